@@ -1,0 +1,45 @@
+# `make demo` and `make test` set up everything they need in .venv, once; a second run is quick.
+
+PYTHON ?= $(shell for v in 3.13 3.12 3.11 3.10; do command -v python$$v && break; done 2>/dev/null || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+export TF_ENABLE_ONEDNN_OPTS ?= 0
+
+.PHONY: setup demo test format lint types lock clean
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14)) ' || \
+		{ echo "dtopt needs Python 3.10 to 3.13; set PYTHON=/path/to/python"; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(STAMP)
+
+demo: setup
+	$(BIN)/python examples/demo.py
+
+test: setup lint types
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: setup
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock:
+	uv pip compile --universal --python-version 3.10 --group dev --generate-hashes --no-annotate --no-header \
+		--no-emit-index-url --quiet --output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build *.egg-info

@@ -1,0 +1,62 @@
+"""The command `dtopt` and its one error edge: every DtoptError becomes one message and its exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from dtopt_cli.commands import bench, migrate
+from optim.errors import DtoptError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="dtopt",
+    help="Carry optimizer state across Keras and TensorFlow generations, and measure mesh optimizers.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(migrate.app, name="migrate")
+app.add_typer(bench.app, name="bench")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"dtopt {version('dtopt')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    debug = "--debug" in sys.argv[1:]
+    try:
+        app()
+    except DtoptError as error:
+        if debug:
+            raise
+        typer.echo(f"dtopt: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        typer.echo("dtopt: interrupted", err=True)
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Where things are printed: results on stdout, messages and progress on stderr, `--json` one document alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def results() -> Console:
+    """Console for results. Rich honours NO_COLOR, TERM=dumb and pipes by itself."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def messages() -> Console:
+    """Console for progress, warnings and errors."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_json(document: Any) -> None:
+    """The only thing that `--json` prints. NaN and infinity are written as null: JSON has no word for them."""
+    sys.stdout.write(json.dumps(_finite(document), indent=2, default=str) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and value - value != 0:
+        return None
+    if isinstance(value, dict):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return value

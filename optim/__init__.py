@@ -1,0 +1,45 @@
+"""Mesh-aware optimizers for TensorFlow DTensor, with the API that Keras 2.9 documented.
+
+Names are loaded when they are first used, so that `optim.errors`, `optim.slot_layout` and `optim.rules` can be
+imported without TensorFlow.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from optim.checkpoint import describe_checkpoint as describe_checkpoint
+    from optim.checkpoint import load_checkpoint as load_checkpoint
+    from optim.checkpoint import save_checkpoint as save_checkpoint
+    from optim.optimizer import Optimizer as Optimizer
+    from optim.optimizers.adadelta import Adadelta as Adadelta
+    from optim.optimizers.adam import Adam as Adam
+    from optim.optimizers.sgd import SGD as SGD
+    from optim.options import EMAOption as EMAOption
+    from optim.options import GradientsClipOption as GradientsClipOption
+
+_HOME = {
+    "SGD": "optim.optimizers.sgd",
+    "Adadelta": "optim.optimizers.adadelta",
+    "Adam": "optim.optimizers.adam",
+    "EMAOption": "optim.options",
+    "GradientsClipOption": "optim.options",
+    "Optimizer": "optim.optimizer",
+    "describe_checkpoint": "optim.checkpoint",
+    "load_checkpoint": "optim.checkpoint",
+    "save_checkpoint": "optim.checkpoint",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'optim' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOME]

@@ -1,0 +1,66 @@
+"""The learning rate of a step: a constant in a variable, a schedule of `iterations`, or a zero-argument callable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from optim import hyperparameters, schedules
+from optim.errors import HyperparameterError
+
+
+def check_rate(value: float, where: str = "") -> float:
+    """Return a learning rate that is finite and not negative. Raises HyperparameterError."""
+    if math.isfinite(value) and value >= 0:
+        return value
+    raise HyperparameterError(f"learning_rate must be finite and >= 0, got {value!r}{where}")
+
+
+def parse(value: Any) -> Any:
+    """What `learning_rate=` was given, checked: a float, a `tf.Variable`, a schedule or a callable.
+
+    A mapping is a schedule's config, as `get_config` writes it. Raises HyperparameterError.
+    """
+    if isinstance(value, Mapping):
+        return schedules.from_config(value)
+    if isinstance(value, tf.Variable) or schedules.is_schedule(value) or callable(value):
+        return value
+    number = hyperparameters.to_number("learning_rate", value)
+    if number is None:
+        raise HyperparameterError(
+            "learning_rate is a tensor of a tf.function that is being traced; give a tf.Variable or a callable"
+        )
+    return check_rate(number)
+
+
+def check_decay(decay: Any) -> float:
+    """Return the old `decay` argument as a float >= 0. Raises HyperparameterError."""
+    number = hyperparameters.to_number("decay", decay)
+    if number is None or not math.isfinite(number) or number < 0:
+        raise HyperparameterError(f"decay must be finite and >= 0, got {decay!r}")
+    return number
+
+
+def evaluate(source: Any, iterations: Any, decay: float) -> Any:
+    """Learning rate of the step after `iterations` steps: a checked float eagerly, a float64 tensor in a function.
+
+    Args:
+      source: a float, scalar tensor, `tf.Variable`, schedule or callable.
+      iterations: Python int eagerly, integer tensor in a function.
+      decay: divides the rate by 1 + decay · iterations, as the `decay` of Keras up to 2.10 does.
+    """
+    if schedules.is_schedule(source):
+        rate = source(tf.constant(iterations, tf.int64) if isinstance(iterations, int) else iterations)
+    elif callable(source) and not isinstance(source, tf.Variable):
+        rate = source()
+    else:
+        rate = source
+    if isinstance(iterations, int):
+        number = hyperparameters.to_number("learning_rate", rate)
+        if number is not None:
+            return check_rate(number, f" at iteration {iterations}") / (1.0 + decay * iterations)
+    rate = tf.cast(rate, tf.float64)
+    return rate / (1.0 + decay * tf.cast(iterations, tf.float64)) if decay else rate

@@ -1,0 +1,1 @@
+"""The public optimizers: each a signature, its hyperparameters' ranges, and a rule."""

@@ -1,0 +1,66 @@
+"""The public optimizer SGD; its maths is in `optim/rules/sgd.py`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tensorflow.experimental import dtensor
+
+from optim.errors import HyperparameterError
+from optim.hyperparameters import Hyperparameter
+from optim.optimizer import Optimizer
+from optim.rules.sgd import SGDRule
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from optim.settings import Options
+
+
+class SGD(Optimizer):
+    """Gradient descent, optionally with momentum (Sutskever et al., 2013).
+
+    Slots: `m`, shaped like its variable, if there is momentum; it includes the learning rate.
+
+    Args:
+      learning_rate: float >= 0, scalar tensor, schedule or zero-argument callable.
+      momentum: in [0, 1); number, scalar tensor or zero-argument callable.
+      nesterov: Nesterov's momentum; needs `momentum` > 0.
+      gradients_clip_option, ema_option, name, mesh, options: see `Optimizer`.
+      momentum_slot: True keeps the slot `m` although `momentum` is 0, as Keras up to 2.3 and from 2.11 on do (it is
+        then the last step); None keeps it if momentum is used.
+
+    Raises:
+      HyperparameterError: `nesterov` without momentum, or `momentum_slot=False` with it.
+    """
+
+    momentum = Hyperparameter(high=1.0)
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        momentum: Any = 0.0,
+        nesterov: bool = False,
+        gradients_clip_option: Any = None,
+        ema_option: Any = None,
+        name: str = "SGD",
+        mesh: dtensor.Mesh | None = None,
+        *,
+        momentum_slot: bool | None = None,
+        **options: Unpack[Options],
+    ):
+        self.momentum = momentum
+        self.nesterov = bool(nesterov)
+        self.momentum_slot = momentum_slot
+        used = self.momentum != 0.0 if isinstance(self.momentum, float) else True
+        if nesterov and not used:
+            raise HyperparameterError("nesterov=True needs momentum > 0, got momentum=0")
+        if used and momentum_slot is False:
+            raise HyperparameterError("momentum_slot=False contradicts the momentum given")
+        rule = SGDRule(keeps_momentum=used or bool(momentum_slot), nesterov=self.nesterov)
+        super().__init__(
+            name, gradients_clip_option, ema_option, mesh, learning_rate=learning_rate, rule=rule, **options
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "nesterov": self.nesterov, "momentum_slot": self.momentum_slot}

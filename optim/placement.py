@@ -1,0 +1,159 @@
+"""Where a slot lives: like its variable, sharded further (ZeRO-1), or wherever a callable says.
+
+An *axis* is a mesh axis, a *dim* a tensor dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from optim.errors import HyperparameterError, MismatchError
+
+LIKE_VARIABLE = "like_variable"
+ZERO1 = "zero1"
+Placement = str | Callable[[Any, str], Any]
+
+
+def check(placement: Any) -> Placement:
+    """Return `placement` if it is one. Raises HyperparameterError."""
+    if callable(placement) or placement in (LIKE_VARIABLE, ZERO1):
+        return placement
+    if isinstance(placement, Mapping) and "callable" in placement:
+        raise HyperparameterError(
+            f"slot_placement was the callable {placement['callable']}; pass it, or another placement, again"
+        )
+    raise HyperparameterError(
+        f"slot_placement must be {LIKE_VARIABLE!r}, {ZERO1!r} or a callable (variable, slot) -> Layout,"
+        f" got {placement!r}"
+    )
+
+
+def to_config(placement: Placement) -> Any:
+    """A JSON value. A callable becomes `{"callable": name}`, which tells a reader what to pass again."""
+    if isinstance(placement, str):
+        return placement
+    return {"callable": f"{placement.__module__}.{getattr(placement, '__qualname__', type(placement).__name__)}"}
+
+
+def layout_of(variable: tf.Variable) -> dtensor.Layout | None:
+    """The layout of a DVariable, None for a plain variable."""
+    return getattr(variable, "layout", None)
+
+
+def slot_layout(placement: Placement, variable: tf.Variable, slot: str) -> dtensor.Layout | None:
+    """Layout of a slot that is shaped like `variable`; None for a plain variable.
+
+    Raises:
+      MismatchError: a callable returned something that is no layout of this variable's mesh and rank, or one that does
+        not divide its shape.
+    """
+    layout = layout_of(variable)
+    if layout is None or placement == LIKE_VARIABLE:
+        return layout
+    if placement == ZERO1:
+        return zero1_layout(layout, variable.shape.as_list())
+    assert callable(placement)
+    chosen = placement(variable, slot)
+    _check_fits(chosen, layout, variable, slot)
+    return chosen
+
+
+def zero1_layout(layout: dtensor.Layout, shape: list[int]) -> dtensor.Layout:
+    """`layout` sharded further over every mesh axis that it leaves unused, each on the largest dim it divides.
+
+    An axis that divides no free dim stays unused: DTensor cannot shard unevenly. `memory_report()` shows the effect.
+    """
+    specs = list(layout.sharding_specs)
+    mesh = layout.mesh
+    for axis in mesh.dim_names:
+        size = mesh.dim_size(axis)
+        if size == 1 or axis in specs:
+            continue
+        free = [d for d, spec in enumerate(specs) if spec == dtensor.UNSHARDED and shape[d] and shape[d] % size == 0]
+        if free:
+            specs[max(free, key=lambda d: (shape[d], -d))] = axis
+    return dtensor.Layout(specs, mesh)
+
+
+def _check_fits(chosen: Any, layout: dtensor.Layout, variable: tf.Variable, slot: str) -> None:
+    where = f"slot_placement for slot {slot!r} of variable {variable.name!r}"
+    if not isinstance(chosen, dtensor.Layout):
+        raise MismatchError(f"{where} must return a dtensor.Layout, got {chosen!r}")
+    if chosen.mesh != layout.mesh:
+        raise MismatchError(f"{where} returned a layout of another mesh; the variable is on {layout.mesh.dim_names}")
+    if chosen.rank != layout.rank:
+        raise MismatchError(f"{where} returned a layout of rank {chosen.rank}, the variable has rank {layout.rank}")
+    for dim, (size, axis) in enumerate(zip(variable.shape.as_list(), chosen.sharding_specs, strict=True)):
+        if axis != dtensor.UNSHARDED and size % chosen.mesh.dim_size(axis):
+            raise MismatchError(
+                f"{where} shards dim {dim} of size {size} over axis {axis!r} of size {chosen.mesh.dim_size(axis)},"
+                " which does not divide it"
+            )
+
+
+def from_host(array: np.ndarray, layout: dtensor.Layout | None) -> Any:
+    """A numpy array as a tensor in `layout`: each device is sent its own part only."""
+    if layout is None:
+        return tf.constant(array)
+    mesh = layout.mesh
+    parts = []
+    for device, place in zip(mesh.local_devices(), mesh.local_device_locations(), strict=True):
+        index = []
+        for size, axis in zip(array.shape, layout.sharding_specs, strict=True):
+            length = size if axis == dtensor.UNSHARDED else size // mesh.dim_size(axis)
+            start = 0 if axis == dtensor.UNSHARDED else place[axis] * length
+            index.append(slice(start, start + length))
+        with tf.device(device):
+            parts.append(tf.constant(array[tuple(index)]))
+    return dtensor.pack(parts, layout)
+
+
+def new_variable(value: Any, dtype: Any, name: str, layout: dtensor.Layout | None) -> tf.Variable:
+    """A non-trainable variable: a DVariable with `layout`, or a plain variable where that is None.
+
+    Args:
+      value: a numpy array or Python number, or a tensor of the variable's own kind (on the layout's mesh or on none).
+    """
+    if layout is None:
+        return tf.Variable(value, dtype=dtype, trainable=False, name=name)
+    if not dtensor.is_dtensor(value):
+        value = dtensor.copy_to_mesh(
+            tf.convert_to_tensor(value, dtype=dtype), dtensor.Layout.replicated(layout.mesh, layout.rank)
+        )
+    return dtensor.DVariable(relayout(value, layout), dtype=dtype, trainable=False, name=name)
+
+
+def filled_variable(shape: list[int], fill: float, dtype: Any, name: str, layout: dtensor.Layout | None) -> tf.Variable:
+    """A variable filled with one number, made shard by shard: nothing of the full shape exists anywhere."""
+    if layout is None:
+        return tf.Variable(tf.fill(shape, tf.cast(fill, dtype)), trainable=False, name=name)
+    value = dtensor.call_with_layout(_fill, layout, shape=tuple(shape), fill=fill, dtype=dtype)
+    return dtensor.DVariable(value, trainable=False, name=name)
+
+
+def _fill(shape: tuple[int, ...], fill: float, dtype: Any) -> tf.Tensor:
+    if fill == 0:
+        return tf.zeros(shape, dtype)
+    return tf.fill(shape, tf.cast(fill, dtype))
+
+
+def relayout(value: Any, layout: dtensor.Layout | None) -> Any:
+    """`value` in `layout`, itself where it already is or where there is no mesh."""
+    if layout is None:
+        return value
+    if tf.executing_eagerly() and dtensor.fetch_layout(value) == layout:
+        return value
+    return dtensor.relayout(value, layout)
+
+
+def to_host(variable: Any) -> Any:
+    """The whole value of a variable or DTensor as a numpy array, whatever its layout."""
+    value = variable.read_value() if isinstance(variable, tf.Variable) else variable
+    if dtensor.is_dtensor(value):
+        value = dtensor.relayout(value, dtensor.Layout.replicated(dtensor.fetch_layout(value).mesh, value.shape.rank))
+    return value.numpy()

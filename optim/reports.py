@@ -1,0 +1,87 @@
+"""What an optimizer occupies and which code runs its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from optim.placement import layout_of
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """Bytes on each local device. `variables` are the model's, `slots` maps slot name to bytes by device."""
+
+    variables: dict[str, int]
+    slots: dict[str, dict[str, int]]
+    replicated_slots: dict[str, dict[str, int]]
+    """What the same slots would occupy if each device held them whole."""
+
+    @property
+    def slot_bytes(self) -> dict[str, int]:
+        """Bytes of all slots together, by device."""
+        total: dict[str, int] = {}
+        for per_device in self.slots.values():
+            for device, size in per_device.items():
+                total[device] = total.get(device, 0) + size
+        return total
+
+    def __str__(self) -> str:
+        lines = [f"{'device':<10}{'variables':>14}{'slots':>14}"]
+        for device, size in self.variables.items():
+            lines.append(f"{device:<10}{size:>14,}{self.slot_bytes.get(device, 0):>14,}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class ExecutorReport:
+    """Which executor an eager step uses and why, and what updates each variable.
+
+    `kernels` maps variable name to `"fused"` (one TensorFlow kernel), `"ops"` (the rule's ops), `"xla"` or
+    `"update_step"` (a subclass's own).
+    """
+
+    executor: str
+    reason: str
+    kernels: dict[str, str]
+
+
+def shard_bytes(variable: tf.Variable) -> dict[str, int]:
+    """Bytes of a variable by local device, from its layout."""
+    layout = layout_of(variable)
+    size = variable.dtype.size
+    if layout is None:
+        return {_short(variable.device): int(np.prod(variable.shape.as_list(), dtype=np.int64)) * size}
+    local_shape = [
+        n if axis == dtensor.UNSHARDED else n // layout.mesh.dim_size(axis)
+        for n, axis in zip(variable.shape.as_list(), layout.sharding_specs, strict=True)
+    ]
+    per_device = int(np.prod(local_shape, dtype=np.int64)) * size
+    return {_short(device): per_device for device in layout.mesh.local_devices()}
+
+
+def memory_report(variables: Iterable[tf.Variable], slots: Iterable[tuple[str, int, tf.Variable]]) -> MemoryReport:
+    by_variable: dict[str, int] = {}
+    for variable in variables:
+        _add(by_variable, shard_bytes(variable))
+    by_slot: dict[str, dict[str, int]] = {}
+    whole: dict[str, dict[str, int]] = {}
+    for slot, _, variable in slots:
+        mine = shard_bytes(variable)
+        _add(by_slot.setdefault(slot, {}), mine)
+        full = int(np.prod(variable.shape.as_list(), dtype=np.int64)) * variable.dtype.size
+        _add(whole.setdefault(slot, {}), dict.fromkeys(mine, full))
+    return MemoryReport(by_variable, by_slot, whole)
+
+
+def _add(total: dict[str, int], more: dict[str, int]) -> None:
+    for device, size in more.items():
+        total[device] = total.get(device, 0) + size
+
+
+def _short(device: str) -> str:
+    return device.rpartition("device:")[2] or "CPU:0"

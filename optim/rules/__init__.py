@@ -1,0 +1,1 @@
+"""The maths of each algorithm, one file each; nothing here imports TensorFlow."""

@@ -1,0 +1,189 @@
+"""Keys and metadata of the slot-variable layout, docs/formats/slot-variables.md; numpy- and TensorFlow-free.
+
+`optim.checkpoint` and `migrate` both go through this module, so the layout is written down once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from optim.errors import CheckpointError
+
+FORMAT = "dtopt slot variables"
+VERSION = 1
+VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+METADATA_KEY = "metadata/.ATTRIBUTES/py_state"
+SAVE_COUNTER_KEY = "save_counter/.ATTRIBUTES/VARIABLE_VALUE"
+POINTER_NAME = "checkpoint"
+STATE_PREFIX = "state-"
+AVERAGE = "average"
+ACCUMULATED_GRADIENT = "accumulated_gradient"
+ITERATIONS = "iterations"
+LEARNING_RATE = "learning_rate"
+ACCUMULATED_STEPS = "accumulated_steps"
+
+
+def escape(name: str) -> str:
+    """One node name as TensorFlow writes it into a key, for example `dense/kernel` -> `dense.Skernel`."""
+    return name.replace(".", "..").replace("/", ".S")
+
+
+def scalar_key(name: str) -> str:
+    return f"optimizer/{escape(name)}{VALUE_SUFFIX}"
+
+
+def slot_key(slot: str, variable: str) -> str:
+    return f"optimizer/slots/{escape(slot)}/{escape(variable)}{VALUE_SUFFIX}"
+
+
+def variable_key(variable: str) -> str:
+    return f"variables/{escape(variable)}{VALUE_SUFFIX}"
+
+
+def unmapped_key(name: str) -> str:
+    return f"unmapped/{escape(name)}{VALUE_SUFFIX}"
+
+
+@dataclass(frozen=True)
+class VariableEntry:
+    """A model variable: `dtype` is TensorFlow's name for it, `"float32"`, `"bfloat16"`, ...
+
+    `stored` is False where the file holds its slots only: a migrated `get_weights()` list has no model in it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    trainable: bool = True
+    stored: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "shape": list(self.shape)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> VariableEntry:
+        shape = tuple(int(n) for n in document["shape"])
+        flags = {name: bool(document[name]) for name in ("trainable", "stored")}
+        return cls(str(document["name"]), shape, str(document["dtype"]), **flags)
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The JSON document of a slot-variable checkpoint."""
+
+    class_name: str
+    config: Mapping[str, Any]
+    variables: tuple[VariableEntry, ...]
+    slots: Mapping[str, tuple[str, ...]]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "optimizer": {"class_name": self.class_name, "config": dict(self.config)},
+                "variables": [v.to_json() for v in self.variables],
+                "slots": {slot: list(names) for slot, names in self.slots.items()},
+                "provenance": dict(self.provenance),
+            },
+            sort_keys=True,
+            allow_nan=False,
+        )
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> Metadata:
+        """Parse and check; `where` names the file in errors. Raises CheckpointError."""
+        try:
+            document = json.loads(text)
+            if document["format"] != FORMAT:
+                raise CheckpointError(f"{where} is not a slot-variable checkpoint: format {document['format']!r}")
+            if document["version"] != VERSION:
+                raise CheckpointError(
+                    f"{where} is version {document['version']!r} of the slot-variable layout, this dtopt reads"
+                    f" version {VERSION}; upgrade dtopt"
+                )
+            variables = tuple(VariableEntry.from_json(v) for v in document["variables"])
+            slots = {str(slot): tuple(map(str, names)) for slot, names in document["slots"].items()}
+            optimizer = document["optimizer"]
+            metadata = cls(
+                str(optimizer["class_name"]),
+                dict(optimizer["config"]),
+                variables,
+                slots,
+                document["provenance"],
+            )
+        except CheckpointError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise CheckpointError(f"{where}: its metadata is damaged ({error!r}); save or migrate it again") from error
+        metadata.check(where)
+        return metadata
+
+    def check(self, where: str) -> None:
+        """Names are unique, and every slot belongs to a variable of the table."""
+        names = [v.name for v in self.variables]
+        if len(set(names)) != len(names) or not all(names):
+            raise CheckpointError(f"{where}: its metadata names a variable twice, or not at all")
+        known = set(names)
+        for slot, owners in self.slots.items():
+            unknown = [name for name in owners if name not in known]
+            if unknown or len(set(owners)) != len(owners):
+                raise CheckpointError(f"{where}: its metadata lists slot {slot!r} wrongly ({unknown[:3]})")
+
+    def expected_keys(self) -> dict[str, tuple[int, ...] | None]:
+        """Every tensor key that the metadata promises, with its shape, or None where the shape is free."""
+        keys: dict[str, tuple[int, ...] | None] = {scalar_key(ITERATIONS): ()}
+        for v in self.variables:
+            if v.stored:
+                keys[variable_key(v.name)] = v.shape
+        for slot, owners in self.slots.items():
+            for name in owners:
+                keys[slot_key(slot, name)] = None
+        return keys
+
+    def compare_keys(self, present: Mapping[str, Sequence[int]], where: str) -> None:
+        """Refuse a file whose tensors are not those that the metadata promises.
+
+        Args:
+          present: shape by key of every tensor in the file.
+        """
+        expected = self.expected_keys()
+        missing = sorted(k for k in expected if k not in present)
+        misshapen = sorted(
+            f"{k} is {tuple(present[k])}, not {shape}"
+            for k, shape in expected.items()
+            if shape is not None and k in present and tuple(present[k]) != shape
+        )
+        extra = sorted(k for k in present if k.startswith(("optimizer/slots/", "variables/")) and k not in expected)
+        if missing or misshapen or extra:
+            problems = [*(f"missing {k}" for k in missing), *misshapen, *(f"unlisted {k}" for k in extra)]
+            shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
+            raise CheckpointError(f"{where} is damaged: its tensors differ from its own table: {shown}")
+
+
+def pointer_text(state_name: str) -> str:
+    """Content of the file `checkpoint`, TensorFlow's CheckpointState in protobuf text form."""
+    return f'model_checkpoint_path: "{state_name}"\nall_model_checkpoint_paths: "{state_name}"\n'
+
+
+def current_prefix(folder: str) -> str:
+    """Prefix of the current state of a checkpoint folder. Raises CheckpointError if there is none."""
+    pointer = os.path.join(folder, POINTER_NAME)
+    try:
+        with open(pointer, encoding="utf-8") as file:
+            first = file.readline().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(
+            f"{folder} is not a slot-variable checkpoint: no readable file {POINTER_NAME!r} in it;"
+            " write one with optim.save_checkpoint or `dtopt migrate checkpoint`"
+        ) from error
+    label, _, value = first.partition(":")
+    name = value.strip().strip('"')
+    if label != "model_checkpoint_path" or not name or os.path.basename(name) != name:
+        raise CheckpointError(f"{pointer} does not name a state of its own folder: {first[:80]!r}")
+    return os.path.join(folder, name)

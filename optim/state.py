@@ -1,0 +1,159 @@
+"""The state of one optimizer: counters, tracked variables, slots, and their names in `tf.train.Checkpoint`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from optim import placement
+from optim.errors import MismatchError
+from optim.executors import kernels, local
+from optim.placement import Placement
+from optim.variables import SlotTable, Tracked, TrackedVariables, common_mesh, plain_name, unwrap
+
+
+class Counter:
+    """A scalar variable, on the mesh if there is one, read and set without DTensor's round trip."""
+
+    def __init__(self, variable: tf.Variable):
+        self.variable = variable
+        self.on_mesh = placement.layout_of(variable) is not None
+        self._handles = local.handles_of(variable)
+
+    def now(self) -> Any:
+        """The value once everything pending on the mesh is done (waits)."""
+        return local.wait_for(self.variable) if self.on_mesh else self.variable.numpy()
+
+    def peek(self) -> Any:
+        """The value on the first device, without waiting: only right after `now()` of some counter of the mesh."""
+        return kernels.read(self._handles[0], self.variable.dtype).numpy()
+
+    def set(self, value: Any) -> None:
+        """Assign eagerly on every device: only right after `now()` of some counter of the mesh."""
+        for handle in self._handles:
+            with tf.device(handle.device):
+                kernels.assign(handle, tf.constant(value, self.variable.dtype))
+
+
+class State:
+    """Everything that an optimizer keeps, tracked in `owner` under the names of docs/formats/slot-variables.md."""
+
+    def __init__(self, owner: tf.Module, name: str, mesh: dtensor.Mesh | None):
+        self._owner = owner
+        self.scope = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name) + "/"
+        self.mesh = mesh
+        self._mesh_was_given = mesh is not None
+        self.tracked = TrackedVariables()
+        self.slots = SlotTable()
+        self.scalars: dict[str, tf.Variable] = {}
+        self._counters: dict[str, Counter] = {}
+        self._slot_nodes: dict[str, tf.Module] = {}
+        self._slots_node = tf.Module(name="slots")
+        owner._track_trackable(self._slots_node, "slots")
+
+    # Scalars and other variables of the whole optimizer.
+
+    def counter(self, key: str) -> Counter:
+        """The handle-level view of a scalar."""
+        found = self._counters.get(key)
+        if found is None or found.variable is not self.scalars[key]:
+            found = self._counters[key] = Counter(self.scalars[key])
+        return found
+
+    def put_scalar(self, key: str, variable: tf.Variable) -> tf.Variable:
+        """Keep a variable of the whole optimizer, `optimizer/<key>` in its checkpoints."""
+        self.scalars[key] = variable
+        self._owner._track_trackable(variable, key, overwrite=True)
+        return variable
+
+    def new_scalar(self, key: str, value: Any, dtype: tf.DType, name: str) -> tf.Variable:
+        """Make and keep a scalar: replicated on the mesh, or plain."""
+        layout = None if self.mesh is None else dtensor.Layout.replicated(self.mesh, 0)
+        with tf.init_scope(), tf.name_scope(""):
+            return self.put_scalar(key, placement.new_variable(value, dtype, name, layout))
+
+    # Model variables.
+
+    def track(self, given: Iterable[Any], names: Iterable[str] | None = None) -> list[Tracked]:
+        """Track model variables, all or none; those tracked before are left as they are.
+
+        Raises:
+          GradientsError: not a variable. MismatchError: the optimizer was given a mesh and a variable is not on it.
+        """
+        given = list(given)
+        chosen: list[str | None] = [None] * len(given) if names is None else list(names)
+        for item in given:
+            self._check_mesh(item)
+        found = [self.tracked.add(item, name) for item, name in zip(given, chosen, strict=True)]
+        self._adopt_mesh()
+        return found
+
+    def _check_mesh(self, given: Any) -> None:
+        layout = placement.layout_of(unwrap(given))
+        if not self._mesh_was_given or (layout is not None and layout.mesh == self.mesh):
+            return
+        assert self.mesh is not None
+        where = "on no mesh" if layout is None else f"on mesh {layout.mesh.dim_names} {layout.mesh.shape()}"
+        raise MismatchError(
+            f"variable {plain_name(given)!r} is {where}, the optimizer was made with mesh={self.mesh.dim_names}"
+            f" {self.mesh.shape()}; put the variable there, or make the optimizer with mesh=None to mix"
+        )
+
+    def _adopt_mesh(self) -> None:
+        """Without `mesh=`, the counters move to the mesh of the variables once these turn out to share one.
+
+        Inside a `tf.function` over DTensors only a DVariable counts right: TensorFlow runs an assignment to a plain
+        variable there once per device.
+        """
+        mesh = common_mesh(self.tracked)
+        if self.mesh is not None or mesh is None:
+            return
+        self.mesh = mesh
+        for key, variable in list(self.scalars.items()):
+            if placement.layout_of(variable) is None and variable.shape.rank == 0:
+                self.new_scalar(key, variable.numpy(), variable.dtype, variable._shared_name)
+
+    # Slots.
+
+    def new_slot(
+        self,
+        slot: str,
+        tracked: Tracked,
+        policy: Placement,
+        *,
+        fill: float = 0.0,
+        value: Any = None,
+        dtype: tf.DType | None = None,
+    ) -> tf.Variable:
+        """Make and keep a slot shaped like its variable, filled with a number or with `value`."""
+        layout = placement.slot_layout(policy, tracked.variable, slot)
+        dtype = dtype or tracked.variable.dtype
+        name = slot_variable_name(slot, tracked.variable)
+        if value is None:
+            made = placement.filled_variable(tracked.variable.shape.as_list(), fill, dtype, name, layout)
+        else:
+            made = placement.new_variable(value, dtype, name, layout)
+        return self.put_slot(slot, tracked, made)
+
+    def put_slot(self, slot: str, tracked: Tracked, variable: tf.Variable) -> tf.Variable:
+        """Keep a slot variable, `optimizer/slots/<slot>/<variable>` in checkpoints."""
+        node = self._slot_nodes.get(slot)
+        if node is None:
+            node = self._slot_nodes[slot] = tf.Module(name="slot")
+            self._slots_node._track_trackable(node, slot)
+        node._track_trackable(variable, tracked.name, overwrite=True)
+        self.slots.put(slot, tracked, variable)
+        return variable
+
+    def all_variables(self) -> list[tf.Variable]:
+        """Scalars first, then slot by slot."""
+        return [*self.scalars.values(), *(variable for _, _, variable in self.slots.items())]
+
+
+def slot_variable_name(slot: str, variable: tf.Variable) -> str:
+    """`m/dense/kernel`, after the name TensorFlow shares the variable under, as Keras 2.9 names slots."""
+    return f"{slot}/{variable._shared_name}"

@@ -1,0 +1,267 @@
+"""One call of `apply_gradients`: check, gather, and run a real step on an executor.
+
+Everything that can be refused is refused before the first variable changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from optim import hyperparameters, placement, slot_layout
+from optim.errors import HyperparameterError, NoGradientsError, UnsupportedError
+from optim.executors import kernels, local, portable
+from optim.executors.work import Work
+from optim.reports import ExecutorReport
+from optim.variables import Tracked, check_pairs, conform, plain_name
+
+if TYPE_CHECKING:
+    from optim.optimizer import Optimizer
+
+
+@tf.autograph.experimental.do_not_convert
+def apply(optimizer: Optimizer, grads_and_vars: Any) -> None:
+    """What `Optimizer.apply_gradients` does."""
+    pairs = check_pairs(grads_and_vars)
+    if not pairs:
+        return
+    if all(gradient is None for gradient, _ in pairs):
+        names = ", ".join(plain_name(v) for _, v in pairs[:5])
+        raise NoGradientsError(f"no gradient for any variable ({names}...): does the loss depend on them?")
+    optimizer._build_once([variable for _, variable in pairs])
+    found = [(optimizer._state.tracked[variable], gradient) for gradient, variable in pairs]
+    tracked = [item for item, gradient in found if gradient is not None]
+    gradients = [conform(gradient, item) for item, gradient in found if gradient is not None]
+    if tf.executing_eagerly():
+        _apply_eagerly(optimizer, tracked, gradients)
+    else:
+        _check_traceable(optimizer, tracked)
+        _apply_traced(optimizer, tracked, gradients)
+
+
+def _apply_eagerly(optimizer: Optimizer, tracked: list[Tracked], gradients: list[Any]) -> None:
+    state = optimizer._state
+    report = optimizer.executor_report()
+    counter = state.counter(slot_layout.ITERATIONS)
+    iterations = int(counter.now())
+    _wait_for_other_meshes(optimizer, tracked)
+    preparation = Preparation(optimizer, iterations)
+    if optimizer._settings.steps > 1:
+        if not _gather_eagerly(optimizer, tracked, gradients):
+            return
+        tracked = [t for t in state.tracked if t.index in optimizer._gathering]
+        gradients = _take_mean(optimizer, tracked)
+        counter.now()
+    work = preparation.work(tracked, gradients)
+    if report.executor == "local":
+        local.run(work, optimizer._local_plan())
+    else:
+        portable.run(work)
+        counter.now()
+    counter.set(iterations + 1)
+    _apply_constraints(tracked)
+
+
+def _apply_traced(optimizer: Optimizer, tracked: list[Tracked], gradients: list[Any]) -> None:
+    state = optimizer._state
+    iterations = state.scalars[slot_layout.ITERATIONS]
+
+    def real_step(tracked: Sequence[Tracked], gradients: Sequence[Any]) -> None:
+        work = Preparation(optimizer, iterations.read_value()).work(tracked, gradients)
+        if work.jit_compile:
+            tf.function(lambda: portable.run(work), jit_compile=True, autograph=False)()
+        else:
+            portable.run(work)
+        iterations.assign_add(1)
+        _apply_constraints(tracked)
+
+    if optimizer._settings.steps == 1:
+        real_step(tracked, gradients)
+        return
+    _gather(optimizer, tracked, gradients)
+    gathered = [t for t in state.tracked if t.index in optimizer._gathering]
+    steps = state.scalars[slot_layout.ACCUMULATED_STEPS]
+    count = steps.read_value() + 1
+    complete = tf.equal(count, optimizer._settings.steps)
+    steps.assign(tf.where(complete, tf.zeros_like(count), count))
+
+    def step_with_mean() -> tf.Tensor:
+        real_step(gathered, _take_mean(optimizer, gathered))
+        return tf.constant(True)
+
+    tf.cond(complete, step_with_mean, lambda: tf.constant(False))
+
+
+class Preparation:
+    """The scalars of one step, evaluated and checked before anything changes.
+
+    `iterations` is a Python int eagerly and a tensor in a function; so are all scalars floats or float64 tensors.
+    """
+
+    def __init__(self, optimizer: Optimizer, iterations: Any):
+        self._optimizer = optimizer
+        eager = isinstance(iterations, int)
+        self.rate = optimizer._current_rate(iterations)
+        hyper = {name: p.current(optimizer) for name, p in hyperparameters.declared(type(optimizer)).items()}
+        step = float(iterations + 1) if eager else tf.cast(iterations + 1, tf.float64)
+        self.coefficients: dict[str, Any] = {}
+        if optimizer._uses_rule:
+            assert optimizer._rule is not None
+            scalars = {**hyper, "learning_rate": self.rate}
+            self.coefficients = optimizer._rule.coefficients(np if eager else tf, scalars, step)
+            if eager:
+                self.coefficients = {name: float(value) for name, value in self.coefficients.items()}
+        every = optimizer._settings.ema.ema_overwrite_frequency
+        averages = optimizer._settings.ema.use_ema and every is not None
+        self.overwrite = (iterations + 1) % every == 0 if averages else False
+
+    def work(self, tracked: Sequence[Tracked], gradients: Sequence[Any]) -> Work:
+        optimizer = self._optimizer
+        settings = optimizer._settings
+        return Work(
+            tracked=tracked,
+            gradients=gradients,
+            slots=optimizer._state.slots,
+            rule=optimizer._rule if optimizer._uses_rule else None,
+            update_step=optimizer.update_step,
+            coefficients=self.coefficients,
+            decay_factors=[self._decay_factor(t) for t in tracked],
+            clip=settings.clip,
+            ema=settings.ema,
+            overwrite=self.overwrite,
+            jit_compile=bool(settings.jit_compile),
+        )
+
+    def _decay_factor(self, tracked: Tracked) -> Any:
+        weight_decay = self._optimizer._settings.weight_decay
+        if not weight_decay or not self._optimizer._is_decayed(tracked):
+            return None
+        if self.rate is None:
+            raise HyperparameterError("weight_decay needs a learning_rate; give the optimizer one")
+        return 1.0 - weight_decay * self.rate
+
+
+# Accumulation.
+
+
+def _gather(optimizer: Optimizer, tracked: Sequence[Tracked], gradients: Sequence[Any]) -> None:
+    """Add gradients to their accumulators."""
+    for item, gradient in zip(tracked, gradients, strict=True):
+        total = optimizer._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item)
+        total.assign_add(placement.relayout(tf.cast(gradient, total.dtype), placement.layout_of(total)))
+        optimizer._gathering.add(item.index)
+
+
+def _gather_eagerly(optimizer: Optimizer, tracked: Sequence[Tracked], gradients: Sequence[Any]) -> bool:
+    """Add gradients to their accumulators, and tell whether they make a step now."""
+    counter = optimizer._state.counter(slot_layout.ACCUMULATED_STEPS)
+    count = int(counter.peek()) + 1
+    complete = count >= optimizer._settings.steps
+    _gather(optimizer, tracked, gradients)
+    counter.now()
+    counter.set(0 if complete else count)
+    return complete
+
+
+def _take_mean(optimizer: Optimizer, tracked: Sequence[Tracked]) -> list[Any]:
+    """Mean of the gathered gradients in the variables' dtype and layout; the accumulators start again at zero."""
+    means = []
+    for item in tracked:
+        total = optimizer._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item)
+        mean = tf.cast(total.read_value() / optimizer._settings.steps, item.variable.dtype)
+        means.append(placement.relayout(mean, item.layout))
+        total.assign(tf.zeros_like(total))
+    if tf.executing_eagerly():
+        optimizer._gathering.clear()
+    return means
+
+
+def _apply_constraints(tracked: Sequence[Tracked]) -> None:
+    for item in tracked:
+        constraint = getattr(item.given, "constraint", None)
+        if constraint is not None:
+            item.variable.assign(placement.relayout(constraint(item.variable.read_value()), item.layout))
+
+
+# Which executor.
+
+
+def _wait_for_other_meshes(optimizer: Optimizer, tracked: Sequence[Tracked]) -> None:
+    """The counter has waited for its own mesh; variables on another need one read of theirs."""
+    waited = {optimizer._state.mesh, None}
+    for item in tracked:
+        mesh = None if item.layout is None else item.layout.mesh
+        if mesh not in waited:
+            waited.add(mesh)
+            local.wait_for(optimizer._mesh_token(mesh))
+
+
+def executor_report(optimizer: Optimizer) -> ExecutorReport:
+    """What an eager step will use. Raises UnsupportedError if `executor="local"` asks for what cannot be."""
+    reason = _why_portable(optimizer)
+    settings = optimizer._settings
+    if settings.executor == "local" and reason:
+        raise UnsupportedError(f'executor="local" is impossible here: {reason}; use executor="auto"')
+    if settings.jit_compile and reason:
+        raise UnsupportedError(f"jit_compile=True needs the local executor, which is impossible here: {reason}")
+    names: dict[str, str] = {}
+    for item in optimizer._state.tracked:
+        names[item.name] = _kernel_name(optimizer, item, bool(reason))
+    return ExecutorReport("portable" if reason else "local", reason or "every shard can be updated in place", names)
+
+
+def _kernel_name(optimizer: Optimizer, item: Tracked, is_portable: bool) -> str:
+    if not optimizer._uses_rule:
+        return "update_step"
+    if is_portable:
+        return "ops"
+    if optimizer._settings.jit_compile:
+        return "xla"
+    assert optimizer._rule is not None
+    return "fused" if kernels.kernel_for(optimizer._rule, item.variable.dtype) else "ops"
+
+
+def _why_portable(optimizer: Optimizer) -> str:
+    settings = optimizer._settings
+    if settings.executor == "portable":
+        return 'executor="portable" was asked for'
+    if not optimizer._uses_rule:
+        return f"{type(optimizer).__name__} has its own update_step"
+    for slot, index, variable in optimizer._state.slots.items():
+        item = optimizer._state.tracked.at(index)
+        if placement.layout_of(variable) != item.layout:
+            return f"slot {slot!r} of {item} is placed otherwise than the variable (slot_placement)"
+    norms = settings.clip.clipnorm is not None or settings.clip.global_clipnorm is not None
+    if norms and dtensor.num_clients() > 1:
+        return "norms of gradients span several clients"
+    return ""
+
+
+def _check_traceable(optimizer: Optimizer, tracked: Sequence[Tracked]) -> None:
+    """Refuse, while tracing, what TensorFlow would run wrongly."""
+    settings = optimizer._settings
+    if settings.executor == "local":
+        raise UnsupportedError(
+            'executor="local" steps outside of tf.function: compute gradients in the function, return them, and call'
+            " apply_gradients on them eagerly"
+        )
+    meshes = {None if t.layout is None else t.layout.mesh for t in tracked}
+    if len(meshes) > 1:
+        raise UnsupportedError(
+            "one tf.function cannot update variables of several meshes, or of a mesh and of none (TensorFlow would run"
+            " an assignment to a plain variable once per device); call apply_gradients eagerly"
+        )
+    if settings.jit_compile and meshes != {None}:
+        raise UnsupportedError(
+            "jit_compile=True has no effect inside a tf.function over DTensors, which TensorFlow never compiles;"
+            " call apply_gradients eagerly, or leave jit_compile out"
+        )
+
+
+def excluded(patterns: Sequence[str], name: str) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns)

@@ -1,0 +1,221 @@
+"""What an optimizer knows about the model's variables, and where it keeps their slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from optim import placement
+from optim.errors import GradientsError, MismatchError, UnknownVariableError
+
+
+def unwrap(variable: Any) -> tf.Variable:
+    """The `tf.Variable` inside a Keras 3 variable or a mixed-precision wrapper, or the variable itself.
+
+    Raises:
+      GradientsError: not a variable.
+    """
+    if isinstance(variable, tf.Variable) and not hasattr(variable, "_variable"):
+        return variable
+    inner = getattr(variable, "_value", None)  # Keras 3 on the TensorFlow backend
+    if not isinstance(inner, tf.Variable):
+        inner = getattr(variable, "_variable", None)  # tf_keras AutoCastVariable
+    if isinstance(inner, tf.Variable):
+        return inner
+    raise GradientsError(f"expected a variable, got {type(variable).__name__}: {str(variable)[:80]!r}")
+
+
+def plain_name(variable: Any) -> str:
+    """Name of a variable without TensorFlow's output suffix; Keras 3 gives its full path."""
+    name = getattr(variable, "path", None) or getattr(variable, "name", None) or "variable"
+    return str(name).split(":")[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Tracked:
+    """One model variable that an optimizer was built on.
+
+    `given` is what the caller handed in, `variable` the `tf.Variable` in it, `name` its unique name in checkpoints.
+    """
+
+    index: int
+    name: str
+    given: Any
+    variable: tf.Variable
+    layout: dtensor.Layout | None
+
+    def __str__(self) -> str:
+        return repr(self.name)
+
+
+class TrackedVariables:
+    """The model variables of one optimizer in build order, found again by identity."""
+
+    def __init__(self) -> None:
+        self._items: list[Tracked] = []
+        self._by_id: dict[int, Tracked] = {}
+        self._names: set[str] = set()
+
+    def __iter__(self) -> Iterator[Tracked]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, variable: Any) -> bool:
+        return id(unwrap(variable)) in self._by_id
+
+    def __getitem__(self, variable: Any) -> Tracked:
+        found = self._by_id.get(id(unwrap(variable)))
+        if found is None:
+            known = ", ".join(str(t) for t in self._items[:5]) or "none yet"
+            raise UnknownVariableError(
+                f"the optimizer was not built on variable {plain_name(variable)!r} (it knows {known}"
+                f"{', ...' if len(self._items) > 5 else ''}); call optimizer.build([...]) with it first"
+            )
+        return found
+
+    def at(self, index: int) -> Tracked:
+        """By build order."""
+        return self._items[index]
+
+    def add(self, given: Any, name: str | None = None) -> Tracked:
+        """Track a variable; one that is tracked already is returned as it is."""
+        variable = unwrap(given)
+        if id(variable) in self._by_id:
+            return self._by_id[id(variable)]
+        unique = self._unique(name or plain_name(given))
+        tracked = Tracked(len(self._items), unique, given, variable, placement.layout_of(variable))
+        self._items.append(tracked)
+        self._by_id[id(variable)] = tracked
+        self._names.add(unique)
+        return tracked
+
+    def _unique(self, name: str) -> str:
+        candidate, count = name, 0
+        while candidate in self._names:
+            count += 1
+            candidate = f"{name}_{count}"
+        return candidate
+
+
+def common_mesh(tracked: Iterable[Tracked]) -> dtensor.Mesh | None:
+    """The one mesh that all these variables are on; None if there is none, or more than one."""
+    meshes = {t.layout.mesh if t.layout is not None else None for t in tracked}
+    return meshes.pop() if len(meshes) == 1 else None
+
+
+def check_pairs(grads_and_vars: Any) -> list[tuple[Any, Any]]:
+    """`grads_and_vars` as a list of pairs.
+
+    Raises:
+      GradientsError: not an iterable of pairs, or the same variable twice.
+    """
+    try:
+        pairs = list(grads_and_vars)
+    except TypeError as error:
+        raise GradientsError(
+            f"grads_and_vars must be an iterable of (gradient, variable) pairs, got {type(grads_and_vars).__name__}"
+        ) from error
+    seen: dict[int, str] = {}
+    for position, pair in enumerate(pairs):
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise GradientsError(
+                f"grads_and_vars[{position}] must be a (gradient, variable) pair, got {type(pair).__name__}"
+                f" {str(pair)[:60]!r}"
+            )
+        variable = unwrap(pair[1])
+        if id(variable) in seen:
+            raise GradientsError(f"grads_and_vars names variable {plain_name(pair[1])!r} twice; add its gradients up")
+        seen[id(variable)] = plain_name(pair[1])
+    return [(gradient, variable) for gradient, variable in pairs]
+
+
+def conform(gradient: Any, tracked: Tracked) -> Any:
+    """A dense gradient of the variable's shape and dtype, on its mesh (eagerly: in its layout).
+
+    `IndexedSlices` are made dense; repeated indices add up.
+
+    Raises:
+      MismatchError: shape, dtype or mesh differ. GradientsError: not a tensor.
+    """
+    if isinstance(gradient, tf.IndexedSlices):
+        gradient = densify(gradient, tracked)
+    try:
+        gradient = tf.convert_to_tensor(gradient)
+    except (TypeError, ValueError) as error:
+        raise GradientsError(f"the gradient of {tracked} is no tensor: {type(gradient).__name__}") from error
+    if not gradient.shape.is_compatible_with(tracked.variable.shape):
+        raise MismatchError(
+            f"the gradient of {tracked} has shape {gradient.shape}, the variable {tracked.variable.shape}"
+        )
+    if gradient.dtype.base_dtype != tracked.variable.dtype.base_dtype:
+        raise MismatchError(
+            f"the gradient of {tracked} is {gradient.dtype.name}, the variable {tracked.variable.dtype.name}; cast it"
+        )
+    return _on_mesh(gradient, tracked) if tf.executing_eagerly() else gradient
+
+
+def densify(gradient: tf.IndexedSlices, tracked: Tracked) -> tf.Tensor:
+    """The dense form of `IndexedSlices` of a variable: rows with the same index are added."""
+    rows = tracked.variable.shape[0]
+    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, rows)
+
+
+def _on_mesh(gradient: Any, tracked: Tracked) -> Any:
+    layout = tracked.layout
+    if not dtensor.is_dtensor(gradient):
+        if layout is None:
+            return gradient
+        raise MismatchError(
+            f"the gradient of {tracked} is not on the variable's mesh ({layout.mesh.dim_names}); compute it from"
+            " DTensors, or put it there with dtensor.copy_to_mesh"
+        )
+    found = dtensor.fetch_layout(gradient)
+    if layout is None:
+        raise MismatchError(f"the gradient of {tracked} is on a mesh ({found.mesh.dim_names}), the variable is not")
+    if found.mesh != layout.mesh:
+        raise MismatchError(
+            f"the gradient of {tracked} is on mesh {found.mesh.dim_names} {found.mesh.shape()}, the variable on"
+            f" {layout.mesh.dim_names} {layout.mesh.shape()}"
+        )
+    return placement.relayout(gradient, layout)
+
+
+class SlotTable:
+    """Slot variables by slot name and model variable, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self._slots: dict[str, dict[int, tf.Variable]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._slots)
+
+    def put(self, slot: str, tracked: Tracked, value: tf.Variable) -> None:
+        self._slots.setdefault(slot, {})[tracked.index] = value
+
+    def find(self, slot: str, tracked: Tracked) -> tf.Variable | None:
+        return self._slots.get(slot, {}).get(tracked.index)
+
+    def get(self, slot: str, tracked: Tracked) -> tf.Variable:
+        """One slot variable. Raises UnknownVariableError."""
+        found = self.find(slot, tracked)
+        if found is None:
+            raise UnknownVariableError(
+                f"variable {tracked} has no slot {slot!r}; the slots are {', '.join(self._slots) or 'none'}"
+            )
+        return found
+
+    def of(self, tracked: Tracked, names: Sequence[str]) -> dict[str, tf.Variable]:
+        return {name: self.get(name, tracked) for name in names}
+
+    def items(self) -> Iterator[tuple[str, int, tf.Variable]]:
+        """(slot, index of the model variable, slot variable), slot by slot."""
+        for slot, per_variable in self._slots.items():
+            for index, value in per_variable.items():
+                yield slot, index, value

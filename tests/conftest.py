@@ -1,0 +1,46 @@
+"""Eight logical CPU devices for every test that uses TensorFlow; they are fixed once it starts."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+LOGICAL_CPUS = 8
+
+
+@pytest.fixture(scope="session")
+def devices() -> list[str]:
+    """Names of the logical CPU devices."""
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * LOGICAL_CPUS)
+    return [f"CPU:{i}" for i in range(LOGICAL_CPUS)]
+
+
+@pytest.fixture(scope="session")
+def mesh_2(devices: list[str]) -> Any:
+    """One axis x of size 2."""
+    from tensorflow.experimental import dtensor
+
+    return dtensor.create_mesh([("x", 2)], devices=devices[:2])
+
+
+@pytest.fixture(scope="session")
+def mesh_2x2(devices: list[str]) -> Any:
+    """Axes batch and model of size 2 each."""
+    from tensorflow.experimental import dtensor
+
+    return dtensor.create_mesh([("batch", 2), ("model", 2)], devices=devices[:4])
+
+
+@pytest.fixture(scope="session")
+def mesh_2x2x2(devices: list[str]) -> Any:
+    """Axes data, batch and model of size 2 each."""
+    from tensorflow.experimental import dtensor
+
+    return dtensor.create_mesh([("data", 2), ("batch", 2), ("model", 2)], devices=devices)
