@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -119,7 +120,14 @@ def _publish(folder: str, state: str) -> None:
     _sync(folder)
     for name in os.listdir(folder):
         if _is_ours(name) and name != slot_layout.POINTER_NAME and not name.startswith(f"{state}."):
-            os.remove(os.path.join(folder, name))
+            _remove(os.path.join(folder, name))
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path):  # a save that was killed leaves TensorFlow's state-..._temp
+        shutil.rmtree(path)
+    else:
+        os.remove(path)
 
 
 def _sync(path: str) -> None:

@@ -47,12 +47,16 @@ def from_config(cls: type[Optimizer], config: Mapping[str, Any]) -> Optimizer:
     arguments.pop("is_legacy_optimizer", None)  # a mark in Keras's own configs
     if isinstance(arguments.get("mesh"), Mapping):
         arguments["mesh"] = meshes.from_config(arguments["mesh"])
-    accepted = inspect.signature(cls).parameters
+    accepted = inspect.signature(cls.__init__).parameters
     if any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
         return cls(**arguments)
     defaults = settings.parse(None, None, {}).to_config() | {"mesh": None, "learning_rate": None, "name": cls.__name__}
     for key in [k for k in arguments if k not in accepted]:
-        if key not in defaults or arguments[key] != defaults[key]:
+        if key not in defaults or not _same(arguments[key], defaults[key]):
             raise HyperparameterError(f"{cls.__name__} takes no {key!r}, but its config says {arguments[key]!r}")
         del arguments[key]
     return cls(**arguments)
+
+
+def _same(value: Any, default: Any) -> bool:
+    return value is None if default is None else bool(value == default)  # a Mesh cannot be compared with None

@@ -39,14 +39,16 @@ class Hyperparameter:
     Args:
       low: the least value allowed.
       high: the upper bound, excluded; None for no bound.
+      closed: the upper bound is allowed, too.
 
     A Python number keeps float64 precision. A tensor, a `tf.Variable` or a zero-argument callable is asked again at
     every step (inside a `tf.function`: when it is traced, but for a `tf.Variable`, which stays live).
     """
 
-    def __init__(self, low: float = 0.0, high: float | None = None):
+    def __init__(self, low: float = 0.0, high: float | None = None, closed: bool = False):
         self.low = low
         self.high = high
+        self.closed = closed
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -70,9 +72,13 @@ class Hyperparameter:
 
     def check(self, number: float) -> float:
         """Return `number` if it is in range. Raises HyperparameterError."""
-        if math.isfinite(number) and self.low <= number and (self.high is None or number < self.high):
+        below = self.high is None or number < self.high or (self.closed and number == self.high)
+        if math.isfinite(number) and self.low <= number and below:
             return number
-        bounds = f">= {self.low:g}" if self.high is None else f"in [{self.low:g}, {self.high:g})"
+        if self.high is None:
+            bounds = "finite" if self.low == -math.inf else f">= {self.low:g}"
+        else:
+            bounds = f"in [{self.low:g}, {self.high:g}{']' if self.closed else ')'}"
         raise HyperparameterError(f"{self.name} must be {bounds}, got {number!r}")
 
     def current(self, instance: Any) -> Any:

@@ -29,9 +29,9 @@ from optim import (
 from optim.errors import GradientsError, HyperparameterError, UnsupportedError
 from optim.executors import local, portable
 from optim.executors.work import compute_dtype
-from optim.rule import Rule
+from optim.rule import Rule, Slot, slot_dims
 from optim.state import State, slot_variable_name
-from optim.variables import Tracked, conform, plain_name, unwrap
+from optim.variables import Tracked, conform, unwrap
 
 
 class Optimizer(tf.Module):
@@ -52,6 +52,9 @@ class Optimizer(tf.Module):
         variables); DTensor's own functions cannot be compiled, and asking for it there raises.
       weight_decay: decoupled: before the update, and after clipping, p ← p · (1 − weight_decay · lr). >= 0.
       weight_decay_exclude: regular expressions; a variable whose name one of them matches (`re.search`) is not decayed.
+      lazy_rows: regular expressions; in a variable whose name one of them matches, rows (index along dim 0) whose
+        gradient is all zero keep their values and slots, as OptimizerV2 and tf.train treat the rows that a sparse
+        gradient leaves out under momentum and Adadelta. Steps are then portable.
       slot_placement: `"like_variable"`, `"zero1"` (slots are sharded further, over the mesh axes on which the variable
         is replicated), or a callable `(variable, slot_name) -> Layout`.
       gradient_accumulation_steps: the mean of this many gradients makes one step: clipping, decay, schedules and
@@ -85,6 +88,7 @@ class Optimizer(tf.Module):
         jit_compile: bool | None = None,
         weight_decay: float | None = None,
         weight_decay_exclude: Sequence[str] = (),
+        lazy_rows: Sequence[str] = (),
         slot_placement: placement.Placement = placement.LIKE_VARIABLE,
         gradient_accumulation_steps: int | None = None,
         executor: str = "auto",
@@ -113,6 +117,8 @@ class Optimizer(tf.Module):
             self._learning_rate = rate
         if parsed.steps > 1:
             self._state.new_scalar(slot_layout.ACCUMULATED_STEPS, 0, tf.int64, "accumulated_steps")
+        for key, value in (rule.scalars if rule is not None else {}).items():
+            self._state.new_scalar(key, value, tf.float64, key)
         if parsed.decay:
             warnings.warn("decay is the old inverse time decay; new code uses a schedule", DeprecationWarning, 3)
 
@@ -247,10 +253,16 @@ class Optimizer(tf.Module):
             self._build_index_dict([t.given for t in self._state.tracked])
             for slot in self._rule.slots if self._rule is not None else ():
                 for tracked in new:
-                    self._state.new_slot(slot.name, tracked, self._settings.slot_placement, fill=slot.initial)
+                    self._build_slot(slot, tracked)
             for tracked in new:
                 self._build_option_slots(tracked)
         self.built = True
+
+    def _build_slot(self, slot: Slot, tracked: Tracked) -> None:
+        dims = slot_dims(slot.like, tracked.variable.shape.rank)
+        if dims is not None:
+            policy = self._settings.slot_placement
+            self._state.new_slot(slot.name, tracked, policy, fill=slot.initial, dims=dims)
 
     def _build_option_slots(self, tracked: Tracked) -> None:
         policy = self._settings.slot_placement
@@ -386,7 +398,7 @@ class Optimizer(tf.Module):
           ValueError: `loss` is a tensor and there is no tape.
         """
         if not callable(loss) and tape is None:
-            raise GradientsError("compute_gradients of a loss tensor needs the tape that recorded it")
+            raise UnsupportedError("compute_gradients of a loss tensor needs the tape that recorded it; pass tape=")
         tape = tape or tf.GradientTape()
         if callable(loss):
             with tape:
@@ -423,7 +435,7 @@ class Optimizer(tf.Module):
           var_list: variables. var_names: regular expressions of variable names, as `weight_decay_exclude`.
         """
         self._not_decayed.update(id(unwrap(v)) for v in var_list or ())
-        more = settings.patterns(list(var_names or ()))
+        more = settings.patterns("var_names", list(var_names or ()))
         self._settings = settings.excluding(self._settings, more)
 
     # Config.
@@ -492,8 +504,7 @@ class Optimizer(tf.Module):
     def _is_decayed(self, tracked: Tracked) -> bool:
         if id(tracked.variable) in self._not_decayed:
             return False
-        names = (tracked.name, plain_name(tracked.given))
-        return not any(stepping.excluded(self._settings.weight_decay_exclude, name) for name in names)
+        return not stepping.matches(self._settings.weight_decay_exclude, tracked)
 
 
 def _broadcast(initial_value: Any, tracked: Tracked) -> Any:

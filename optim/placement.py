@@ -5,7 +5,7 @@ An *axis* is a mesh axis, a *dim* a tensor dimension.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,11 @@ def zero1_layout(layout: dtensor.Layout, shape: list[int]) -> dtensor.Layout:
         if free:
             specs[max(free, key=lambda d: (shape[d], -d))] = axis
     return dtensor.Layout(specs, mesh)
+
+
+def only_dims(layout: dtensor.Layout | None, dims: Sequence[int]) -> dtensor.Layout | None:
+    """The layout of what is left of a tensor when it keeps these dims only."""
+    return None if layout is None else dtensor.Layout([layout.sharding_specs[d] for d in dims], layout.mesh)
 
 
 def _check_fits(chosen: Any, layout: dtensor.Layout, variable: tf.Variable, slot: str) -> None:

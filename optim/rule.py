@@ -19,6 +19,9 @@ Arrays = dict[str, Any]
 """Slot values by slot name, all of one variable."""
 
 
+VARIABLE, ROWS, COLUMNS, UNFACTORED = "variable", "rows", "columns", "unfactored"
+
+
 @dataclass(frozen=True)
 class Slot:
     """One piece of per-variable state.
@@ -28,13 +31,30 @@ class Slot:
       unit: what the numbers are, for readers and for migration: `"gradient"`, `"gradient^2"`, `"step"` (a change
         of the variable, learning rate included), `"step/lr"`, ...
       initial: the value a new slot is filled with.
-      like: `"variable"` for a slot shaped like its variable.
+      like: the shape, see `slot_dims`.
     """
 
     name: str
     unit: str
     initial: float = 0.0
-    like: str = "variable"
+    like: str = VARIABLE
+
+
+def slot_dims(like: str, rank: int) -> tuple[int, ...] | None:
+    """Which dims of its variable a slot has, or None where a variable of that rank has no such slot.
+
+    Args:
+      like: `"variable"` all dims; `"rows"` and `"columns"` all but the last, or but the one before it, from rank 2 on;
+        `"unfactored"` all dims, below rank 2.
+    """
+    every = tuple(range(rank))
+    if like == VARIABLE:
+        return every
+    if like == UNFACTORED:
+        return every if rank < 2 else None
+    if rank < 2:
+        return None
+    return every[:-1] if like == ROWS else (*every[:-2], rank - 1)
 
 
 class Rule(Protocol):
@@ -46,20 +66,46 @@ class Rule(Protocol):
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """The slots of every variable, in the order in which checkpoints and `slot_names` list them."""
+        """The slots that a variable may have, in the order in which checkpoints and `slot_names` list them."""
+
+    @property
+    def scalars(self) -> Mapping[str, float]:
+        """State of the whole optimizer beside `iterations`: initial float64 values by name. Mostly empty."""
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether each element's update depends on no other element. If not, `update` is given whole tensors."""
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         """Scalars of one step, computed once in float64 and shared by all variables.
 
         Args:
           xp: `numpy` or `tensorflow`.
-          hyper: the hyperparameters of the algorithm and `learning_rate`, in float64.
+          hyper: the hyperparameters of the algorithm, `learning_rate`, and the current `scalars`, in float64.
           step: number of this step, from 1, in float64 (`iterations + 1`).
+
+        Returns:
+          Whatever `update` needs; under the names of `scalars`, their values after this step.
         """
 
     def update(self, xp: Any, variable: Any, gradient: Any, slots: Arrays, c: Scalars) -> tuple[Any, Arrays]:
-        """One step of one variable, all arrays of one shape, dtype and layout.
+        """One step of one variable, in float32 or float64.
+
+        `xp` offers, beside `sqrt square abs sign maximum minimum where`, TensorFlow's `reduce_sum` and `reduce_mean`
+        to rules that are not elementwise.
 
         Returns:
           The change to add to the variable, and the new value of every slot.
         """
+
+
+class Elementwise:
+    """What most rules are: no state of the whole optimizer, and every element for itself."""
+
+    @property
+    def scalars(self) -> Mapping[str, float]:
+        return {}
+
+    @property
+    def elementwise(self) -> bool:
+        return True

@@ -29,6 +29,7 @@ class Options(TypedDict, total=False):
     jit_compile: bool | None
     weight_decay: float | None
     weight_decay_exclude: Sequence[str]
+    lazy_rows: Sequence[str]
     slot_placement: placement.Placement
     gradient_accumulation_steps: int | None
     executor: str
@@ -45,6 +46,7 @@ class Settings:
     jit_compile: bool | None
     weight_decay: float | None
     weight_decay_exclude: tuple[str, ...]
+    lazy_rows: tuple[str, ...]
     slot_placement: placement.Placement
     gradient_accumulation_steps: int | None
     executor: str
@@ -68,6 +70,7 @@ class Settings:
             "jit_compile": self.jit_compile,
             "weight_decay": self.weight_decay,
             "weight_decay_exclude": list(self.weight_decay_exclude),
+            "lazy_rows": list(self.lazy_rows),
             "slot_placement": placement.to_config(self.slot_placement),
             "gradient_accumulation_steps": self.gradient_accumulation_steps,
             "executor": self.executor,
@@ -89,7 +92,8 @@ def parse(gradients_clip_option: Any, ema_option: Any, keywords: Mapping[str, An
         ema=combine(EMAOption, "ema_option", ema_option, {name: keywords.get(name) for name in ema_names}),
         jit_compile=_flag("jit_compile", keywords.get("jit_compile")),
         weight_decay=_weight_decay(keywords.get("weight_decay")),
-        weight_decay_exclude=patterns(keywords.get("weight_decay_exclude", ())),
+        weight_decay_exclude=patterns("weight_decay_exclude", keywords.get("weight_decay_exclude", ())),
+        lazy_rows=patterns("lazy_rows", keywords.get("lazy_rows", ())),
         slot_placement=placement.check(keywords.get("slot_placement", placement.LIKE_VARIABLE)),
         gradient_accumulation_steps=_steps(keywords.get("gradient_accumulation_steps")),
         executor=_executor(keywords.get("executor", "auto")),
@@ -111,15 +115,15 @@ def _weight_decay(value: Any) -> float | None:
     return float(value)
 
 
-def patterns(values: Any) -> tuple[str, ...]:
+def patterns(argument: str, values: Any) -> tuple[str, ...]:
     """Regular expressions of variable names, checked. Raises HyperparameterError."""
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise HyperparameterError(f"variable names to exclude must be a list of strings, got {values!r}")
+        raise HyperparameterError(f"{argument} must be a list of regular expressions, got {values!r}")
     for value in values:
         try:
             re.compile(value)
         except (re.error, TypeError) as error:
-            raise HyperparameterError(f"{value!r} is no regular expression of variable names: {error}") from error
+            raise HyperparameterError(f"{argument}: {value!r} is no regular expression: {error}") from error
     return tuple(values)
 
 

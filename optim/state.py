@@ -128,13 +128,17 @@ class State:
         fill: float = 0.0,
         value: Any = None,
         dtype: tf.DType | None = None,
+        dims: tuple[int, ...] | None = None,
     ) -> tf.Variable:
-        """Make and keep a slot shaped like its variable, filled with a number or with `value`."""
+        """Make and keep a slot with the dims of its variable, or some of them, filled with a number or with `value`."""
+        shape = tracked.variable.shape.as_list()
         layout = placement.slot_layout(policy, tracked.variable, slot)
+        if dims is not None and dims != tuple(range(len(shape))):
+            shape, layout = [shape[d] for d in dims], placement.only_dims(tracked.layout, dims)
         dtype = dtype or tracked.variable.dtype
         name = slot_variable_name(slot, tracked.variable)
         if value is None:
-            made = placement.filled_variable(tracked.variable.shape.as_list(), fill, dtype, name, layout)
+            made = placement.filled_variable(shape, fill, dtype, name, layout)
         else:
             made = placement.new_variable(value, dtype, name, layout)
         return self.put_slot(slot, tracked, made)

@@ -6,7 +6,8 @@ Everything that can be refused is refused before the first variable changes.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,13 +59,43 @@ def _apply_eagerly(optimizer: Optimizer, tracked: list[Tracked], gradients: list
         gradients = _take_mean(optimizer, tracked)
         counter.now()
     work = preparation.work(tracked, gradients)
-    if report.executor == "local":
-        local.run(work, optimizer._local_plan())
-    else:
-        portable.run(work)
-        counter.now()
-    counter.set(iterations + 1)
-    _apply_constraints(tracked)
+    with _undone_on_error(optimizer, tracked):
+        if report.executor == "local":
+            local.run(work, optimizer._local_plan())
+        else:
+            portable.run(work)
+            counter.now()
+        counter.set(iterations + 1)
+        if work.rule is not None:
+            for name in work.rule.scalars:
+                state.counter(name).set(work.coefficients[name])
+        _apply_constraints(tracked)
+
+
+@contextmanager
+def _undone_on_error(optimizer: Optimizer, tracked: Sequence[Tracked]) -> Iterator[None]:
+    """Put everything back if a subclass's `update_step`, or a constraint, raises half way; other steps cannot."""
+    if optimizer._uses_rule and all(getattr(t.given, "constraint", None) is None for t in tracked):
+        yield
+        return
+    changing = [t.variable for t in tracked] + optimizer._state.all_variables()
+    before = [variable.read_value() for variable in changing]
+    try:
+        yield
+    except BaseException:
+        for variable, value in zip(changing, before, strict=True):
+            variable.assign(value)
+        raise
+
+
+def _rule_scalars(optimizer: Optimizer, eager: bool) -> dict[str, Any]:
+    """Current values of the algorithm's own scalars; eagerly, only after waiting."""
+    assert optimizer._rule is not None
+    state = optimizer._state
+    names = list(optimizer._rule.scalars)
+    if eager:
+        return {name: float(state.counter(name).peek()) for name in names}
+    return {name: state.scalars[name].read_value() for name in names}
 
 
 def _apply_traced(optimizer: Optimizer, tracked: list[Tracked], gradients: list[Any]) -> None:
@@ -78,6 +109,8 @@ def _apply_traced(optimizer: Optimizer, tracked: list[Tracked], gradients: list[
         else:
             portable.run(work)
         iterations.assign_add(1)
+        for name in work.rule.scalars if work.rule is not None else ():
+            state.scalars[name].assign(work.coefficients[name])
         _apply_constraints(tracked)
 
     if optimizer._settings.steps == 1:
@@ -112,7 +145,7 @@ class Preparation:
         self.coefficients: dict[str, Any] = {}
         if optimizer._uses_rule:
             assert optimizer._rule is not None
-            scalars = {**hyper, "learning_rate": self.rate}
+            scalars = {**hyper, "learning_rate": self.rate, **_rule_scalars(optimizer, eager)}
             self.coefficients = optimizer._rule.coefficients(np if eager else tf, scalars, step)
             if eager:
                 self.coefficients = {name: float(value) for name, value in self.coefficients.items()}
@@ -131,6 +164,7 @@ class Preparation:
             update_step=optimizer.update_step,
             coefficients=self.coefficients,
             decay_factors=[self._decay_factor(t) for t in tracked],
+            lazy=[is_lazy(optimizer, t) for t in tracked],
             clip=settings.clip,
             ema=settings.ema,
             overwrite=self.overwrite,
@@ -193,12 +227,11 @@ def _apply_constraints(tracked: Sequence[Tracked]) -> None:
 
 def _wait_for_other_meshes(optimizer: Optimizer, tracked: Sequence[Tracked]) -> None:
     """The counter has waited for its own mesh; variables on another need one read of theirs."""
-    waited = {optimizer._state.mesh, None}
-    for item in tracked:
-        mesh = None if item.layout is None else item.layout.mesh
-        if mesh not in waited:
-            waited.add(mesh)
-            local.wait_for(optimizer._mesh_token(mesh))
+    waited: set[Any] = {optimizer._state.mesh, None}
+    for item in {t.mesh: t for t in tracked}.values():
+        if item.mesh not in waited:
+            waited.add(item.mesh)
+            local.wait_for(optimizer._mesh_token(item.mesh))
 
 
 def executor_report(optimizer: Optimizer) -> ExecutorReport:
@@ -232,6 +265,11 @@ def _why_portable(optimizer: Optimizer) -> str:
         return 'executor="portable" was asked for'
     if not optimizer._uses_rule:
         return f"{type(optimizer).__name__} has its own update_step"
+    if optimizer._rule is not None and not optimizer._rule.elementwise:
+        return f"the rule of {type(optimizer).__name__} looks at whole tensors"
+    lazy = next((t for t in optimizer._state.tracked if is_lazy(optimizer, t)), None)
+    if lazy is not None:
+        return f"lazy_rows names variable {lazy}"
     for slot, index, variable in optimizer._state.slots.items():
         item = optimizer._state.tracked.at(index)
         if placement.layout_of(variable) != item.layout:
@@ -250,7 +288,7 @@ def _check_traceable(optimizer: Optimizer, tracked: Sequence[Tracked]) -> None:
             'executor="local" steps outside of tf.function: compute gradients in the function, return them, and call'
             " apply_gradients on them eagerly"
         )
-    meshes = {None if t.layout is None else t.layout.mesh for t in tracked}
+    meshes = {t.mesh for t in tracked}
     if len(meshes) > 1:
         raise UnsupportedError(
             "one tf.function cannot update variables of several meshes, or of a mesh and of none (TensorFlow would run"
@@ -263,5 +301,12 @@ def _check_traceable(optimizer: Optimizer, tracked: Sequence[Tracked]) -> None:
         )
 
 
-def excluded(patterns: Sequence[str], name: str) -> bool:
-    return any(re.search(pattern, name) for pattern in patterns)
+def is_lazy(optimizer: Optimizer, tracked: Tracked) -> bool:
+    patterns = optimizer._settings.lazy_rows
+    return bool(patterns) and tracked.variable.shape.rank > 0 and matches(patterns, tracked)
+
+
+def matches(patterns: Sequence[str], tracked: Tracked) -> bool:
+    """Whether one of the regular expressions is found in the variable's name, here or in checkpoints."""
+    names = (tracked.name, plain_name(tracked.given))
+    return any(re.search(pattern, name) for pattern in patterns for name in names)

@@ -47,6 +47,7 @@ class Tracked:
     given: Any
     variable: tf.Variable
     layout: dtensor.Layout | None
+    mesh: dtensor.Mesh | None
 
     def __str__(self) -> str:
         return repr(self.name)
@@ -89,7 +90,9 @@ class TrackedVariables:
         if id(variable) in self._by_id:
             return self._by_id[id(variable)]
         unique = self._unique(name or plain_name(given))
-        tracked = Tracked(len(self._items), unique, given, variable, placement.layout_of(variable))
+        layout = placement.layout_of(variable)
+        mesh = None if layout is None else layout.mesh
+        tracked = Tracked(len(self._items), unique, given, variable, layout, mesh)
         self._items.append(tracked)
         self._by_id[id(variable)] = tracked
         self._names.add(unique)
@@ -105,7 +108,7 @@ class TrackedVariables:
 
 def common_mesh(tracked: Iterable[Tracked]) -> dtensor.Mesh | None:
     """The one mesh that all these variables are on; None if there is none, or more than one."""
-    meshes = {t.layout.mesh if t.layout is not None else None for t in tracked}
+    meshes = {t.mesh for t in tracked}
     return meshes.pop() if len(meshes) == 1 else None
 
 
@@ -162,12 +165,16 @@ def conform(gradient: Any, tracked: Tracked) -> Any:
 
 def densify(gradient: tf.IndexedSlices, tracked: Tracked) -> tf.Tensor:
     """The dense form of `IndexedSlices` of a variable: rows with the same index are added."""
+    if tracked.variable.shape.rank == 0:
+        raise MismatchError(f"the gradient of {tracked} is IndexedSlices, but the variable is a scalar")
     rows = tracked.variable.shape[0]
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, rows)
 
 
 def _on_mesh(gradient: Any, tracked: Tracked) -> Any:
     layout = tracked.layout
+    if layout is None and "CUSTOM" not in gradient.device:  # a DTensor is on a custom device; asking DTensor is slow
+        return gradient
     if not dtensor.is_dtensor(gradient):
         if layout is None:
             return gradient
@@ -176,6 +183,8 @@ def _on_mesh(gradient: Any, tracked: Tracked) -> Any:
             " DTensors, or put it there with dtensor.copy_to_mesh"
         )
     found = dtensor.fetch_layout(gradient)
+    if layout is not None and found == layout:
+        return gradient
     if layout is None:
         raise MismatchError(f"the gradient of {tracked} is on a mesh ({found.mesh.dim_names}), the variable is not")
     if found.mesh != layout.mesh:
@@ -183,7 +192,7 @@ def _on_mesh(gradient: Any, tracked: Tracked) -> Any:
             f"the gradient of {tracked} is on mesh {found.mesh.dim_names} {found.mesh.shape()}, the variable on"
             f" {layout.mesh.dim_names} {layout.mesh.shape()}"
         )
-    return placement.relayout(gradient, layout)
+    return dtensor.relayout(gradient, layout)
 
 
 class SlotTable:
@@ -212,7 +221,9 @@ class SlotTable:
         return found
 
     def of(self, tracked: Tracked, names: Sequence[str]) -> dict[str, tf.Variable]:
-        return {name: self.get(name, tracked) for name in names}
+        """Those of the named slots that the variable has."""
+        found = {name: self.find(name, tracked) for name in names}
+        return {name: variable for name, variable in found.items() if variable is not None}
 
     def items(self) -> Iterator[tuple[str, int, tf.Variable]]:
         """(slot, index of the model variable, slot variable), slot by slot."""

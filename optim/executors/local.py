@@ -187,10 +187,10 @@ def run(work: Work, plan: Plan) -> None:
         if work.jit_compile:
             _compiled_step(work, plan, device, shards, [gradients[indices[s.tracked.index]][s.part] for s in shards])
             return
+        tensors = {d: plan.scalars[device].tensors(scalars, compute_dtype(d)) for d in {s.dtype for s in shards}}
         for shard in shards:
             i = indices[shard.tracked.index]
-            tensors = plan.scalars[device].tensors(scalars, compute_dtype(shard.dtype))
-            _shard_step(work, shard, gradients[i][shard.part], tensors, work.decay_factors[i])
+            _shard_step(work, shard, gradients[i][shard.part], tensors[shard.dtype], work.decay_factors[i])
 
     on_every_device(plan.devices, device_step)
 

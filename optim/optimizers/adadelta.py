@@ -26,6 +26,8 @@ class Adadelta(Optimizer):
       rho: decay rate of both means, in [0, 1); number, scalar tensor or zero-argument callable, as is `epsilon`.
       epsilon: added under both roots, >= 0.
       gradients_clip_option, ema_option, name, mesh, options: see `Optimizer`.
+      new_delta_in_step: move the variable by the mean of squared steps that already has this step in it, as the kernel of
+        `tf.train.AdadeltaOptimizer` did in TF 1.0 to 1.4.
     """
 
     rho = Hyperparameter(high=1.0)
@@ -40,16 +42,22 @@ class Adadelta(Optimizer):
         ema_option: Any = None,
         name: str = "Adadelta",
         mesh: dtensor.Mesh | None = None,
+        *,
+        new_delta_in_step: bool = False,
         **options: Unpack[Options],
     ):
         self.rho = rho
         self.epsilon = epsilon
+        self.new_delta_in_step = bool(new_delta_in_step)
         super().__init__(
             name,
             gradients_clip_option,
             ema_option,
             mesh,
             learning_rate=learning_rate,
-            rule=AdadeltaRule(),
+            rule=AdadeltaRule(new_delta_in_step=self.new_delta_in_step),
             **options,
         )
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "new_delta_in_step": self.new_delta_in_step}

@@ -2,7 +2,8 @@
 
     a ← ρ·a + (1−ρ)·g²        u = g · √(d+ε) / √(a+ε)        d ← ρ·d + (1−ρ)·u²        p ← p − lr·u
 
-with a = `accumulated_grad` and d = `accumulated_delta_var`; u uses the old d, and lr does not enter d.
+with a = `accumulated_grad` and d = `accumulated_delta_var`; u uses the old d, and lr does not enter d. The kernel of
+`tf.train.AdadeltaOptimizer` in TF 1.0 to 1.4 then moves p by the new d instead: p ← p − lr · g · √(d+ε) / √(a+ε).
 Zeiler, "ADADELTA: An Adaptive Learning Rate Method" (2012), algorithm 1, with the learning rate that every Keras
 adds (1.0 gives the paper's form).
 """
@@ -12,11 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from optim.rule import Arrays, Scalars, Slot
+from optim.rule import Arrays, Elementwise, Scalars, Slot
 
 
 @dataclass(frozen=True)
-class AdadeltaRule:
+class AdadeltaRule(Elementwise):
+    new_delta_in_step: bool = False
+
     @property
     def slots(self) -> tuple[Slot, ...]:
         return (
@@ -39,4 +42,6 @@ class AdadeltaRule:
         accumulated = rho * slots["accumulated_grad"] + rest * xp.square(gradient)
         step = gradient * xp.sqrt(old_delta + c["epsilon"]) / xp.sqrt(accumulated + c["epsilon"])
         delta = rho * old_delta + rest * xp.square(step)
+        if self.new_delta_in_step:
+            step = gradient * xp.sqrt(delta + c["epsilon"]) / xp.sqrt(accumulated + c["epsilon"])
         return -c["lr"] * step, {"accumulated_grad": accumulated, "accumulated_delta_var": delta}

@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from optim.rule import Arrays, Scalars, Slot
+from optim.rule import Arrays, Elementwise, Scalars, Slot
 
 
 @dataclass(frozen=True)
-class AdamRule:
+class AdamRule(Elementwise):
     amsgrad: bool = False
 
     @property

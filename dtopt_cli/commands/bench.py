@@ -1,0 +1,184 @@
+"""`dtopt bench`: parse, measure, print."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from dtopt_cli import output
+
+if TYPE_CHECKING:
+    from bench.results import Result
+
+INTERRUPTED = 130
+BROKEN = 3
+NOTHING_RAN = 4
+
+
+class StepByDefault(TyperGroup):
+    """`dtopt bench --quick` means `dtopt bench step --quick`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        asks_for_help = bool(args) and args[0] in ctx.help_option_names
+        if not args or (args[0].startswith("-") and not asks_for_help):
+            args = ["step", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=StepByDefault,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def group() -> None:
+    """Measure optimizer steps side by side. Without a command it is `step`: see `dtopt bench step --help`."""
+
+
+def _list_and_leave(wanted: bool) -> None:
+    if wanted:
+        list_names()
+        raise typer.Exit
+
+
+@app.command()
+def step(
+    workload: Annotated[
+        list[str] | None, typer.Option("-w", "--workload", help="Shapes to update; may be repeated.")
+    ] = None,
+    optimizer: Annotated[
+        list[str] | None,
+        typer.Option("-o", "--optimizer", help="adam, sgd, momentum, adadelta; may be repeated."),
+    ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option("-p", "--peer", help="Who takes part, by name or its start, or all; may be repeated."),
+    ] = None,
+    mesh: Annotated[str, typer.Option(help="batch=2,model=2 or 2x2.")] = "model=2",
+    device: Annotated[str, typer.Option(help="auto, cpu, gpu or tpu.")] = "auto",
+    layout: Annotated[str, typer.Option(help="megatron, fsdp, largest-axis or replicated.")] = "megatron",
+    baseline: Annotated[str, typer.Option(help="The peer that ratios are taken to.")] = "tf_keras-mesh",
+    rounds: Annotated[int, typer.Option(min=1, help="Samples per peer.")] = 7,
+    quick: Annotated[bool, typer.Option("--quick", help="A small workload and fewer peers.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of the numbers and of the order.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each peer; all by default.")] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds a peer may take for one answer.")] = 300.0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    file: Annotated[Path | None, typer.Option("--output", help="Also write the JSON to this file.")] = None,
+    names: Annotated[
+        bool,
+        typer.Option("--list", callback=_list_and_leave, is_eager=True, help="List what can be measured."),
+    ] = False,
+) -> None:
+    """Time one optimizer step of every framework on the same shapes and numbers.
+
+    \b
+    dtopt bench                                a true answer in a minute
+    dtopt bench -w gpt2 -o adam                the whole of GPT-2 small
+    dtopt bench -p optim -p torch --mesh 2x2   our executors beside PyTorch
+    """
+    from bench import plan, results, runner
+
+    wanted = plan.make_plan(
+        workload=_split(workload),
+        optimizer=_split(optimizer),
+        peer=_split(peer),
+        mesh=mesh,
+        device=device,
+        layout=layout,
+        baseline=baseline,
+        rounds=rounds,
+        quick=quick,
+        seed=seed,
+        threads=threads,
+        timeout=timeout,
+        command=shlex.join(["dtopt", *sys.argv[1:]]),
+    )
+    with _progress() as progress:
+        result = runner.run(wanted, progress=progress)
+    if file is not None:
+        results.save(result, file)
+    if json:
+        output.print_json(result.to_json())
+    else:
+        _print(result)
+    raise typer.Exit(_exit_code(result))
+
+
+def _split(values: list[str] | None) -> list[str]:
+    """`-p a -p b` and `-p a,b` alike."""
+    return [part.strip() for value in values or [] for part in value.split(",")]
+
+
+@app.command("list")
+def list_names() -> None:
+    """List workloads, optimizers, layouts and peers."""
+    from rich.table import Table
+
+    from bench import algorithms, layouts, peers, workloads
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name in workloads.NAMES:
+        found = workloads.workload(name)
+        size = f"{found.elements:,} in {len(found.tensors):,} tensors"
+        table.add_row("workload", name, f"{found.summary}: {size}")
+    for algorithm in algorithms.ALGORITHMS:
+        table.add_row("optimizer", algorithm.name, f"{algorithm.bytes_per_parameter} bytes per parameter and step")
+    for rule in layouts.RULES:
+        table.add_row("layout", rule, "")
+    for peer in peers.PEERS:
+        table.add_row("peer", peer.name, peer.summary)
+    output.results().print(table)
+
+
+@app.command()
+def env(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+) -> None:
+    """Show the machine and the versions that a result would be recorded with."""
+    from bench import environment, process
+
+    found = environment.describe(len(process.allowed_cpus()))
+    if json:
+        output.print_json(found)
+        return
+    for name, value in found.items():
+        shown = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+        output.results().print(f"{name:24}{shown}", markup=False)
+
+
+def _print(result: Result) -> None:
+    from bench import report
+
+    console = output.results()
+    for part in report.render(result):
+        console.print(part)
+
+
+def _exit_code(result: Result) -> int:
+    statuses = {row.status for row in result.rows}
+    if result.interrupted:
+        return INTERRUPTED
+    if "failed" in statuses:
+        return BROKEN
+    return 0 if "ok" in statuses else NOTHING_RAN
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr, gone when done; silent where stderr is no terminal."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = output.messages()
+    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("")
+        yield lambda what, done, of: bar.update(task, description=what, completed=done, total=of)

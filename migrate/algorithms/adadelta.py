@@ -1,0 +1,64 @@
+"""Adadelta. Standalone Keras before 2.3 and tf.keras before 1.14 do not save its iterations (keras#13027).
+
+Sources: `keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2/adadelta.py` 2.9, `optimizers/adadelta.py` 2.15
+  and 3.15.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migrate.algorithms.spec import (
+    ALWAYS_COUNTED,
+    SLOT_MAJOR,
+    Algorithm,
+    Block,
+    Config,
+    SlotSpec,
+    epsilon,
+    number,
+)
+
+GRAD, DELTA = "accumulated_grad", "accumulated_delta_var"
+
+
+def _blocks(generation: str, config: Config) -> tuple[tuple[Block, ...], ...]:
+    slot_major, pairs = (Block((GRAD,)), Block((DELTA,))), (Block((GRAD, DELTA)),)
+    if generation == "experimental":
+        return (slot_major, pairs)
+    return (slot_major,) if generation in SLOT_MAJOR else (pairs,)
+
+
+def _arguments(config: Config, generation: str) -> dict[str, Any]:
+    return {"rho": number(config, "rho"), "epsilon": epsilon(config, generation)}
+
+
+def _defaults(generation: str) -> dict[str, Any]:
+    native = generation in ("keras1", "keras2", "keras2.3", "optimizer_v1")
+    defaults: dict[str, Any] = {"learning_rate": 1.0 if native else 0.001, "rho": 0.95}
+    if generation == "keras1":
+        return {**defaults, "epsilon": 1e-8}
+    return defaults if generation == "keras2" else {**defaults, "epsilon": 1e-7}
+
+
+def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    return {}, (GRAD, DELTA)
+
+
+ALGORITHM = Algorithm(
+    name="Adadelta",
+    slots=(
+        SlotSpec(GRAD, ("accumulated_grads", "accum_grad", "accumulators", "accumulator"), nonnegative=True),
+        SlotSpec(
+            DELTA,
+            ("accumulated_delta_vars", "accum_var", "delta_accumulators", "delta_accumulator"),
+            nonnegative=True,
+        ),
+    ),
+    blocks=_blocks,
+    arguments=_arguments,
+    defaults=_defaults,
+    adjust=_adjust,
+    counts=ALWAYS_COUNTED,
+    scalars=("rho",),
+)

@@ -1,0 +1,45 @@
+"""SGD. Standalone Keras and 2.11+ keep the slot even with momentum 0; OptimizerV2 and Keras 3 only with
+momentum.
+
+Sources: `keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2/gradient_descent.py` 2.9, `optimizers/sgd.py`
+  2.15 and 3.15.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migrate.algorithms.spec import COUNTED, Algorithm, Block, Config, SlotSpec, number
+
+
+def _blocks(generation: str, config: Config) -> tuple[tuple[Block, ...], ...]:
+    momentum: tuple[Block, ...] = (Block(("m",)),)
+    if number(config, "momentum") or generation in ("keras1", "keras2", "keras2.3", "optimizer_v1"):
+        return (momentum,)
+    return ((), momentum) if generation in ("optimizer", "experimental") else ((),)
+
+
+def _arguments(config: Config, generation: str) -> dict[str, Any]:
+    return {"momentum": number(config, "momentum"), "nesterov": bool(config["nesterov"])}
+
+
+def _defaults(generation: str) -> dict[str, Any]:
+    return {"learning_rate": 0.01, "momentum": 0.0, "nesterov": False}
+
+
+def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    if arguments["momentum"]:
+        return {}, ("m",)
+    return ({"momentum_slot": True}, ("m",)) if "m" in present else ({}, ())
+
+
+ALGORITHM = Algorithm(
+    name="SGD",
+    slots=(SlotSpec("m", ("momentums", "momentum", "moments")),),
+    blocks=_blocks,
+    arguments=_arguments,
+    defaults=_defaults,
+    adjust=_adjust,
+    counts=COUNTED,
+    scalars=("momentum",),
+)

@@ -1,0 +1,181 @@
+"""Read, interpret, write: the operations of the package, each one function."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from migrate import inspection as _inspection
+from migrate import readers
+from migrate.errors import StrictError, TargetExistsError
+from migrate.interpret import interpret
+from migrate.state import OptimizerState, Stored
+from optim.errors import UnsupportedError
+
+TARGETS = ("slots",)
+PathLike = str | os.PathLike[str]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a migration did, or with `dry_run` would do.
+
+    `fidelity` is `exact` or `approximate`, then `reasons` say why. `matched` is {`slot/variable`: how it was
+    matched}, `unmapped` names what is carried without interpretation. `bytes` counts slots and variables.
+    """
+
+    source: str
+    dest: str
+    target: str
+    optimizer: str
+    generation: str | None
+    iterations: int
+    fidelity: str
+    reasons: tuple[str, ...]
+    matched: Mapping[str, str]
+    unmapped: tuple[str, ...]
+    warnings: tuple[str, ...]
+    variables: int
+    slots: int
+    bytes: int
+    written: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read(
+    source: PathLike,
+    *,
+    format: str = "auto",
+    optimizer_config: Mapping[str, Any] | None = None,
+    variables: Sequence[Mapping[str, Any]] | None = None,
+    generation: str | None = None,
+) -> OptimizerState:
+    """The optimizer state in `source`, in `optim`'s terms; arrays stay in the file until they are asked for.
+
+    Args:
+      source: a file, a folder, or the prefix of a TensorFlow checkpoint.
+      format: name of a reader, or `auto`.
+      optimizer_config: Keras JSON `{"class_name", "config"}`, for sources that do not say.
+      variables: `[{"name", "shape"}, ...]` in optimizer order, for sources without names.
+      generation: one of `generations.GENERATIONS`, for sources that cannot say.
+
+    Raises:
+      DtoptError: UnknownFormatError, DamagedFileError, MissingHintError, AmbiguousError, MismatchError or
+        UnsupportedError, each saying what to do.
+    """
+    path = os.fspath(source)
+    found = readers.detect(path, format).read(path, generation)
+    if isinstance(found, Stored):
+        return interpret(found, optimizer_config=optimizer_config, variables=variables, generation=generation)
+    return found
+
+
+def inspect(
+    source: PathLike,
+    *,
+    stats: bool = False,
+    format: str = "auto",
+    optimizer_config: Mapping[str, Any] | None = None,
+    variables: Sequence[Mapping[str, Any]] | None = None,
+    generation: str | None = None,
+) -> _inspection.Inspection:
+    """What `source` is, how that was recognised, every slot, and what would be lost. Arguments as for `read`.
+
+    Args:
+      stats: read every slot once, for its norm, range and whether it is finite.
+    """
+    state = read(source, format=format, optimizer_config=optimizer_config, variables=variables, generation=generation)
+    return _inspection.inspection(state, os.fspath(source), stats=stats)
+
+
+def write(
+    state: OptimizerState,
+    dest: PathLike,
+    *,
+    to: str = "slots",
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> None:
+    """Write a state, whole or not at all.
+
+    Args:
+      to: the target format, one of TARGETS.
+      overwrite: whether a checkpoint of that format at `dest` may be replaced.
+      progress: called with (bytes done, bytes in all).
+
+    Raises:
+      UnsupportedError: no such target. TargetExistsError: `dest` exists.
+    """
+    check_target(to)
+    from migrate.writers import slots
+
+    slots.write(state, os.fspath(dest), overwrite=overwrite, progress=progress)
+
+
+def check_target(to: str) -> None:
+    if to not in TARGETS:
+        raise UnsupportedError(f"there is no target {to!r}; this dtopt writes {', '.join(TARGETS)}")
+
+
+def migrate_checkpoint(
+    source: PathLike,
+    dest: PathLike,
+    *,
+    to: str = "slots",
+    format: str = "auto",
+    optimizer_config: Mapping[str, Any] | None = None,
+    variables: Sequence[Mapping[str, Any]] | None = None,
+    generation: str | None = None,
+    strict: bool = False,
+    dry_run: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Report:
+    """Carry the optimizer state of `source` over to `dest`. Hints as for `read`, target as for `write`.
+
+    Args:
+      strict: refuse whatever is not exact.
+      dry_run: do everything but write.
+
+    Raises:
+      StrictError: `strict`, and the conversion is not exact. Otherwise as `read` and `write`.
+    """
+    check_target(to)
+    path = os.fspath(dest)
+    if os.path.lexists(path) and not overwrite:
+        raise TargetExistsError(f"{path} exists; give another name, or --overwrite to replace it")
+    state = read(source, format=format, optimizer_config=optimizer_config, variables=variables, generation=generation)
+    if strict and state.fidelity != "exact":
+        raise StrictError(f"refused by --strict, as the conversion is {state.fidelity}: {'; '.join(state.reasons)}")
+    if not dry_run:
+        write(state, path, to=to, overwrite=overwrite, progress=progress)
+    return _report(state, os.fspath(source), path, to, written=not dry_run)
+
+
+def _report(state: OptimizerState, source: str, dest: str, to: str, *, written: bool) -> Report:
+    from migrate.tensor_bundle import numpy_dtype
+
+    slots = [array for owners in state.slots.values() for array in owners.values()]
+    arrays = [*slots, *(v.array for v in state.variables if v.array is not None)]
+    return Report(
+        source=source,
+        dest=dest,
+        target=to,
+        optimizer=state.algorithm,
+        generation=state.source.generation if state.source else None,
+        iterations=state.iterations,
+        fidelity=state.fidelity,
+        reasons=state.reasons,
+        matched=dict(state.matched),
+        unmapped=tuple(state.unmapped),
+        warnings=state.warnings,
+        variables=len(state.variables),
+        slots=len(slots),
+        bytes=sum(a.size * numpy_dtype(a.dtype).itemsize for a in arrays),
+        written=written,
+    )

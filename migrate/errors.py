@@ -1,0 +1,33 @@
+"""Errors of `migrate`, all of the one DtoptError family; each says what, where and what to do next."""
+
+from __future__ import annotations
+
+from optim.errors import CheckpointError, DtoptError
+
+
+class UnknownFormatError(DtoptError, ValueError):
+    """No reader recognises the source, or it is not of the format that `--from` names."""
+
+
+class DamagedFileError(CheckpointError):
+    """A source is truncated, or its bytes contradict its own checksums, sizes or structure."""
+
+
+class AmbiguousError(DtoptError, ValueError):
+    """More than one reading of the source fits; the message lists them and the hint that decides."""
+
+
+class MissingHintError(DtoptError, ValueError):
+    """The source does not say something that is needed, and an option can: the message names that option."""
+
+
+class TargetExistsError(DtoptError, FileExistsError):
+    """The destination exists and may not be replaced."""
+
+    exit_code = 2
+
+
+class StrictError(DtoptError, ValueError):
+    """`strict` was asked for and the conversion is not exact."""
+
+    exit_code = 1

@@ -1,0 +1,220 @@
+"""One optimizer step by the formulas of the generation that wrote a checkpoint, in float64 numpy.
+
+Written from those releases' own code and apart from `optim` and `conventions`, so that an error in either
+shows when `verify` compares: only the stored config and the stored arrays go in. `magnitude` is what a step
+would be without cancellation; rounding errors are proportional to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from optim.errors import UnsupportedError
+
+Slots = Mapping[str, np.ndarray]
+OLD = ("keras1", "keras2", "keras2.3", "optimizer_v1")
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a step needs of a checkpoint besides arrays: the config as stored, who wrote it, and the step
+    count."""
+
+    algorithm: str
+    config: Mapping[str, Any]
+    generation: str
+    version: tuple[int, ...] | None
+    iterations: int
+    dtype: str = "float32"
+
+    def cast(self, key: str, default: float) -> float:
+        """A hyperparameter as the step has it: in the dtype of the variable."""
+        value = self.get(key, default)
+        return float(np.float32(value)) if self.dtype == "float32" else value
+
+    def get(self, key: str, default: float = 0.0) -> float:
+        value = self.config.get(key)
+        return default if value is None else float(value)
+
+
+def gradient_scale(
+    source: Source, gradients: Mapping[str, Callable[[], np.ndarray]]
+) -> Callable[[np.ndarray], np.ndarray]:
+    """The clipping that this generation applies, as a function of one variable's gradient."""
+    norm, value, overall = source.get("clipnorm"), source.get("clipvalue"), source.get("global_clipnorm")
+    if source.generation in OLD:
+        if norm and _one_norm_for_all(source):
+            norm, overall = 0.0, norm
+        order: tuple[str, ...] = ("overall", "norm", "value")
+    elif source.generation == "optimizer_v2":
+        late = source.version is None or source.version >= (2, 4)
+        order = ("value", "norm", "overall") if late else ("norm", "overall", "value")
+    else:
+        first = "norm" if norm else "overall" if overall else "value"
+        order = (first,)
+    total = _global_norm(gradients) if overall and order[0] != "value" else None
+
+    def clip(g: np.ndarray) -> np.ndarray:
+        for kind in order:
+            if kind == "value" and value:
+                g = np.minimum(np.maximum(g, -value), value)
+            elif kind == "norm" and norm:
+                g = g * (norm / max(float(np.sqrt(np.sum(g * g))), norm))
+            elif kind == "overall" and overall:
+                size = (
+                    total
+                    if total is not None
+                    else _global_norm({k: _clipped_by(f, value) for k, f in gradients.items()})
+                )
+                g = g * (overall / max(size, overall))
+        return g
+
+    return clip
+
+
+def _clipped_by(make: Callable[[], np.ndarray], value: float) -> Callable[[], np.ndarray]:
+    return lambda: np.clip(make(), -value, value) if value else make()
+
+
+def _one_norm_for_all(source: Source) -> bool:
+    return source.generation != "optimizer_v1" or (source.version is not None and source.version < (2, 0, 9))
+
+
+def _global_norm(gradients: Mapping[str, Callable[[], np.ndarray]]) -> float:
+    return math.sqrt(sum(float(np.sum(np.square(make()))) for make in gradients.values()))
+
+
+def rate(source: Source) -> float:
+    """Learning rate of the next step."""
+    value = source.config.get("learning_rate", source.config.get("lr"))
+    base = schedule(value, source.iterations) if isinstance(value, Mapping) else float(value)
+    if source.generation in (*OLD, "optimizer_v2") and source.get("decay"):
+        base *= 1.0 / (1.0 + source.get("decay") * source.iterations)
+    return base
+
+
+def step(source: Source, p: np.ndarray, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
+    """New value of a variable, and the magnitude of the change.
+
+    Args:
+      p, g: variable and clipped gradient, float64; slots: by `optim`'s names, float64.
+    """
+    lr = rate(source)
+    if source.algorithm not in _FORMULAS:
+        raise UnsupportedError(f"there is no parity check for {source.algorithm} yet; verify compares its arrays alone")
+    new_style = source.generation not in (*OLD, "optimizer_v2")
+    magnitude = np.zeros_like(p)
+    if new_style and source.get("weight_decay"):
+        shrink = p * source.get("weight_decay") * lr
+        p, magnitude = p - shrink, np.abs(shrink)
+    change, size = _FORMULAS[source.algorithm](source, lr, g, slots)
+    p, magnitude = p + change, magnitude + size
+    every = source.config.get("ema_overwrite_frequency")
+    if new_style and source.config.get("use_ema") and every and (source.iterations + 1) % int(every) == 0:
+        mu = source.get("ema_momentum", 0.99)
+        p = mu * slots["average"] + (1.0 - mu) * p
+    return p, magnitude
+
+
+def _of(slots: Slots, name: str, g: np.ndarray) -> np.ndarray:
+    """A slot, or the zeros with which it begins in an optimizer that has taken no step."""
+    return slots[name] if name in slots else np.zeros_like(g)
+
+
+def _sgd(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
+    """Keras 1.2.2 `optimizers.py::SGD`, TF `ResourceApplyKerasMomentum`, Keras 3 `sgd.py`."""
+    mu, old = source.get("momentum"), _of(slots, "m", g)
+    velocity, size = mu * old - lr * g, np.abs(mu * old) + np.abs(lr * g)
+    if source.config.get("nesterov"):
+        return mu * velocity - lr * g, mu * size + np.abs(lr * g)
+    return velocity, size
+
+
+def _adam(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
+    """Keras 1.2.2 `optimizers.py::Adam`, TF `ResourceApplyAdam`, Keras 3 `adam.py`."""
+    b1, b2, t = source.cast("beta_1", 0.9), source.cast("beta_2", 0.999), source.iterations + 1
+    first = b1 * _of(slots, "m", g) + (1.0 - b1) * g
+    second = b2 * _of(slots, "v", g) + (1.0 - b2) * g * g
+    if source.config.get("amsgrad"):
+        second = np.maximum(_of(slots, "vhat", g), second)
+    corrected = lr * math.sqrt(1.0 - b2**t) / (1.0 - b1**t)
+    below = np.sqrt(second) + _epsilon(source)
+    return -corrected * first / below, corrected * (np.abs(b1 * _of(slots, "m", g)) + np.abs((1.0 - b1) * g)) / below
+
+
+def _adadelta(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
+    """Keras 1.2.2 `optimizers.py::Adadelta`, TF `ResourceApplyAdadelta`, Keras 3 `adadelta.py`."""
+    rho, eps = source.get("rho", 0.95), _epsilon(source)
+    a = rho * _of(slots, "accumulated_grad", g) + (1.0 - rho) * g * g
+    change = -lr * np.sqrt(_of(slots, "accumulated_delta_var", g) + eps) * g / np.sqrt(a + eps)
+    return change, np.abs(change)
+
+
+def _epsilon(source: Source) -> float:
+    stored = source.config.get("epsilon")
+    if stored is None:
+        return 1e-8 if source.generation == "keras1" else 1e-7
+    return 1e-7 if source.generation == "optimizer_v2" and stored == 0 else float(stored)
+
+
+_FORMULAS: dict[str, Callable[[Source, float, np.ndarray, Slots], tuple[np.ndarray, np.ndarray]]] = {
+    "SGD": _sgd,
+    "Adam": _adam,
+    "Adadelta": _adadelta,
+}
+
+
+def schedule(value: Mapping[str, Any], step_number: int) -> float:
+    """A stock `LearningRateSchedule` at a step, as in `keras/optimizers/schedules` 2.9 to 3.15."""
+    name, c, t = str(value["class_name"]).rsplit(">", 1)[-1], value["config"], float(step_number)
+    if name == "PiecewiseConstantDecay":
+        return float(c["values"][sum(t > b for b in c["boundaries"])])
+    start = float(c["initial_learning_rate"])
+    if name in ("ExponentialDecay", "InverseTimeDecay"):
+        done = t / c["decay_steps"]
+        done = math.floor(done) if c.get("staircase") else done
+        return start * c["decay_rate"] ** done if name == "ExponentialDecay" else start / (1.0 + c["decay_rate"] * done)
+    if name == "PolynomialDecay":
+        return _polynomial(c, start, t)
+    if name == "CosineDecay":
+        return _cosine(c, start, t)
+    if name == "CosineDecayRestarts":
+        return _restarts(c, start, t)
+    raise UnsupportedError(f"there is no parity check for the schedule {name}")
+
+
+def _polynomial(c: Mapping[str, Any], start: float, t: float) -> float:
+    total, end = float(c["decay_steps"]), float(c.get("end_learning_rate", 0.0001))
+    if c.get("cycle"):
+        total *= max(1.0, math.ceil(t / total))
+    return (start - end) * (1.0 - min(t, total) / total) ** float(c.get("power", 1.0)) + end
+
+
+def _cosine(c: Mapping[str, Any], start: float, t: float) -> float:
+    warm, target = float(c.get("warmup_steps") or 0), c.get("warmup_target")
+    if target is not None and t < warm:
+        return start + (float(target) - start) * t / warm
+    peak = start if target is None else float(target)
+    done = min(max(t - (warm if target is not None else 0.0), 0.0), float(c["decay_steps"])) / float(c["decay_steps"])
+    alpha = float(c.get("alpha", 0.0))
+    return peak * ((1.0 - alpha) * 0.5 * (1.0 + math.cos(math.pi * done)) + alpha)
+
+
+def _restarts(c: Mapping[str, Any], start: float, t: float) -> float:
+    done, growth, shrink = (
+        t / float(c["first_decay_steps"]),
+        float(c.get("t_mul", 2.0)),
+        float(c.get("m_mul", 1.0)),
+    )
+    cycle = math.floor(done) if growth == 1.0 else math.floor(math.log(1.0 - done * (1.0 - growth)) / math.log(growth))
+    if growth == 1.0:
+        within = done - cycle
+    else:
+        within = (done - (1.0 - growth**cycle) / (1.0 - growth)) / growth**cycle
+    alpha = float(c.get("alpha", 0.0))
+    return start * ((1.0 - alpha) * 0.5 * shrink**cycle * (1.0 + math.cos(math.pi * within)) + alpha)

@@ -1,0 +1,92 @@
+"""One file per format. `READERS` is the whole list; detection looks at content, never at the suffix alone."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+
+from migrate.errors import UnknownFormatError
+from migrate.state import OptimizerState, Stored
+from optim.errors import HyperparameterError
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One format: `name` is what `--from` takes, `module` a module of this package with `sniff(path)` and
+    `read(path)`.
+
+    `takes_generation`: whether how the file is read depends on the generation, so that `read(path,
+    generation)`.
+    """
+
+    name: str
+    module: str
+    description: str
+    takes_generation: bool = False
+
+    def load(self) -> ModuleType:
+        return import_module(f"migrate.readers.{self.module}")
+
+    def sniff(self, path: str) -> bool:
+        """Whether the content of `path` is of this format."""
+        return bool(self.load().sniff(path))
+
+    def read(self, path: str, generation: str | None) -> Stored | OptimizerState:
+        if self.takes_generation:
+            return self.load().read(path, generation)
+        return self.load().read(path)
+
+
+READERS = (
+    Reader("h5", "keras_h5", "Keras 1 or 2, tf.keras or tf_keras `.h5` (HDF5 with a group model_weights)", True),
+    Reader("list", "weight_list", "a get_weights() list in `.npz`, `.npy` or `.pkl`", True),
+    Reader("slots", "slots", "a slot-variable checkpoint of dtopt"),
+    Reader("saved_model", "saved_model", "a SavedModel folder (saved_model.pb and variables/)"),
+    Reader(
+        "tf_object",
+        "tf_object",
+        "a TensorFlow 2 object-based checkpoint (PREFIX.index and PREFIX.data-...)",
+    ),
+    Reader("tf_dtensor_names", "tf_dtensor_names", "a checkpoint of dtensor.name_based_save"),
+)
+"""In the order in which they are asked."""
+
+
+def detect(path: str, format: str = "auto") -> Reader:
+    """The reader for a source.
+
+    Args:
+      path: a file, a folder, or the prefix of a TensorFlow checkpoint.
+      format: the name of a reader, or `auto`.
+
+    Raises:
+      UnknownFormatError: nothing is there, or no reader knows it, or not the one named.
+      HyperparameterError: there is no format of that name.
+    """
+    if format != "auto":
+        named = next((r for r in READERS if r.name == format), None)
+        if named is None:
+            raise HyperparameterError(
+                f"there is no format {format!r}; --from takes auto, {', '.join(r.name for r in READERS)}"
+            )
+        if not named.sniff(path):
+            raise UnknownFormatError(f"{path} is not {named.description}; leave out --from to have it recognised")
+        return named
+    for reader in READERS:
+        if reader.sniff(path):
+            return reader
+    raise UnknownFormatError(_unknown(path))
+
+
+def _unknown(path: str) -> str:
+    if not os.path.exists(path) and not os.path.exists(path + ".index"):
+        return (
+            f"{path} does not exist, nor does {path}.index; give a file, a folder or the prefix of a TensorFlow"
+            " checkpoint"
+        )
+    if os.path.isfile(path) and os.path.getsize(path) == 0:
+        return f"{path} is empty; copy it again from where it was written"
+    looked = "; ".join(reader.description for reader in READERS)
+    return f"{path} is of no known format; looked for: {looked}"

@@ -1,0 +1,166 @@
+"""Careful access to HDF5 files that somebody else wrote: nothing outside the file is followed, sizes are
+checked.
+
+Imports h5py and numpy only. Upstream layout: `keras/engine/saving.py` (Keras 2.2.4) and
+`keras/utils/io_utils.py::H5Dict`, which splits attributes over 64 kB into `name0`, `name1`, ...
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import h5py
+import numpy as np
+
+from migrate.errors import DamagedFileError
+from migrate.state import LazyArray
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+MAX_RANK = 32
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """An HDF5 file that is part of another file. `str()` of it names it in messages.
+
+    `open` gives a seekable file of its bytes, which the caller closes; `verify` raises DamagedFileError where the
+    bytes are not those that were written, and is called before a tensor is read.
+    """
+
+    name: str
+    size: int
+    open: Callable[[], BinaryIO]
+    verify: Callable[[], None]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Source = str | Embedded
+"""A path, or a file in a file."""
+
+
+def is_hdf5(path: str) -> bool:
+    """Whether the file starts as HDF5 does, at offset 0 or, behind a user block, at 512, 1024, ... bytes."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        offset, size = 0, os.path.getsize(path)
+        while offset < min(size, 1 << 16):
+            file.seek(offset)
+            if file.read(8) == SIGNATURE:
+                return True
+            offset = 512 if offset == 0 else offset * 2
+    return False
+
+
+@contextmanager
+def _file(path: Source) -> Iterator[h5py.File]:
+    if isinstance(path, str):
+        with h5py.File(path, "r", locking=False) as file:
+            yield file
+        return
+    with path.open() as raw, h5py.File(raw, "r") as file:
+        yield file
+
+
+@contextmanager
+def opened(path: Source) -> Iterator[h5py.File]:
+    """The file, opened for reading; whatever h5py says about a broken one becomes DamagedFileError."""
+    try:
+        with _file(path) as file:
+            yield file
+    except (OSError, KeyError, RuntimeError, UnicodeDecodeError) as error:
+        if isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError)):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DamagedFileError(
+            f"{path} is a damaged HDF5 file ({reason}); copy it again from where it was written"
+        ) from error
+
+
+def text(value: Any) -> str:
+    """An attribute as str: h5py 2 wrote numpy bytes, h5py 3 writes str."""
+    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+
+
+def text_attribute(node: h5py.Group, name: str) -> str | None:
+    value = node.attrs.get(name)
+    return None if value is None else text(value)
+
+
+def name_list(node: h5py.Group, name: str) -> list[str] | None:
+    """A list attribute, joined from `name0`, `name1`, ... where Keras had to split it; None if absent."""
+    if name in node.attrs:
+        return [text(x) for x in np.ravel(node.attrs[name])]
+    chunks: list[str] = []
+    index = 0
+    while f"{name}{index}" in node.attrs:
+        chunks.extend(text(x) for x in np.ravel(node.attrs[f"{name}{index}"]))
+        index += 1
+    return chunks if index else None
+
+
+def member(group: h5py.Group, name: str, where: str) -> h5py.Group | h5py.Dataset:
+    """A member by path, every step of which must be a hard link inside the same file."""
+    node: Any = group
+    for part in [p for p in name.split("/") if p]:
+        if not isinstance(node, h5py.Group) or node.get(part, getlink=True) is None:
+            raise DamagedFileError(f"{where}: it lists {name!r}, which is not in it; the file is incomplete")
+        if not isinstance(node.get(part, getlink=True), h5py.HardLink):
+            raise DamagedFileError(f"{where}: {name!r} is a link out of the file's own tree; such files are refused")
+        node = node[part]
+    return node
+
+
+def lazy_dataset(group: h5py.Group, name: str, path: Source) -> LazyArray:
+    """A numeric dataset, read again from the file by each `load()`.
+
+    Raises:
+      DamagedFileError: it is missing, a link, not numeric, stored outside the file, or larger than the file.
+    """
+    dataset = member(group, name, str(path))
+    full = dataset.name
+    _check_dataset(dataset, path)
+    bfloat16 = dataset.attrs.get("dtype") == "bfloat16" or dataset.dtype.kind == "V"
+
+    def load() -> np.ndarray:
+        if isinstance(path, Embedded):
+            path.verify()
+        with opened(path) as file:
+            value = np.asarray(member(file, full, str(path))[()])
+        return value.view(np.uint16) if bfloat16 and value.dtype.itemsize == 2 else value
+
+    dtype = "bfloat16" if bfloat16 else dataset.dtype.newbyteorder("=").name
+    return LazyArray(tuple(int(n) for n in dataset.shape), dtype, load, full)
+
+
+def _check_dataset(dataset: Any, path: Source) -> None:
+    """Only shape and storage are looked at: refusing must not read what is refused."""
+    where = f"{path}: {getattr(dataset, 'name', '?')!r}"
+    if not isinstance(dataset, h5py.Dataset) or dataset.shape is None:
+        raise DamagedFileError(f"{where} is not a tensor; the file is damaged or of another kind")
+    if dataset.external or dataset.is_virtual:
+        raise DamagedFileError(f"{where} keeps its data in another file; such files are refused")
+    if dataset.dtype.kind not in "biufcV" or dataset.dtype.names or dataset.dtype.hasobject:
+        raise DamagedFileError(f"{where} has dtype {dataset.dtype}, which no optimizer state has")
+    if dataset.dtype.kind == "V" and dataset.dtype.itemsize != 2:
+        raise DamagedFileError(f"{where} has an opaque dtype of {dataset.dtype.itemsize} bytes")
+    declared = int(np.prod(dataset.shape, dtype=object)) * dataset.dtype.itemsize
+    stored = dataset.id.get_storage_size()
+    if len(dataset.shape) > MAX_RANK or stored > _size(path):
+        raise DamagedFileError(f"{where} declares more bytes than the file has; the file is damaged")
+    if stored < declared and dataset.compression is None and not dataset.chunks and declared:
+        raise DamagedFileError(
+            f"{where} declares {declared} bytes and {stored} are stored; the file is incomplete or damaged"
+        )
+    if declared > max(stored, 1) * 1100:  # deflate cannot do better than about 1030 to 1
+        raise DamagedFileError(f"{where} declares {declared} bytes and {stored} are stored; refused")
+
+
+def _size(path: Source) -> int:
+    return os.path.getsize(path) if isinstance(path, str) else path.size

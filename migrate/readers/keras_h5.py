@@ -1,0 +1,198 @@
+"""`model.save("x.h5")` of Keras 1 and 2, tf.keras, tf_keras: model, weights and optimizer in one HDF5 file.
+
+Upstream: `keras/models.py` (1.0.7 - 2.0), `keras/engine/saving.py` (2.2),
+  `tensorflow/python/keras/saving/hdf5_format.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import h5py
+import numpy as np
+
+from migrate.errors import DamagedFileError
+from migrate.generations import from_hdf5, version_tuple
+from migrate.readers import hdf5
+from migrate.readers.keras_model import top_layers, trainable_flags
+from migrate.state import LazyArray, Stored, StoredVariable
+from optim.errors import UnsupportedError
+
+NAME = "h5"
+WITHOUT_OPTIMIZER = "it was saved with include_optimizer=False, or by a release that did not save this optimizer"
+
+
+def sniff(path: str) -> bool:
+    """Whether it is HDF5 with the groups of `model.save`, or of `save_weights` in the same old format."""
+    if not hdf5.is_hdf5(path):
+        return False
+    with hdf5.opened(path) as file:
+        return "model_weights" in file or "optimizer_weights" in file or "layer_names" in file.attrs
+
+
+def read(path: str, generation: str | None = None) -> Stored:
+    """Everything the file holds of its optimizer, in the file's own terms.
+
+    Args:
+      path: the `.h5` file.
+      generation: overrides what the file says, one of `generations.GENERATIONS`.
+
+    Raises:
+      DamagedFileError: it is truncated, or contradicts itself.
+      UnsupportedError: it holds no optimizer state.
+    """
+    with hdf5.opened(path) as file:
+        if "model_weights" not in file:
+            raise UnsupportedError(_no_state(path, "it was written by save_weights, which keeps the model only"))
+        training = _json_attribute(file, "training_config", path)
+        optimizer = _optimizer_config(training)
+        weights = _optimizer_weights(file, path)
+        if weights is None:
+            why = "the model was not compiled" if training is None else WITHOUT_OPTIMIZER
+            raise UnsupportedError(_no_state(path, why))
+        version = hdf5.text_attribute(file, "keras_version")
+        inner = innermost(optimizer)
+        found, evidence = from_hdf5(
+            version,
+            "backend" in file.attrs,
+            str(inner.get("class_name", "")),
+            inner.get("config", {}),
+            [n for n, _ in weights],
+        )
+        generation = generation or found
+        variables = tuple(_variables(file, path, generation, version))
+        backend = hdf5.text_attribute(file, "backend")
+    versions = {k: v for k, v in (("keras", version), ("backend", backend)) if v}
+    return Stored(
+        NAME,
+        generation,
+        ("HDF5 with the groups model_weights and optimizer_weights", *evidence),
+        optimizer,
+        variables,
+        weights=weights,
+        versions=versions,
+        warnings=_backend_warning(backend),
+    )
+
+
+def _no_state(path: str, why: str) -> str:
+    return f"{path} holds no optimizer state: {why}; migrate the checkpoint that the training run itself wrote"
+
+
+def _backend_warning(backend: str | None) -> tuple[str, ...]:
+    if backend in (None, "tensorflow"):
+        return ()
+    return (
+        f"written with the {backend} backend: convolution kernels and recurrent weights are kept in that"
+        " backend's own form;"
+        " Keras turns the model's weights when it loads them, and slots must be turned the same way",
+    )
+
+
+def innermost(optimizer: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The optimizer that a LossScaleOptimizer wraps, else the optimizer itself."""
+    while optimizer is not None:
+        config = optimizer.get("config")
+        inner = config.get("inner_optimizer", config.get("optimizer")) if isinstance(config, Mapping) else None
+        if not isinstance(inner, Mapping) or "class_name" not in inner:
+            return optimizer
+        optimizer = inner
+    return {}
+
+
+def _json_attribute(file: h5py.File, name: str, path: str) -> Any:
+    stored = hdf5.text_attribute(file, name)
+    if stored is None:
+        return None
+    try:
+        return json.loads(stored)
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError(f"{path}: its attribute {name} is not JSON ({error}); the file is damaged") from error
+
+
+def _optimizer_config(training: Any) -> dict[str, Any] | None:
+    """`{"class_name", "config"}` of a training_config, None if it names none."""
+    found = training.get("optimizer_config") if isinstance(training, Mapping) else None
+    if not isinstance(found, Mapping) or not isinstance(found.get("config"), Mapping):
+        return None
+    return {"class_name": str(found.get("class_name", "")), "config": dict(found["config"])}
+
+
+def _optimizer_weights(file: h5py.File, path: str) -> tuple[tuple[str, LazyArray], ...] | None:
+    """The flat list in the order of the attribute: HDF5 itself lists Variable_10 before Variable_2."""
+    if "optimizer_weights" not in file:
+        return None
+    group = hdf5.member(file, "optimizer_weights", path)
+    names = hdf5.name_list(group, "weight_names")
+    if names is None:
+        raise DamagedFileError(f"{path}: its group optimizer_weights lists no weight_names; the file is damaged")
+    if len(set(names)) != len(names):
+        raise DamagedFileError(f"{path}: its group optimizer_weights lists a weight twice; the file is damaged")
+    return tuple((name, hdf5.lazy_dataset(group, name, path)) for name in names)
+
+
+def _variables(file: h5py.File, path: str, generation: str | None, version: str | None) -> Iterator[StoredVariable]:
+    """Model variables in the order in which this release hands them to its optimizer, with the frozen ones."""
+    layers = top_layers(_json_attribute(file, "model_config", path))
+    group = hdf5.member(file, "model_weights", path)
+    order = hdf5.name_list(group, "layer_names")
+    if order is None:
+        raise DamagedFileError(f"{path}: its group model_weights lists no layer_names; the file is damaged")
+    if "top_level_model_weights" in group and "top_level_model_weights" not in order:
+        order = ["top_level_model_weights", *order]
+    rows: list[tuple[str, str, LazyArray, bool | None]] = []
+    for layer in order:
+        node = hdf5.member(group, layer, path)
+        names = hdf5.name_list(node, "weight_names") or []
+        for name, flag in zip(names, trainable_flags(layers.get(layer), names), strict=True):
+            rows.append((layer, name, hdf5.lazy_dataset(node, name, path), flag))
+    rows = _shared_once(rows)
+    if sorts_by_name(generation, version):
+        rows.sort(key=lambda row: row[1])
+    shown = unique_names([(layer, name) for layer, name, _, _ in rows])
+    for variable, (_, _, array, flag) in zip(shown, rows, strict=True):
+        yield StoredVariable(variable, array, array.shape, array.dtype, _numeric_flag(flag, array))
+
+
+def _numeric_flag(flag: bool | None, array: LazyArray) -> bool | None:
+    """Integers and booleans have no gradient."""
+    return flag if array.dtype.startswith(("float", "bfloat", "complex")) else False
+
+
+def sorts_by_name(generation: str | None, version: str | None) -> bool:
+    """Whether this release gave slots in the order of variable names (Keras 1.0.6 - 2.0.5)."""
+    if generation == "keras1":
+        return True
+    number = version_tuple(version)
+    return generation == "keras2" and number is not None and number < (2, 0, 6)
+
+
+def _shared_once(
+    rows: Sequence[tuple[str, str, LazyArray, bool | None]],
+) -> list[tuple[str, str, LazyArray, bool | None]]:
+    """Drop the second copy of a weight of a layer that two groups share: the same name and the same bits."""
+    kept: dict[str, list[tuple[str, str, LazyArray, bool | None]]] = {}
+    result = []
+    for row in rows:
+        twins = kept.setdefault(row[1], [])
+        if any(_equal(row[2], twin[2]) for twin in twins):
+            continue
+        twins.append(row)
+        result.append(row)
+    return result
+
+
+def _equal(a: LazyArray, b: LazyArray) -> bool:
+    return (
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and np.array_equal(a.load(), b.load(), equal_nan=a.dtype.startswith("float"))
+    )
+
+
+def unique_names(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Variable names without `:0`, with the layer's name in front where two layers use the same one."""
+    plain = [name.removesuffix(":0") for _, name in pairs]
+    return [f"{layer}/{name}" if plain.count(name) > 1 else name for (layer, _), name in zip(pairs, plain, strict=True)]

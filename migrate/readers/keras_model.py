@@ -1,0 +1,122 @@
+"""Which weights of a Keras model an optimizer trained, and in which order, from `model_config` alone.
+
+No layer is built or imported: the JSON says names, nesting and `trainable`. Order: Keras 1.0.6 to 2.0.5
+sorted the trainable weights by name (`engine/training.py::_collect_trainable_weights`), everything later
+keeps the order of `model.layers`. Flags may have changed after `compile`, so this is a first reading that
+`orders` checks against the shapes of the slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+NEVER_TRAINED = (
+    "moving_mean",
+    "moving_variance",
+    "moving_std",
+    "running_mean",
+    "running_std",
+    "running_variance",
+    "moving_mean_sqrt",
+    "seed_generator_state",
+)
+"""Tails of weight names that Keras's own layers create with `trainable=False`."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A layer that owns weights, or a wrapper with all that it wraps. `frozen` None: the flags inside
+    differ."""
+
+    name: str
+    frozen: bool | None
+
+
+def sublayers(config: Any) -> list[Mapping[str, Any]] | None:
+    """Layers of a model's config, None if it is not a model. Up to Keras 2.2.2 Sequential has a bare list."""
+    layers = config.get("layers") if isinstance(config, Mapping) else config
+    if isinstance(layers, Sequence) and not isinstance(layers, (str, bytes)):
+        return [x for x in layers if isinstance(x, Mapping)]
+    return None
+
+
+def layer_name(layer: Mapping[str, Any]) -> str:
+    config = layer.get("config")
+    inner = config.get("name") if isinstance(config, Mapping) else None
+    return str(layer.get("name") or inner or "")
+
+
+def _frozen(layer: Mapping[str, Any]) -> bool | None:
+    """Whether a layer, with the layers it wraps, is frozen."""
+    config = layer.get("config")
+    if not isinstance(config, Mapping):
+        return False
+    if config.get("trainable") is False:
+        return True
+    inner = [
+        config[key]
+        for key in ("layer", "cell", "forward_layer", "backward_layer")
+        if isinstance(config.get(key), Mapping)
+    ]
+    if isinstance(config.get("cells"), list):
+        inner.extend(x for x in config["cells"] if isinstance(x, Mapping))
+    flags = {_frozen(x) for x in inner}
+    if not flags or flags == {False}:
+        return False
+    return True if flags == {True} else None
+
+
+def leaves(layer: Mapping[str, Any], above: bool = False) -> Iterator[Leaf]:
+    """The leaves of one layer of a model, nested models opened, in the order of `model.layers`."""
+    config = layer.get("config")
+    frozen = above or (isinstance(config, Mapping) and config.get("trainable") is False)
+    inner = config.get("layer") if isinstance(config, Mapping) else None
+    children = sublayers(config) if config is not None else None
+    if children is None and isinstance(inner, Mapping):
+        children = sublayers(inner.get("config")) if isinstance(inner.get("config"), (Mapping, list)) else None
+    if children is None:
+        yield Leaf(layer_name(layer), True if frozen else _frozen(layer))
+        return
+    for child in children:
+        yield from leaves(child, frozen)
+
+
+def never_trained(weight: str) -> bool:
+    tail = weight.split(":")[0].rsplit("/", 1)[-1]
+    return any(tail == n or tail.endswith("_" + n) for n in NEVER_TRAINED)
+
+
+def owner(weight: str, candidates: Sequence[Leaf]) -> Leaf | None:
+    """The leaf whose name is a part of a weight's name: `a/dense/kernel:0` or, in Keras 1, `dense_1_W:0`."""
+    parts = weight.split(":")[0].split("/")
+    exact = [leaf for leaf in candidates if leaf.name in parts[:-1]]
+    if exact:
+        return max(exact, key=lambda leaf: parts.index(leaf.name))
+    begun = [leaf for leaf in candidates if leaf.name and parts[0].startswith(leaf.name + "_")]
+    if begun:
+        return max(begun, key=lambda leaf: len(leaf.name))
+    return candidates[0] if len(candidates) == 1 else None
+
+
+def trainable_flags(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> list[bool | None]:
+    """For each weight of one top-level layer: True, False, or None where the config does not tell."""
+    found = list(leaves(layer)) if layer is not None else []
+    flags: list[bool | None] = []
+    for weight in weights:
+        leaf = owner(weight, found)
+        if never_trained(weight):
+            flags.append(False)
+        elif leaf is None or leaf.frozen is None:
+            flags.append(None)
+        else:
+            flags.append(not leaf.frozen)
+    return flags
+
+
+def top_layers(model_config: Any) -> dict[str, Mapping[str, Any]]:
+    """Top-level layers of a model by name; empty where there is no readable config."""
+    if not isinstance(model_config, Mapping):
+        return {}
+    return {layer_name(layer): layer for layer in sublayers(model_config.get("config")) or ()}

@@ -1,0 +1,169 @@
+"""Pickles of numpy arrays, read without running anything that the file names.
+
+A pickle is a program. This one may name the few constructors by which numpy arrays and scalars are written,
+and none of these is numpy's own: stand-ins below take the parts and check them, since numpy's C code trusts
+what it is told. Python 2 wrote str where bytes are meant, hence latin1.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import numpy as np
+
+from migrate.errors import DamagedFileError
+from optim.errors import UnsupportedError
+
+
+class _Dtype:
+    """`numpy.dtype('f4', False, True)`, then `__setstate__((3, '<', ...))` for the byte order."""
+
+    def __init__(self, code: Any = None, *_: Any) -> None:
+        text = code.decode("latin1") if isinstance(code, bytes) else code
+        if not isinstance(text, str) or text.lstrip("<>|=")[:1] not in tuple("biufcO") or len(text) > 4:
+            raise UnsupportedError(f"it holds an array of dtype {code!r}, which no optimizer state has")
+        self.dtype = np.dtype(text)
+
+    def __setstate__(self, state: Any) -> None:
+        order = state[1].decode("latin1") if isinstance(state[1], bytes) else state[1]
+        if order not in ("<", ">", "=", "|"):
+            raise UnsupportedError(f"it holds an array of byte order {order!r}")
+        if any(part is not None for part in state[2:5]):
+            raise UnsupportedError("it holds an array with named fields, which no optimizer state has")
+        self.dtype = self.dtype.newbyteorder(">" if order == ">" else "<")
+
+
+class _Array:
+    """`numpy.ndarray`, built by `_reconstruct` and `__setstate__((1, shape, dtype, fortran_order, data))`."""
+
+    value: Any = None
+
+    def __init__(self, *_: Any) -> None:
+        return
+
+    def __setstate__(self, state: Any) -> None:
+        shape, dtype, fortran, data = state[-4:]
+        if not isinstance(dtype, _Dtype):
+            raise UnsupportedError("it builds an array from something that is no dtype")
+        if dtype.dtype.hasobject:
+            if not isinstance(data, list):
+                raise UnsupportedError("it builds an array of objects from raw memory")
+            self.value = data
+        else:
+            self.value = _from_bytes(data, dtype).reshape(shape, order="F" if fortran else "C")
+
+
+def _from_bytes(data: Any, dtype: _Dtype) -> np.ndarray:
+    raw = data.encode("latin1") if isinstance(data, str) else data
+    if dtype.dtype.hasobject or not isinstance(raw, (bytes, bytearray, memoryview)):
+        raise UnsupportedError("it builds an array from something that is not bytes")
+    array = np.frombuffer(raw, dtype=dtype.dtype)
+    return array.astype(dtype.dtype.newbyteorder("="))
+
+
+def _reconstruct(*_: Any) -> _Array:
+    return _Array()
+
+
+def _scalar(dtype: Any, data: Any = b"") -> np.ndarray:
+    if not isinstance(dtype, _Dtype):
+        raise UnsupportedError("it builds a number from something that is no dtype")
+    return _from_bytes(data, dtype).reshape(())
+
+
+def _frombuffer(buffer: Any, dtype: Any, shape: Any, order: Any = "C") -> np.ndarray:
+    """What protocol 5 calls for contiguous arrays."""
+    if not isinstance(dtype, _Dtype):
+        raise UnsupportedError("it builds an array from something that is no dtype")
+    return _from_bytes(buffer, dtype).reshape(shape, order="F" if order == "F" else "C")
+
+
+def _encode(text: Any, encoding: Any = None) -> bytes:
+    """`_codecs.encode`, by which protocols up to 2 write bytes from Python 3."""
+    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
+        raise UnsupportedError("it encodes text otherwise than numpy does")
+    return text.encode("latin1")
+
+
+def _empty_bytes() -> bytes:
+    """`bytes()`, by which protocols up to 2 write b"" from Python 3."""
+    return b""
+
+
+ALLOWED: dict[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Dtype,
+    ("_codecs", "encode"): _encode,
+    ("__builtin__", "bytes"): _empty_bytes,
+    ("builtins", "bytes"): _empty_bytes,
+    **{
+        (f"{package}.{module}", name): function
+        for package in ("numpy.core", "numpy._core")
+        for module, name, function in (
+            ("multiarray", "_reconstruct", _reconstruct),
+            ("multiarray", "scalar", _scalar),
+            ("numeric", "_frombuffer", _frombuffer),
+        )
+    },
+}
+
+
+class _NumpyOnly(pickle.Unpickler):
+    """An unpickler in which no name leads out of this file."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ALLOWED:
+            raise UnsupportedError(
+                f"it calls {module}.{name}; only numpy arrays, numbers, lists and tuples are read, and"
+                " nothing in a"
+                " pickle is ever run. Where the file is trusted, load it there and save the list with"
+                " numpy.savez"
+            )
+        return ALLOWED[module, name]
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise UnsupportedError("it refers to objects outside itself")
+
+
+def loads(data: bytes, where: str) -> list[np.ndarray]:
+    """The flat list of arrays in a pickle of numpy arrays, numbers, lists and tuples.
+
+    Raises:
+      UnsupportedError: it calls anything but numpy's constructors, or holds something else.
+      DamagedFileError: it is truncated or no pickle.
+    """
+    try:
+        found = _NumpyOnly(io.BytesIO(data), encoding="latin1").load()
+        if isinstance(found, _Array):
+            found = found.value
+        if not isinstance(found, (list, tuple)):
+            raise UnsupportedError("it is no list of arrays")
+        return [_as_array(item) for item in found]
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{where} is a pickle that is refused: {error}") from None
+    # What a malformed pickle can raise is not documented; these are what its instructions and the stand-ins
+    # raise.
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        OverflowError,
+        MemoryError,
+        RecursionError,
+    ) as error:
+        reason = str(error) or type(error).__name__
+        raise DamagedFileError(f"{where} is not a readable pickle ({reason}); the file is damaged") from error
+
+
+def _as_array(item: Any) -> np.ndarray:
+    value = item.value if isinstance(item, _Array) else item
+    if isinstance(value, bool) or not isinstance(value, (np.ndarray, int, float)):
+        raise UnsupportedError(
+            f"it holds {type(value).__name__} among the arrays; only numpy arrays and numbers are read"
+        )
+    return np.asarray(value)

@@ -1,0 +1,93 @@
+"""SavedModel folders of tf.keras: `model.save("folder")`.
+
+Their variables are a TF2 object-based checkpoint in `variables/`; the optimizer's config is JSON, in
+`keras_metadata.pb` from TF 2.5 on and in `saved_model.pb` before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from migrate import protos
+from migrate.errors import DamagedFileError, UnknownFormatError
+from migrate.readers import tf_object
+from migrate.state import Stored
+from migrate.tensor_bundle import BundleReader
+
+NAME = "saved_model"
+_GRAPH_FILE = "saved_model.pb"
+_KERAS_FILE = "keras_metadata.pb"
+
+
+def sniff(path: str) -> bool:
+    """Whether `path` is a SavedModel folder, or its `saved_model.pb`."""
+    return os.path.isfile(os.path.join(_folder(path), _GRAPH_FILE))
+
+
+def _folder(path: str) -> str:
+    return os.path.dirname(path) or "." if os.path.basename(path) == _GRAPH_FILE else path
+
+
+def read(path: str) -> Stored:
+    """What a SavedModel holds, the optimizer's config included. Tensors stay in the file.
+
+    Raises:
+      UnknownFormatError: no SavedModel. DamagedFileError: truncated or altered.
+      AmbiguousError: more than one optimizer.
+    """
+    folder = _folder(path)
+    if not sniff(path):
+        raise UnknownFormatError(f"{path} is no SavedModel: it has no {_GRAPH_FILE}")
+    stored = tf_object.read_bundle(BundleReader(os.path.join(folder, "variables", "variables")), NAME)
+    model = _parse(protos.SavedModel(), os.path.join(folder, _GRAPH_FILE))
+    versions = {"tensorflow": str(model.meta_graphs[0].meta_info_def.tensorflow_version)} if model.meta_graphs else {}
+    config, where = None, ""
+    for name, text in _metadata(folder, model):
+        config, where = _optimizer_config(text, name), name
+        if config is not None:
+            break
+    evidence = [f"{folder} holds {_GRAPH_FILE}", *stored.evidence]
+    if config is not None:
+        evidence.append(f"the optimizer's config is in {where}: class {config['class_name']}")
+    return replace(stored, optimizer_config=config, versions=versions, evidence=tuple(evidence))
+
+
+def _metadata(folder: str, model: Any) -> Iterator[tuple[str, str]]:
+    """(file, JSON document) of every Keras object, the model first."""
+    keras = os.path.join(folder, _KERAS_FILE)
+    if os.path.isfile(keras):
+        nodes = sorted(_parse(protos.KerasMetadata(), keras).nodes, key=lambda node: int(node.node_id))
+        yield from ((_KERAS_FILE, str(node.metadata)) for node in nodes)
+    for graph in model.meta_graphs:
+        yield from ((_GRAPH_FILE, str(node.user_object.metadata)) for node in graph.object_graph_def.nodes)
+
+
+def _parse(message: Any, path: str) -> Any:
+    try:
+        with open(path, "rb") as file:
+            message.ParseFromString(file.read())
+    except OSError as error:
+        raise DamagedFileError(f"{path} cannot be read: {error.strerror}") from error
+    except DecodeError as error:
+        raise DamagedFileError(f"{path} is damaged: it cannot be parsed; copy it again") from error
+    return message
+
+
+def _optimizer_config(text: str, where: str) -> Mapping[str, Any] | None:
+    """`training_config.optimizer_config` of a Keras object, None where it has none."""
+    if '"training_config"' not in text:
+        return None
+    try:
+        training = json.loads(text).get("training_config") or {}
+        config = training.get("optimizer_config")
+        if config is None:
+            return None
+        return {"class_name": str(config["class_name"]).rpartition(">")[2], "config": dict(config["config"])}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DamagedFileError(f"{where} is damaged: its training_config cannot be read ({error!r})") from error

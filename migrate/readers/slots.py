@@ -1,0 +1,114 @@
+"""Reads the slot-variable layout, docs/formats/slot-variables.md, which dtopt itself writes."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from migrate.errors import DamagedFileError
+from migrate.object_graph import unescape
+from migrate.state import LazyArray, OptimizerState, Stored, StoredVariable
+from migrate.tensor_bundle import BundleReader
+from optim import slot_layout
+from optim.errors import CheckpointError
+
+NAME = "slots"
+
+
+def sniff(path: str) -> bool:
+    """Whether `path` is a folder (or a prefix in one) with a state of this layout in it."""
+    try:
+        return slot_layout.METADATA_KEY in BundleReader(_prefix(path))
+    except CheckpointError:
+        return False
+
+
+def _prefix(path: str) -> str:
+    if os.path.isdir(path):
+        return slot_layout.current_prefix(path)
+    return path.removesuffix(".index")
+
+
+def read(path: str) -> OptimizerState:
+    """The state of a slot-variable checkpoint; arrays stay in the file until they are asked for.
+
+    Args:
+      path: the folder, or the prefix of a state in it.
+
+    Raises:
+      CheckpointError: not this layout, or its tensors are not those that its metadata lists.
+      DamagedFileError: truncated or altered.
+    """
+    bundle = BundleReader(_prefix(path))
+    if slot_layout.METADATA_KEY not in bundle:
+        raise CheckpointError(f"{path} is a TensorFlow checkpoint, but not of the slot-variable layout")
+    bundle.check_sizes()
+    try:
+        text = bundle.load_bytes(slot_layout.METADATA_KEY).decode()
+    except UnicodeDecodeError as error:
+        raise DamagedFileError(f"{path}: its metadata is not UTF-8; migrate or save it again") from error
+    metadata = slot_layout.Metadata.from_json(text, path)
+    metadata.compare_keys({key: entry.shape for key, entry in bundle.items()}, path)
+    variables = tuple(_variable(bundle, v, path) for v in metadata.variables)
+    slots = {
+        slot: {name: _lazy(bundle, slot_layout.slot_key(slot, name)) for name in owners}
+        for slot, owners in metadata.slots.items()
+    }
+    scalars = _scalars(bundle)
+    iterations = scalars.pop(slot_layout.ITERATIONS)
+    scalars.pop(slot_layout.LEARNING_RATE, None)
+    return OptimizerState(
+        algorithm=metadata.class_name,
+        hyperparameters=metadata.config,
+        iterations=int(iterations),
+        iterations_source=slot_layout.scalar_key(slot_layout.ITERATIONS),
+        slots=slots,
+        variables=variables,
+        scalars=scalars,
+        unmapped=_below(bundle, "unmapped/"),
+        matched={f"{slot}/{name}": "name" for slot, owners in slots.items() for name in owners},
+        source=_source(metadata, variables, path),
+    )
+
+
+def _lazy(bundle: BundleReader, key: str) -> LazyArray:
+    entry = bundle[key]
+    return LazyArray(entry.shape, entry.dtype, partial(bundle.load, key), key)
+
+
+def _variable(bundle: BundleReader, entry: slot_layout.VariableEntry, path: str) -> StoredVariable:
+    array = _lazy(bundle, slot_layout.variable_key(entry.name)) if entry.stored else None
+    if array is not None and array.dtype != entry.dtype:
+        raise CheckpointError(f"{path} is damaged: {entry.name} is {array.dtype}, its table says {entry.dtype}")
+    return StoredVariable(entry.name, array, entry.shape, entry.dtype, entry.trainable)
+
+
+def _below(bundle: BundleReader, prefix: str) -> dict[str, LazyArray]:
+    """Tensors by unescaped name whose keys are `prefix` and one name."""
+    return {
+        unescape(key[len(prefix) :].removesuffix(slot_layout.VALUE_SUFFIX)): _lazy(bundle, key)
+        for key in bundle
+        if key.startswith(prefix) and key.endswith(slot_layout.VALUE_SUFFIX)
+    }
+
+
+def _scalars(bundle: BundleReader) -> dict[str, float]:
+    below = _below(bundle, "optimizer/")
+    return {name: _number(a) for name, a in below.items() if not a.stored_as.startswith("optimizer/slots/")}
+
+
+def _number(array: LazyArray) -> float:
+    if array.shape != ():
+        raise CheckpointError(f"{array.stored_as} has shape {list(array.shape)}; the layout has only scalars there")
+    return array.load()[()].item()
+
+
+def _source(metadata: slot_layout.Metadata, variables: tuple[StoredVariable, ...], path: str) -> Stored:
+    generation = metadata.provenance.get("generation")
+    return Stored(
+        format=NAME,
+        generation=generation if isinstance(generation, str) else None,
+        evidence=(f"{path} says so itself: {slot_layout.FORMAT}, version {slot_layout.VERSION}",),
+        optimizer_config={"class_name": metadata.class_name, "config": dict(metadata.config)},
+        variables=variables,
+    )

@@ -1,0 +1,91 @@
+"""Checkpoints of `dtensor.name_based_save`: no object graph, each tensor under its variable's name.
+
+DTensor variables are called `name:0@id`; slots of the DTensor optimizers of TF 2.9-2.12 `Adam/m/name`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from migrate.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
+from migrate.errors import AmbiguousError, UnknownFormatError
+from migrate.readers.tf_object import lazy
+from migrate.state import LazyArray, Stored, StoredVariable
+from migrate.tensor_bundle import GRAPH_KEY, BundleReader
+from optim.errors import CheckpointError
+
+NAME = "tf_dtensor_names"
+_DECORATION = re.compile(r"(:\d+)?(@\d+)?$")
+_COUNTERS = ("iteration", "iterations", "_iterations")
+
+
+def sniff(path: str) -> bool:
+    """Whether `path` is a bundle without object graph in which DTensor's names occur."""
+    prefix = find_prefix(path)
+    if prefix is None or not looks_like_bundle(prefix):
+        return False
+    try:
+        bundle = BundleReader(prefix)
+    except CheckpointError:
+        return False
+    return GRAPH_KEY not in bundle and any(re.search(r":\d+(@\d+)?$", key) for key in bundle)
+
+
+def read(path: str) -> Stored:
+    """What a name-based DTensor checkpoint holds. Tensors stay in the file until they are asked for.
+
+    Raises:
+      UnknownFormatError: another format. AmbiguousError: two tensors have one name.
+      DamagedFileError: truncated or altered.
+    """
+    prefix = require_prefix(path)
+    bundle = BundleReader(prefix)
+    if GRAPH_KEY in bundle:
+        raise UnknownFormatError(f"{prefix} holds an object graph, so it is no name-based checkpoint")
+    bundle.check_sizes()
+    arrays: dict[str, LazyArray] = {}
+    for key in bundle:
+        name = _DECORATION.sub("", key)
+        if name in arrays:
+            raise AmbiguousError(f"{prefix} holds two tensors named {name!r}: {arrays[name].stored_as!r} and {key!r}")
+        arrays[name] = lazy(bundle, key)
+    slots, owned = _slots(arrays)
+    used = {a.stored_as for per in slots.values() for a in per.values()}
+    scalars = {name: a for name, a in arrays.items() if a.stored_as not in used and _is_scalar(name, a, owned)}
+    scalars = {("_iterations" if name in _COUNTERS else name): a for name, a in scalars.items()}
+    rest = [n for n, a in arrays.items() if a.stored_as not in used | {s.stored_as for s in scalars.values()}]
+    variables = sorted(rest, key=lambda n: (n not in owned, owned.get(n, 0)))
+    return Stored(
+        format=NAME,
+        generation="experimental",
+        evidence=(
+            f"{prefix}.index has no object graph, and names such as {next(iter(used), next(iter(bundle), ''))!r}",
+            "DTensor's optimizers of TF 2.9-2.12 name a slot OPTIMIZER/SLOT/VARIABLE",
+        ),
+        optimizer_config=None,
+        variables=tuple(
+            StoredVariable(n, arrays[n], arrays[n].shape, arrays[n].dtype, True if n in owned else None)
+            for n in variables
+        ),
+        slots=slots,
+        scalars=scalars,
+        warnings=() if slots else ("the checkpoint holds no slots: none of its names is OPTIMIZER/SLOT/VARIABLE",),
+    )
+
+
+def _slots(arrays: dict[str, LazyArray]) -> tuple[dict[str, dict[str, LazyArray]], dict[str, int]]:
+    """Slots by name and variable, and for each variable its place in the optimizer's order."""
+    slots: dict[str, dict[str, LazyArray]] = {}
+    order: dict[str, int] = {}
+    for name, array in arrays.items():
+        parts = name.split("/", 2)
+        if len(parts) == 3 and parts[2] in arrays:
+            slots.setdefault(parts[1], {})[parts[2]] = array
+            number = re.search(r"@(\d+)$", array.stored_as)
+            place = int(number.group(1)) if number else len(order)
+            order[parts[2]] = min(place, order.get(parts[2], place))
+    return slots, order
+
+
+def _is_scalar(name: str, array: LazyArray, owned: dict[str, int]) -> bool:
+    return array.shape == () and name not in owned

@@ -1,0 +1,309 @@
+"""TF2 object-based checkpoints: `tf.train.Checkpoint`, `model.save_weights("w")`, DTensorCheckpoint.
+
+Keys are never parsed: the object graph says what each tensor is. Generations differ in where slots hang:
+
+- `optimizer_v2`: the optimizer's `slot_variables` table (variable, slot, slot variable).
+- `experimental` (2.9, 2.10 and DTensor), `optimizer` (2.11+), `keras3`: lists of the optimizer, one per slot
+  (`_momentums`, `_accumulated_grads`, ...), the i-th for the i-th variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from migrate import slot_owners
+from migrate.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
+from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
+from migrate.object_graph import ObjectGraph
+from migrate.slot_owners import Owner
+from migrate.state import LazyArray, Stored, StoredVariable
+from migrate.tensor_bundle import GRAPH_KEY, BundleReader
+from optim.errors import CheckpointError
+from optim.slot_layout import METADATA_KEY
+
+NAME = "tf_object"
+_COUNTERS = ("iter", "_iterations")
+# Lists of an optimizer that hold no slots of their own.
+_NO_SLOTS = frozenset({"_variables", "_trainable_variables", "_trainable_variables_indices"})
+_NEVER_TRAINED = frozenset({"moving_mean", "moving_variance"})
+_WRAPPED = ("inner_optimizer", "_optimizer", "_inner_optimizer")
+
+
+def sniff(path: str) -> bool:
+    """Whether `path` is a TF2 object-based checkpoint, also a damaged one; not one of dtopt's own."""
+    prefix = find_prefix(path)
+    if prefix is None or not looks_like_bundle(prefix):
+        return False
+    try:
+        bundle = BundleReader(prefix)
+    except CheckpointError:
+        return True  # so that reading it says what is damaged
+    return GRAPH_KEY in bundle and METADATA_KEY not in bundle
+
+
+def read(path: str) -> Stored:
+    """What a checkpoint holds. Tensors stay in the file until they are asked for.
+
+    Args:
+      path: prefix, `.index` file, or folder with a file `checkpoint`.
+
+    Raises:
+      UnknownFormatError: no object-based checkpoint.
+      AmbiguousError: more than one optimizer, or slots that fit more than one variable.
+      DamagedFileError: truncated or altered.
+    """
+    prefix = require_prefix(path)
+    return read_bundle(BundleReader(prefix), NAME)
+
+
+def read_bundle(bundle: BundleReader, format_name: str) -> Stored:
+    """As `read`, of an open bundle; also the part of a SavedModel that holds variables."""
+    if GRAPH_KEY not in bundle:
+        raise UnknownFormatError(
+            f"{bundle.prefix} has no object graph: it was written by tf.train.Saver or by name, not by"
+            " tf.train.Checkpoint"
+        )
+    bundle.check_sizes()
+    graph = ObjectGraph(bundle)
+    optimizer = _optimizer(graph, bundle.prefix)
+    found = _Found(graph, bundle)
+    owners = _model_variables(graph, bundle, optimizer)
+    names = {owner.node: owner.name for owner in owners}
+    evidence = [f"{bundle.prefix}.index holds an object graph ({len(graph)} objects)"]
+    warnings: list[str] = []
+    generation = None
+    if optimizer is None:
+        warnings.append("the checkpoint holds no optimizer, only variables")
+    else:
+        generation, why = _generation(graph, optimizer.node)
+        evidence += [
+            f"optimizer at {'.'.join(optimizer.path) or 'the root'}: {why}",
+            *_naming(graph, optimizer.node),
+        ]
+        if generation == "optimizer_v2":
+            found.add_table(optimizer.node, names)
+        else:
+            warnings += found.add_lists(optimizer.node, owners, evidence)
+        if not found.slots:
+            warnings.append(_no_slots(generation))
+        found.add_scalars(optimizer)
+    found.add_rest(names)
+    return Stored(
+        format=format_name,
+        generation=generation,
+        evidence=tuple(evidence),
+        optimizer_config=None,
+        variables=_variables(graph, bundle, owners, found.slots),
+        slots=found.slots,
+        scalars=found.scalars,
+        warnings=tuple(warnings),
+    )
+
+
+@dataclass(frozen=True)
+class _Optimizer:
+    node: int
+    path: tuple[str, ...]
+    wrapper: int | None = None
+    """The LossScaleOptimizer around it."""
+
+
+def _optimizer(graph: ObjectGraph, where: str) -> _Optimizer | None:
+    """The only optimizer of a checkpoint, None if there is none. Raises AmbiguousError for several."""
+    found = {
+        node: path
+        for node, path in graph.walk()
+        if graph.slot_variables[node] or any(_is_scalar(graph, node, name) for name in _COUNTERS)
+    }
+    wrappers: dict[int, int] = {}
+    for node in found:
+        for name in _WRAPPED:
+            inner = graph.children[node].get(name)
+            if inner in found and inner != node:
+                wrappers[inner] = node
+    candidates = {node: path for node, path in found.items() if node not in wrappers.values()}
+    if len(candidates) > 1:
+        paths = ", ".join(".".join(path) for path in candidates.values())
+        raise AmbiguousError(
+            f"{where} holds {len(candidates)} optimizers ({paths}); dtopt carries one at a time: save"
+            " each with its own"
+            " model in its own tf.train.Checkpoint"
+        )
+    return next((_Optimizer(node, path, wrappers.get(node)) for node, path in candidates.items()), None)
+
+
+def _is_scalar(graph: ObjectGraph, node: int, name: str) -> bool:
+    child = graph.children[node].get(name)
+    return child is not None and graph.keys[child] is not None
+
+
+def _generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
+    children = graph.children[optimizer]
+    if "iter" in children or graph.slot_variables[optimizer]:
+        return "optimizer_v2", "it has `iter` and a table of slot variables, as OptimizerV2 (legacy) does"
+    if "_trainable_variables" in children or "_trainable_variables_indices" in children:
+        return "keras3", "it tracks `_trainable_variables`, as Keras 3 does"
+    tracked = graph.children[children["_variables"]].values() if "_variables" in children else ()
+    if children.get("_iterations") in tracked:
+        return "optimizer", "`_iterations` is among its `_variables`, as in tf.keras 2.11 and later"
+    return (
+        "experimental",
+        "slots hang on it without `_iterations` in `_variables`, as in tf.keras 2.9 and 2.10",
+    )
+
+
+def _naming(graph: ObjectGraph, optimizer: int) -> list[str]:
+    """What hints at the optimizer's class, which such a checkpoint does not store."""
+    children = graph.children[optimizer]
+    counter = next((children[name] for name in _COUNTERS if name in children), None)
+    prefixes = {graph.full_names[counter].rpartition("/")[0].split("/")[-1]} if counter is not None else set()
+    for name, child in children.items():
+        if name not in _NO_SLOTS:
+            prefixes |= {graph.full_names[i].partition("/")[0] for i in graph.list_of(child).values()}
+    prefixes.discard("")
+    stored = sorted(n for n, i in children.items() if graph.keys[i] is not None)
+    slots = sorted({s for _, s, _ in graph.slot_variables[optimizer]})
+    slots += sorted(n for n, i in children.items() if n not in _NO_SLOTS and graph.list_of(i))
+    evidence = [f"it holds {', '.join(stored)}; its slots are {', '.join(slots) or 'none'}"]
+    if prefixes:
+        evidence.append(f"its variables are named {' and '.join(sorted(prefixes))}/..., usually the class's own name")
+    return evidence
+
+
+def _no_slots(generation: str) -> str:
+    if generation == "optimizer_v2":
+        return (
+            "the optimizer has no slots here: OptimizerV2 saves them only beside their variables, so a"
+            " tf.train.Checkpoint(optimizer=...) without the model lost them; or it has none, as plain SGD"
+        )
+    return "the optimizer has no slots here: it has none, as plain SGD, or no step was taken yet"
+
+
+def _model_variables(graph: ObjectGraph, bundle: BundleReader, optimizer: _Optimizer | None) -> list[Owner]:
+    """Variables outside the optimizer, in the graph's order, then those that only it tracks (Keras 3)."""
+    inside = {s for table in graph.slot_variables for _, _, s in table}
+    roots = [] if optimizer is None else [n for n in (optimizer.node, optimizer.wrapper) if n is not None]
+    nodes = list(graph.walk(without=frozenset({*inside, *roots})))
+    for root in roots:
+        tracked = graph.children[root].get("_trainable_variables")
+        seen = {node for node, _ in nodes}
+        if tracked is not None:
+            path = (optimizer.path if optimizer else ()) + ("_trainable_variables",)
+            nodes += [(n, (*path, str(i))) for i, n in graph.list_of(tracked).items() if n not in seen]
+    found = [(n, path) for n, path in nodes if graph.keys[n] is not None and _is_model_variable(graph, bundle, n, path)]
+    full_names = [graph.full_names[n] for n, _ in found]
+    owners = []
+    for (node, path), full_name in zip(found, full_names, strict=True):
+        unique = bool(full_name) and full_names.count(full_name) == 1
+        shape = bundle[graph.keys[node] or ""].shape
+        owners.append(Owner(node, full_name if unique else ".".join(path), full_name, path, shape))
+    return owners
+
+
+def _is_model_variable(graph: ObjectGraph, bundle: BundleReader, node: int, path: tuple[str, ...]) -> bool:
+    """Not a counter of the checkpoint itself (`save_counter`, a step), and not a metric's total."""
+    entry = bundle[graph.keys[node] or ""]
+    counter = len(path) == 1 and entry.shape == () and not entry.dtype.startswith(("float", "bfloat"))
+    return not counter and "metrics" not in path and "keras_api" not in path
+
+
+@dataclass
+class _Found:
+    graph: ObjectGraph
+    bundle: BundleReader
+    slots: dict[str, dict[str, LazyArray]] = field(default_factory=dict)
+    scalars: dict[str, LazyArray] = field(default_factory=dict)
+
+    def lazy(self, node: int) -> LazyArray:
+        return lazy(self.bundle, self.graph.keys[node] or "")
+
+    def add_table(self, optimizer: int, names: Mapping[int, str]) -> None:
+        """OptimizerV2's slot variables."""
+        for variable, slot, node in self.graph.slot_variables[optimizer]:
+            if variable not in names or self.graph.keys[node] is None:
+                raise DamagedFileError(
+                    f"{self.bundle.prefix}: slot {slot!r} belongs to object {variable}, which is no"
+                    " variable of the"
+                    " checkpoint; save it again"
+                )
+            self.slots.setdefault(slot, {})[names[variable]] = self.lazy(node)
+
+    def add_lists(self, optimizer: int, owners: list[Owner], evidence: list[str]) -> list[str]:
+        """Lists of slots, matched to variables; returns warnings."""
+        graph = self.graph
+        warnings: list[str] = []
+        lists = {n: graph.list_of(i) for n, i in graph.children[optimizer].items() if n not in _NO_SLOTS}
+        lists = {name: members for name, members in lists.items() if members}
+        tracked = graph.list_of(graph.children[optimizer].get("_trainable_variables", 0))
+        if lists:
+            how = slot_owners.match(
+                {
+                    name: {i: (graph.full_names[n], self.lazy(n).shape) for i, n in m.items()}
+                    for name, m in lists.items()
+                },
+                owners,
+                {i: owner for i, n in tracked.items() for owner in owners if owner.node == n},
+                self.bundle.prefix,
+            )
+            evidence.append(f"slots were matched to variables by {how.method}")
+            warnings += how.warnings
+            for name, members in lists.items():
+                self.slots[name] = {how.owners[i].name: self.lazy(n) for i, n in members.items()}
+        return warnings
+
+    def add_scalars(self, optimizer: _Optimizer) -> None:
+        """What hangs directly on the optimizer and is no slot: counters, hyperparameters, the loss scale."""
+        slotted = {a.stored_as for owners in self.slots.values() for a in owners.values()}
+        for name, node in self.graph.children[optimizer.node].items():
+            if self.graph.keys[node] is not None and self.graph.keys[node] not in slotted:
+                self.scalars[name] = self.lazy(node)
+            if name == "loss_scale":
+                self._add_below(node, name)
+        if optimizer.wrapper is not None:
+            self._add_below(optimizer.wrapper, "loss_scale")
+
+    def _add_below(self, node: int, prefix: str) -> None:
+        for name, child in self.graph.children[node].items():
+            if self.graph.keys[child] is not None:
+                self.scalars.setdefault(f"{prefix}/{name}", self.lazy(child))
+
+    def add_rest(self, names: Mapping[int, str]) -> None:
+        """Tensors that are nothing of the above, under their own keys: no tensor is dropped."""
+        used = {a.stored_as for owners in self.slots.values() for a in owners.values()}
+        used |= {a.stored_as for a in self.scalars.values()} | {self.graph.keys[n] or "" for n in names}
+        for key, entry in self.bundle.items():
+            if key not in used and key != GRAPH_KEY and entry.dtype != "string":
+                self.scalars[key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")] = lazy(self.bundle, key)
+
+
+def lazy(bundle: BundleReader, key: str) -> LazyArray:
+    entry = bundle[key]
+    return LazyArray(entry.shape, entry.dtype, partial(bundle.load, key), key)
+
+
+def _variables(
+    graph: ObjectGraph,
+    bundle: BundleReader,
+    owners: Iterable[Owner],
+    slots: Mapping[str, Mapping[str, LazyArray]],
+) -> tuple[StoredVariable, ...]:
+    """Variables with slots in the optimizer's order, then the others in the graph's."""
+    slotted = list(dict.fromkeys(name for per in slots.values() for name in per))
+    told: dict[int, bool] = {}
+    for node, _ in graph.walk():
+        children = graph.children[node]
+        if "variables" in children and "trainable_variables" in children:
+            told |= dict.fromkeys(graph.list_of(children["variables"]).values(), False) | told
+            told |= dict.fromkeys(graph.list_of(children["trainable_variables"]).values(), True)
+    by_name = {}
+    for owner in owners:
+        array = lazy(bundle, graph.keys[owner.node] or "")
+        trainable: bool | None = told.get(owner.node)
+        if owner.name in slotted:
+            trainable = True
+        elif owner.path[-1] in _NEVER_TRAINED:
+            trainable = False
+        by_name[owner.name] = StoredVariable(owner.name, array, array.shape, array.dtype, trainable)
+    return tuple(by_name.pop(name) for name in slotted) + tuple(by_name.values())

@@ -1,0 +1,161 @@
+"""`optimizer.get_weights()` as people keep it: `.npz`, `.npy` (an object array) or `.pkl`. No names, only an
+order.
+
+Upstream: `keras/optimizers.py::Optimizer.get_weights` and `numpy.lib.format`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import zipfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from migrate.errors import DamagedFileError
+from migrate.readers import safe_pickle
+from migrate.state import LazyArray, Stored
+from optim.errors import UnsupportedError
+
+NAME = "list"
+NPY_MAGIC = b"\x93NUMPY"
+PICKLE_STARTS = (b"\x80", b"(lp", b"]", b"(", b"c")
+
+
+def sniff(path: str) -> bool:
+    """Whether it starts as .npy, as a zip of .npy files, or, with a pickle's usual suffix, as a pickle."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        start = file.read(8)
+    if start.startswith(NPY_MAGIC):
+        return True
+    if start.startswith(b"PK\x03\x04"):
+        names = _zip_names(path)
+        return bool(names) and all(name.endswith(".npy") for name in names)
+    return start[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05") or (
+        path.endswith((".pkl", ".pickle", ".p")) and start.startswith(PICKLE_STARTS)
+    )
+
+
+def read(path: str, generation: str | None = None) -> Stored:
+    """The list in order. Everything but the arrays must come from hints.
+
+    Raises:
+      DamagedFileError, UnsupportedError: it cannot be read, or holds something else than numbers.
+    """
+    with open(path, "rb") as file:
+        start = file.read(8)
+    if start.startswith(b"PK\x03\x04"):
+        weights, kind = _from_npz(path), "numpy.savez"
+    elif start.startswith(NPY_MAGIC):
+        weights, kind = _from_npy(path), "numpy.save"
+    else:
+        with open(path, "rb") as file:
+            weights, kind = _held(safe_pickle.loads(file.read(), path)), "pickle"
+    return Stored(
+        NAME,
+        generation,
+        (f"a list of {len(weights)} arrays as {kind} writes it",),
+        None,
+        (),
+        weights=tuple((array.stored_as, array) for array in weights),
+    )
+
+
+def _zip_names(path: str) -> list[str]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.namelist()
+    except zipfile.BadZipFile as error:
+        raise DamagedFileError(f"{path} is a damaged zip archive ({error}); copy it again") from error
+
+
+def _held(arrays: Sequence[np.ndarray]) -> list[LazyArray]:
+    """Arrays that are in memory already."""
+    return [_lazy(f"weights[{i}]", a.shape, a.dtype, lambda a=a: a) for i, a in enumerate(arrays)]
+
+
+def _lazy(stored_as: str, shape: tuple[int, ...], dtype: np.dtype, load: Any) -> LazyArray:
+    if dtype.kind not in "biufc":
+        raise UnsupportedError(f"{stored_as} has dtype {dtype}, which no optimizer state has")
+    return LazyArray(tuple(int(n) for n in shape), dtype.newbyteorder("=").name, load, stored_as)
+
+
+def _from_npz(path: str) -> list[LazyArray]:
+    """Members arr_0, arr_1, ... by number; a file with other names in the order in which it was written."""
+    names = [name for name in _zip_names(path) if name.endswith(".npy")]
+    numbers = [re.fullmatch(r"\D*(\d+)\.npy", name) for name in names]
+    if all(numbers):
+        names = [name for _, name in sorted((int(m.group(1)), n) for m, n in zip(numbers, names, strict=True) if m)]
+    arrays: list[LazyArray] = []
+    for index, name in enumerate(names):
+        shape, _, dtype = _member_header(path, name)
+        if dtype.hasobject and len(names) == 1:
+            with zipfile.ZipFile(path) as archive:
+                return _held(_object_array(archive.read(name), f"{path}:{name}"))
+        arrays.append(_lazy(f"weights[{index}]", shape, dtype, lambda name=name: _load_member(path, name)))
+    return arrays
+
+
+def _member_header(path: str, name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Header of one member; its declared size must be that of the member, so that nothing oversized is
+    allocated."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(name) as file:
+            shape, fortran, dtype = _header(file)
+            if not dtype.hasobject:
+                declared = int(np.prod(shape, dtype=object)) * dtype.itemsize
+                if archive.getinfo(name).file_size - file.tell() != declared:
+                    raise DamagedFileError(
+                        f"{path}: {name} declares {declared} bytes and holds others; the file is damaged"
+                    )
+            return shape, fortran, dtype
+    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
+        if isinstance(error, DamagedFileError):
+            raise
+        raise DamagedFileError(f"{path}: {name} is damaged ({error}); copy it again") from error
+
+
+def _load_member(path: str, name: str) -> np.ndarray:
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(name) as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except (zipfile.BadZipFile, ValueError, EOFError) as error:
+        raise DamagedFileError(f"{path}: {name} is damaged ({error}); copy it again") from error
+
+
+def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    return np.lib.format.read_array_header_2_0(file)
+
+
+def _from_npy(path: str) -> list[LazyArray]:
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        dtype = _header(io.BytesIO(data))[2]
+    except (ValueError, EOFError) as error:
+        raise DamagedFileError(f"{path} is a damaged .npy file ({error}); copy it again") from error
+    if not dtype.hasobject:
+        raise UnsupportedError(
+            f"{path} is one array of numbers; a get_weights() list is an array of objects, one per weight"
+        )
+    return _held(_object_array(data, path))
+
+
+def _object_array(data: bytes, where: str) -> list[np.ndarray]:
+    """An object array: behind the header it is a pickle, which `safe_pickle` reads."""
+    file = io.BytesIO(data)
+    shape, _, _ = _header(file)
+    if len(shape) != 1:
+        raise UnsupportedError(f"{where} has shape {shape}; a get_weights() list has one dimension")
+    arrays = safe_pickle.loads(file.read(), where)
+    if len(arrays) != shape[0]:
+        raise DamagedFileError(f"{where} declares {shape[0]} weights and holds {len(arrays)}; the file is damaged")
+    return arrays

@@ -1,0 +1,126 @@
+"""Which variable the i-th slot of an optimizer's lists belongs to: by name, object graph, shape, position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from migrate.errors import AmbiguousError
+from optim.errors import MismatchError
+
+SlotLists = Mapping[str, Mapping[int, tuple[str, tuple[int, ...]]]]
+"""List name -> position -> (name of the slot variable, shape)."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A model variable: `name` is unique, `full_name` is the framework's (may be empty or shared)."""
+
+    node: int
+    name: str
+    full_name: str
+    path: tuple[str, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Match:
+    owners: Mapping[int, Owner]
+    """Variable by position in the lists."""
+    method: str
+    """`name`, `object graph`, `shape` or `position`; the weakest that was needed."""
+    warnings: tuple[str, ...] = ()
+
+
+def match(lists: SlotLists, owners: Sequence[Owner], tracked: Mapping[int, Owner], where: str) -> Match:
+    """The variable of each position.
+
+    Args:
+      lists: the optimizer's slot lists; the same position means the same variable in each.
+      owners: the model's variables, in the object graph's order.
+      tracked: the optimizer's own list of its variables, where it keeps one (Keras 3).
+
+    Raises:
+      AmbiguousError: a position fits several variables; MismatchError: one fits none.
+    """
+    positions = sorted({i for members in lists.values() for i in members})
+    if tracked and all(i in tracked for i in positions):
+        return Match({i: tracked[i] for i in positions}, "object graph")
+    candidates, wrapped = _named(lists, positions, owners, 2), _named(lists, positions, owners, 1)
+    if all(wrapped.values()):
+        # Both readings may fit, `m/dense/kernel` where `kernel` and `dense/kernel` exist: then shapes decide or none.
+        plain = candidates if all(candidates.values()) else {}
+        candidates = {i: [*plain.get(i, []), *(o for o in wrapped[i] if o not in plain.get(i, []))] for i in positions}
+    if not any(name for members in lists.values() for name, _ in members.values()):
+        candidates = {i: list(owners) for i in positions}  # DTensor: no variable has a name
+    _check_named(lists, candidates, where)
+    if _unique(candidates):
+        return _checked({i: c[0] for i, c in candidates.items()}, "name", where)
+    shapes = {i: _shape(lists, i) for i in positions}
+    candidates = {i: [o for o in c if shapes[i] in (None, o.shape)] for i, c in candidates.items()}
+    if _unique(candidates):
+        return _checked({i: c[0] for i, c in candidates.items()}, "shape", where)
+    return _by_position(candidates, where)
+
+
+def _unique(candidates: Mapping[int, Sequence[Owner]]) -> bool:
+    nodes = {o.node for c in candidates.values() for o in c}
+    return all(len(c) == 1 for c in candidates.values()) and len(nodes) == len(candidates)
+
+
+def _check_named(lists: SlotLists, candidates: Mapping[int, Sequence[Owner]], where: str) -> None:
+    missing = next((i for i, found in candidates.items() if not found), None)
+    if missing is not None:
+        names = sorted({members[missing][0] for members in lists.values() if missing in members})
+        raise MismatchError(
+            f"{where}: slot {' or '.join(map(repr, names))} (position {missing}) belongs to no variable of the"
+            " checkpoint; save the model and the optimizer in one tf.train.Checkpoint"
+        )
+
+
+def _shape(lists: SlotLists, position: int) -> tuple[int, ...] | None:
+    """The shape that all slots of a position share, the variable's; None if they differ (Adafactor)."""
+    shapes = {members[position][1] for members in lists.values() if position in members}
+    return shapes.pop() if len(shapes) == 1 else None
+
+
+def _named(lists: SlotLists, positions: Sequence[int], owners: Sequence[Owner], depth: int) -> dict[int, list[Owner]]:
+    """Variables by position that all slots there name.
+
+    A slot is `OPTIMIZER/SLOT/VARIABLE` in 2.9-2.15 (depth 2), in a LossScaleOptimizer `SLOT/VARIABLE` (depth 1).
+    """
+    by_name: dict[str, list[Owner]] = {}
+    for owner in owners:
+        by_name.setdefault(owner.full_name, []).append(owner)
+    found: dict[int, list[Owner]] = {}
+    for i in positions:
+        names = {m[i][0].split("/", depth)[-1] for m in lists.values() if i in m and m[i][0]}
+        found[i] = by_name.get(names.pop(), []) if len(names) == 1 else []
+    return found
+
+
+def _by_position(candidates: Mapping[int, Sequence[Owner]], where: str) -> Match:
+    """Positions with the same candidates take them in the graph's order, if there are as many."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for i in sorted(candidates):
+        groups.setdefault(tuple(o.node for o in candidates[i]), []).append(i)
+    owners: dict[int, Owner] = {}
+    for nodes, positions in groups.items():
+        if len(nodes) != len(positions):
+            names = ", ".join(o.name for o in candidates[positions[0]]) or "none"
+            raise AmbiguousError(
+                f"{where}: the slots at positions {positions} have no names of their own and could belong"
+                f" to {names};"
+                " save the checkpoint again with variables that have different names"
+            )
+        owners |= dict(zip(positions, candidates[positions[0]], strict=True))
+    warning = "some slots were matched by position alone: variables of one shape have no names that differ"
+    return _checked(owners, "position", where, (warning,))
+
+
+def _checked(owners: Mapping[int, Owner], method: str, where: str, warnings: tuple[str, ...] = ()) -> Match:
+    nodes = [o.node for o in owners.values()]
+    twice = [o.name for o in owners.values() if nodes.count(o.node) > 1]
+    if twice:
+        raise AmbiguousError(f"{where}: several slots of one kind fit variable {twice[0]}; save the checkpoint again")
+    return Match(owners, method, warnings)

@@ -1,0 +1,187 @@
+"""Whose is each tensor: the slots of a source by `optim`'s slot name and the variable's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from migrate import generations, matching, orders
+from migrate.algorithms.spec import Algorithm
+from migrate.errors import AmbiguousError
+from migrate.state import LazyArray, Stored, StoredVariable
+from optim.errors import MismatchError
+
+COUNTERS = ("iterations", "iteration", "iter", "_iterations")
+"""Names under which sources keep the number of steps."""
+
+
+@dataclass
+class SlotTable:
+    """What the slots of a source turned out to be."""
+
+    pairs: matching.Pairs
+    how: dict[tuple[str, str], str]
+    scalars: dict[str, LazyArray]
+    order: list[str]
+    """Names of variables with slots, in optimizer order."""
+    unmapped: dict[str, LazyArray] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+def slot_table(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], *, complete: bool = False) -> SlotTable:
+    """Whose each tensor is, by name where names say it, else by order and shape.
+
+    Args:
+      config: as `conventions.completed` returns it.
+      complete: whether every trainable variable of the source must have slots, as where a person has named them.
+    """
+    if stored.weights is None:
+        return _keyed(stored, algorithm)
+    found = _named(stored, algorithm, str(config.get("name") or algorithm.name))
+    return found if found is not None else _listed(stored, algorithm, config, complete)
+
+
+def _keyed(stored: Stored, algorithm: Algorithm) -> SlotTable:
+    """A source whose slots are keyed by slot and variable."""
+    found = SlotTable({}, {}, dict(stored.scalars), [])
+    shapes = {v.name: v.shape for v in stored.variables}
+    for source_name, owners in stored.slots.items():
+        slot = algorithm.slot_of(source_name)
+        for variable, array in owners.items():
+            if slot is None or variable not in shapes:
+                found.unmapped[f"{source_name}/{variable}"] = array
+                continue
+            if array.shape != shapes[variable]:
+                raise MismatchError(
+                    f"slot {array.stored_as!r} has shape {list(array.shape)}, its variable {variable!r}"
+                    f" {list(shapes[variable])}"
+                )
+            found.pairs[slot, variable] = array
+            found.how[slot, variable] = "object graph"
+    owned = {variable for _, variable in found.pairs}
+    found.order = [v.name for v in stored.variables if v.name in owned]
+    return found
+
+
+def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTable | None:
+    """A list whose names say slot and variable, None if they do not."""
+    weights = stored.weights or ()
+    if stored.generation not in ("optimizer_v2", "optimizer"):
+        return None
+    pairs, rest = matching.by_name(
+        weights, stored.variables, algorithm, optimizer_name, stored.generation == "optimizer_v2"
+    )
+    scalars = {matching.plain(n).rsplit("/", 1)[-1]: a for n, a in rest if a.shape == ()}
+    leftover = [(n, a) for n, a in rest if a.shape != ()]
+    named_counter = any(name in scalars for name in COUNTERS)
+    if not pairs or len(pairs) < len(leftover):
+        return None
+    found = SlotTable(pairs, dict.fromkeys(pairs, "name"), scalars, [])
+    found.order = list(dict.fromkeys(variable for _, variable in pairs))
+    for name, array in leftover:
+        found.unmapped[matching.plain(name)] = array
+        found.warnings.append(f"{name!r} belongs to no variable of the model: carried among the unmapped")
+    return found if named_counter else None
+
+
+def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], complete: bool) -> SlotTable:
+    """A list that only its order explains."""
+    generation = stored.generation or ""
+    arrays = [array for _, array in stored.weights or ()]
+    where = f"the list of {len(arrays)} weights"
+    possible = orders.candidates(algorithm, generation, config)
+    readings, problem = _readings(orders.cuts(possible, arrays, generation), stored.variables, where, complete)
+    if not readings and generation == "optimizer_v2":
+        readings, late = _readings(orders.staged(possible, arrays), stored.variables, where, complete)
+        problem = problem or late
+    fitting = [reading for reading in readings if orders.plausible(reading[0], algorithm)]
+    if len(fitting) == 1:
+        return _from_reading(*fitting[0])
+    if len(fitting) > 1:
+        raise AmbiguousError(
+            f"{where} fits more than one order of {algorithm.name} in generation {generation}:"
+            f" {'; or '.join(dict.fromkeys(f[0].describe() for f in fitting))}; their shapes and signs are"
+            " alike, so that only a format with names can carry it (save a TensorFlow checkpoint instead)"
+        )
+    if isinstance(problem, AmbiguousError) and not readings:
+        raise problem
+    raise MismatchError(_unfitting(where, stored, algorithm, config, arrays, bool(readings), problem))
+
+
+_Reading = tuple[orders.Resolved, list[StoredVariable], str]
+
+
+def _readings(
+    cut: Sequence[orders.Resolved], variables: Sequence[StoredVariable], where: str, complete: bool
+) -> tuple[list[_Reading], MismatchError | AmbiguousError | None]:
+    """The ways of cutting up a list for which there are variables, each different one once; else why there
+    are none."""
+    readings: dict[Any, _Reading] = {}
+    problem: MismatchError | AmbiguousError | None = None
+    for resolved in cut:
+        try:
+            if resolved.restored:
+                owners, how = matching.by_shape_alone(resolved.stages[0], variables, where), "shape"
+            else:
+                owners, how = matching.by_stages(resolved.stages, variables, where, complete)
+        except (MismatchError, AmbiguousError) as error:
+            problem = problem if isinstance(problem, AmbiguousError) else error
+            continue
+        readings.setdefault(_identity(resolved, owners), (resolved, owners, how))
+    return list(readings.values()), problem
+
+
+def _identity(resolved: orders.Resolved, owners: Sequence[StoredVariable]) -> Any:
+    """What a reading says, to tell it from another."""
+    pairs = {
+        (slot, v.name, id(a)) for slot, arrays in resolved.slots.items() for v, a in zip(owners, arrays, strict=True)
+    }
+    return frozenset(pairs), frozenset((name, id(a)) for name, a in resolved.scalars.items())
+
+
+def _unfitting(
+    where: str,
+    stored: Stored,
+    algorithm: Algorithm,
+    config: Mapping[str, Any],
+    arrays: Sequence[LazyArray],
+    negative: bool,
+    problem: Exception | None,
+) -> str:
+    if negative:
+        return (
+            f"{where} would have negative numbers where {algorithm.name} in generation {stored.generation}"
+            " keeps sums of squares: it is in another order, so --generation, or the order of the variables, is wrong"
+        )
+    if problem is not None:
+        return str(problem)
+    trained = sum(v.trainable is not False for v in stored.variables)
+    wanted = "; or ".join(orders.describe(o) for o in orders.candidates(algorithm, stored.generation or "", config))
+    others = [
+        g
+        for g in generations.GENERATIONS
+        if g not in ("tf1", stored.generation) and orders.cuts(orders.candidates(algorithm, g, config), arrays, g)
+    ]
+    hint = f" Its length would fit generation {' or '.join(others)}." if others else ""
+    return (
+        f"{where} does not fit {algorithm.name} of generation {stored.generation} with {trained}"
+        f" variables, which keeps: {wanted}. It is incomplete, or of another optimizer, or --variables lacks"
+        f" some.{hint}"
+    )
+
+
+def _from_reading(resolved: orders.Resolved, owners: Sequence[StoredVariable], how: str) -> SlotTable:
+    pairs = {(slot, v.name): a for slot, arrays in resolved.slots.items() for v, a in zip(owners, arrays, strict=True)}
+    found = SlotTable(pairs, dict.fromkeys(pairs, how), dict(resolved.scalars), [v.name for v in owners])
+    if resolved.placeholders:
+        found.warnings.append(
+            f"{len(resolved.placeholders)} zeros of shape (1,) stand for the slot vhat, which is off: they"
+            " are no state and are left out"
+        )
+    if how == "shape":
+        found.warnings.append(
+            "the source's own flags do not name the trained variables: found by shape to be"
+            f" {', '.join(v.name for v in owners)}"
+        )
+    return found

@@ -1,0 +1,93 @@
+"""What passes between readers, conventions and writers: numpy only, arrays are read when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class LazyArray:
+    """An array in a file: shape and dtype are known, the bytes are read by `load()`, each time anew.
+
+    `dtype` is TensorFlow's name (`"float32"`, `"bfloat16"`, `"int64"`, ...); `load` gives a numpy array, and for
+    bfloat16 a `uint16` array of the same bits.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    load: Callable[[], np.ndarray]
+    stored_as: str
+    """Where it lies in the source: a key, a dataset path, or `weights[3]`."""
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class StoredVariable:
+    """A model variable of a source. `trainable` is None where the source does not say."""
+
+    name: str
+    array: LazyArray | None
+    shape: tuple[int, ...]
+    dtype: str
+    trainable: bool | None = None
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a reader found, in the source's own terms, before any interpretation.
+
+    A format keeps optimizer state in one of two ways, and a reader fills the one that its format has:
+    `slots` where state is keyed by slot and variable (TF2 object graphs, tf.train Savers), or `weights` where only
+    the order is known (HDF5, lists).
+    """
+
+    format: str
+    """Name of the reader, as `--from` takes it."""
+    generation: str | None
+    """`keras1 keras2 keras2.3 optimizer_v1 optimizer_v2 experimental optimizer keras3 tf1`, None if unknown."""
+    evidence: tuple[str, ...]
+    """Why the reader believes in format and generation, one short sentence each."""
+    optimizer_config: Mapping[str, Any] | None
+    """Keras JSON `{"class_name", "config"}` as stored, or None."""
+    variables: tuple[StoredVariable, ...]
+    slots: Mapping[str, Mapping[str, LazyArray]] = field(default_factory=dict)
+    """The source's own slot name -> variable name -> array."""
+    scalars: Mapping[str, LazyArray] = field(default_factory=dict)
+    """State of the whole optimizer under the source's own names: iter, learning_rate, momentum_cache, ..."""
+    weights: tuple[tuple[str, LazyArray], ...] | None = None
+    """(stored name, array) in the source's order; names may mean nothing. None where `slots` is used."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """Optimizer state in dtopt's own terms, whatever wrote it.
+
+    `algorithm` is the name of a class of `optim`, `hyperparameters` are its keyword arguments (JSON values),
+    `slots` are keyed by `optim`'s slot names. Everything the source held is somewhere here: what has no place is in
+    `unmapped`.
+    """
+
+    algorithm: str
+    hyperparameters: Mapping[str, Any]
+    iterations: int
+    iterations_source: str
+    slots: Mapping[str, Mapping[str, LazyArray]]
+    variables: tuple[StoredVariable, ...]
+    """Model variables in optimizer order, then the others; `trainable` says which have slots to come."""
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    unmapped: Mapping[str, LazyArray] = field(default_factory=dict)
+    matched: Mapping[str, str] = field(default_factory=dict)
+    """`slot/variable` -> how it was matched: `name`, `object graph`, `shape` or `position`."""
+    source: Stored | None = None
+    fidelity: str = "exact"
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()

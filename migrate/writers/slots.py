@@ -1,0 +1,186 @@
+"""Writes the slot-variable layout, docs/formats/slot-variables.md, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from migrate import atomic, object_graph
+from migrate.errors import TargetExistsError
+from migrate.state import LazyArray, OptimizerState
+from migrate.tensor_bundle import GRAPH_KEY, STRING, BundleWriter, numpy_dtype, shard_name
+from optim import slot_layout
+from optim.errors import CheckpointError
+
+Progress = Callable[[int, int], None]
+
+
+def write(state: OptimizerState, dest: str, *, overwrite: bool = False, progress: Progress | None = None) -> None:
+    """Write `state` as a slot-variable checkpoint.
+
+    Memory is bounded by the largest tensor. Until the last rename `dest` is what it was before, whatever
+    happens; scratch files lie beside it.
+
+    Args:
+      dest: the folder to create; with `overwrite` it may be a slot-variable checkpoint or an empty folder.
+      progress: called with (bytes done, bytes in all) of the tensors.
+
+    Raises:
+      TargetExistsError: `dest` exists and is not to be, or may not be, replaced. Nothing was read yet.
+      CheckpointError: the state cannot be said in this layout, or the system refused to write.
+    """
+    dest = os.path.realpath(dest)
+    replaces = check_target(dest, overwrite=overwrite)
+    metadata = _metadata_json(state)
+    tensors = _tensors(state)
+    with atomic.scratch_folder(dest) as scratch:
+        name = slot_layout.STATE_PREFIX + secrets.token_hex(8)
+        _write_bundle(os.path.join(scratch, name), tensors, metadata, progress)
+        atomic.write_synced(os.path.join(scratch, slot_layout.POINTER_NAME), slot_layout.pointer_text(name))
+        if replaces:
+            _replace_state(scratch, dest, name)
+        else:
+            atomic.place_folder(scratch, dest)
+
+
+def check_target(dest: str, *, overwrite: bool) -> bool:
+    """Whether an existing checkpoint would be replaced. Raises TargetExistsError where none may be."""
+    if not os.path.lexists(dest):
+        return False
+    if not overwrite:
+        raise TargetExistsError(f"{dest} exists; give another name, or --overwrite to replace it")
+    if not os.path.isdir(dest):
+        raise TargetExistsError(f"{dest} is not a folder, so it is not replaced; give another name")
+    names = os.listdir(dest)
+    if not names:
+        return False
+    foreign = [n for n in names if n != slot_layout.POINTER_NAME and not _is_ours(n)]
+    if foreign or slot_layout.POINTER_NAME not in names:
+        what = f"it holds {foreign[0]!r}" if foreign else f"it has no file {slot_layout.POINTER_NAME!r}"
+        raise TargetExistsError(
+            f"{dest} is not a slot-variable checkpoint ({what}), so it is not replaced; give another name"
+        )
+    try:
+        slot_layout.current_prefix(dest)
+    except CheckpointError as error:
+        raise TargetExistsError(f"{dest} is not replaced: {error}") from error
+    return True
+
+
+def _is_ours(name: str) -> bool:
+    """A state, or what an interrupted save of this program or of TensorFlow left of one."""
+    return name.startswith((slot_layout.STATE_PREFIX, f".{slot_layout.POINTER_NAME}-"))
+
+
+def _metadata_json(state: OptimizerState) -> bytes:
+    config = {"name": state.algorithm, **state.hyperparameters}
+    provenance: dict[str, object] = {
+        "written_by": f"dtopt {_version()}",
+        "iterations_from": state.iterations_source,
+    }
+    provenance |= {"fidelity": state.fidelity, "reasons": list(state.reasons)}
+    if state.source is not None:
+        provenance |= {
+            "format": state.source.format,
+            "generation": state.source.generation,
+            "versions": dict(state.source.versions),
+        }
+    metadata = slot_layout.Metadata(
+        state.algorithm,
+        config,
+        tuple(
+            slot_layout.VariableEntry(v.name, v.shape, v.dtype, bool(v.trainable), v.array is not None)
+            for v in state.variables
+        ),
+        {slot: tuple(owners) for slot, owners in state.slots.items()},
+        provenance,
+    )
+    metadata.check("the state to be written")
+    try:
+        return metadata.to_json().encode()
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"the optimizer's config cannot be written as JSON: {error}; config: {config}") from error
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("dtopt")
+    except metadata.PackageNotFoundError:  # run from a source tree that was not installed
+        return "from source"
+
+
+def _scalar(value: int | float, dtype: str) -> LazyArray:
+    array = np.array(value, dtype)
+    return LazyArray((), dtype, lambda: array, "")
+
+
+def _tensors(state: OptimizerState) -> dict[str, LazyArray]:
+    """Every tensor by its key, in the order in which they are written."""
+    items = [(slot_layout.scalar_key(slot_layout.ITERATIONS), _scalar(state.iterations, "int64"))]
+    rate = state.hyperparameters.get(slot_layout.LEARNING_RATE)
+    if isinstance(rate, (int, float)) and not isinstance(rate, bool):
+        items.append((slot_layout.scalar_key(slot_layout.LEARNING_RATE), _scalar(rate, "float64")))
+    for name, value in state.scalars.items():
+        dtype = "int64" if name == slot_layout.ACCUMULATED_STEPS else "float64"
+        items.append((slot_layout.scalar_key(name), _scalar(value, dtype)))
+    items += [(slot_layout.variable_key(v.name), v.array) for v in state.variables if v.array is not None]
+    for slot, owners in state.slots.items():
+        items += [(slot_layout.slot_key(slot, name), array) for name, array in owners.items()]
+    items += [(slot_layout.unmapped_key(name), array) for name, array in state.unmapped.items()]
+    items.append((slot_layout.SAVE_COUNTER_KEY, _scalar(1, "int64")))
+    tensors = dict(items)
+    if len(tensors) != len(items):
+        twice = next(key for key in tensors if sum(key == k for k, _ in items) > 1)
+        raise CheckpointError(f"the state names {twice!r} twice")
+    return tensors
+
+
+def _write_bundle(prefix: str, tensors: Mapping[str, LazyArray], metadata: bytes, progress: Progress | None) -> None:
+    def size(array: LazyArray) -> int:
+        return 0 if array.dtype == STRING else array.size * numpy_dtype(array.dtype).itemsize
+
+    total, done = sum(map(size, tensors.values())), 0
+    with BundleWriter(prefix) as bundle:
+        for key, array in tensors.items():
+            value = array.load()
+            if value.shape != array.shape:
+                raise CheckpointError(
+                    f"{array.stored_as} has shape {list(value.shape)}, its file's table says {list(array.shape)}"
+                )
+            if array.dtype == STRING:
+                bundle.add_string(key, bytes(value[()]))
+            else:
+                bundle.add(key, value, array.dtype)
+            del value  # before the next one is loaded, so that two are never held
+            done += size(array)
+            if progress is not None:
+                progress(done, total)
+        bundle.add_string(slot_layout.METADATA_KEY, metadata)
+        bundle.add_string(GRAPH_KEY, object_graph.serialize([*tensors, slot_layout.METADATA_KEY]))
+
+
+def _replace_state(scratch: str, dest: str, name: str) -> None:
+    """Move a finished state, then the pointer, into a checkpoint; then remove what it no longer names."""
+    with atomic.locked(dest):
+        for path in (shard_name(name, 0, 1), name + ".index"):
+            os.rename(os.path.join(scratch, path), os.path.join(dest, path))
+        atomic.sync_folder(dest)
+        pointer = slot_layout.POINTER_NAME
+        os.replace(os.path.join(scratch, pointer), os.path.join(dest, pointer))
+        atomic.sync_folder(dest)
+        for other in os.listdir(dest):
+            if _is_ours(other) and not other.startswith(name + "."):
+                _remove(os.path.join(dest, other))
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)

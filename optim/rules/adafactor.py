@@ -1,0 +1,75 @@
+"""Adafactor: Adam's second moment as the product of its row and column means.
+
+    q = g² + ε₁        β = 1 − t^γ        ρ = min(lr, 1/√t)
+    from rank 2 on, over the last two dims:
+        r ← β·r + (1−β)·mean(q, over columns)        c ← β·c + (1−β)·mean(q, over rows)        V = r·c / mean(r)
+    below:  v ← β·v + (1−β)·q,  V = v
+    u = g / √V        p ← p − max(ε₂, rms(p)) · ρ · u / max(1, rms(u)/d)
+
+Shazeer & Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost" (2018), algorithms 4 and 5 with the
+constants of algorithm 6: γ = `beta_2_decay`, d = `clip_threshold`. Keras 2.12 to 3 and tf_keras (`optimizers/
+adafactor.py`) compute just this; they also keep V of factored variables as a slot, which is never read before it
+is overwritten, so here it is none. Their `relative_step` changes nothing, because ρ is capped either way; here False
+lifts the cap, as their documentation has it: ρ = lr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from optim.rule import COLUMNS, ROWS, UNFACTORED, Arrays, Scalars, Slot
+
+
+@dataclass(frozen=True)
+class AdafactorRule:
+    relative_step: bool = True
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        return (
+            Slot("r", unit="gradient^2", like=ROWS),
+            Slot("c", unit="gradient^2", like=COLUMNS),
+            Slot("v", unit="gradient^2", like=UNFACTORED),
+        )
+
+    @property
+    def scalars(self) -> Mapping[str, float]:
+        return {}
+
+    @property
+    def elementwise(self) -> bool:
+        return False
+
+    def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
+        rest = step ** hyper["beta_2_decay"]
+        lr = hyper["learning_rate"]
+        return {
+            "rho": xp.minimum(1.0 / xp.sqrt(step), lr) if self.relative_step else lr,
+            "beta_2": 1.0 - rest,
+            "one_minus_beta_2": rest,
+            "epsilon_1": hyper["epsilon_1"],
+            "epsilon_2": hyper["epsilon_2"],
+            "clip_threshold": hyper["clip_threshold"],
+        }
+
+    def update(self, xp: Any, variable: Any, gradient: Any, slots: Arrays, c: Scalars) -> tuple[Any, Arrays]:
+        squares = xp.square(gradient) + c["epsilon_1"]
+        if len(variable.shape) < 2:
+            v = c["beta_2"] * slots["v"] + c["one_minus_beta_2"] * squares
+            new, direction = {"v": v}, gradient / xp.sqrt(v)
+        else:
+            r = c["beta_2"] * slots["r"] + c["one_minus_beta_2"] * xp.reduce_mean(squares, axis=-1)
+            columns = c["beta_2"] * slots["c"] + c["one_minus_beta_2"] * xp.reduce_mean(squares, axis=-2)
+            new = {"r": r, "c": columns}
+            # Root by root: with ε₁ = 1e-30 the product r·c of a zero gradient would underflow in float32.
+            rows = xp.sqrt(r / xp.reduce_mean(r, axis=-1, keepdims=True))
+            direction = gradient / xp.expand_dims(rows, -1) / xp.expand_dims(xp.sqrt(columns), -2)
+        size = xp.maximum(_rms(xp, variable), c["epsilon_2"])
+        excess = xp.maximum(_rms(xp, direction) / c["clip_threshold"], 1.0)
+        return -(c["rho"] * size / excess) * direction, new
+
+
+def _rms(xp: Any, x: Any) -> Any:
+    return xp.sqrt(xp.reduce_mean(xp.square(x)))

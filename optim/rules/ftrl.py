@@ -1,0 +1,60 @@
+"""FTRL-Proximal.
+
+    n' = n + g²        σ = (n'^−π − n^−π) / lr        z' = z + g + 2·s·p − σ·p
+    p ← (clip(z', −l₁, l₁) − z') / (n'^−π / lr + 2·l₂ + β / lr)
+
+with n = `accumulator`, z = `linear`, π = `learning_rate_power` (−½ in the paper) and s the L2 shrinkage. McMahan et
+al., "Ad Click Prediction: a View from the Trenches" (2013), algorithm 1, where λ₁ = l₁, λ₂ = 2·l₂ and β is the same.
+As `tf.train.FtrlOptimizer`, OptimizerV2 (`optimizer_v2/ftrl.py`; β from TF 2.4 on) and Keras 2.11 to 3
+(`optimizers/ftrl.py`). The FtrlV2 kernel of TF 2.4 alone keeps lr·z in the slot; then everything is times lr:
+
+    z' = z + lr·(g + 2·s·p) − (n'^−π − n^−π)·p
+    p ← (clip(z', −l₁·lr, l₁·lr) − z') / (n'^−π + 2·l₂·lr + β)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from optim.errors import HyperparameterError
+from optim.rule import Arrays, Elementwise, Scalars, Slot
+
+
+@dataclass(frozen=True)
+class FtrlRule(Elementwise):
+    initial_accumulator_value: float = 0.1
+    learning_rate_in_linear: bool = False
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        return (
+            Slot("accumulator", unit="gradient^2", initial=self.initial_accumulator_value),
+            Slot("linear", unit="gradient*lr" if self.learning_rate_in_linear else "gradient"),
+        )
+
+    def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
+        lr = hyper["learning_rate"]
+        if isinstance(lr, float) and lr == 0.0:  # inside a tf.function the value is not known
+            raise HyperparameterError("Ftrl divides by the learning rate, which is 0 at this step; give one > 0")
+        scale = lr if self.learning_rate_in_linear else 1.0
+        return {
+            "lr": lr,
+            "scale": scale,
+            "per_power": scale / lr,
+            "power": hyper["learning_rate_power"],
+            "l1": hyper["l1_regularization_strength"],
+            "l2": hyper["l2_regularization_strength"] + hyper["beta"] / (2.0 * lr),
+            "shrinkage": hyper["l2_shrinkage_regularization_strength"],
+        }
+
+    def update(self, xp: Any, variable: Any, gradient: Any, slots: Arrays, c: Scalars) -> tuple[Any, Arrays]:
+        accumulator = slots["accumulator"] + xp.square(gradient)
+        new_power = accumulator ** -c["power"]
+        sigma = c["per_power"] * (new_power - slots["accumulator"] ** -c["power"])
+        shrunk = gradient + 2.0 * c["shrinkage"] * variable
+        linear = slots["linear"] + c["scale"] * shrunk - sigma * variable
+        l1, l2 = c["scale"] * c["l1"], c["scale"] * c["l2"]
+        clipped = xp.maximum(xp.minimum(linear, l1), -l1)
+        value = (clipped - linear) / (c["per_power"] * new_power + 2.0 * l2)
+        return value - variable, {"accumulator": accumulator, "linear": linear}

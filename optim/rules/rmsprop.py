@@ -1,0 +1,69 @@
+"""RMSprop, plain or centered, with or without momentum.
+
+    v ← ρ·v + (1−ρ)·g²        a ← ρ·a + (1−ρ)·g  (centered only)        d = v,  or v − a² (centered)
+    u = g / √(d + ε)          or, with ε outside the root, g / (√d + ε)
+    p ← p − lr·u              or, with momentum μ,  b ← μ·b + lr·u,  p ← p − b
+                              or, with lr outside the slot,  b ← μ·b + u,  p ← p − lr·b
+
+with v = `velocity`, a = `average_gradient`, b = `momentum`. Tieleman & Hinton, "Lecture 6.5 - rmsprop" (2012);
+centered: Graves, "Generating Sequences With Recurrent Neural Networks" (2013), eqs. 38-41, which also have this
+momentum. Releases differ in where ε and lr are:
+
+    ε inside, lr inside     Keras 2.11 to 3 (`optimizers/rmsprop.py`), `tf.train.RMSPropOptimizer`, and with momentum
+                            OptimizerV2 (`optimizer_v2/rmsprop.py`)
+    ε outside               Keras 1.0.3 to 2.3, tf.keras before OptimizerV2, and OptimizerV2 without momentum
+    ε outside, lr outside   `optimizers.experimental` of 2.9 and 2.10, and the DTensor class of 2.9
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from optim.rule import Arrays, Elementwise, Scalars, Slot
+
+
+@dataclass(frozen=True)
+class RMSpropRule(Elementwise):
+    """`keeps_momentum`: whether the slot `momentum` exists (with μ = 0 it is the last step, and harmless)."""
+
+    keeps_momentum: bool = False
+    centered: bool = False
+    epsilon_inside: bool = True
+    learning_rate_in_momentum: bool = True
+    initial_velocity: float = 0.0
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        slots = [Slot("velocity", unit="gradient^2", initial=self.initial_velocity)]
+        if self.keeps_momentum:
+            slots.append(Slot("momentum", unit="-step" if self.learning_rate_in_momentum else "-step/lr"))
+        if self.centered:
+            slots.append(Slot("average_gradient", unit="gradient"))
+        return tuple(slots)
+
+    def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
+        rho = hyper["rho"]
+        return {
+            "lr": hyper["learning_rate"],
+            "rho": rho,
+            "one_minus_rho": 1.0 - rho,
+            "momentum": hyper["momentum"],
+            "epsilon": hyper["epsilon"],
+        }
+
+    def update(self, xp: Any, variable: Any, gradient: Any, slots: Arrays, c: Scalars) -> tuple[Any, Arrays]:
+        velocity = c["rho"] * slots["velocity"] + c["one_minus_rho"] * xp.square(gradient)
+        new = {"velocity": velocity}
+        spread = velocity
+        if self.centered:
+            average = c["rho"] * slots["average_gradient"] + c["one_minus_rho"] * gradient
+            new["average_gradient"] = average
+            # A variance: only rounding makes it negative, and then the root would be NaN.
+            spread = xp.maximum(velocity - xp.square(average), 0.0)
+        root = xp.sqrt(spread + c["epsilon"]) if self.epsilon_inside else xp.sqrt(spread) + c["epsilon"]
+        if not self.keeps_momentum:
+            return -c["lr"] * gradient / root, new
+        inside, outside = (c["lr"], 1.0) if self.learning_rate_in_momentum else (1.0, c["lr"])
+        new["momentum"] = c["momentum"] * slots["momentum"] + inside * gradient / root
+        return -outside * new["momentum"], new

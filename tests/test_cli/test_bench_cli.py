@@ -1,0 +1,217 @@
+"""`dtopt bench`: options, exit codes, `--json` alone on stdout, and one real run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from bench import environment, runner
+from bench.contest import Contest
+from bench.plan import Plan
+from bench.results import Result, Row, from_json, load
+from bench.rows import rerun_command
+from dtopt_cli.commands.bench import app
+from optim.errors import DtoptError
+
+ROOT = Path(__file__).parents[2]
+
+
+class Recorder:
+    """Stands in for `bench.runner.run`: keeps the plan and answers with rows of the given statuses."""
+
+    def __init__(self) -> None:
+        self.plan: Plan | None = None
+        self.statuses = ["ok"]
+        self.interrupted = False
+
+    def __call__(self, plan: Plan, **options: Any) -> Result:
+        self.plan = plan
+        rows = tuple(self._row(plan, status) for status in self.statuses)
+        context = environment.describe(2) | {"rounds": 1, "order_seed": 0, "seconds": 1.0, "busy": False}
+        return Result(context, (), rows, self.interrupted)
+
+    @staticmethod
+    def _row(plan: Plan, status: str) -> Row:
+        from bench.results import Sample
+        from bench.rows import make_rows
+
+        contest = Contest(plan.cases[0], plan.peers[:1], plan.settings, None, None)  # type: ignore[arg-type]
+        contestant = contest.contestants[0]
+        contestant.status, contestant.reason = status, None if status == "ok" else "a reason"
+        contestant.samples = [Sample(0, 0, 0, 1, 0.01)] if status == "ok" else []
+        return make_rows(contest, plan.baseline, (), plan.settings.rounds)[0]
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    stand_in = Recorder()
+    monkeypatch.setattr(runner, "run", stand_in)
+    return stand_in
+
+
+def call(*words: str) -> Any:
+    return CliRunner().invoke(app, list(words))
+
+
+def test_without_a_command_it_is_step(recorder: Recorder) -> None:
+    assert call().exit_code == 0
+    plain = recorder.plan
+    assert call("step").exit_code == 0
+    assert plain is not None
+    assert recorder.plan is not None
+    assert recorder.plan.cases == plain.cases
+    assert call("--quick", "--json").exit_code == 0
+    assert recorder.plan.cases[0].workload == "gpt2:layer"
+
+
+def test_every_option_reaches_the_plan(recorder: Recorder) -> None:
+    words = ["-w", "gpt2,one16m", "-w", "many-small", "-o", "sgd", "-p", "torch", "-p", "optax", "--mesh", "2x2"]
+    words += ["--device", "cpu", "--layout", "fsdp", "--baseline", "optax", "--rounds", "3", "--seed", "5"]
+    words += ["--threads", "1", "--timeout", "7"]
+    assert call(*words).exit_code == 0
+    plan = recorder.plan
+    assert plan is not None
+    assert [case.workload for case in plan.cases] == ["gpt2", "one16m", "many-small"]
+    case = plan.cases[0]
+    assert (case.optimizer, str(case.mesh), case.device, case.layout) == ("sgd", "batch=2,model=2", "cpu", "fsdp")
+    assert (case.seed, case.threads, plan.seed, plan.baseline) == (5, 1, 5, "optax")
+    assert [peer.name for peer in plan.peers] == ["torch-fused", "torch-foreach", "torch-forloop", "optax"]
+    assert (plan.settings.rounds, plan.settings.timeout) == (3, 7.0)
+
+
+def test_the_rerun_command_gives_the_same_case(recorder: Recorder) -> None:
+    call("-w", "gpt2", "-o", "momentum", "--mesh", "batch=2", "--layout", "fsdp", "--seed", "3", "--threads", "1")
+    assert recorder.plan is not None
+    case = recorder.plan.cases[0]
+    words = rerun_command(case, "keras3", 4).split()
+    assert words[:2] == ["dtopt", "bench"]
+    assert call(*words[2:]).exit_code == 0
+    assert recorder.plan.cases == (case,)
+    assert [peer.name for peer in recorder.plan.peers] == ["keras3"]
+    assert recorder.plan.settings.rounds == 4
+
+
+@pytest.mark.parametrize(
+    ("statuses", "interrupted", "code"),
+    [
+        (["ok", "skipped"], False, 0),
+        (["skipped", "skipped"], False, 4),
+        (["ok", "failed"], False, 3),
+        (["ok", "interrupted"], True, 130),
+    ],
+)
+def test_exit_codes(recorder: Recorder, statuses: list[str], interrupted: bool, code: int) -> None:
+    recorder.statuses, recorder.interrupted = statuses, interrupted
+    assert call().exit_code == code
+
+
+def test_json_is_one_document_and_output_is_the_same(recorder: Recorder, tmp_path: Path) -> None:
+    found = call("--json", "--output", str(tmp_path / "run.json"))
+    assert from_json(json.loads(found.stdout)) == load(tmp_path / "run.json")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["-w", "gpt3"], 2),
+        (["-o", "adamm"], 2),
+        (["-p", "tensorflow"], 2),
+        (["--mesh", "model=0"], 2),
+        (["--threads", "100000"], 2),
+        (["--layout", "none"], 2),
+        (["--device", "none"], 2),
+        (["--baseline", "none"], 2),
+    ],
+)
+def test_what_does_not_exist_is_a_usage_error(recorder: Recorder, words: list[str], code: int) -> None:
+    found = call(*words)
+    assert isinstance(found.exception, DtoptError)
+    assert found.exception.exit_code == code
+    assert recorder.plan is None
+
+
+def test_words_after_options_are_not_swallowed(recorder: Recorder) -> None:
+    assert call("--quick", "list").exit_code == 2
+    assert call("--rounds", "0").exit_code == 2
+    assert recorder.plan is None
+
+
+@pytest.mark.parametrize("device", ["gpu", "tpu"])
+def test_a_missing_device_says_how_to_get_one(recorder: Recorder, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_DEVICE_FILES", {"gpu": ("/dev/no-gpu",), "tpu": ("/dev/no-tpu",)})
+    found = call("--device", device)
+    assert isinstance(found.exception, DtoptError)
+    assert found.exception.exit_code == 3
+    assert f"there is no {device.upper()} on this machine" in str(found.exception)
+    assert "--device cpu" in str(found.exception)
+    assert call("--device", "auto").exit_code == 0
+
+
+def test_list_names_everything(recorder: Recorder) -> None:
+    found = call("list").stdout
+    assert call("--list").stdout == found
+    assert recorder.plan is None
+    for name in ("gpt2:layer", "many-small", "megatron", "adadelta", "optim-local", "torch-forloop"):
+        assert name in found
+
+
+def test_env_as_json() -> None:
+    found = json.loads(call("env", "--json").stdout)
+    assert found["threads"] >= 1
+    assert found["memory_bytes"] > 10**8
+    assert "tensorflow" in found["packages"]
+    assert "cpu" in call("env").stdout
+
+
+def dtopt(*words: str) -> list[str]:
+    return [sys.executable, "-m", "dtopt_cli", *words]
+
+
+def test_a_real_run() -> None:
+    words = ("bench", "--quick", "-p", "optim-local,tf_keras-mesh,torch-fused", "--rounds", "2", "--json")
+    done = subprocess.run(dtopt(*words), cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stderr == ""
+    result = from_json(json.loads(done.stdout))
+    rows = {row.peer: row for row in result.rows}
+    for name in ("optim-local", "tf_keras-mesh"):
+        row = rows[name]
+        assert row.status == "ok", row.reason
+        assert row.agreement is not None
+        assert row.agreement.agrees
+        assert len(row.samples) == 2
+        assert row.ratio is not None
+        assert row.ratio.baseline == "tf_keras-mesh"
+    assert rows["torch-fused"].status in ("ok", "skipped")
+    assert done.returncode == 0
+
+
+def test_ctrl_c_ends_with_130_and_leaves_no_worker() -> None:
+    words = ("bench", "-w", "one16m", "-p", "tf_keras", "--rounds", "100000", "--json")
+    started = subprocess.Popen(dtopt(*words), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    children = wait_for_children(started.pid, 3)
+    started.send_signal(signal.SIGINT)
+    stdout, _ = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert from_json(json.loads(stdout)).interrupted
+    assert [pid for pid in children if os.path.exists(f"/proc/{pid}")] == []
+
+
+def wait_for_children(parent: int, count: int) -> list[int]:
+    """The children of a process, once there are as many."""
+    import time
+
+    children = Path(f"/proc/{parent}/task/{parent}/children")
+    for _ in range(600):
+        found = [int(pid) for pid in children.read_text().split()]
+        if len(found) >= count:
+            return found
+        time.sleep(0.1)
+    raise AssertionError("the workers never started")

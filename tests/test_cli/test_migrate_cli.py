@@ -1,0 +1,171 @@
+"""`dtopt migrate`: what it prints, where, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
+ADAM = str(CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5")
+SGD = str(CORPUS / "tf29-adam-clipnorm-decay-nested" / "source" / "model.h5")
+LIST = str(CORPUS / "tf215-new-sgd-gclip-weights-mlp" / "source" / "weights.npz")
+DECAYED = CORPUS / "extra-k224-adadelta-decay-mlp-npz"
+
+
+@pytest.fixture
+def dtopt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """A function: arguments -> (exit code, stdout, stderr), through the console script's own entry point."""
+    from dtopt_cli.app import main
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dtopt", "migrate", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return run
+
+
+def _hint_files(folder: Path, case: Path) -> list[str]:
+    document = json.loads((case / "case.json").read_text())
+    optimizer = {"class_name": document["optimizer"]["class"], "config": document["optimizer"]["config"]}
+    variables = [{"name": v["name"], "shape": v["shape"]} for v in document["trainable"]]
+    (folder / "optimizer.json").write_text(json.dumps(optimizer))
+    (folder / "variables.json").write_text(json.dumps(variables))
+    return ["--optimizer-config", str(folder / "optimizer.json"), "--variables", str(folder / "variables.json")]
+
+
+def test_checkpoint_prints_a_summary_and_writes(dtopt: Any, tmp_path: Path) -> None:
+    code, out, err = dtopt("checkpoint", ADAM, str(tmp_path / "out"))
+    assert code == 0
+    assert "optim.Adam from generation keras2, 5 steps taken; 16 slots, 8 variables" in out
+    assert "fidelity: exact" in out
+    assert "placeholder" in err or "stand for the slot vhat" in err
+    assert (tmp_path / "out" / "checkpoint").exists()
+
+
+def test_checkpoint_json_is_one_document(dtopt: Any, tmp_path: Path) -> None:
+    code, out, err = dtopt("checkpoint", ADAM, str(tmp_path / "out"), "--json", "--dry-run")
+    report = json.loads(out)
+    assert (code, err) == (0, "")
+    assert (report["optimizer"], report["fidelity"], report["written"], report["slots"]) == ("Adam", "exact", False, 16)
+    assert report["matched"]["m/dense_1/kernel"] == "position"
+    assert not (tmp_path / "out").exists()
+
+
+def test_quiet_prints_nothing(dtopt: Any, tmp_path: Path) -> None:
+    assert dtopt("checkpoint", ADAM, str(tmp_path / "out"), "--quiet") == (0, "", "")
+
+
+def test_an_existing_target_is_kept_unless_told(dtopt: Any, tmp_path: Path) -> None:
+    target = str(tmp_path / "out")
+    assert dtopt("checkpoint", ADAM, target)[0] == 0
+    code, out, err = dtopt("checkpoint", SGD, target)
+    assert (code, out) == (2, "")
+    assert "--overwrite" in err
+    assert dtopt("checkpoint", SGD, target, "--overwrite")[0] == 0
+
+
+def test_a_list_needs_its_hints_and_takes_them(dtopt: Any, tmp_path: Path) -> None:
+    code, out, err = dtopt("checkpoint", LIST, str(tmp_path / "out"))
+    assert (code, out) == (3, "")
+    assert "--optimizer-config" in err
+    assert "Traceback" not in err
+    hints = _hint_files(tmp_path, CORPUS / "tf215-new-sgd-gclip-weights-mlp")
+    code, out, _ = dtopt("checkpoint", LIST, str(tmp_path / "out"), *hints, "--generation", "optimizer")
+    assert code == 0
+    assert "optim.SGD" in out
+
+
+def test_strict_refuses_what_is_not_exact(dtopt: Any, tmp_path: Path) -> None:
+    hints = _hint_files(tmp_path, DECAYED)
+    arguments = [
+        "checkpoint",
+        str(DECAYED / "source" / "weights.npz"),
+        str(tmp_path / "out"),
+        *hints,
+        "--generation",
+        "keras2",
+    ]
+    code, out, err = dtopt(*arguments, "--strict")
+    assert (code, out) == (1, "")
+    assert "refused by --strict" in err
+    assert not (tmp_path / "out").exists()
+    code, out, _ = dtopt(*arguments)
+    assert code == 0
+    assert "fidelity: approximate" in out
+    assert "decay starts again" in out
+
+
+def test_inspect_shows_every_slot(dtopt: Any) -> None:
+    code, out, _ = dtopt("inspect", ADAM, "--stats")
+    assert code == 0
+    for part in (
+        "keras2",
+        "keras_version is '2.2.4'",
+        "5 steps taken",
+        "dense_4/bias",
+        "position",
+        "norm",
+        "epsilon=1e-07",
+    ):
+        assert part in out
+    code, out, _ = dtopt("inspect", ADAM, "--json")
+    found = json.loads(out)
+    assert len(found["slots"]) == 16
+    assert {row["slot"] for row in found["slots"]} == {"m", "v"}
+    assert found["slots"][0]["stats"] is None
+
+
+def test_verify_says_same_or_different(dtopt: Any, tmp_path: Path) -> None:
+    assert dtopt("checkpoint", ADAM, str(tmp_path / "out"))[0] == 0
+    code, out, _ = dtopt("verify", ADAM, str(tmp_path / "out"))
+    assert code == 0
+    assert "same: 16 slots and 8 variables bit for bit, 5 steps taken" in out
+    code, out, _ = dtopt("verify", SGD, str(tmp_path / "out"))
+    assert code == 1
+    assert "different" in out
+    code, out, _ = dtopt("verify", SGD, str(tmp_path / "out"), "--json")
+    assert (code, json.loads(out)["ok"]) == (1, False)
+
+
+@pytest.mark.parametrize("command", ["inspect", "checkpoint"])
+def test_broken_input_is_one_message_and_no_target(command: str, dtopt: Any, tmp_path: Path) -> None:
+    broken = tmp_path / "model.h5"
+    broken.write_bytes(Path(ADAM).read_bytes()[:5000])
+    code, out, err = dtopt(command, str(broken), *([str(tmp_path / "out")] if command == "checkpoint" else []))
+    assert (code, out) == (3, "")
+    assert err.startswith("dtopt: ")
+    assert "damaged" in err
+    assert "Traceback" not in err
+    assert sorted(os.listdir(tmp_path)) == ["model.h5"]
+
+
+@pytest.mark.parametrize("text", ["no json", "[]", "3"])
+def test_a_hint_that_is_no_json_object_is_a_usage_error(text: str, dtopt: Any, tmp_path: Path) -> None:
+    (tmp_path / "optimizer.json").write_text(text)
+    assert dtopt("inspect", ADAM, "--optimizer-config", str(tmp_path / "optimizer.json"))[0] == 2
+
+
+def test_unknown_names_are_said(dtopt: Any, tmp_path: Path) -> None:
+    code, _, err = dtopt("checkpoint", ADAM, str(tmp_path / "out"), "--to", "onnx")
+    assert (code, "slots" in err) == (3, True)
+    code, _, err = dtopt("inspect", ADAM, "--from", "word")
+    assert (code, "h5" in err) == (2, True)
+    code, _, err = dtopt("inspect", ADAM, "--generation", "keras9")
+    assert (code, "keras2.3" in err) == (2, True)
+
+
+def test_help_and_inspect_import_no_tensorflow() -> None:
+    code = "import sys; from dtopt_cli.app import main\ntry: main()\nfinally: assert 'tensorflow' not in sys.modules"
+    for arguments in (["--help"], ["migrate", "inspect", ADAM]):
+        subprocess.run(
+            [sys.executable, "-c", code, *arguments], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )

@@ -1,0 +1,293 @@
+"""The object-graph reader on real checkpoints of six generations, and on ones made here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from migrate.checkpoint_paths import find_prefix
+from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
+from migrate.readers import saved_model, tf_dtensor_names, tf_object
+from migrate.slot_owners import Owner, match
+from migrate.state import LazyArray, Stored
+from migrate.tensor_bundle import BundleWriter
+from optim.errors import MismatchError
+
+CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
+# Case -> the reader, what is given to it, the generation, the slots under the source's own names.
+CASES: dict[str, tuple[Any, str, str, set[str]]] = {
+    "tf115-adadelta-checkpoint-nested": (tf_object, "ckpt-1", "optimizer_v2", {"accum_grad", "accum_var"}),
+    "tf20-adadelta-tfweights-convbn": (tf_object, "ckpt.index", "optimizer_v2", {"accum_grad", "accum_var"}),
+    "tf215-legacy-nadam-ckpt-embed": (tf_object, "", "optimizer_v2", {"m", "v"}),
+    "tf24-sgd-momentum-ckpt-convbn": (tf_object, "", "optimizer_v2", {"momentum"}),
+    "tf29-exp-adam-clipnorm-nested": (tf_object, "ckpt-1", "experimental", {"_momentums", "_velocities"}),
+    "tf29-dtensor-adam-mlp": (tf_object, "ckpt", "experimental", {"_momentums", "_velocities"}),
+    "tfk221-new-adadelta-ckpt-convbn": (
+        tf_object,
+        "ckpt-1.data-00000-of-00001",
+        "optimizer",
+        {"_accumulated_grads", "_accumulated_delta_vars"},
+    ),
+    "tf20-adam-amsgrad-savedmodel-mlp": (saved_model, "saved_model", "optimizer_v2", {"m", "v", "vhat"}),
+    "tf29-dtensor-adagrad-named-embed": (tf_dtensor_names, "ckpt", "experimental", {"accumulator"}),
+}
+
+
+def _source(case: str) -> str:
+    return str(CORPUS / case / "source" / CASES[case][1])
+
+
+def _names(case: dict[str, Any], stored: Stored) -> list[str]:
+    names = [v["name"].removesuffix(":0") for v in case["trainable"]]
+    have = [v.name for v in stored.variables]
+    # DTensor variables have no names in a checkpoint: the order of the model's list stands for them.
+    return names if set(names) <= set(have) else [n for n in have if n.startswith("model.vs.")]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_real_checkpoints_are_read_bit_for_bit(name: str) -> None:
+    reader, _, generation, slots = CASES[name]
+    assert reader.sniff(_source(name))
+    stored = reader.read(_source(name))
+    assert (stored.format, stored.generation) == (reader.NAME, generation)
+    assert set(stored.slots) == slots
+    case = json.loads((CORPUS / name / "case.json").read_text())
+    oracle = np.load(CORPUS / name / "oracle.npz")
+    names, variables = _names(case, stored), {v.name: v for v in stored.variables}
+    assert len(names) == len(case["trainable"])
+    for i, variable in enumerate(names):
+        array = variables[variable].array
+        assert array is not None
+        assert array.load().tobytes() == oracle[f"at_save/var/{i}"].tobytes()
+        assert variables[variable].trainable is True
+    keys = [key for key in oracle.files if key.startswith("at_save/slot/")]
+    assert len(keys) == sum(len(owners) for owners in stored.slots.values())
+    for key in keys:
+        _, _, slot, i = key.split("/")
+        own = next(s for s in stored.slots if s.lstrip("_") in (slot, slot.removesuffix("s")))
+        array = stored.slots[own][names[int(i)]]
+        assert array.shape == oracle[key].shape
+        assert array.load().tobytes() == oracle[key].tobytes()
+    counter = next(stored.scalars[n] for n in ("iter", "_iterations") if n in stored.scalars)
+    assert int(counter.load()) == int(oracle["iterations"])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_tensor_is_dropped(name: str) -> None:
+    from migrate.tensor_bundle import BundleReader
+
+    reader, _, _, _ = CASES[name]
+    stored = reader.read(_source(name))
+    prefix = find_prefix(_source(name)) or str(Path(_source(name)) / "variables" / "variables")
+    arrays = [v.array for v in stored.variables] + list(stored.scalars.values())
+    arrays += [a for owners in stored.slots.values() for a in owners.values()]
+    held = [a.stored_as for a in arrays if a is not None]
+    assert sorted(held) == sorted(k for k in BundleReader(prefix) if k != "_CHECKPOINTABLE_OBJECT_GRAPH")
+
+
+def test_what_is_trainable_is_told_as_far_as_the_source_does() -> None:
+    stored = tf_object.read(_source("tf24-sgd-momentum-ckpt-convbn"))
+    told = {v.name: v.trainable for v in stored.variables}
+    assert told["conv2d/kernel"] is True
+    assert told["batch_normalization/moving_mean"] is False
+    assert told["dense/kernel"] is None  # frozen, which the file does not say
+
+
+def test_a_saved_model_tells_its_optimizer() -> None:
+    stored = saved_model.read(_source("tf20-adam-amsgrad-savedmodel-mlp"))
+    assert stored.optimizer_config is not None
+    assert stored.optimizer_config["class_name"] == "Adam"
+    assert stored.optimizer_config["config"]["amsgrad"] is True
+    assert stored.versions == {"tensorflow": "2.0.4"}
+
+
+def test_readers_do_not_claim_each_others_files() -> None:
+    for name, (reader, *_) in CASES.items():
+        claims = [r for r in (tf_object, saved_model, tf_dtensor_names) if r.sniff(_source(name))]
+        assert claims == [reader], name
+
+
+def test_evidence_names_the_class_that_the_names_suggest() -> None:
+    text = " ".join(tf_object.read(_source("tf29-exp-adam-clipnorm-nested")).evidence)
+    assert "Adam/" in text
+    assert "_momentums" in text
+    assert "matched to variables by name" in text
+
+
+def test_damage_is_reported_by_reading_not_by_sniffing(tmp_path: Path) -> None:
+    source = CORPUS / "tf24-sgd-momentum-ckpt-convbn" / "source"
+    shutil.copytree(source, tmp_path / "s")
+    index = tmp_path / "s" / "ckpt-1.index"
+    data = index.read_bytes()
+    for damaged in (data[:-9], data[:100] + b"\xff" + data[101:], b""):
+        index.write_bytes(damaged)
+        assert tf_object.sniff(str(tmp_path / "s"))
+        with pytest.raises(DamagedFileError):
+            tf_object.read(str(tmp_path / "s"))
+    index.write_bytes(data)
+    shard = tmp_path / "s" / "ckpt-1.data-00000-of-00001"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(DamagedFileError, match="truncated"):
+        tf_object.read(str(tmp_path / "s"))
+
+
+def test_folders_name_their_checkpoint(tmp_path: Path) -> None:
+    source = CORPUS / "tf24-sgd-momentum-ckpt-convbn" / "source"
+    shutil.copytree(source, tmp_path / "s")
+    (tmp_path / "s" / "checkpoint").write_text('model_checkpoint_path: "/somewhere/else/ckpt-1"\n')
+    assert find_prefix(str(tmp_path / "s")) == str(tmp_path / "s" / "ckpt-1")
+    (tmp_path / "s" / "checkpoint").unlink()
+    assert find_prefix(str(tmp_path / "s")) == str(tmp_path / "s" / "ckpt-1")
+    shutil.copy(source / "ckpt-1.index", tmp_path / "s" / "ckpt-2.index")
+    with pytest.raises(AmbiguousError, match="ckpt-2"):
+        find_prefix(str(tmp_path / "s"))
+    (tmp_path / "s" / "checkpoint").write_text('model_checkpoint_path: "ckpt-2"\n')
+    assert find_prefix(str(tmp_path / "s")) == str(tmp_path / "s" / "ckpt-2")
+    with pytest.raises(UnknownFormatError, match="no TensorFlow checkpoint"):
+        tf_object.read(str(tmp_path / "absent"))
+
+
+def _save_module(folder: Path, variables: list[Any], slots: dict[str, list[Any]], **others: Any) -> str:
+    """A checkpoint shaped as those of 2.9's experimental optimizers."""
+    import tensorflow as tf
+
+    model, optimizer = tf.Module(), tf.Module()
+    model.vs = variables
+    optimizer._iterations = tf.Variable(3, dtype=tf.int64, name="iteration")
+    for name, members in slots.items():
+        setattr(optimizer, name, members)
+    return str(tf.train.Checkpoint(model=model, optimizer=optimizer, **others).write(str(folder / "ckpt")))
+
+
+def test_variables_of_one_name_and_shape_are_matched_by_position_and_it_says_so(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    variables = [tf.Variable(tf.fill((2,), float(i)), name="same") for i in range(12)]
+    slots = [tf.Variable(tf.fill((2,), 100.0 + i), name="Adam/m/same") for i in range(12)]
+    stored = tf_object.read(_save_module(tmp_path, variables, {"_momentums": slots}))
+    assert {n: float(a.load()[0]) for n, a in stored.slots["_momentums"].items()} == {
+        f"model.vs.{i}": 100.0 + i for i in range(12)
+    }
+    assert any("by position" in w for w in stored.warnings)
+
+
+def test_fewer_slots_than_variables_of_one_name_is_ambiguous(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    variables = [tf.Variable(tf.zeros(2), name="same") for _ in range(3)]
+    slots = [tf.Variable(tf.zeros(2), name="Adam/m/same") for _ in range(2)]
+    with pytest.raises(AmbiguousError, match=r"model\.vs\.2"):
+        tf_object.read(_save_module(tmp_path, variables, {"_momentums": slots}))
+
+
+def test_slots_without_their_model_are_refused(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    slots = [tf.Variable(tf.zeros(2), name="Adam/m/dense/kernel")]
+    with pytest.raises(MismatchError, match="belongs to no variable"):
+        tf_object.read(_save_module(tmp_path, [tf.Variable(tf.zeros(2), name="other")], {"_momentums": slots}))
+
+
+def test_two_optimizers_are_ambiguous(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    second = tf.Module()
+    second._iterations = tf.Variable(1, dtype=tf.int64)
+    prefix = _save_module(tmp_path, [tf.Variable(0.0, name="w")], {}, second=second)
+    with pytest.raises(AmbiguousError, match="2 optimizers"):
+        tf_object.read(prefix)
+
+
+def test_a_model_without_optimizer_is_read(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    prefix = str(tf.train.Checkpoint(v=tf.Variable([1.0], name="v")).write(str(tmp_path / "ckpt")))
+    stored = tf_object.read(prefix)
+    assert [v.name for v in stored.variables] == ["v"]
+    assert stored.generation is None
+    assert stored.slots == {}
+    assert "no optimizer" in stored.warnings[0]
+
+
+@pytest.mark.parametrize("with_model", [True, False])
+def test_keras_3(tmp_path: Path, with_model: bool) -> None:
+    import keras
+    import tensorflow as tf
+
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(5), keras.layers.BatchNormalization()])
+    optimizer = keras.optimizers.Nadam(0.1, use_ema=True)
+    optimizer.build(model.trainable_variables)
+    rng = np.random.default_rng(0)
+    gradients = [rng.normal(size=v.shape).astype(np.float32) for v in model.trainable_variables]
+    optimizer.apply_gradients(zip(map(tf.constant, gradients), model.trainable_variables, strict=True))
+    parts = {"model": model, "optimizer": optimizer} if with_model else {"optimizer": optimizer}
+    stored = tf_object.read(str(tf.train.Checkpoint(**parts).write(str(tmp_path / "ckpt"))))
+    assert stored.generation == "keras3"
+    assert set(stored.slots) == {"_momentums", "_velocities", "_model_variables_moving_average"}
+    for i, variable in enumerate(model.trainable_variables):
+        for slot, own in (("_momentums", optimizer._momentums), ("_velocities", optimizer._velocities)):
+            assert np.array_equal(stored.slots[slot][variable.path].load(), own[i].numpy())
+    assert {"_iterations", "_learning_rate", "_u_product"} <= set(stored.scalars)
+    moving = "sequential/batch_normalization/moving_mean"
+    assert {v.name: v.trainable for v in stored.variables}.get(moving) is (False if with_model else None)
+
+
+def _owner(node: int, name: str, shape: tuple[int, ...] = (2,)) -> Owner:
+    return Owner(node, name, name, (name,), shape)
+
+
+def test_a_slot_belongs_to_the_whole_name_not_to_its_end() -> None:
+    owners = [_owner(1, "kernel"), _owner(2, "dense/kernel"), _owner(3, "block/dense/kernel")]
+    names = ("Adam/m/dense/kernel", "Adam/m/block/dense/kernel")
+    found = match({"_m": {i: (name, (2,)) for i, name in enumerate(names)}}, owners, {}, "here")
+    assert [found.owners[i].name for i in range(2)] == ["dense/kernel", "block/dense/kernel"]
+    assert found.method == "name"
+    with pytest.raises(MismatchError, match="dense_9/kernel"):
+        match({"_m": {0: ("Adam/m/dense_9/kernel", (2,))}}, owners, {}, "here")
+
+
+def test_slots_inside_a_loss_scale_optimizer_lack_its_name() -> None:
+    lists = {"_m": {0: ("m/dense/kernel", (2,))}}
+    assert match(lists, [_owner(1, "x"), _owner(2, "dense/kernel")], {}, "").owners[0].name == "dense/kernel"
+    found = match(lists, [_owner(1, "kernel", (3,)), _owner(2, "dense/kernel")], {}, "")
+    assert found.owners[0].name == "dense/kernel"
+    with pytest.raises(AmbiguousError, match="kernel, dense/kernel"):
+        match(lists, [_owner(1, "kernel"), _owner(2, "dense/kernel")], {}, "")
+
+
+def test_shapes_decide_between_variables_of_one_name() -> None:
+    owners = [Owner(i, f"vs.{i}", "w", ("vs", str(i)), shape) for i, shape in enumerate([(2,), (3,), (4,)])]
+    found = match({"_m": {0: ("Adam/m/w", (4,)), 1: ("Adam/m/w", (2,))}}, owners, {}, "here")
+    assert [found.owners[i].name for i in range(2)] == ["vs.2", "vs.0"]
+    assert found.method == "shape"
+
+
+def test_an_altered_graph_is_damage(tmp_path: Path) -> None:
+    from migrate import protos
+
+    graph = protos.ObjectGraph()
+    graph.nodes.add().children.add(node_id=7, local_name="x")
+    for data in (graph.SerializeToString(), b"", b"\xff\xff"):
+        prefix = str(tmp_path / f"ckpt{len(data)}")
+        with BundleWriter(prefix) as writer:
+            writer.add_string("_CHECKPOINTABLE_OBJECT_GRAPH", data)
+        with pytest.raises(DamagedFileError, match="object graph"):
+            tf_object.read(prefix)
+
+
+def test_arrays_are_lazy(monkeypatch: pytest.MonkeyPatch) -> None:
+    from migrate.tensor_bundle import BundleReader
+
+    loaded: list[str] = []
+    original = BundleReader.load
+    monkeypatch.setattr(BundleReader, "load", lambda self, key: loaded.append(key) or original(self, key))
+    stored = tf_object.read(_source("tf24-sgd-momentum-ckpt-convbn"))
+    assert loaded == ["_CHECKPOINTABLE_OBJECT_GRAPH"]
+    array: LazyArray = stored.slots["momentum"]["conv2d/kernel"]
+    assert array.load().shape == array.shape == (3, 3, 2, 3)
+    assert loaded[1:] == [array.stored_as]
