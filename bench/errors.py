@@ -1,0 +1,21 @@
+"""Errors of `bench`, all `DtoptError`s."""
+
+from __future__ import annotations
+
+from optim.errors import DtoptError
+
+
+class UnknownNameError(DtoptError, ValueError):
+    """A workload, optimizer, peer or layout rule that does not exist; the message lists those that do."""
+
+    exit_code = 2
+
+
+class OptionError(DtoptError, ValueError):
+    """The value of an option cannot be used, such as a mesh `model=0` or more threads than CPUs."""
+
+    exit_code = 2
+
+
+class ResultsError(DtoptError, ValueError):
+    """A results file that is missing, damaged, or of a version that this dtopt does not know."""

@@ -1,0 +1,42 @@
+"""dtopt's own optimizers on a mesh with the local executor, called eagerly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bench import keras_setup, tensorflow_setup
+from bench.peer import Peer, Session, needs
+
+if TYPE_CHECKING:
+    from bench.case import Case
+
+
+def unavailable(case: Case) -> str | None:
+    return needs("tensorflow", install="tensorflow")
+
+
+def prepare(case: Case) -> Session:
+    tensorflow_setup.start(case)
+    import optim
+
+    mesh = tensorflow_setup.make_mesh(case)
+    optimizer = keras_setup.make(optim, case, mesh=mesh, executor="local")
+
+    def make_apply(variables: list[Any]) -> Callable[[list[Any]], Any]:
+        optimizer.build(variables)
+        return lambda gradients: optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+
+    return tensorflow_setup.mesh_session(case, mesh, make_apply)
+
+
+PEER = Peer(
+    name="optim-local",
+    summary="optim, local executor, eager",
+    module=__name__,
+    unavailable=unavailable,
+    prepare=prepare,
+    packages=("dtopt", "tensorflow"),
+    on_mesh=True,
+    note="eager",
+)

@@ -1,0 +1,42 @@
+"""tf_keras with `mesh=`, called eagerly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bench import keras_setup, tensorflow_setup
+from bench.peer import Peer, Session, needs
+
+if TYPE_CHECKING:
+    from bench.case import Case
+
+
+def unavailable(case: Case) -> str | None:
+    return needs("tensorflow", "tf_keras", install="tf_keras")
+
+
+def prepare(case: Case) -> Session:
+    tensorflow_setup.start(case)
+    import tf_keras
+
+    mesh = tensorflow_setup.make_mesh(case)
+    optimizer = keras_setup.make(tf_keras.optimizers, case, mesh=mesh)
+
+    def make_apply(variables: list[Any]) -> Callable[[list[Any]], Any]:
+        optimizer.build(variables)
+        return lambda gradients: optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    return tensorflow_setup.mesh_session(case, mesh, make_apply)
+
+
+PEER = Peer(
+    name="tf_keras-mesh-eager",
+    summary="tf_keras with mesh=, eager",
+    module=__name__,
+    unavailable=unavailable,
+    prepare=prepare,
+    packages=("tensorflow", "tf_keras"),
+    on_mesh=True,
+    note="eager",
+)

@@ -1,0 +1,31 @@
+"""PyTorch's multi-tensor optimizers (`foreach=True`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench import torch_setup
+from bench.peer import Peer, Session
+
+if TYPE_CHECKING:
+    from bench.case import Case
+
+
+def unavailable(case: Case) -> str | None:
+    return torch_setup.unavailable(case)
+
+
+def prepare(case: Case) -> Session:
+    return torch_setup.session(case, foreach=True)
+
+
+PEER = Peer(
+    name="torch-foreach",
+    summary="PyTorch, foreach=True",
+    module=__name__,
+    unavailable=unavailable,
+    prepare=prepare,
+    packages=("torch",),
+    paper_epsilon=True,
+    note="no mesh",
+)

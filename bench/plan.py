@@ -1,0 +1,94 @@
+"""What a run measures: names and numbers from the user, checked and completed with defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bench import algorithms, environment, layouts, peers, workloads
+from bench.case import Case
+from bench.contest import Settings
+from bench.errors import OptionError, UnknownNameError
+from bench.peer import Peer
+from bench.process import allowed_cpus
+
+BASELINE = "tf_keras-mesh"
+WORKLOADS = ("resnet50",)
+QUICK_WORKLOADS = ("gpt2:layer",)
+QUICK_PEERS = ("optim-local", "optim-portable", "tf_keras-mesh", "tf_keras-mesh-eager", "torch-fused")
+DEFAULT_PEERS = (*QUICK_PEERS, "tf_keras-legacy", "optax")
+"""Those that answer most within a minute; `-p all` takes every peer."""
+
+DEFAULT = Settings(rounds=7, warm_up_seconds=1.0)
+"""Seven rounds and a second of warm-up keep the default under a minute on two cores."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run.
+
+    Attributes:
+      cases, peers: every peer on every case.
+      baseline: name of the peer that ratios are taken to; the first that ran takes its place if it cannot.
+      settings: rounds and caps.
+      seed: of the order within rounds.
+      command: what the user typed, for the record.
+    """
+
+    cases: tuple[Case, ...]
+    peers: tuple[Peer, ...]
+    baseline: str
+    settings: Settings = field(default_factory=Settings)
+    seed: int = 0
+    command: str = ""
+
+
+def make_plan(
+    *,
+    workload: Sequence[str] = (),
+    optimizer: Sequence[str] = (),
+    peer: Sequence[str] = (),
+    mesh: str = "model=2",
+    device: str = "auto",
+    layout: str = "megatron",
+    baseline: str = BASELINE,
+    rounds: int = DEFAULT.rounds,
+    quick: bool = False,
+    seed: int = 0,
+    threads: int | None = None,
+    timeout: float = DEFAULT.timeout,
+    command: str = "",
+) -> Plan:
+    """A plan from the options of `dtopt bench step`; what is left out takes the defaults above.
+
+    Raises: UnknownNameError, OptionError (mesh, threads), UnsupportedError (no such device here).
+    """
+    here = environment.find_device(device)
+    shape = layouts.parse_mesh(mesh)
+    if layout not in layouts.RULES:
+        raise UnknownNameError(f"no layout rule is called {layout!r}; there are: {', '.join(layouts.RULES)}")
+    allowed = len(allowed_cpus())
+    if threads is not None and threads > allowed:
+        raise OptionError(f"{threads} threads are asked for, and this process may use {allowed} CPUs")
+    cases = tuple(
+        Case(
+            workload=workloads.workload(w).name,
+            optimizer=algorithms.algorithm(o).name,
+            mesh=shape,
+            layout=layout,
+            device=here,
+            seed=seed,
+            threads=threads or allowed,
+        )
+        for w in workload or (QUICK_WORKLOADS if quick else WORKLOADS)
+        for o in optimizer or ("adam",)
+    )
+    chosen = tuple(peer) or (QUICK_PEERS if quick else DEFAULT_PEERS)
+    return Plan(
+        cases,
+        peers.find(chosen),
+        baseline=peers.find((baseline,))[0].name,
+        settings=Settings(rounds, DEFAULT.warm_up_seconds, timeout),
+        seed=seed,
+        command=command,
+    )

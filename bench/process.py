@@ -1,0 +1,112 @@
+"""Starts a peer's worker and talks to it: equal threads, a timeout on every answer, a reason for every
+death."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench.case import Case
+from bench.peer import Peer
+
+STDERR_TAIL = 4000
+
+
+class WorkerError(Exception):
+    """A worker crashed, hung or answered with an error. The message is the reason shown in the row."""
+
+
+def allowed_cpus() -> list[int]:
+    """CPUs that this process may use."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """The parent's environment, with every thread pool set alike, idle pools asleep, and quiet frameworks."""
+    count = str(threads)
+    settings = {
+        "OMP_NUM_THREADS": count,
+        "MKL_NUM_THREADS": count,
+        "OPENBLAS_NUM_THREADS": count,
+        "NPROC": count,  # XLA's CPU client
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "KMP_BLOCKTIME": "0",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        # The worker finds what this process finds, wherever it is started from.
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path),
+    }
+    return {**os.environ, **settings}
+
+
+class Process:
+    """One worker: a fresh interpreter, never a fork, held at a pipe."""
+
+    def __init__(self, peer: Peer, case: Case) -> None:
+        ours, theirs = multiprocessing.Pipe()
+        self._pipe = ours
+        # An empty folder to run in: a file named like a module in the user's folder must not be imported.
+        self._folder = tempfile.mkdtemp(prefix="dtopt-bench-")
+        self._stderr = open(Path(self._folder) / "stderr", "w+", errors="replace")  # noqa: SIM115 - closed in stop
+        with theirs:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "bench.worker", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=self._stderr,
+                stderr=self._stderr,
+                env=worker_environment(case.threads),
+                cwd=self._folder,
+                start_new_session=True,  # Ctrl-C reaches the parent alone, which ends the workers itself
+            )
+        cpus = allowed_cpus()[: case.threads]
+        self._waiting_for = "starting"
+        self._send({"case": case.to_message(), "module": peer.module, "peer": peer.name, "cpus": cpus})
+
+    def request(self, do: str, **arguments: Any) -> None:
+        """Sends a request; `answer` fetches what comes back."""
+        self._waiting_for = do
+        self._send({"do": do, **arguments})
+
+    def answer(self, timeout: float) -> dict[str, Any]:
+        """The answer to the oldest unanswered request, within `timeout` seconds. Raises: WorkerError."""
+        try:
+            if not self._pipe.poll(timeout):
+                raise WorkerError(f"gave no answer within {timeout:.0f} s while it was asked to {self._waiting_for}")
+            answer = self._pipe.recv()
+        except (EOFError, ConnectionResetError):
+            raise WorkerError(self._death()) from None
+        if "error" in answer:
+            raise WorkerError(answer["error"])
+        return answer["ok"]
+
+    def stop(self) -> None:
+        """Ends the worker and removes its folder. May be called twice."""
+        self._pipe.close()
+        if self._child.poll() is None:
+            self._child.kill()
+        self._child.wait()
+        self._stderr.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            self._pipe.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            raise WorkerError(self._death()) from None
+
+    def _death(self) -> str:
+        code = self._child.wait()
+        how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        self._stderr.flush()
+        text = Path(self._stderr.name).read_text(errors="replace")[-STDERR_TAIL:]
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return f"{how}: {lines[-1]}" if lines else how

@@ -1,0 +1,194 @@
+"""A result as a table for people: what was measured, how fast each peer is, and whether to believe it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from bench import stats
+from bench.results import Result, Roof, Row
+from bench.workloads import workload
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+OURS = "optim-"
+COLOURS = {"faster": "green", "slower": "red", "same": "cyan", "unclear": "yellow"}
+REGIMES = {
+    "cache": "the cache holds all of it",
+    "mixed": "partly in cache",
+    "dram": "in main memory",
+    "unknown": "the size of the cache is unknown",
+}
+SHOWN_LAYOUT_NOTES = 3
+
+
+def render(result: Result) -> list[RenderableType]:
+    """What to print, from top to bottom, on a rich console."""
+    parts: list[RenderableType] = []
+    for rows in _cases(result):
+        case = (rows[0].workload, rows[0].optimizer)
+        roofs = [roof for roof in result.roofs if (roof.workload, roof.optimizer) == case]
+        parts += [*_head(rows), "", _table(rows), "", *_comparisons(rows), *_roof(rows[0], roofs)]
+        parts += [*_agreement(rows), *_warnings(rows), *_left_out(rows), ""]
+    return [*parts, *_run(result), *_reruns(result.rows)]
+
+
+def _cases(result: Result) -> Iterator[list[Row]]:
+    """Rows of one workload and optimizer together, in the order they were run."""
+    for key in dict.fromkeys((row.workload, row.optimizer) for row in result.rows):
+        yield [row for row in result.rows if (row.workload, row.optimizer) == key]
+
+
+def _head(rows: Sequence[Row]) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    row = rows[0]
+    title = Text(f"One {row.optimizer} step on {row.workload}", style="bold")
+    title.append(f" ({workload(row.workload).summary})", style="not bold")
+    yield title
+    yield (
+        f"{row.parameters:,} float32 parameters in {row.tensors:,} tensors; mesh {row.mesh}, layout"
+        f" {row.layout}, {row.device}; {row.threads} threads per peer"
+    )
+    notes = next((row.layout_notes for row in rows if row.layout_notes), ())
+    yield from notes[:SHOWN_LAYOUT_NOTES]
+    if len(notes) > SHOWN_LAYOUT_NOTES:
+        yield f"and {len(notes) - SHOWN_LAYOUT_NOTES} more such tensors"
+
+
+def _table(rows: Sequence[Row]) -> RenderableType:
+    from rich.table import Table
+
+    baseline = next((row.ratio.baseline for row in rows if row.ratio), "")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("peer", no_wrap=True)
+    for heading in ("ms/step", f"vs {baseline}" if baseline else "", "GB/s", "roof"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("")
+    for row in sorted(_measured(rows), key=lambda row: row.median or 0.0):
+        table.add_row(*_cells(row), style="bold" if row.peer.startswith(OURS) else None)
+    for row in rows:
+        if row.status == "failed":
+            table.add_row(row.peer, "failed", style="red")
+    return table
+
+
+def _measured(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.status == "ok"]
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    time = f"{_digits(row.median)} ±{_digits(row.mad)}"
+    speed = f"{(row.bytes_per_second or 0.0) / 1e9:.1f}"
+    roof = f"{row.roof_fraction:.0%}" if row.roof_fraction is not None else "-"
+    return row.peer, time, _ratio(row), speed, roof, _remark(row)
+
+
+def _ratio(row: Row) -> str:
+    if row.ratio is None or row.ratio.baseline == row.peer:
+        return "1" if row.ratio else "-"
+    ratio = row.ratio
+    # Without the backslash rich would read the bracket as markup.
+    middle, low, high = (_three_digits(value) for value in (ratio.median, ratio.low, ratio.high))
+    return f"[{COLOURS[ratio.verdict]}]{middle}[/] \\[{low}, {high}]"
+
+
+def _remark(row: Row) -> str:
+    verdict = ""
+    if row.ratio:
+        verdict = "baseline" if row.ratio.baseline == row.peer else row.ratio.verdict
+    return ", ".join(word for word in (verdict, row.note) if word)
+
+
+def _digits(seconds: float | None) -> str:
+    """Milliseconds with three digits, more than the median of a few samples can carry."""
+    return _three_digits((seconds or 0.0) * 1e3)
+
+
+def _three_digits(value: float) -> str:
+    decimals = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{decimals}f}"
+
+
+def _comparisons(rows: Sequence[Row]) -> Iterator[RenderableType]:
+    """Each of our executors against every other peer."""
+    others = [row for row in _measured(rows) if not row.peer.startswith(OURS)]
+    for ours in (row for row in _measured(rows) if row.peer.startswith(OURS)):
+        found = [text for other in others if (text := _comparison(ours, other))]
+        if found:
+            yield f"{ours.peer} takes of the time: {'; '.join(found)}."
+
+
+def _comparison(ours: Row, other: Row) -> str | None:
+    """Paired by round; peers of different groups by way of the baseline."""
+    ratio, way = stats.paired_ratio(ours.times(), other.peer, other.times()), ""
+    if ratio is None and ours.ratio and other.ratio:
+        ratio = stats.ratio_by_way_of(ours.ratio, other.ratio, other.peer)
+        way = f" (by way of {ours.ratio.baseline})"
+    if ratio is None:
+        return None
+    return f"{ratio.median:.0%} \\[{ratio.low:.0%}, {ratio.high:.0%}] of {ratio.baseline}{way}"
+
+
+def _roof(row: Row, roofs: Sequence[Roof]) -> Iterator[RenderableType]:
+    yield (
+        f"A step moves at least {row.bytes_per_parameter} bytes per parameter; {row.working_set / 1e6:,.0f} MB"
+        f" of parameters, gradients and slots, {REGIMES[row.regime]}."
+    )
+    if roofs:
+        best = max(roofs, key=lambda roof: roof.bytes_per_second)
+        kind = best.name.removeprefix("roof: ")
+        yield f"Roof: {best.bytes_per_second / 1e9:.1f} GB/s, moved in place in the same rounds ({kind})."
+
+
+def _agreement(rows: Sequence[Row]) -> Iterator[RenderableType]:
+    checked = [row.agreement for row in _measured(rows) if row.agreement]
+    if checked:
+        worst = max(checked, key=lambda agreement: agreement.error)
+        yield (
+            f"Agreement: all compute what a float64 reference does, within {worst.error:.0e} of the movement"
+            f" after {worst.steps} steps ({worst.elements:,} elements compared, of every tensor)."
+        )
+
+
+def _warnings(rows: Sequence[Row]) -> Iterator[RenderableType]:
+    doubtful = [f"{row.peer} ({', '.join(row.warnings)})" for row in rows if row.warnings]
+    if doubtful:
+        yield f"[yellow]Unsteady:[/] {'; '.join(doubtful)}."
+
+
+def _left_out(rows: Sequence[Row]) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    for row in rows:
+        if row.status != "ok":
+            line = Text(f"{row.status.capitalize()} ", style="red" if row.status == "failed" else "dim")
+            yield line.append(f"{row.peer}: {row.reason}")
+
+
+def _run(result: Result) -> Iterator[RenderableType]:
+    context = result.context
+    packages = ", ".join(f"{name} {version}" for name, version in context["packages"].items())
+    yield f"{context['cpu']}, {context['cpus']} CPUs; Python {context['python']}, {packages}."
+    yield (
+        f"{context['rounds']} rounds in random order (seed {context['order_seed']}), {context['seconds']:.0f} s in all."
+    )
+    if context["busy"]:
+        yield (
+            f"[yellow]The machine was busy before the run (load {context['load']:.1f}):[/] believe ratios, not"
+            " milliseconds."
+        )
+    if result.interrupted:
+        yield "[yellow]Interrupted:[/] only what was measured until then is shown."
+
+
+def _reruns(rows: Sequence[Row]) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    again = [row for row in rows if row.status in ("ok", "failed")]
+    if again:
+        yield ""
+        yield "One row again:"
+    for row in again:
+        yield Text(f"  {row.rerun}", style="dim")

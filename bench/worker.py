@@ -1,0 +1,112 @@
+"""The child process of one peer: `python -m bench.worker FD`, driven by messages over the pipe FD.
+
+Requests and their answers are dicts. `prepare` builds the session, `check` makes the first steps and compares
+with the reference, `warm` warms up and calibrates, `sample` times. An error is an answer too. The end of the
+pipe ends the process, so that no worker outlives its parent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import resource
+import sys
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from bench import agreement, clock
+from bench.case import Case
+from bench.environment import package_version
+from bench.peer import Peer, Session
+from optim.errors import DtoptError
+
+KIB = 1024
+
+
+class Worker:
+    """Holds the one session of this process."""
+
+    def __init__(self, case: Case, peer: Peer) -> None:
+        self.case = case
+        self.peer = peer
+        self.session: Session | None = None
+
+    def prepare(self) -> dict[str, Any]:
+        start = time.perf_counter()
+        self.session = self.peer.prepare(self.case)
+        self.session.synchronise()
+        versions = {name: package_version(name) or "from source" for name in self.peer.packages}
+        return {"seconds": time.perf_counter() - start, "versions": versions}
+
+    def check(self) -> dict[str, Any]:
+        """First step (tracing and compilation included), the other steps of the check, and the comparison."""
+        session = self._prepared()
+        agreement.give_gradients(self.case, session, agreement.GRADIENTS[0])
+        first_step = clock.sample(session, 1)
+        found = agreement.check(self.case, session, self.peer.paper_epsilon)
+        return {"first_step_seconds": first_step, "agreement": dataclasses.asdict(found)}
+
+    def warm(self, most_seconds: float) -> dict[str, Any]:
+        warm = clock.warm_up(self._prepared(), most_seconds)
+        return {**dataclasses.asdict(warm), "steps_per_sample": clock.steps_per_sample(warm.step_seconds)}
+
+    def sample(self, steps: int) -> dict[str, Any]:
+        seconds = clock.sample(self._prepared(), steps)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
+        return {"seconds": seconds, "peak_bytes": peak}
+
+    def _prepared(self) -> Session:
+        if self.session is None:
+            raise RuntimeError("the worker was asked to step before it was asked to prepare")
+        return self.session
+
+
+def load_peer(module: str, name: str) -> Peer:
+    """The Peer record of that name in a module. Raises: LookupError."""
+    for value in vars(importlib.import_module(module)).values():
+        if isinstance(value, Peer) and value.name == name:
+            return value
+    raise LookupError(f"{module} holds no Peer named {name!r}")
+
+
+def _answer(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
+    arguments = {key: value for key, value in request.items() if key != "do"}
+    try:
+        return {"ok": getattr(worker, request["do"])(**arguments)}
+    except DtoptError as error:
+        return {"error": str(error)}
+    except Exception as error:  # the edge of the process: whatever a framework raises becomes a row with its reason
+        traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {_first_line(error)}"}
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+
+
+def serve(pipe: Connection) -> None:
+    """Answers requests until the pipe ends. The first message says the case and the peer."""
+    hello = pipe.recv()
+    try:
+        os.sched_setaffinity(0, hello["cpus"])
+        worker = Worker(Case.from_message(hello["case"]), load_peer(hello["module"], hello["peer"]))
+        pipe.send({"ok": {}})
+    except Exception as error:  # the edge of the process, as in _answer
+        traceback.print_exc()
+        pipe.send({"error": f"{type(error).__name__}: {_first_line(error)}"})
+        return
+    while True:
+        try:
+            request = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(_answer(worker, request))
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])))
+    sys.stdout.flush()
+    os._exit(0)  # frameworks can hang or crash while they shut down their threads; everything is answered by now

@@ -1,0 +1,229 @@
+"""Interleaving, groups and failures with workers that are no processes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from bench import runner
+from bench.agreement import Agreement
+from bench.case import Case
+from bench.contest import Contest, Settings
+from bench.layouts import parse_mesh
+from bench.memory import SHARE, groups, need, too_large
+from bench.peer import Peer
+from bench.plan import Plan
+from bench.process import WorkerError
+from bench.results import Result
+from bench.roof import ROOFS
+
+CASE = Case("gpt2:layer", "adam", parse_mesh("model=2"), "megatron", threads=1)
+PLENTY = 10**15
+ROOF_NAMES = {peer.name for peer, _ in ROOFS}
+
+
+def peer(name: str, reason: str | None = None, on_mesh: bool = False) -> Peer:
+    def prepare(case: Case) -> Any:
+        raise AssertionError("a fake worker prepares nothing")
+
+    return Peer(name, name, __name__, lambda case: reason, prepare, on_mesh=on_mesh)
+
+
+class FakeWorker:
+    """Answers as a worker would; `seconds(n)` gives sample number n, from 1, or raises."""
+
+    log: list[tuple[str, str]]
+    alive = 0
+    most_alive = 0
+
+    def __init__(self, name: str, seconds: Callable[[int], float], error: float) -> None:
+        self.name, self.seconds, self.error = name, seconds, error
+        self.samples = 0
+        self.stopped = False
+        self.answers: list[Callable[[], dict[str, Any]]] = [dict]
+        FakeWorker.alive += 1
+        FakeWorker.most_alive = max(FakeWorker.alive, FakeWorker.most_alive)
+
+    def request(self, do: str, **arguments: Any) -> None:
+        self.log.append((self.name, do))
+        self.answers.append(lambda: getattr(self, do)(**arguments))
+
+    def answer(self, timeout: float) -> dict[str, Any]:
+        return self.answers.pop(0)()
+
+    def prepare(self) -> dict[str, Any]:
+        return {"seconds": 1.0, "versions": {"numpy": "2"}}
+
+    def check(self) -> dict[str, Any]:
+        return {"first_step_seconds": 0.5, "agreement": asdict(Agreement(3, 10, self.error, "w"))}
+
+    def warm(self, most_seconds: float) -> dict[str, Any]:
+        return {"steps": 6, "seconds": 0.1, "steady": True, "step_seconds": 0.01, "steps_per_sample": 10}
+
+    def sample(self, steps: int) -> dict[str, Any]:
+        self.samples += 1
+        return {"seconds": self.seconds(self.samples), "peak_bytes": 1000}
+
+    def stop(self) -> None:
+        if not self.stopped:
+            FakeWorker.alive -= 1
+        self.stopped = True
+
+
+@pytest.fixture(autouse=True)
+def _fresh_log() -> None:
+    FakeWorker.log = []
+    FakeWorker.alive = FakeWorker.most_alive = 0
+
+
+def launcher(
+    seconds: dict[str, Callable[[int], float]] | None = None, errors: dict[str, float] | None = None
+) -> Callable[[Peer, Case], FakeWorker]:
+    return lambda peer, case: FakeWorker(
+        peer.name, (seconds or {}).get(peer.name, lambda n: 0.01), (errors or {}).get(peer.name, 1e-7)
+    )
+
+
+def run(peers: tuple[Peer, ...], rounds: int = 5, memory: int = PLENTY, **fakes: Any) -> Result:
+    plan = Plan((CASE,), peers, "base", Settings(rounds=rounds), seed=1)
+    return runner.run(plan, launcher(**fakes), available_memory=lambda: memory)
+
+
+def test_every_round_has_every_peer_and_roof_once_and_orders_differ() -> None:
+    run((peer("a"), peer("base")), rounds=8)
+    order = [name for name, what in FakeWorker.log if what == "sample"]
+    rounds = [order[i : i + 4] for i in range(0, len(order), 4)]
+    assert len(rounds) == 8
+    assert all(set(one) == {"a", "base"} | ROOF_NAMES for one in rounds)
+    assert len({tuple(one) for one in rounds}) > 3
+
+
+def test_the_order_follows_the_seed() -> None:
+    logs = []
+    for _ in range(2):
+        FakeWorker.log = []
+        run((peer("a"), peer("base")))
+        logs.append(FakeWorker.log)
+    assert logs[0] == logs[1]
+
+
+def test_ratios_are_taken_within_rounds() -> None:
+    result = run((peer("a"), peer("base")), seconds={"a": lambda n: 0.02 * n, "base": lambda n: 0.01 * n})
+    a, base = result.rows
+    assert a.ratio is not None
+    assert (a.ratio.median, a.ratio.verdict) == (pytest.approx(2.0), "slower")
+    assert base.ratio is not None
+    assert base.ratio.median == 1.0
+    assert a.median == pytest.approx(0.06)
+    assert a.mad == pytest.approx(0.02)
+
+
+def test_the_roof_is_the_best_sample_of_the_best_roof() -> None:
+    times = {name: lambda n: 0.01 / n for name in ROOF_NAMES}
+    result = run((peer("base"),), seconds={**times, "base": lambda n: 0.01})
+    best = max(roof.bytes_per_second for roof in result.roofs)
+    assert best == pytest.approx(28 * CASE.mesh_elements / (0.01 / 5))
+    row = result.rows[0]
+    assert row.roof_fraction == pytest.approx(28 * CASE.elements / 0.01 / best)
+
+
+def test_a_peer_that_is_not_there_is_skipped_with_its_reason() -> None:
+    result = run((peer("gone", "gone not installed"), peer("base")))
+    assert [(row.status, row.reason) for row in result.rows] == [("skipped", "gone not installed"), ("ok", None)]
+
+
+def test_without_the_baseline_the_first_that_ran_takes_its_place() -> None:
+    result = run((peer("a"), peer("b"), peer("base", "gone")))
+    assert [row.ratio and row.ratio.baseline for row in result.rows] == ["a", "a", None]
+
+
+def test_a_peer_that_computes_something_else_is_never_timed() -> None:
+    result = run((peer("liar"), peer("base")), errors={"liar": 0.01})
+    liar = result.rows[0]
+    assert (liar.status, liar.samples, liar.median) == ("failed", (), None)
+    assert liar.reason is not None
+    assert "w is off by 1.0e-02" in liar.reason
+    assert ("liar", "warm") not in FakeWorker.log
+
+
+def test_a_peer_that_gives_nan_is_never_timed() -> None:
+    assert run((peer("liar"), peer("base")), errors={"liar": float("nan")}).rows[0].status == "failed"
+
+
+def test_a_peer_that_dies_between_rounds_keeps_its_samples_and_the_others_go_on() -> None:
+    def dies(n: int) -> float:
+        if n == 3:
+            raise WorkerError("died of SIGABRT")
+        return 0.01
+
+    mortal, base = run((peer("mortal"), peer("base")), seconds={"mortal": dies}).rows
+    assert (mortal.status, mortal.reason, len(mortal.samples), mortal.median) == ("failed", "died of SIGABRT", 2, None)
+    assert (base.status, len(base.samples)) == ("ok", 5)
+
+
+def test_interruption_keeps_what_was_measured() -> None:
+    def interrupts(n: int) -> float:
+        if n == 4:
+            raise KeyboardInterrupt
+        return 0.01
+
+    result = run((peer("a"), peer("base")), seconds={"a": interrupts})
+    assert result.interrupted
+    assert result.rows[0].status == "ok"
+    assert len(result.rows[0].samples) == 3
+    assert FakeWorker.alive == 0
+
+
+def test_interruption_before_the_first_sample_says_so() -> None:
+    def interrupts(n: int) -> float:
+        raise KeyboardInterrupt
+
+    everyone = dict.fromkeys(("a", "base", *ROOF_NAMES), interrupts)
+    result = run((peer("a"), peer("base")), seconds=everyone)
+    assert [row.status for row in result.rows] == ["interrupted", "interrupted"]
+
+
+def test_all_workers_are_stopped() -> None:
+    run((peer("a"), peer("base")))
+    assert FakeWorker.alive == 0
+
+
+def test_peers_that_do_not_fit_together_run_in_groups_with_the_baseline_in_each() -> None:
+    peers = tuple(peer(name) for name in ("a", "b", "c", "base"))
+    enough_for_three = int((3.5 * need(peers[0], CASE) + 6 * 4 * CASE.mesh_elements) / SHARE)
+    result = run(peers, memory=enough_for_three)
+    groups_of = {row.peer: {sample.group for sample in row.samples} for row in result.rows}
+    assert groups_of == {"a": {0}, "b": {0}, "c": {1}, "base": {0, 1}}
+    assert len(result.rows[3].samples) == 10
+    assert [row.ratio.rounds for row in result.rows if row.ratio] == [5, 5, 5, 10]
+    assert FakeWorker.most_alive == 3 + len(ROOF_NAMES)
+
+
+def test_a_peer_that_does_not_fit_beside_the_baseline_is_skipped() -> None:
+    base, large = peer("base"), peer("large")
+    just_one = int((1.5 * need(base, CASE) + 6 * 4 * CASE.mesh_elements) / SHARE)
+    assert too_large(base, base, CASE, just_one) is None
+    rows = run((large, base), memory=just_one).rows
+    assert rows[0].status == "skipped"
+    assert rows[0].reason is not None
+    assert "not enough memory: large beside base needs" in rows[0].reason
+    assert rows[1].status == "ok"
+
+
+def test_groups_hold_everyone_once() -> None:
+    peers = [peer(str(i)) for i in range(7)]
+    found = groups(peers, peers[2], CASE, int(6 * need(peers[0], CASE)))
+    assert all(group[0] is peers[2] for group in found)
+    others = [one.name for group in found for one in group[1:]]
+    assert others == ["0", "1", "3", "4", "5", "6"]
+
+
+def test_progress_ends_at_its_total() -> None:
+    seen: list[tuple[int, int]] = []
+    contest = Contest(CASE, (peer("a"), peer("base")), Settings(rounds=2), random.Random(0), launcher())
+    contest.run("base", PLENTY, lambda what, done, of: seen.append((done, of)))
+    assert seen == [(i, 16) for i in range(16)]

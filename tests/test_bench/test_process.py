@@ -1,0 +1,119 @@
+"""Real workers with fake peers: agreement, crashes, hangs, and nothing left behind."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from bench import runner
+from bench.case import Case
+from bench.contest import Settings
+from bench.layouts import parse_mesh
+from bench.plan import Plan
+from bench.process import Process, WorkerError, worker_environment
+from bench.results import Result
+
+HERE = Path(__file__).parent
+CASE = Case("many-small", "adam", parse_mesh("model=2"), "replicated", threads=1)
+
+
+@pytest.fixture(scope="module")
+def fakes() -> Iterator[ModuleType]:
+    """The module `fake_peers`, importable here and in workers."""
+    sys.path.append(str(HERE))
+    yield importlib.import_module("fake_peers")
+    sys.path.remove(str(HERE))
+
+
+@pytest.fixture(scope="module")
+def result(fakes: ModuleType) -> Result:
+    """One run with every kind of peer."""
+    peers = (fakes.GOOD, fakes.TWIN, fakes.WRONG, fakes.CRASHES, fakes.RAISES, fakes.ABSENT)
+    plan = Plan((CASE,), peers, "good", Settings(rounds=2, warm_up_seconds=0.2, timeout=60.0))
+    return runner.run(plan)
+
+
+def test_good_peers_are_measured_and_compared(result: Result) -> None:
+    good, twin = result.rows[:2]
+    assert (good.status, twin.status) == ("ok", "ok")
+    assert len(good.samples) == len(twin.samples) == 2
+    assert good.agreement is not None
+    assert good.agreement.error < 1e-5
+    assert good.agreement.elements == 64_000
+    assert twin.ratio is not None
+    assert 0.1 < twin.ratio.median < 10
+    assert (good.updated, twin.updated) == (64_000, 128_000)
+    assert good.peak_bytes is not None
+    assert good.peak_bytes > 10**7
+    assert len(result.roofs) == 2
+
+
+def test_a_wrong_peer_is_refused(result: Result) -> None:
+    wrong = result.rows[2]
+    assert (wrong.status, wrong.samples) == ("failed", ())
+    assert wrong.reason is not None
+    assert "computes something else" in wrong.reason
+
+
+def test_a_crash_has_its_signal_as_the_reason(result: Result) -> None:
+    crashed = result.rows[3]
+    assert crashed.status == "failed"
+    assert crashed.reason is not None
+    assert crashed.reason.startswith("died of SIGABRT")
+
+
+def test_an_exception_has_its_first_line_as_the_reason(result: Result) -> None:
+    raised = result.rows[4]
+    assert raised.status == "failed"
+    assert raised.reason == "ValueError: the framework does not know this shape"
+
+
+def test_an_absent_peer_starts_no_process(result: Result) -> None:
+    absent = result.rows[5]
+    assert (absent.status, absent.reason) == ("skipped", "nothing not installed: pip install nothing")
+
+
+def test_a_hanging_worker_is_given_up_and_killed(fakes: ModuleType) -> None:
+    plan = Plan((CASE,), (fakes.GOOD, fakes.HANGS), "good", Settings(rounds=1, warm_up_seconds=30.0, timeout=8.0))
+    start = time.monotonic()
+    good, hung = runner.run(plan).rows
+    assert time.monotonic() - start < 40
+    assert good.status == "ok"
+    assert hung.status == "failed"
+    assert hung.reason is not None
+    assert hung.reason.startswith("gave no answer within 8 s while it was asked to")
+
+
+def test_a_stopped_worker_leaves_no_process_and_no_folder(fakes: ModuleType) -> None:
+    process = Process(fakes.GOOD, CASE)
+    process.answer(60.0)
+    child, folder = process._child.pid, process._folder
+    process.stop()
+    process.stop()
+    assert not os.path.exists(folder)
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def test_a_worker_cannot_be_asked_what_it_does_not_know(fakes: ModuleType) -> None:
+    process = Process(fakes.GOOD, CASE)
+    try:
+        process.answer(60.0)
+        process.request("sample", steps=1)
+        with pytest.raises(WorkerError, match="before it was asked to prepare"):
+            process.answer(60.0)
+    finally:
+        process.stop()
+
+
+def test_all_thread_pools_are_set_alike() -> None:
+    environment = worker_environment(3)
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")
+    assert {environment[name] for name in names} == {"3"}
