@@ -15,15 +15,35 @@ if TYPE_CHECKING:
     from optim.checkpoint import save_checkpoint as save_checkpoint
     from optim.optimizer import Optimizer as Optimizer
     from optim.optimizers.adadelta import Adadelta as Adadelta
+    from optim.optimizers.adafactor import Adafactor as Adafactor
+    from optim.optimizers.adagrad import Adagrad as Adagrad
     from optim.optimizers.adam import Adam as Adam
+    from optim.optimizers.adamax import Adamax as Adamax
+    from optim.optimizers.adamw import AdamW as AdamW
+    from optim.optimizers.ftrl import Ftrl as Ftrl
+    from optim.optimizers.lamb import Lamb as Lamb
+    from optim.optimizers.lion import Lion as Lion
+    from optim.optimizers.muon import Muon as Muon
+    from optim.optimizers.nadam import Nadam as Nadam
+    from optim.optimizers.rmsprop import RMSprop as RMSprop
     from optim.optimizers.sgd import SGD as SGD
     from optim.options import EMAOption as EMAOption
     from optim.options import GradientsClipOption as GradientsClipOption
 
 _HOME = {
-    "SGD": "optim.optimizers.sgd",
     "Adadelta": "optim.optimizers.adadelta",
+    "Adafactor": "optim.optimizers.adafactor",
+    "Adagrad": "optim.optimizers.adagrad",
     "Adam": "optim.optimizers.adam",
+    "AdamW": "optim.optimizers.adamw",
+    "Adamax": "optim.optimizers.adamax",
+    "Ftrl": "optim.optimizers.ftrl",
+    "Lamb": "optim.optimizers.lamb",
+    "Lion": "optim.optimizers.lion",
+    "Muon": "optim.optimizers.muon",
+    "Nadam": "optim.optimizers.nadam",
+    "RMSprop": "optim.optimizers.rmsprop",
+    "SGD": "optim.optimizers.sgd",
     "EMAOption": "optim.options",
     "GradientsClipOption": "optim.options",
     "Optimizer": "optim.optimizer",

@@ -20,7 +20,7 @@ from optim.errors import CheckpointError
 from optim.optimizer import Optimizer
 from optim.slot_layout import Metadata, VariableEntry
 from optim.state import State
-from optim.variables import plain_name, unwrap
+from optim.variables import Tracked, plain_name, unwrap
 
 Variables = Mapping[str, Any] | Sequence[Any]
 
@@ -227,7 +227,7 @@ def _open(folder: str) -> tuple[Any, Metadata]:
     try:
         reader = tf.train.load_checkpoint(prefix)
         shapes = reader.get_variable_to_shape_map()
-    except (tf.errors.OpError, ValueError) as error:
+    except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"{folder} is damaged: {_first_line(error)}") from error
     if slot_layout.METADATA_KEY not in shapes:
         raise CheckpointError(
@@ -243,7 +243,7 @@ def _open(folder: str) -> tuple[Any, Metadata]:
 def _tensor(reader: Any, key: str, where: str) -> Any:
     try:
         return reader.get_tensor(key)
-    except (tf.errors.OpError, ValueError) as error:
+    except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"{where} is damaged: cannot read {key}: {_first_line(error)}") from error
 
 
@@ -289,11 +289,18 @@ def load_checkpoint(
     _restore_slots(folder, reader, metadata, optimizer)
     _restore_scalars(folder, reader, optimizer)
     if restore_variables:
-        for entry in metadata.variables:
-            variable = unwrap(named[entry.name])
-            value = _tensor(reader, slot_layout.variable_key(entry.name), folder)
-            variable.assign(placement.from_host(value, placement.layout_of(variable)))
+        _restore_variables(folder, reader, metadata, named)
     return optimizer
+
+
+def _restore_variables(folder: str, reader: Any, metadata: Metadata, named: Mapping[str, Any]) -> None:
+    """Read everything once before the first is assigned: damage anywhere leaves the caller's variables alone."""
+    keys = {entry.name: slot_layout.variable_key(entry.name) for entry in metadata.variables}
+    for key in keys.values():
+        _tensor(reader, key, folder)
+    for name, key in keys.items():
+        variable = unwrap(named[name])
+        variable.assign(placement.from_host(_tensor(reader, key, folder), placement.layout_of(variable)))
 
 
 def _check_variables(folder: str, metadata: Metadata, named: Mapping[str, Any], all_of_them: bool) -> list[str]:
@@ -381,4 +388,9 @@ def _restore_scalars(folder: str, reader: Any, optimizer: Optimizer) -> None:
         variable.assign(placement.from_host(value, placement.layout_of(variable)))
     steps = optimizer._state.scalars.get(slot_layout.ACCUMULATED_STEPS)
     if steps is not None and int(optimizer._state.counter(slot_layout.ACCUMULATED_STEPS).now()) > 0:
-        optimizer._gathering.update(t.index for t in optimizer._state.tracked)
+        optimizer._gathering.update(t.index for t in optimizer._state.tracked if _has_gathered(optimizer, t))
+
+
+def _has_gathered(optimizer: Optimizer, tracked: Tracked) -> bool:
+    total = optimizer._state.slots.find(slot_layout.ACCUMULATED_GRADIENT, tracked)
+    return total is not None and bool(np.any(placement.to_host(total)))

@@ -25,7 +25,7 @@ def to_config(optimizer: Optimizer) -> dict[str, Any]:
         pattern = f"^{settings.escape(tracked.name)}$"
         if id(tracked.variable) in optimizer._not_decayed and pattern not in excluded:
             excluded.append(pattern)
-    config["mesh"] = meshes.to_config(optimizer.mesh)
+    config["mesh"] = meshes.to_config(optimizer._state.given_mesh)
     return config
 
 

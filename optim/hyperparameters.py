@@ -102,6 +102,14 @@ class Hyperparameter:
         return number
 
 
+def fixed(name: str, value: Any, low: float = 0.0) -> float:
+    """A number that an optimizer takes once and for all, finite and at least `low`. Raises HyperparameterError."""
+    number = to_number(name, value)
+    if number is None or not math.isfinite(number) or number < low:
+        raise HyperparameterError(f"{name} must be a finite number >= {low:g}, got {value!r}")
+    return number
+
+
 def declared(cls: type) -> dict[str, Hyperparameter]:
     """The hyperparameters that a class and its bases declare, by name."""
     found: dict[str, Hyperparameter] = {}

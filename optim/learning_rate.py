@@ -63,5 +63,9 @@ def evaluate(source: Any, iterations: Any, decay: float) -> Any:
         if number is not None:
             return check_rate(number, f" at iteration {iterations}") / (1.0 + decay * iterations)
     # Not tf.cast of a Python float, which would round it to float32 on the way.
-    rate = tf.cast(rate, tf.float64) if tf.is_tensor(rate) or isinstance(rate, tf.Variable) else tf.constant(rate, tf.float64)
+    rate = (
+        tf.cast(rate, tf.float64)
+        if tf.is_tensor(rate) or isinstance(rate, tf.Variable)
+        else tf.constant(rate, tf.float64)
+    )
     return rate / (1.0 + decay * tf.cast(iterations, tf.float64)) if decay else rate

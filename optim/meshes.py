@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim.errors import HyperparameterError
@@ -41,6 +42,7 @@ def from_config(document: Mapping[str, Any] | None) -> dtensor.Mesh | None:
         if dtensor.num_clients() > 1:
             return dtensor.create_distributed_mesh(axes, device_type=document["device_type"])
         if document["devices"]:
+            _check_present(document["devices"])
             return dtensor.create_mesh(axes, devices=list(document["devices"]))
         return dtensor.create_mesh(axes, device_type=document["device_type"])
     except (KeyError, TypeError, ValueError) as error:
@@ -48,3 +50,11 @@ def from_config(document: Mapping[str, Any] | None) -> dtensor.Mesh | None:
             f"the mesh in the config, {dict(document)!r}, cannot be made here: {error}; put a live mesh, or None, into"
             " config['mesh']"
         ) from error
+
+
+def _check_present(devices: Sequence[str]) -> None:
+    """TensorFlow makes a mesh of devices that it does not have, and crashes when that is used."""
+    here = {device.name.rpartition("device:")[2] for device in tf.config.list_logical_devices()}
+    missing = [device for device in devices if device.rpartition("device:")[2].upper() not in here]
+    if missing:
+        raise ValueError(f"there is no {missing[0]} (tf.config.set_logical_device_configuration makes more CPUs)")

@@ -26,7 +26,7 @@ from optim import (
     slot_layout,
     stepping,
 )
-from optim.errors import GradientsError, HyperparameterError, UnsupportedError
+from optim.errors import HyperparameterError, UnsupportedError
 from optim.executors import local, portable
 from optim.executors.work import compute_dtype
 from optim.rule import Rule, Slot, slot_dims
@@ -98,6 +98,8 @@ class Optimizer(tf.Module):
         keywords = {key: value for key, value in locals().items() if key in settings.Options.__annotations__}
         parsed = settings.parse(gradients_clip_option, ema_option, keywords)
         rate = self._pick_rate(learning_rate, lr)
+        if parsed.lazy_rows and rule is not None and not rule.elementwise:
+            raise HyperparameterError(f"lazy_rows: a step of {type(self).__name__} cannot leave single rows out")
         meshes.check(mesh)
         super().__init__()
         self._name = name or type(self).__name__
@@ -112,7 +114,7 @@ class Optimizer(tf.Module):
         self._index_dict: dict[int, int] = {}
         self.built = False
         self._state.new_scalar(slot_layout.ITERATIONS, 0, tf.int64, "iteration")
-        self._rate: Any = None
+        self._given_rate: Any = None
         if rate is not None:
             self._learning_rate = rate
         if parsed.steps > 1:
@@ -132,8 +134,9 @@ class Optimizer(tf.Module):
         if lr is None:
             return None if rate is None else learning_rate.parse(rate)
         warnings.warn("lr is the old name of learning_rate", DeprecationWarning, 4)
-        default = inspect.signature(type(self)).parameters["learning_rate"].default
-        if rate is not default and rate is not None and rate != default and rate != lr:
+        own = inspect.signature(type(self)).parameters.get("learning_rate")
+        default = None if own is None else own.default
+        if rate is not None and rate is not default and rate not in (default, lr):
             raise HyperparameterError(f"lr={lr!r} contradicts learning_rate={rate!r}; give learning_rate only")
         return learning_rate.parse(lr)
 
@@ -168,7 +171,8 @@ class Optimizer(tf.Module):
         if self._rate is None:
             raise HyperparameterError(f"{type(self).__name__} was made without a learning_rate")
         if schedules.is_schedule(self._rate):
-            return self._rate(tf.constant(self.iterations.numpy()))
+            eager = tf.executing_eagerly()
+            return self._rate(tf.constant(self.iterations.numpy()) if eager else self.iterations.read_value())
         return self._rate if isinstance(self._rate, tf.Variable) else self._rate()
 
     @learning_rate.setter
@@ -188,17 +192,23 @@ class Optimizer(tf.Module):
     lr = learning_rate
 
     @property
+    def _rate(self) -> Any:
+        """The constant's variable, which moves to the mesh of the model's variables; or what else was given."""
+        constant = isinstance(self._given_rate, float)
+        return self._state.scalars[slot_layout.LEARNING_RATE] if constant else self._given_rate
+
+    @property
     def _learning_rate(self) -> Any:
         return self._rate
 
     @_learning_rate.setter
     def _learning_rate(self, parsed: Any) -> None:
         """Keep a parsed rate; subclasses written for Keras 2.9 assign `self._build_learning_rate(...)` here."""
-        if isinstance(parsed, (int, float)):
-            key = slot_layout.LEARNING_RATE
-            self._rate = self._state.new_scalar(key, float(parsed), tf.float64, "learning_rate")
+        self._given_rate = float(parsed) if isinstance(parsed, (int, float)) else parsed
+        if isinstance(self._given_rate, float):
+            self._state.new_scalar(slot_layout.LEARNING_RATE, self._given_rate, tf.float64, "learning_rate")
         else:
-            self._rate = parsed
+            self._state.remove_scalar(slot_layout.LEARNING_RATE)
 
     def _build_learning_rate(self, value: Any) -> Any:
         return learning_rate.parse(value)
@@ -221,8 +231,16 @@ class Optimizer(tf.Module):
         return [slot.name for slot in self._rule.slots]
 
     def get_slot(self, variable: Any, name: str) -> tf.Variable:
-        """The slot `name` of a model variable, shaped like it. Raises UnknownVariableError (a KeyError)."""
-        return self._state.slots.get(name, self._state.tracked[variable])
+        """The slot `name` of a model variable, shaped like it. Raises UnknownVariableError (a KeyError).
+
+        Where the algorithm keeps that slot for variables of another rank only (Adafactor's row means of a bias), it is
+        a scalar zero, as in Keras, and no part of the state.
+        """
+        tracked = self._state.tracked[variable]
+        found = self._state.slots.find(name, tracked)
+        if found is None and self.built and name in [slot.name for slot in (self._rule.slots if self._rule else ())]:
+            return self._state.placeholder(tracked)
+        return found if found is not None else self._state.slots.get(name, tracked)
 
     @property
     def mesh(self) -> dtensor.Mesh | None:
@@ -249,7 +267,8 @@ class Optimizer(tf.Module):
           GradientsError: not a variable. MismatchError: a variable is not on the optimizer's mesh.
         """
         with tf.init_scope(), tf.name_scope(self._state.scope):
-            new = [t for t in self._state.track(var_list) if t.index not in self._index_dict.values()]
+            known = set(self._index_dict.values())
+            new = [t for t in self._state.track(var_list) if t.index not in known]
             self._build_index_dict([t.given for t in self._state.tracked])
             for slot in self._rule.slots if self._rule is not None else ():
                 for tracked in new:
@@ -259,10 +278,14 @@ class Optimizer(tf.Module):
         self.built = True
 
     def _build_slot(self, slot: Slot, tracked: Tracked) -> None:
-        dims = slot_dims(slot.like, tracked.variable.shape.rank)
+        dims = self._slot_dims(slot, tracked)
         if dims is not None:
             policy = self._settings.slot_placement
             self._state.new_slot(slot.name, tracked, policy, fill=slot.initial, dims=dims)
+
+    def _slot_dims(self, slot: Slot, tracked: Tracked) -> tuple[int, ...] | None:
+        """Dims of its variable that a slot of the rule has; None where this variable has no such slot."""
+        return slot_dims(slot.like, tracked.variable.shape.rank)
 
     def _build_option_slots(self, tracked: Tracked) -> None:
         policy = self._settings.slot_placement
@@ -348,6 +371,7 @@ class Optimizer(tf.Module):
 
     # Stepping.
 
+    @tf.autograph.experimental.do_not_convert
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> None:
         """Take one step.
 
@@ -381,7 +405,8 @@ class Optimizer(tf.Module):
         eager = tf.executing_eagerly()
         iterations = int(self._state.counter(slot_layout.ITERATIONS).now()) if eager else self.iterations.read_value()
         work = stepping.Preparation(self, iterations).work([tracked], [conform(gradient, tracked)])
-        portable.rule_step(work, tracked, work.gradients[0], None)
+        value = portable.rule_value(work, 0, work.gradients[0])
+        tracked.variable.assign(placement.relayout(value, tracked.layout))
 
     def compute_gradients(self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None) -> list[tuple[Any, Any]]:
         """Gradients of `loss`.
@@ -472,7 +497,8 @@ class Optimizer(tf.Module):
 
     @property
     def _uses_rule(self) -> bool:
-        return self._rule is not None and type(self).update_step is Optimizer.update_step
+        """Whether updates are the rule's, and not those of a user's own `update_step`."""
+        return self._rule is not None and type(self).update_step.__module__.startswith("optim.")
 
     def _tracked(self, variable: Any) -> Tracked:
         return self._state.tracked[variable]
@@ -505,6 +531,10 @@ class Optimizer(tf.Module):
         if id(tracked.variable) in self._not_decayed:
             return False
         return not stepping.matches(self._settings.weight_decay_exclude, tracked)
+
+    def _weight_decay_of(self, tracked: Tracked) -> float | None:
+        """Weight decay of a variable that is not excluded from it."""
+        return self._settings.weight_decay
 
 
 def _broadcast(initial_value: Any, tracked: Tracked) -> Any:

@@ -80,6 +80,12 @@ def zero1_layout(layout: dtensor.Layout, shape: list[int]) -> dtensor.Layout:
     return dtensor.Layout(specs, mesh)
 
 
+def is_finer(layout: dtensor.Layout, coarse: dtensor.Layout) -> bool:
+    """Whether `layout` only shards further what `coarse` leaves whole; of layouts of two ranks, always."""
+    pairs = zip(layout.sharding_specs, coarse.sharding_specs, strict=False)
+    return layout.rank != coarse.rank or all(b in (dtensor.UNSHARDED, a) for a, b in pairs)
+
+
 def only_dims(layout: dtensor.Layout | None, dims: Sequence[int]) -> dtensor.Layout | None:
     """The layout of what is left of a tensor when it keeps these dims only."""
     return None if layout is None else dtensor.Layout([layout.sharding_specs[d] for d in dims], layout.mesh)
@@ -136,15 +142,24 @@ def new_variable(value: Any, dtype: Any, name: str, layout: dtensor.Layout | Non
 def filled_variable(shape: list[int], fill: float, dtype: Any, name: str, layout: dtensor.Layout | None) -> tf.Variable:
     """A variable filled with one number, made shard by shard: nothing of the full shape exists anywhere."""
     if layout is None:
-        return tf.Variable(tf.fill(shape, tf.cast(fill, dtype)), trainable=False, name=name)
-    value = dtensor.call_with_layout(_fill, layout, shape=tuple(shape), fill=fill, dtype=dtype)
-    return dtensor.DVariable(value, trainable=False, name=name)
+        return tf.Variable(_fill(shape, fill, dtype), trainable=False, name=name)
+    parts = []
+    for device in layout.mesh.local_devices():
+        with tf.device(device):
+            parts.append(_fill(local_shape(shape, layout), fill, dtype))
+    return dtensor.DVariable(dtensor.pack(parts, layout), trainable=False, name=name)
 
 
-def _fill(shape: tuple[int, ...], fill: float, dtype: Any) -> tf.Tensor:
-    if fill == 0:
-        return tf.zeros(shape, dtype)
-    return tf.fill(shape, tf.cast(fill, dtype))
+def local_shape(shape: Sequence[int], layout: dtensor.Layout) -> list[int]:
+    """Shape of what one device holds of a tensor."""
+    return [
+        size if axis == dtensor.UNSHARDED else size // layout.mesh.dim_size(axis)
+        for size, axis in zip(shape, layout.sharding_specs, strict=True)
+    ]
+
+
+def _fill(shape: Sequence[int], fill: float, dtype: Any) -> tf.Tensor:
+    return tf.zeros(shape, dtype) if fill == 0 else tf.fill(shape, tf.constant(fill, dtype))
 
 
 def relayout(value: Any, layout: dtensor.Layout | None) -> Any:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.experimental import dtensor
 
-from optim.placement import layout_of
+from optim.placement import layout_of, local_shape
 
 
 @dataclass(frozen=True)
@@ -56,11 +55,7 @@ def shard_bytes(variable: tf.Variable) -> dict[str, int]:
     size = variable.dtype.size
     if layout is None:
         return {_short(variable.device): int(np.prod(variable.shape.as_list(), dtype=np.int64)) * size}
-    local_shape = [
-        n if axis == dtensor.UNSHARDED else n // layout.mesh.dim_size(axis)
-        for n, axis in zip(variable.shape.as_list(), layout.sharding_specs, strict=True)
-    ]
-    per_device = int(np.prod(local_shape, dtype=np.int64)) * size
+    per_device = int(np.prod(local_shape(variable.shape.as_list(), layout), dtype=np.int64)) * size
     return {_short(device): per_device for device in layout.mesh.local_devices()}
 
 

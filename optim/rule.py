@@ -8,7 +8,7 @@ by `dtopt migrate` in milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -76,6 +76,12 @@ class Rule(Protocol):
     def elementwise(self) -> bool:
         """Whether each element's update depends on no other element. If not, `update` is given whole tensors."""
 
+    def gathers(self, slots: Collection[str]) -> bool:
+        """Whether `update` must be given replicated tensors, for a variable that has these slots.
+
+        Elementwise ops and reductions are right on any layout; TensorFlow's matrix products of DTensors are not.
+        """
+
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         """Scalars of one step, computed once in float64 and shared by all variables.
 
@@ -91,8 +97,8 @@ class Rule(Protocol):
     def update(self, xp: Any, variable: Any, gradient: Any, slots: Arrays, c: Scalars) -> tuple[Any, Arrays]:
         """One step of one variable, in float32 or float64.
 
-        `xp` offers, beside `sqrt square abs sign maximum minimum where`, TensorFlow's `reduce_sum` and `reduce_mean`
-        to rules that are not elementwise.
+        `xp` offers, beside `sqrt square abs sign maximum minimum where ones_like expand_dims matmul transpose`,
+        TensorFlow's `reduce_sum` and `reduce_mean` to rules that are not elementwise.
 
         Returns:
           The change to add to the variable, and the new value of every slot.
@@ -109,3 +115,14 @@ class Elementwise:
     @property
     def elementwise(self) -> bool:
         return True
+
+    def gathers(self, slots: Collection[str]) -> bool:
+        return False
+
+
+class Whole(Elementwise):
+    """Rules without state of the whole optimizer that look at whole variables, by reductions."""
+
+    @property
+    def elementwise(self) -> bool:
+        return False

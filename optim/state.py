@@ -70,6 +70,11 @@ class State:
         self._owner._track_trackable(variable, key, overwrite=True)
         return variable
 
+    def remove_scalar(self, key: str) -> None:
+        """Forget a variable of the whole optimizer, if there is one."""
+        if self.scalars.pop(key, None) is not None:
+            self._owner._delete_tracking(key)
+
     def new_scalar(self, key: str, value: Any, dtype: tf.DType, name: str) -> tf.Variable:
         """Make and keep a scalar: replicated on the mesh, or plain."""
         layout = None if self.mesh is None else dtensor.Layout.replicated(self.mesh, 0)
@@ -91,6 +96,11 @@ class State:
         found = [self.tracked.add(item, name) for item, name in zip(given, chosen, strict=True)]
         self._adopt_mesh()
         return found
+
+    @property
+    def given_mesh(self) -> dtensor.Mesh | None:
+        """The mesh that the optimizer was made with, whatever its variables turned out to be on."""
+        return self.mesh if self._mesh_was_given else None
 
     def _check_mesh(self, given: Any) -> None:
         layout = placement.layout_of(unwrap(given))
@@ -142,6 +152,11 @@ class State:
         else:
             made = placement.new_variable(value, dtype, name, layout)
         return self.put_slot(slot, tracked, made)
+
+    def placeholder(self, tracked: Tracked) -> tf.Variable:
+        """A scalar zero on the mesh of a variable, for a slot that it does not have."""
+        layout = None if tracked.mesh is None else dtensor.Layout.replicated(tracked.mesh, 0)
+        return placement.new_variable(0, tracked.variable.dtype, "placeholder", layout)
 
     def put_slot(self, slot: str, tracked: Tracked, variable: tf.Variable) -> tf.Variable:
         """Keep a slot variable, `optimizer/slots/<slot>/<variable>` in checkpoints."""

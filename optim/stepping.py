@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from optim.optimizer import Optimizer
 
 
-@tf.autograph.experimental.do_not_convert
 def apply(optimizer: Optimizer, grads_and_vars: Any) -> None:
     """What `Optimizer.apply_gradients` does."""
     pairs = check_pairs(grads_and_vars)
@@ -102,8 +101,8 @@ def _apply_traced(optimizer: Optimizer, tracked: list[Tracked], gradients: list[
     state = optimizer._state
     iterations = state.scalars[slot_layout.ITERATIONS]
 
-    def real_step(tracked: Sequence[Tracked], gradients: Sequence[Any]) -> None:
-        work = Preparation(optimizer, iterations.read_value()).work(tracked, gradients)
+    def real_step(tracked: Sequence[Tracked], gradients: Sequence[Any], active: Sequence[Any] | None = None) -> None:
+        work = Preparation(optimizer, iterations.read_value()).work(tracked, gradients, active)
         if work.jit_compile:
             tf.function(lambda: portable.run(work), jit_compile=True, autograph=False)()
         else:
@@ -117,14 +116,18 @@ def _apply_traced(optimizer: Optimizer, tracked: list[Tracked], gradients: list[
         real_step(tracked, gradients)
         return
     _gather(optimizer, tracked, gradients)
+    # A trace cannot know which variables other calls of its window gathered for; where this call has no gradient for
+    # one, its accumulator tells: it is zero if nobody had.
     gathered = [t for t in state.tracked if t.index in optimizer._gathering]
+    now = {t.index for t in tracked}
+    active = [True if t.index in now else _has_gathered(optimizer, t) for t in gathered]
     steps = state.scalars[slot_layout.ACCUMULATED_STEPS]
     count = steps.read_value() + 1
     complete = tf.equal(count, optimizer._settings.steps)
     steps.assign(tf.where(complete, tf.zeros_like(count), count))
 
     def step_with_mean() -> tf.Tensor:
-        real_step(gathered, _take_mean(optimizer, gathered))
+        real_step(gathered, _take_mean(optimizer, gathered), active)
         return tf.constant(True)
 
     tf.cond(complete, step_with_mean, lambda: tf.constant(False))
@@ -143,6 +146,11 @@ class Preparation:
         hyper = {name: p.current(optimizer) for name, p in hyperparameters.declared(type(optimizer)).items()}
         step = float(iterations + 1) if eager else tf.cast(iterations + 1, tf.float64)
         self.coefficients: dict[str, Any] = {}
+        if optimizer._settings.decay and not optimizer._uses_rule:
+            raise UnsupportedError(
+                f"decay={optimizer._settings.decay} would have no effect: {type(optimizer).__name__} has its own"
+                " update_step; give it a learning-rate schedule"
+            )
         if optimizer._uses_rule:
             assert optimizer._rule is not None
             scalars = {**hyper, "learning_rate": self.rate, **_rule_scalars(optimizer, eager)}
@@ -153,7 +161,7 @@ class Preparation:
         averages = optimizer._settings.ema.use_ema and every is not None
         self.overwrite = (iterations + 1) % every == 0 if averages else False
 
-    def work(self, tracked: Sequence[Tracked], gradients: Sequence[Any]) -> Work:
+    def work(self, tracked: Sequence[Tracked], gradients: Sequence[Any], active: Sequence[Any] | None = None) -> Work:
         optimizer = self._optimizer
         settings = optimizer._settings
         return Work(
@@ -164,6 +172,7 @@ class Preparation:
             update_step=optimizer.update_step,
             coefficients=self.coefficients,
             decay_factors=[self._decay_factor(t) for t in tracked],
+            active=active or [True] * len(tracked),
             lazy=[is_lazy(optimizer, t) for t in tracked],
             clip=settings.clip,
             ema=settings.ema,
@@ -172,7 +181,7 @@ class Preparation:
         )
 
     def _decay_factor(self, tracked: Tracked) -> Any:
-        weight_decay = self._optimizer._settings.weight_decay
+        weight_decay = self._optimizer._weight_decay_of(tracked)
         if not weight_decay or not self._optimizer._is_decayed(tracked):
             return None
         if self.rate is None:
@@ -213,6 +222,12 @@ def _take_mean(optimizer: Optimizer, tracked: Sequence[Tracked]) -> list[Any]:
     if tf.executing_eagerly():
         optimizer._gathering.clear()
     return means
+
+
+def _has_gathered(optimizer: Optimizer, tracked: Tracked) -> Any:
+    """A bool tensor: whether the variable's accumulator holds anything."""
+    total = optimizer._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, tracked)
+    return tf.logical_not(tf.equal(tf.reduce_max(tf.abs(total.read_value())), 0))
 
 
 def _apply_constraints(tracked: Sequence[Tracked]) -> None:
@@ -294,6 +309,14 @@ def _check_traceable(optimizer: Optimizer, tracked: Sequence[Tracked]) -> None:
             "one tf.function cannot update variables of several meshes, or of a mesh and of none (TensorFlow would run"
             " an assignment to a plain variable once per device); call apply_gradients eagerly"
         )
+    for slot, index, variable in optimizer._state.slots.items():
+        layout, own = optimizer._state.tracked.at(index).layout, placement.layout_of(variable)
+        if layout is not None and own is not None and not placement.is_finer(own, layout):
+            raise UnsupportedError(
+                f"slot {slot!r} of {optimizer._state.tracked.at(index)} is sharded across its variable's layout; a read"
+                " of the variable after the step in the same tf.function would give its old value (TensorFlow 2.21);"
+                " call apply_gradients eagerly"
+            )
     if settings.jit_compile and meshes != {None}:
         raise UnsupportedError(
             "jit_compile=True has no effect inside a tf.function over DTensors, which TensorFlow never compiles;"

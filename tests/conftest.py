@@ -12,9 +12,9 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 LOGICAL_CPUS = 8
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def devices() -> list[str]:
-    """Names of the logical CPU devices."""
+    """Names of the logical CPU devices, set before any test starts TensorFlow."""
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]

@@ -3,7 +3,7 @@
 Each function issues one `ResourceApply*` op on local handles. The kernels' own formulas are in
 `tensorflow/core/kernels/training_ops.cc`; bias corrections and other scalars are computed beforehand in float64, so
 Adam's kernel is called with beta powers of zero and the corrected learning rate. One difference from the rules'
-maths stays: the kernels form 1 − β₂ in the variable's dtype, which for float32 and 0.999 is off by 1.3e-5.
+maths stays: the kernels form 1 − β₂ and the like in the variable's dtype, which for float32 and 0.999 is off by 1.3e-5.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from tensorflow.python.eager import context
 
 from optim.rule import Rule
 from optim.rules.adadelta import AdadeltaRule
+from optim.rules.adagrad import AdagradRule
 from optim.rules.adam import AdamRule
+from optim.rules.adamax import AdamaxRule
+from optim.rules.ftrl import FtrlRule
+from optim.rules.rmsprop import RMSpropRule
 from optim.rules.sgd import SGDRule
 
 DTYPES = (tf.float32, tf.float64)
@@ -42,7 +46,8 @@ def _sgd(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: M
         call("ResourceApplyGradientDescent", variable, c["lr"], gradient, "use_locking", False)
         return
     options = ("use_locking", False, "use_nesterov", rule.nesterov)
-    call("ResourceApplyKerasMomentum", variable, slots["m"], c["lr"], gradient, c["momentum"], *options)
+    op = "ResourceApplyKerasMomentum" if rule.learning_rate_in_momentum else "ResourceApplyMomentum"
+    call(op, variable, slots["m"], c["lr"], gradient, c["momentum"], *options)
 
 
 def _adam(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> None:
@@ -61,9 +66,48 @@ def _adadelta(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any,
     call("ResourceApplyAdadelta", variable, *state, *scalars, gradient, "use_locking", False)
 
 
-KERNELS: Mapping[type, Kernel] = {SGDRule: _sgd, AdamRule: _adam, AdadeltaRule: _adadelta}
+def _adagrad(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> None:
+    options = ("use_locking", False, "update_slots", True)
+    call("ResourceApplyAdagradV2", variable, slots["accumulator"], c["lr"], c["epsilon"], gradient, *options)
+
+
+def _adamax(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> None:
+    scalars = (c["zero"], c["alpha"], c["beta_1"], c["beta_2"], c["epsilon"])
+    call("ResourceApplyAdaMax", variable, slots["m"], slots["u"], *scalars, gradient, "use_locking", False)
+
+
+def _rmsprop(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> None:
+    state = (slots["velocity"], slots["momentum"])
+    scalars = (c["lr"], c["rho"], c["momentum"], c["epsilon"])
+    call("ResourceApplyRMSProp", variable, *state, *scalars, gradient, "use_locking", False)
+
+
+def _ftrl(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> None:
+    state = (slots["accumulator"], slots["linear"])
+    scalars = (c["lr"], c["l1"], c["l2"], c["shrinkage"], c["power"])
+    options = ("use_locking", False, "multiply_linear_by_lr", rule.learning_rate_in_linear)
+    call("ResourceApplyFtrlV2", variable, *state, gradient, *scalars, *options)
+
+
+def _has_rmsprop_formula(rule: Any) -> bool:
+    """The kernel has a momentum slot, ε inside the root, and no guard of a centered variance against rounding."""
+    inside = rule.epsilon_inside and rule.learning_rate_in_momentum
+    return rule.keeps_momentum and inside and not rule.centered
+
+
+KERNELS: Mapping[type, tuple[Kernel, Callable[[Any], bool]]] = {
+    SGDRule: (_sgd, lambda rule: True),
+    RMSpropRule: (_rmsprop, _has_rmsprop_formula),
+    AdagradRule: (_adagrad, lambda rule: not rule.epsilon_inside),
+    AdadeltaRule: (_adadelta, lambda rule: not rule.new_delta_in_step),
+    AdamRule: (_adam, lambda rule: True),
+    AdamaxRule: (_adamax, lambda rule: True),
+    FtrlRule: (_ftrl, lambda rule: True),
+}
+"""By class of rule: its kernel, and for which of its variants that computes the rule's formula."""
 
 
 def kernel_for(rule: Rule, dtype: tf.DType) -> Kernel | None:
     """The fused kernel of a rule for variables of `dtype`, None if there is none."""
-    return KERNELS.get(type(rule)) if dtype in DTYPES else None
+    kernel, fits = KERNELS.get(type(rule), (None, None))
+    return kernel if dtype in DTYPES and fits is not None and fits(rule) else None

@@ -6,15 +6,17 @@ of the slots, where the update is computed, and the result to the layout of the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
 from optim import slot_layout
 from optim.clipping import clip
 from optim.executors.work import Work, averaged, cast_scalar, compute_dtype, updated
-from optim.placement import layout_of, relayout
+from optim.placement import layout_of, relayout, to_host
+from optim.rule import Rule
 from optim.variables import Tracked
 
 
@@ -30,6 +32,8 @@ class TensorGradients:
     def squared_norms(self) -> list[Any]:
         # Summed up in float64, so that variables of several dtypes have one joint norm.
         squares = [tf.reduce_sum(tf.square(tf.cast(g, compute_dtype(g.dtype)))) for g in self.tensors]
+        if tf.executing_eagerly():  # brought off their meshes, of which there may be several
+            return [tf.constant(to_host(square), tf.float64) for square in squares]
         return [tf.cast(square, tf.float64) for square in squares]
 
     def scale(self, factors: list[Any]) -> TensorGradients:
@@ -53,36 +57,53 @@ def run(work: Work) -> None:
         clipped = clip(TensorGradients(gradients), work.clip)
         assert isinstance(clipped, TensorGradients)
         gradients = clipped.tensors
-    for tracked, gradient, decay, lazy in zip(work.tracked, gradients, work.decay_factors, work.lazy, strict=True):
+    for i, tracked in enumerate(work.tracked):
         if work.rule is None:
-            _user_step(work, tracked, gradient, decay)
+            _user_step(work, i, gradients[i])
+            value = tracked.variable.read_value()
         else:
-            rule_step(work, tracked, gradient, decay, lazy)
-    if work.ema.use_ema:
-        for tracked in work.tracked:
-            _average(work, tracked)
+            value = rule_value(work, i, gradients[i])
+        if work.ema.use_ema:
+            value = _average(work, i, value)
+        if work.rule is not None or work.ema.use_ema:
+            tracked.variable.assign(relayout(value, tracked.layout))
 
 
-def rule_step(work: Work, tracked: Tracked, gradient: Any, decay: Any, lazy: bool = False) -> None:
-    """The rule's update of one variable, in the layout of its slots."""
+def rule_value(work: Work, i: int, gradient: Any) -> Any:
+    """Update the slots of variable number `i` and return its new value.
+
+    The variable itself is assigned once, by the caller, who works on with this value: inside a `tf.function` a read
+    after the assignment has been seen to give the old value where the update reduces over shards (TF 2.21).
+    """
     assert work.rule is not None
+    tracked = work.tracked[i]
     variable = tracked.variable
     slots = work.slots.of(tracked, [s.name for s in work.rule.slots])
-    layout = tracked.layout
-    if work.rule.elementwise:  # then the work can be divided as the slots are
-        layout = next((layout_of(s) for s in slots.values()), layout)
+    layout = _update_layout(work.rule, tracked, slots)
     old_value = relayout(variable.read_value(), layout)
     whole = {name: slot.shape == variable.shape for name, slot in slots.items()}
     old = {n: relayout(s.read_value(), layout) if whole[n] else s.read_value() for n, s in slots.items()}
     gradient = relayout(gradient, layout)
-    value, new = updated(work.rule, old_value, gradient, old, work.coefficients, decay)
-    if lazy:
+    value, new = updated(work.rule, old_value, gradient, old, work.coefficients, work.decay_factors[i])
+    if work.rule.gathers(slots):  # pin the other end, too, or DTensor's compiler shards matrix products in between
+        value, new = relayout(value, layout), {name: relayout(new[name], layout) for name in new}
+    if work.lazy[i]:
         touched = relayout(_touched_rows(gradient), layout)
         value = tf.where(touched, value, old_value)
         new = {name: tf.where(touched, new[name], old[name]) for name in new}
     for name, slot in slots.items():
-        slot.assign(relayout(new[name], layout_of(slot)))
-    variable.assign(relayout(value, tracked.layout))
+        slot.assign(relayout(_choose(work.active[i], new[name], old[name]), layout_of(slot)))
+    return _choose(work.active[i], value, old_value)
+
+
+def _update_layout(rule: Rule, tracked: Tracked, slots: Mapping[str, Any]) -> dtensor.Layout | None:
+    """The layout in which a rule's update is computed."""
+    layout = tracked.layout
+    if rule.elementwise:  # then the work can be divided as the slots are
+        return next((layout_of(s) for s in slots.values()), layout)
+    if layout is not None and rule.gathers(slots):
+        return dtensor.Layout.replicated(layout.mesh, layout.rank)
+    return layout
 
 
 def _touched_rows(gradient: Any) -> Any:
@@ -92,24 +113,35 @@ def _touched_rows(gradient: Any) -> Any:
     return tf.broadcast_to(tf.logical_not(tf.equal(largest, 0)), gradient.shape)
 
 
-def _user_step(work: Work, tracked: Tracked, gradient: Any, decay: Any) -> None:
+def _user_step(work: Work, i: int, gradient: Any) -> None:
+    tracked, decay = work.tracked[i], work.decay_factors[i]
     variable = tracked.variable
-    if decay is not None:
-        wide = compute_dtype(variable.dtype)
-        decayed = tf.cast(variable.read_value(), wide) * cast_scalar(decay, wide)
-        variable.assign(tf.cast(decayed, variable.dtype))
-    work.update_step(gradient, tracked.given)
+
+    def step() -> tf.Tensor:
+        if decay is not None:
+            wide = compute_dtype(variable.dtype)
+            decayed = tf.cast(variable.read_value(), wide) * cast_scalar(decay, wide)
+            variable.assign(tf.cast(decayed, variable.dtype))
+        work.update_step(gradient, tracked.given)
+        return tf.constant(True)
+
+    if work.active[i] is True:
+        step()
+    else:
+        tf.cond(work.active[i], step, lambda: tf.constant(False))
 
 
-def _average(work: Work, tracked: Tracked) -> None:
-    variable = tracked.variable
+def _average(work: Work, i: int, value: Any) -> Any:
+    """Update the average of variable number `i` from its new value; return the value that the variable ends with."""
+    tracked, active = work.tracked[i], work.active[i]
     average = work.slots.get(slot_layout.AVERAGE, tracked)
-    value = relayout(variable.read_value(), layout_of(average))
-    new = averaged(average.read_value(), value, work.ema.ema_momentum, variable.dtype)
+    value, old = relayout(value, layout_of(average)), average.read_value()
+    new = _choose(active, averaged(old, value, work.ema.ema_momentum, tracked.variable.dtype), old)
     average.assign(new)
     if work.overwrite is False:
-        return
-    variable.assign(relayout(_choose(work.overwrite, new, value), tracked.layout))
+        return value
+    overwrite = work.overwrite if active is True else tf.logical_and(work.overwrite, active)
+    return _choose(overwrite, new, value)
 
 
 def _choose(condition: Any, yes: Any, no: Any) -> Any:

@@ -29,6 +29,8 @@ class Work:
     coefficients: Mapping[str, Any]
     decay_factors: Sequence[Any]
     """Per variable: what weight decay multiplies it with before the update, `1 − weight_decay · lr`; None for none."""
+    active: Sequence[Any]
+    """Per variable: True, or a bool tensor that says whether it takes part in this step."""
     lazy: Sequence[bool]
     """Per variable: whether rows whose gradient is all zero are left as they are."""
     clip: GradientsClipOption

@@ -26,8 +26,8 @@ class Adadelta(Optimizer):
       rho: decay rate of both means, in [0, 1); number, scalar tensor or zero-argument callable, as is `epsilon`.
       epsilon: added under both roots, >= 0.
       gradients_clip_option, ema_option, name, mesh, options: see `Optimizer`.
-      new_delta_in_step: move the variable by the mean of squared steps that already has this step in it, as the kernel of
-        `tf.train.AdadeltaOptimizer` did in TF 1.0 to 1.4.
+      new_delta_in_step: move the variable by the mean of squared steps that already has this step in it, as the kernel
+        of `tf.train.AdadeltaOptimizer` did in TF 1.0 to 1.4.
     """
 
     rho = Hyperparameter(high=1.0)
@@ -61,3 +61,7 @@ class Adadelta(Optimizer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "new_delta_in_step": self.new_delta_in_step}
+
+    def update_step(self, grad: Any, variable: Any) -> None:
+        """See `Optimizer.update_step`; Keras 2.9 calls the first argument `grad` here."""
+        super().update_step(grad, variable)

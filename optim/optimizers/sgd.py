@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from tensorflow.experimental import dtensor
@@ -25,7 +26,7 @@ class SGD(Optimizer):
     Args:
       learning_rate: float >= 0, scalar tensor, schedule or zero-argument callable.
       momentum: in [0, 1); number, scalar tensor or zero-argument callable.
-      nesterov: Nesterov's momentum; needs `momentum` > 0.
+      nesterov: Nesterov's momentum; without `momentum` it changes nothing, and warns.
       gradients_clip_option, ema_option, name, mesh, options: see `Optimizer`.
       momentum_slot: True keeps the slot `m` although `momentum` is 0, as Keras up to 2.3 and from 2.11 on do (it is
         then the last step); None keeps it if momentum is used.
@@ -33,7 +34,7 @@ class SGD(Optimizer):
         `tf.train.MomentumOptimizer` does: a change of rate then acts on the gradients gathered so far, too.
 
     Raises:
-      HyperparameterError: `nesterov` without momentum, or `momentum_slot=False` with it.
+      HyperparameterError: `momentum_slot=False` with momentum, or a value out of range.
     """
 
     momentum = Hyperparameter(high=1.0)
@@ -58,7 +59,7 @@ class SGD(Optimizer):
         self.learning_rate_in_momentum = bool(learning_rate_in_momentum)
         used = self.momentum != 0.0 if isinstance(self.momentum, float) else True
         if nesterov and not used:
-            raise HyperparameterError("nesterov=True needs momentum > 0, got momentum=0")
+            warnings.warn("nesterov=True changes nothing while momentum is 0", UserWarning, 2)
         if used and momentum_slot is False:
             raise HyperparameterError("momentum_slot=False contradicts the momentum given")
         rule = SGDRule(

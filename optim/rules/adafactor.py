@@ -9,22 +9,21 @@
 Shazeer & Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost" (2018), algorithms 4 and 5 with the
 constants of algorithm 6: γ = `beta_2_decay`, d = `clip_threshold`. Keras 2.12 to 3 and tf_keras (`optimizers/
 adafactor.py`) compute just this; they also keep V of factored variables as a slot, which is never read before it
-is overwritten, so here it is none. Their `relative_step` changes nothing, because ρ is capped either way; here False
-lifts the cap, as their documentation has it: ρ = lr.
+is overwritten, so here it is none. Their `relative_step` changes nothing, because they cap ρ either way; without
+`learning_rate_cap`, ρ = lr.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from optim.rule import COLUMNS, ROWS, UNFACTORED, Arrays, Scalars, Slot
+from optim.rule import COLUMNS, ROWS, UNFACTORED, Arrays, Scalars, Slot, Whole
 
 
 @dataclass(frozen=True)
-class AdafactorRule:
-    relative_step: bool = True
+class AdafactorRule(Whole):
+    learning_rate_cap: bool = True
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -34,19 +33,11 @@ class AdafactorRule:
             Slot("v", unit="gradient^2", like=UNFACTORED),
         )
 
-    @property
-    def scalars(self) -> Mapping[str, float]:
-        return {}
-
-    @property
-    def elementwise(self) -> bool:
-        return False
-
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         rest = step ** hyper["beta_2_decay"]
         lr = hyper["learning_rate"]
         return {
-            "rho": xp.minimum(1.0 / xp.sqrt(step), lr) if self.relative_step else lr,
+            "rho": xp.minimum(1.0 / xp.sqrt(step), lr) if self.learning_rate_cap else lr,
             "beta_2": 1.0 - rest,
             "one_minus_beta_2": rest,
             "epsilon_1": hyper["epsilon_1"],

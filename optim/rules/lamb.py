@@ -10,26 +10,17 @@ the option `weight_decay` of every optimizer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from optim.rule import Arrays, Scalars, Slot
+from optim.rule import Arrays, Scalars, Slot, Whole
 
 
 @dataclass(frozen=True)
-class LambRule:
+class LambRule(Whole):
     @property
     def slots(self) -> tuple[Slot, ...]:
         return (Slot("m", unit="gradient"), Slot("v", unit="gradient^2"))
-
-    @property
-    def scalars(self) -> Mapping[str, float]:
-        return {}
-
-    @property
-    def elementwise(self) -> bool:
-        return False
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         beta_1, beta_2 = hyper["beta_1"], hyper["beta_2"]

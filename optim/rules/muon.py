@@ -12,18 +12,18 @@ section 2.2. As in Keras 3 (`optimizers/muon.py`), a variable with a slot `v` is
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from optim.rule import Arrays, Scalars, Slot
+from optim.rule import Arrays, Scalars, Slot, Whole
 from optim.rules.adam import AdamRule
 
 ADAM = "adam_"
 
 
 @dataclass(frozen=True)
-class MuonRule:
+class MuonRule(Whole):
     """`ns_steps`: number of iterations, n above. `rms_rate`: s above, None leaves the factor of x out."""
 
     nesterov: bool = True
@@ -34,13 +34,8 @@ class MuonRule:
     def slots(self) -> tuple[Slot, ...]:
         return (Slot("m", unit="gradient"), Slot("v", unit="gradient^2"))
 
-    @property
-    def scalars(self) -> Mapping[str, float]:
-        return {}
-
-    @property
-    def elementwise(self) -> bool:
-        return False
+    def gathers(self, slots: Collection[str]) -> bool:
+        return "v" not in slots
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         adam = {

@@ -1,0 +1,119 @@
+"""A small training loop in float64 NumPy: what goes around an algorithm, in the order that docs/optimizers.md gives.
+
+    gather -> clip -> decay weights -> update -> average -> overwrite -> count
+
+Independent of `optim`: it imports nothing from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+Array = np.ndarray
+
+
+class Algorithm(Protocol):
+    def slots(self, shape: tuple[int, ...]) -> dict[str, Array]:
+        """New slots of one variable."""
+
+    def step(self, value: Array, gradient: Array, slots: dict[str, Array], rate: float, number: int) -> Array:
+        """The new value; `slots` are updated. `number` is that of the step, from 1."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options that every optimizer has; `not_decayed` are names of variables."""
+
+    clipnorm: float | None = None
+    clipvalue: float | None = None
+    global_clipnorm: float | None = None
+    clip_order: str = "value_first"
+    weight_decay: float = 0.0
+    not_decayed: Collection[str] = ()
+    use_ema: bool = False
+    ema_momentum: float = 0.99
+    ema_overwrite_frequency: int | None = None
+    gradient_accumulation_steps: int = 1
+    decay: float = 0.0
+
+
+@dataclass
+class Training:
+    """Variables under training: `apply` is `apply_gradients`.
+
+    `rate` gives the learning rate of the step after `iterations` steps, before the inverse time `decay` of `options`.
+    """
+
+    algorithm: Algorithm
+    rate: Callable[[int], float]
+    values: dict[str, Array]
+    options: Options = field(default_factory=Options)
+
+    def __post_init__(self) -> None:
+        self.values = {name: np.array(value, np.float64) for name, value in self.values.items()}
+        self.slots = {name: self.algorithm.slots(value.shape) for name, value in self.values.items()}
+        self.averages = {name: value.copy() for name, value in self.values.items()}
+        self.iterations = 0
+        self.gathered: dict[str, Array] = {}
+        self.calls = 0
+
+    def apply(self, gradients: Mapping[str, Any]) -> None:
+        """One call: None leaves a variable alone."""
+        steps = self.options.gradient_accumulation_steps
+        for name, gradient in gradients.items():
+            if gradient is not None:
+                self.gathered[name] = self.gathered.get(name, 0.0) + np.asarray(gradient, np.float64) / steps
+        self.calls += 1
+        if self.calls % steps == 0:
+            gathered, self.gathered = self.gathered, {}
+            self._step(gathered)
+
+    def _step(self, gradients: dict[str, Array]) -> None:
+        options = self.options
+        rate = self.rate(self.iterations) / (1 + options.decay * self.iterations)
+        for name, gradient in clipped(gradients, options).items():
+            value = self.values[name]
+            if options.weight_decay and name not in options.not_decayed:
+                value = value - options.weight_decay * rate * value
+            value = self.algorithm.step(value, gradient, self.slots[name], rate, self.iterations + 1)
+            self.values[name] = value
+            if options.use_ema:
+                mix = options.ema_momentum
+                self.averages[name] = mix * self.averages[name] + (1 - mix) * value
+                every = options.ema_overwrite_frequency
+                if every is not None and (self.iterations + 1) % every == 0:
+                    self.values[name] = self.averages[name].copy()
+        self.iterations += 1
+
+
+def clipped(gradients: Mapping[str, Array], options: Options) -> dict[str, Array]:
+    """Clipping by value and by norm in `clip_order`."""
+    stages = [_clip_values, _clip_norms]
+    if options.clip_order == "norm_first":
+        stages = [_clip_norms, _clip_values]
+    current = dict(gradients)
+    for stage in stages:
+        current = stage(current, options)
+    return current
+
+
+def _clip_values(gradients: dict[str, Array], options: Options) -> dict[str, Array]:
+    limit = options.clipvalue
+    return gradients if limit is None else {name: np.clip(g, -limit, limit) for name, g in gradients.items()}
+
+
+def _clip_norms(gradients: dict[str, Array], options: Options) -> dict[str, Array]:
+    if options.clipnorm is not None:
+        return {name: _shrunk(g, np.sqrt(np.sum(g**2)), options.clipnorm) for name, g in gradients.items()}
+    if options.global_clipnorm is not None:
+        norm = np.sqrt(sum(np.sum(g**2) for g in gradients.values()))
+        return {name: _shrunk(g, norm, options.global_clipnorm) for name, g in gradients.items()}
+    return gradients
+
+
+def _shrunk(gradient: Array, norm: float, limit: float) -> Array:
+    return gradient * (limit / norm) if norm > limit else gradient

@@ -1,0 +1,188 @@
+"""One table of optimizers, arguments and references that drives every shared property.
+
+A new optimizer adds a reference in tests/reference and its rows in `VARIANTS`; `test_every_optimizer_is_in_the_table`
+fails until it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import optim
+from tests.reference.adadelta import Adadelta
+from tests.reference.adafactor import Adafactor
+from tests.reference.adagrad import Adagrad
+from tests.reference.adam import Adam
+from tests.reference.adamax import Adamax
+from tests.reference.common import Algorithm, Options, Training
+from tests.reference.ftrl import Ftrl
+from tests.reference.lamb import Lamb
+from tests.reference.lion import Lion
+from tests.reference.muon import Muon
+from tests.reference.nadam import Nadam
+from tests.reference.rmsprop import RMSprop
+from tests.reference.sgd import SGD
+from tests.test_optim.support import MODES
+
+RATE = 0.05
+WHOLE = ("Adafactor", "Lamb", "Muon")
+"""Optimizers whose rules look at whole variables: eager steps are portable, too."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """`arguments` make the optimizer; `algorithm`, `rate` and `loop` make its reference."""
+
+    name: str
+    optimizer: str
+    arguments: Mapping[str, Any]
+    algorithm: Algorithm
+    loop: Options = field(default_factory=Options)
+    rate: Callable[[int], float] = lambda _: RATE
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The ways to run a step."""
+        return tuple(mode for mode in MODES if mode != "local" or self.optimizer not in WHOLE)
+
+    def make(self, **more: Any) -> Any:
+        arguments = {"learning_rate": RATE, **self.arguments, **more}
+        if callable(arguments["learning_rate"]):
+            arguments["learning_rate"] = arguments["learning_rate"]()
+        return getattr(optim, self.optimizer)(**arguments)
+
+    def reference(self, values: Mapping[str, Any]) -> Training:
+        return Training(self.algorithm, self.rate, dict(values), self.loop)
+
+
+def _variant(name: str, optimizer: str, algorithm: type, **hyper: Any) -> Case:
+    return Case(name, optimizer, hyper, algorithm(**hyper))
+
+
+_FTRL = {
+    "learning_rate_power": -0.6,
+    "initial_accumulator_value": 0.3,
+    "l1_regularization_strength": 0.1,
+    "l2_regularization_strength": 0.2,
+    "l2_shrinkage_regularization_strength": 0.05,
+    "beta": 0.4,
+}
+_MUON = {"adam_beta_1": 0.8, "adam_lr_ratio": 0.5, "momentum": 0.7, "ns_steps": 3, "nesterov": False, "rms_rate": None}
+
+VARIANTS = (
+    _variant("sgd", "SGD", SGD),
+    _variant("sgd-momentum", "SGD", SGD, momentum=0.9),
+    _variant("sgd-nesterov", "SGD", SGD, momentum=0.8, nesterov=True),
+    _variant("adam", "Adam", Adam),
+    _variant("adam-amsgrad", "Adam", Adam, beta_1=0.8, beta_2=0.7, epsilon=1e-3, amsgrad=True),
+    _variant("adadelta", "Adadelta", Adadelta, rho=0.9, epsilon=1e-5),
+    _variant("sgd-train", "SGD", SGD, momentum=0.9, learning_rate_in_momentum=False),
+    _variant("sgd-train-nesterov", "SGD", SGD, momentum=0.8, nesterov=True, learning_rate_in_momentum=False),
+    _variant("adadelta-train", "Adadelta", Adadelta, epsilon=1e-4, new_delta_in_step=True),
+    _variant("rmsprop", "RMSprop", RMSprop),
+    _variant("rmsprop-momentum", "RMSprop", RMSprop, rho=0.8, momentum=0.6, epsilon=1e-4),
+    _variant("rmsprop-centered", "RMSprop", RMSprop, momentum=0.6, epsilon=1e-3, centered=True),
+    _variant("rmsprop-v2", "RMSprop", RMSprop, epsilon=1e-2, centered=True, epsilon_inside=False),
+    _variant("rmsprop-2.9", "RMSprop", RMSprop, momentum=0.5, epsilon_inside=False, learning_rate_in_momentum=False),
+    _variant("rmsprop-train", "RMSprop", RMSprop, epsilon=1e-10, momentum_slot=True, initial_velocity=1.0),
+    _variant("adagrad", "Adagrad", Adagrad, epsilon=1e-3),
+    _variant("adagrad-v2", "Adagrad", Adagrad, epsilon=1e-2, epsilon_inside=False, initial_accumulator_value=0.0),
+    _variant("adamax", "Adamax", Adamax, beta_2=0.9, epsilon=1e-3),
+    _variant("nadam", "Nadam", Nadam),
+    _variant("nadam-v2", "Nadam", Nadam, beta_1=0.8, epsilon=1e-3, schedule_decay=0.004),
+    _variant("ftrl", "Ftrl", Ftrl),
+    _variant("ftrl-all", "Ftrl", Ftrl, **_FTRL),
+    _variant("ftrl-2.4", "Ftrl", Ftrl, **_FTRL, learning_rate_in_linear=True),
+    Case("adamw", "AdamW", {}, Adam(), Options(weight_decay=0.004)),
+    Case(
+        "adamw-amsgrad", "AdamW", {"weight_decay": 0.3, "amsgrad": True}, Adam(amsgrad=True), Options(weight_decay=0.3)
+    ),
+    _variant("lion", "Lion", Lion, beta_1=0.8),
+    _variant("adafactor", "Adafactor", Adafactor),
+    _variant(
+        "adafactor-all",
+        "Adafactor",
+        Adafactor,
+        beta_2_decay=-0.6,
+        epsilon_1=1e-4,
+        epsilon_2=0.5,
+        clip_threshold=0.7,
+        relative_step=False,
+        learning_rate_cap=False,
+    ),
+    _variant("lamb", "Lamb", Lamb, epsilon=1e-3),
+    Case("muon", "Muon", {}, Muon(), Options(weight_decay=0.004)),
+    Case(
+        "muon-all",
+        "Muon",
+        {**_MUON, "weight_decay": None, "adam_weight_decay": None, "exclude_layers": ["^tab"]},
+        Muon(**_MUON, excluded=((8, 3),)),
+    ),
+)
+
+
+def _schedule() -> Any:
+    from optim.schedules import ExponentialDecay
+
+    return ExponentialDecay(0.1, decay_steps=3, decay_rate=0.5)
+
+
+def _with(variant: str, name: str, rate: Any = None, arguments: Any = None, **options: Any) -> Case:
+    """A variant with options that the optimizer and the reference call alike, and `arguments` for the former only."""
+    base = next(v for v in VARIANTS if v.name == variant)
+    loop = Options(**options)
+    own = {key: value for key, value in options.items() if key != "not_decayed"}
+    return Case(
+        f"{variant}+{name}",
+        base.optimizer,
+        {**base.arguments, **own, **(arguments or {})},
+        base.algorithm,
+        loop,
+        rate or base.rate,
+    )
+
+
+_ALL = {
+    "clipvalue": 0.5,
+    "global_clipnorm": 2.0,
+    "weight_decay": 0.1,
+    "use_ema": True,
+    "ema_momentum": 0.7,
+    "ema_overwrite_frequency": 3,
+    "gradient_accumulation_steps": 2,
+    "decay": 0.25,
+}
+
+OPTIONS = (
+    _with("adam", "clipvalue", clipvalue=0.3),
+    _with("sgd-momentum", "clipnorm", clipnorm=0.7),
+    _with("sgd-nesterov", "global_clipnorm", global_clipnorm=1.5),
+    _with("adadelta", "value_then_norm", clipvalue=0.4, clipnorm=0.5),
+    _with("sgd", "norm_then_value", clipvalue=0.2, global_clipnorm=1.5, clip_order="norm_first"),
+    _with(
+        "adam",
+        "weight_decay",
+        arguments={"weight_decay_exclude": ["^bias$", "scale"]},
+        weight_decay=0.3,
+        not_decayed=("bias", "scale"),
+    ),
+    _with("sgd-momentum", "ema", use_ema=True, ema_momentum=0.6),
+    _with("adam-amsgrad", "ema_overwrite", use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2),
+    _with("adadelta", "accumulation", gradient_accumulation_steps=3),
+    _with("sgd-momentum", "decay", decay=0.5),
+    _with("adam", "schedule", rate=lambda i: 0.1 * 0.5 ** (i / 3), arguments={"learning_rate": lambda: _schedule()}),
+    _with("adadelta", "callable", arguments={"learning_rate": lambda: lambda: RATE}),
+    _with("nadam", "everything", **_ALL),
+    _with("adafactor", "everything", **_ALL),
+    _with("lamb", "everything", **_ALL),
+    _with("sgd-nesterov", "everything", **_ALL),
+    _with("adam-amsgrad", "everything", **_ALL),
+    _with("adadelta", "everything", **_ALL),
+)
+
+ROWS = VARIANTS + OPTIONS

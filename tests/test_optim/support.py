@@ -1,0 +1,144 @@
+"""Models of a few variables on any mesh or none, and the ways to run a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from tests.dtensor_asserts import layout_of
+
+SHAPES: Mapping[str, tuple[int, ...]] = {
+    "kernel": (6, 4),
+    "table": (8, 3),
+    "bias": (4,),
+    "scale": (),
+    "odd": (3, 5),  # divides over no axis of two
+}
+
+# Mesh fixture, and sharding by variable; what is not named is replicated.
+LAYOUTS: Mapping[str, tuple[str | None, Mapping[str, Sequence[str]]]] = {
+    "plain": (None, {}),
+    "replicated": ("mesh_2", {}),
+    "rows": ("mesh_2", {"kernel": ["x", "unsharded"], "table": ["x", "unsharded"], "bias": ["x"]}),
+    "columns": ("mesh_2", {"kernel": ["unsharded", "x"]}),
+    "mixed": (
+        "mesh_2x2",
+        {"kernel": ["batch", "model"], "table": ["model", "unsharded"], "bias": ["batch"]},
+    ),
+}
+MODES = ("local", "portable", "function")
+
+
+def put(value: Any, layout: dtensor.Layout | None, dtype: Any = tf.float64) -> Any:
+    """A constant in a layout, or plain."""
+    tensor = tf.constant(np.asarray(value, np.float64), dtype)
+    if layout is None:
+        return tensor
+    whole = dtensor.copy_to_mesh(tensor, dtensor.Layout.replicated(layout.mesh, layout.rank))
+    return dtensor.relayout(whole, layout)
+
+
+def variable(value: Any, layout: dtensor.Layout | None, name: str, dtype: Any = tf.float64, **options: Any) -> Any:
+    if layout is None:
+        return tf.Variable(tf.constant(np.asarray(value, np.float64), dtype), name=name, **options)
+    return dtensor.DVariable(put(value, layout, dtype), name=name, **options)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a model's variables are."""
+
+    mesh: dtensor.Mesh | None
+    sharding: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def named(cls, name: str, request: Any) -> Place:
+        """One of `LAYOUTS`; `request` is pytest's."""
+        mesh, sharding = LAYOUTS[name]
+        return cls(None if mesh is None else request.getfixturevalue(mesh), sharding)
+
+    def layout(self, name: str, rank: int) -> dtensor.Layout | None:
+        if self.mesh is None:
+            return None
+        return dtensor.Layout(list(self.sharding.get(name, ["unsharded"] * rank)), self.mesh)
+
+    def variables(self, values: Mapping[str, Any], dtype: Any = tf.float64) -> dict[str, Any]:
+        return {n: variable(v, self.layout(n, np.ndim(v)), n, dtype) for n, v in values.items()}
+
+
+def start_values(seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {name: np.asarray(random.normal(size=shape)) for name, shape in SHAPES.items()}
+
+
+def gradient_values(step: int) -> dict[str, np.ndarray | None]:
+    """Gradients of one call, of many magnitudes; `bias` has none in the fourth."""
+    random = np.random.default_rng(1000 + step)
+    values: dict[str, np.ndarray | None] = {}
+    for position, (name, shape) in enumerate(SHAPES.items()):
+        values[name] = np.asarray(random.normal(size=shape)) * 10.0 ** (position - 2)
+    if step == 3:
+        values["bias"] = None
+    return values
+
+
+def slot_layout(layout: dtensor.Layout | None, slot: str) -> dtensor.Layout | None:
+    """The layout of a slot: its variable's, without the dim that Adafactor's means are over."""
+    if layout is None or slot not in ("r", "c"):
+        return layout
+    specs = list(layout.sharding_specs)
+    del specs[-1 if slot == "r" else -2]
+    return dtensor.Layout(specs, layout.mesh)
+
+
+def put_gradients(
+    gradients: Mapping[str, Any], variables: Mapping[str, Any], *, replicated: bool = False
+) -> list[tuple[Any, Any]]:
+    """(gradient, variable) pairs, each gradient in its variable's layout or replicated on its mesh."""
+    pairs = []
+    for name, value in gradients.items():
+        layout = layout_of(variables[name])
+        if replicated and layout is not None:
+            layout = dtensor.Layout.replicated(layout.mesh, layout.rank)
+        pairs.append((None if value is None else put(value, layout, variables[name].dtype), variables[name]))
+    return pairs
+
+
+def stepper(optimizer: Any, mode: str) -> Callable[[Sequence[tuple[Any, Any]]], None]:
+    """`apply_gradients`, eagerly, or in one `tf.function` per set of None gradients, which may trace at first only."""
+    if mode != "function":
+        return optimizer.apply_gradients
+    functions: dict[tuple[Any, ...], Any] = {}
+    traces: dict[tuple[Any, ...], int] = {}
+
+    def step(pairs: Sequence[tuple[Any, Any]]) -> None:
+        variables = [v for _, v in pairs]
+        key = tuple(g is None for g, _ in pairs)
+        if key not in functions:
+
+            @tf.function(autograph=False)
+            def function(gradients: Sequence[Any]) -> None:
+                optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+
+            functions[key] = function
+        functions[key]([g for g, _ in pairs])
+        now = functions[key].experimental_get_tracing_count()
+        assert traces.setdefault(key, now) == now, "a later step traced again"
+
+    return step
+
+
+def executor_for(mode: str) -> str:
+    return "auto" if mode == "function" else mode
+
+
+def snapshot(variables: Sequence[Any]) -> list[bytes]:
+    """The exact bits of variables."""
+    from tests.dtensor_asserts import value_of
+
+    return [value_of(v).tobytes() for v in variables]

@@ -1,0 +1,144 @@
+"""Schedules of our own, of Keras 3 and of tf_keras are one and the same to an optimizer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from tensorflow.experimental import dtensor
+
+import optim
+from optim import schedules
+from optim.errors import HyperparameterError
+from tests.dtensor_asserts import value_of
+from tests.test_optim.support import put, variable
+
+ARGUMENTS: dict[str, list[dict[str, Any]]] = {
+    "ExponentialDecay": [
+        {"initial_learning_rate": 0.3, "decay_steps": 4, "decay_rate": 0.6},
+        {"initial_learning_rate": 0.3, "decay_steps": 4, "decay_rate": 0.6, "staircase": True},
+    ],
+    "InverseTimeDecay": [
+        {"initial_learning_rate": 0.3, "decay_steps": 4, "decay_rate": 0.6},
+        {"initial_learning_rate": 0.3, "decay_steps": 4, "decay_rate": 0.6, "staircase": True},
+    ],
+    "PiecewiseConstantDecay": [{"boundaries": [3, 7], "values": [0.3, 0.2, 0.05]}],
+    "PolynomialDecay": [
+        {"initial_learning_rate": 0.3, "decay_steps": 6, "end_learning_rate": 0.02, "power": 1.5},
+        {"initial_learning_rate": 0.3, "decay_steps": 6, "end_learning_rate": 0.02, "power": 0.5, "cycle": True},
+    ],
+    "CosineDecay": [
+        {"initial_learning_rate": 0.3, "decay_steps": 9, "alpha": 0.1},
+        {"initial_learning_rate": 0.1, "decay_steps": 6, "alpha": 0.1, "warmup_target": 0.4, "warmup_steps": 4},
+    ],
+    "CosineDecayRestarts": [
+        {"initial_learning_rate": 0.3, "first_decay_steps": 3, "t_mul": 2.0, "m_mul": 0.8, "alpha": 0.05},
+        {"initial_learning_rate": 0.3, "first_decay_steps": 4, "t_mul": 1.0, "m_mul": 0.8},
+    ],
+}
+CASES = [(name, arguments) for name, cases in ARGUMENTS.items() for arguments in cases]
+
+
+def test_every_stock_schedule_is_here() -> None:
+    assert set(ARGUMENTS) == set(schedules.STOCK)
+
+
+@pytest.mark.parametrize(("name", "arguments"), CASES)
+def test_the_same_numbers_as_keras(name: str, arguments: dict[str, Any]) -> None:
+    """To float32, in which Keras computes; steps at a float32 boundary of a period are left out (2.9999998 / 3)."""
+    own = schedules.STOCK[name](**arguments)
+    for module in (keras.optimizers.schedules, tf_keras.optimizers.schedules):
+        theirs = getattr(module, name)(**arguments)
+        for step in range(22):
+            if name == "CosineDecayRestarts" and step in (3, 4, 8, 9, 12, 16, 20, 21):
+                continue
+            ours = own(tf.constant(step, tf.int64))
+            assert ours.dtype == tf.float64
+            np.testing.assert_allclose(
+                float(ours), float(theirs(step)), rtol=3e-6, atol=1e-7, err_msg=f"{module} {step}"
+            )
+
+
+@pytest.mark.parametrize("mode", ["eager", "function"])
+@pytest.mark.parametrize("layout", ["plain", "mesh"])
+@pytest.mark.parametrize(("name", "arguments"), [cases[-1] for cases in [[(n, a[-1])] for n, a in ARGUMENTS.items()]])
+def test_one_training_whoever_wrote_the_schedule(
+    name: str, arguments: dict[str, Any], layout: str, mode: str, mesh_2: Any
+) -> None:
+    place = None if layout == "plain" else dtensor.Layout(["x"], mesh_2)
+    ends = []
+    for module in (optim.schedules, keras.optimizers.schedules, tf_keras.optimizers.schedules):
+        schedule = getattr(module, name)(**arguments)
+        var = variable(np.ones(4), place, "w")
+        optimizer = optim.SGD(schedule, momentum=0.9)
+        step = optimizer.apply_gradients
+        step = tf.function(step, autograph=False) if mode == "function" else step
+        gradient = put(np.arange(4.0), place)
+        for _ in range(3):
+            step([(gradient, var)])
+        ends.append(value_of(var))
+        assert float(optimizer.learning_rate) == pytest.approx(float(schedule(3)), rel=1e-6)
+        config = json.loads(json.dumps(optimizer.get_config()))
+        again = optim.SGD.from_config(config)
+        assert float(again.learning_rate) == pytest.approx(float(schedule(0)), rel=1e-6)
+        assert type(again._rate).__module__ == "optim.schedules"
+    np.testing.assert_allclose(ends[1], ends[0], rtol=3e-6)
+    np.testing.assert_allclose(ends[2], ends[0], rtol=3e-6)
+
+
+def test_a_schedule_of_ones_own(devices: list[str]) -> None:
+    class Halves(schedules.LearningRateSchedule):
+        def __call__(self, step: Any) -> Any:
+            return 0.5 ** tf.cast(step, tf.float64)
+
+        def get_config(self) -> dict[str, Any]:
+            return {}
+
+    var = tf.Variable([0.0], dtype=tf.float64)
+    optimizer = optim.SGD(Halves())
+    for _ in range(3):
+        optimizer.apply_gradients([(tf.ones(1, tf.float64), var)])
+    np.testing.assert_array_equal(var.numpy(), [-1.75])
+    config = optimizer.get_config()
+    with pytest.raises(HyperparameterError, match="Halves"):
+        optim.SGD.from_config(config)
+    assert float(optim.SGD.from_config({**config, "learning_rate": Halves()}).learning_rate) == 1.0
+
+
+def test_a_schedule_that_goes_bad_changes_nothing(devices: list[str]) -> None:
+    var = tf.Variable([1.0])
+    optimizer = optim.SGD(schedules.PolynomialDecay(0.1, 2, end_learning_rate=-0.1))
+    optimizer.apply_gradients([(tf.ones(1), var)])
+    optimizer.apply_gradients([(tf.ones(1), var)])
+    before = var.numpy().tobytes()
+    with pytest.raises(HyperparameterError, match=r"learning_rate.*iteration 2"):
+        optimizer.apply_gradients([(tf.ones(1), var)])
+    assert var.numpy().tobytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "culprit"),
+    [
+        ("ExponentialDecay", {"initial_learning_rate": 0.1, "decay_steps": 0, "decay_rate": 0.5}, "decay_steps"),
+        ("InverseTimeDecay", {"initial_learning_rate": float("nan"), "decay_steps": 1, "decay_rate": 0.5}, "initial"),
+        ("PiecewiseConstantDecay", {"boundaries": [1], "values": [0.1]}, "values"),
+        ("CosineDecay", {"initial_learning_rate": "0.1", "decay_steps": 3}, "initial_learning_rate"),
+    ],
+)
+def test_bad_arguments(name: str, arguments: dict[str, Any], culprit: str) -> None:
+    with pytest.raises(HyperparameterError, match=culprit):
+        schedules.STOCK[name](**arguments)
+
+
+def test_schedules_count_real_steps(devices: list[str]) -> None:
+    """Under accumulation, the rate goes by `iterations`, not by calls."""
+    var = tf.Variable([0.0], dtype=tf.float64)
+    optimizer = optim.SGD(schedules.PiecewiseConstantDecay([0], [1.0, 0.25]), gradient_accumulation_steps=2)
+    for _ in range(4):
+        optimizer.apply_gradients([(tf.ones(1, tf.float64), var)])
+    np.testing.assert_array_equal(var.numpy(), [-1.25])

@@ -1,0 +1,93 @@
+"""Gradients of embedding tables: `IndexedSlices` with repeated indices, on any layout, eagerly and in a function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+import optim
+from tests.dtensor_asserts import assert_dtensor_equal, layout_of
+from tests.test_optim.cases import VARIANTS, Case
+from tests.test_optim.support import put, variable
+
+IDS = [3, 0, 3, 3, 7, 0]
+
+
+def _layout(sharding: str, mesh: Any) -> dtensor.Layout | None:
+    return {
+        "plain": None,
+        "replicated": dtensor.Layout.replicated(mesh, 2),
+        "rows": dtensor.Layout(["batch", "unsharded"], mesh),
+        "both": dtensor.Layout(["model", "batch"], mesh),
+    }[sharding]
+
+
+@pytest.mark.parametrize("options", [{}, {"clipnorm": 1.0, "weight_decay": 0.1}], ids=["bare", "clipped"])
+@pytest.mark.parametrize("mode", ["eager", "function"])
+@pytest.mark.parametrize("sharding", ["plain", "replicated", "rows", "both"])
+@pytest.mark.parametrize("case", [VARIANTS[1], VARIANTS[3], VARIANTS[5]], ids=str)
+def test_a_lookup_trains_like_its_dense_gradient(
+    case: Case, sharding: str, mode: str, options: Any, mesh_2x2: Any
+) -> None:
+    layout = _layout(sharding, mesh_2x2)
+    start = np.linspace(-1, 1, 32).reshape(8, 4)
+    weights = np.linspace(0.5, 2, 24).reshape(6, 4)
+    table = variable(start, layout, "table")
+    ids, scale = tf.constant(IDS), put(weights, None)
+    if layout is not None:
+        ids = dtensor.copy_to_mesh(ids, dtensor.Layout.replicated(mesh_2x2, 1))
+        scale = put(weights, dtensor.Layout.replicated(mesh_2x2, 2))
+    optimizer = case.make(**options)
+    kinds = []
+
+    def train(ids: Any, scale: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, ids) * scale)
+        gradient = tape.gradient(loss, table)
+        kinds.append(type(gradient).__name__)
+        optimizer.apply_gradients([(gradient, table)])
+
+    def given(ids: Any, scale: Any) -> None:
+        optimizer.apply_gradients([(tf.IndexedSlices(scale, ids), table)])
+
+    # Eagerly on a mesh, TensorFlow cannot differentiate the reduction; the slices themselves are given then.
+    step = tf.function(train, autograph=False) if mode == "function" else (train if layout is None else given)
+    from tests.reference.common import Options, Training
+
+    reference = Training(case.algorithm, case.rate, {"table": start}, Options(**options))
+    dense = np.zeros((8, 4))
+    np.add.at(dense, IDS, weights)
+    for _ in range(4):
+        step(ids, scale)
+        reference.apply({"table": dense})
+    assert set(kinds) <= {"IndexedSlices"}
+    assert_dtensor_equal(table, reference.values["table"], layout_of(table), rtol=1e-12, atol=1e-14)
+    for slot, expected in reference.slots["table"].items():
+        assert_dtensor_equal(optimizer.get_slot(table, slot), expected, layout_of(table), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("index", [-1, 8])
+def test_an_index_out_of_range_changes_nothing(index: int, devices: list[str]) -> None:
+    table = tf.Variable(tf.ones([8, 2]), name="table")
+    optimizer = optim.SGD(0.5)
+    slices = tf.IndexedSlices(tf.ones([2, 2]), tf.constant([1, index]))
+    with pytest.raises((optim.errors.DtoptError, tf.errors.InvalidArgumentError), match=f"{index}"):
+        optimizer.apply_gradients([(slices, table)])
+    np.testing.assert_array_equal(table.numpy(), np.ones((8, 2)))
+    assert int(optimizer.iterations.numpy()) == 0
+
+
+def test_accumulated_slices(mesh_2x2: Any) -> None:
+    table = variable(np.zeros((8, 4)), _layout("rows", mesh_2x2), "table")
+    whole = dtensor.Layout.replicated(mesh_2x2, 2)
+    optimizer = optim.SGD(1.0, gradient_accumulation_steps=2)
+    expected = np.zeros((8, 4))
+    for ids in ([1, 1], [5, 1]):
+        indices = dtensor.copy_to_mesh(tf.constant(ids), dtensor.Layout.replicated(mesh_2x2, 1))
+        optimizer.apply_gradients([(tf.IndexedSlices(put(np.ones((2, 4)), whole), indices), table)])
+        np.add.at(expected, ids, -0.5)
+    assert_dtensor_equal(table, expected, table.layout, rtol=1e-15)
