@@ -28,6 +28,8 @@ SCHEDULES = (
 )
 NO_EFFECT = {"name", "iterations", "jit_compile", "is_legacy_optimizer", "loss_scale_factor", "foreach", "fused"}
 """Config keys that change nothing about how state is used."""
+LAZY_ROWS = "lazy_rows"
+"""A key of `optim`'s own that --optimizer-config may have, where a source cannot know it."""
 SHARED = {
     "learning_rate",
     "lr",
@@ -91,15 +93,24 @@ def arguments(
     out.values["name"] = str(config.get("name") or algorithm.name)
     out.values["learning_rate"] = _learning_rate(current)
     out.values.update(algorithm.arguments(current, generation))
-    if generation in generations.NATIVE or generation == "optimizer_v2":
+    more, reasons = algorithm.by_release(current, generation, versions)
+    out.values.update(more)
+    out.reasons += reasons
+    if not algorithm.time_decay:
+        pass
+    elif generation in generations.NATIVE or generation == "optimizer_v2":
         decay = current.get("decay")
         if decay:
             out.values["decay"] = number(current, "decay")
     elif current.get("decay"):
         out.warnings.append("decay is set, and this generation has no such option: left out, as it had no effect")
+    if generation == "experimental" and versions.get("dtensor"):
+        current = _as_dtensor(current, out)
     _clipping(current, generation, versions, out)
     if generation in generations.NEW:
         _averaging(current, out)
+    if generation == "keras3":
+        _accumulation(current, generations.version_tuple(versions.get("keras")), out)
     if set(dtypes) == {"float32"}:
         out.values.update({key: float(np.float32(out.values[key])) for key in algorithm.rounded})
     _say_what_is_left(current, algorithm, generation, out)
@@ -138,6 +149,14 @@ def _learning_rate(config: Mapping[str, Any]) -> Any:
     return {"class_name": name, "config": dict(value["config"])}
 
 
+def _as_dtensor(config: dict[str, Any], out: Arguments) -> dict[str, Any]:
+    """The DTensor optimizers of 2.9 took options for clipping and averaging and did nothing about them."""
+    idle = [key for key in ("clipnorm", "clipvalue", "global_clipnorm", "use_ema") if config.get(key)]
+    if idle:
+        out.warnings.append(f"{', '.join(idle)}: left out, as DTensor's optimizers of this generation ignored them")
+    return {key: value for key, value in config.items() if key not in idle}
+
+
 def _clipping(config: Mapping[str, Any], generation: str, versions: Mapping[str, str], out: Arguments) -> None:
     limits = {k: number(config, k) for k in ("clipnorm", "global_clipnorm", "clipvalue") if config.get(k)}
     limits = {k: v for k, v in limits.items() if v > 0}
@@ -149,7 +168,7 @@ def _clipping(config: Mapping[str, Any], generation: str, versions: Mapping[str,
         )
         limits = {first: limits[first]}
     if len(limits) > 1:
-        _clip_order(generation, version, out)
+        _clip_order(generation, version, versions.get("tensorflow", ""), out)
     if "clipnorm" in limits and _norm_is_global(generation, version, out):
         limits["global_clipnorm"] = limits.pop("clipnorm")
         out.warnings.append(
@@ -158,22 +177,17 @@ def _clipping(config: Mapping[str, Any], generation: str, versions: Mapping[str,
     out.values.update(limits)
 
 
-def _clip_order(generation: str, version: tuple[int, ...] | None, out: Arguments) -> None:
-    """Norm, then value, before TF 2.4; TF 2.3 and 2.4 both call their Keras 2.4.0."""
-    if generation in generations.NATIVE or (version is not None and version < (2, 4)):
+def _clip_order(generation: str, version: tuple[int, ...] | None, tensorflow: str, out: Arguments) -> None:
+    """Norm, then value, before TF 2.4. TF 2.3 and 2.4 both call their Keras 2.4.0, so that alone decides nothing."""
+    if generation in generations.NATIVE or (version is not None and version < (2, 4)) or tensorflow == "2.3":
         out.values["clip_order"] = "norm_first"
         return
     out.values["clip_order"] = "value_first"
-    if version is None:
+    if version is None or (version == (2, 4, 0) and tensorflow != "2.4"):
+        said = "does not say its release" if version is None else "is of TF 2.3 or 2.4, which both say 2.4.0"
         out.reasons.append(
-            "clipnorm and clipvalue are both set and the source does not say its release: TF 2.4 and later"
-            " clip the"
-            " value first, as is carried, earlier ones the norm"
-        )
-    elif version == (2, 4, 0):
-        out.warnings.append(
-            "clipnorm and clipvalue are both set: carried as TF 2.4 applies them, value first; TF 2.3 had"
-            " the norm first"
+            f"clipnorm and clipvalue are both set and the source {said}: TF 2.4 and later clip the value first, as is"
+            " carried, earlier ones the norm"
         )
 
 
@@ -194,7 +208,7 @@ def _norm_is_global(generation: str, version: tuple[int, ...] | None, out: Argum
 
 
 def _averaging(config: Mapping[str, Any], out: Arguments) -> None:
-    """EMA, weight decay and accumulation, which 2.9 and later have."""
+    """EMA and weight decay, which 2.9 and later have."""
     if config.get("use_ema"):
         out.values["use_ema"] = True
         for key in ("ema_momentum", "ema_overwrite_frequency"):
@@ -205,17 +219,35 @@ def _averaging(config: Mapping[str, Any], out: Arguments) -> None:
         out.warnings.append(
             "weight_decay: variables given to exclude_from_weight_decay are not recorded; exclude them again"
         )
-    if (config.get("gradient_accumulation_steps") or 1) > 1:
+
+
+def _accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None, out: Arguments) -> None:
+    """Keras 3.5 and later clip the mean and count real steps, as `optim` does; schedules and averages go by batches."""
+    steps = config.get("gradient_accumulation_steps") or 1
+    if steps <= 1:
+        return
+    problem = None
+    if version is not None and version < (3, 5):
+        problem = "Keras before 3.5 counts every batch as a step and clips each gradient alone"
+    elif isinstance(config.get("learning_rate"), Mapping):
+        problem = "Keras 3 evaluates a learning rate schedule per batch then, and optim per step"
+    elif config.get("use_ema"):
+        problem = "Keras 3 takes its moving averages per batch then, and optim per step"
+    if problem is not None:
         raise UnsupportedError(
-            "the optimizer accumulates gradients over several steps, which Keras 3 counts differently from"
-            " release to"
-            " release; this dtopt does not carry that. Save right after an update, with"
+            f"gradient_accumulation_steps is {steps}: {problem}. Save right after an update, with"
             " gradient_accumulation_steps=None"
+        )
+    out.values["gradient_accumulation_steps"] = int(steps)
+    if version is None:
+        out.reasons.append(
+            "gradient_accumulation_steps is set and the source does not say its release: Keras before 3.5 counts every"
+            " batch as a step, later ones as is carried"
         )
 
 
 def _say_what_is_left(config: Mapping[str, Any], algorithm: Algorithm, generation: str, out: Arguments) -> None:
-    known = SHARED | NO_EFFECT | set(algorithm.defaults(generation)) | {"epsilon"}
+    known = SHARED | NO_EFFECT | set(algorithm.defaults(generation)) | set(algorithm.scalars) | {"epsilon", LAZY_ROWS}
     left = {key: value for key, value in config.items() if key not in known and value not in (None, False, 0, 0.0)}
     if left:
         out.reasons.append(f"the config has options that {algorithm.name} does not carry: {', '.join(map(str, left))}")

@@ -12,7 +12,7 @@ from migrate import readers
 from migrate.errors import StrictError, TargetExistsError
 from migrate.interpret import interpret
 from migrate.state import OptimizerState, Stored
-from optim.errors import UnsupportedError
+from optim.errors import HyperparameterError
 
 TARGETS = ("slots",)
 PathLike = str | os.PathLike[str]
@@ -109,7 +109,7 @@ def write(
       progress: called with (bytes done, bytes in all).
 
     Raises:
-      UnsupportedError: no such target. TargetExistsError: `dest` exists.
+      HyperparameterError: no such target. TargetExistsError: `dest` exists.
     """
     check_target(to)
     from migrate.writers import slots
@@ -119,7 +119,23 @@ def write(
 
 def check_target(to: str) -> None:
     if to not in TARGETS:
-        raise UnsupportedError(f"there is no target {to!r}; this dtopt writes {', '.join(TARGETS)}")
+        raise HyperparameterError(f"there is no target {to!r}; --to takes one of: {', '.join(TARGETS)}")
+
+
+def _check_apart(source: str, dest: str) -> None:
+    """Refuse a target that is the source, holds it or lies in it: a source is never changed."""
+    target = os.path.realpath(dest)
+    files = [source] if os.path.exists(source) else [source + ".index"]
+    for path in map(os.path.realpath, files):
+        if target == path or _inside(path, target) or _inside(target, path):
+            raise TargetExistsError(
+                f"{dest} and the source {source} lie in one another, and a source is never changed; give a target"
+                " beside it"
+            )
+
+
+def _inside(path: str, folder: str) -> bool:
+    return path.startswith(folder + os.sep)
 
 
 def migrate_checkpoint(
@@ -143,10 +159,12 @@ def migrate_checkpoint(
       dry_run: do everything but write.
 
     Raises:
-      StrictError: `strict`, and the conversion is not exact. Otherwise as `read` and `write`.
+      StrictError: `strict`, and the conversion is not exact. TargetExistsError: also where `dest` is the source, holds
+        it or lies in it. Otherwise as `read` and `write`.
     """
     check_target(to)
     path = os.fspath(dest)
+    _check_apart(os.fspath(source), path)
     if os.path.lexists(path) and not overwrite:
         raise TargetExistsError(f"{path} exists; give another name, or --overwrite to replace it")
     state = read(source, format=format, optimizer_config=optimizer_config, variables=variables, generation=generation)

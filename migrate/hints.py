@@ -32,7 +32,7 @@ def with_hints(
             )
         stored = replace(stored, generation=generation)
     if variables is not None:
-        stored = replace(stored, variables=_hinted_variables(stored, variables))
+        stored = replace(stored, variables=_hinted_variables(stored, variables), layers=None)
     missing = _missing(stored)
     if missing:
         raise MissingHintError(f"the source ({stored.format}) does not say everything; add {'; '.join(missing)}")

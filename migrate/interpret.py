@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from migrate import algorithms, conventions, generations
-from migrate.algorithms.spec import AVERAGE, Algorithm, number
+from migrate import algorithms, conventions, generations, lazy_rows, tf1
+from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SHARED_SLOTS, Algorithm, number
 from migrate.errors import DamagedFileError, MissingHintError
 from migrate.hints import with_hints
 from migrate.slot_table import COUNTERS, SlotTable, slot_table
 from migrate.state import LazyArray, OptimizerState, Stored, StoredVariable
+from optim import slot_layout
 from optim.errors import UnsupportedError
 
 RATES = ("learning_rate", "_learning_rate", "lr")
@@ -41,26 +42,37 @@ def interpret(
     """
     stored, warnings = with_hints(stored, optimizer_config, variables, generation)
     assert stored.generation is not None
-    if stored.generation == "tf1":
-        raise UnsupportedError(
-            "tf.train optimizers (generation tf1) are not among those that this dtopt interprets yet"
-        )
     class_name, raw = _unwrapped(stored, warnings)
+    if stored.generation == "tf1":
+        class_name, raw = tf1.keras_style(class_name, raw)
     algorithm = algorithms.find(class_name)
+    _check_generation(algorithm, stored.generation)
     config, defaulted = conventions.completed(raw, algorithm, stored.generation)
     if defaulted:
         shown = ", ".join(f"{key}={config[key]!r}" for key in defaulted)
         warnings.append(f"not in the optimizer's config, taken from the constructor of that generation: {shown}")
     found = slot_table(stored, algorithm, config, complete=variables is not None)
+    problem = algorithm.check(config, stored.generation, {**stored.versions, **found.release})
+    if problem is not None:
+        raise UnsupportedError(problem)
     _leave_frozen_out(stored, found)
     iterations, source = _iterations(stored, found, algorithm, config)
     if stored.generation == "keras1" and iterations == 0 and not algorithm.uses_count:
         warnings.append("iterations is 0: Keras 1 counts steps only where decay is set, so it need not be untrained")
-    scalars = _hyperparameter_scalars(found, algorithm, stored.generation)
+    scalars, kept = _scalars(found, algorithm)
     dtypes = {array.dtype for array in found.pairs.values()} or {v.dtype for v in stored.variables if v.trainable}
     told = conventions.arguments(config, scalars, algorithm, stored.generation, stored.versions, dtypes)
-    reasons = [*told.reasons, *_lost_iterations(iterations, source, told.values)]
-    slots = _by_slot(found, algorithm, told.values, iterations, warnings)
+    slots = _by_slot(found, algorithm, told.values, iterations, {v.name: v.shape for v in stored.variables}, warnings)
+    trained = [*found.order, *(v.name for v in stored.variables if v.trainable and v.name not in found.order)]
+    lazy_rows.put_in(told, config, algorithm, stored.generation, trained)
+    batches = told.values.get("gradient_accumulation_steps")
+    if batches and iterations is not None:
+        iterations, gathered = divmod(iterations, batches)
+        source = f"{source} (counts batches; {batches} make a step)"
+    state, notes = algorithm.state(told.values, kept, stored.generation, iterations or 0)
+    state |= {slot_layout.ACCUMULATED_STEPS: gathered} if batches and iterations is not None else {}
+    warnings += notes
+    reasons = [*_outside(stored, config), *told.reasons, *_lost_iterations(iterations, source, told.values)]
     return OptimizerState(
         algorithm=algorithm.name,
         hyperparameters=told.values,
@@ -68,6 +80,7 @@ def interpret(
         iterations_source=source,
         slots=slots,
         variables=_ordered(stored, found.order),
+        scalars=state,
         unmapped=found.unmapped,
         matched={
             f"{slot}/{name}": found.how[slot, name]
@@ -80,6 +93,28 @@ def interpret(
         reasons=tuple(reasons),
         warnings=(*stored.warnings, *warnings, *told.warnings, *found.warnings),
     )
+
+
+def _check_generation(algorithm: Algorithm, generation: str) -> None:
+    if generation not in algorithm.generations:
+        has = ", ".join(g for g in generations.GENERATIONS if g in algorithm.generations)
+        raise UnsupportedError(
+            f"generation {generation} of Keras has no {algorithm.name} (only {has} have), so this is another project's,"
+            " whose rule is not known; if it is one of those generations after all, say so with --generation"
+        )
+
+
+def _outside(stored: Stored, config: Mapping[str, Any]) -> list[str]:
+    """What the program did around the optimizer and the config does not repeat."""
+    told = {
+        "learning_rate": isinstance(config.get("learning_rate"), Mapping),
+        "clipping": any(config.get(key) for key in ("clipnorm", "clipvalue", "global_clipnorm")),
+    }
+    return [
+        f"{what}: {how}, which the config does not say; give it in --optimizer-config"
+        for what, how in stored.outside.items()
+        if not told[what]
+    ]
 
 
 def _unwrapped(stored: Stored, warnings: list[str]) -> tuple[str, Mapping[str, Any]]:
@@ -122,6 +157,12 @@ def _iterations(
     for name in COUNTERS:
         if name in found.scalars:
             return _count(found.scalars.pop(name))
+    if stored.generation == "tf1" and "iterations" not in config:
+        told = tf1.steps(found.scalars, config) if algorithm.uses_count else None
+        if told is not None:
+            return told
+        if tf1.GLOBAL_STEP in found.scalars:
+            return _count(found.scalars.pop(tf1.GLOBAL_STEP))
     if "iterations" in config:
         return int(number(config, "iterations")), "iterations in the config of --optimizer-config"
     if stored.generation in algorithm.counts and stored.generation != "experimental":
@@ -161,17 +202,21 @@ def _lost_iterations(iterations: int | None, source: str, values: Mapping[str, A
     return []
 
 
-def _hyperparameter_scalars(found: SlotTable, algorithm: Algorithm, generation: str) -> dict[str, float]:
-    """Hyperparameters that the source keeps as variables; other scalars go to the unmapped."""
+def _scalars(found: SlotTable, algorithm: Algorithm) -> tuple[dict[str, float], dict[str, float]]:
+    """Hyperparameters that the source keeps as variables, and state of the whole optimizer; the rest is unmapped."""
+    state_names = {alias: name for name, aliases in algorithm.state_scalars for alias in (name, *aliases)}
     values: dict[str, float] = {}
+    state: dict[str, float] = {}
     for name in list(found.scalars):
         array = found.scalars.pop(name)
         key = "learning_rate" if name in RATES else name.lstrip("_")
-        if key in ("learning_rate", "decay", *algorithm.scalars):
-            values[key] = float(np.asarray(array.load()).reshape(-1)[0])
+        if name in state_names and array.shape == ():
+            state[state_names[name]] = float(array.load())
+        elif array.shape == () and key in ("learning_rate", "decay", *algorithm.scalars):
+            values[key] = float(array.load())
         else:
             found.unmapped[name] = array
-    return values
+    return values, state
 
 
 def _by_slot(
@@ -179,6 +224,7 @@ def _by_slot(
     algorithm: Algorithm,
     values: dict[str, Any],
     iterations: int | None,
+    shapes: Mapping[str, tuple[int, ...]],
     warnings: list[str],
 ) -> dict[str, dict[str, LazyArray]]:
     """Slots in `optim`'s order; those that the hyperparameters leave no place for go to the unmapped."""
@@ -186,15 +232,17 @@ def _by_slot(
     values.update(more)
     if values.get("use_ema"):
         wanted = (*wanted, AVERAGE.name)
+    if values.get("gradient_accumulation_steps"):
+        wanted = (*wanted, ACCUMULATED.name)
     slots: dict[str, dict[str, LazyArray]] = {}
-    for name in (*(s.name for s in algorithm.slots), AVERAGE.name):
+    for name in (s.name for s in (*algorithm.slots, *SHARED_SLOTS)):
         owners = {variable: found.pairs[name, variable] for variable in found.order if (name, variable) in found.pairs}
         if owners and name in wanted:
             slots[name] = owners
         elif owners:
             found.unmapped.update({f"{name}/{variable}": array for variable, array in owners.items()})
             warnings.append(f"slot {name}: the optimizer's config switches it off, so it is carried among the unmapped")
-    _check_complete(slots, wanted, algorithm, iterations)
+    _check_complete(slots, wanted, algorithm, iterations, shapes)
     return slots
 
 
@@ -203,6 +251,7 @@ def _check_complete(
     wanted: Sequence[str],
     algorithm: Algorithm,
     iterations: int | None,
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> None:
     """Every variable that has one slot has them all; a source with steps taken has slots."""
     if wanted and not slots and iterations != 0:
@@ -213,7 +262,12 @@ def _check_complete(
             " one that has the model"
         )
     owners = dict.fromkeys(name for per in slots.values() for name in per)
-    lacking = [f"{slot} of {name}" for slot in wanted if slots for name in owners if name not in slots.get(slot, {})]
+    lacking = [
+        f"{slot} of {name}"
+        for slot in wanted
+        for name in owners
+        if name not in slots.get(slot, {}) and algorithm.slot(slot).shape(shapes[name]) is not None
+    ]
     if lacking:
         shown = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
         raise DamagedFileError(f"the source lacks {shown}: it is incomplete, or its optimizer config is of another run")

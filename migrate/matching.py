@@ -70,7 +70,11 @@ def by_name(
                 f" {best.variable.name!r}; a TensorFlow"
                 " checkpoint of the same model says which is which"
             )
-        if array.shape != best.variable.shape:
+        wanted = algorithm.slot(best.slot).shape(best.variable.shape)
+        if wanted is None:
+            rest.append((name, array))
+            continue
+        if array.shape != wanted:
             raise MismatchError(
                 f"slot {name!r} has shape {list(array.shape)} and its variable {best.variable.name!r} has"
                 f" {list(best.variable.shape)}: the optimizer's state and the model in this source do not"
@@ -111,6 +115,13 @@ def _rank(prefix: str, optimizer_name: str) -> int:
     return 2 if not prefix else 3
 
 
+_JOINED_LATER = (
+    "The list has the slots of these variables first and then those of others, as after a layer was unfrozen while"
+    " training, and does not say which came first. The .h5 or the TensorFlow checkpoint of the same model does: migrate"
+    " that instead"
+)
+
+
 def by_stages(
     stages: Sequence[Sequence[tuple[int, ...]]], variables: Sequence[StoredVariable], where: str, complete: bool
 ) -> tuple[list[StoredVariable], str]:
@@ -122,7 +133,10 @@ def by_stages(
     how = "position"
     for shapes in stages:
         taken = {v.name for v in owners}
-        chosen, found = by_position(shapes, [v for v in variables if v.name not in taken], where)
+        try:
+            chosen, found = by_position(shapes, [v for v in variables if v.name not in taken], where)
+        except AmbiguousError as error:
+            raise AmbiguousError(f"{error}. {_JOINED_LATER}" if len(stages) > 1 else str(error)) from error
         owners += chosen
         how = found if how == "position" else how
     left = [v.name for v in variables if v.trainable and v not in owners]

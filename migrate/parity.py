@@ -31,6 +31,10 @@ class Source:
     version: tuple[int, ...] | None
     iterations: int
     dtype: str = "float32"
+    product: float | None = None
+    """Nadam's product of momenta where the source has a usable one."""
+    scaled_linear: bool = False
+    """Whether Ftrl's `linear` is multiplied by the learning rate, as in TF 2.4's FtrlV2 kernel."""
 
     def cast(self, key: str, default: float) -> float:
         """A hyperparameter as the step has it: in the dtype of the variable."""
@@ -93,7 +97,7 @@ def rate(source: Source) -> float:
     """Learning rate of the next step."""
     value = source.config.get("learning_rate", source.config.get("lr"))
     base = schedule(value, source.iterations) if isinstance(value, Mapping) else float(value)
-    if source.generation in (*OLD, "optimizer_v2") and source.get("decay"):
+    if source.generation in (*OLD, "optimizer_v2") and source.algorithm != "Nadam" and source.get("decay"):
         base *= 1.0 / (1.0 + source.get("decay") * source.iterations)
     return base
 
@@ -105,14 +109,18 @@ def step(source: Source, p: np.ndarray, g: np.ndarray, slots: Slots) -> tuple[np
       p, g: variable and clipped gradient, float64; slots: by `optim`'s names, float64.
     """
     lr = rate(source)
-    if source.algorithm not in _FORMULAS:
+    if source.algorithm not in (*_FORMULAS, *_WITH_VARIABLE):
         raise UnsupportedError(f"there is no parity check for {source.algorithm} yet; verify compares its arrays alone")
-    new_style = source.generation not in (*OLD, "optimizer_v2")
+    new_style = source.generation not in (*OLD, "optimizer_v2", "tf1")
     magnitude = np.zeros_like(p)
-    if new_style and source.get("weight_decay"):
-        shrink = p * source.get("weight_decay") * lr
+    decay = source.get("weight_decay", 0.004 if source.algorithm == "AdamW" else 0.0)
+    if new_style and decay:
+        shrink = p * decay * lr
         p, magnitude = p - shrink, np.abs(shrink)
-    change, size = _FORMULAS[source.algorithm](source, lr, g, slots)
+    if source.algorithm in _WITH_VARIABLE:
+        change, size = _WITH_VARIABLE[source.algorithm](source, lr, p, g, slots)
+    else:
+        change, size = _FORMULAS[source.algorithm](source, lr, g, slots)
     p, magnitude = p + change, magnitude + size
     every = source.config.get("ema_overwrite_frequency")
     if new_style and source.config.get("use_ema") and every and (source.iterations + 1) % int(every) == 0:
@@ -129,6 +137,13 @@ def _of(slots: Slots, name: str, g: np.ndarray) -> np.ndarray:
 def _sgd(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
     """Keras 1.2.2 `optimizers.py::SGD`, TF `ResourceApplyKerasMomentum`, Keras 3 `sgd.py`."""
     mu, old = source.get("momentum"), _of(slots, "m", g)
+    if source.generation == "tf1":  # `ApplyMomentum`: the slot gathers gradients
+        total, size = mu * old + g, np.abs(mu * old) + np.abs(g)
+        return (
+            (-lr * (g + mu * total), lr * (np.abs(g) + mu * size))
+            if source.config.get("nesterov")
+            else (-lr * total, lr * size)
+        )
     velocity, size = mu * old - lr * g, np.abs(mu * old) + np.abs(lr * g)
     if source.config.get("nesterov"):
         return mu * velocity - lr * g, mu * size + np.abs(lr * g)
@@ -151,8 +166,134 @@ def _adadelta(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[n
     """Keras 1.2.2 `optimizers.py::Adadelta`, TF `ResourceApplyAdadelta`, Keras 3 `adadelta.py`."""
     rho, eps = source.get("rho", 0.95), _epsilon(source)
     a = rho * _of(slots, "accumulated_grad", g) + (1.0 - rho) * g * g
-    change = -lr * np.sqrt(_of(slots, "accumulated_delta_var", g) + eps) * g / np.sqrt(a + eps)
+    delta = _of(slots, "accumulated_delta_var", g)
+    if source.generation == "tf1" and source.version is not None and source.version < (1, 5):
+        u = np.sqrt(delta + eps) * g / np.sqrt(a + eps)
+        delta = rho * delta + (1.0 - rho) * u * u
+    change = -lr * np.sqrt(delta + eps) * g / np.sqrt(a + eps)
     return change, np.abs(change)
+
+
+def _rmsprop(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
+    """Keras 1.2.2 `optimizers.py::RMSprop`, TF `ResourceApplyRMSProp`, 2.9's experimental `rmsprop.py`, Keras 3's."""
+    rho, mu, eps = source.get("rho", 0.9), source.get("momentum"), _epsilon(source)
+    square = rho * _of(slots, "velocity", g) + (1.0 - rho) * g * g
+    if source.config.get("centered"):
+        mean = rho * _of(slots, "average_gradient", g) + (1.0 - rho) * g
+        square = np.maximum(square - mean * mean, 0.0)
+    fused = source.generation == "tf1" or (source.generation == "optimizer_v2" and mu > 0)
+    outside = source.generation in OLD or source.generation in ("optimizer_v2", "experimental")
+    below = np.sqrt(square) + eps if outside and not fused else np.sqrt(square + eps)
+    if not mu:
+        return -lr * g / below, np.abs(lr * g / below)
+    old = mu * _of(slots, "momentum", g)
+    if source.generation == "experimental":
+        return -lr * (old + g / below), lr * (np.abs(old) + np.abs(g / below))
+    return -(old + lr * g / below), np.abs(old) + np.abs(lr * g / below)
+
+
+def _adagrad(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
+    """Keras 1.2.2 `optimizers.py::Adagrad`, TF `ResourceApplyAdagradV2`, Keras 3 `adagrad.py`; tf.train: no epsilon."""
+    start = source.get("initial_accumulator_value", 0.0 if source.generation in OLD else 0.1)
+    total = slots.get("accumulator", start) + g * g
+    if source.generation == "tf1":
+        below = np.sqrt(total)
+    elif source.generation in (*OLD, "optimizer_v2"):
+        below = np.sqrt(total) + _epsilon(source)
+    else:
+        below = np.sqrt(total + _epsilon(source))
+    return -lr * g / below, np.abs(lr * g / below)
+
+
+def _adamax(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
+    """Keras 1.2.2 `optimizers.py::Adamax`, TF `ResourceApplyAdaMax`, Keras 3 `adamax.py`."""
+    b1, b2, t = source.cast("beta_1", 0.9), source.cast("beta_2", 0.999), source.iterations + 1
+    old = b1 * _of(slots, "m", g)
+    below = np.maximum(b2 * _of(slots, "u", g), np.abs(g)) + _epsilon(source)
+    factor = lr / (1.0 - b1**t)
+    return -factor * (old + (1.0 - b1) * g) / below, factor * (np.abs(old) + np.abs((1.0 - b1) * g)) / below
+
+
+def _nadam(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
+    """Keras 2.2.4 `optimizers.py::Nadam`, 2.9 `optimizer_v2/nadam.py`, Keras 3 `nadam.py`."""
+    b1, b2, t = source.cast("beta_1", 0.9), source.cast("beta_2", 0.999), source.iterations + 1
+    rate_of_decay = 1.0
+    if source.generation == "optimizer_v2":
+        rate_of_decay = source.get("decay", source.get("schedule_decay", 0.004))
+    elif source.generation in OLD:
+        rate_of_decay = source.get("schedule_decay", 0.004)
+
+    def mu(i: int) -> float:
+        return b1 * (1.0 - 0.5 * math.pow(0.96, i * rate_of_decay))
+
+    before = source.product
+    if before is None:
+        before = math.exp(sum(math.log(mu(i)) for i in range(1, t))) if b1 > 0 else 0.0
+    now, ahead = before * mu(t), before * mu(t) * mu(t + 1)
+    old = b1 * _of(slots, "m", g)
+    second = (b2 * _of(slots, "v", g) + (1.0 - b2) * g * g) / (1.0 - b2**t)
+    below = np.sqrt(second) + _epsilon(source)
+    direct = (1.0 - mu(t)) / (1.0 - now) * g
+    looked = mu(t + 1) / (1.0 - ahead)
+    size = looked * (np.abs(old) + np.abs((1.0 - b1) * g)) + np.abs(direct)
+    return -lr * (looked * (old + (1.0 - b1) * g) + direct) / below, lr * size / below
+
+
+def _ftrl(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
+    """TF `ResourceApplyFtrl` and `ResourceApplyFtrlV2`, Keras 3 `ftrl.py`."""
+    power = -source.get("learning_rate_power", -0.5)
+    l1, shrink = source.get("l1_regularization_strength"), source.get("l2_shrinkage_regularization_strength")
+    l2 = source.get("l2_regularization_strength") + source.get("beta") / (2.0 * lr)
+    n = slots.get("accumulator", source.get("initial_accumulator_value", 0.1))
+    z = _of(slots, "linear", g)
+    if source.scaled_linear:
+        z = z / lr
+    grown = n + g * g
+    sigma = (grown**power - n**power) / lr
+    z = z + g + 2.0 * shrink * p - sigma * p
+    quadratic = grown**power / lr + 2.0 * l2
+    value = (np.clip(z, -l1, l1) - z) / quadratic
+    size = (
+        np.abs(_of(slots, "linear", g)) / (lr if source.scaled_linear else 1.0) + np.abs(g) + np.abs(sigma * p)
+    ) / quadratic
+    return value - p, size + np.abs(p)
+
+
+def _lion(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
+    """tf_keras 2.15 `lion.py`, Keras 3's."""
+    b1 = source.cast("beta_1", 0.9)
+    step = lr * np.sign(b1 * _of(slots, "m", g) + (1.0 - b1) * g)
+    return -step, np.abs(step)
+
+
+def _adafactor(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
+    """tf_keras 2.15 `adafactor.py`, Keras 3's."""
+    t = source.iterations + 1
+    rest = float(t) ** source.get("beta_2_decay", -0.8)
+    square = g * g + source.get("epsilon_1", 1e-30)
+    if g.ndim < 2:
+        v = (1.0 - rest) * _of(slots, "v", g) + rest * square
+    else:
+        rows = (1.0 - rest) * slots.get("r", np.zeros(g.shape[:-1])) + rest * square.mean(axis=-1)
+        columns = slots.get("c", np.zeros((*g.shape[:-2], g.shape[-1])))
+        columns = (1.0 - rest) * columns + rest * square.mean(axis=-2)
+        v = (rows / rows.mean(axis=-1, keepdims=True))[..., None] * columns[..., None, :]
+    u = g / np.sqrt(v)
+    u = u / max(1.0, math.sqrt(float(np.mean(u * u))) / source.get("clip_threshold", 1.0))
+    size = max(source.get("epsilon_2", 1e-3), math.sqrt(float(np.mean(p * p))))
+    step = size * min(lr, 1.0 / math.sqrt(t)) * u
+    return -step, np.abs(step)
+
+
+def _lamb(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
+    """Keras 3 `lamb.py`."""
+    b1, b2, t = source.cast("beta_1", 0.9), source.cast("beta_2", 0.999), source.iterations + 1
+    first = (b1 * _of(slots, "m", g) + (1.0 - b1) * g) / (1.0 - b1**t)
+    second = (b2 * _of(slots, "v", g) + (1.0 - b2) * g * g) / (1.0 - b2**t)
+    u = first / (np.sqrt(second) + _epsilon(source))
+    norms = float(np.linalg.norm(p.ravel())), float(np.linalg.norm(u.ravel()))
+    step = lr * (norms[0] / norms[1] if min(norms) > 0 else 1.0) * u
+    return -step, np.abs(step)
 
 
 def _epsilon(source: Source) -> float:
@@ -164,9 +305,21 @@ def _epsilon(source: Source) -> float:
 
 _FORMULAS: dict[str, Callable[[Source, float, np.ndarray, Slots], tuple[np.ndarray, np.ndarray]]] = {
     "SGD": _sgd,
-    "Adam": _adam,
+    "RMSprop": _rmsprop,
+    "Adagrad": _adagrad,
     "Adadelta": _adadelta,
+    "Adam": _adam,
+    "AdamW": _adam,
+    "Adamax": _adamax,
+    "Nadam": _nadam,
+    "Lion": _lion,
 }
+_WITH_VARIABLE: dict[str, Callable[[Source, float, np.ndarray, np.ndarray, Slots], tuple[np.ndarray, np.ndarray]]] = {
+    "Ftrl": _ftrl,
+    "Adafactor": _adafactor,
+    "Lamb": _lamb,
+}
+"""Those whose step depends on the variable itself."""
 
 
 def schedule(value: Mapping[str, Any], step_number: int) -> float:

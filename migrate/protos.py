@@ -80,6 +80,22 @@ _MESSAGES: dict[str, tuple[_Spec, ...]] = {
         _Spec(4, "user_object", "SavedUserObject"),
     ),
     "SavedObjectGraph": (_Spec(1, "nodes", "SavedObject", repeated=True),),
+    # `PREFIX.meta` of tf.train.Saver: of the graph only what says which variable an update reads and writes.
+    "NodeDef": (
+        _Spec(1, "name", "string"),
+        _Spec(2, "op", "string"),
+        _Spec(3, "input", "string", repeated=True),
+    ),
+    "GraphDef": (_Spec(1, "node", "NodeDef", repeated=True),),
+    "VariableDef": (_Spec(1, "variable_name", "string"),),
+    "BytesList": (_Spec(1, "value", "bytes", repeated=True),),
+    "CollectionDef": (_Spec(2, "bytes_list", "BytesList"),),
+    "Collection": (_Spec(1, "key", "string"), _Spec(2, "value", "CollectionDef")),
+    "SaverMetaGraphDef": (
+        _Spec(1, "meta_info_def", "MetaInfoDef"),
+        _Spec(2, "graph_def", "GraphDef"),
+        _Spec(4, "collection_def", "Collection", repeated=True),
+    ),
     # tf.keras's keras_metadata.pb (keras/protobuf/saved_metadata.proto, 2.5 and later).
     "KerasNode": (
         _Spec(2, "node_id", "int32"),
@@ -127,3 +143,5 @@ BundleEntry = _message("BundleEntryProto")
 ObjectGraph = _message("TrackableObjectGraph")
 SavedModel = _message("SavedModel")
 KerasMetadata = _message("KerasMetadata")
+SaverMetaGraph = _message("SaverMetaGraphDef")
+Variable = _message("VariableDef")

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from migrate import generations, matching, orders
+from migrate import generations, layer_order, matching, orders, tf1
 from migrate.algorithms.spec import Algorithm
 from migrate.errors import AmbiguousError
 from migrate.state import LazyArray, Stored, StoredVariable
 from optim.errors import MismatchError
 
+UNREAD = "what Adafactor keeps of a variable beside its means, and overwrites before it reads it, is among the unmapped"
 COUNTERS = ("iterations", "iteration", "iter", "_iterations")
 """Names under which sources keep the number of steps."""
 
@@ -27,6 +28,8 @@ class SlotTable:
     """Names of variables with slots, in optimizer order."""
     unmapped: dict[str, LazyArray] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    release: dict[str, str] = field(default_factory=dict)
+    """What the order of a list tells of the TensorFlow release, as `Stored.versions`."""
 
 
 def slot_table(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], *, complete: bool = False) -> SlotTable:
@@ -37,28 +40,38 @@ def slot_table(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], 
       complete: whether every trainable variable of the source must have slots, as where a person has named them.
     """
     if stored.weights is None:
-        return _keyed(stored, algorithm)
+        return _keyed(
+            stored, algorithm, tf1.slot_names(stored, algorithm, config) if stored.generation == "tf1" else {}
+        )
     found = _named(stored, algorithm, str(config.get("name") or algorithm.name))
-    return found if found is not None else _listed(stored, algorithm, config, complete)
+    found = found if found is not None else _listed(stored, algorithm, config, complete)
+    found.scalars.update(stored.scalars)
+    found.unmapped.update(stored.unmapped)
+    return found
 
 
-def _keyed(stored: Stored, algorithm: Algorithm) -> SlotTable:
-    """A source whose slots are keyed by slot and variable."""
-    found = SlotTable({}, {}, dict(stored.scalars), [])
+def _keyed(stored: Stored, algorithm: Algorithm, names: Mapping[str, str | None]) -> SlotTable:
+    """A source whose slots are keyed by slot and variable; `names`: `optim`'s, where the algorithm does not tell."""
+    found = SlotTable({}, {}, dict(stored.scalars), [], dict(stored.unmapped))
     shapes = {v.name: v.shape for v in stored.variables}
     for source_name, owners in stored.slots.items():
-        slot = algorithm.slot_of(source_name)
+        slot = names[source_name] if source_name in names else algorithm.slot_of(source_name)
         for variable, array in owners.items():
             if slot is None or variable not in shapes:
                 found.unmapped[f"{source_name}/{variable}"] = array
                 continue
-            if array.shape != shapes[variable]:
+            wanted = algorithm.slot(slot).shape(shapes[variable])
+            if wanted is None:
+                found.unmapped[f"{source_name}/{variable}"] = array
+                found.warnings += [] if UNREAD in found.warnings else [UNREAD]
+                continue
+            if array.shape != wanted:
                 raise MismatchError(
-                    f"slot {array.stored_as!r} has shape {list(array.shape)}, its variable {variable!r}"
-                    f" {list(shapes[variable])}"
+                    f"slot {array.stored_as!r} has shape {list(array.shape)}, and for its variable {variable!r} of"
+                    f" shape {list(shapes[variable])} it should be {list(wanted)}"
                 )
             found.pairs[slot, variable] = array
-            found.how[slot, variable] = "object graph"
+            found.how[slot, variable] = stored.matched.get(f"{source_name}/{variable}", "object graph")
     owned = {variable for _, variable in found.pairs}
     found.order = [v.name for v in stored.variables if v.name in owned]
     return found
@@ -75,10 +88,11 @@ def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTab
     scalars = {matching.plain(n).rsplit("/", 1)[-1]: a for n, a in rest if a.shape == ()}
     leftover = [(n, a) for n, a in rest if a.shape != ()]
     named_counter = any(name in scalars for name in COUNTERS)
-    if not pairs or len(pairs) < len(leftover):
+    if (not pairs and not named_counter) or len(pairs) < len(leftover):
         return None
     found = SlotTable(pairs, dict.fromkeys(pairs, "name"), scalars, [])
-    found.order = list(dict.fromkeys(variable for _, variable in pairs))
+    owned = {variable for _, variable in pairs}
+    found.order = [v.name for v in stored.variables if v.name in owned]  # the model's, also after a restore
     for name, array in leftover:
         found.unmapped[matching.plain(name)] = array
         found.warnings.append(f"{name!r} belongs to no variable of the model: carried among the unmapped")
@@ -91,9 +105,11 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], com
     arrays = [array for _, array in stored.weights or ()]
     where = f"the list of {len(arrays)} weights"
     possible = orders.candidates(algorithm, generation, config)
-    readings, problem = _readings(orders.cuts(possible, arrays, generation), stored.variables, where, complete)
+    if any(name in COUNTERS for name in stored.scalars):  # then the list is of slots only
+        possible = list(dict.fromkeys(tuple(x for x in order if not isinstance(x, str)) for order in possible))
+    readings, problem = _readings(orders.cuts(possible, arrays, generation), stored, where, complete)
     if not readings and generation == "optimizer_v2":
-        readings, late = _readings(orders.staged(possible, arrays), stored.variables, where, complete)
+        readings, late = _readings(orders.staged(possible, arrays), stored, where, complete)
         problem = problem or late
     fitting = [reading for reading in readings if orders.plausible(reading[0], algorithm)]
     if len(fitting) == 1:
@@ -113,7 +129,7 @@ _Reading = tuple[orders.Resolved, list[StoredVariable], str]
 
 
 def _readings(
-    cut: Sequence[orders.Resolved], variables: Sequence[StoredVariable], where: str, complete: bool
+    cut: Sequence[orders.Resolved], stored: Stored, where: str, complete: bool
 ) -> tuple[list[_Reading], MismatchError | AmbiguousError | None]:
     """The ways of cutting up a list for which there are variables, each different one once; else why there
     are none."""
@@ -122,9 +138,11 @@ def _readings(
     for resolved in cut:
         try:
             if resolved.restored:
-                owners, how = matching.by_shape_alone(resolved.stages[0], variables, where), "shape"
+                owners, how = matching.by_shape_alone(resolved.stages[0], stored.variables, where), "shape"
+            elif stored.layers is not None:
+                owners, how = _by_layers(stored, resolved, where), "shape"
             else:
-                owners, how = matching.by_stages(resolved.stages, variables, where, complete)
+                owners, how = matching.by_stages(resolved.stages, stored.variables, where, complete)
         except (MismatchError, AmbiguousError) as error:
             problem = problem if isinstance(problem, AmbiguousError) else error
             continue
@@ -132,10 +150,20 @@ def _readings(
     return list(readings.values()), problem
 
 
+def _by_layers(stored: Stored, resolved: orders.Resolved, where: str) -> list[StoredVariable]:
+    assert stored.layers is not None
+    by_name = {v.name: v for v in stored.variables}
+    shapes = [shape for stage in resolved.stages for shape in stage]
+    return [by_name[name] for name in layer_order.match(stored.layers, shapes, where)]
+
+
 def _identity(resolved: orders.Resolved, owners: Sequence[StoredVariable]) -> Any:
     """What a reading says, to tell it from another."""
     pairs = {
-        (slot, v.name, id(a)) for slot, arrays in resolved.slots.items() for v, a in zip(owners, arrays, strict=True)
+        (slot, v.name, id(a))
+        for slot, arrays in resolved.slots.items()
+        for v, a in zip(owners, arrays, strict=True)
+        if a is not None
     }
     return frozenset(pairs), frozenset((name, id(a)) for name, a in resolved.scalars.items())
 
@@ -172,8 +200,18 @@ def _unfitting(
 
 
 def _from_reading(resolved: orders.Resolved, owners: Sequence[StoredVariable], how: str) -> SlotTable:
-    pairs = {(slot, v.name): a for slot, arrays in resolved.slots.items() for v, a in zip(owners, arrays, strict=True)}
+    pairs = {
+        (slot, v.name): a
+        for slot, arrays in resolved.slots.items()
+        for v, a in zip(owners, arrays, strict=True)
+        if a is not None
+    }
     found = SlotTable(pairs, dict.fromkeys(pairs, how), dict(resolved.scalars), [v.name for v in owners])
+    found.unmapped |= {f"{slot}/{owners[i].name}": array for i, slot, array in resolved.unread}
+    if resolved.unread:
+        found.warnings.append(UNREAD)
+    if resolved.release:
+        found.release["tensorflow"] = resolved.release
     if resolved.placeholders:
         found.warnings.append(
             f"{len(resolved.placeholders)} zeros of shape (1,) stand for the slot vhat, which is off: they"

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from migrate.layer_order import Layers
+
 
 @dataclass(frozen=True)
 class LazyArray:
@@ -65,6 +67,14 @@ class Stored:
     """(stored name, array) in the source's order; names may mean nothing. None where `slots` is used."""
     versions: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    matched: Mapping[str, str] = field(default_factory=dict)
+    """`slot/variable`, in the source's own slot names -> how the reader found the variable, where it had to."""
+    unmapped: Mapping[str, LazyArray] = field(default_factory=dict)
+    """What is no state of the optimizer and no variable of the model: counters of the checkpoint, a loss scale."""
+    layers: Layers | None = None
+    """What is known of the order of `variables` where the source does not say all of it; None where it does."""
+    outside: Mapping[str, str] = field(default_factory=dict)
+    """`learning_rate`, `clipping` -> what the program did about it outside the optimizer, where the source shows it."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate import parity
+from migrate import parity, tf1
 from migrate.convert import PathLike, read
 from migrate.generations import version_tuple
 from migrate.inspection import widened
@@ -27,6 +27,7 @@ from optim import slot_layout
 from optim.errors import UnsupportedError
 
 GRADIENT_SCALE = 1.0
+TF1_EPSILON = {"RMSprop": 1e-10}
 ROUNDINGS = 8
 """A step may differ by so many roundings of the variable and of its change."""
 
@@ -162,6 +163,8 @@ def _parity(state: OptimizerState, folder: str) -> float:
 
     import optim
 
+    if state.hyperparameters.get("gradient_accumulation_steps"):
+        raise UnsupportedError("gradients are accumulated over several batches, so that no single step is compared")
     source = _parity_source(state)
     names = list(dict.fromkeys(name for owners in state.slots.values() for name in owners))
     chosen = [v for v in state.variables if v.name in names] or [v for v in state.variables if v.trainable]
@@ -180,12 +183,16 @@ def _parity(state: OptimizerState, folder: str) -> float:
     optimizer.apply_gradients([(tf.cast(gradients[n](), shapes[n][1]), live[n]) for n in live])
     clip = parity.gradient_scale(source, gradients)
     worst = 0.0
-    for name, (shape, dtype) in shapes.items():
-        slots = {s: widened(o[name].load(), o[name].dtype).reshape(shape) for s, o in state.slots.items() if name in o}
+    for name, (_, dtype) in shapes.items():
+        slots = {s: _widened(o[name]) for s, o in state.slots.items() if name in o}
         want, magnitude = parity.step(source, start[name], clip(gradients[name]()), slots)
         got = tf.cast(live[name].read_value(), "float64").numpy()
         worst = max(worst, _worst(got, want, ROUNDINGS * _epsilon(dtype) * (np.abs(want) + magnitude)))
     return worst
+
+
+def _widened(array: LazyArray) -> np.ndarray:
+    return widened(array.load(), array.dtype).reshape(array.shape)
 
 
 def _worst(got: np.ndarray, want: np.ndarray, limit: np.ndarray) -> float:
@@ -218,14 +225,27 @@ def _parity_source(state: OptimizerState) -> parity.Source:
         raise UnsupportedError(
             "the source is a slot-variable checkpoint itself, so there is no other formula to compare with"
         )
-    config = dict(innermost(stored.optimizer_config).get("config", {}))
+    inner = innermost(stored.optimizer_config)
+    config = dict(inner.get("config", {}))
+    if stored.generation == "tf1":
+        _, config = tf1.keras_style(str(inner.get("class_name", "")), config)
+        config.setdefault("epsilon", TF1_EPSILON.get(state.algorithm, 1e-8))
     config |= _kept_as_variables(stored.scalars, config)
     if not {"learning_rate", "lr"} & set(config) or stored.generation == "keras3":  # a Keras 3 list has its own
         config["learning_rate"] = state.hyperparameters["learning_rate"]
-    version = version_tuple(stored.versions.get("keras"))
+    version = version_tuple(stored.versions.get("tensorflow" if stored.generation == "tf1" else "keras"))
     dtypes = {a.dtype for owners in state.slots.values() for a in owners.values()}
     dtype = "float32" if dtypes == {"float32"} else "float64"
-    return parity.Source(state.algorithm, config, stored.generation, version, state.iterations, dtype)
+    return parity.Source(
+        state.algorithm,
+        config,
+        stored.generation,
+        version,
+        state.iterations,
+        dtype,
+        product=state.scalars.get("u_product"),
+        scaled_linear=bool(state.hyperparameters.get("learning_rate_in_linear")),
+    )
 
 
 def _kept_as_variables(scalars: Mapping[str, LazyArray], config: Mapping[str, Any]) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -103,9 +102,7 @@ def verify(
 ) -> None:
     """Compare DEST with SOURCE: every slot bit for bit, and one step of both. Exit code 1 if they differ."""
     given = hints(format, optimizer_config, variables, generation)
-    os.environ.setdefault(
-        "TF_CPP_MIN_LOG_LEVEL", "3"
-    )  # TensorFlow is imported next; its start-up messages are no results
+    output.import_tensorflow_quietly()
     from migrate import verify as compare
 
     result = compare(source, dest, **given)

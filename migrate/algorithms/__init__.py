@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from migrate.algorithms import adadelta, adam, sgd
+from migrate.algorithms import adadelta, adafactor, adagrad, adam, adamax, adamw, ftrl, lamb, lion, nadam, rmsprop, sgd
 from migrate.algorithms.spec import Algorithm
 from optim.errors import UnsupportedError
 
-ALGORITHMS: tuple[Algorithm, ...] = (sgd.ALGORITHM, adadelta.ALGORITHM, adam.ALGORITHM)
+ALGORITHMS: tuple[Algorithm, ...] = (
+    sgd.ALGORITHM,
+    rmsprop.ALGORITHM,
+    adagrad.ALGORITHM,
+    adadelta.ALGORITHM,
+    adam.ALGORITHM,
+    adamw.ALGORITHM,
+    adamax.ALGORITHM,
+    nadam.ALGORITHM,
+    ftrl.ALGORITHM,
+    lion.ALGORITHM,
+    adafactor.ALGORITHM,
+    lamb.ALGORITHM,
+)
 
 
 def find(class_name: str) -> Algorithm:

@@ -1,7 +1,7 @@
 """Adadelta. Standalone Keras before 2.3 and tf.keras before 1.14 do not save its iterations (keras#13027).
 
 Sources: `keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2/adadelta.py` 2.9, `optimizers/adadelta.py` 2.15
-  and 3.15.
+  and 3.15, `tensorflow/python/training/adadelta.py` 1.0 - 1.15 (whose first kernel was wrong).
 """
 
 from __future__ import annotations
@@ -13,16 +13,20 @@ from migrate.algorithms.spec import (
     SLOT_MAJOR,
     Algorithm,
     Block,
+    Blocks,
     Config,
     SlotSpec,
+    Versions,
     epsilon,
+    kept,
     number,
 )
+from migrate.generations import version_tuple
 
 GRAD, DELTA = "accumulated_grad", "accumulated_delta_var"
 
 
-def _blocks(generation: str, config: Config) -> tuple[tuple[Block, ...], ...]:
+def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
     slot_major, pairs = (Block((GRAD,)), Block((DELTA,))), (Block((GRAD, DELTA)),)
     if generation == "experimental":
         return (slot_major, pairs)
@@ -36,13 +40,28 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 def _defaults(generation: str) -> dict[str, Any]:
     native = generation in ("keras1", "keras2", "keras2.3", "optimizer_v1")
     defaults: dict[str, Any] = {"learning_rate": 1.0 if native else 0.001, "rho": 0.95}
-    if generation == "keras1":
+    if generation in ("keras1", "tf1"):
         return {**defaults, "epsilon": 1e-8}
     return defaults if generation == "keras2" else {**defaults, "epsilon": 1e-7}
 
 
 def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     return {}, (GRAD, DELTA)
+
+
+def _by_release(config: Config, generation: str, versions: Versions) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The kernel that moved variables by the new second slot was run in TF 1.0 and 1.4, its successor in 1.12."""
+    if generation != "tf1":
+        return {}, ()
+    release = version_tuple(versions.get("tensorflow"))
+    if release is not None and release < (1, 5):
+        return {"new_delta_in_step": True}, ()
+    if release is not None and release >= (1, 12):
+        return {}, ()
+    return {}, (
+        "tf.train.AdadeltaOptimizer of TF 1.0 to 1.4 steps by another formula than that of TF 1.12 and later, and the"
+        " source does not say its release: the later one is carried",
+    )
 
 
 ALGORITHM = Algorithm(
@@ -61,4 +80,6 @@ ALGORITHM = Algorithm(
     adjust=_adjust,
     counts=ALWAYS_COUNTED,
     scalars=("rho",),
+    lazy=kept,
+    by_release=_by_release,
 )

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import COUNTED, SLOT_MAJOR, Algorithm, Block, Config, SlotSpec, epsilon, number
+from migrate.algorithms.spec import COUNTED, SLOT_MAJOR, Algorithm, Block, Blocks, Config, SlotSpec, epsilon, number
 
 
-def _blocks(generation: str, config: Config) -> tuple[tuple[Block, ...], ...]:
+def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
     slot_major = (Block(("m",)), Block(("v",)))
     if generation == "experimental":
         moments = [slot_major, (Block(("m", "v")),)]
@@ -37,7 +37,7 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 
 def _defaults(generation: str) -> dict[str, Any]:
     defaults: dict[str, Any] = {"learning_rate": 0.001, "beta_1": 0.9, "beta_2": 0.999, "amsgrad": False}
-    if generation == "keras1":
+    if generation in ("keras1", "tf1"):
         return {**defaults, "epsilon": 1e-8}
     # Keras 2.1.3 went from 1e-8 to 1e-7, so for keras2 a config must say it.
     return defaults if generation == "keras2" else {**defaults, "epsilon": 1e-7}

@@ -2,25 +2,26 @@
 momentum.
 
 Sources: `keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2/gradient_descent.py` 2.9, `optimizers/sgd.py`
-  2.15 and 3.15.
+  2.15 and 3.15, `tensorflow/python/training/momentum.py` 1.15 (the learning rate outside the slot).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import COUNTED, Algorithm, Block, Config, SlotSpec, number
+from migrate.algorithms.spec import COUNTED, Algorithm, Block, Blocks, Config, SlotSpec, kept_with_momentum, number
 
 
-def _blocks(generation: str, config: Config) -> tuple[tuple[Block, ...], ...]:
-    momentum: tuple[Block, ...] = (Block(("m",)),)
+def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
+    momentum: Blocks = (Block(("m",)),)
     if number(config, "momentum") or generation in ("keras1", "keras2", "keras2.3", "optimizer_v1"):
         return (momentum,)
     return ((), momentum) if generation in ("optimizer", "experimental") else ((),)
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
-    return {"momentum": number(config, "momentum"), "nesterov": bool(config["nesterov"])}
+    arguments = {"momentum": number(config, "momentum"), "nesterov": bool(config["nesterov"])}
+    return {**arguments, "learning_rate_in_momentum": False} if generation == "tf1" else arguments
 
 
 def _defaults(generation: str) -> dict[str, Any]:
@@ -42,4 +43,5 @@ ALGORITHM = Algorithm(
     adjust=_adjust,
     counts=COUNTED,
     scalars=("momentum",),
+    lazy=kept_with_momentum,
 )

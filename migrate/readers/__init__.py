@@ -41,6 +41,8 @@ class Reader:
 
 READERS = (
     Reader("h5", "keras_h5", "Keras 1 or 2, tf.keras or tf_keras `.h5` (HDF5 with a group model_weights)", True),
+    Reader("keras", "keras_zip", "a `.keras` file of tf_keras 2.12 and later or Keras 3 (a zip with config.json)"),
+    Reader("weights_h5", "weights_h5", "a `.weights.h5` of tf_keras 2.12 and later or Keras 3, whole or in shards"),
     Reader("list", "weight_list", "a get_weights() list in `.npz`, `.npy` or `.pkl`", True),
     Reader("slots", "slots", "a slot-variable checkpoint of dtopt"),
     Reader("saved_model", "saved_model", "a SavedModel folder (saved_model.pb and variables/)"),
@@ -50,6 +52,7 @@ READERS = (
         "a TensorFlow 2 object-based checkpoint (PREFIX.index and PREFIX.data-...)",
     ),
     Reader("tf_dtensor_names", "tf_dtensor_names", "a checkpoint of dtensor.name_based_save"),
+    Reader("tf1_saver", "tf1_saver", "a name-based checkpoint of tf.train.Saver (tf.train.* or Keras in graph mode)"),
 )
 """In the order in which they are asked."""
 

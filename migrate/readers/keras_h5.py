@@ -7,6 +7,7 @@ Upstream: `keras/models.py` (1.0.7 - 2.0), `keras/engine/saving.py` (2.2),
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from migrate.errors import DamagedFileError
 from migrate.generations import from_hdf5, version_tuple
 from migrate.readers import hdf5
-from migrate.readers.keras_model import top_layers, trainable_flags
+from migrate.readers.keras_model import class_names, top_layers, trainable_flags
 from migrate.state import LazyArray, Stored, StoredVariable
 from optim.errors import UnsupportedError
 
@@ -63,8 +64,10 @@ def read(path: str, generation: str | None = None) -> Stored:
         )
         generation = generation or found
         variables = tuple(_variables(file, path, generation, version))
-        backend = hdf5.text_attribute(file, "backend")
-    versions = {k: v for k, v in (("keras", version), ("backend", backend)) if v}
+        backend = _backend(file, [n for n, _ in weights], version)
+        _check_backend(backend, _json_attribute(file, "model_config", path), path)
+    found_versions = (("keras", version), ("backend", backend), ("tensorflow", _told_by_metrics(version, training)))
+    versions = {k: v for k, v in found_versions if v}
     return Stored(
         NAME,
         generation,
@@ -73,7 +76,6 @@ def read(path: str, generation: str | None = None) -> Stored:
         variables,
         weights=weights,
         versions=versions,
-        warnings=_backend_warning(backend),
     )
 
 
@@ -81,14 +83,56 @@ def _no_state(path: str, why: str) -> str:
     return f"{path} holds no optimizer state: {why}; migrate the checkpoint that the training run itself wrote"
 
 
-def _backend_warning(backend: str | None) -> tuple[str, ...]:
-    if backend in (None, "tensorflow"):
-        return ()
-    return (
-        f"written with the {backend} backend: convolution kernels and recurrent weights are kept in that"
-        " backend's own form;"
-        " Keras turns the model's weights when it loads them, and slots must be turned the same way",
+def _backend(file: h5py.File, names: Sequence[str], version: str | None) -> str | None:
+    """Keras 1 does not write it; its TensorFlow variables are called `name:0`, those of Theano have no `:0`."""
+    stored = hdf5.text_attribute(file, "backend")
+    if stored is not None or (version_tuple(version) or (1,))[0] != 1:
+        return stored
+    group = file["model_weights"]
+    layers = (
+        hdf5.name_list(group[name], "weight_names") or [] for name in group if isinstance(group[name], h5py.Group)
     )
+    known = [*names, *(name for layer in layers for name in layer)]
+    return "tensorflow" if not known or any(name.endswith(":0") for name in known) else "theano"
+
+
+def _check_backend(backend: str | None, model_config: Any, path: str) -> None:
+    """Refuse slots of kernels that Keras flips when it loads them on another backend than theirs.
+
+    Theano convolves where TensorFlow and CNTK correlate (`keras/engine/saving.py::_need_convert_kernel` 2.2.4), so
+    kernels lie the other way round in the file; Keras turns those of the model, and forgets the slots.
+    """
+    found = sorted({name for name in class_names(model_config) if re.search(r"Conv|Deconv", name)})
+    if backend == "theano" and found:
+        raise UnsupportedError(
+            f"{path} was written with the Theano backend, which keeps convolution kernels flipped, and the model has"
+            f" {', '.join(found)}: this dtopt does not turn them. Load it in Keras with the Theano backend, flip the"
+            " kernels and their slots along their spatial dims, and migrate get_weights() as a list"
+        )
+    if backend == "theano" and model_config is None:
+        raise UnsupportedError(
+            f"{path} was written with the Theano backend and holds no model_config, so that convolution kernels, which"
+            " Theano keeps flipped, cannot be told"
+        )
+
+
+def _told_by_metrics(version: str | None, training: Any) -> str | None:
+    """TF 2.3 and 2.4 both call their Keras 2.4.0; what a user named "mae", 2.3 saves so and 2.4 as an object."""
+    if version != "2.4.0" or not isinstance(training, Mapping):
+        return None
+    found = set()
+    rest = [training.get("metrics"), training.get("weighted_metrics")]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, Mapping) and "class_name" in item:
+            found |= {"2.4"} if item["class_name"] == "MeanMetricWrapper" else set()
+        elif isinstance(item, Mapping):
+            rest.extend(item.values())
+        elif isinstance(item, list):
+            rest.extend(item)
+        elif isinstance(item, str):
+            found.add("2.3")
+    return found.pop() if len(found) == 1 else None
 
 
 def innermost(optimizer: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -120,3 +120,17 @@ def top_layers(model_config: Any) -> dict[str, Mapping[str, Any]]:
     if not isinstance(model_config, Mapping):
         return {}
     return {layer_name(layer): layer for layer in sublayers(model_config.get("config")) or ()}
+
+
+def class_names(config: Any) -> set[str]:
+    """Class names of everything in a config: layers, layers in layers, and what they hold."""
+    found: set[str] = set()
+    rest = [config]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, Mapping):
+            found |= {item["class_name"]} if isinstance(item.get("class_name"), str) else set()
+            rest.extend(item.values())
+        elif isinstance(item, list):
+            rest.extend(item)
+    return found

@@ -55,7 +55,7 @@ def read(path: str) -> Stored:
     evidence = [f"{folder} holds {_GRAPH_FILE}", *stored.evidence]
     if config is not None:
         evidence.append(f"the optimizer's config is in {where}: class {config['class_name']}")
-    return replace(stored, optimizer_config=config, versions=versions, evidence=tuple(evidence))
+    return replace(stored, optimizer_config=config, versions={**stored.versions, **versions}, evidence=tuple(evidence))
 
 
 def _metadata(folder: str, model: Any) -> Iterator[tuple[str, str]]:

@@ -69,6 +69,8 @@ def read(path: str) -> Stored:
         ),
         slots=slots,
         scalars=scalars,
+        versions={"dtensor": "yes"},
+        matched={f"{slot}/{name}": "name" for slot, owners in slots.items() for name in owners},
         warnings=() if slots else ("the checkpoint holds no slots: none of its names is OPTIMIZER/SLOT/VARIABLE",),
     )
 

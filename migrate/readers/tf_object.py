@@ -9,7 +9,7 @@ Keys are never parsed: the object graph says what each tensor is. Generations di
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -95,11 +95,24 @@ def read_bundle(bundle: BundleReader, format_name: str) -> Stored:
         generation=generation,
         evidence=tuple(evidence),
         optimizer_config=None,
-        variables=_variables(graph, bundle, owners, found.slots),
+        variables=_variables(graph, bundle, owners, found.slots, generation == "optimizer_v2"),
         slots=found.slots,
         scalars=found.scalars,
+        versions=_release(graph, optimizer, generation),
         warnings=tuple(warnings),
+        matched=found.matched,
+        unmapped=found.unmapped,
     )
+
+
+def _release(graph: ObjectGraph, optimizer: _Optimizer | None, generation: str | None) -> dict[str, str]:
+    """What the graph of an `experimental` optimizer tells of who wrote it: 2.10 keeps a list of its variables, 2.9 not;
+    and only DTensor's variables have no names."""
+    if optimizer is None or generation != "experimental":
+        return {}
+    names = [graph.full_names[node] for node, _ in graph.walk(optimizer.node) if graph.keys[node] is not None]
+    release = {"tensorflow": "2.10"} if "_variables" in graph.children[optimizer.node] else {"tensorflow": "2.9"}
+    return release | ({} if any(names) else {"dtensor": "yes"})
 
 
 @dataclass(frozen=True)
@@ -215,6 +228,8 @@ class _Found:
     bundle: BundleReader
     slots: dict[str, dict[str, LazyArray]] = field(default_factory=dict)
     scalars: dict[str, LazyArray] = field(default_factory=dict)
+    matched: dict[str, str] = field(default_factory=dict)
+    unmapped: dict[str, LazyArray] = field(default_factory=dict)
 
     def lazy(self, node: int) -> LazyArray:
         return lazy(self.bundle, self.graph.keys[node] or "")
@@ -229,6 +244,7 @@ class _Found:
                     " checkpoint; save it again"
                 )
             self.slots.setdefault(slot, {})[names[variable]] = self.lazy(node)
+            self.matched[f"{slot}/{names[variable]}"] = "object graph"
 
     def add_lists(self, optimizer: int, owners: list[Owner], evidence: list[str]) -> list[str]:
         """Lists of slots, matched to variables; returns warnings."""
@@ -251,10 +267,11 @@ class _Found:
             warnings += how.warnings
             for name, members in lists.items():
                 self.slots[name] = {how.owners[i].name: self.lazy(n) for i, n in members.items()}
+                self.matched |= {f"{name}/{how.owners[i].name}": how.method for i in members}
         return warnings
 
     def add_scalars(self, optimizer: _Optimizer) -> None:
-        """What hangs directly on the optimizer and is no slot: counters, hyperparameters, the loss scale."""
+        """What hangs directly on the optimizer and is no slot; a loss scale goes to the unmapped."""
         slotted = {a.stored_as for owners in self.slots.values() for a in owners.values()}
         for name, node in self.graph.children[optimizer.node].items():
             if self.graph.keys[node] is not None and self.graph.keys[node] not in slotted:
@@ -267,15 +284,16 @@ class _Found:
     def _add_below(self, node: int, prefix: str) -> None:
         for name, child in self.graph.children[node].items():
             if self.graph.keys[child] is not None:
-                self.scalars.setdefault(f"{prefix}/{name}", self.lazy(child))
+                self.unmapped.setdefault(f"{prefix}/{name}", self.lazy(child))
 
     def add_rest(self, names: Mapping[int, str]) -> None:
         """Tensors that are nothing of the above, under their own keys: no tensor is dropped."""
         used = {a.stored_as for owners in self.slots.values() for a in owners.values()}
-        used |= {a.stored_as for a in self.scalars.values()} | {self.graph.keys[n] or "" for n in names}
+        used |= {a.stored_as for a in (*self.scalars.values(), *self.unmapped.values())}
+        used |= {self.graph.keys[n] or "" for n in names}
         for key, entry in self.bundle.items():
             if key not in used and key != GRAPH_KEY and entry.dtype != "string":
-                self.scalars[key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")] = lazy(self.bundle, key)
+                self.unmapped[key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")] = lazy(self.bundle, key)
 
 
 def lazy(bundle: BundleReader, key: str) -> LazyArray:
@@ -286,11 +304,17 @@ def lazy(bundle: BundleReader, key: str) -> LazyArray:
 def _variables(
     graph: ObjectGraph,
     bundle: BundleReader,
-    owners: Iterable[Owner],
+    owners: Sequence[Owner],
     slots: Mapping[str, Mapping[str, LazyArray]],
+    table: bool,
 ) -> tuple[StoredVariable, ...]:
-    """Variables with slots in the optimizer's order, then the others in the graph's."""
+    """Variables with slots in the optimizer's order, then the others in the graph's.
+
+    `table`: whether slots are from a table of slot variables, which has no order of its own, and not from lists.
+    """
     slotted = list(dict.fromkeys(name for per in slots.values() for name in per))
+    if table:  # OptimizerV2's table is breadth first; the model's order is depth first, as `trainable_variables` has it
+        slotted = [owner.name for owner in owners if owner.name in set(slotted)]
     told: dict[int, bool] = {}
     for node, _ in graph.walk():
         children = graph.children[node]

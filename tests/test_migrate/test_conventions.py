@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from migrate import conventions
-from migrate.algorithms import ALGORITHMS, find
+from migrate import conventions, lazy_rows, tf1
+from migrate.algorithms import ALGORITHMS, find, nadam
 from migrate.errors import MissingHintError
+from migrate.state import LazyArray
 from optim.errors import UnsupportedError
 
 
@@ -19,10 +21,12 @@ def _arguments(
     keras: str | None = None,
     scalars: Any = None,
     dtype: str = "float32",
+    **versions: str | None,
 ) -> conventions.Arguments:
     algorithm = find(name)
     full, _ = conventions.completed(config, algorithm, generation)
-    return conventions.arguments(full, scalars or {}, algorithm, generation, {"keras": keras} if keras else {}, [dtype])
+    known = {key: value for key, value in {"keras": keras, **versions}.items() if value}
+    return conventions.arguments(full, scalars or {}, algorithm, generation, known, [dtype])
 
 
 @pytest.mark.parametrize(
@@ -45,19 +49,23 @@ def test_clipnorm_is_global_in_old_keras(generation: str, keras: str, limits: di
 
 
 @pytest.mark.parametrize(
-    ("generation", "keras", "order", "certain"),
+    ("generation", "keras", "tensorflow", "order", "certain"),
     [
-        ("keras2", "2.2.4", "norm_first", True),
-        ("optimizer_v1", "2.1.6-tf", "norm_first", True),
-        ("optimizer_v2", "2.2.4-tf", "norm_first", True),
-        ("optimizer_v2", "2.3.0-tf", "norm_first", True),
-        ("optimizer_v2", "2.4.0", "value_first", True),
-        ("optimizer_v2", "2.9.0", "value_first", True),
-        ("optimizer_v2", None, "value_first", False),
+        ("keras2", "2.2.4", None, "norm_first", True),
+        ("optimizer_v1", "2.1.6-tf", None, "norm_first", True),
+        ("optimizer_v2", "2.2.4-tf", None, "norm_first", True),
+        ("optimizer_v2", "2.3.0-tf", None, "norm_first", True),
+        ("optimizer_v2", "2.4.0", None, "value_first", False),  # TF 2.3 calls its Keras so, too
+        ("optimizer_v2", "2.4.0", "2.3", "norm_first", True),
+        ("optimizer_v2", "2.4.0", "2.4", "value_first", True),
+        ("optimizer_v2", "2.9.0", None, "value_first", True),
+        ("optimizer_v2", None, None, "value_first", False),
     ],
 )
-def test_order_of_two_clippings(generation: str, keras: str | None, order: str, certain: bool) -> None:
-    found = _arguments("SGD", {"clipnorm": 0.5, "clipvalue": 0.1}, generation, keras)
+def test_order_of_two_clippings(
+    generation: str, keras: str | None, tensorflow: str | None, order: str, certain: bool
+) -> None:
+    found = _arguments("SGD", {"clipnorm": 0.5, "clipvalue": 0.1}, generation, keras, tensorflow=tensorflow)
     assert found.values["clip_order"] == order
     assert bool(found.reasons) is not certain
 
@@ -130,3 +138,179 @@ def test_averaging_and_weight_decay() -> None:
 def test_an_unknown_optimizer_is_refused_with_the_list() -> None:
     with pytest.raises(UnsupportedError, match=", ".join(a.name for a in ALGORITHMS)):
         find("RAdam")
+
+
+@pytest.mark.parametrize(
+    ("generation", "momentum", "inside", "in_slot"),
+    [
+        ("keras2", 0.0, False, True),
+        ("optimizer_v2", 0.0, False, True),
+        ("optimizer_v2", 0.9, True, True),
+        ("experimental", 0.9, False, False),
+        ("optimizer", 0.9, True, True),
+        ("keras3", 0.0, True, True),
+        ("tf1", 0.9, True, True),
+    ],
+)
+def test_where_rmsprop_has_epsilon_and_the_learning_rate(
+    generation: str, momentum: float, inside: bool, in_slot: bool
+) -> None:
+    values = _arguments("RMSprop", {"momentum": momentum, "epsilon": 1e-6}, generation).values
+    assert values["epsilon_inside"] is inside
+    assert values.get("learning_rate_in_momentum", True) is in_slot
+
+
+@pytest.mark.parametrize(
+    ("generation", "epsilon", "inside", "start"),
+    [
+        ("keras2.3", 1e-7, False, 0.0),
+        ("optimizer_v2", 1e-7, False, 0.1),
+        ("experimental", 1e-7, True, 0.1),
+        ("keras3", 1e-7, True, 0.1),
+        ("tf1", 0.0, False, 0.1),
+    ],
+)
+def test_epsilon_and_start_of_adagrad(generation: str, epsilon: float, inside: bool, start: float) -> None:
+    values = _arguments("Adagrad", {}, generation).values
+    assert (values["epsilon"], values["epsilon_inside"], values["initial_accumulator_value"]) == (
+        epsilon,
+        inside,
+        start,
+    )
+
+
+def test_nadams_decay_is_that_of_its_schedule() -> None:
+    values = _arguments("Nadam", {"decay": 0.01}, "optimizer_v2").values
+    assert (values["schedule_decay"], "decay" in values) == (0.01, False)
+    assert _arguments("Nadam", {"schedule_decay": 0.02}, "keras2.3").values["schedule_decay"] == 0.02
+    assert _arguments("Nadam", {}, "optimizer").values["schedule_decay"] == 1.0
+
+
+def test_the_product_of_nadam_is_kept_where_it_counts_and_computed_where_it_is_wrong() -> None:
+    algorithm, values = find("Nadam"), {"beta_1": 0.9, "schedule_decay": 1.0}
+    exact = nadam.product(0.9, 1.0, 3)
+    assert exact == pytest.approx(0.9**3 * (1 - 0.48) * (1 - 0.5 * 0.96**2) * (1 - 0.5 * 0.96**3))
+    assert algorithm.state(values, {}, "optimizer", 3)[0] == {"u_product": exact}
+    assert algorithm.state(values, {"u_product": 0.5}, "optimizer_v2", 3) == ({"u_product": 0.5}, [])
+    state, notes = algorithm.state(values, {"u_product": 0.5}, "optimizer", 3)
+    assert state == {"u_product": exact}
+    assert "once per variable" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("keras", "tensorflow", "scaled", "certain"),
+    [
+        ("2.3.0-tf", None, False, True),
+        ("2.4.0", None, True, False),
+        ("2.4.0", "2.4.1", True, True),
+        ("2.5.0", None, False, False),
+        ("2.9.0", None, False, True),
+        (None, None, False, False),
+    ],
+)
+def test_the_scaled_slot_of_ftrl_with_shrinkage(
+    keras: str | None, tensorflow: str | None, scaled: bool, certain: bool
+) -> None:
+    config = {"l2_shrinkage_regularization_strength": 0.1}
+    found = _arguments("Ftrl", config, "optimizer_v2", keras, tensorflow=tensorflow)
+    assert found.values.get("learning_rate_in_linear", False) is scaled
+    assert bool(found.reasons) is not certain
+    assert not _arguments("Ftrl", {}, "optimizer_v2", "2.4.0").reasons
+
+
+def test_dtensor_took_options_that_it_ignored() -> None:
+    config = {"clipnorm": 0.5, "use_ema": True, "ema_momentum": 0.9}
+    found = _arguments("Adam", config, "experimental", dtensor="yes")
+    assert not {"clipnorm", "use_ema"} & set(found.values)
+    assert "clipnorm, use_ema: left out" in found.warnings[0]
+    assert _arguments("Adam", config, "experimental").values["clipnorm"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "generation", "versions", "said"),
+    [
+        ("RMSprop", {"centered": True}, "experimental", {}, "averaged squared gradients"),
+        ("AdamW", {}, "experimental", {}, "TF 2.9"),
+        ("RMSprop", {"centered": True}, "optimizer", {}, None),
+        ("AdamW", {}, "experimental", {"tensorflow": "2.10"}, None),
+    ],
+)
+def test_state_of_releases_with_a_defect_is_refused(
+    name: str, config: dict[str, Any], generation: str, versions: dict[str, str], said: str | None
+) -> None:
+    algorithm = find(name)
+    problem = algorithm.check({**algorithm.defaults(generation), **config}, generation, versions)
+    assert (problem is None) if said is None else (said in str(problem))
+
+
+def test_accumulation_is_carried_where_it_is_the_same() -> None:
+    config = {"gradient_accumulation_steps": 4}
+    found = _arguments("Adam", config, "keras3", "3.8.0")
+    assert (found.values["gradient_accumulation_steps"], found.reasons) == (4, [])
+    assert _arguments("Adam", config, "keras3").reasons
+    schedule = {"class_name": "ExponentialDecay", "config": {}}
+    for more, keras in (({}, "3.4.1"), ({"learning_rate": schedule}, "3.8.0"), ({"use_ema": True}, "3.8.0")):
+        with pytest.raises(UnsupportedError, match="gradient_accumulation_steps"):
+            _arguments("Adam", {**config, **more}, "keras3", keras)
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "generation", "rows"),
+    [
+        ("SGD", {"momentum": 0.9}, "optimizer_v2", True),
+        ("SGD", {"momentum": 0.0}, "optimizer_v2", False),
+        ("SGD", {"momentum": 0.9}, "keras2", False),
+        ("SGD", {"momentum": 0.9}, "optimizer", False),
+        ("Adadelta", {}, "tf1", True),
+        ("Adam", {}, "optimizer_v2", False),
+        ("Adamax", {}, "optimizer_v2", True),
+        ("RMSprop", {"momentum": 0.5}, "optimizer_v2", True),
+        ("Ftrl", {}, "optimizer_v2", True),
+    ],
+)
+def test_rows_without_a_gradient_are_kept_where_they_were(
+    name: str, config: dict[str, Any], generation: str, rows: bool
+) -> None:
+    algorithm = find(name)
+    full = {**algorithm.defaults(generation), **config}
+    told = conventions.Arguments()
+    lazy_rows.put_in(told, full, algorithm, generation, ["a.b/embeddings", "dense/kernel"])
+    assert told.values == ({"lazy_rows": [r"^a\.b/embeddings$"]} if rows else {})
+    assert bool(told.warnings) is rows
+    lazy_rows.put_in(told, {**full, "lazy_rows": []}, algorithm, generation, ["a.b/embeddings"])
+    assert told.values == {"lazy_rows": []}
+
+
+def test_nadams_sparse_rows_are_no_rule_that_optim_has() -> None:
+    algorithm, told = find("Nadam"), conventions.Arguments()
+    lazy_rows.put_in(told, algorithm.defaults("optimizer_v2"), algorithm, "optimizer_v2", ["embedding/embeddings"])
+    assert "slots of all rows decay" in told.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "config"),
+    [
+        ("GradientDescentOptimizer", "SGD", {}),
+        ("tf.train.MomentumOptimizer", "SGD", {"use_nesterov": True, "momentum": 0.5}),
+        ("RMSPropOptimizer", "RMSprop", {"decay": 0.5}),
+        ("AdamOptimizer", "Adam", {"beta1": 0.5, "use_locking": True}),
+    ],
+)
+def test_tf_train_arguments_under_keras_names(given: str, name: str, config: dict[str, Any]) -> None:
+    wanted = {"use_nesterov": "nesterov", "decay": "rho", "beta1": "beta_1", "momentum": "momentum"}
+    kept = {wanted[key]: value for key, value in config.items() if key in wanted}
+    assert tf1.keras_style(given, config) == (name, kept)
+
+
+def test_steps_of_adam_optimizer_from_its_powers() -> None:
+    power = np.float32(0.999)
+    for _ in range(5000):
+        power = power * np.float32(0.999)
+    scalars = {
+        "train/beta2_power": LazyArray((), "float32", lambda: np.array(power), "train/beta2_power"),
+        "train/beta1_power": LazyArray((), "float32", lambda: np.array(0, np.float32), "train/beta1_power"),
+    }
+    found = tf1.steps(scalars, {"beta_1": 0.9, "beta_2": 0.999})
+    assert found is not None
+    assert (found[0], "beta2_power" in found[1]) == (5000, True)
+    assert tf1.steps(scalars, {"beta_1": 0.9, "beta_2": 0.99}) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import optim
 from migrate import orders
 from migrate.algorithms import ALGORITHMS, find
 from migrate.algorithms.spec import Block
 from migrate.errors import AmbiguousError, DamagedFileError, MissingHintError
+from migrate.generations import NATIVE
 from migrate.interpret import interpret
 from migrate.state import LazyArray, OptimizerState, Stored
 from optim.errors import DtoptError, MismatchError
@@ -22,6 +25,9 @@ CONFIGS = {
     "SGD": {"learning_rate": 0.1, "momentum": 0.9, "nesterov": False},
     "Adam": {"learning_rate": 0.1, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7, "amsgrad": False},
     "Adadelta": {"learning_rate": 0.1, "rho": 0.95, "epsilon": 1e-7},
+    "RMSprop": {"learning_rate": 0.1, "momentum": 0.0, "centered": False, "epsilon": 1e-7},
+    "Nadam": {"learning_rate": 0.1, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7},
+    "Adamax": {"learning_rate": 0.1, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7},
 }
 SHAPES = st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple), min_size=1, max_size=5, unique=True)
 
@@ -73,6 +79,8 @@ def test_every_order_round_trips(shapes: Any, generation: str, name: str, amsgra
     config = {**CONFIGS[name], "iterations": 7}
     if name == "Adam":
         config["amsgrad"] = amsgrad
+    if name == "RMSprop" and generation not in NATIVE:
+        config |= {"momentum": 0.5, "centered": generation != "experimental"}
     algorithm = find(name)
     order = data.draw(st.sampled_from(orders.candidates(algorithm, generation, config)))
     arrays, truth = _lay_out(order, algorithm, shapes, len(shapes))
@@ -186,8 +194,46 @@ def test_missing_hints_are_asked_for_all_at_once() -> None:
 
 def test_every_algorithm_is_complete() -> None:
     for algorithm in ALGORITHMS:
-        assert algorithm.name in CONFIGS
-        for generation in GENERATIONS:
-            config = {**algorithm.defaults(generation), **CONFIGS[algorithm.name]}
-            assert orders.candidates(algorithm, generation, config)
-            assert algorithm.arguments(config, generation)
+        accepted = inspect.signature(getattr(optim, algorithm.name)).parameters
+        slots = [slot.name for slot in algorithm.slots]
+        for generation in algorithm.generations - {"tf1"}:
+            config = {**algorithm.defaults(generation), "epsilon": 1e-7}
+            arguments = algorithm.arguments(config, generation)
+            assert set(arguments) <= set(accepted), algorithm.name
+            assert set(algorithm.adjust(arguments, frozenset(slots))[1]) <= set(slots)
+            for order in orders.candidates(algorithm, generation, config):
+                assert {s for item in order if isinstance(item, Block) for s in item.slots} <= set(slots)
+
+
+@pytest.mark.parametrize("kind", ["gaps", "zeros"])
+@pytest.mark.parametrize("average", [False, True])
+def test_adafactors_lists(kind: str, average: bool) -> None:
+    """Two generations' ways with r and c of variables below rank 2."""
+    shapes = [(2, 3), (3,), (2, 2, 4), (), (5, 1)]
+    rng = np.random.default_rng(0)
+
+    def positive(shape: tuple[int, ...]) -> np.ndarray:
+        return rng.uniform(0.1, 1.0, shape).astype(np.float32)
+
+    arrays = [np.array(7, np.int64)]
+    averages = [positive(shape) for shape in shapes] if average else []
+    truth: dict[tuple[str, str], np.ndarray] = {("average", f"v{i}"): a for i, a in enumerate(averages)}
+    arrays += averages
+    for i, shape in enumerate(shapes):
+        if len(shape) > 1:
+            r, c = positive(shape[:-1]), positive((*shape[:-2], shape[-1]))
+            arrays += [r, c]
+            truth |= {("r", f"v{i}"): r, ("c", f"v{i}"): c}
+        elif kind == "zeros":
+            arrays += [np.zeros((), np.float32)] * 2
+        arrays.append(positive(shape))
+        if len(shape) < 2:
+            truth["v", f"v{i}"] = arrays[-1]
+    config = {"learning_rate": 0.1, "use_ema": average, "ema_momentum": 0.9}
+    state = _read(arrays, "Adafactor", config, "optimizer", shapes)
+    got = {(slot, v): a.load() for slot, owners in state.slots.items() for v, a in owners.items()}
+    assert got.keys() == truth.keys()
+    assert all(np.array_equal(got[key], truth[key]) for key in truth)
+    assert sorted(state.unmapped) == ["v/v0", "v/v2", "v/v4"]
+    with pytest.raises(DtoptError):
+        _read(arrays[:-1], "Adafactor", config, "optimizer", shapes)

@@ -23,6 +23,8 @@ REFUSED = {
     # After a restore variables stand in an order that the list does not say, and all have one shape.
     "extra-tf24-adam-restored-same-shapes-npz": AmbiguousError,
     "extra-tf24-adam-restored-nested-same-npz": AmbiguousError,
+    # Which variables joined later, no shape tells.
+    "extra-tf24-adam-unfrozen-later-npz": AmbiguousError,
 }
 LOST_COUNTER = {"keras224-adadelta-mlp": "exact", "extra-k224-adadelta-decay-mlp-npz": "approximate"}
 SUPPORTED = ("SGD", "Adam", "Adadelta", "LossScaleOptimizerV3")
@@ -66,7 +68,8 @@ def test_slots_iterations_and_order(name: str, load_case: Any) -> None:
     if name in LOST_COUNTER:
         assert (state.iterations, state.fidelity) == (0, LOST_COUNTER[name])
     else:
-        assert (state.iterations, state.fidelity) == (int(case.oracle["iterations"]), "exact")
+        fidelity = "approximate" if name == "tf24-sgd-clipboth-mlp" else "exact"  # TF 2.3 calls its Keras 2.4.0, too
+        assert (state.iterations, state.fidelity) == (int(case.oracle["iterations"]), fidelity)
 
 
 @pytest.mark.parametrize("name", CASES)

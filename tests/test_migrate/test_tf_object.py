@@ -84,7 +84,7 @@ def test_no_tensor_is_dropped(name: str) -> None:
     reader, _, _, _ = CASES[name]
     stored = reader.read(_source(name))
     prefix = find_prefix(_source(name)) or str(Path(_source(name)) / "variables" / "variables")
-    arrays = [v.array for v in stored.variables] + list(stored.scalars.values())
+    arrays = [v.array for v in stored.variables] + [*stored.scalars.values(), *stored.unmapped.values()]
     arrays += [a for owners in stored.slots.values() for a in owners.values()]
     held = [a.stored_as for a in arrays if a is not None]
     assert sorted(held) == sorted(k for k in BundleReader(prefix) if k != "_CHECKPOINTABLE_OBJECT_GRAPH")

@@ -1,0 +1,57 @@
+"""Adafactor: means over rows and columns from rank 2 on, whole second moments below.
+
+Keras keeps the product of the two means as a third slot `v` of factored variables; it is overwritten before it is
+read, so here it goes to the unmapped, with the scalar zeros that stand for r and c of the others.
+
+Sources: `optimizers/adafactor.py` 2.15 and 3.15.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migrate.algorithms.spec import ALWAYS_COUNTED, Algorithm, Block, Blocks, Config, SlotSpec, number
+from optim.rule import COLUMNS, ROWS, UNFACTORED
+
+KEYS = ("beta_2_decay", "epsilon_1", "epsilon_2", "clip_threshold")
+
+
+def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
+    return tuple((Block(("r", "c", "v"), factored=kind),) for kind in ("gaps", "zeros"))
+
+
+def _arguments(config: Config, generation: str) -> dict[str, Any]:
+    # Keras caps the learning rate whatever `relative_step` says.
+    return {**{key: number(config, key) for key in KEYS}, "relative_step": True}
+
+
+def _defaults(generation: str) -> dict[str, Any]:
+    return {
+        "learning_rate": 0.001,
+        "beta_2_decay": -0.8,
+        "epsilon_1": 1e-30,
+        "epsilon_2": 1e-3,
+        "clip_threshold": 1.0,
+        "relative_step": True,
+    }
+
+
+def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    return {}, ("r", "c", "v")
+
+
+ALGORITHM = Algorithm(
+    name="Adafactor",
+    slots=(
+        SlotSpec("r", ("r",), nonnegative=True, like=ROWS),
+        SlotSpec("c", ("c",), nonnegative=True, like=COLUMNS),
+        SlotSpec("v", ("v", "velocity"), nonnegative=True, like=UNFACTORED),
+    ),
+    blocks=_blocks,
+    arguments=_arguments,
+    defaults=_defaults,
+    adjust=_adjust,
+    counts=ALWAYS_COUNTED,
+    uses_count=True,
+    generations=frozenset({"optimizer", "keras3"}),
+)

@@ -1,0 +1,61 @@
+"""Adagrad. Epsilon is outside the root in Keras before 2.3 and OptimizerV2, inside from 2.9's experimental on.
+
+Sources: `keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2/adagrad.py` 2.9, `optimizers/adagrad.py` 2.15 and 3.15,
+`tensorflow/python/training/adagrad.py` 1.15 (no epsilon at all).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migrate.algorithms.spec import (
+    ALWAYS_COUNTED,
+    Algorithm,
+    Block,
+    Blocks,
+    Config,
+    SlotSpec,
+    epsilon,
+    number,
+)
+from migrate.generations import NATIVE, NEW
+
+ACCUMULATOR = "accumulator"
+
+
+def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
+    return ((Block((ACCUMULATOR,)),),)
+
+
+def _arguments(config: Config, generation: str) -> dict[str, Any]:
+    return {
+        "initial_accumulator_value": number(config, "initial_accumulator_value"),
+        "epsilon": 0.0 if generation == "tf1" else epsilon(config, generation),
+        "epsilon_inside": generation in NEW,
+    }
+
+
+def _defaults(generation: str) -> dict[str, Any]:
+    native = generation in NATIVE
+    defaults: dict[str, Any] = {
+        "learning_rate": 0.01 if native else 0.001,
+        "initial_accumulator_value": 0.0 if native else 0.1,
+    }
+    if generation in ("keras2", "tf1"):
+        return defaults
+    return {**defaults, "epsilon": 1e-8 if generation == "keras1" else 1e-7}
+
+
+def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    return {}, (ACCUMULATOR,)
+
+
+ALGORITHM = Algorithm(
+    name="Adagrad",
+    slots=(SlotSpec(ACCUMULATOR, ("accumulators",), nonnegative=True),),
+    blocks=_blocks,
+    arguments=_arguments,
+    defaults=_defaults,
+    adjust=_adjust,
+    counts=ALWAYS_COUNTED,
+)

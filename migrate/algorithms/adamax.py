@@ -1,0 +1,65 @@
+"""Adamax, the same update in every generation; OptimizerV2 calls the maximum `v`, Keras 3 `norm`.
+
+Sources: `keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2/adamax.py` 2.9, `optimizers/adamax.py` 2.15 and 3.15.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migrate.algorithms.spec import (
+    COUNTED,
+    KERAS,
+    SLOT_MAJOR,
+    Algorithm,
+    Block,
+    Blocks,
+    Config,
+    SlotSpec,
+    epsilon,
+    kept,
+    number,
+)
+
+
+def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
+    slot_major, pairs = (Block(("m",)), Block(("u",))), (Block(("m", "u")),)
+    if generation == "experimental":
+        return (slot_major, pairs)
+    return (slot_major,) if generation in SLOT_MAJOR else (pairs,)
+
+
+def _arguments(config: Config, generation: str) -> dict[str, Any]:
+    betas = {key: number(config, key) for key in ("beta_1", "beta_2")}
+    return {**betas, "epsilon": epsilon(config, generation)}
+
+
+def _defaults(generation: str) -> dict[str, Any]:
+    native = generation in ("keras1", "keras2", "keras2.3", "optimizer_v1")
+    defaults: dict[str, Any] = {"learning_rate": 0.002 if native else 0.001, "beta_1": 0.9, "beta_2": 0.999}
+    if generation == "keras2":
+        return defaults
+    return {**defaults, "epsilon": 1e-8 if generation == "keras1" else 1e-7}
+
+
+def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    return {}, ("m", "u")
+
+
+ALGORITHM = Algorithm(
+    name="Adamax",
+    slots=(
+        SlotSpec("m", ("m", "ms", "momentum", "momentums")),
+        SlotSpec("u", ("u", "us", "v", "norm", "norms"), nonnegative=True),
+    ),
+    blocks=_blocks,
+    arguments=_arguments,
+    defaults=_defaults,
+    adjust=_adjust,
+    counts=COUNTED,
+    scalars=("beta_1", "beta_2"),
+    rounded=("beta_1", "beta_2"),
+    uses_count=True,
+    generations=KERAS,
+    lazy=kept,
+)

@@ -1,0 +1,40 @@
+"""Lion, from tf.keras 2.12 on; one slot.
+
+Sources: `optimizers/lion.py` 2.15 and 3.15.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migrate.algorithms.spec import ALWAYS_COUNTED, Algorithm, Block, Blocks, Config, SlotSpec, number
+from migrate.generations import NEW
+
+
+def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
+    return ((Block(("m",)),),)
+
+
+def _arguments(config: Config, generation: str) -> dict[str, Any]:
+    return {key: number(config, key) for key in ("beta_1", "beta_2")}
+
+
+def _defaults(generation: str) -> dict[str, Any]:
+    return {"learning_rate": 0.001 if generation == "keras3" else 0.0001, "beta_1": 0.9, "beta_2": 0.99}
+
+
+def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    return {}, ("m",)
+
+
+ALGORITHM = Algorithm(
+    name="Lion",
+    slots=(SlotSpec("m", ("momentums", "momentum")),),
+    blocks=_blocks,
+    arguments=_arguments,
+    defaults=_defaults,
+    adjust=_adjust,
+    counts=ALWAYS_COUNTED,
+    rounded=("beta_1", "beta_2"),
+    generations=NEW,
+)

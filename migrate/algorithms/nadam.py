@@ -1,0 +1,124 @@
+"""Nadam. Its product of momenta is missing from most files, and wrong in some: it follows from the step count.
+
+Sources: `keras/optimizers.py` 1.2.2 - 2.3.1 (`m_schedule`, in lists from 2.3 on), `optimizer_v2/nadam.py` 2.9
+(`momentum_cache`), `optimizers/nadam.py` 2.15 and 3.15 (`_u_product`; third in lists of Keras 3.0 to 3.9, last from
+3.10 on).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from migrate.algorithms.spec import (
+    COUNTED,
+    KERAS,
+    SLOT_MAJOR,
+    Algorithm,
+    Block,
+    Blocks,
+    Config,
+    SlotSpec,
+    epsilon,
+    number,
+)
+from migrate.generations import NATIVE, NEW
+
+PRODUCT = "u_product"
+TOLERANCE = 1e-3
+"""Relative; float32 loses far less in the steps that it takes to make the product vanish."""
+
+
+def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
+    slot_major, pairs = (Block(("m",)), Block(("v",))), (Block(("m", "v")),)
+    if generation in ("keras2.3", "optimizer_v2"):
+        return ((PRODUCT, *slot_major),)
+    if generation == "optimizer_v1":
+        return (slot_major, (PRODUCT, *slot_major))
+    if generation in SLOT_MAJOR:
+        return (slot_major,)
+    if generation == "keras3":
+        return ((PRODUCT, *pairs), (*pairs, PRODUCT))
+    return (slot_major, pairs, (*pairs, PRODUCT)) if generation == "experimental" else (pairs,)
+
+
+def _arguments(config: Config, generation: str) -> dict[str, Any]:
+    key = "decay" if generation == "optimizer_v2" and "decay" in config else "schedule_decay"
+    old = generation in NATIVE or generation == "optimizer_v2"
+    return {
+        "beta_1": number(config, "beta_1"),
+        "beta_2": number(config, "beta_2"),
+        "epsilon": epsilon(config, generation),
+        "schedule_decay": number(config, key) if old else 1.0,
+    }
+
+
+def _defaults(generation: str) -> dict[str, Any]:
+    old = generation in SLOT_MAJOR
+    native = generation in NATIVE
+    defaults: dict[str, Any] = {"learning_rate": 0.002 if native else 0.001, "beta_1": 0.9, "beta_2": 0.999}
+    defaults |= {"schedule_decay": 0.004} if old else {}
+    if generation == "keras2":
+        return defaults
+    return {**defaults, "epsilon": 1e-8 if generation == "keras1" else 1e-7}
+
+
+def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    return {}, ("m", "v")
+
+
+def _lazy(config: Config, generation: str) -> str | None:
+    if generation != "optimizer_v2":
+        return None
+    return (
+        "OptimizerV2's Nadam moves only those rows that a sparse gradient has, while the slots of all rows decay; here"
+        " all rows move, as they do there when the gradient is dense"
+    )
+
+
+def product(beta_1: float, schedule_decay: float, steps: int) -> float:
+    """μ_1 · μ_2 ··· μ_steps, with μ_t = beta_1 · (1 − ½·0.96^(schedule_decay·t))."""
+    value = 1.0
+    for t in range(1, steps + 1):
+        value *= beta_1 * (1.0 - 0.5 * 0.96 ** (schedule_decay * t))
+        if value == 0.0:
+            break
+    return value
+
+
+def _state(
+    arguments: Config, found: Mapping[str, float], generation: str, iterations: int
+) -> tuple[dict[str, float], list[str]]:
+    """The product, which the optimizers from 2.9 on got wrong inside `fit`: there once per variable, not per step."""
+    computed = product(arguments["beta_1"], arguments["schedule_decay"], iterations)
+    if PRODUCT not in found:
+        return {PRODUCT: computed}, [f"{PRODUCT} is not in the source: computed from the {iterations} steps taken"]
+    stored = found[PRODUCT]
+    if generation in NEW and abs(stored - computed) > TOLERANCE * computed:
+        return {PRODUCT: computed}, [
+            f"{PRODUCT}: the source has {stored:.6g}, and {iterations} steps make {computed:.6g}, which is carried;"
+            " inside fit these releases multiply it once per variable"
+        ]
+    return {PRODUCT: stored}, []
+
+
+ALGORITHM = Algorithm(
+    name="Nadam",
+    slots=(
+        SlotSpec("m", ("momentums", "momentum", "ms")),
+        SlotSpec("v", ("velocities", "velocity", "vs"), nonnegative=True),
+    ),
+    blocks=_blocks,
+    arguments=_arguments,
+    defaults=_defaults,
+    adjust=_adjust,
+    counts=COUNTED,
+    scalars=("beta_1", "beta_2"),
+    rounded=("beta_1", "beta_2"),
+    uses_count=True,
+    generations=KERAS,
+    state_scalars=((PRODUCT, ("momentum_cache", "m_schedule", "_u_product")),),
+    state=_state,
+    time_decay=False,
+    lazy=_lazy,
+)

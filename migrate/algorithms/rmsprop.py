@@ -1,0 +1,100 @@
+"""RMSprop. The releases differ in where epsilon and the learning rate stand; `optim` has a keyword for each.
+
+Sources: `keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2/rmsprop.py` 2.9 (the fused kernels with momentum),
+`optimizers/optimizer_experimental/rmsprop.py` 2.9, `optimizers/rmsprop.py` 2.15 and 3.15,
+`tensorflow/python/training/rmsprop.py` 1.15.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migrate.algorithms.spec import (
+    ALWAYS_COUNTED,
+    Algorithm,
+    Block,
+    Blocks,
+    Config,
+    SlotSpec,
+    Versions,
+    epsilon,
+    kept_with_momentum,
+    number,
+)
+from migrate.generations import NATIVE
+
+VELOCITY, MOMENTUM, AVERAGE_GRADIENT = "velocity", "momentum", "average_gradient"
+
+
+def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
+    slots = [VELOCITY]
+    if generation not in NATIVE:
+        slots += [MOMENTUM] if config["momentum"] else []
+        slots += [AVERAGE_GRADIENT] if config["centered"] else []
+    return (tuple(Block((slot,)) for slot in slots),)
+
+
+def _arguments(config: Config, generation: str) -> dict[str, Any]:
+    momentum = number(config, "momentum")
+    arguments: dict[str, Any] = {
+        "rho": number(config, "rho"),
+        "momentum": momentum,
+        "epsilon": epsilon(config, generation),
+        "centered": bool(config["centered"]),
+        "epsilon_inside": generation in ("optimizer", "keras3", "tf1")
+        or (generation == "optimizer_v2" and momentum > 0),
+    }
+    if generation == "experimental":
+        arguments["learning_rate_in_momentum"] = False
+    if generation == "tf1":
+        arguments["initial_velocity"] = 1.0
+    return arguments
+
+
+def _defaults(generation: str) -> dict[str, Any]:
+    shared: dict[str, Any] = {"learning_rate": 0.001, "rho": 0.9, "momentum": 0.0, "centered": False}
+    if generation == "tf1":
+        return {**shared, "epsilon": 1e-10}
+    if generation == "keras1":
+        return {**shared, "epsilon": 1e-8}
+    return shared if generation == "keras2" else {**shared, "epsilon": 1e-7}
+
+
+def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    slots = [VELOCITY]
+    more = {}
+    if arguments["momentum"] or MOMENTUM in present:
+        slots.append(MOMENTUM)
+        more = {} if arguments["momentum"] else {"momentum_slot": True}
+    if arguments["centered"]:
+        slots.append(AVERAGE_GRADIENT)
+    return more, tuple(slots)
+
+
+def _check(config: Config, generation: str, versions: Versions) -> str | None:
+    if generation != "experimental" or not config["centered"]:
+        return None
+    return (
+        "the centered RMSprop of optimizers.experimental (and DTensor) in TF 2.9 and 2.10 averaged squared gradients"
+        " where gradients are meant, and wrote the difference back into its slot: a defect, whose state no correct"
+        " RMSprop can continue. Start the optimizer anew, or migrate with centered=False in --optimizer-config if that"
+        " is what you want"
+    )
+
+
+ALGORITHM = Algorithm(
+    name="RMSprop",
+    slots=(
+        SlotSpec(VELOCITY, ("velocities", "rms", "accumulators", "accumulator"), nonnegative=True),
+        SlotSpec(MOMENTUM, ("momentums",)),
+        SlotSpec(AVERAGE_GRADIENT, ("average_gradients", "mg")),
+    ),
+    blocks=_blocks,
+    arguments=_arguments,
+    defaults=_defaults,
+    adjust=_adjust,
+    counts=ALWAYS_COUNTED,
+    scalars=("rho", "momentum"),
+    lazy=kept_with_momentum,
+    check=_check,
+)

@@ -1,0 +1,272 @@
+"""Names, flags and order of a Keras model's variables from the tree of `vars` groups and, where there is one, config.
+
+Layers lie under their class in snake case and a counter, not under their names: `layers/dense_1` is the second Dense
+of `model.layers`, whatever it is called (`saving_lib.py::_save_container_state`). The config says the names and the
+order; without it (`.weights.h5`) the order among layers of different classes stays open (see `layer_order`).
+No layer is built or imported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from migrate.layer_order import Layers, Variable
+from migrate.readers.keras_model import layer_name, never_trained, sublayers
+from migrate.readers.keras_tree import Node, by_class
+from migrate.state import LazyArray, StoredVariable
+
+LISTS = ("layers", "_layer_checkpoint_dependencies")
+"""Where a model's layers lie; tf.keras 2.12 and 2.13 wrote the second."""
+CONV = {2: ("kernel", "bias"), 1: ("kernel",)}
+CELL = {3: ("kernel", "recurrent_kernel", "bias"), 2: ("kernel", "recurrent_kernel")}
+NORM: dict[int, tuple[str, ...]] = {2: ("gamma", "beta")}
+SEED: dict[int, tuple[str, ...]] = {1: ("seed_generator_state",)}
+SEPARABLE = {3: ("depthwise_kernel", "pointwise_kernel", "bias"), 2: ("depthwise_kernel", "pointwise_kernel")}
+ROLES: dict[str, dict[int, tuple[str, ...]]] = {
+    **dict.fromkeys(("dense", "einsum_dense"), CONV),
+    **{f"conv{n}d{t}": CONV for n in (1, 2, 3) for t in ("", "_transpose", "transpose")},
+    "embedding": {1: ("embeddings",)},
+    "batch_normalization": {
+        4: ("gamma", "beta", "moving_mean", "moving_variance"),
+        2: ("moving_mean", "moving_variance"),
+    },
+    **dict.fromkeys(("layer_normalization", "group_normalization"), NORM),
+    **{f"separable_conv{n}d": SEPARABLE for n in (1, 2)},
+    **dict.fromkeys(("cell", "lstm_cell", "gru_cell", "simple_rnn_cell"), CELL),
+    "p_re_lu": {1: ("alpha",)},
+    **dict.fromkeys(("seed_generator", "random_seed_generator"), SEED),
+}
+"""Names of a stock layer's variables, by class and how many there are."""
+PARTS = (
+    ("forward_layer", "backward_layer"),
+    ("query_dense", "key_dense", "value_dense", "output_dense"),
+    ("cell",),
+    ("layer",),
+)
+"""Attributes of stock layers that hold layers, in the order in which these are trained."""
+ATTENTION = {"query_dense": "query", "key_dense": "key", "value_dense": "value", "output_dense": "attention_output"}
+"""Names of the einsum_dense layers in MultiHeadAttention and GroupQueryAttention."""
+
+
+def snake_case(class_name: str) -> str:
+    """`Conv2DTranspose` -> `conv2d_transpose`, as `to_snake_case` of Keras 3 `naming.py` and tf_keras
+    `generic_utils.py`."""
+    name = re.sub(r"\W+", "", class_name)
+    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
+    name = re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
+    return "private" + name if name.startswith("_") else name
+
+
+@dataclass(frozen=True)
+class _At:
+    """Where in a model: what stands before the names of variables there, and what is known of their flags."""
+
+    scope: tuple[str, ...] = ()
+    full: tuple[str, ...] = ()
+    """As `scope`, with the name of every model around."""
+    frozen: bool = False
+    told: bool = False
+    """Whether the config says which variables are trained."""
+
+    def inside(self, name: str, config: Any, told: bool) -> _At:
+        """In a layer that is part of this one."""
+        settings = config.get("config") if isinstance(config, Mapping) else None
+        frozen = self.frozen or (isinstance(settings, Mapping) and settings.get("trainable") is False)
+        return _At((*self.scope, name), (*self.full, name), frozen, told)
+
+
+@dataclass
+class _Found:
+    keras3: bool
+    rows: dict[str, tuple[str, str, LazyArray]] = field(default_factory=dict)
+    """By path in the file: (short name, full name, array)."""
+
+
+def arrange(root: Node, config: Mapping[str, Any] | None, keras3: bool) -> tuple[tuple[StoredVariable, ...], Layers]:
+    """The model's variables, and what is known of their order: if all is, they are in it.
+
+    Args:
+      root: the tree, without the optimizer and metrics.
+      config: `config.json`, or None.
+      keras3: whether names are as Keras 3's `variable.path`, which begins with a Sequential's own name.
+    """
+    found = _Found(keras3)
+    name = layer_name(config) if config is not None else root.name or ""
+    at = replace(_At().inside(name, config, config is not None), full=())
+    at = replace(at, scope=(name,) if name and keras3 and _is_sequential(config, root) else ())
+    layers = _node(root, config, at, found)
+    names = _unique(found.rows)
+    arrays = {names[path]: array for path, (_, _, array) in found.rows.items()}
+    layers = _renamed(layers, names)
+    variables = tuple(
+        StoredVariable(v.name, arrays[v.name], v.shape, arrays[v.name].dtype, v.trainable) for v in layers.variables()
+    )
+    return variables, layers
+
+
+def _unique(rows: Mapping[str, tuple[str, str, LazyArray]]) -> dict[str, str]:
+    """Name by path: the short one, the full one where short ones are shared, the path where full ones are, too."""
+    short = Counter(brief for brief, _, _ in rows.values())
+    names = {path: brief if short[brief] == 1 else long for path, (brief, long, _) in rows.items()}
+    chosen = Counter(names.values())
+    return {path: name if chosen[name] == 1 else path for path, name in names.items()}
+
+
+def _renamed(layers: Layers, names: Mapping[str, str]) -> Layers:
+    own = tuple(Variable(names[v.name], v.shape, v.trainable) for v in layers.own)
+    return Layers(own, tuple(tuple(_renamed(x, names) for x in chain) for chain in layers.chains))
+
+
+def _node(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found, kind: str | None = None) -> Layers:
+    """One layer or model. `kind`: its class in snake case, where neither config nor path says it."""
+    settings = config.get("config") if config is not None else None
+    listed = sublayers(settings) if settings is not None else None
+    chains: list[tuple[Layers, ...]] = []
+    for name in LISTS:
+        if name in node.children:
+            chains += _model(node.children[name], listed, at, found)
+    kind = kind or (snake_case(str(config.get("class_name", ""))) if config is not None else _kind_of(node))
+    keys = [key for key in node.children if key not in LISTS]
+    chains += _attributes(node, keys, kind, settings, at, found)
+    return Layers(_own(node, config, at, found, kind), tuple(chains))
+
+
+def _own(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found, kind: str) -> tuple[Variable, ...]:
+    roles = _roles(kind, len(node.own), config) or tuple(node.own)
+    variables = []
+    for key, role in zip(node.own, roles, strict=True):
+        array, path = node.own[key], f"{node.path}/vars/{key}".lstrip("/")
+        numeric = array.dtype.startswith(("float", "bfloat", "complex"))
+        flag: bool | None = True if at.told else None
+        if at.frozen or not numeric or never_trained(role):
+            flag = False
+        found.rows[path] = "/".join((*at.scope, role)), "/".join((*at.full, role)), array
+        variables.append(Variable(path, array.shape, flag))
+    return tuple(variables)
+
+
+def _kind_of(node: Node) -> str:
+    """The class that a path says: `layers/dense_1` -> dense."""
+    last = node.path.rpartition("/")[2]
+    head, _, tail = last.rpartition("_")
+    return head if tail.isdecimal() and head else last
+
+
+def _roles(kind: str, count: int, config: Mapping[str, Any] | None) -> tuple[str, ...] | None:
+    settings = config.get("config") if config is not None else None
+    if kind == "batch_normalization" and isinstance(settings, Mapping):
+        roles = [name for name, key in (("gamma", "scale"), ("beta", "center")) if settings.get(key, True)]
+        return (*roles, "moving_mean", "moving_variance") if count == len(roles) + 2 else None
+    return ROLES.get(kind, {}).get(count)
+
+
+def _model(node: Node, listed: Sequence[Mapping[str, Any]] | None, at: _At, found: _Found) -> list[tuple[Layers, ...]]:
+    """The layers of a model: one chain where the config says their order, else one for each class."""
+    placed = _placed(node, listed) if listed is not None else None
+    if placed is not None:
+        return [tuple(_layer(member, layer, at, found) for layer, member in placed)]
+    return [
+        tuple(_layer(member, None, at, found) for _, member in members) for members in by_class(node.children).values()
+    ]
+
+
+def _placed(node: Node, listed: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Node]] | None:
+    """(config, group) of each layer that has a group, in the config's order; None where they do not go together."""
+    members = list(node.children.values())
+    names = [layer_name(layer) for layer in listed]
+    told = {member.name: member for member in members if member.name is not None}
+    if len(told) == len(members) and told.keys() <= set(names) and len(set(names)) == len(names):
+        return [(layer, told[name]) for layer, name in zip(listed, names, strict=True) if name in told]
+    kinds = [snake_case(str(layer.get("class_name", ""))) for layer in listed]
+    groups: dict[int, Node] = {}
+    for kind in dict.fromkeys(kinds):
+        own = _of_class(node.children, kind, kinds)
+        places = [i for i, k in enumerate(kinds) if k == kind]
+        if len(own) == len(places):
+            groups |= dict(zip(places, own, strict=True))
+    placed = [id(group) for group in groups.values()]
+    if any(_has_variables(member) and placed.count(id(member)) != 1 for member in members):
+        return None
+    return [(listed[i], groups[i]) for i in sorted(groups)]
+
+
+def _of_class(children: Mapping[str, Node], kind: str, kinds: Sequence[str]) -> list[Node]:
+    """Groups of one class in the order of their counters."""
+    numbered = re.compile(re.escape(kind) + r"_([1-9]\d*)")
+    found = [(int(m.group(1)), key) for key in children if key not in kinds and (m := numbered.fullmatch(key))]
+    return [children[key] for _, key in sorted([(0, kind)] * (kind in children) + found)]
+
+
+def _has_variables(node: Node) -> bool:
+    return any(each.own for each in node.walk())
+
+
+def _layer(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found) -> Layers:
+    """A layer of a model, under its own name: models around it do not show in its short name, except Keras 3's
+    Sequential."""
+    name = layer_name(config) if config is not None else ""
+    name = name or node.name or node.path.rpartition("/")[2]
+    below = at.inside(name, config, config is not None)
+    if any(key in node.children for key in LISTS):
+        below = replace(below, scope=(name,) if found.keras3 and _is_sequential(config, node) else ())
+    return _node(node, config, below, found)
+
+
+def _is_sequential(config: Mapping[str, Any] | None, node: Node) -> bool:
+    if config is not None:
+        return str(config.get("class_name")) == "Sequential"
+    # A file without config does not say what its model is; Keras 3's Sequential alone lists no input layer.
+    listed = node.children.get("layers", node).children
+    return _kind_of(node) == "sequential" or (not node.path and "input_layer" not in listed)
+
+
+def _attributes(
+    node: Node, keys: Sequence[str], kind: str, settings: Any, at: _At, found: _Found
+) -> list[tuple[Layers, ...]]:
+    """What lies under attributes: one chain where they are those of a stock layer, else one for each of them."""
+    plain = {key: key.lstrip("_") for key in keys}
+    known = next((parts for parts in PARTS if set(plain.values()) & set(parts)), ())
+    chain: list[Layers] = []
+    loose: list[tuple[Layers, ...]] = []
+    for key in sorted(keys, key=lambda k: known.index(plain[k]) if plain[k] in known else len(known)):
+        child, part = node.children[key], _part(key, settings)
+        own_name, own_kind = _stock_part(plain[key], kind)
+        name = child.name or (layer_name(part) if part is not None else "") or own_name
+        told = at.told and (plain[key] in known or part is not None)
+        below = at.inside(name, part, told)
+        if plain[key] in known:
+            chain.append(_node(child, part, below, found, own_kind if part is None else None))
+        elif child.own or part is not None or child.name is not None:
+            loose.append((_node(child, part, below, found),))
+        else:
+            loose += _model(child, None, at, found)
+    return [tuple(chain), *loose] if chain else loose
+
+
+def _stock_part(key: str, kind: str) -> tuple[str, str | None]:
+    """Name and class of what stock layers keep under an attribute: the cell of an LSTM is an `lstm_cell`."""
+    if key in ATTENTION:
+        return ATTENTION[key], "einsum_dense"
+    if key == "cell":
+        cell = f"{kind}_cell"
+        return (cell, cell) if cell in ROLES else (key, key)
+    return key, None
+
+
+def _part(key: str, settings: Any) -> Mapping[str, Any] | None:
+    """Config of the layer under an attribute, None where it is not there."""
+    if not isinstance(settings, Mapping):
+        return None
+    part, wrapped = settings.get(key), settings.get("layer")
+    if isinstance(part, Mapping) and "class_name" in part:
+        return part
+    inner = wrapped.get("config") if isinstance(wrapped, Mapping) else None
+    if key in ("forward_layer", "backward_layer") and isinstance(wrapped, Mapping) and isinstance(inner, Mapping):
+        # Keras 3 stores the wrapped layer under the name that it already has in the wrapper.
+        name = f"{key.removesuffix('_layer')}_{layer_name(wrapped).removeprefix('forward_')}"
+        return {"class_name": wrapped.get("class_name", ""), "config": {**inner, "name": name}}
+    return None

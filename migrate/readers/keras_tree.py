@@ -1,0 +1,106 @@
+"""The tree of `vars` groups that Keras's saving library writes into `model.weights.h5` and `.weights.h5`.
+
+Upstream: `saving/saving_lib.py::H5IOStore` of tf_keras 2.12 - 2.21 and Keras 3.0 - 3.15. Every object that owns
+variables is a group with a member `vars`, whose datasets are called `0`, `1`, ... in the order of its variables;
+objects that it owns lie beside `vars`, under the attribute's name or, in lists such as `layers`, under their class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import h5py
+
+from migrate.errors import DamagedFileError
+from migrate.readers import hdf5
+from migrate.state import LazyArray
+
+VARS = "vars"
+MAX_DEPTH = 64
+MAX_GROUPS = 1_000_000
+
+
+@dataclass
+class Node:
+    """One group. `name` is the object's own name where the file says it (Keras 3.5 and later)."""
+
+    path: str
+    name: str | None = None
+    own: dict[str, LazyArray] = field(default_factory=dict)
+    """By dataset name, `0`, `1`, ... in that order; other names after them."""
+    children: dict[str, Node] = field(default_factory=dict)
+
+    def walk(self) -> Iterator[Node]:
+        yield self
+        for child in self.children.values():
+            yield from child.walk()
+
+
+def read_tree(file: h5py.File, where: hdf5.Source) -> Node:
+    """All of a file. Tensors stay in it.
+
+    Raises:
+      DamagedFileError: links, cycles, something that is no tensor, or gaps in a numbering.
+    """
+    root = Node("")
+    seen: set[object] = set()
+    _fill(root, file, where, seen, 0)
+    return root
+
+
+def _fill(node: Node, group: h5py.Group, where: hdf5.Source, seen: set[object], depth: int) -> None:
+    address = h5py.h5o.get_info(group.id).addr
+    if address in seen or depth > MAX_DEPTH or len(seen) > MAX_GROUPS:
+        raise DamagedFileError(f"{where}: its groups are nested without end at {node.path!r}; such files are refused")
+    seen.add(address)
+    for key in group:
+        child = hdf5.member(group, key, str(where))
+        path = f"{node.path}/{key}" if node.path else key
+        if not isinstance(child, h5py.Group):
+            raise DamagedFileError(f"{where}: {path!r} is no group; this is not a file of Keras's saving library")
+        if key == VARS:
+            node.name = hdf5.text_attribute(child, "name")
+            node.own = {name: hdf5.lazy_dataset(child, name, where) for name in _ordered(list(child))}
+        else:
+            node.children[key] = Node(path)
+            _fill(node.children[key], child, where, seen, depth + 1)
+
+
+def _ordered(names: list[str]) -> list[str]:
+    """HDF5 lists `10` before `2`."""
+    return sorted(names, key=lambda name: (0, int(name), "") if name.isdecimal() else (1, 0, name))
+
+
+def merge(into: Node, other: Node, where: str) -> None:
+    """Put the tree of one shard into that of the others."""
+    into.name = into.name or other.name
+    twice = into.own.keys() & other.own.keys()
+    if twice:
+        raise DamagedFileError(f"{where}: two shards hold {into.path}/{VARS}/{min(twice)}; copy all shards again")
+    both = {**into.own, **other.own}
+    into.own = {name: both[name] for name in _ordered(list(both))}
+    for key, child in other.children.items():
+        merge(into.children.setdefault(key, Node(child.path)), child, where)
+
+
+def check_numbering(node: Node, where: str) -> None:
+    """Every list of variables has its numbers from 0 on, without a gap. Raises DamagedFileError."""
+    for each in node.walk():
+        numbers = [int(name) for name in each.own if name.isdecimal()]
+        if numbers != list(range(len(numbers))):
+            missing = next(i for i in range(len(numbers)) if numbers[i] != i)
+            raise DamagedFileError(f"{where}: {each.path}/{VARS}/{missing} is missing; the file is incomplete")
+
+
+def by_class(children: Mapping[str, Node]) -> dict[str, list[tuple[int, Node]]]:
+    """Members of a list such as `layers` by class, `dense`, `dense_1`, `dense_2` -> dense: 0, 1, 2.
+
+    A class may itself end in a number (`block_1`): then it is its own class, unless `block` is there, too.
+    """
+    found: dict[str, list[tuple[int, Node]]] = {}
+    for key, child in children.items():
+        head, _, tail = key.rpartition("_")
+        numbered = tail.isdecimal() and str(int(tail)) == tail and tail != "0" and head in children
+        found.setdefault(head if numbered else key, []).append((int(tail) if numbered else 0, child))
+    return {name: sorted(members, key=lambda m: m[0]) for name, members in found.items()}

@@ -1,0 +1,115 @@
+"""What `.keras` and `.weights.h5` share: from the tree of `vars` groups to `Stored`.
+
+The optimizer is `optimizer/vars/0`, `1`, ... in the order of `optimizer.variables`, which differs by generation and
+has no names (`saving_lib.py`, `save_own_variables` of tf_keras 2.12 - 2.21 and Keras 3.0 - 3.15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from migrate.errors import DamagedFileError
+from migrate.readers.keras_layers import arrange
+from migrate.readers.keras_tree import Node
+from migrate.state import LazyArray, Stored
+from optim.errors import UnsupportedError
+
+OPTIMIZER = "optimizer"
+WRAPPED = ("inner_optimizer", "_optimizer")
+NOT_MODEL = ("metrics", "_metrics", "_compile_metrics", "_loss_tracker", "compiled_metrics", "compiled_loss")
+"""Members of a model that hold what training measures, not what it trains."""
+
+
+def stored(
+    format_name: str,
+    root: Node,
+    where: str,
+    *,
+    config: Mapping[str, Any] | None,
+    optimizer_config: Mapping[str, Any] | None,
+    generation: str | None,
+    evidence: tuple[str, ...],
+    versions: Mapping[str, str] | None = None,
+    warnings: tuple[str, ...] = (),
+) -> Stored:
+    """Everything that a tree holds.
+
+    Args:
+      root: the whole file. config: `config.json` of the model, None where there is none.
+      generation: `optimizer` or `keras3`, None where the source does not say.
+
+    Raises:
+      UnsupportedError: it holds no optimizer variables. DamagedFileError: it contradicts itself.
+    """
+    optimizer = root.children.pop(OPTIMIZER, None)
+    if optimizer is None or not _all_variables(optimizer):
+        raise UnsupportedError(_no_state(where, optimizer_config))
+    weights, rest = _weights(optimizer, where)
+    for name in NOT_MODEL:
+        measured = root.children.pop(name, None)
+        rest.update(_all_variables(measured) if measured is not None else {})
+    variables, layers = arrange(root, config, generation == "keras3")
+    return Stored(
+        format_name,
+        generation,
+        evidence,
+        optimizer_config,
+        variables,
+        weights=weights,
+        versions=versions or {},
+        warnings=warnings,
+        unmapped=rest,
+        layers=None if layers.ordered() else layers,
+    )
+
+
+def _all_variables(node: Node) -> dict[str, LazyArray]:
+    return {f"{each.path}/vars/{key}": array for each in node.walk() for key, array in each.own.items()}
+
+
+def _weights(optimizer: Node, where: str) -> tuple[tuple[tuple[str, LazyArray], ...], dict[str, LazyArray]]:
+    """The flat list of the optimizer, of the inner one where a LossScaleOptimizer wraps it, and what is left."""
+    rest = _all_variables(optimizer)
+    inner = optimizer
+    while True:
+        below = next((inner.children[n] for n in WRAPPED if n in inner.children and inner.children[n].own), None)
+        if below is None:
+            break
+        # The wrapper lists its own variables, then all of the inner optimizer's, which it thereby stores twice.
+        own = len(inner.own) - len(below.own)
+        if own < 0:
+            raise DamagedFileError(f"{where}: {inner.path} has fewer variables than {below.path}; it is incomplete")
+        for key in list(inner.own)[own:]:
+            del rest[f"{inner.path}/vars/{key}"]
+        inner = below
+    weights = tuple((f"{inner.path}/vars/{key}", array) for key, array in inner.own.items())
+    for name, _ in weights:
+        rest.pop(name, None)
+    return weights, rest
+
+
+def _no_state(where: str, optimizer_config: Mapping[str, Any] | None) -> str:
+    if optimizer_config is None:
+        return (
+            f"{where} holds no optimizer state: the model was not compiled, or saved without its optimizer; migrate a"
+            " checkpoint that the training run wrote"
+        )
+    name = optimizer_config.get("class_name")
+    return (
+        f"{where} holds no optimizer state, only the config of its optimizer {name}: optimizers.legacy and optimizers"
+        " that never took a step do not save theirs in this format. The state is lost to this file: migrate an .h5 or a"
+        " TensorFlow checkpoint of the same run"
+    )
+
+
+def is_keras3(root: Node) -> tuple[bool | None, str]:
+    """Whether Keras 3 wrote a file that does not say its version, None if nothing tells, and why."""
+    if any(node.name is not None for node in root.walk()):
+        return True, "its groups have an attribute 'name', which only Keras 3 writes"
+    if "metrics" in root.children:
+        return False, "it has a group 'metrics', which only tf.keras and tf_keras write"
+    own = list(root.children[OPTIMIZER].own.values()) if OPTIMIZER in root.children else []
+    if len(own) > 1 and own[0].shape == () and own[1].shape == () and own[1].dtype.startswith("float"):
+        return True, "its optimizer keeps a learning rate next to the step counter, as Keras 3 does"
+    return None, "nothing in it tells Keras 3 from tf_keras"

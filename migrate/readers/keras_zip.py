@@ -1,0 +1,230 @@
+"""`.keras` files: a zip of metadata.json, config.json and model.weights.h5.
+
+Nothing is extracted under a member's own name, and no layer is built: of the config only JSON is read. The weights
+are read in place where the member is stored as it is (as Keras does), else from an unlinked temporary file.
+Upstream: `saving/saving_lib.py::_save_model_to_fileobj` of tf_keras 2.12 - 2.21 and Keras 3.0 - 3.15.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from migrate.errors import DamagedFileError
+from migrate.generations import version_tuple
+from migrate.readers import hdf5
+from migrate.readers.keras_tree import check_numbering, read_tree
+from migrate.readers.keras_vars import stored
+from migrate.state import Stored
+from optim.errors import UnsupportedError
+
+NAME = "keras"
+METADATA, CONFIG, WEIGHTS, NPZ = "metadata.json", "config.json", "model.weights.h5", "model.weights.npz"
+MAX_JSON = 256 << 20
+MAX_RATIO = 1100
+"""Deflate cannot do better than about 1030 to 1."""
+CHUNK = 1 << 20
+
+
+def sniff(path: str) -> bool:
+    """Whether it is a zip with a Keras config in it, also a damaged one."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        if file.read(4) != b"PK\x03\x04":
+            return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {CONFIG, WEIGHTS, NPZ} & set(archive.namelist()) != set()
+    except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError):
+        return path.endswith(".keras")  # so that reading it says what is damaged
+
+
+def read(path: str) -> Stored:
+    """Everything the file holds of its optimizer, in the file's own terms. Tensors stay in it.
+
+    Raises:
+      DamagedFileError: truncated, it contradicts itself, or it declares more than it can hold.
+      UnsupportedError: it holds no optimizer state.
+    """
+    members = _members(path)
+    metadata, config = _json(path, members, METADATA), _json(path, members, CONFIG)
+    version = str(metadata.get("keras_version") or "")
+    number = version_tuple(version)
+    if number is None:
+        raise DamagedFileError(f"{path}: {METADATA} says no keras_version; the file is damaged")
+    if WEIGHTS not in members:
+        what = f"{NPZ}, which Keras itself cannot read back" if NPZ in members else "no weights"
+        raise UnsupportedError(f"{path} holds {what}; save it again with its weights in HDF5")
+    source = _embedded(path, members[WEIGHTS])
+    with hdf5.opened(source) as file:
+        root = read_tree(file, source)
+    check_numbering(root, str(source))
+    optimizer, warnings = _optimizer_config(config)
+    expected = {METADATA, CONFIG, WEIGHTS}
+    strange = sorted(name for name in members if name not in expected and not name.startswith("assets/"))
+    if strange:
+        warnings += (f"the zip holds {len(strange)} members that are none of Keras's, left alone: {strange[0]!r}",)
+    return stored(
+        NAME,
+        root,
+        path,
+        config=config,
+        optimizer_config=optimizer,
+        generation="keras3" if number[0] >= 3 else "optimizer",
+        evidence=(f"a zip with {CONFIG} and {WEIGHTS}", f"{METADATA} says keras_version {version!r}"),
+        versions={"keras": version},
+        warnings=warnings,
+    )
+
+
+def _members(path: str) -> dict[str, zipfile.ZipInfo]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            infos = archive.infolist()
+    except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, OSError, struct.error) as error:
+        raise DamagedFileError(f"{path} is a damaged zip archive ({error}); copy it again") from error
+    members = {info.filename: info for info in infos}
+    if len(members) != len(infos):
+        raise DamagedFileError(f"{path} holds two members of one name; such files are refused")
+    return members
+
+
+def _checked(path: str, info: zipfile.ZipInfo) -> None:
+    """What a member declares must be possible; members are read by this check's leave only."""
+    where = f"{path}: {info.filename}"
+    if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise UnsupportedError(f"{where} is encrypted or compressed in a way that Keras does not use; zip it anew")
+    if info.compress_size > os.path.getsize(path) or info.file_size > max(info.compress_size, 1) * MAX_RATIO:
+        raise DamagedFileError(f"{where} declares {info.file_size} bytes, more than can be stored there; refused")
+
+
+def _json(path: str, members: Mapping[str, zipfile.ZipInfo], name: str) -> dict[str, Any]:
+    if name not in members:
+        raise DamagedFileError(f"{path} holds no {name}; the file is incomplete")
+    info = members[name]
+    _checked(path, info)
+    if info.file_size > MAX_JSON:
+        raise DamagedFileError(f"{path}: {name} has {info.file_size} bytes, more than any config; refused")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            found = json.loads(archive.read(info))
+    except (ValueError, RecursionError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise DamagedFileError(f"{path}: {name} cannot be read ({error}); copy the file again") from error
+    if not isinstance(found, dict):
+        raise DamagedFileError(f"{path}: {name} is no JSON object; the file is damaged")
+    return found
+
+
+def _optimizer_config(config: Mapping[str, Any]) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    """`{"class_name", "config"}` of `compile_config.optimizer`, and what is doubtful in it."""
+    compiled = config.get("compile_config")
+    found = compiled.get("optimizer") if isinstance(compiled, Mapping) else None
+    if isinstance(found, str):
+        said = f"compile() was given the name {found!r} alone: a learning rate set later is not recorded"
+        return {"class_name": found, "config": {}}, (said,)
+    if not isinstance(found, Mapping) or not isinstance(found.get("config"), Mapping):
+        return None, ()
+    return {"class_name": str(found.get("class_name", "")), "config": dict(found["config"])}, ()
+
+
+def _embedded(path: str, info: zipfile.ZipInfo) -> hdf5.Embedded:
+    """The weights as a file of their own."""
+    _checked(path, info)
+    member = _Member(path, info)
+    name = f"{path}:{info.filename}"
+    return hdf5.Embedded(name, info.file_size, member.open, member.verify)
+
+
+@dataclass
+class _Member:
+    """One member of a zip. `start` is where its bytes lie, in the zip itself or in a temporary file."""
+
+    path: str
+    info: zipfile.ZipInfo
+    unpacked: Any = None
+    intact: bool = False
+
+    def open(self) -> BinaryIO:
+        if self.info.compress_type == zipfile.ZIP_STORED:
+            return io.BufferedReader(_Window(os.open(self.path, os.O_RDONLY), self._start(), self.info.file_size))
+        if self.unpacked is None:
+            self.unpacked = self._unpack()
+        return io.BufferedReader(_Window(os.dup(self.unpacked.fileno()), 0, self.info.file_size))
+
+    def verify(self) -> None:
+        """Compare the member with its checksum, once. Unpacking has done so already."""
+        if not self.intact:
+            for _ in self._chunks():
+                pass
+            self.intact = True
+
+    def _start(self) -> int:
+        with open(self.path, "rb") as file:
+            file.seek(self.info.header_offset)
+            header = file.read(30)
+        if len(header) < 30 or header[:4] != b"PK\x03\x04":
+            raise DamagedFileError(f"{self.path} is a damaged zip archive: {self.info.filename} is not where it says")
+        name, extra = struct.unpack("<HH", header[26:30])
+        start = self.info.header_offset + 30 + name + extra
+        stored_size = self.info.compress_size
+        if stored_size != self.info.file_size or start + stored_size > os.path.getsize(self.path):
+            raise DamagedFileError(f"{self.path} is truncated: {self.info.filename} is not whole; copy it again")
+        return int(start)
+
+    def _unpack(self) -> Any:
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - kept open as long as the tensors may be asked for
+        for chunk in self._chunks():
+            file.write(chunk)
+        file.flush()
+        self.intact = True
+        return file
+
+    def _chunks(self) -> Any:
+        """All its bytes; zipfile compares the checksum at the end, and stops at the declared size."""
+        try:
+            with zipfile.ZipFile(self.path) as archive, archive.open(self.info) as member:
+                while chunk := member.read(CHUNK):
+                    yield chunk
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+            raise DamagedFileError(f"{self.path}: {self.info.filename} is damaged ({error}); copy it again") from error
+
+
+class _Window(io.RawIOBase):
+    """Part of an open file, read-only; it owns the descriptor."""
+
+    def __init__(self, descriptor: int, start: int, size: int) -> None:
+        self._descriptor, self._start, self._size, self._position = descriptor, start, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise ValueError(f"a seek to {base + offset}")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = max(0, min(len(buffer), self._size - self._position))
+        data = os.pread(self._descriptor, wanted, self._start + self._position)
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()

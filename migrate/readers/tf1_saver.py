@@ -1,0 +1,320 @@
+"""Checkpoints of tf.train.Saver, where a tensor is known by its variable's name alone: `net/w`, `net/w/Adam_1`.
+
+- `tf1`: optimizers of tf.train. Slots are called VARIABLE/OPTIMIZER, the second VARIABLE/OPTIMIZER_1
+  (`training/slot_creator.py`); which slot is the first is up to the optimizer, see `migrate.tf1`.
+- `optimizer_v2`: tf.keras 1.14 and 1.15 in graph mode, `training/OPTIMIZER/VARIABLE/SLOT`, `training/OPTIMIZER/iter`.
+- `keras2.3`: `training/Adam/m_0_1`, the m of variable 0, whatever that is called.
+- `keras2`, `optimizer_v1`: `training/Adam/Variable_3` or `training/Variable_3`, in order of creation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from migrate import saver_graph
+from migrate.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
+from migrate.errors import AmbiguousError, UnknownFormatError
+from migrate.layer_order import Layers, Variable
+from migrate.readers.keras_model import never_trained
+from migrate.readers.tf_object import lazy
+from migrate.saver_graph import SaverGraph
+from migrate.state import LazyArray, Stored, StoredVariable
+from migrate.tensor_bundle import GRAPH_KEY, STRING, BundleReader
+from optim.errors import CheckpointError, UnsupportedError
+from optim.slot_layout import METADATA_KEY
+
+NAME = "tf1_saver"
+AVERAGES = "ExponentialMovingAverage"
+KINDS = ("m", "v", "vhat", "u", "moment", "accumulator", "delta_accumulator")
+"""Slots of Keras 2.3, in the order of its lists."""
+_NUMBERED = re.compile(rf"(?:.*/)?({'|'.join(KINDS)})_(\d+)(?:_\d+)?")
+_ANONYMOUS = re.compile(r"(?:(.*)/)?Variable(?:_(\d+))?")
+ROLES = (
+    "kernel",
+    "depthwise_kernel",
+    "pointwise_kernel",
+    "recurrent_kernel",
+    "gamma",
+    "beta",
+    "embeddings",
+    "alpha",
+    "bias",
+    "moving_mean",
+    "moving_variance",
+)
+"""Names of stock layers' weights, in the order in which a layer creates them."""
+
+
+def sniff(path: str) -> bool:
+    """Whether `path` is a bundle without object graph."""
+    prefix = find_prefix(path)
+    if prefix is None or not looks_like_bundle(prefix):
+        return False
+    try:
+        bundle = BundleReader(prefix)
+    except CheckpointError:
+        return False
+    return GRAPH_KEY not in bundle and METADATA_KEY not in bundle
+
+
+def read(path: str) -> Stored:
+    """What a Saver checkpoint holds. Tensors stay in the file until they are asked for.
+
+    Raises:
+      UnknownFormatError: another format. DamagedFileError: truncated or altered.
+      AmbiguousError: several Keras optimizers. UnsupportedError: names of Keras 1, which say nothing.
+    """
+    prefix = require_prefix(path)
+    bundle = BundleReader(prefix)
+    if GRAPH_KEY in bundle:
+        raise UnknownFormatError(f"{prefix} holds an object graph, so it was not written by tf.train.Saver")
+    bundle.check_sizes()
+    arrays = {key: lazy(bundle, key) for key, entry in bundle.items() if entry.dtype != STRING}
+    graph = saver_graph.read(prefix)
+    evidence = [f"{prefix}.index has no object graph: tensors are keyed by variable names, as tf.train.Saver does"]
+    if graph is not None:
+        evidence.append(f"{prefix}.meta is its graph, of TensorFlow {graph.version or '?'}")
+    counter = _counter(arrays, prefix)
+    if counter is None:
+        stored = _of_train(arrays, graph)
+    elif counter.endswith("/iter"):
+        stored = _of_optimizer_v2(arrays, counter, graph)
+    else:
+        stored = _of_native_keras(arrays, counter, graph, prefix)
+    versions = {"tensorflow": graph.version} if graph is not None and graph.version else {}
+    return Stored(
+        NAME,
+        stored.generation,
+        (*evidence, stored.why),
+        None,
+        stored.variables,
+        slots=stored.slots,
+        scalars=stored.scalars,
+        weights=stored.weights,
+        versions=versions,
+        warnings=stored.warnings,
+        matched={f"{slot}/{owner}": "name" for slot, per in stored.slots.items() for owner in per},
+        unmapped=stored.unmapped,
+        layers=stored.layers,
+        outside=graph.outside if graph is not None and stored.generation == "tf1" else {},
+    )
+
+
+@dataclass(frozen=True)
+class _Parts:
+    generation: str | None
+    why: str
+    variables: tuple[StoredVariable, ...]
+    slots: Mapping[str, Mapping[str, LazyArray]]
+    scalars: Mapping[str, LazyArray]
+    weights: tuple[tuple[str, LazyArray], ...] | None = None
+    warnings: tuple[str, ...] = ()
+    layers: Layers | None = None
+    unmapped: Mapping[str, LazyArray] = field(default_factory=dict)
+
+
+def _counter(arrays: Mapping[str, LazyArray], prefix: str) -> str | None:
+    """Key of a Keras optimizer's step counter: it stands beside the other hyperparameters. None for tf.train."""
+    beside = ("learning_rate", "lr", "decay")
+    found = [
+        key
+        for key, array in arrays.items()
+        if key.rpartition("/")[2] in ("iter", "iterations")
+        and array.shape == ()
+        and any(f"{key.rpartition('/')[0]}/{name}" in arrays for name in beside)
+    ]
+    if len(found) > 1:
+        raise AmbiguousError(
+            f"{prefix} holds {len(found)} Keras optimizers, with the counters {', '.join(found)}, as after compiling"
+            " twice; dtopt carries one at a time: save again with tf.train.Saver(var_list=...) of the model and one"
+            " optimizer, or convert the .h5 of model.save, which holds the last one only"
+        )
+    return found[0] if found else None
+
+
+def _variable(name: str, array: LazyArray, trainable: bool | None) -> StoredVariable:
+    numeric = array.dtype.startswith(("float", "bfloat", "complex"))
+    if never_trained(name) or not numeric:
+        trainable = False
+    return StoredVariable(name, array, array.shape, array.dtype, trainable)
+
+
+def _flag(name: str, graph: SaverGraph | None) -> bool | None:
+    if graph is None or graph.trainable is None:
+        return None
+    # A partitioned variable is known to its graph by its parts.
+    return any(name == each or each.startswith(f"{name}/part_") for each in graph.trainable)
+
+
+def _in_order(names: Sequence[str], graph: SaverGraph | None) -> list[str]:
+    """Names in order of creation, as far as it is known."""
+    created = {name: i for i, name in enumerate((graph.trainable or ()) if graph is not None else ())}
+    return sorted(names, key=lambda name: created.get(name, len(created)))
+
+
+def _of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> _Parts:
+    """Slots by what follows their variable's name; the config says which optimizer's these are."""
+    owners = {key: _owner(key, arrays) for key in arrays}
+    known = set(graph.trainable or ()) if graph is not None else set()
+    known |= {owner for owner, _ in owners.values() if owner is not None}
+    inside = {key: found for key, found in owners.items() if found[0] is not None and key not in known}
+    slots: dict[str, dict[str, LazyArray]] = {}
+    averages = {key: arrays[key] for key, (_, suffix) in inside.items() if suffix == AVERAGES}
+    for key, (owner, suffix) in inside.items():
+        if key not in averages:
+            slots.setdefault(suffix, {})[owner or ""] = arrays[key]
+    rest = {key: array for key, array in arrays.items() if key not in inside}
+    scalars = {key: array for key, array in rest.items() if _is_scalar(key, array)}
+    nameless = [key for key, array in rest.items() if array.shape == () and _ANONYMOUS.fullmatch(key)]
+    if nameless and not slots:
+        raise UnsupportedError(
+            f"{nameless[0]!r} is a scalar without a name, as Keras 1 has for its optimizers' settings: nothing says"
+            " what is what; migrate the .h5 of model.save of the same run"
+        )
+    names = _in_order([key for key in rest if key not in scalars], graph)
+    shown = next((f"{owner}/{suffix}" for suffix, per in slots.items() for owner in per), None)
+    warnings: tuple[str, ...] = ()
+    if averages:
+        warnings = (f"{len(averages)} moving averages ({next(iter(averages))}, ...) are no slots: unmapped",)
+    return _Parts(
+        "tf1",
+        f"slots are called as those of tf.train optimizers, {shown!r}" if shown else "it holds no slots",
+        tuple(_variable(name, arrays[name], _flag(name, graph)) for name in names),
+        slots,
+        scalars,
+        warnings=warnings,
+        unmapped=averages,
+    )
+
+
+def _owner(key: str, arrays: Mapping[str, LazyArray]) -> tuple[str | None, str]:
+    """The variable whose name `key` begins with, the longest one of that shape, and what follows."""
+    parts = key.split("/")
+    for end in range(len(parts) - 1, 0, -1):
+        owner = "/".join(parts[:end])
+        if owner in arrays and arrays[owner].shape == arrays[key].shape:
+            return owner, "/".join(parts[end:])
+    return None, ""
+
+
+def _is_scalar(key: str, array: LazyArray) -> bool:
+    counts = not array.dtype.startswith(("float", "bfloat", "complex"))
+    return array.shape == () and (counts or re.search(r"(^|/)beta[12]_power(_\d+)?$", key) is not None)
+
+
+def _of_optimizer_v2(arrays: Mapping[str, LazyArray], counter: str, graph: SaverGraph | None) -> _Parts:
+    """Names say slot and variable; `matching.by_name` reads them."""
+    scope = counter.removesuffix("iter")
+    names = [key for key in arrays if not key.startswith(scope)]
+    scalars = {n: arrays[n] for n in names if arrays[n].shape == () and n == "global_step"}
+    variables = _in_order([n for n in names if n not in scalars], graph)
+    place = {f"{scope}{name}": i for i, name in enumerate(variables)}
+    slots = sorted((k for k in arrays if k.startswith(scope)), key=lambda k: place.get(k.rpartition("/")[0], -1))
+    weights = tuple((key, arrays[key]) for key in slots)
+    return _Parts(
+        "optimizer_v2",
+        f"the step counter is called {counter!r}, as OptimizerV2 does in graph mode",
+        tuple(_variable(name, arrays[name], _flag(name, graph)) for name in variables),
+        {},
+        scalars,
+        weights,
+    )
+
+
+def _of_native_keras(arrays: Mapping[str, LazyArray], counter: str, graph: SaverGraph | None, prefix: str) -> _Parts:
+    """Slots in the order of the optimizer's list, and what is known of the order of the variables."""
+    scope = counter.removesuffix("iterations")
+    scalars = {key.removeprefix(scope): a for key, a in arrays.items() if key.startswith(scope) and a.shape == ()}
+    rest = [key for key in arrays if not (key.startswith(scope) and arrays[key].shape == ())]
+    numbered = [key for key in rest if key.startswith("training") and _NUMBERED.fullmatch(key)]
+    anonymous = [key for key in rest if _ANONYMOUS.fullmatch(key)]
+    slots, generation, why = _slot_list(numbered, anonymous, graph)
+    if len({key.rpartition("/")[0] for key in slots}) > 1:
+        shown = ", ".join(sorted({key.rpartition("/")[0] or "no scope" for key in slots}))
+        raise AmbiguousError(f"{prefix} holds slots in several scopes ({shown}), so of several optimizers; save one")
+    if not scope:
+        raise UnsupportedError(f"{prefix}: its counter {counter!r} stands in no scope, as in Keras 1; migrate an .h5")
+    names = [key for key in rest if key not in slots]
+    variables, layers, how = _ordered_variables(names, slots, arrays, graph)
+    return _Parts(
+        generation,
+        f"{why}; {how}",
+        variables,
+        {},
+        scalars,
+        tuple((key, arrays[key]) for key in slots),
+        layers=layers,
+    )
+
+
+def _slot_list(
+    numbered: Sequence[str], anonymous: Sequence[str], graph: SaverGraph | None
+) -> tuple[list[str], str | None, str]:
+    """Keys of slots in the order of the optimizer's list, the generation, and why."""
+
+    def place(key: str) -> tuple[int, int]:
+        found = _NUMBERED.fullmatch(key)
+        return (KINDS.index(found.group(1)), int(found.group(2))) if found else (0, 0)
+
+    def number(key: str) -> int:
+        found = _ANONYMOUS.fullmatch(key)
+        return int(found.group(2) or 0) if found else 0
+
+    if numbered:
+        return sorted(numbered, key=place), "keras2.3", f"slots are called {numbered[0]!r}, as in Keras 2.3"
+    if not anonymous:
+        return [], None, "it holds no slots"
+    slots = sorted(anonymous, key=number)
+    why = f"slots are called {slots[0]!r}, as in Keras before 2.3"
+    if graph is None:
+        return slots, None, f"{why} and tf.keras before 1.14; the graph (.meta), which would tell them, is not there"
+    if slots[0] in graph.resources:
+        return slots, "optimizer_v1", f"{why} and tf.keras before 1.14; variables are resources, as in the latter"
+    return slots, "keras2", f"{why}; variables are no resources, so it is not tf.keras"
+
+
+def _ordered_variables(
+    names: Sequence[str], slots: Sequence[str], arrays: Mapping[str, LazyArray], graph: SaverGraph | None
+) -> tuple[tuple[StoredVariable, ...], Layers | None, str]:
+    """Variables in the order of their slots where the graph says it, else what layers leave open."""
+    owners = graph.owners(slots, names) if graph is not None else None
+    trained = list(dict.fromkeys(owners[slot] for slot in slots if slot in owners)) if owners else []
+    if owners and _agree(owners, slots, trained, arrays):
+        others = _in_order([name for name in names if name not in trained], graph)
+        variables = [_variable(name, arrays[name], True) for name in trained]
+        variables += [_variable(name, arrays[name], False) for name in others]
+        return tuple(variables), None, "whose slots they are is read from the updates in the graph"
+    layers = _layers([_variable(name, arrays[name], _flag(name, graph)) for name in names])
+    by_name = {name: arrays[name] for name in names}
+    variables = [_variable(v.name, by_name[v.name], v.trainable) for v in layers.variables()]
+    return tuple(variables), layers, "whose slots they are must show in their shapes"
+
+
+def _agree(
+    owners: Mapping[str, str], slots: Sequence[str], trained: Sequence[str], arrays: Mapping[str, LazyArray]
+) -> bool:
+    """Whether slots repeat one order of the variables, over and over, with their shapes."""
+    told = [slot for slot in slots if slot in owners]
+    runs = [[owners[slot] for slot in told[i : i + len(trained)]] for i in range(0, len(told), len(trained))]
+    shapes = all(arrays[slot].shape == arrays[owners[slot]].shape for slot in told)
+    untold = [slot for slot in slots if slot not in owners]
+    return shapes and all(run == list(trained) for run in runs) and all(arrays[s].shape == (1,) for s in untold)
+
+
+def _layers(variables: Sequence[StoredVariable]) -> Layers:
+    """Weights by layer: inside a stock layer their order is known, that of the layers is not."""
+    groups: dict[str, list[StoredVariable]] = {}
+    for variable in variables:
+        groups.setdefault(variable.name.rpartition("/")[0], []).append(variable)
+    chains: list[tuple[Layers, ...]] = []
+    for group in groups.values():
+        roles = [v.name.rpartition("/")[2] for v in group]
+        members = [Variable(v.name, v.shape, v.trainable) for v in group]
+        if all(role in ROLES for role in roles) and len(set(roles)) == len(roles):
+            ordered = [m for _, m in sorted(zip(map(ROLES.index, roles), members, strict=True), key=lambda p: p[0])]
+            chains.append((Layers(tuple(ordered)),))
+        else:
+            chains += [(Layers((member,)),) for member in members]
+    return Layers((), tuple(chains))

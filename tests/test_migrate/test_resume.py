@@ -1,0 +1,182 @@
+"""Checkpoints that real releases wrote, migrated and trained on: every step must be the one that the release took."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import migrate
+from migrate.errors import AmbiguousError, TargetExistsError
+from optim.errors import UnsupportedError
+
+CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
+LISTS = ("weights.npz", "weights.npy", "weights.pkl")
+SAYS_ALL = ("h5", "keras", "saved_model")
+CASES = {
+    # Case -> generation that the hints of a list name, None for formats that say it.
+    "tf115-sgd-nesterov-checkpoint-embed": None,
+    "tf24-sgd-clipboth-mlp": None,
+    "extra-tf24-adam-twins-ckpt": None,
+    "extra-tf215-new-adam-lss-mixed-ckpt": None,
+    "extra-tf211-new-adam-same-shapes-npz": "experimental",
+    "extra-keras315-adam-accumulation-keras": None,
+    "keras224-nadam-mlp": "keras2",
+    "keras231-nadam-eps-convbn": "keras2.3",
+    "tf215-legacy-nadam-ckpt-embed": None,
+    "keras38-nadam-mlp": None,
+    "tf20-rmsprop-centered-momentum-embed": "optimizer_v2",
+    "tf115-rmsprop-mlp": None,
+    "tf29-exp-rmsprop-mlp": None,
+    "tf215-new-rmsprop-mlp": None,
+    "keras231-adagrad-decay-eps-nested": "keras2.3",
+    "tf24-adagrad-decay-iav-nested": "optimizer_v2",
+    "tf29-dtensor-adagrad-named-embed": None,
+    "tf20-ftrl-mlp": "optimizer_v2",
+    "tf115-adamax-mlp": None,
+    "tf215-new-lion-embed": None,
+    "tfk221-new-adamw-convbn": "optimizer",
+    "tf215-new-adafactor-mlp": None,
+    "tf115-train-momentum-nesterov-mlp": None,
+}
+APPROXIMATE = {
+    "tf24-sgd-clipboth-mlp": "TF 2.3 or 2.4",
+    "tf215-legacy-nadam-ckpt-embed": "slots of all rows decay",
+}
+ROUNDING_OF_MOVEMENT, ROUNDING_OF_VALUE = 1e-5, 2e-6
+"""float32 over six steps; a step of another rule differs by at least a hundred times as much."""
+
+
+def _document(name: str) -> dict[str, Any]:
+    return json.loads((CORPUS / name / "case.json").read_text())
+
+
+def _source(name: str) -> str:
+    document, folder = _document(name), CORPUS / name / "source"
+    if document["format"] in (*LISTS, "saved_model"):
+        return str(folder / document["format"])
+    found = next(f for f in document["source"] if f.endswith((".index", ".h5", ".keras")))
+    return str(folder / found.removesuffix(".index"))
+
+
+def _hints(name: str) -> dict[str, Any]:
+    document = _document(name)
+    optimizer = document["optimizer"]
+    if document["format"] in SAYS_ALL:
+        return {}
+    hints: dict[str, Any] = {
+        "optimizer_config": {"class_name": optimizer["class"], "config": optimizer.get("config") or optimizer["args"]}
+    }
+    if document["format"] in LISTS:
+        hints["variables"] = [{"name": v["name"], "shape": v["shape"]} for v in document["trainable"]]
+        hints["generation"] = CASES.get(name) or "optimizer_v2"
+    return hints
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_next_six_steps_are_those_of_the_release(name: str, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    import optim
+
+    oracle, target = np.load(CORPUS / name / "oracle.npz"), str(tmp_path / "out")
+    report = migrate.migrate_checkpoint(_source(name), target, **_hints(name))
+    assert report.fidelity == ("approximate" if name in APPROXIMATE else "exact")
+    assert APPROXIMATE.get(name, "") in "".join(report.reasons)
+    trained = [v.name for v in optim.describe_checkpoint(target).variables if v.trainable]
+    count = range(len(trained))
+    live = [tf.Variable(oracle[f"at_save/var/{i}"]) for i in count]
+    optimizer = optim.load_checkpoint(target, dict(zip(trained, live, strict=True)), mesh=None, restore_variables=False)
+    for step in range(_document(name)["n"]):
+        optimizer.apply_gradients([(tf.constant(oracle[f"grad/{step}/{i}"]), live[i]) for i in count])
+        for i in count:
+            want = oracle[f"var/{step}/{i}"].astype(np.float64)
+            moved = np.linalg.norm(want - oracle[f"at_save/var/{i}"])
+            error = np.linalg.norm(live[i].numpy() - want)
+            assert error <= max(ROUNDING_OF_MOVEMENT * moved, ROUNDING_OF_VALUE * np.linalg.norm(want)), (
+                step,
+                trained[i],
+            )
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "accumulation" not in name])
+def test_verify_compares_a_step_by_the_formula_of_the_release(name: str, tmp_path: Path) -> None:
+    migrate.migrate_checkpoint(_source(name), tmp_path / "out", **_hints(name))
+    result = migrate.verify(_source(name), tmp_path / "out", **_hints(name))
+    assert result.ok, result.differences
+    assert result.parity is not None
+    assert result.parity <= 1
+
+
+def test_accumulated_gradients_are_state() -> None:
+    name = "extra-keras315-adam-accumulation-keras"
+    state, oracle = migrate.read(_source(name)), np.load(CORPUS / name / "oracle.npz")
+    assert (state.iterations, state.scalars["accumulated_steps"]) == (2, 1)  # five batches, two to a step
+    sums = list(state.slots["accumulated_gradient"].values())
+    assert len(sums) == len(_document(name)["trainable"])
+    for i, array in enumerate(sums):
+        assert array.load().tobytes() == oracle[f"at_save/slot/accumulated_gradients/{i}"].tobytes()
+
+
+def test_the_defective_centered_rmsprop_is_refused() -> None:
+    name = "tf29-exp-rmsprop-centered-momentum-embed"
+    with pytest.raises(UnsupportedError, match="averaged squared gradients"):
+        migrate.read(_source(name), **_hints(name))
+
+
+def test_an_unfrozen_layer_is_named_as_the_cause() -> None:
+    name = "extra-tf24-adam-unfrozen-later-npz"
+    with pytest.raises(AmbiguousError, match="was unfrozen"):
+        migrate.read(_source(name), **_hints(name))
+
+
+@pytest.mark.parametrize("name", ["tf115-sgd-nesterov-checkpoint-embed", "tf215-legacy-nadam-ckpt-embed"])
+def test_the_readers_own_matching_is_reported(name: str) -> None:
+    state = migrate.read(_source(name), **_hints(name))
+    assert set(state.matched.values()) == {"object graph"}
+    assert any(key.startswith("save_counter") for key in state.unmapped)
+
+
+def test_slots_of_dtensor_are_matched_as_the_reader_did() -> None:
+    state = migrate.read(_source("tf29-dtensor-adam-mlp"), **_hints("tf29-dtensor-adam-mlp"))
+    assert set(state.matched.values()) == {"shape"}
+
+
+@pytest.mark.parametrize("place", ["", "variables", "variables/new", ".."])
+def test_a_target_in_or_around_the_source_is_refused(place: str, tmp_path: Path) -> None:
+    import shutil
+
+    source = tmp_path / "a" / "saved_model"
+    shutil.copytree(CORPUS / "tf20-adam-amsgrad-savedmodel-mlp" / "source" / "saved_model", source)
+    for overwrite in (False, True):
+        with pytest.raises(TargetExistsError, match="source"):
+            migrate.migrate_checkpoint(source, source / place, overwrite=overwrite)
+    assert not (source / "variables" / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "refused"),
+    [
+        ("keras224-sgd-momentum-convbn", "theano", True),
+        ("keras224-sgd-momentum-convbn", "cntk", False),
+        ("keras224-adam-eps-none-nested", "theano", False),
+    ],
+)
+def test_kernels_that_theano_keeps_flipped_are_refused(name: str, backend: str, refused: bool, tmp_path: Path) -> None:
+    """A real file under another backend's name; only convolutions differ between backends."""
+    import shutil
+
+    import h5py
+
+    path = tmp_path / "model.h5"
+    shutil.copy(CORPUS / name / "source" / "model.h5", path)
+    with h5py.File(path, "r+") as file:
+        file.attrs["backend"] = backend
+    if refused:
+        with pytest.raises(UnsupportedError, match="flipped"):
+            migrate.read(path)
+    else:
+        assert migrate.read(path).fidelity == "exact"

@@ -1,0 +1,284 @@
+"""tf.train.Saver checkpoints of real releases, and ones made here for what names alone can and cannot say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import migrate
+from migrate import saver_graph
+from migrate.algorithms import find
+from migrate.errors import AmbiguousError, DamagedFileError, MissingHintError, UnknownFormatError
+from migrate.readers import detect, tf1_saver
+from migrate.tensor_bundle import BundleWriter
+from optim.errors import UnsupportedError
+
+CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
+KERAS = {
+    "keras224-adam-saver-mlp": "keras2",
+    "extra-k224-sgd-same-saver": "keras2",
+    "extra-tf113-sgd-nested-saver": "optimizer_v1",
+    "keras231-adadelta-saver-nested": "keras2.3",
+    "extra-tf115-adam-confusing-saver": "optimizer_v2",
+}
+TRAIN = {
+    "tf115-train-momentum-nesterov-mlp": {"momentum": "m"},
+    "tf115-train-adadelta-mlp": {"accum": "accumulated_grad", "accum_update": "accumulated_delta_var"},
+}
+
+
+def _case(name: str) -> tuple[dict[str, Any], Any, str]:
+    folder = CORPUS / name
+    return (
+        json.loads((folder / "case.json").read_text()),
+        np.load(folder / "oracle.npz"),
+        str(folder / "source" / "ckpt"),
+    )
+
+
+def _config(case: dict[str, Any]) -> dict[str, Any]:
+    optimizer = case["optimizer"]
+    return {"class_name": optimizer["class"], "config": optimizer.get("config") or optimizer["args"]}
+
+
+def _check(state: migrate.OptimizerState, case: dict[str, Any], oracle: Any, slots: Any) -> None:
+    names = [v["name"].removesuffix(":0") for v in case["trainable"]]
+    assert [v.name for v in state.variables if v.trainable] == names
+    by_name, checked = {v.name: v for v in state.variables}, 0
+    for i, name in enumerate(names):
+        array = by_name[name].array
+        assert array is not None
+        assert array.load().tobytes() == oracle[f"at_save/var/{i}"].tobytes()
+    for key in oracle.files:
+        if key.startswith("at_save/slot/") and oracle[key].shape != (1,):
+            _, _, slot, i = key.split("/")
+            assert state.slots[slots(slot)][names[int(i)]].load().tobytes() == oracle[key].tobytes(), key
+            checked += 1
+    assert checked == sum(len(owners) for owners in state.slots.values())
+    assert (state.iterations, state.fidelity) == (int(oracle["iterations"]), "exact")
+
+
+@pytest.mark.parametrize("name", KERAS)
+def test_keras_in_graph_mode(name: str) -> None:
+    case, oracle, source = _case(name)
+    state = migrate.read(source, optimizer_config=_config(case))
+    assert state.source is not None
+    assert (state.source.format, state.source.generation) == ("tf1_saver", KERAS[name])
+    _check(state, case, oracle, find(state.algorithm).slot_of)
+
+
+@pytest.mark.parametrize("name", TRAIN)
+def test_tf_train(name: str) -> None:
+    case, oracle, source = _case(name)
+    state = migrate.read(source, optimizer_config=_config(case))
+    assert state.source is not None
+    assert state.source.generation == "tf1"
+    assert set(state.matched.values()) == {"name"}
+    assert state.iterations_source == "global_step"
+    _check(state, case, oracle, TRAIN[name].get)
+
+
+def test_the_graph_names_owners_where_all_shapes_are_equal(tmp_path: Path) -> None:
+    case, oracle, source = _case("extra-k224-sgd-same-saver")
+    assert {tuple(v["shape"]) for v in case["trainable"]} == {(4, 4)}
+    stored = tf1_saver.read(source)
+    assert any("read from the updates in the graph" in line for line in stored.evidence)
+    for file in Path(source).parent.iterdir():
+        if file.suffix != ".meta":
+            shutil.copy(file, tmp_path / file.name)
+    with pytest.raises(MissingHintError, match="--generation"):
+        migrate.read(tmp_path / "ckpt", optimizer_config=_config(case))
+    with pytest.raises(AmbiguousError, match="--variables"):
+        migrate.read(tmp_path / "ckpt", optimizer_config=_config(case), generation="keras2")
+    state = migrate.read(
+        tmp_path / "ckpt",
+        optimizer_config=_config(case),
+        generation="keras2",
+        variables=[{"name": v["name"], "shape": v["shape"]} for v in case["trainable"]],
+    )
+    _check(state, case, oracle, find(state.algorithm).slot_of)
+
+
+def test_without_the_graph_shapes_decide_where_they_can(tmp_path: Path) -> None:
+    case, oracle, source = _case("keras231-adadelta-saver-nested")
+    for file in Path(source).parent.iterdir():
+        if file.suffix != ".meta":
+            shutil.copy(file, tmp_path / file.name)
+    state = migrate.read(tmp_path / "ckpt", optimizer_config=_config(case))
+    assert set(state.matched.values()) == {"shape"}
+    _check(state, case, oracle, find(state.algorithm).slot_of)
+
+
+def test_a_damaged_graph_is_as_none(tmp_path: Path) -> None:
+    source = Path(_case("keras231-adadelta-saver-nested")[2]).parent
+    shutil.copytree(source, tmp_path / "copy")
+    (tmp_path / "copy" / "ckpt.meta").write_bytes(b"\xff" * 100)
+    assert saver_graph.read(str(tmp_path / "copy" / "ckpt")) is None
+    assert tf1_saver.read(str(tmp_path / "copy" / "ckpt")).layers is not None
+
+
+def test_scalars_of_keras_are_newer_than_the_config() -> None:
+    case, _, source = _case("keras224-adam-saver-mlp")
+    config = _config(case)
+    config["config"] = {**config["config"], "lr": 0.5}
+    state = migrate.read(source, optimizer_config=config)
+    assert state.hyperparameters["learning_rate"] == float(np.float32(0.003))
+    assert any(w.startswith("learning_rate: the checkpoint holds 0.003") for w in state.warnings)
+
+
+def test_two_optimizers_of_keras_are_refused() -> None:
+    with pytest.raises(AmbiguousError, match=r"2 Keras optimizers.*SGD/iterations, SGD_1/iterations.*var_list"):
+        tf1_saver.read(_case("extra-k231-sgd-same-shapes-saver")[2])
+
+
+def test_keras_1_gives_no_names() -> None:
+    with pytest.raises(UnsupportedError, match=r"scalar without a name.*Keras 1.*\.h5"):
+        tf1_saver.read(_case("extra-k122-adam-saver")[2])
+
+
+def test_other_formats_are_told_apart() -> None:
+    with pytest.raises(UnknownFormatError, match="object graph"):
+        tf1_saver.read(str(CORPUS / "tf24-sgd-momentum-ckpt-convbn" / "source"))
+    assert detect(_case("keras224-adam-saver-mlp")[2]).name == "tf1_saver"
+    assert detect(str(CORPUS / "tf29-dtensor-adagrad-named-embed" / "source" / "ckpt")).name == "tf_dtensor_names"
+
+
+def test_truncated(tmp_path: Path) -> None:
+    source = Path(_case("tf115-train-adadelta-mlp")[2]).parent
+    shutil.copytree(source, tmp_path / "copy")
+    data = tmp_path / "copy" / "ckpt.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:-8])
+    with pytest.raises(DamagedFileError, match="truncated"):
+        tf1_saver.read(str(tmp_path / "copy" / "ckpt"))
+
+
+def _bundle(tmp_path: Path, tensors: dict[str, np.ndarray]) -> str:
+    prefix = str(tmp_path / "made")
+    with BundleWriter(prefix) as writer:
+        for key, value in tensors.items():
+            writer.add(key, value)
+    return prefix
+
+
+def _float(*shape: int) -> np.ndarray:
+    return np.arange(1, 1 + int(np.prod(shape)), dtype=np.float32).reshape(shape)
+
+
+def test_slots_by_longest_variable_and_averages_aside(tmp_path: Path) -> None:
+    tensors = {
+        name: _float(2, 2)
+        for name in (
+            "net/m",
+            "net/m/Adam",
+            "net/m/Adam_1",
+            "net/m/kernel",
+            "net/m/kernel/Adam",
+            "net/m/kernel/Adam_1",
+            "net/m/ExponentialMovingAverage",
+        )
+    }
+    tensors |= {"train/beta1_power": np.array(0.9, np.float32), "train/beta2_power": np.array(0.999, np.float32)}
+    stored = tf1_saver.read(_bundle(tmp_path, {k: np.asarray(v) for k, v in tensors.items()}))
+    assert {slot: set(per) for slot, per in stored.slots.items()} == {
+        "Adam": {"net/m", "net/m/kernel"},
+        "Adam_1": {"net/m", "net/m/kernel"},
+    }
+    assert [v.name for v in stored.variables] == ["net/m", "net/m/kernel"]
+    assert set(stored.scalars) == {"train/beta1_power", "train/beta2_power"}
+    assert set(stored.unmapped) == {"net/m/ExponentialMovingAverage"}
+    assert any("moving averages" in w for w in stored.warnings)
+
+
+def test_adam_counts_its_steps_by_its_powers(tmp_path: Path) -> None:
+    power1, power2 = np.float32(0.9), np.float32(0.999)
+    for _ in range(1000):
+        power1, power2 = power1 * np.float32(0.9), power2 * np.float32(0.999)
+    tensors = {
+        "w": _float(3),
+        "w/Adam": _float(3),
+        "w/Adam_1": _float(3),
+        "beta1_power": power1,
+        "beta2_power": power2,
+        "global_step": np.int64(7),
+    }
+    prefix = _bundle(tmp_path, {k: np.asarray(v) for k, v in tensors.items()})
+    config = {"class_name": "AdamOptimizer", "config": {"learning_rate": 0.01}}
+    state = migrate.read(prefix, optimizer_config=config)
+    assert state.iterations == 1000
+    assert "beta2_power" in state.iterations_source
+    assert state.slots["m"]["w"].stored_as == "w/Adam"
+    assert state.slots["v"]["w"].stored_as == "w/Adam_1"
+
+
+def test_slots_that_two_updates_read_have_no_owner() -> None:
+    graph = saver_graph.SaverGraph(reads={"a": frozenset({"s0", "s1", "a"}), "b": frozenset({"s2"})})
+    assert graph.owners(["s0", "s1", "s2"], ["a", "b"]) == {"s0": "a", "s1": "a", "s2": "b"}
+    mixed = saver_graph.SaverGraph(reads={"a": frozenset({"s0"}), "b": frozenset({"s0"})})
+    assert mixed.owners(["s0"], ["a", "b"]) is None
+
+
+def _two_adams(slots_of_second: str) -> dict[str, np.ndarray]:
+    """After 5 and 3 steps."""
+    powers = [np.multiply.accumulate(np.full(n, 0.999, np.float32))[-1] for n in (6, 4)]
+    tensors = {name: _float(2) for name in ("d", "d/Adam", "d/Adam_1", "g")}
+    tensors |= {name: _float(2) for name in slots_of_second.split()}
+    return tensors | {"beta2_power": np.asarray(powers[0]), "beta2_power_1": np.asarray(powers[1])}
+
+
+def test_two_adams_of_tf_train_are_asked_about(tmp_path: Path) -> None:
+    prefix = _bundle(tmp_path, _two_adams("g/Adam g/Adam_1"))
+    config = {"class_name": "AdamOptimizer", "config": {"learning_rate": 0.01}}
+    with pytest.raises(AmbiguousError, match=r"several Adam optimizers.*beta2_power, beta2_power_1.*iterations"):
+        migrate.read(prefix, optimizer_config=config)
+    told = {**config, "config": {"learning_rate": 0.01, "iterations": 3}}
+    assert migrate.read(prefix, optimizer_config=told).iterations == 3
+
+
+def test_two_adams_on_one_variable_are_refused(tmp_path: Path) -> None:
+    prefix = _bundle(tmp_path, _two_adams("d/Adam_2 d/Adam_3"))
+    config = {"class_name": "AdamOptimizer", "config": {"learning_rate": 0.01}}
+    with pytest.raises(AmbiguousError, match=r"Adam, Adam_1, Adam_2, Adam_3, and Adam keeps 2"):
+        migrate.read(prefix, optimizer_config=config)
+
+
+def test_slots_of_a_graph_that_was_built_again(tmp_path: Path) -> None:
+    prefix = _bundle(
+        tmp_path, {"w": _float(2), "w/Adam_2": _float(2), "w/Adam_3": _float(2), "global_step": np.array(4)}
+    )
+    state = migrate.read(prefix, optimizer_config={"class_name": "AdamOptimizer", "config": {"learning_rate": 0.01}})
+    assert (state.slots["m"]["w"].stored_as, state.slots["v"]["w"].stored_as) == ("w/Adam_2", "w/Adam_3")
+    assert (state.iterations, state.iterations_source) == (4, "global_step")
+
+
+def test_a_partitioned_variable_is_trained_if_its_parts_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix = _bundle(tmp_path, {"e": _float(4), "e/Adam": _float(4), "e/Adam_1": _float(4), "frozen": _float(3)})
+    graph = saver_graph.SaverGraph("1.15.0", ("e/part_0", "e/part_1"))
+    monkeypatch.setattr(saver_graph, "read", lambda _: graph)
+    assert {v.name: v.trainable for v in tf1_saver.read(prefix).variables} == {"e": True, "frozen": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "reason"),
+    [
+        ("tf115-train-sgd-expdecay-convbn", "ckpt", "learning_rate: 'ExponentialDecay' in the graph"),
+        ("tf115-train-rmsprop-centered-convbn", "ckpt-4", "clipping: gradients go through 'clip_by_value'"),
+    ],
+)
+def test_what_the_program_does_around_the_optimizer_is_said(name: str, prefix: str, reason: str) -> None:
+    case, _, source = _case(name)
+    state = migrate.read(Path(source).with_name(prefix), optimizer_config=_config(case))
+    assert state.fidelity == "approximate"
+    assert [r for r in state.reasons if r.startswith(reason)]
+
+
+def test_a_schedule_in_the_config_answers_that() -> None:
+    schedule = {"initial_learning_rate": 0.1, "decay_steps": 3, "decay_rate": 0.7, "staircase": True}
+    config = {"learning_rate": {"class_name": "ExponentialDecay", "config": schedule}}
+    source = _case("tf115-train-sgd-expdecay-convbn")[2]
+    state = migrate.read(source, optimizer_config={"class_name": "GradientDescentOptimizer", "config": config})
+    assert (state.fidelity, state.iterations) == ("exact", 5)

@@ -1,0 +1,192 @@
+"""`.weights.h5`: real ones, whole and in shards, where the order of layers must show in shapes, or is asked for."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import migrate
+from migrate.algorithms import find
+from migrate.errors import AmbiguousError, DamagedFileError, MissingHintError
+from migrate.layer_order import Layers, Variable, match
+from migrate.readers import detect
+from optim.errors import MismatchError, UnsupportedError
+
+CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
+ADAMW = "keras38-adamw-convbn"
+
+
+def _case(name: str) -> tuple[dict[str, Any], Any]:
+    folder = CORPUS / name
+    return json.loads((folder / "case.json").read_text()), np.load(folder / "oracle.npz")
+
+
+def _config(case: dict[str, Any]) -> dict[str, Any]:
+    return {"class_name": case["optimizer"]["class"], "config": case["optimizer"]["config"]}
+
+
+def _weights_of(name: str, tmp_path: Path) -> Path:
+    """The weights member of a `.keras` file, which is what save_weights writes of the same model."""
+    path = tmp_path / "model.weights.h5"
+    with zipfile.ZipFile(CORPUS / name / "source" / "model.keras") as archive:
+        path.write_bytes(archive.read("model.weights.h5"))
+    return path
+
+
+def _check(state: migrate.OptimizerState, oracle: Any, case: dict[str, Any]) -> None:
+    """Every slot bit for bit under the variable whose value is the oracle's; same order."""
+    trained = [v for v in state.variables if v.trainable]
+    assert len(trained) == len(case["trainable"])
+    for i, variable in enumerate(trained):
+        assert variable.array is not None
+        assert variable.array.load().tobytes() == oracle[f"at_save/var/{i}"].tobytes()
+    keys = [key for key in oracle.files if key.startswith("at_save/slot/")]
+    assert len(keys) == sum(len(owners) for owners in state.slots.values())
+    for key in keys:
+        _, _, slot, i = key.split("/")
+        got = state.slots[find(state.algorithm).slot_of(slot) or ""][trained[int(i)].name].load()
+        assert got.tobytes() == oracle[key].tobytes(), key
+    assert state.iterations == int(oracle["iterations"])
+
+
+def test_layers_of_different_classes_are_put_in_order_by_shape() -> None:
+    case, oracle = _case(ADAMW)
+    source = CORPUS / ADAMW / "source" / "model.weights.h5"
+    state = migrate.read(source, optimizer_config=_config(case))
+    assert state.source is not None
+    assert (state.source.format, state.source.generation) == ("weights_h5", "keras3")
+    assert set(state.matched.values()) == {"shape"}
+    _check(state, oracle, case)
+
+
+@pytest.mark.parametrize("name", ["keras38-adadelta-mlp", "tfk221-new-adam-clipnorm-nested"])
+def test_the_same_as_from_keras_files(name: str, tmp_path: Path) -> None:
+    case, oracle = _case(name)
+    state = migrate.read(_weights_of(name, tmp_path), optimizer_config=_config(case))
+    _check(state, oracle, case)
+
+
+def test_the_config_is_asked_for() -> None:
+    with pytest.raises(MissingHintError, match="--optimizer-config"):
+        migrate.read(CORPUS / ADAMW / "source" / "model.weights.h5")
+
+
+def test_an_open_order_is_refused_and_variables_decide(tmp_path: Path) -> None:
+    name = "extra-keras315-adam-twins-keras"
+    case, oracle = _case(name)
+    path = _weights_of(name, tmp_path)
+    with pytest.raises(AmbiguousError, match=r"order its layers.*--variables"):
+        migrate.read(path, optimizer_config=_config(case))
+    order = ["left/core/kernel", "left/core/bias", "right/core/kernel", "right/core/bias", "core/kernel", "core/bias"]
+    shapes = [v["shape"] for v in case["trainable"]]
+    variables = [{"name": n, "shape": s} for n, s in zip(order, shapes, strict=True)]
+    _check(migrate.read(path, optimizer_config=_config(case), variables=variables), oracle, case)
+
+
+def _sharded(whole: Path, folder: Path) -> Path:
+    """`whole` cut into three files and an index, a group at a time, and the optimizer's own group in two."""
+    weight_map: dict[str, Any] = {}
+    shards = [h5py.File(folder / f"model_{i:05}.weights.h5", "w") for i in range(3)]
+
+    def put(name: str, node: Any) -> None:
+        if isinstance(node, h5py.Dataset):
+            group, _, key = name.rpartition("/")
+            split = group == "optimizer/vars" and int(key) % 2
+            number = (
+                2 if split else len(weight_map) % 2 if f"/{group}" not in weight_map else weight_map[f"/{group}"][0]
+            )
+            shards[number].require_group(group)[key] = node[()]
+            members = weight_map.setdefault(f"/{group}", [number])
+            members += [] if number in members else [number]
+
+    with h5py.File(whole) as file:
+        file.visititems(put)
+    for shard in shards:
+        shard.close()
+    names = {key: [f"model_{i:05}.weights.h5" for i in found] for key, found in weight_map.items()}
+    index = {"metadata": {}, "weight_map": {k: v[0] if len(v) == 1 else v for k, v in names.items()}}
+    (folder / "model.weights.json").write_text(json.dumps(index))
+    return folder / "model.weights.json"
+
+
+def test_shards(tmp_path: Path) -> None:
+    name = "keras38-adadelta-mlp"
+    case, oracle = _case(name)
+    index = _sharded(_weights_of(name, tmp_path), tmp_path)
+    state = migrate.read(index, optimizer_config=_config(case), generation="keras3")
+    _check(state, oracle, case)
+
+
+@pytest.mark.parametrize("name", ["../model.weights.h5", "/etc/passwd", "absent.weights.h5"])
+def test_shards_that_are_not_beside_the_index(name: str, tmp_path: Path) -> None:
+    _weights_of("keras38-adadelta-mlp", tmp_path)
+    (tmp_path / "sub").mkdir()
+    index = tmp_path / "sub" / "model.weights.json"
+    index.write_text(json.dumps({"weight_map": {"/vars": name}}))
+    with pytest.raises(DamagedFileError, match="no HDF5 file beside it"):
+        migrate.read(index)
+
+
+def test_a_missing_part_of_a_shard(tmp_path: Path) -> None:
+    index = _sharded(_weights_of("keras38-adadelta-mlp", tmp_path), tmp_path)
+    with h5py.File(tmp_path / "model_00002.weights.h5", "r+") as file:
+        del file["optimizer/vars/3"]
+    with pytest.raises(DamagedFileError, match="vars/3 is missing"):
+        migrate.read(index)
+
+
+def test_an_index_of_other_json_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"weight_map": 3}')
+    with pytest.raises(migrate.UnknownFormatError):
+        detect(str(tmp_path / "other.json"))
+
+
+def test_without_optimizer(tmp_path: Path) -> None:
+    path = _weights_of("keras38-adadelta-mlp", tmp_path)
+    with h5py.File(path, "r+") as file:
+        del file["optimizer"]
+    with pytest.raises(UnsupportedError, match="no optimizer state"):
+        migrate.read(path)
+
+
+def test_truncated(tmp_path: Path) -> None:
+    path = _weights_of("keras38-adadelta-mlp", tmp_path)
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(DamagedFileError, match="damaged HDF5"):
+        migrate.read(path)
+
+
+def _layer(*shapes: tuple[int, ...], name: str, trainable: bool | None = None) -> Layers:
+    return Layers(tuple(Variable(f"{name}/{i}", shape, trainable) for i, shape in enumerate(shapes)))
+
+
+def test_orders_of_layers() -> None:
+    first, second = _layer((2, 3), (3,), name="a"), _layer((3, 2), (2,), name="b")
+    norm = _layer((3,), (3,), name="n")
+    loose = Layers((), ((first, second), (norm,)))
+    wanted = [(2, 3), (3,), (3,), (3,), (3, 2), (2,)]
+    assert match(loose, wanted, "x") == ["a/0", "a/1", "n/0", "n/1", "b/0", "b/1"]
+    assert match(loose, [(2, 3), (3,), (3, 2), (2,)], "x") == ["a/0", "a/1", "b/0", "b/1"]  # n is frozen
+    with pytest.raises(MismatchError, match="do not belong together"):
+        match(loose, [(9,)], "x")
+    with pytest.raises(AmbiguousError, match="n/0, n/1; or o/0, o/1"):
+        match(Layers((), ((norm,), (_layer((3,), (3,), name="o"),))), [(3,), (3,)], "x")
+
+
+def test_layers_known_to_be_trained_are_all_matched() -> None:
+    told = Layers((), ((_layer((2,), name="a", trainable=True),), (_layer((3,), name="b", trainable=True),)))
+    assert match(told, [(3,), (2,)], "x") == ["b/0", "a/0"]
+    with pytest.raises(MismatchError):
+        match(told, [(3,)], "x")
+
+
+def test_too_many_orders_are_not_tried() -> None:
+    chains = tuple(tuple(_layer((2,), name=f"{c}{i}") for i in range(12)) for c in "abcdef")
+    with pytest.raises(AmbiguousError, match="--variables"):
+        match(Layers((), chains), [(2,)] * 40 + [(3,)], "x")
