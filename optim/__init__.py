@@ -10,9 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from optim import legacy as legacy
     from optim.checkpoint import describe_checkpoint as describe_checkpoint
     from optim.checkpoint import load_checkpoint as load_checkpoint
     from optim.checkpoint import save_checkpoint as save_checkpoint
+    from optim.native.library import build_kernels as build_kernels
     from optim.optimizer import Optimizer as Optimizer
     from optim.optimizers.adadelta import Adadelta as Adadelta
     from optim.optimizers.adafactor import Adafactor as Adafactor
@@ -47,6 +49,7 @@ _HOME = {
     "EMAOption": "optim.options",
     "GradientsClipOption": "optim.options",
     "Optimizer": "optim.optimizer",
+    "build_kernels": "optim.native.library",
     "describe_checkpoint": "optim.checkpoint",
     "load_checkpoint": "optim.checkpoint",
     "save_checkpoint": "optim.checkpoint",
@@ -58,8 +61,10 @@ __all__ = sorted(_HOME)
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
+    if name == "legacy":
+        return import_module("optim.legacy")
     raise AttributeError(f"module 'optim' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_HOME]
+    return [*globals(), *_HOME, "legacy"]

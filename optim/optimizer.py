@@ -29,6 +29,7 @@ from optim import (
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.executors import local, portable
 from optim.executors.work import compute_dtype
+from optim.native import library
 from optim.rule import Rule, Slot, slot_dims
 from optim.state import State, slot_variable_name
 from optim.variables import Tracked, conform, unwrap
@@ -109,7 +110,7 @@ class Optimizer(tf.Module):
         self._not_decayed: set[int] = set()
         self._gathering: set[int] = set()
         self._plan: tuple[tuple[int, int], local.Plan] | None = None
-        self._report: tuple[tuple[int, int], reports.ExecutorReport] | None = None
+        self._report: tuple[Any, reports.ExecutorReport] | None = None
         self._tokens: dict[Any, tf.Variable] = {}
         self._index_dict: dict[int, int] = {}
         self.built = False
@@ -431,7 +432,10 @@ class Optimizer(tf.Module):
                     tape.watch([unwrap(v) for v in var_list])
                 loss = loss()
         variables = list(var_list() if callable(var_list) else var_list)
-        return list(zip(tape.gradient(loss, [unwrap(v) for v in variables]), variables, strict=True))
+        # The tape would start from a plain 1, which TensorFlow refuses to combine with a DTensor eagerly.
+        seed = tf.ones_like(loss) if tf.executing_eagerly() and dtensor.is_dtensor(loss) else None
+        gradients = tape.gradient(loss, [unwrap(v) for v in variables], output_gradients=seed)
+        return list(zip(gradients, variables, strict=True))
 
     def minimize(self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None) -> None:
         """`compute_gradients`, then `apply_gradients`."""
@@ -488,7 +492,7 @@ class Optimizer(tf.Module):
 
     def executor_report(self) -> reports.ExecutorReport:
         """Which executor eager steps use, why, and what updates each variable."""
-        key = self._state_key()
+        key = (self._state_key(), library.status())
         if self._report is None or self._report[0] != key:
             self._report = (key, stepping.executor_report(self))
         return self._report[1]

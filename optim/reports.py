@@ -40,13 +40,15 @@ class MemoryReport:
 class ExecutorReport:
     """Which executor an eager step uses and why, and what updates each variable.
 
-    `kernels` maps variable name to `"fused"` (one TensorFlow kernel), `"ops"` (the rule's ops), `"xla"` or
-    `"update_step"` (a subclass's own).
+    `kernels` maps variable name to `"native"` (dtopt's own kernel, see `optim.build_kernels`), `"fused"` (one
+    TensorFlow kernel), `"ops"` (the rule's ops), `"xla"` or `"update_step"` (a subclass's own). `why_not_native` is
+    empty if all are `"native"`.
     """
 
     executor: str
     reason: str
     kernels: dict[str, str]
+    why_not_native: str = ""
 
 
 def shard_bytes(variable: tf.Variable) -> dict[str, int]:

@@ -16,7 +16,7 @@ from tensorflow.experimental import dtensor
 
 from optim import hyperparameters, placement, slot_layout
 from optim.errors import HyperparameterError, NoGradientsError, UnsupportedError
-from optim.executors import kernels, local, portable
+from optim.executors import kernels, local, native, portable
 from optim.executors.work import Work
 from optim.reports import ExecutorReport
 from optim.variables import Tracked, check_pairs, conform, plain_name
@@ -243,7 +243,7 @@ def _apply_constraints(tracked: Sequence[Tracked]) -> None:
 def _wait_for_other_meshes(optimizer: Optimizer, tracked: Sequence[Tracked]) -> None:
     """The counter has waited for its own mesh; variables on another need one read of theirs."""
     waited: set[Any] = {optimizer._state.mesh, None}
-    for item in {t.mesh: t for t in tracked}.values():
+    for item in {id(t.mesh): t for t in tracked}.values():
         if item.mesh not in waited:
             waited.add(item.mesh)
             local.wait_for(optimizer._mesh_token(item.mesh))
@@ -260,7 +260,8 @@ def executor_report(optimizer: Optimizer) -> ExecutorReport:
     names: dict[str, str] = {}
     for item in optimizer._state.tracked:
         names[item.name] = _kernel_name(optimizer, item, bool(reason))
-    return ExecutorReport("portable" if reason else "local", reason or "every shard can be updated in place", names)
+    why = reason or "every shard can be updated in place"
+    return ExecutorReport("portable" if reason else "local", why, names, _why_not_native(optimizer, bool(reason)))
 
 
 def _kernel_name(optimizer: Optimizer, item: Tracked, is_portable: bool) -> str:
@@ -271,7 +272,20 @@ def _kernel_name(optimizer: Optimizer, item: Tracked, is_portable: bool) -> str:
     if optimizer._settings.jit_compile:
         return "xla"
     assert optimizer._rule is not None
+    if not native.why_not(optimizer._rule, item, optimizer._state.slots):
+        return "native"
     return "fused" if kernels.kernel_for(optimizer._rule, item.variable.dtype) else "ops"
+
+
+def _why_not_native(optimizer: Optimizer, is_portable: bool) -> str:
+    """The first reason why a variable is not updated by dtopt's own kernel; empty if all are."""
+    if is_portable:
+        return "the steps are portable"
+    if optimizer._settings.jit_compile:
+        return "jit_compile asks for XLA"
+    state = optimizer._state
+    reasons = (native.why_not(optimizer._rule, item, state.slots) for item in state.tracked)
+    return next(filter(None, reasons), "")
 
 
 def _why_portable(optimizer: Optimizer) -> str:

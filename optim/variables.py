@@ -48,6 +48,8 @@ class Tracked:
     variable: tf.Variable
     layout: dtensor.Layout | None
     mesh: dtensor.Mesh | None
+    layout_text: str | None
+    """`layout` as DTensor writes it: parsing the layout of every gradient of a step would take as long as the step."""
 
     def __str__(self) -> str:
         return repr(self.name)
@@ -59,6 +61,7 @@ class TrackedVariables:
     def __init__(self) -> None:
         self._items: list[Tracked] = []
         self._by_id: dict[int, Tracked] = {}
+        self._meshes: dict[Any, Any] = {}
         self._names: set[str] = set()
 
     def __iter__(self) -> Iterator[Tracked]:
@@ -92,7 +95,9 @@ class TrackedVariables:
         unique = self._unique(name or plain_name(given))
         layout = placement.layout_of(variable)
         mesh = None if layout is None else layout.mesh
-        tracked = Tracked(len(self._items), unique, given, variable, layout, mesh)
+        mesh = self._meshes.setdefault(mesh, mesh)  # one object for each, found by identity
+        text = None if layout is None else layout.to_string()
+        tracked = Tracked(len(self._items), unique, given, variable, layout, mesh, text)
         self._items.append(tracked)
         self._by_id[id(variable)] = tracked
         self._names.add(unique)
@@ -149,14 +154,14 @@ def conform(gradient: Any, tracked: Tracked) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         gradient = densify(gradient, tracked)
     try:
-        gradient = tf.convert_to_tensor(gradient)
+        gradient = gradient if isinstance(gradient, tf.Tensor) else tf.convert_to_tensor(gradient)
     except (TypeError, ValueError) as error:
         raise GradientsError(f"the gradient of {tracked} is no tensor: {type(gradient).__name__}") from error
     if not gradient.shape.is_compatible_with(tracked.variable.shape):
         raise MismatchError(
             f"the gradient of {tracked} has shape {gradient.shape}, the variable {tracked.variable.shape}"
         )
-    if gradient.dtype.base_dtype != tracked.variable.dtype.base_dtype:
+    if gradient.dtype != tracked.variable.dtype:
         raise MismatchError(
             f"the gradient of {tracked} is {gradient.dtype.name}, the variable {tracked.variable.dtype.name}; cast it"
         )
@@ -179,6 +184,8 @@ def densify(gradient: tf.IndexedSlices, tracked: Tracked) -> tf.Tensor:
 def _on_mesh(gradient: Any, tracked: Tracked) -> Any:
     layout = tracked.layout
     if layout is None and "CUSTOM" not in gradient.device:  # a DTensor is on a custom device; asking DTensor is slow
+        return gradient
+    if layout is not None and placement.layout_text(gradient) == tracked.layout_text:
         return gradient
     if not dtensor.is_dtensor(gradient):
         if layout is None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+# The native kernel is compiled into the test run's own cache, not into the user's.
+os.environ["XDG_CACHE_HOME"] = str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "xdg")
 LOGICAL_CPUS = 8
 
 

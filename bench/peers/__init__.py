@@ -8,6 +8,7 @@ from bench.peers import (
     keras3,
     optax,
     optim_local,
+    optim_native,
     optim_portable,
     tf_keras_legacy,
     tf_keras_mesh,
@@ -20,6 +21,7 @@ from bench.peers import (
 
 PEERS: tuple[Peer, ...] = (
     optim_local.PEER,
+    optim_native.PEER,
     optim_portable.PEER,
     tf_keras_mesh.PEER,
     tf_keras_mesh_eager.PEER,

@@ -1,7 +1,8 @@
-"""dtopt's own optimizers on a mesh with the local executor, called eagerly."""
+"""dtopt's own optimizers on a mesh with the local executor, called eagerly, on TensorFlow's fused kernels."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,9 @@ def unavailable(case: Case) -> str | None:
     return needs("tensorflow", install="tensorflow")
 
 
-def prepare(case: Case) -> Session:
+def prepare(case: Case, kernels: str = "off") -> Session:
+    """`kernels` is what DTOPT_KERNELS says: whether dtopt's own kernel is used."""
+    os.environ["DTOPT_KERNELS"] = kernels
     tensorflow_setup.start(case)
     import optim
 
@@ -32,7 +35,7 @@ def prepare(case: Case) -> Session:
 
 PEER = Peer(
     name="optim-local",
-    summary="optim, local executor, eager",
+    summary="optim, local executor on TensorFlow's kernels, eager",
     module=__name__,
     unavailable=unavailable,
     prepare=prepare,

@@ -1,8 +1,9 @@
 """The local executor: eager steps on the shards themselves, one thread per device.
 
 DTensor decomposes every fused op and runs each as its own SPMD function. Here each variable is unpacked once, when
-the plan is made, into one resource handle per local device; a step then updates the shards of a device with fused
-kernels (or the rule's ops, or one XLA body per device), all devices at the same time.
+the plan is made, into one resource handle per local device; a step then updates the shards of a device, all devices at
+the same time: with one call of dtopt's own kernel (`native.py`) or, for what it cannot update, with TensorFlow's fused
+kernels or the rule's ops; or, if asked to, with one XLA body per device.
 
 DTensor runs asynchronously and a local handle does not wait for it, so a step begins by waiting for whatever is
 pending (`wait_for`); local ops are synchronous, so whatever DTensor does next comes after.
@@ -21,7 +22,7 @@ from tensorflow.experimental import dtensor
 
 from optim import slot_layout
 from optim.clipping import clip
-from optim.executors import kernels
+from optim.executors import kernels, native
 from optim.executors.work import Work, averaged, compute_dtype, updated
 from optim.placement import layout_of
 from optim.variables import SlotTable, Tracked
@@ -97,6 +98,7 @@ class Plan:
                 self.by_device.setdefault(handle.device, []).append(shard)
         self.devices = list(self.by_device)
         self.scalars = {device: _DeviceScalars() for device in self.devices}
+        self.batches = {device: native.Batches() for device in self.devices}
         self._compiled: dict[tuple[Any, ...], Any] = {}
 
 
@@ -126,20 +128,45 @@ class _DeviceScalars:
 
 
 class ShardGradients:
-    """Gradients as local shards for `optim.clipping`: a list over variables of lists of shards, one per device."""
+    """Gradients as local shards for `optim.clipping`: a list over variables of lists of shards, one per device.
 
-    def __init__(self, parts: Sequence[Sequence[Any]], primary: Sequence[Sequence[bool]]):
+    Clipping is left pending, because dtopt's own kernel does it on the way: a gradient is its `parts` times its factor
+    of `factors`, then clipped to ±`limit`.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Sequence[Any]],
+        primary: Sequence[Sequence[bool]],
+        factors: list[float] | None = None,
+        limit: float | None = None,
+    ):
         self.parts = parts
         self.primary = primary
+        self.factors = factors
+        self.limit = limit
+
+    def part(self, i: int, k: int) -> Any:
+        """The gradient of variable `i` on its k-th device, with nothing pending."""
+        part = self.parts[i][k]
+        if self.factors is not None and self.factors[i] != 1.0:
+            part = _scaled(part, self.factors[i])
+        return part if self.limit is None else tf.clip_by_value(part, -self.limit, self.limit)
 
     def clip_values(self, limit: float) -> ShardGradients:
-        return self._changed(lambda part, _: tf.clip_by_value(part, -limit, limit))
+        if self.limit is not None:
+            self._settle()
+        return ShardGradients(self.parts, self.primary, self.factors, limit)
 
     def scale(self, factors: list[float]) -> ShardGradients:
-        return self._changed(lambda part, i: part if factors[i] == 1.0 else _scaled(part, factors[i]))
+        if self.limit is not None or self.factors is not None:
+            self._settle()
+        return ShardGradients(self.parts, self.primary, factors)
 
     def squared_norms(self) -> list[float]:
-        squares = self._each(lambda part, i, k: _square_sum(part) if self.primary[i][k] else 0.0)
+        if self.limit is not None or self.factors is not None:
+            self._settle()
+        squares = self._each(lambda i, k: _square_sum(self.parts[i][k]) if self.primary[i][k] else 0.0)
         return [sum(per_variable) for per_variable in squares]
 
     def sqrt(self, scalar: float) -> float:
@@ -148,11 +175,13 @@ class ShardGradients:
     def maximum(self, a: float, b: float) -> float:
         return a if math.isnan(a) else max(a, b)
 
-    def _changed(self, change: Callable[[Any, int], Any]) -> ShardGradients:
-        return ShardGradients(self._each(lambda part, i, k: change(part, i)), self.primary)
+    def _settle(self) -> None:
+        """Carry out what is pending, once for all who hold this object."""
+        self.parts = self._each(self.part)
+        self.factors, self.limit = None, None
 
-    def _each(self, task: Callable[[Any, int, int], Any]) -> list[list[Any]]:
-        """`task(shard, variable, k)` of every shard, run on the shard's device, devices at the same time."""
+    def _each(self, task: Callable[[int, int], Any]) -> list[list[Any]]:
+        """`task(variable, k)` of every shard, run on the shard's device, devices at the same time."""
         places: dict[str, list[tuple[int, int]]] = {}
         for i, parts in enumerate(self.parts):
             for k, part in enumerate(parts):
@@ -161,7 +190,7 @@ class ShardGradients:
 
         def on_device(device: str) -> None:
             for i, k in places[device]:
-                results[i][k] = task(self.parts[i][k], i, k)
+                results[i][k] = task(i, k)
 
         on_every_device(list(places), on_device)
         return results
@@ -185,26 +214,31 @@ def run(work: Work, plan: Plan) -> None:
     def device_step(device: str) -> None:
         shards = [s for s in plan.by_device[device] if s.tracked.index in indices]
         if work.jit_compile:
-            _compiled_step(work, plan, device, shards, [gradients[indices[s.tracked.index]][s.part] for s in shards])
+            parts = [gradients.part(indices[s.tracked.index], s.part) for s in shards]
+            _compiled_step(work, plan, device, shards, parts)
             return
-        tensors = {d: plan.scalars[device].tensors(scalars, compute_dtype(d)) for d in {s.dtype for s in shards}}
-        for shard in shards:
+        batches = plan.batches[device]
+        batches.arrange(work, shards)
+        native.step(work, batches, gradients, indices)
+        dtypes = {s.dtype for s in batches.rest}
+        tensors = {d: plan.scalars[device].tensors(scalars, compute_dtype(d)) for d in dtypes}
+        for shard in batches.rest:
             i = indices[shard.tracked.index]
-            _shard_step(work, shard, gradients[i][shard.part], tensors[shard.dtype], work.decay_factors[i])
+            gradient = gradients.part(i, shard.part)
+            _shard_step(work, shard, gradient, tensors[shard.dtype], work.decay_factors[i])
 
     on_every_device(plan.devices, device_step)
 
 
-def _unpacked(work: Work) -> Sequence[Sequence[Any]]:
-    """Clipped gradients as shards: a list over variables of lists over devices."""
+def _unpacked(work: Work) -> ShardGradients:
+    """Clipped gradients as shards."""
     parts = [
         dtensor.unpack(g) if t.layout is not None else [g] for g, t in zip(work.gradients, work.tracked, strict=True)
     ]
-    if not work.clip.active:
-        return parts
-    clipped = clip(ShardGradients(parts, [_primary_parts(t.layout) for t in work.tracked]), work.clip)
+    primary = [_primary_parts(t.layout) for t in work.tracked] if work.clip.active else []
+    clipped = clip(ShardGradients(parts, primary), work.clip)
     assert isinstance(clipped, ShardGradients)
-    return clipped.parts
+    return clipped
 
 
 def _shard_step(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, Any], decay: float | None) -> None:

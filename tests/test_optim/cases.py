@@ -48,7 +48,7 @@ class Case:
     @property
     def modes(self) -> tuple[str, ...]:
         """The ways to run a step."""
-        return tuple(mode for mode in MODES if mode != "local" or self.optimizer not in WHOLE)
+        return tuple(mode for mode in MODES if mode not in ("local", "native") or self.optimizer not in WHOLE)
 
     def make(self, **more: Any) -> Any:
         arguments = {"learning_rate": RATE, **self.arguments, **more}

@@ -31,7 +31,7 @@ LAYOUTS: Mapping[str, tuple[str | None, Mapping[str, Sequence[str]]]] = {
         {"kernel": ["batch", "model"], "table": ["model", "unsharded"], "bias": ["batch"]},
     ),
 }
-MODES = ("local", "portable", "function")
+MODES = ("local", "portable", "function", "native")
 
 
 def put(value: Any, layout: dtensor.Layout | None, dtype: Any = tf.float64) -> Any:
@@ -134,7 +134,7 @@ def stepper(optimizer: Any, mode: str) -> Callable[[Sequence[tuple[Any, Any]]], 
 
 
 def executor_for(mode: str) -> str:
-    return "auto" if mode == "function" else mode
+    return {"function": "auto", "native": "local"}.get(mode, mode)
 
 
 def snapshot(variables: Sequence[Any]) -> list[bytes]:

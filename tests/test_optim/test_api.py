@@ -312,3 +312,11 @@ def test_public_names() -> None:
         assert getattr(optim, name).__doc__
     with pytest.raises(AttributeError, match="Adm"):
         _ = optim.Adm
+
+
+def test_minimize_eagerly_on_a_mesh(mesh_2: Any) -> None:
+    layout = dtensor.Layout(["x"], mesh_2)
+    weights = variable([1.0, 2.0, 3.0, 4.0], layout, "weights")
+    optimizer = optim.SGD(0.5)
+    optimizer.minimize(lambda: tf.reduce_sum(weights.read_value() * weights.read_value()), [weights])
+    np.testing.assert_array_equal(value_of(weights), np.zeros(4))

@@ -31,9 +31,11 @@ from tests.test_optim.support import (
 )
 
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-14}
-ALL_PLACES = [(layout, mode) for layout in LAYOUTS for mode in MODES]
+ALL_PLACES = [
+    (layout, mode) for layout in LAYOUTS for mode in MODES if mode != "native" or layout in ("plain", "mixed")
+]
 # Options are independent of the algorithm, so each meets a part of the places; all of them the hardest layout.
-SOME_PLACES = [("mixed", "local"), ("mixed", "portable"), ("mixed", "function")]
+SOME_PLACES = [("mixed", "local"), ("mixed", "portable"), ("mixed", "function"), ("mixed", "native")]
 
 
 def _combinations() -> list[Any]:
@@ -92,7 +94,7 @@ def test_steps_equal_the_reference(case: Case, layout: str, mode: str, request: 
     extra |= {"accumulated_gradient"} if case.loop.gradient_accumulation_steps > 1 else set()
     assert set(optimizer.slot_names) == slots | extra
     if mode != "function":
-        assert optimizer.executor_report().executor == mode
+        assert optimizer.executor_report().executor == executor_for(mode)
 
 
 @pytest.mark.parametrize("case", [c for c in ROWS if c.loop.use_ema], ids=str)

@@ -1,0 +1,144 @@
+"""What the legacy interfaces share: an `optim` optimizer that does the work, and its settings by their old names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from optim import learning_rate as rates
+from optim import schedules
+from optim.errors import UnsupportedError
+from optim.legacy import _gradients, _weights
+from optim.optimizer import Optimizer
+from optim.options import GradientsClipOption
+from optim.variables import check_pairs
+
+
+class LegacyOptimizer(tf.Module):
+    """Base of `legacy.v1.Optimizer` and `legacy.v2.Optimizer`.
+
+    Clipping is done here and not by the optimizer that is held, because the legacy interfaces clip the slices of
+    sparse gradients, and `get_gradients` of v1 gives clipped ones.
+    """
+
+    _self_setattr_tracking = False
+    _kept_rows: tuple[str, ...] | None = None
+    """None: rows that `IndexedSlices` leave out see a zero gradient. Otherwise they stay, and with them these slots."""
+
+    def __init__(self, optimizer: Optimizer, clip: GradientsClipOption, decay: Any):
+        super().__init__()
+        self._optimizer = optimizer
+        self._clip = clip
+        self._iterations_exist = False
+        self._track_trackable(optimizer, "optimizer")
+        self.decay = decay
+
+    # Hyperparameters that all have.
+
+    @property
+    def iterations(self) -> tf.Variable:
+        """Number of steps taken: int64 scalar, on the mesh of the variables if they are on one.
+
+        In v2 it joins `weights` when it is first asked for, or at the first step, as in OptimizerV2.
+        """
+        self._iterations_exist = True
+        return self._optimizer.iterations
+
+    @iterations.setter
+    def iterations(self, value: Any) -> None:
+        if isinstance(value, tf.Variable):
+            raise UnsupportedError("iterations cannot be another's variable; set the number that it holds")
+        self._optimizer.iterations = value
+
+    @property
+    def learning_rate(self) -> Any:
+        """The constant rate's float64 variable; the schedule; or what the callable gives. `lr` is the same."""
+        rate = self._optimizer._rate
+        return rate if schedules.is_schedule(rate) else self._optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        parsed = rates.parse(value)
+        current = self._optimizer._rate
+        if isinstance(parsed, float) and isinstance(current, tf.Variable):
+            current.assign(parsed)  # which a traced function sees, too
+        else:
+            self._optimizer._learning_rate = parsed
+
+    lr = learning_rate
+
+    @property
+    def decay(self) -> float:
+        """The learning rate is divided by 1 + decay · iterations, iterations before the step. >= 0."""
+        return self._optimizer._settings.decay
+
+    @decay.setter
+    def decay(self, value: Any) -> None:
+        self._optimizer._settings = replace(self._optimizer._settings, decay=rates.check_decay(value))
+
+    @property
+    def clipvalue(self) -> float | None:
+        """Each element of a gradient is clipped to [-clipvalue, clipvalue]. > 0, or None."""
+        return self._clip.clipvalue
+
+    @clipvalue.setter
+    def clipvalue(self, value: float | None) -> None:
+        self._clip = replace(self._clip, clipvalue=value)
+
+    @property
+    def clipnorm(self) -> float | None:
+        """Each gradient is scaled down to at most this norm. > 0, or None."""
+        return self._clip.clipnorm
+
+    @clipnorm.setter
+    def clipnorm(self, value: float | None) -> None:
+        self._clip = replace(self._clip, clipnorm=value)
+
+    @property
+    def global_clipnorm(self) -> float | None:
+        """All gradients are scaled down together to at most this joint norm. > 0, or None."""
+        return self._clip.global_clipnorm
+
+    @global_clipnorm.setter
+    def global_clipnorm(self, value: float | None) -> None:
+        self._clip = replace(self._clip, global_clipnorm=value)
+
+    # Weights.
+
+    @property
+    def weights(self) -> list[tf.Variable]:
+        """The optimizer's state in the order of the original's list."""
+        raise UnsupportedError(f"{type(self).__name__} has no weights; use a subclass")
+
+    def get_weights(self) -> list[np.ndarray]:
+        """The values of `weights`, as whole numpy arrays whatever the layouts."""
+        return _weights.read(self.weights)
+
+    def _create_all_weights(self, var_list: Sequence[Any]) -> None:
+        """Make the slots of variables before the first step, so that `set_weights` has something to set."""
+        self._optimizer.build(list(var_list))
+
+    # Steps.
+
+    @tf.autograph.experimental.do_not_convert
+    def _step(self, pairs: Sequence[tuple[Any, Any]]) -> None:
+        """One step on gradients that are clipped already, none of them None; errors as `Optimizer.apply_gradients`."""
+        pairs = check_pairs(pairs)
+        self._create_all_weights([variable for _, variable in pairs])
+        if self._kept_rows is None:
+            self._optimizer.apply_gradients(pairs)
+            return
+        with _gradients.other_rows_kept(self._optimizer._state, pairs, self._kept_rows):
+            self._optimizer.apply_gradients(pairs)
+
+    def _updated(self, params: Sequence[Any]) -> list[Any]:
+        """What a step on `params` wrote: iterations and other scalars, their slots, themselves."""
+        state, rule = self._optimizer._state, self._optimizer._rule
+        assert rule is not None
+        names = [slot.name for slot in rule.slots]
+        slots = [slot for p in params for slot in state.slots.of(state.tracked[p], names).values()]
+        return [self.iterations, *(state.scalars[name] for name in rule.scalars), *slots, *params]

@@ -1,0 +1,384 @@
+"""dtopt's own kernel: the rules' maths bit for bit, TensorFlow's rules for buffers, and how it is built and chosen."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import optim
+from optim.errors import HyperparameterError
+from optim.executors.kernels import call
+from optim.native import build, library
+from optim.native.programs import PROGRAMS, program_for
+from optim.rules.adadelta import AdadeltaRule
+from optim.rules.adagrad import AdagradRule
+from optim.rules.adam import AdamRule
+from optim.rules.adamax import AdamaxRule
+from optim.rules.lion import LionRule
+from optim.rules.nadam import NadamRule
+from optim.rules.rmsprop import RMSpropRule
+from optim.rules.sgd import SGDRule
+from tests.test_optim.cases import VARIANTS, Case
+
+BOTH = (False, True)
+RULES = (
+    SGDRule(),
+    *(SGDRule(True, nesterov, inside) for nesterov, inside in itertools.product(BOTH, BOTH)),
+    *(AdamRule(amsgrad) for amsgrad in BOTH),
+    *(AdadeltaRule(new_delta) for new_delta in BOTH),
+    *(AdagradRule(inside) for inside in BOTH),
+    *(RMSpropRule(*choices) for choices in itertools.product(BOTH, BOTH, BOTH, BOTH)),
+    LionRule(),
+    AdamaxRule(),
+    NadamRule(),
+)
+HYPER = {
+    "learning_rate": 0.1,
+    "momentum": 0.9,
+    "beta_1": 0.9,
+    "beta_2": 0.999,
+    "rho": 0.95,
+    "epsilon": 1e-7,
+    "schedule_decay": 0.004,
+    "u_product": 0.9,
+}
+SHAPES = ((), (0,), (1,), (3, 5), (64,), (130, 257), (70001,))
+DTYPES = {"float32": np.float32, "float64": np.float64, "bfloat16": tf.bfloat16.as_numpy_dtype}
+NONE = np.zeros(0)
+# Those that the kernel does not have: Ftrl needs a power, the others look at whole tensors.
+ADAM = next(case for case in VARIANTS if case.name == "adam")
+CASES = [case for case in VARIANTS if case.optimizer not in ("Adafactor", "Ftrl", "Lamb", "Muon")]
+
+
+@pytest.fixture(autouse=True)
+def _kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel, compiled at most once for this machine."""
+    monkeypatch.setenv(library.VARIABLE, "build")
+    if not library.status().available:
+        pytest.skip(library.status().reason)
+
+
+def arrays(seed: int, dtype: Any, *, positive: bool = False) -> list[Any]:
+    random = np.random.default_rng(seed)
+    made = [np.asarray(random.normal(size=shape) * 10.0 ** random.integers(-4, 4), dtype) for shape in SHAPES]
+    return [np.abs(a) for a in made] if positive else made
+
+
+def variables(values: Any) -> list[tf.Variable]:
+    return [tf.Variable(tf.constant(v)) for v in values]
+
+
+def handles(group: Any) -> list[Any]:
+    return [v.handle for v in group]
+
+
+def launch(rule: Any, scalars: Any, model: Any, slots: Any, gradients: Any, averages: Any = (), **more: Any) -> None:
+    """One call of the op; `slots` are groups in order."""
+    numbers = {"scales": NONE, "decays": NONE, "options": [np.inf, 0.0, 0.0], "overwrite": False, **more}
+    flat = [handle for group in slots for handle in handles(group)]
+    vectors = [tf.constant(v, tf.float64) for v in (scalars, *(numbers[n] for n in ("scales", "decays", "options")))]
+    name = rule if isinstance(rule, str) else program_for(rule).name
+    group = call("DtoptGroup", handles(model), flat, handles(averages))
+    tensors = [tf.convert_to_tensor(g) for g in gradients]
+    call("DtoptUpdate", group, tensors, *vectors, "rule", name, "overwrite", numbers["overwrite"])
+
+
+def expected(rule: Any, variable: Any, gradient: Any, slots: Mapping[str, Any], c: Any, **more: Any) -> Any:
+    """New variable and slots by the rule's own maths in NumPy, rounded where the kernel rounds."""
+    dtype = variable.dtype
+    wide = np.float64 if dtype == np.float64 else np.float32
+    scalars = {name: wide(value) for name, value in c.items()}
+    limit = wide(more["limit"])
+    g = np.clip(gradient.astype(wide) * wide(more["scale"]), -limit, limit)
+    wide_slots = {name: slot.astype(wide) for name, slot in slots.items()}
+    change, new = rule.update(np, variable.astype(wide), g, wide_slots, scalars)
+    value = variable.astype(wide) * wide(more["decay"]) + change
+    return value.astype(dtype), {name: slot.astype(dtype) for name, slot in new.items()}
+
+
+def assert_same_bits(actual: Any, wanted: Any, what: str) -> None:
+    """Equal bits, save those inside a NaN."""
+    actual, wanted = np.asarray(actual), np.asarray(wanted)
+    assert actual.dtype == wanted.dtype
+    nan = np.isnan(wanted.astype(np.float64))
+    np.testing.assert_array_equal(np.isnan(actual.astype(np.float64)), nan, err_msg=what)
+    assert np.where(nan, 0, actual).tobytes() == np.where(nan, 0, wanted).tobytes(), what
+
+
+def test_every_program_is_tested() -> None:
+    assert {type(rule) for rule in RULES} == set(PROGRAMS)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_the_rule_bit_for_bit(rule: Any, dtype: str) -> None:
+    kind = DTYPES[dtype]
+    program = program_for(rule)
+    gradients = arrays(1, kind)
+    odd = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38]
+    gradients[-1][: len(odd)] = np.array(odd, kind)
+    old = arrays(2, kind)
+    units = {slot.name: slot.unit for slot in rule.slots}
+    state = {n: arrays(3 + k, kind, positive="^2" in units[n] or n == "u") for k, n in enumerate(program.slots)}
+    if "average_gradient" in state:  # whose square may not exceed the mean of squares
+        state["average_gradient"] = [a * kind(0.01) for a in state["average_gradient"]]
+    c = {name: float(value) for name, value in rule.coefficients(np, HYPER, 3.0).items()}
+    scales, decays, limit = [1.0, 0.5, 0.25, 2.0, 1 / 3, 1.0, 0.7], [1.0, 0.9, 1.0, 0.99, 1.0, 0.999, 1.0], 5.0
+    model, slots = variables(old), [variables(state[n]) for n in program.slots]
+    options = {"scales": scales, "decays": decays, "options": [limit, 0.0, 0.0]}
+    launch(rule, program.scalars(c), model, slots, gradients, **options)
+    with np.errstate(all="ignore"):
+        for i in range(len(SHAPES)):
+            mine = {n: state[n][i] for n in program.slots}
+            more = {"scale": scales[i], "decay": decays[i], "limit": limit}
+            value, new = expected(rule, old[i], gradients[i], mine, c, **more)
+            assert_same_bits(model[i].numpy(), value, f"variable {i}")
+            for n, group in zip(program.slots, slots, strict=True):
+                assert_same_bits(group[i].numpy(), new[n], f"{n} {i}")
+
+
+@pytest.mark.parametrize("overwrite", BOTH)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_averages(dtype: str, overwrite: bool) -> None:
+    kind = DTYPES[dtype]
+    wide = np.float64 if dtype == "float64" else np.float32
+    old, old_averages, gradients = arrays(1, kind), arrays(2, kind), arrays(3, kind)
+    model, averages, plain = variables(old), variables(old_averages), variables(old)
+    launch("sgd", [0.1], plain, [], gradients)
+    launch("sgd", [0.1], model, [], gradients, averages, options=[np.inf, 0.9, 0.1], overwrite=overwrite)
+    for value, average, before, alone in zip(model, averages, old_averages, plain, strict=True):
+        new = alone.numpy()
+        mean = (wide(0.9) * before.astype(wide) + wide(0.1) * new.astype(wide)).astype(kind)
+        assert_same_bits(average.numpy(), mean, "average")
+        assert_same_bits(value.numpy(), mean if overwrite else new, "variable")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shards_have_the_bits_of_the_whole(dtype: str) -> None:
+    kind = DTYPES[dtype]
+    random = np.random.default_rng(0)
+    w, g, m, v = (np.abs(random.normal(size=100_003)).astype(kind) for _ in range(4))
+    cuts = [0, 1, 18, 18, 33_333, 65_536, 100_003]
+
+    def run(parts: list[slice]) -> list[bytes]:
+        model, *slots = ([tf.Variable(tf.constant(a[p])) for p in parts] for a in (w, m, v))
+        launch("adam", [0.1, 0.1, 0.001, 1e-7], model, slots, [g[p] for p in parts])
+        return [np.concatenate([x.numpy() for x in group]).tobytes() for group in (model, *slots)]
+
+    assert run([slice(None)]) == run([slice(a, b) for a, b in itertools.pairwise(cuts)])
+
+
+def test_who_has_read_a_variable_keeps_the_value() -> None:
+    model, slot = variables(arrays(1, np.float32)), variables(arrays(2, np.float32))
+    gradients = arrays(3, np.float32)
+    before = [x.numpy().copy() for x in model + slot]
+    read = [x.read_value() for x in model + slot]
+    launch("momentum", [-0.1, 1.0, 0.9], model, [slot], gradients)
+    for old, kept, now in zip(before, read, model + slot, strict=True):
+        np.testing.assert_array_equal(kept.numpy(), old)
+        assert now.shape.num_elements() == 0 or not np.array_equal(now.numpy(), old)
+
+
+def test_a_gradient_may_be_the_value_of_the_variable() -> None:
+    model = tf.Variable([1.0, 2.0, 3.0])
+    gradient = model.read_value()
+    launch("sgd", [0.5], [model], [], [gradient])
+    np.testing.assert_array_equal(model.numpy(), [0.5, 1.0, 1.5])
+    np.testing.assert_array_equal(gradient.numpy(), [1.0, 2.0, 3.0])
+
+
+def _address(variable: tf.Variable) -> int:
+    return np.asarray(memoryview(variable.read_value())).__array_interface__["data"][0]
+
+
+def test_an_update_is_in_place() -> None:
+    model = tf.Variable(np.ones(1000, np.float32))
+    model.assign_add(model)  # in a buffer of its own
+    address = _address(model)
+    launch("sgd", [0.5], [model], [], [np.ones(1000, np.float32)])
+    assert _address(model) == address
+    np.testing.assert_array_equal(model.numpy(), np.full(1000, 1.5))
+
+
+def _uninitialized() -> tf.Variable:
+    handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[2], shared_name="test_native_uninitialized")
+    return type("Uninitialized", (), {"handle": handle})()
+
+
+ONES = np.ones(2, np.float32)
+BAD: Mapping[str, tuple[Any, str]] = {
+    "shape": (lambda a, b: ([a], [b], {"gradients": [np.ones(3, np.float32)]}), "its gradient"),
+    "slot": (lambda a, b: ([a], [tf.Variable(np.ones(3, np.float32))], {}), "a slot of variable 0"),
+    "dtype": (lambda a, b: ([a], [tf.Variable(np.ones(2))], {}), "a slot of variable 0"),
+    "twice": (lambda a, b: ([a], [a], {}), "twice"),
+    "uninitialized": (lambda a, b: ([a, _uninitialized()], [b, tf.Variable(ONES)], {}), "uninitialized"),
+    "slots": (lambda a, b: ([a], [], {}), "0 slots"),
+    "scalars": (lambda a, b: ([a], [b], {"scalars": [1.0]}), "scalars"),
+    "scales": (lambda a, b: ([a], [b], {"scales": [1.0, 1.0]}), "scales"),
+    "rule": (lambda a, b: ([a], [b], {"rule": "none"}), "no rule none"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_nothing_changes_when_it_fails(name: str) -> None:
+    make, message = BAD[name]
+    a, b = tf.Variable(ONES), tf.Variable(ONES)
+    model, slot, more = make(a, b)
+    more = dict(more)
+    rule, scalars = more.pop("rule", "momentum"), more.pop("scalars", [-0.1, 1.0, 0.9])
+    gradients = more.pop("gradients", [ONES] * len(model))
+    with pytest.raises(Exception, match=message):  # which class, the fast path leaves open
+        launch(rule, scalars, model, [slot], gradients, **more)
+    np.testing.assert_array_equal([a.numpy(), b.numpy()], [ONES, ONES])
+
+
+# The optimizers.
+
+
+def _run(case: Case, steps: int, **more: Any) -> tuple[Any, list[tf.Variable]]:
+    optimizer, model = case.make(**more), variables(arrays(7, np.float32))
+    for step in range(steps):
+        optimizer.apply_gradients(zip(arrays(100 + step, np.float32), model, strict=True))
+    return optimizer, model
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_close_to_the_reference_in_float64(case: Case) -> None:
+    """Means of squares, which never cancel, within one part in a million; the rest within twenty roundings of the
+    largest number that took part."""
+    steps, model = 20, variables(arrays(7, np.float32))
+    optimizer = case.make()
+    random = np.random.default_rng(0)
+    names = [str(i) for i in range(len(SHAPES))]
+    training = case.reference(dict(zip(names, [v.numpy() for v in model], strict=True)))
+    allowed = 20 * float(np.finfo(np.float32).eps)
+    largest: dict[Any, float] = {}
+    for _ in range(steps):
+        gradients = [np.asarray(random.normal(size=shape), np.float32) for shape in SHAPES]
+        optimizer.apply_gradients(zip(gradients, model, strict=True))
+        training.apply(dict(zip(names, gradients, strict=True)))
+        for name in names:
+            for slot, value in {"value": training.values[name], **training.slots[name]}.items():
+                largest[name, slot] = max(largest.get((name, slot), 0.0), np.max(np.abs(value), initial=0.0))
+    units = {slot.name: slot.unit for slot in optimizer._rule.slots}
+    for name, variable in zip(names, model, strict=True):
+        value = training.values[name]
+        np.testing.assert_allclose(variable.numpy(), value, rtol=0, atol=allowed * largest[name, "value"])
+        for slot, value in training.slots[name].items():
+            squares = units[slot] == "gradient^2"
+            bounds = {"rtol": 1e-6, "atol": 0} if squares else {"rtol": 0, "atol": allowed * largest[name, slot]}
+            np.testing.assert_allclose(optimizer.get_slot(variable, slot).numpy(), value, err_msg=slot, **bounds)
+    assert set(optimizer.executor_report().kernels.values()) == {"native"}
+    assert optimizer.executor_report().why_not_native == ""
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_portable_executor_agrees(case: Case) -> None:
+    options = {"weight_decay": 0.1, "use_ema": True, "global_clipnorm": 1.0, "clipvalue": 0.01}
+    optimizer, model = _run(case, 5, **options)
+    other, others = _run(case, 5, executor="portable", **options)
+    for mine, theirs in zip(optimizer.variables + model, other.variables + others, strict=True):
+        np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=2e-6, atol=1e-9)
+
+
+# Whether it is used.
+
+
+@pytest.fixture
+def _forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in a process that has not loaded the kernel, with an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(library, "_known", {})
+
+
+def test_off_leaves_all_to_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimizer, _ = _run(ADAM, 1)
+    assert set(optimizer.executor_report().kernels.values()) == {"native"}
+    monkeypatch.setenv(library.VARIABLE, "off")
+    report = optimizer.executor_report()
+    assert set(report.kernels.values()) == {"fused"}
+    assert report.why_not_native == "DTOPT_KERNELS=off"
+
+
+def test_an_unknown_mode_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(library.VARIABLE, "fast")
+    with pytest.raises(HyperparameterError, match="auto, build, off"):
+        _run(ADAM, 1)
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_auto_never_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(library.VARIABLE, "auto")
+    optimizer, _ = _run(ADAM, 1)
+    assert "optim.build_kernels()" in optimizer.executor_report().why_not_native
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_without_a_compiler_steps_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "no-such-compiler not found" in optim.build_kernels().reason
+    optimizer, _ = _run(ADAM, 1)
+    assert set(optimizer.executor_report().kernels.values()) == {"fused"}
+    assert "no-such-compiler not found" in optimizer.executor_report().why_not_native
+
+
+def _compiler(tmp_path: Path, body: str) -> str:
+    """A script in the place of a compiler, whose `$made` is the file asked for."""
+    script = tmp_path / "compiler"
+    script.write_text(f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done; made=$2\n{body}\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_what_the_compiler_says_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CXX", _compiler(tmp_path, "echo 'x.h: error: a header is missing' >&2; exit 1"))
+    status = optim.build_kernels()
+    assert (status.available, status.path) == (False, None)
+    assert "error: a header is missing" in status.reason
+    assert not list(tmp_path.glob("dtopt/kernels/*.so"))
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_a_damaged_build_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CXX", _compiler(tmp_path, 'echo nonsense > "$made"'))
+    status = optim.build_kernels()
+    assert not status.available
+    assert f"{status.path} cannot be loaded" in status.reason
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_a_build_that_others_may_write_is_not_run(tmp_path: Path) -> None:
+    build._path().parent.mkdir(parents=True)
+    build._path().write_text("anything")
+    build._path().chmod(0o666)
+    assert build.cached() is None
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_concurrent_builds_compile_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    monkeypatch.setenv("CXX", _compiler(tmp_path, f'echo once >> {log}; sleep 0.5; echo built > "$made"'))
+    found: list[Path] = []
+    threads = [threading.Thread(target=lambda: found.append(build.build())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert log.read_text().splitlines() == ["once"]
+    assert [path.read_text() for path in found] == ["built\n"] * 4
+    assert sorted(p.suffix for p in found[0].parent.iterdir()) == [".lock", ".so"]
+
+
+def test_the_source_is_part_of_the_package() -> None:
+    assert (files("optim.native") / "update.cc").is_file()
+    assert 'optim = ["py.typed", "native/update.cc"]' in Path("pyproject.toml").read_text()
