@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,6 +36,21 @@ def parse(value: Any) -> Any:
             "learning_rate is a tensor of a tf.function that is being traced; give a tf.Variable or a callable"
         )
     return check_rate(number)
+
+
+def from_arguments(cls: type, rate: Any, lr: Any) -> Any:
+    """The parsed learning rate of an optimizer class, given under its new name, its old one, or (None) not at all.
+
+    Raises HyperparameterError where the two contradict each other.
+    """
+    if lr is None:
+        return None if rate is None else parse(rate)
+    warnings.warn("lr is the old name of learning_rate", DeprecationWarning, 4)
+    own = inspect.signature(cls).parameters.get("learning_rate")
+    default = None if own is None else own.default
+    if rate is not None and rate is not default and rate not in (default, lr):
+        raise HyperparameterError(f"lr={lr!r} contradicts learning_rate={rate!r}; give learning_rate only")
+    return parse(lr)
 
 
 def check_decay(decay: Any) -> float:

@@ -6,7 +6,6 @@ The class itself keeps state and names things; the maths of an algorithm is in `
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,8 +15,8 @@ from tensorflow.experimental import dtensor
 
 from optim import (
     configs,
+    gradients,
     hyperparameters,
-    learning_rate,
     meshes,
     placement,
     reports,
@@ -26,12 +25,13 @@ from optim import (
     slot_layout,
     stepping,
 )
+from optim import learning_rate as rates
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.executors import local, portable
 from optim.executors.work import compute_dtype
 from optim.native import library
 from optim.rule import Rule, Slot, slot_dims
-from optim.state import State, slot_variable_name
+from optim.state import State
 from optim.variables import Tracked, conform, unwrap
 
 
@@ -98,7 +98,7 @@ class Optimizer(tf.Module):
     ):
         keywords = {key: value for key, value in locals().items() if key in settings.Options.__annotations__}
         parsed = settings.parse(gradients_clip_option, ema_option, keywords)
-        rate = self._pick_rate(learning_rate, lr)
+        rate = rates.from_arguments(type(self), learning_rate, lr)
         if parsed.lazy_rows and rule is not None and not rule.elementwise:
             raise HyperparameterError(f"lazy_rows: a step of {type(self).__name__} cannot leave single rows out")
         meshes.check(mesh)
@@ -129,17 +129,6 @@ class Optimizer(tf.Module):
         """Write `**options` out in the signature of a subclass, for people and for tools."""
         super().__init_subclass__(**kwargs)
         cls.__signature__ = settings.full_signature(cls, Optimizer)
-
-    def _pick_rate(self, rate: Any, lr: Any) -> Any:
-        """The learning rate from its new and its old name."""
-        if lr is None:
-            return None if rate is None else learning_rate.parse(rate)
-        warnings.warn("lr is the old name of learning_rate", DeprecationWarning, 4)
-        own = inspect.signature(type(self)).parameters.get("learning_rate")
-        default = None if own is None else own.default
-        if rate is not None and rate is not default and rate not in (default, lr):
-            raise HyperparameterError(f"lr={lr!r} contradicts learning_rate={rate!r}; give learning_rate only")
-        return learning_rate.parse(lr)
 
     # Attributes.
 
@@ -178,7 +167,7 @@ class Optimizer(tf.Module):
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
-        parsed = learning_rate.parse(value)
+        parsed = rates.parse(value)
         is_number = isinstance(parsed, float)
         if is_number and schedules.is_schedule(self._rate):
             raise TypeError(
@@ -212,7 +201,7 @@ class Optimizer(tf.Module):
             self._state.remove_scalar(slot_layout.LEARNING_RATE)
 
     def _build_learning_rate(self, value: Any) -> Any:
-        return learning_rate.parse(value)
+        return rates.parse(value)
 
     @property
     def variables(self) -> list[tf.Variable]:
@@ -327,20 +316,7 @@ class Optimizer(tf.Module):
         Raises:
           HyperparameterError: an unknown initializer.
         """
-        dtype = tf.as_dtype(dtype or tf.float32)
-        dims = [int(n) for n in (() if shape is None else shape)]
-        if isinstance(initializer, str):
-            known = {"zeros": tf.zeros, "ones": tf.ones}
-            if initializer.lower() not in known:
-                raise HyperparameterError(
-                    f"initializer must be a callable or one of {list(known)}, got {initializer!r}"
-                )
-            initializer = known[initializer.lower()]
-        layout = None if self.mesh is None else dtensor.Layout.replicated(self.mesh, len(dims))
-        with tf.init_scope():
-            key = name or f"variable_{len(self._state.scalars)}"
-            made = placement.new_variable(initializer(dims, dtype=dtype), dtype, key, layout)
-        return self._state.put_scalar(key, made)
+        return self._state.new_variable(shape, tf.as_dtype(dtype or tf.float32), initializer, name)
 
     def add_variable_from_reference(
         self,
@@ -359,16 +335,9 @@ class Optimizer(tf.Module):
         """
         with tf.init_scope():
             (tracked,) = self._state.track([model_variable])
-            like = shape is None or list(shape) == tracked.variable.shape.as_list()
-            if like:
-                policy = self._settings.slot_placement
-                return self._state.new_slot(variable_name, tracked, policy, value=_broadcast(initial_value, tracked))
-            dims = [int(n) for n in shape or ()]
-            layout = None if tracked.layout is None else dtensor.Layout.replicated(tracked.layout.mesh, len(dims))
-            value = tf.zeros(dims, tracked.variable.dtype) if initial_value is None else initial_value
-            name = slot_variable_name(variable_name, tracked.variable)
-            made = placement.new_variable(value, tracked.variable.dtype, name, layout)
-            return self._state.put_slot(variable_name, tracked, made)
+            return self._state.new_reference(
+                variable_name, tracked, self._settings.slot_placement, shape, initial_value
+            )
 
     # Stepping.
 
@@ -423,19 +392,7 @@ class Optimizer(tf.Module):
         Raises:
           ValueError: `loss` is a tensor and there is no tape.
         """
-        if not callable(loss) and tape is None:
-            raise UnsupportedError("compute_gradients of a loss tensor needs the tape that recorded it; pass tape=")
-        tape = tape or tf.GradientTape()
-        if callable(loss):
-            with tape:
-                if not callable(var_list):
-                    tape.watch([unwrap(v) for v in var_list])
-                loss = loss()
-        variables = list(var_list() if callable(var_list) else var_list)
-        # The tape would start from a plain 1, which TensorFlow refuses to combine with a DTensor eagerly.
-        seed = tf.ones_like(loss) if tf.executing_eagerly() and dtensor.is_dtensor(loss) else None
-        gradients = tape.gradient(loss, [unwrap(v) for v in variables], output_gradients=seed)
-        return list(zip(gradients, variables, strict=True))
+        return gradients.compute(loss, var_list, tape)
 
     def minimize(self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None) -> None:
         """`compute_gradients`, then `apply_gradients`."""
@@ -529,7 +486,7 @@ class Optimizer(tf.Module):
         source = self._rate
         if source is own and isinstance(iterations, int):
             source = float(self._state.counter(slot_layout.LEARNING_RATE).peek())
-        return learning_rate.evaluate(source, iterations, self._settings.decay)
+        return rates.evaluate(source, iterations, self._settings.decay)
 
     def _is_decayed(self, tracked: Tracked) -> bool:
         if id(tracked.variable) in self._not_decayed:
@@ -539,11 +496,3 @@ class Optimizer(tf.Module):
     def _weight_decay_of(self, tracked: Tracked) -> float | None:
         """Weight decay of a variable that is not excluded from it."""
         return self._settings.weight_decay
-
-
-def _broadcast(initial_value: Any, tracked: Tracked) -> Any:
-    """An initial value in the shape of its variable: a number fills it."""
-    if initial_value is None or dtensor.is_dtensor(initial_value) or isinstance(initial_value, tf.Variable):
-        return initial_value.read_value() if isinstance(initial_value, tf.Variable) else initial_value
-    value = tf.convert_to_tensor(initial_value, dtype=tracked.variable.dtype)
-    return tf.broadcast_to(value, tracked.variable.shape)

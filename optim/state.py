@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim import placement
-from optim.errors import MismatchError
+from optim.errors import HyperparameterError, MismatchError
 from optim.executors import kernels, local
 from optim.placement import Placement
 from optim.variables import SlotTable, Tracked, TrackedVariables, common_mesh, plain_name, unwrap
@@ -80,6 +80,24 @@ class State:
         layout = None if self.mesh is None else dtensor.Layout.replicated(self.mesh, 0)
         with tf.init_scope(), tf.name_scope(""):
             return self.put_scalar(key, placement.new_variable(value, dtype, name, layout))
+
+    def new_variable(
+        self, shape: Sequence[int] | None, dtype: tf.DType, initializer: Any, name: str | None
+    ) -> tf.Variable:
+        """What `Optimizer.add_variable` returns."""
+        dims = [int(n) for n in (() if shape is None else shape)]
+        if isinstance(initializer, str):
+            known = {"zeros": tf.zeros, "ones": tf.ones}
+            if initializer.lower() not in known:
+                raise HyperparameterError(
+                    f"initializer must be a callable or one of {list(known)}, got {initializer!r}"
+                )
+            initializer = known[initializer.lower()]
+        layout = None if self.mesh is None else dtensor.Layout.replicated(self.mesh, len(dims))
+        key = name or f"variable_{len(self.scalars)}"
+        with tf.init_scope():
+            made = placement.new_variable(initializer(dims, dtype=dtype), dtype, key, layout)
+        return self.put_scalar(key, made)
 
     # Model variables.
 
@@ -153,6 +171,18 @@ class State:
             made = placement.new_variable(value, dtype, name, layout)
         return self.put_slot(slot, tracked, made)
 
+    def new_reference(
+        self, slot: str, tracked: Tracked, policy: Placement, shape: Sequence[int] | None, initial_value: Any
+    ) -> tf.Variable:
+        """What `Optimizer.add_variable_from_reference` returns."""
+        if shape is None or list(shape) == tracked.variable.shape.as_list():
+            return self.new_slot(slot, tracked, policy, value=_broadcast(initial_value, tracked))
+        dims = [int(n) for n in shape]
+        layout = None if tracked.mesh is None else dtensor.Layout.replicated(tracked.mesh, len(dims))
+        value = tf.zeros(dims, tracked.variable.dtype) if initial_value is None else initial_value
+        name = slot_variable_name(slot, tracked.variable)
+        return self.put_slot(slot, tracked, placement.new_variable(value, tracked.variable.dtype, name, layout))
+
     def placeholder(self, tracked: Tracked) -> tf.Variable:
         """A scalar zero on the mesh of a variable, for a slot that it does not have."""
         layout = None if tracked.mesh is None else dtensor.Layout.replicated(tracked.mesh, 0)
@@ -176,3 +206,13 @@ class State:
 def slot_variable_name(slot: str, variable: tf.Variable) -> str:
     """`m/dense/kernel`, after the name TensorFlow shares the variable under, as Keras 2.9 names slots."""
     return f"{slot}/{variable._shared_name}"
+
+
+def _broadcast(initial_value: Any, tracked: Tracked) -> Any:
+    """An initial value in the shape of its variable: a number fills it."""
+    if isinstance(initial_value, tf.Variable):
+        return initial_value.read_value()
+    if initial_value is None or dtensor.is_dtensor(initial_value):
+        return initial_value
+    value = tf.convert_to_tensor(initial_value, dtype=tracked.variable.dtype)
+    return tf.broadcast_to(value, tracked.variable.shape)
