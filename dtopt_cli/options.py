@@ -46,6 +46,14 @@ Generation = Annotated[
         rich_help_panel=HINTS,
     ),
 ]
+Order = Annotated[
+    str | None,
+    typer.Option(
+        "--order",
+        metavar="NAME",
+        help="With --to list: the generation that shall read the list; the one that wrote SOURCE if left out.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 

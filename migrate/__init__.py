@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from migrate.batch import BatchInterrupted, BatchItem, BatchReport, migrate_batch
     from migrate.convert import Report, inspect, migrate_checkpoint, read, write
     from migrate.errors import (
         AmbiguousError,
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AmbiguousError",
+    "BatchInterrupted",
+    "BatchItem",
+    "BatchReport",
     "DamagedFileError",
     "Inspection",
     "MissingHintError",
@@ -32,6 +36,7 @@ __all__ = [
     "UnknownFormatError",
     "Verification",
     "inspect",
+    "migrate_batch",
     "migrate_checkpoint",
     "read",
     "verify",
@@ -39,6 +44,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    **dict.fromkeys(("BatchInterrupted", "BatchItem", "BatchReport", "migrate_batch"), "migrate.batch"),
     **dict.fromkeys(("Report", "inspect", "migrate_checkpoint", "read", "write"), "migrate.convert"),
     **dict.fromkeys(
         (

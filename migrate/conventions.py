@@ -125,7 +125,7 @@ def _with_scalars(
         if key not in scalars or (key == "learning_rate" and isinstance(config.get(key), Mapping)):
             continue
         stored, said = scalars[key], config.get(key)
-        if isinstance(said, (int, float)) and abs(stored - said) > 1e-6 * abs(stored):
+        if isinstance(said, (int, float)) and abs(stored - number({key: said + 0}, key)) > 1e-6 * abs(stored):
             out.warnings.append(
                 f"{key}: the checkpoint holds {stored:.9g}, newer than {said:.9g} in the config, and is used"
             )
@@ -211,9 +211,10 @@ def _averaging(config: Mapping[str, Any], out: Arguments) -> None:
     """EMA and weight decay, which 2.9 and later have."""
     if config.get("use_ema"):
         out.values["use_ema"] = True
-        for key in ("ema_momentum", "ema_overwrite_frequency"):
-            if config.get(key) is not None:
-                out.values[key] = config[key]
+        if config.get("ema_momentum") is not None:
+            out.values["ema_momentum"] = number(config, "ema_momentum")
+        if config.get("ema_overwrite_frequency") is not None:
+            out.values["ema_overwrite_frequency"] = _whole(config, "ema_overwrite_frequency")
     if config.get("weight_decay"):
         out.values["weight_decay"] = number(config, "weight_decay")
         out.warnings.append(
@@ -221,9 +222,18 @@ def _averaging(config: Mapping[str, Any], out: Arguments) -> None:
         )
 
 
+def _whole(config: Mapping[str, Any], key: str) -> int:
+    value = number(config, key)
+    if not value.is_integer():
+        raise UnsupportedError(f"the optimizer's config has {key} = {value!r}, which is no whole number")
+    return int(value)
+
+
 def _accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None, out: Arguments) -> None:
     """Keras 3.5 and later clip the mean and count real steps, as `optim` does; schedules and averages go by batches."""
-    steps = config.get("gradient_accumulation_steps") or 1
+    if not config.get("gradient_accumulation_steps"):
+        return
+    steps = _whole(config, "gradient_accumulation_steps")
     if steps <= 1:
         return
     problem = None
@@ -238,7 +248,7 @@ def _accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None, ou
             f"gradient_accumulation_steps is {steps}: {problem}. Save right after an update, with"
             " gradient_accumulation_steps=None"
         )
-    out.values["gradient_accumulation_steps"] = int(steps)
+    out.values["gradient_accumulation_steps"] = steps
     if version is None:
         out.reasons.append(
             "gradient_accumulation_steps is set and the source does not say its release: Keras before 3.5 counts every"

@@ -14,7 +14,7 @@ from migrate.interpret import interpret
 from migrate.state import OptimizerState, Stored
 from optim.errors import HyperparameterError
 
-TARGETS = ("slots",)
+TARGETS = ("slots", "list")
 PathLike = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
 
@@ -98,6 +98,7 @@ def write(
     dest: PathLike,
     *,
     to: str = "slots",
+    order: str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> None:
@@ -105,21 +106,30 @@ def write(
 
     Args:
       to: the target format, one of TARGETS.
+      order: for the target `list`, the generation that shall read it; None for the one that wrote the source.
       overwrite: whether a checkpoint of that format at `dest` may be replaced.
       progress: called with (bytes done, bytes in all).
 
     Raises:
       HyperparameterError: no such target. TargetExistsError: `dest` exists.
     """
-    check_target(to)
+    check_target(to, order)
+    if to == "list":
+        from migrate.writers import weight_list
+
+        weight_list.write(state, os.fspath(dest), order=order, overwrite=overwrite, progress=progress)
+        return
     from migrate.writers import slots
 
     slots.write(state, os.fspath(dest), overwrite=overwrite, progress=progress)
 
 
-def check_target(to: str) -> None:
+def check_target(to: str, order: str | None = None) -> None:
+    """Raises HyperparameterError for a target that is none, and for an order that its target does not have."""
     if to not in TARGETS:
         raise HyperparameterError(f"there is no target {to!r}; --to takes one of: {', '.join(TARGETS)}")
+    if order is not None and to != "list":
+        raise HyperparameterError(f"--order says how a list is ordered, and the target is {to}; leave it out")
 
 
 def _check_apart(source: str, dest: str) -> None:
@@ -147,6 +157,7 @@ def migrate_checkpoint(
     optimizer_config: Mapping[str, Any] | None = None,
     variables: Sequence[Mapping[str, Any]] | None = None,
     generation: str | None = None,
+    order: str | None = None,
     strict: bool = False,
     dry_run: bool = False,
     overwrite: bool = False,
@@ -162,16 +173,20 @@ def migrate_checkpoint(
       StrictError: `strict`, and the conversion is not exact. TargetExistsError: also where `dest` is the source, holds
         it or lies in it. Otherwise as `read` and `write`.
     """
-    check_target(to)
+    check_target(to, order)
     path = os.fspath(dest)
     _check_apart(os.fspath(source), path)
     if os.path.lexists(path) and not overwrite:
         raise TargetExistsError(f"{path} exists; give another name, or --overwrite to replace it")
     state = read(source, format=format, optimizer_config=optimizer_config, variables=variables, generation=generation)
+    if to == "list":
+        from migrate.list_plan import for_list
+
+        state = for_list(state, order)
     if strict and state.fidelity != "exact":
         raise StrictError(f"refused by --strict, as the conversion is {state.fidelity}: {'; '.join(state.reasons)}")
     if not dry_run:
-        write(state, path, to=to, overwrite=overwrite, progress=progress)
+        write(state, path, to=to, order=order, overwrite=overwrite, progress=progress)
     return _report(state, os.fspath(source), path, to, written=not dry_run)
 
 

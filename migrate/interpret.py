@@ -72,7 +72,12 @@ def interpret(
     state, notes = algorithm.state(told.values, kept, stored.generation, iterations or 0)
     state |= {slot_layout.ACCUMULATED_STEPS: gathered} if batches and iterations is not None else {}
     warnings += notes
-    reasons = [*_outside(stored, config), *told.reasons, *_lost_iterations(iterations, source, told.values)]
+    reasons = [
+        *_outside(stored, config),
+        *found.reasons,
+        *told.reasons,
+        *_lost_iterations(iterations, source, told.values),
+    ]
     return OptimizerState(
         algorithm=algorithm.name,
         hyperparameters=told.values,

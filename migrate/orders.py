@@ -51,7 +51,7 @@ class Resolved:
 def candidates(algorithm: Algorithm, generation: str, config: Config) -> list[FlatOrder]:
     """Every order in which this generation can have written this optimizer."""
     average = (Block((AVERAGE.name,)),) if config.get("use_ema") else ()
-    if generation == "keras3" and (config.get("gradient_accumulation_steps") or 1) > 1:
+    if generation == "keras3" and config.get("gradient_accumulation_steps") not in (None, 0, 1):
         average = (*average, Block((ACCUMULATED.name,)))
     counter: tuple[str, ...] = (ITERATIONS,) if generation in algorithm.counts else ()
     orders: list[FlatOrder] = []

@@ -28,6 +28,8 @@ class SlotTable:
     """Names of variables with slots, in optimizer order."""
     unmapped: dict[str, LazyArray] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    """Why the state cannot be called exact."""
     release: dict[str, str] = field(default_factory=dict)
     """What the order of a list tells of the TensorFlow release, as `Stored.versions`."""
 
@@ -95,7 +97,7 @@ def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTab
     found.order = [v.name for v in stored.variables if v.name in owned]  # the model's, also after a restore
     for name, array in leftover:
         found.unmapped[matching.plain(name)] = array
-        found.warnings.append(f"{name!r} belongs to no variable of the model: carried among the unmapped")
+        found.reasons.append(f"{name!r} belongs to no variable of the model: carried among the unmapped")
     return found if named_counter else None
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dtopt_cli import output
-from dtopt_cli.options import From, Generation, Json, OptimizerConfig, Variables, hints
+from dtopt_cli.commands.batch import batch
+from dtopt_cli.options import From, Generation, Json, OptimizerConfig, Order, Variables, hints
 
 if TYPE_CHECKING:
     from migrate.convert import Report
@@ -33,7 +34,8 @@ Dest = Annotated[str, typer.Argument(metavar="DEST", help="The migrated checkpoi
 def checkpoint(
     source: Source,
     dest: Dest,
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="Target format: slots.")] = "slots",
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="Target format: slots, or list (.npz).")] = "slots",
+    order: Order = None,
     format: From = "auto",
     optimizer_config: OptimizerConfig = None,
     variables: Variables = None,
@@ -54,6 +56,7 @@ def checkpoint(
             source,
             dest,
             to=to,
+            order=order,
             strict=strict,
             dry_run=dry_run,
             overwrite=overwrite,
@@ -114,6 +117,9 @@ def verify(
         raise typer.Exit(1)
 
 
+app.command()(batch)
+
+
 class _Progress:
     """A bar on stderr, shown once the writing takes over two seconds."""
 
@@ -168,7 +174,7 @@ def _print_report(report: Report) -> None:
     if report.unmapped:
         console.print(f"  carried without interpretation: {', '.join(report.unmapped)}", markup=False)
     _print_warnings(report.warnings)
-    if report.written:
+    if report.written and report.target == "slots":
         console.print(f"  prove it: dtopt migrate verify {report.source} {report.dest}", markup=False)
 
 

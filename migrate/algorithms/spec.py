@@ -165,7 +165,10 @@ def number(config: Config, key: str) -> float:
             f"the optimizer's config has {key} = {value!r}, which is not a number; pass the value to use in"
             f' --optimizer-config, {{"class_name": ..., "config": {{"{key}": ...}}}}'
         )
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise UnsupportedError(f"the optimizer's config has {key} = an integer of more than 300 digits") from error
 
 
 def epsilon(config: Config, generation: str) -> float:

@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 
 from migrate.errors import DamagedFileError
+from migrate.readers.hdf5_heaps import check_heaps
 from migrate.state import LazyArray
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -69,12 +70,18 @@ def _file(path: Source) -> Iterator[h5py.File]:
 
 
 @contextmanager
-def opened(path: Source) -> Iterator[h5py.File]:
-    """The file, opened for reading; whatever h5py says about a broken one becomes DamagedFileError."""
+def opened(path: Source, *, attributes: bool = False) -> Iterator[h5py.File]:
+    """The file, opened for reading; whatever h5py says about a broken one becomes DamagedFileError.
+
+    `attributes`: whether attributes are to be read, whose damage must be looked for before.
+    """
     try:
         with _file(path) as file:
+            if attributes:
+                with open(path, "rb") if isinstance(path, str) else path.open() as raw:
+                    check_heaps(file, raw, _size(path), str(path))
             yield file
-    except (OSError, KeyError, RuntimeError, UnicodeDecodeError) as error:
+    except (OSError, KeyError, RuntimeError, UnicodeError) as error:
         if isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError)):
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -146,9 +153,15 @@ def _check_dataset(dataset: Any, path: Source) -> None:
         raise DamagedFileError(f"{where} is not a tensor; the file is damaged or of another kind")
     if dataset.external or dataset.is_virtual:
         raise DamagedFileError(f"{where} keeps its data in another file; such files are refused")
-    if dataset.dtype.kind not in "biufcV" or dataset.dtype.names or dataset.dtype.hasobject:
+    try:
+        kind = dataset.dtype.kind
+    except (TypeError, ValueError) as error:
+        raise DamagedFileError(
+            f"{where} has a dtype that numpy does not know ({error}); the file is damaged"
+        ) from error
+    if kind not in "biufcV" or dataset.dtype.names or dataset.dtype.hasobject:
         raise DamagedFileError(f"{where} has dtype {dataset.dtype}, which no optimizer state has")
-    if dataset.dtype.kind == "V" and dataset.dtype.itemsize != 2:
+    if kind == "V" and dataset.dtype.itemsize != 2:
         raise DamagedFileError(f"{where} has an opaque dtype of {dataset.dtype.itemsize} bytes")
     declared = int(np.prod(dataset.shape, dtype=object)) * dataset.dtype.itemsize
     stored = dataset.id.get_storage_size()

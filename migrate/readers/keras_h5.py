@@ -44,7 +44,7 @@ def read(path: str, generation: str | None = None) -> Stored:
       DamagedFileError: it is truncated, or contradicts itself.
       UnsupportedError: it holds no optimizer state.
     """
-    with hdf5.opened(path) as file:
+    with hdf5.opened(path, attributes=True) as file:
         if "model_weights" not in file:
             raise UnsupportedError(_no_state(path, "it was written by save_weights, which keeps the model only"))
         training = _json_attribute(file, "training_config", path)

@@ -65,7 +65,7 @@ def read(path: str) -> Stored:
         what = f"{NPZ}, which Keras itself cannot read back" if NPZ in members else "no weights"
         raise UnsupportedError(f"{path} holds {what}; save it again with its weights in HDF5")
     source = _embedded(path, members[WEIGHTS])
-    with hdf5.opened(source) as file:
+    with hdf5.opened(source, attributes=True) as file:
         root = read_tree(file, source)
     check_numbering(root, str(source))
     optimizer, warnings = _optimizer_config(config)

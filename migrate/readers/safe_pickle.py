@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from typing import Any
 
 import numpy as np
@@ -115,8 +116,10 @@ class _NumpyOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
+            called = f"{module}.{name}"
+            shown = called if called.isprintable() else repr(called)
             raise UnsupportedError(
-                f"it calls {module}.{name}; only numpy arrays, numbers, lists and tuples are read, and"
+                f"it calls {shown}; only numpy arrays, numbers, lists and tuples are read, and"
                 " nothing in a"
                 " pickle is ever run. Where the file is trusted, load it there and save the list with"
                 " numpy.savez"
@@ -135,6 +138,7 @@ def loads(data: bytes, where: str) -> list[np.ndarray]:
       DamagedFileError: it is truncated or no pickle.
     """
     try:
+        _check_memo(data)
         found = _NumpyOnly(io.BytesIO(data), encoding="latin1").load()
         if isinstance(found, _Array):
             found = found.value
@@ -158,6 +162,13 @@ def loads(data: bytes, where: str) -> list[np.ndarray]:
     ) as error:
         reason = str(error) or type(error).__name__
         raise DamagedFileError(f"{where} is not a readable pickle ({reason}); the file is damaged") from error
+
+
+def _check_memo(data: bytes) -> None:
+    """Refuse a memo with gaps: Python allocates it up to the greatest index, which four bytes can make 32 GB."""
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= (argument or 0) <= count + 1:
+            raise pickle.UnpicklingError(f"its memo starts at {argument}")
 
 
 def _as_array(item: Any) -> np.ndarray:

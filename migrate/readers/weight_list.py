@@ -9,7 +9,10 @@ from __future__ import annotations
 import io
 import os
 import re
+import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +25,12 @@ from optim.errors import UnsupportedError
 
 NAME = "list"
 NPY_MAGIC = b"\x93NUMPY"
+_NPY_ERRORS = (ValueError, EOFError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError)
+"""What numpy raises for a damaged header, which is a Python literal."""
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, OSError, *_NPY_ERRORS)
+MAX_RATIO = 100
+"""How far pickled weights can be packed: above, in more than MAX_UNPACKED bytes, it is a bomb."""
+MAX_UNPACKED = 256 << 20
 PICKLE_STARTS = (b"\x80", b"(lp", b"]", b"(", b"c")
 
 
@@ -70,7 +79,7 @@ def _zip_names(path: str) -> list[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.namelist()
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, OSError, struct.error) as error:
         raise DamagedFileError(f"{path} is a damaged zip archive ({error}); copy it again") from error
 
 
@@ -95,8 +104,7 @@ def _from_npz(path: str) -> list[LazyArray]:
     for index, name in enumerate(names):
         shape, _, dtype = _member_header(path, name)
         if dtype.hasobject and len(names) == 1:
-            with zipfile.ZipFile(path) as archive:
-                return _held(_object_array(archive.read(name), f"{path}:{name}"))
+            return _held(_object_array(_unpacked(path, name), f"{path}:{name}"))
         arrays.append(_lazy(f"weights[{index}]", shape, dtype, lambda name=name: _load_member(path, name)))
     return arrays
 
@@ -114,9 +122,22 @@ def _member_header(path: str, name: str) -> tuple[tuple[int, ...], bool, np.dtyp
                         f"{path}: {name} declares {declared} bytes and holds others; the file is damaged"
                     )
             return shape, fortran, dtype
-    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
-        if isinstance(error, DamagedFileError):
-            raise
+    except DamagedFileError:
+        raise
+    except (*_ZIP_ERRORS, NotImplementedError, RuntimeError) as error:
+        raise DamagedFileError(f"{path}: {name} is damaged ({error}); copy it again") from error
+
+
+def _unpacked(path: str, name: str) -> bytes:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            info = archive.getinfo(name)
+            if info.file_size > MAX_UNPACKED and info.file_size > MAX_RATIO * info.compress_size:
+                raise DamagedFileError(f"{path}: {name} unpacks to {info.file_size} bytes; refused")
+            return archive.read(info)
+    except DamagedFileError:
+        raise
+    except _ZIP_ERRORS as error:
         raise DamagedFileError(f"{path}: {name} is damaged ({error}); copy it again") from error
 
 
@@ -124,7 +145,7 @@ def _load_member(path: str, name: str) -> np.ndarray:
     try:
         with zipfile.ZipFile(path) as archive, archive.open(name) as file:
             return np.lib.format.read_array(file, allow_pickle=False)
-    except (zipfile.BadZipFile, ValueError, EOFError) as error:
+    except _ZIP_ERRORS as error:
         raise DamagedFileError(f"{path}: {name} is damaged ({error}); copy it again") from error
 
 
@@ -140,7 +161,7 @@ def _from_npy(path: str) -> list[LazyArray]:
         data = file.read()
     try:
         dtype = _header(io.BytesIO(data))[2]
-    except (ValueError, EOFError) as error:
+    except _NPY_ERRORS as error:
         raise DamagedFileError(f"{path} is a damaged .npy file ({error}); copy it again") from error
     if not dtype.hasobject:
         raise UnsupportedError(

@@ -42,7 +42,7 @@ def read(path: str) -> Stored:
       UnsupportedError: it holds no optimizer state.
     """
     if hdf5.is_hdf5(path):
-        with hdf5.opened(path) as file:
+        with hdf5.opened(path, attributes=True) as file:
             root = read_tree(file, path)
         evidence = "HDF5 with vars groups, as Keras's save_weights writes"
     else:
@@ -63,7 +63,7 @@ def _sharded(path: str) -> tuple[Node, int]:
         shard = os.path.join(os.path.dirname(path), name)
         if name != os.path.basename(name) or not hdf5.is_hdf5(shard):
             raise DamagedFileError(f"{path} names the shard {name!r}, which is no HDF5 file beside it; copy it, too")
-        with hdf5.opened(shard) as file:
+        with hdf5.opened(shard, attributes=True) as file:
             for group in (g for g, names in index.items() if name in names):
                 hdf5.member(file, group, shard)
             merge(root, read_tree(file, shard), path)

@@ -1,0 +1,251 @@
+"""From a state back to a `get_weights()` list: which arrays, in which order, and what the list's reader would change.
+
+The orders are those of `migrate.orders`, read backwards; the rule is compared by asking `migrate.conventions` what the
+same config means in the generation that the list is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from migrate import algorithms, conventions, generations, lazy_rows, orders
+from migrate.algorithms import nadam
+from migrate.algorithms.spec import Algorithm, Block, FlatOrder
+from migrate.errors import AmbiguousError, MissingHintError
+from migrate.state import LazyArray, OptimizerState
+from optim import slot_layout
+from optim.errors import HyperparameterError, UnsupportedError
+
+ONE_NORM = ("keras1", "keras2", "keras2.3")
+"""Generations whose clipnorm is what `optim` calls global_clipnorm."""
+FLOAT_COUNTER = ("keras1",)
+SLOT_MEANING = {"learning_rate_in_momentum": True, "learning_rate_in_linear": False}
+"""Arguments that say what the numbers in a slot are, with `optim`'s defaults."""
+NOT_THE_RULE = {
+    "name",
+    "executor",
+    "initial_velocity",
+    "jit_compile",
+    "mesh",
+    "momentum_slot",
+    "slot_placement",
+    "weight_decay_exclude",
+    "lazy_rows",
+}
+ONLY_WITH = {"ema_momentum": "use_ema", "ema_overwrite_frequency": "use_ema"}
+CLOSE = 1e-6
+"""Relative: hyperparameters that a generation rounds to float32 are the same."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Arrays of a list in order; `reasons` why the generation will not continue the training exactly, if so."""
+
+    generation: str
+    order: FlatOrder
+    arrays: tuple[LazyArray, ...]
+    reasons: tuple[str, ...]
+
+
+def plan(state: OptimizerState, order: str | None) -> Plan:
+    """The list of a state.
+
+    Args:
+      order: a generation, or `GENERATION:N` for the N-th of the orders that it has; None for the one that wrote the
+        source.
+
+    Raises:
+      MissingHintError: no order, and the source does not know its own. AmbiguousError: the generation has written more
+        than one order; the message numbers them. UnsupportedError: no list of that generation can hold the state.
+    """
+    if order is None and (state.source is None or state.source.generation is None):
+        raise MissingHintError(
+            f"for which generation is the list? add --order, one of: {', '.join(generations.GENERATIONS)}"
+        )
+    given = order if order is not None else str(state.source.generation if state.source else "")
+    name, _, number = given.partition(":")
+    generation, algorithm = generations.check(name), algorithms.find(state.algorithm)
+    if generation == "tf1" or generation not in algorithm.generations:
+        what = "tf.train optimizers have no get_weights()" if generation == "tf1" else f"it has no {algorithm.name}"
+        raise UnsupportedError(f"there is no list of generation {generation}: {what}; choose another --order")
+    reasons = _rule_differences(state, algorithm, generation)
+    chosen = _chosen(_fitting(state, algorithm, generation), number, generation)
+    arrays = _arrays(state, chosen, generation)
+    if any(a.dtype == "bfloat16" for a in arrays):
+        raise UnsupportedError("the slots are bfloat16, which .npz files do not know; migrate to slots instead")
+    if orders.ITERATIONS not in chosen and state.iterations:
+        reasons.append(
+            f"the list has no place for the {state.iterations} steps taken: set optimizer.iterations to that yourself"
+        )
+    return Plan(generation, chosen, tuple(arrays), tuple(reasons))
+
+
+def for_list(state: OptimizerState, order: str | None) -> OptimizerState:
+    """The state with the reasons why its list would not be exact. Raises as `plan`."""
+    made = plan(state, order)
+    told = (*state.reasons, *made.reasons)
+    note = (
+        f"the list of generation {made.generation}: {orders.describe(made.order)}; it holds no variables of the model"
+    )
+    return replace(state, fidelity="approximate" if told else "exact", reasons=told, warnings=(*state.warnings, note))
+
+
+def _config(state: OptimizerState, algorithm: Algorithm, generation: str) -> dict[str, Any]:
+    """The hyperparameters as a config of that generation."""
+    config = {**algorithm.defaults(generation), **state.hyperparameters}
+    if generation in ONE_NORM and config.get("global_clipnorm"):
+        config["clipnorm"] = config.pop("global_clipnorm")
+    if algorithm.name == "Nadam":
+        config.pop("decay", None)
+    return config
+
+
+def _rule_differences(state: OptimizerState, algorithm: Algorithm, generation: str) -> list[str]:
+    """What the generation would do otherwise. Raises UnsupportedError where its slots hold something else."""
+    versions = state.source.versions if state.source is not None and state.source.generation == generation else {}
+    dtypes = {array.dtype for owners in state.slots.values() for array in owners.values()}
+    config = _config(state, algorithm, generation)
+    theirs = conventions.arguments(config, {}, algorithm, generation, versions, dtypes).values
+    ours, reasons = state.hyperparameters, []
+    for key in dict.fromkeys((*ours, *theirs)):
+        switch = ONLY_WITH.get(key)
+        if key in NOT_THE_RULE or (switch and not ours.get(switch)) or (key == "clip_order" and key not in theirs):
+            continue
+        default = SLOT_MEANING.get(key)
+        have, get = ours.get(key, default), theirs.get(key, default)
+        if _same(have, get):
+            continue
+        if key in SLOT_MEANING:
+            raise UnsupportedError(
+                f"the slots hold other numbers than those of generation {generation} ({key} is {have!r} here and"
+                f" {get!r} there), so that its list cannot hold them; choose another --order"
+            )
+        reasons.append(f"{key} is {have!r} here, and generation {generation} goes on with {get!r}")
+    return [*reasons, *_row_and_decay_differences(state, algorithm, generation, {**config, **theirs})]
+
+
+def _row_and_decay_differences(
+    state: OptimizerState, algorithm: Algorithm, generation: str, config: Mapping[str, Any]
+) -> list[str]:
+    """What a list's optimizer is not told by its config: which rows and variables are left alone."""
+    told, ours = conventions.Arguments(), state.hyperparameters
+    names = [v.name for v in state.variables if v.trainable]
+    config = {key: value for key, value in config.items() if key != conventions.LAZY_ROWS}
+    lazy_rows.put_in(told, config, algorithm, generation, names)
+    kept = bool(told.values.get(conventions.LAZY_ROWS))
+    reasons = []
+    if ours.get(conventions.LAZY_ROWS) and not kept:
+        reasons.append(f"lazy_rows: generation {generation} moves rows without a gradient, too")
+    if kept and not ours.get(conventions.LAZY_ROWS):
+        reasons.append(f"embeddings: generation {generation} leaves rows without a gradient alone, which move here")
+    if ours.get("weight_decay") and ours.get("weight_decay_exclude"):
+        reasons.append("weight_decay_exclude: call exclude_from_weight_decay again, a list does not say it")
+    return reasons
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.get("class_name") == b.get("class_name") and a.get("config") == b.get("config")
+    if not a and not b:  # None, False and 0 all switch an option off
+        return True
+    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+        return abs(a - b) <= CLOSE * max(abs(a), abs(b))
+    return bool(a == b)
+
+
+def _fitting(state: OptimizerState, algorithm: Algorithm, generation: str) -> list[FlatOrder]:
+    """The generation's orders that hold just the slots of the state, but for those that only a restore makes."""
+    config = _config(state, algorithm, generation)
+    possible = orders.candidates(algorithm, generation, config)
+    direct = [order for order in possible if len(order) < 2 or order[-1] != orders.ITERATIONS]
+    held = [o for o in direct if any(isinstance(item, Block) and item.placeholder for item in o)]
+    direct = held if generation == "keras2.3" and held else direct  # its Adam always has the placeholders
+    present = set(state.slots)
+    fitting = []
+    for order in direct:
+        blocks = [item for item in order if isinstance(item, Block) and not item.placeholder]
+        wanted = {slot for block in blocks for slot in block.slots}
+        free = {slot for block in blocks if block.factored for slot in block.slots}
+        if present <= wanted and wanted - present <= free:
+            fitting.append(order)
+    if not fitting:
+        keeps = "; or ".join(orders.describe(order) for order in direct)
+        raise UnsupportedError(
+            f"the state has the slots {', '.join(state.slots) or 'none'}, and a list of {algorithm.name} in generation"
+            f" {generation} keeps: {keeps}; choose another --order"
+        )
+    return fitting
+
+
+def _chosen(fitting: Sequence[FlatOrder], number: str, generation: str) -> FlatOrder:
+    if not number and len(fitting) == 1:
+        return fitting[0]
+    listed = "; ".join(f"{generation}:{i} is {_described(order)}" for i, order in enumerate(fitting, 1))
+    if not number:
+        raise AmbiguousError(
+            f"releases of generation {generation} wrote different lists; choose one by --order: {listed}"
+        )
+    if not number.isdecimal() or not 1 <= int(number) <= len(fitting):
+        raise HyperparameterError(f"there is no order {generation}:{number}; {listed}")
+    return fitting[int(number) - 1]
+
+
+def _described(order: FlatOrder) -> str:
+    zeros = any(isinstance(item, Block) and item.factored == "zeros" for item in order)
+    return orders.describe(order) + (", with zeros for r and c below rank 2" if zeros else "")
+
+
+def _arrays(state: OptimizerState, order: FlatOrder, generation: str) -> list[LazyArray]:
+    owners = {name for per in state.slots.values() for name in per}
+    without = [v.name for v in state.variables if v.trainable and v.name not in owners]
+    if owners and without and generation != "optimizer_v2":
+        raise UnsupportedError(
+            f"{', '.join(without[:5])} can be trained and have no slots, and a list of generation {generation} has some"
+            " of every trainable variable; choose another --order"
+        )
+    names = [v.name for v in state.variables if v.name in owners]
+    shapes = {v.name: v.shape for v in state.variables}
+    arrays: list[LazyArray] = []
+    for item in order:
+        if isinstance(item, str):
+            arrays.append(_scalar(state, item, generation))
+        elif item.placeholder:
+            arrays += [_constant(np.zeros(1, np.float32)) for _ in names]
+        elif item.factored:
+            arrays += [a for name in names for a in _factored(state, name, len(shapes[name]) > 1, item.factored)]
+        else:
+            arrays += [state.slots[slot][name] for name in names for slot in item.slots]
+    return arrays
+
+
+def _factored(state: OptimizerState, name: str, is_factored: bool, kind: str) -> list[LazyArray]:
+    """Adafactor's r, c, v; v of a factored variable is overwritten before it is read, so zeros do where it is lost."""
+    zero = _constant(np.zeros((), np.float32))
+    if not is_factored:
+        v = state.slots["v"][name]
+        return [v] if kind == "gaps" else [zero, zero, v]
+    shape = next(v.shape for v in state.variables if v.name == name)
+    product = state.unmapped.get(f"v/{name}") or _constant(np.zeros(shape, np.float32))
+    return [state.slots["r"][name], state.slots["c"][name], product]
+
+
+def _scalar(state: OptimizerState, name: str, generation: str) -> LazyArray:
+    if name == orders.ITERATIONS:
+        batches = int(state.hyperparameters.get("gradient_accumulation_steps") or 1)
+        gathered = int(state.scalars.get(slot_layout.ACCUMULATED_STEPS, 0))
+        count = state.iterations * batches + gathered if generation == "keras3" else state.iterations
+        return _constant(np.array(count, np.float32 if generation in FLOAT_COUNTER else np.int64))
+    if name == orders.LEARNING_RATE:
+        return _constant(np.array(state.hyperparameters["learning_rate"], np.float32))
+    assert name == nadam.PRODUCT
+    known = state.hyperparameters
+    computed = nadam.product(known["beta_1"], known.get("schedule_decay", 1.0), state.iterations)
+    return _constant(np.array(state.scalars.get(name, computed), np.float32))
+
+
+def _constant(array: np.ndarray) -> LazyArray:
+    return LazyArray(array.shape, array.dtype.name, lambda: array, "")

@@ -1,0 +1,384 @@
+"""Real checkpoints, damaged in every way that a seed can think of: a clear refusal, or the very same slots.
+
+Formats with checksums (TensorFlow's, and every zip) must notice all that changes a number. HDF5, .npy and pickles
+have none: there a change of raw numbers is carried as it is, and what is asserted is that nothing else changes, or that
+the result does not call itself exact. A config that is JSON may come to name variables otherwise; then every slot must
+still be with the values of its own variable.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import migrate
+from migrate.errors import DamagedFileError
+from migrate.readers import weight_list
+from optim.errors import DtoptError, UnsupportedError
+
+CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
+SECONDS = 5.0
+MEMORY = 512 << 20
+ROUNDS = 40
+Hints = dict[str, Any]
+Slots = dict[tuple[str, str], tuple[tuple[int, ...], str, bytes]]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One file of one real checkpoint. `source` is what is migrated, `file` what is damaged, both below `source/`."""
+
+    case: str
+    source: str
+    file: str
+    checksums: bool = True
+    hints: tuple[str, ...] = ()
+    generation: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.case}:{self.file}"
+
+    def given(self) -> Hints:
+        document = json.loads((CORPUS / self.case / "case.json").read_text())
+        optimizer = document["optimizer"]
+        config = {"class_name": optimizer["class"], "config": optimizer.get("config") or optimizer["args"]}
+        variables = [{"name": v["name"], "shape": v["shape"]} for v in document["trainable"]]
+        known = {"optimizer_config": config, "variables": variables, "generation": self.generation}
+        return {key: known[key] for key in self.hints}
+
+
+CONFIG = ("optimizer_config",)
+LIST = ("optimizer_config", "variables", "generation")
+SUBJECTS = (
+    Subject("extra-k122-adam-same-shapes-h5", "model.h5", "model.h5", False),
+    Subject("keras224-nadam-mlp", "model.h5", "model.h5", False),
+    Subject("extra-k231-adam-confusing-h5", "model.h5", "model.h5", False),
+    Subject("tf115-rmsprop-mlp", "model.h5", "model.h5", False),
+    Subject("tf24-adam-convbn", "model.h5", "model.h5", False),
+    Subject("tfk221-new-adamw-convbn", "model.h5", "model.h5", False),
+    Subject("keras38-adamw-convbn", "model.weights.h5", "model.weights.h5", False, CONFIG),
+    Subject("keras38-nadam-mlp", "model.keras", "model.keras"),
+    Subject("tfk221-new-adam-clipnorm-nested", "model.keras", "model.keras"),
+    Subject("tf24-sgd-momentum-ckpt-convbn", "ckpt-1", "ckpt-1.index", True, CONFIG),
+    Subject("tf24-sgd-momentum-ckpt-convbn", "ckpt-1", "ckpt-1.data-00000-of-00001", True, CONFIG),
+    Subject("tf215-new-adafactor-mlp", "ckpt-1", "ckpt-1.index", True, CONFIG),
+    Subject("tf29-dtensor-adam-mlp", "ckpt", "ckpt.data-00001-of-00002", True, CONFIG),
+    Subject("tf115-train-momentum-nesterov-mlp", "ckpt", "ckpt.index", True, CONFIG),
+    Subject("keras224-adam-saver-mlp", "ckpt", "ckpt.meta", True, CONFIG),
+    Subject("tf20-adam-amsgrad-savedmodel-mlp", "saved_model", "saved_model/saved_model.pb"),
+    Subject("extra-tf211-new-adam-same-shapes-npz", "weights.npz", "weights.npz", True, LIST, "optimizer"),
+    Subject("tf24-adagrad-decay-iav-nested", "weights.npy", "weights.npy", False, LIST, "optimizer_v2"),
+    Subject("extra-k224py27-adam-amsgrad-mlp-pkl", "weights.pkl", "weights.pkl", False, LIST, "keras2"),
+)
+
+
+def _truncated(data: bytes, rng: random.Random) -> bytes:
+    return data[: rng.randrange(len(data))]
+
+
+def _flipped(data: bytes, rng: random.Random) -> bytes:
+    out = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 8))):
+        out[rng.randrange(len(out))] ^= 1 << rng.randrange(8)
+    return bytes(out)
+
+
+def _overwritten(data: bytes, rng: random.Random) -> bytes:
+    """A few bytes become the greatest or smallest number, as lengths and offsets like least."""
+    start = rng.randrange(len(data))
+    fill = rng.choice((b"\0", b"\xff", b"\x7f", b"\x80")) * rng.choice((1, 2, 4, 8))
+    return data[:start] + fill + data[start + len(fill) :]
+
+
+def _inserted(data: bytes, rng: random.Random) -> bytes:
+    start = rng.randrange(len(data))
+    return data[:start] + rng.randbytes(rng.choice((1, 3, 8, 64))) + data[start:]
+
+
+def _swapped(data: bytes, rng: random.Random) -> bytes:
+    size = min(rng.choice((4, 16, 64, 512)), len(data) // 4)
+    a, b = sorted(rng.randrange(len(data) - size) for _ in range(2))
+    if b - a < size:
+        return _flipped(data, rng)
+    return data[:a] + data[b : b + size] + data[a + size : b] + data[a : a + size] + data[b + size :]
+
+
+BYTES = (_truncated, _flipped, _flipped, _overwritten, _overwritten, _inserted, _swapped)
+
+
+def _deep(_: random.Random) -> Any:
+    value: Any = 1
+    for _i in range(400):
+        value = {"config": value, "layers": [1]}
+    return value
+
+
+STRANGE: tuple[Callable[[random.Random], Any], ...] = (
+    lambda _: None,
+    lambda _: [],
+    lambda _: {},
+    lambda _: "",
+    lambda _: "x" * 300,
+    lambda _: True,
+    lambda _: -1,
+    lambda _: 10**30,
+    lambda _: 10**400,
+    lambda _: float("nan"),
+    lambda _: float("inf"),
+    lambda _: [[1]],
+    lambda _: {"class_name": "Adam", "config": None},
+    lambda rng: rng.random(),
+    _deep,
+)
+
+
+def _places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in items:
+        yield (*path, key)
+        yield from _places(value, (*path, key))
+
+
+def _strange_json(document: Any, rng: random.Random) -> Any:
+    """A copy with one thing in it dropped or replaced by something strange."""
+    document = json.loads(json.dumps(document))
+    places = list(_places(document))
+    optimizer = [p for p in places if "optimizer" in p or "optimizer_config" in p]
+    path = rng.choice(rng.choice((places, optimizer or places)))
+    parent = document
+    for key in path[:-1]:
+        parent = parent[key]
+    if rng.random() < 0.3:
+        del parent[path[-1]]
+    else:
+        parent[path[-1]] = rng.choice(STRANGE)(rng)
+    return document
+
+
+def _json_in_h5(path: Path, rng: random.Random) -> bool:
+    with h5py.File(path, "r+") as file:
+        names = [name for name in ("training_config", "model_config") if name in file.attrs]
+        if not names:
+            return False
+        name = rng.choice([*names, "training_config"])
+        document = json.loads(file.attrs[name])
+        text = json.dumps(_strange_json(document, rng)) if rng.random() < 0.9 else '{"a":' * 5000
+        del file.attrs[name]
+        file.attrs[name] = text.encode()
+    return True
+
+
+def _json_in_keras(path: Path, rng: random.Random) -> bool:
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    name = rng.choice(("config.json", "config.json", "metadata.json"))
+    text = json.dumps(_strange_json(json.loads(members[name]), rng)) if rng.random() < 0.9 else "[" * 100_000
+    members[name] = text.encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, content in members.items():
+            archive.writestr(member, content)
+    return True
+
+
+def damage(path: Path, hints: Hints, rng: random.Random) -> tuple[str, Hints]:
+    """Change the file in place, or a hint; what was done, and the hints to give."""
+    if rng.random() < 0.3:
+        if "optimizer_config" in hints:
+            return "hint", {**hints, "optimizer_config": _strange_json(hints["optimizer_config"], rng)}
+        inside = {".h5": _json_in_h5, ".keras": _json_in_keras}.get(path.suffix)
+        if inside is not None and inside(path, rng):
+            return "json", hints
+    change = rng.choice(BYTES)
+    path.write_bytes(change(path.read_bytes(), rng))
+    return change.__name__, hints
+
+
+def slots_of(state: migrate.OptimizerState) -> Slots:
+    return {
+        (slot, name): (array.shape, array.dtype, array.load().tobytes())
+        for slot, owners in state.slots.items()
+        for name, array in owners.items()
+    }
+
+
+def by_value(state: migrate.OptimizerState) -> set[tuple[str, bytes, bytes]]:
+    """Slots with the values of their variables, whatever these are called, and what is unmapped."""
+    values = {v.name: b"" if v.array is None else v.array.load().tobytes() for v in state.variables}
+    return {(slot, values[name], data) for (slot, name), (_, _, data) in slots_of(state).items()}
+
+
+def migrated(source: Path, dest: Path, hints: Hints) -> migrate.Report | DtoptError:
+    """What a migration did, or its refusal."""
+    try:
+        return migrate.migrate_checkpoint(source, dest, **hints)
+    except DtoptError as error:
+        return error
+
+
+def prepared(subject: Subject, folder: Path) -> tuple[Path, Path]:
+    """A fresh copy: (what to migrate, what to damage)."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(CORPUS / subject.case / "source", folder)
+    return folder / subject.source, folder / subject.file
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=str)
+def test_a_damaged_file_is_refused_or_carried_as_it_is(subject: Subject, tmp_path: Path) -> None:
+    hints = subject.given()
+    want = migrate.read(CORPUS / subject.case / "source" / subject.source, **hints)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refusals = 0
+    for seed in range(ROUNDS):
+        source, file = prepared(subject, tmp_path / "source")
+        dest = tmp_path / f"out{seed}"
+        done, given = damage(file, hints, random.Random(seed))
+        start = time.perf_counter()
+        found = migrated(source, dest, given)
+        assert time.perf_counter() - start < SECONDS, (seed, done)
+        if isinstance(found, DtoptError):
+            check_refusal(found, dest, done)
+            refusals += 1
+        elif subject.checksums or found.fidelity == "exact":
+            check_same(migrate.read(dest), want, subject, f"seed {seed}: {done}", done)
+    assert refusals, "nothing was damaged"
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) * 1024 < MEMORY
+
+
+def check_same(
+    state: migrate.OptimizerState, original: migrate.OptimizerState, subject: Subject, what: str, done: str
+) -> None:
+    got, want = slots_of(state), slots_of(original)
+    if done == "json":
+        assert by_value(state) <= by_value(original), what
+        assert len(got) == len(want), what
+        return
+    assert got.keys() == want.keys(), what
+    for key, (shape, dtype, data) in want.items():
+        assert got[key][:2] == (shape, dtype), (what, key)
+        assert got[key][2] == data or (not subject.checksums and done != "hint"), (what, key)
+
+
+def check_refusal(error: DtoptError, dest: Path, done: str) -> None:
+    assert not dest.exists()
+    assert error.exit_code == 3 or done == "hint", repr(error)
+    assert str(error), repr(error)
+    assert len(str(error).splitlines()) == 1, repr(error)
+    assert [p.name for p in dest.parent.iterdir() if "dtopt" in p.name] == []
+
+
+def test_an_hdf5_heap_that_sends_the_library_round_and_round(tmp_path: Path) -> None:
+    _, file = prepared(SUBJECTS[1], tmp_path / "source")
+    data = bytearray(file.read_bytes())
+    heap = data.index(b"GCOL")
+    data[heap + 16 : heap + 32] = bytes(16)  # a free object of no bytes, which is followed by itself
+    file.write_bytes(data)
+    error = migrated(file, tmp_path / "out", {})
+    assert isinstance(error, DamagedFileError)
+    assert "heap at byte" in str(error)
+
+
+def test_a_pickle_whose_memo_would_fill_the_memory(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pkl"
+    path.write_bytes(b"\x80\x02]r\xff\xff\xff\x7f.")
+    error = migrated(path, tmp_path / "out", SUBJECTS[-1].given())
+    assert isinstance(error, DamagedFileError)
+    assert "memo" in str(error)
+
+
+def test_a_pickle_that_calls_a_name_with_control_characters_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pkl"
+    path.write_bytes(b"\x80\x04\x8c\x02o\x1b\x8c\x03s\ny\x93.")
+    error = migrated(path, tmp_path / "out", SUBJECTS[-1].given())
+    assert isinstance(error, UnsupportedError)
+    assert str(error).isprintable()
+
+
+def test_an_npz_with_a_bomb_of_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weight_list, "MAX_UNPACKED", 1 << 20)
+    path = tmp_path / "weights.npz"
+    np.savez_compressed(path, np.array([np.zeros(1 << 20)], object))
+    error = migrated(path, tmp_path / "out", SUBJECTS[-1].given())
+    assert isinstance(error, DamagedFileError)
+    assert "unpacks to" in str(error)
+
+
+@pytest.mark.parametrize("version", [b"\x94\x00", b"\xff\xff"])
+def test_a_zip_of_a_version_that_zipfile_does_not_know(version: bytes, tmp_path: Path) -> None:
+    _, file = prepared(SUBJECTS[-3], tmp_path / "source")
+    data = bytearray(file.read_bytes())
+    central = data.index(b"PK\x01\x02")
+    data[central + 6 : central + 8] = version
+    file.write_bytes(data)
+    error = migrated(file, tmp_path / "out", SUBJECTS[-3].given())
+    assert isinstance(error, DamagedFileError)
+
+
+def test_an_npy_header_that_is_no_python(tmp_path: Path) -> None:
+    path = tmp_path / "weights.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00\x10\x00" + b"{'descr': ('|O',".ljust(15) + b"\n" + b"x" * 40)
+    assert isinstance(migrated(path, tmp_path / "out", SUBJECTS[-2].given()), DamagedFileError)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("learning_rate", 10**400),
+        ("beta_1", float("nan")),
+        ("gradient_accumulation_steps", [[1]]),
+        ("gradient_accumulation_steps", 2.5),
+        ("gradient_accumulation_steps", float("nan")),
+        ("ema_momentum", "x"),
+    ],
+)
+def test_a_hyperparameter_that_is_no_number(key: str, value: Any, tmp_path: Path) -> None:
+    subject = SUBJECTS[6]
+    hints = subject.given()
+    hints["optimizer_config"]["config"] |= {"use_ema": key == "ema_momentum", key: value}
+    error = migrated(CORPUS / subject.case / "source" / subject.source, tmp_path / "out", hints)
+    assert isinstance(error, DtoptError)
+    assert error.exit_code == 3
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE refuses to let a file grow, as a full disk does, and here also as root."""
+    subject = SUBJECTS[4]
+    source = CORPUS / subject.case / "source" / subject.source
+    code = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        " resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096));"
+        " import migrate; from optim.errors import DtoptError\n"
+        "try: migrate.migrate_checkpoint(*sys.argv[1:])\n"
+        "except DtoptError as error: print(error); sys.exit(error.exit_code)"
+    )
+    command = [sys.executable, "-c", code, str(source), str(tmp_path / "out")]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=CORPUS.parents[2])
+    assert (result.returncode, result.stderr) == (3, "")
+    assert "File too large" in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_target_where_no_folder_can_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    subject = SUBJECTS[4]
+    source = CORPUS / subject.case / "source" / subject.source
+    error = migrated(source, tmp_path / "file" / "out", {})
+    assert isinstance(error, DtoptError)
+    assert error.exit_code == 3
+    assert (tmp_path / "file").read_text() == "kept"
+    if Path("/proc/self").exists():  # which even root cannot write to
+        assert isinstance(migrated(source, Path("/proc/out"), {}), DtoptError)
