@@ -42,15 +42,7 @@ def interpret(
     """
     stored, warnings = with_hints(stored, optimizer_config, variables, generation)
     assert stored.generation is not None
-    class_name, raw = _unwrapped(stored, warnings)
-    if stored.generation == "tf1":
-        class_name, raw = tf1.keras_style(class_name, raw)
-    algorithm = algorithms.find(class_name)
-    _check_generation(algorithm, stored.generation)
-    config, defaulted = conventions.completed(raw, algorithm, stored.generation)
-    if defaulted:
-        shown = ", ".join(f"{key}={config[key]!r}" for key in defaulted)
-        warnings.append(f"not in the optimizer's config, taken from the constructor of that generation: {shown}")
+    algorithm, config = _configured(stored, warnings)
     found = slot_table(stored, algorithm, config, complete=variables is not None)
     problem = algorithm.check(config, stored.generation, {**stored.versions, **found.release})
     if problem is not None:
@@ -87,17 +79,33 @@ def interpret(
         variables=_ordered(stored, found.order),
         scalars=state,
         unmapped=found.unmapped,
-        matched={
-            f"{slot}/{name}": found.how[slot, name]
-            for slot, owners in slots.items()
-            for name in owners
-            if (slot, name) in found.how
-        },
+        matched=_matched(found, slots),
         source=stored,
         fidelity="approximate" if reasons else "exact",
         reasons=tuple(reasons),
         warnings=(*stored.warnings, *warnings, *told.warnings, *found.warnings),
     )
+
+
+def _configured(stored: Stored, warnings: list[str]) -> tuple[Algorithm, dict[str, Any]]:
+    """The algorithm, and its config with the defaults of its generation."""
+    assert stored.generation is not None
+    class_name, raw = _unwrapped(stored, warnings)
+    if stored.generation == "tf1":
+        class_name, raw = tf1.keras_style(class_name, raw)
+    algorithm = algorithms.find(class_name)
+    _check_generation(algorithm, stored.generation)
+    config, defaulted = conventions.completed(raw, algorithm, stored.generation)
+    if defaulted:
+        shown = ", ".join(f"{key}={config[key]!r}" for key in defaulted)
+        warnings.append(f"not in the optimizer's config, taken from the constructor of that generation: {shown}")
+    return algorithm, config
+
+
+def _matched(found: SlotTable, slots: Mapping[str, Mapping[str, LazyArray]]) -> dict[str, str]:
+    """How each slot that is carried was matched."""
+    keys = [(slot, name) for slot, owners in slots.items() for name in owners]
+    return {"/".join(key): found.how[key] for key in keys if key in found.how}
 
 
 def _check_generation(algorithm: Algorithm, generation: str) -> None:
