@@ -1,6 +1,10 @@
 # `make demo` and `make test` set up everything they need in .venv, once; a second run is quick.
 
-PYTHON ?= $(shell for v in 3.13 3.12 3.11 3.10; do command -v python$$v && break; done 2>/dev/null || command -v python3)
+# The first of these that runs, is of a supported version and can make virtual environments.
+ifndef PYTHON
+PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11 python3.10; do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
+endif
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -13,8 +17,7 @@ export TF_ENABLE_ONEDNN_OPTS ?= 0
 setup: $(STAMP)
 
 $(STAMP): requirements.lock pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14)) ' || \
-		{ echo "dtopt needs Python 3.10 to 3.13; set PYTHON=/path/to/python"; exit 1; }
+	@test -n "$(PYTHON)" || { echo "dtopt needs Python 3.10 to 3.13 with venv; set PYTHON=/path/to/python"; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
