@@ -465,7 +465,7 @@ class Optimizer(tf.Module):
         return self._state.tracked[variable]
 
     def _state_key(self) -> tuple[int, int]:
-        return len(self._state.tracked), sum(1 for _ in self._state.slots.items())
+        return len(self._state.tracked), len(self._state.slots)
 
     def _local_plan(self) -> local.Plan:
         key = self._state_key()

@@ -129,7 +129,7 @@ def check_pairs(grads_and_vars: Any) -> list[tuple[Any, Any]]:
         raise GradientsError(
             f"grads_and_vars must be an iterable of (gradient, variable) pairs, got {type(grads_and_vars).__name__}"
         ) from error
-    seen: dict[int, str] = {}
+    seen: set[int] = set()
     for position, pair in enumerate(pairs):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise GradientsError(
@@ -139,7 +139,7 @@ def check_pairs(grads_and_vars: Any) -> list[tuple[Any, Any]]:
         variable = unwrap(pair[1])
         if id(variable) in seen:
             raise GradientsError(f"grads_and_vars names variable {plain_name(pair[1])!r} twice; add its gradients up")
-        seen[id(variable)] = plain_name(pair[1])
+        seen.add(id(variable))
     return [(gradient, variable) for gradient, variable in pairs]
 
 
@@ -212,6 +212,9 @@ class SlotTable:
 
     def __init__(self) -> None:
         self._slots: dict[str, dict[int, tf.Variable]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._slots.values()))
 
     @property
     def names(self) -> list[str]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
-import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dtopt_cli import output
 from dtopt_cli.options import From, Generation, Json, OptimizerConfig, Order, Variables, hints
+from dtopt_cli.progress import Bar
 
 if TYPE_CHECKING:
     from migrate.batch import BatchReport
 
-SHOW_PROGRESS_AFTER = 2.0
 COLORS = {"migrated": "green", "skipped": "green", "refused": "yellow", "failed": "red", "not reached": "yellow"}
 
 
@@ -49,7 +48,7 @@ def batch(
     given = hints(format, optimizer_config, variables, generation)
     from migrate.batch import BatchInterrupted, migrate_batch
 
-    progress = None if quiet or as_json or not sys.stderr.isatty() else _Progress()
+    progress = None if quiet or as_json or not sys.stderr.isatty() else Bar("migrating", in_bytes=False)
     try:
         report = migrate_batch(
             sources,
@@ -102,28 +101,3 @@ def _print(report: BatchReport, as_json: bool, quiet: bool) -> None:
     if not quiet:
         counts = ", ".join(f"{count} {status}" for status, count in report.counts.items())
         console.print(f"{len(report.items)} in all: {counts}" if counts else "nothing to do in this part")
-
-
-class _Progress:
-    """A bar on stderr, shown once the batch takes over two seconds."""
-
-    def __init__(self) -> None:
-        self.started = time.monotonic()
-        self.bar: Any = None
-        self.task: Any = None
-
-    def __call__(self, done: int, total: int) -> None:
-        if self.bar is None and time.monotonic() - self.started > SHOW_PROGRESS_AFTER:
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-            self.bar = Progress(
-                "migrating", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=output.messages()
-            )
-            self.task = self.bar.add_task("migrating", total=total)
-            self.bar.start()
-        if self.bar is not None:
-            self.bar.update(self.task, completed=done, total=total)
-
-    def close(self) -> None:
-        if self.bar is not None:
-            self.bar.stop()

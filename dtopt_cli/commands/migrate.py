@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,13 +10,13 @@ import typer
 from dtopt_cli import output
 from dtopt_cli.commands.batch import batch
 from dtopt_cli.options import From, Generation, Json, OptimizerConfig, Order, Variables, hints
+from dtopt_cli.progress import Bar
 
 if TYPE_CHECKING:
     from migrate.convert import Report
     from migrate.inspection import Inspection, SlotRow
     from migrate.verify import Verification
 
-SHOW_PROGRESS_AFTER = 2.0
 SHOWN_DIFFERENCES = 20
 PIPED_WIDTH = 200
 
@@ -50,7 +49,7 @@ def checkpoint(
     given = hints(format, optimizer_config, variables, generation)
     from migrate import migrate_checkpoint
 
-    progress = None if quiet or as_json or not sys.stderr.isatty() else _Progress()
+    progress = None if quiet or as_json or not sys.stderr.isatty() else Bar("writing", in_bytes=True)
     try:
         report = migrate_checkpoint(
             source,
@@ -118,42 +117,6 @@ def verify(
 
 
 app.command()(batch)
-
-
-class _Progress:
-    """A bar on stderr, shown once the writing takes over two seconds."""
-
-    def __init__(self) -> None:
-        self.started = time.monotonic()
-        self.bar: Any = None
-        self.task: Any = None
-
-    def __call__(self, done: int, total: int) -> None:
-        if self.bar is None and time.monotonic() - self.started > SHOW_PROGRESS_AFTER:
-            from rich.progress import (
-                BarColumn,
-                DownloadColumn,
-                Progress,
-                TimeRemainingColumn,
-                TransferSpeedColumn,
-            )
-
-            self.bar = Progress(
-                "writing",
-                BarColumn(),
-                DownloadColumn(),
-                TransferSpeedColumn(),
-                TimeRemainingColumn(),
-                console=output.messages(),
-            )
-            self.task = self.bar.add_task("writing", total=total)
-            self.bar.start()
-        if self.bar is not None:
-            self.bar.update(self.task, completed=done, total=total)
-
-    def close(self) -> None:
-        if self.bar is not None:
-            self.bar.stop()
 
 
 def _print_report(report: Report) -> None:
