@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from migrate.algorithms.spec import KEPT, Algorithm
+from migrate.algorithms.spec import STILL, Algorithm
 from migrate.conventions import LAZY_ROWS, Arguments
 from optim.errors import HyperparameterError
 
+KEEP_SLOTS = "lazy_rows_keep_slots"
 _EMBEDDINGS = re.compile(r"(?:^|.*[/.])embeddings(?:_\d+)?")
 
 
@@ -36,9 +37,8 @@ def put_in(
     found = [name for name in names if _EMBEDDINGS.fullmatch(name)]
     if kind is None or not found:
         return
-    if kind != KEPT:
-        told.reasons.append(f"{', '.join(found)}: {kind}")
-        return
+    if kind == STILL:
+        told.values[KEEP_SLOTS] = False
     told.values[LAZY_ROWS] = [f"^{re.escape(name)}$" for name in found]
     told.warnings.append(
         f"{', '.join(found)}: taken for the weight of an Embedding layer, whose rows without a gradient this generation"

@@ -35,6 +35,7 @@ NOT_THE_RULE = {
     "slot_placement",
     "weight_decay_exclude",
     "lazy_rows",
+    "lazy_rows_keep_slots",
 }
 ONLY_WITH = {"ema_momentum": "use_ema", "ema_overwrite_frequency": "use_ema"}
 CLOSE = 1e-6

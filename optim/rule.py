@@ -76,6 +76,10 @@ class Rule(Protocol):
     def elementwise(self) -> bool:
         """Whether each element's update depends on no other element. If not, `update` is given whole tensors."""
 
+    @property
+    def keeps_lazy_slots(self) -> bool:
+        """Whether rows that `lazy_rows` leaves out keep their slots as they keep their values."""
+
     def gathers(self, slots: Collection[str]) -> bool:
         """Whether `update` must be given replicated tensors, for a variable that has these slots.
 
@@ -114,6 +118,10 @@ class Elementwise:
 
     @property
     def elementwise(self) -> bool:
+        return True
+
+    @property
+    def keeps_lazy_slots(self) -> bool:
         return True
 
     def gathers(self, slots: Collection[str]) -> bool:

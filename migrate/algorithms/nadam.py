@@ -14,6 +14,7 @@ from migrate.algorithms.spec import (
     COUNTED,
     KERAS,
     SLOT_MAJOR,
+    STILL,
     Algorithm,
     Block,
     Blocks,
@@ -68,12 +69,7 @@ def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any],
 
 
 def _lazy(config: Config, generation: str) -> str | None:
-    if generation != "optimizer_v2":
-        return None
-    return (
-        "OptimizerV2's Nadam moves only those rows that a sparse gradient has, while the slots of all rows decay; here"
-        " all rows move, as they do there when the gradient is dense"
-    )
+    return STILL if generation == "optimizer_v2" else None
 
 
 def product(beta_1: float, schedule_decay: float, steps: int) -> float:

@@ -59,7 +59,7 @@ ALWAYS_COUNTED = frozenset({"keras2.3", "optimizer_v2"}) | NEW
 COUNTED = ALWAYS_COUNTED | NATIVE
 KERAS = NATIVE | {"optimizer_v2"} | NEW
 EVERY = KERAS | {"tf1"}
-KEPT = "kept"
+KEPT, STILL = "kept", "still"
 
 
 def _never(config: Config, generation: str) -> str | None:
@@ -115,7 +115,7 @@ class Algorithm:
       state: (arguments, state scalars found, generation, iterations) -> the optimizer's scalars, and notes on them.
       time_decay: whether the hyperparameter `decay` of generations before 2.11 is inverse time decay.
       lazy: (config, generation) -> what became of the rows that a sparse gradient leaves out: `"kept"`, with their
-        slots, or None, where that is what a dense gradient of zeros does, or a reason why `optim` cannot do the same.
+        slots, `"still"`, while their slots went on, or None, where they did what a dense gradient of zeros does.
       check: (config, generation, versions) -> why the state of some release cannot be continued, else None.
       by_release: (config, generation, versions) -> arguments that depend on the release, and the reasons why they need
         not be right.

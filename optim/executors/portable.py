@@ -90,7 +90,8 @@ def rule_value(work: Work, i: int, gradient: Any) -> Any:
     if work.lazy[i]:
         touched = relayout(_touched_rows(gradient), layout)
         value = tf.where(touched, value, old_value)
-        new = {name: tf.where(touched, new[name], old[name]) for name in new}
+        if work.rule.keeps_lazy_slots:
+            new = {name: tf.where(touched, new[name], old[name]) for name in new}
     for name, slot in slots.items():
         slot.assign(relayout(_choose(work.active[i], new[name], old[name]), layout_of(slot)))
     return _choose(work.active[i], value, old_value)

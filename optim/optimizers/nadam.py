@@ -32,6 +32,8 @@ class Nadam(Optimizer):
       schedule_decay: s in the schedule μ_t = β₁ · (1 − ½·0.96^(s·t)), >= 0; number, scalar tensor or zero-argument
         callable. 1 is Keras from 2.11 on; 0.004 the paper, OptimizerV2 (where its config calls it `decay`) and Keras
         before it.
+      lazy_rows_keep_slots: False: in rows that `lazy_rows` leaves out, `m` and `v` decay all the same, as the sparse
+        steps of OptimizerV2's Nadam have it.
     """
 
     beta_1 = Hyperparameter(high=1.0)
@@ -51,13 +53,18 @@ class Nadam(Optimizer):
         mesh: dtensor.Mesh | None = None,
         *,
         schedule_decay: Any = 1.0,
+        lazy_rows_keep_slots: bool = True,
         **options: Unpack[Options],
     ):
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.schedule_decay = schedule_decay
-        rule = NadamRule()
+        self.lazy_rows_keep_slots = bool(lazy_rows_keep_slots)
+        rule = NadamRule(keeps_lazy_slots=self.lazy_rows_keep_slots)
         super().__init__(
             name, gradients_clip_option, ema_option, mesh, learning_rate=learning_rate, rule=rule, **options
         )
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "lazy_rows_keep_slots": self.lazy_rows_keep_slots}

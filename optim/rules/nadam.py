@@ -23,6 +23,10 @@ DECAY_BASE = 0.96
 
 @dataclass(frozen=True)
 class NadamRule(Elementwise):
+    """`keeps_lazy_slots`: see `Rule`; False is `_resource_apply_sparse` of `optimizer_v2/nadam.py`."""
+
+    keeps_lazy_slots: bool = True
+
     @property
     def slots(self) -> tuple[Slot, ...]:
         return (Slot("m", unit="gradient"), Slot("v", unit="gradient^2"))

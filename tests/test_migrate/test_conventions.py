@@ -281,10 +281,11 @@ def test_rows_without_a_gradient_are_kept_where_they_were(
     assert told.values == {"lazy_rows": []}
 
 
-def test_nadams_sparse_rows_are_no_rule_that_optim_has() -> None:
+def test_nadams_sparse_rows_stood_still_while_their_slots_went_on() -> None:
     algorithm, told = find("Nadam"), conventions.Arguments()
     lazy_rows.put_in(told, algorithm.defaults("optimizer_v2"), algorithm, "optimizer_v2", ["embedding/embeddings"])
-    assert "slots of all rows decay" in told.reasons[0]
+    assert told.values == {"lazy_rows": ["^embedding/embeddings$"], "lazy_rows_keep_slots": False}
+    assert not told.reasons
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ QUALIFYING: dict[str, tuple[dict[str, Any], Any]] = {
 # Options that change where and how, never what: their own tests look at the reports.
 PLACING = {"jit_compile", "slot_placement", "executor", "mesh", "name"}
 # Options of which the tests are elsewhere, because they need gradients of a special kind.
-ELSEWHERE = {"lazy_rows", "learning_rate_in_momentum", "momentum_slot"}
+ELSEWHERE = {"lazy_rows", "lazy_rows_keep_slots", "learning_rate_in_momentum", "momentum_slot"}
 
 
 def _trajectory(name: str, arguments: dict[str, Any], layout: Any = None) -> list[np.ndarray]:

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 from tensorflow.experimental import dtensor
 
 import optim
-from tests.dtensor_asserts import assert_dtensor_equal, layout_of
+from tests.dtensor_asserts import assert_dtensor_equal, layout_of, value_of
 from tests.test_optim.cases import VARIANTS, Case
 from tests.test_optim.support import put, variable
 
@@ -91,3 +92,32 @@ def test_accumulated_slices(mesh_2x2: Any) -> None:
         optimizer.apply_gradients([(tf.IndexedSlices(put(np.ones((2, 4)), whole), indices), table)])
         np.add.at(expected, ids, -0.5)
     assert_dtensor_equal(table, expected, table.layout, rtol=1e-15)
+
+
+LAZY = {
+    "SGD": {"learning_rate": 0.1, "momentum": 0.9},
+    "Adadelta": {"learning_rate": 1.0},
+    "Nadam": {"learning_rate": 0.1},
+}
+AS_OPTIMIZER_V2 = {"SGD": {}, "Adadelta": {}, "Nadam": {"schedule_decay": 0.004, "lazy_rows_keep_slots": False}}
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_lazy_rows_are_the_sparse_steps_of_optimizer_v2(name: str, mesh_2x2: Any) -> None:
+    """Rows come and go, and the third step has none of those of the second; ours is given dense gradients."""
+    start = np.linspace(-1, 1, 32).reshape(8, 4).astype(np.float32)
+    theirs, ours = tf.Variable(start), variable(start, _layout("rows", mesh_2x2), "table")
+    peer = getattr(tf_keras.optimizers.legacy, name)(**LAZY[name])
+    optimizer = getattr(optim, name)(**LAZY[name], **AS_OPTIMIZER_V2[name], lazy_rows=["table"])
+    rng = np.random.default_rng(5)
+    for ids in ([0, 3, 7], [1, 3, 6], [0, 2, 7], [3], [0, 1, 2]):
+        rows = rng.normal(size=(len(ids), 4)).astype(np.float32)
+        peer.apply_gradients([(tf.IndexedSlices(tf.constant(rows), tf.constant(ids), tf.constant([8, 4])), theirs)])
+        dense = np.zeros((8, 4), np.float32)
+        dense[ids] = rows
+        optimizer.apply_gradients([(put(dense, _layout("rows", mesh_2x2)), ours)])
+        np.testing.assert_allclose(value_of(ours), theirs.numpy(), rtol=2e-6, atol=2e-6)
+    for slot in peer.get_slot_names():
+        here = {"momentum": "m", "accum_grad": "accumulated_grad", "accum_var": "accumulated_delta_var"}.get(slot, slot)
+        expected = peer.get_slot(theirs, slot).numpy()
+        np.testing.assert_allclose(value_of(optimizer.get_slot(ours, here)), expected, rtol=1e-5, atol=1e-7)
