@@ -44,7 +44,6 @@ CASES = {
 }
 APPROXIMATE = {
     "tf24-sgd-clipboth-mlp": "TF 2.3 or 2.4",
-    "tf215-legacy-nadam-ckpt-embed": "slots of all rows decay",
 }
 ROUNDING_OF_MOVEMENT, ROUNDING_OF_VALUE = 1e-5, 2e-6
 """float32 over six steps; a step of another rule differs by at least a hundred times as much."""
