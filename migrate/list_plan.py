@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from migrate.algorithms import nadam
 from migrate.algorithms.spec import Algorithm, Block, FlatOrder
 from migrate.errors import AmbiguousError, MissingHintError
 from migrate.state import LazyArray, OptimizerState
+from migrate.tensor_bundle import numpy_dtype
 from optim import slot_layout
 from optim.errors import HyperparameterError, UnsupportedError
 
@@ -74,6 +76,7 @@ def plan(state: OptimizerState, order: str | None) -> Plan:
         what = "tf.train optimizers have no get_weights()" if generation == "tf1" else f"it has no {algorithm.name}"
         raise UnsupportedError(f"there is no list of generation {generation}: {what}; choose another --order")
     reasons = _rule_differences(state, algorithm, generation)
+    state = _with_idle_momentum(state, generation)
     chosen = _chosen(_fitting(state, algorithm, generation), number, generation)
     arrays = _arrays(state, chosen, generation)
     if any(a.dtype == "bfloat16" for a in arrays):
@@ -156,6 +159,20 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, (int, float)) and isinstance(b, (int, float)):
         return abs(a - b) <= CLOSE * max(abs(a), abs(b))
     return bool(a == b)
+
+
+def _with_idle_momentum(state: OptimizerState, generation: str) -> OptimizerState:
+    """With zeros for the momentum that SGD's older lists hold even where it is switched off and never read."""
+    kinds = {v.trainable for v in state.variables}
+    is_off = state.algorithm == "SGD" and not state.slots and not state.hyperparameters.get("momentum")
+    if not is_off or generation not in generations.NATIVE or None in kinds:
+        return state
+    zeros = {
+        v.name: LazyArray(v.shape, v.dtype, partial(np.zeros, v.shape, numpy_dtype(v.dtype)), "zeros")
+        for v in state.variables
+        if v.trainable
+    }
+    return replace(state, slots={"m": zeros})
 
 
 def _fitting(state: OptimizerState, algorithm: Algorithm, generation: str) -> list[FlatOrder]:
