@@ -121,10 +121,12 @@ def _into_list(state: OptimizerState, target: str, path: Path) -> list[Path]:
         migrate.write(state, str(path), to="list", order=target)
     except AmbiguousError as error:
         numbers = [i for i in range(1, 5) if f"{target}:{i} is" in str(error)]
-        assert numbers, error
+        if not numbers:
+            raise
         return [p for i in numbers for p in _into_list(state, f"{target}:{i}", path.with_stem(f"{path.stem}-{i}"))]
     except UnsupportedError as error:
-        assert any(key in str(error) for key in SLOT_MEANING), error
+        if not any(key in str(error) for key in SLOT_MEANING):
+            raise
         return []
     return [path]
 
