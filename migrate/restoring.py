@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate import readers, rules
+from migrate import generations, readers, rules
 from migrate.algorithms import nadam
 from migrate.convert import PathLike, Progress, Report, read
 from migrate.errors import StrictError
@@ -48,6 +48,7 @@ def restore(
     optimizer_config: Mapping[str, Any] | None = None,
     source_variables: Sequence[Mapping[str, Any]] | None = None,
     generation: str | None = None,
+    optimizer_path: str | None = None,
     progress: Progress | None = None,
 ) -> Restoration:
     """Put the optimizer state of `source` into a live optimizer: all of it, or none.
@@ -62,7 +63,7 @@ def restore(
         variable, matched by name and shape alone.
       restore_variables: also assign the stored values of the variables given.
       strict: refuse whatever is not exact.
-      format, optimizer_config, generation: as for `read`.
+      format, optimizer_config, generation, optimizer_path: as for `read`.
       source_variables: what `read` calls `variables`; a list takes the live variables where this is None.
       progress: called with (bytes done, bytes in all).
 
@@ -79,7 +80,14 @@ def restore(
     hint = source_variables
     if hint is None and readers.detect(os.fspath(source), format).name == "list":
         hint = [{"name": g.name, "shape": list(g.shape)} for g in given if g.trainable]
-    state = read(source, format=format, optimizer_config=optimizer_config, variables=hint, generation=generation)
+    state = read(
+        source,
+        format=format,
+        optimizer_config=optimizer_config,
+        variables=hint,
+        generation=generation,
+        optimizer_path=optimizer_path,
+    )
     live, note = adapt(optimizer)
     _check_class(state, live)
     pairs = _pairs(state, given, not isinstance(variables, Mapping), restore_variables)
@@ -115,14 +123,23 @@ def _pairs(state: OptimizerState, given: Sequence[Given], ordered: bool, restore
     owners = {name for per in state.slots.values() for name in per}
     if not owners and not restore_variables:
         ordered = False
-    order = {v.name: i for i, v in enumerate(state.source.variables if state.source is not None else ())}
-    stored = sorted(state.variables, key=lambda v: order.get(v.name, len(order)))
+    stored = _in_model_order(state)
     try:
         return match(given, stored, needed=lambda v: v.name in owners, ordered=ordered, equal=_equal)
     except ValueError:
         if owners or restore_variables:
             raise
         return []
+
+
+def _in_model_order(state: OptimizerState) -> Sequence[StoredVariable]:
+    """Stored variables as the model has them. From 2.9 on an optimizer is built in that order; older ones had others,
+    and what they saved with has the model's."""
+    stored = state.source
+    if stored is None or stored.generation in generations.NEW:
+        return state.variables
+    order = {v.name: i for i, v in enumerate(stored.variables)}
+    return sorted(state.variables, key=lambda v: order.get(v.name, len(order)))
 
 
 def _equal(live: Given, stored: StoredVariable) -> bool:

@@ -59,6 +59,7 @@ def verify(
     optimizer_config: Mapping[str, Any] | None = None,
     variables: Sequence[Mapping[str, Any]] | None = None,
     generation: str | None = None,
+    optimizer_path: str | None = None,
 ) -> Verification:
     """Compare a migrated checkpoint with its source. Hints as for `migrate_checkpoint`.
 
@@ -68,7 +69,14 @@ def verify(
     Raises:
       DtoptError: one of the two cannot be read at all.
     """
-    state = read(source, format=format, optimizer_config=optimizer_config, variables=variables, generation=generation)
+    state = read(
+        source,
+        format=format,
+        optimizer_config=optimizer_config,
+        variables=variables,
+        generation=generation,
+        optimizer_path=optimizer_path,
+    )
     target = _Target(os.fspath(dest))
     differences = [*_array_differences(state, target), *_metadata_differences(state, target)]
     worst, notes = None, []
