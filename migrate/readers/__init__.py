@@ -59,7 +59,12 @@ READERS = (
         takes_optimizer=True,
     ),
     Reader("tf_dtensor_names", "tf_dtensor_names", "a checkpoint of dtensor.name_based_save"),
-    Reader("tf1_saver", "tf1_saver", "a name-based checkpoint of tf.train.Saver (tf.train.* or Keras in graph mode)"),
+    Reader(
+        "tf1_saver",
+        "tf1_saver",
+        "a name-based checkpoint of tf.train.Saver (tf.train.* or Keras in graph mode)",
+        takes_optimizer=True,
+    ),
 )
 """In the order in which they are asked."""
 
