@@ -150,4 +150,4 @@ def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
         config = ", ".join(f"{k}={_shown(v)}" for k, v in value.get("config", {}).items() if k != "name")
         return f"{value.get('class_name')}({config})"
-    return f"{value:.9g}" if isinstance(value, float) else str(value)
+    return f"{value:.7g}" if isinstance(value, float) else str(value)

@@ -31,10 +31,10 @@ def stored(what: str, array: LazyArray, dtype: Any, change: Change | None) -> An
     wanted = dtype.as_numpy_dtype
 
     def load() -> np.ndarray:
-        raw = np.asarray(array.load()).reshape(array.shape)
         if change is None and array.dtype == dtype.name:
+            raw = np.asarray(array.load()).reshape(array.shape)
             return raw.view(wanted) if array.dtype == "bfloat16" else raw
-        wide = widened(raw, array.dtype).reshape(array.shape)
+        wide = widened(np.asarray(array.load()), array.dtype).reshape(array.shape)
         return (wide if change is None else change(wide)).astype(wanted)
 
     return Value(f"{what} ({array.stored_as})", array.shape, dtype.name, load)
