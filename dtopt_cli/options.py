@@ -60,7 +60,7 @@ Order = Annotated[
     typer.Option(
         "--order",
         metavar="NAME",
-        help="With --to list: the generation that shall read the list; the one that wrote SOURCE if left out.",
+        help="For a list: the generation that shall read the list; the one that wrote SOURCE if left out.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]

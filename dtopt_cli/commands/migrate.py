@@ -103,6 +103,7 @@ def verify(
     variables: Variables = None,
     generation: Generation = None,
     optimizer_path: OptimizerPath = None,
+    order: Order = None,
     as_json: Json = False,
 ) -> None:
     """Compare DEST with SOURCE: every slot bit for bit, and one step of both. Exit code 1 if they differ."""
@@ -110,7 +111,7 @@ def verify(
     output.import_tensorflow_quietly()
     from migrate import verify as compare
 
-    result = compare(source, dest, **given)
+    result = compare(source, dest, order=order, **given)
     if as_json:
         output.print_json(result.to_dict())
     else:
