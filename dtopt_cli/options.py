@@ -46,22 +46,43 @@ Generation = Annotated[
         rich_help_panel=HINTS,
     ),
 ]
+OptimizerPath = Annotated[
+    str | None,
+    typer.Option(
+        "--optimizer",
+        metavar="PATH",
+        help="Which optimizer, where SOURCE holds several (a GAN's): generator_optimizer, ...; the error lists them.",
+        rich_help_panel=HINTS,
+    ),
+]
 Order = Annotated[
     str | None,
     typer.Option(
         "--order",
         metavar="NAME",
-        help="With --to list: the generation that shall read the list; the one that wrote SOURCE if left out.",
+        help="For a list: the generation that shall read the list; the one that wrote SOURCE if left out.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
-def hints(format: str, optimizer_config: Path | None, variables: Path | None, generation: str | None) -> dict[str, Any]:
+def hints(
+    format: str,
+    optimizer_config: Path | None,
+    variables: Path | None,
+    generation: str | None,
+    optimizer_path: str | None = None,
+) -> dict[str, Any]:
     """The hints as keyword arguments of `migrate`'s functions. A file that is no JSON is a usage error."""
     config = _json(optimizer_config, "--optimizer-config", dict)
     names = _json(variables, "--variables", list)
-    return {"format": format, "optimizer_config": config, "variables": names, "generation": generation}
+    return {
+        "format": format,
+        "optimizer_config": config,
+        "variables": names,
+        "generation": generation,
+        "optimizer_path": optimizer_path,
+    }
 
 
 def _json(path: Path | None, option: str, kind: type) -> Any:

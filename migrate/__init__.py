@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         UnknownFormatError,
     )
     from migrate.inspection import Inspection
+    from migrate.restoring import Restoration, restore
     from migrate.state import OptimizerState
     from migrate.verify import Verification, verify
 
@@ -31,6 +32,7 @@ __all__ = [
     "MissingHintError",
     "OptimizerState",
     "Report",
+    "Restoration",
     "StrictError",
     "TargetExistsError",
     "UnknownFormatError",
@@ -39,6 +41,7 @@ __all__ = [
     "migrate_batch",
     "migrate_checkpoint",
     "read",
+    "restore",
     "verify",
     "write",
 ]
@@ -59,6 +62,7 @@ _HOMES = {
     ),
     "Inspection": "migrate.inspection",
     "OptimizerState": "migrate.state",
+    **dict.fromkeys(("Restoration", "restore"), "migrate.restoring"),
     **dict.fromkeys(("Verification", "verify"), "migrate.verify"),
 }
 

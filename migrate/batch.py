@@ -121,7 +121,7 @@ def migrate_batch(
     return BatchReport(tuple(items))
 
 
-_OPTIONS = {"format", "optimizer_config", "variables", "generation", "strict", "overwrite", "dry_run"}
+_OPTIONS = {"format", "optimizer_config", "variables", "generation", "optimizer_path", "strict", "overwrite", "dry_run"}
 
 
 def _part(todo: list[batch_names.Job], shard: tuple[int, int] | None) -> list[batch_names.Job]:
@@ -195,7 +195,7 @@ def _is_whole_list(dest: str, state: OptimizerState, options: Mapping[str, Any])
         return False
 
 
-_HINTS = ("format", "optimizer_config", "variables", "generation")
+_HINTS = ("format", "optimizer_config", "variables", "generation", "optimizer_path")
 
 
 def _same_state(a: OptimizerState, b: OptimizerState) -> bool:

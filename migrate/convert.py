@@ -54,6 +54,7 @@ def read(
     optimizer_config: Mapping[str, Any] | None = None,
     variables: Sequence[Mapping[str, Any]] | None = None,
     generation: str | None = None,
+    optimizer_path: str | None = None,
 ) -> OptimizerState:
     """The optimizer state in `source`, in `optim`'s terms; arrays stay in the file until they are asked for.
 
@@ -63,13 +64,14 @@ def read(
       optimizer_config: Keras JSON `{"class_name", "config"}`, for sources that do not say.
       variables: `[{"name", "shape"}, ...]` in optimizer order, for sources without names.
       generation: one of `generations.GENERATIONS`, for sources that cannot say.
+      optimizer_path: which optimizer, where a checkpoint holds several, as the error that lists them calls it.
 
     Raises:
       DtoptError: UnknownFormatError, DamagedFileError, MissingHintError, AmbiguousError, MismatchError or
         UnsupportedError, each saying what to do.
     """
     path = os.fspath(source)
-    found = readers.detect(path, format).read(path, generation)
+    found = readers.detect(path, format).read(path, generation, optimizer_path)
     if isinstance(found, Stored):
         return interpret(found, optimizer_config=optimizer_config, variables=variables, generation=generation)
     return found
@@ -83,13 +85,21 @@ def inspect(
     optimizer_config: Mapping[str, Any] | None = None,
     variables: Sequence[Mapping[str, Any]] | None = None,
     generation: str | None = None,
+    optimizer_path: str | None = None,
 ) -> _inspection.Inspection:
     """What `source` is, how that was recognised, every slot, and what would be lost. Arguments as for `read`.
 
     Args:
       stats: read every slot once, for its norm, range and whether it is finite.
     """
-    state = read(source, format=format, optimizer_config=optimizer_config, variables=variables, generation=generation)
+    state = read(
+        source,
+        format=format,
+        optimizer_config=optimizer_config,
+        variables=variables,
+        generation=generation,
+        optimizer_path=optimizer_path,
+    )
     return _inspection.inspection(state, os.fspath(source), stats=stats)
 
 
@@ -157,6 +167,7 @@ def migrate_checkpoint(
     optimizer_config: Mapping[str, Any] | None = None,
     variables: Sequence[Mapping[str, Any]] | None = None,
     generation: str | None = None,
+    optimizer_path: str | None = None,
     order: str | None = None,
     strict: bool = False,
     dry_run: bool = False,
@@ -178,7 +189,14 @@ def migrate_checkpoint(
     _check_apart(os.fspath(source), path)
     if os.path.lexists(path) and not overwrite:
         raise TargetExistsError(f"{path} exists; give another name, or --overwrite to replace it")
-    state = read(source, format=format, optimizer_config=optimizer_config, variables=variables, generation=generation)
+    state = read(
+        source,
+        format=format,
+        optimizer_config=optimizer_config,
+        variables=variables,
+        generation=generation,
+        optimizer_path=optimizer_path,
+    )
     if to == "list":
         from migrate.list_plan import for_list
 

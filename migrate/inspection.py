@@ -57,6 +57,8 @@ class Inspection:
     fidelity: str
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = field(default_factory=tuple)
+    optimizers: tuple[str, ...] = ()
+    """Paths of all optimizers in the source, where its format can hold several; this is about one."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON. Shapes are lists; statistics that are not finite are left to the writer of the JSON."""
@@ -98,6 +100,7 @@ def inspection(state: OptimizerState, source: str, *, stats: bool) -> Inspection
         fidelity=state.fidelity,
         reasons=state.reasons,
         warnings=state.warnings,
+        optimizers=stored.optimizers if stored else (),
     )
 
 

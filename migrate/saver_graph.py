@@ -48,6 +48,8 @@ class SaverGraph:
     reads: Mapping[str, frozenset[str]] = field(default_factory=dict)
     resources: frozenset[str] = frozenset()
     """Variables that are resources, as all are in tf.keras from TF 1.12 on, and none in standalone Keras before 2.3."""
+    updates: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
+    """Scope of a tf.train optimizer's `apply_gradients` -> variable -> the variables that its update there reads."""
     outside: Mapping[str, str] = field(default_factory=dict)
     """`learning_rate`, `clipping`: what the program does before a tf.train optimizer, of which no config tells."""
 
@@ -74,7 +76,7 @@ def read(prefix: str) -> SaverGraph | None:
     nodes = proto.graph_def.node
     resources = frozenset(str(n.name) for n in nodes if n.op == "VarHandleOp")
     version = str(proto.meta_info_def.tensorflow_version)
-    return SaverGraph(version, _trainable(proto), _reads(nodes), resources, _outside(nodes))
+    return SaverGraph(version, _trainable(proto), _reads(nodes), resources, _updates(nodes), _outside(nodes))
 
 
 def _trainable(proto: Any) -> tuple[str, ...] | None:
@@ -99,6 +101,27 @@ def _reads(nodes: Any) -> dict[str, frozenset[str]]:
         if node.op in WRITES and target in variables and not initial and first not in NOT_STEPS:
             found.setdefault(target, set()).update(_behind(inputs[name][1:], inputs, variables))
     return {name: frozenset(names) for name, names in found.items()}
+
+
+def _updates(nodes: Any) -> dict[str, dict[str, frozenset[str]]]:
+    """`SCOPE/update_VARIABLE/...` is what `Optimizer.apply_gradients` calls its ops (training/optimizer.py 1.15)."""
+    inputs = {str(n.name): [_plain(i) for i in n.input if not i.startswith("^")] for n in nodes}
+    variables = {str(n.name) for n in nodes if n.op in VARIABLES}
+    found: dict[str, dict[str, frozenset[str]]] = {}
+    for name in inputs:
+        scope, _, rest = name.partition("/update_")
+        owner = next((v for v in _heads(rest) if v in variables), None)
+        if rest and owner is not None and scope.partition("/")[0].rstrip("_0123456789") not in NOT_STEPS:
+            read = frozenset(_behind([name], inputs, variables))
+            updates = found.setdefault(scope, {})
+            updates[owner] = updates.get(owner, frozenset()) | read
+    return found
+
+
+def _heads(name: str) -> list[str]:
+    """`a/b/c` -> `a/b/c`, `a/b`, `a`."""
+    parts = name.split("/")
+    return ["/".join(parts[:end]) for end in range(len(parts), 0, -1)]
 
 
 def _outside(nodes: Any) -> dict[str, str]:

@@ -73,6 +73,8 @@ class Stored:
     """What is no state of the optimizer and no variable of the model: counters of the checkpoint, a loss scale."""
     layers: Layers | None = None
     """What is known of the order of `variables` where the source does not say all of it; None where it does."""
+    optimizers: tuple[str, ...] = ()
+    """Paths of all optimizers in a checkpoint that can hold several; the state is of one of them."""
     outside: Mapping[str, str] = field(default_factory=dict)
     """`learning_rate`, `clipping` -> what the program did about it outside the optimizer, where the source shows it."""
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate import parity, tf1
+from migrate import list_plan, parity, tf1, verify_list
 from migrate.convert import PathLike, read
 from migrate.generations import version_tuple
 from migrate.inspection import widened
@@ -59,8 +59,13 @@ def verify(
     optimizer_config: Mapping[str, Any] | None = None,
     variables: Sequence[Mapping[str, Any]] | None = None,
     generation: str | None = None,
+    optimizer_path: str | None = None,
+    order: str | None = None,
 ) -> Verification:
-    """Compare a migrated checkpoint with its source. Hints as for `migrate_checkpoint`.
+    """Compare a migrated checkpoint, or a list in `.npz`, with its source. Hints as for `migrate_checkpoint`.
+
+    Args:
+      order: for a list, the generation that shall read it, as it was given when the list was written.
 
     Returns:
       What was compared, and every difference. Nothing is raised for a difference.
@@ -68,7 +73,16 @@ def verify(
     Raises:
       DtoptError: one of the two cannot be read at all.
     """
-    state = read(source, format=format, optimizer_config=optimizer_config, variables=variables, generation=generation)
+    state = read(
+        source,
+        format=format,
+        optimizer_config=optimizer_config,
+        variables=variables,
+        generation=generation,
+        optimizer_path=optimizer_path,
+    )
+    if verify_list.is_list(os.fspath(dest)):
+        return _verify_list(state, os.fspath(source), os.fspath(dest), order)
     target = _Target(os.fspath(dest))
     differences = [*_array_differences(state, target), *_metadata_differences(state, target)]
     worst, notes = None, []
@@ -92,6 +106,26 @@ def verify(
         differences=tuple(differences),
         parity=worst,
         notes=tuple(notes),
+    )
+
+
+def _verify_list(state: OptimizerState, source: str, dest: str, order: str | None) -> Verification:
+    """A list has no hyperparameters to take a step with: its arrays are compared."""
+    made = list_plan.plan(state, order)
+    found = tuple(verify_list.differences(made, dest))
+    return Verification(
+        ok=not found,
+        source=source,
+        dest=dest,
+        slots=sum(len(owners) for owners in state.slots.values()),
+        variables=0,
+        iterations=state.iterations,
+        differences=found,
+        parity=None,
+        notes=(
+            f"the list of generation {made.generation} holds no hyperparameters, so that no step is compared",
+            *made.reasons,
+        ),
     )
 
 

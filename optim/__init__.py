@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from optim import legacy as legacy
-    from optim.checkpoint import describe_checkpoint as describe_checkpoint
-    from optim.checkpoint import load_checkpoint as load_checkpoint
     from optim.checkpoint import save_checkpoint as save_checkpoint
+    from optim.checkpoint_reading import describe_checkpoint as describe_checkpoint
+    from optim.checkpoint_reading import load_checkpoint as load_checkpoint
     from optim.native.library import build_kernels as build_kernels
     from optim.optimizer import Optimizer as Optimizer
     from optim.optimizers.adadelta import Adadelta as Adadelta
@@ -50,8 +50,8 @@ _HOME = {
     "GradientsClipOption": "optim.options",
     "Optimizer": "optim.optimizer",
     "build_kernels": "optim.native.library",
-    "describe_checkpoint": "optim.checkpoint",
-    "load_checkpoint": "optim.checkpoint",
+    "describe_checkpoint": "optim.checkpoint_reading",
+    "load_checkpoint": "optim.checkpoint_reading",
     "save_checkpoint": "optim.checkpoint",
 }
 

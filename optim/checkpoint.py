@@ -1,4 +1,4 @@
-"""Save and load optimizers in the slot-variable layout, docs/formats/slot-variables.md."""
+"""Save optimizers in the slot-variable layout, docs/formats/slot-variables.md; `checkpoint_reading` loads them."""
 
 from __future__ import annotations
 
@@ -6,44 +6,19 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
-from tensorflow.experimental import dtensor
 
-import optim
-from optim import placement, slot_layout
+from optim import slot_layout
 from optim.errors import CheckpointError
 from optim.optimizer import Optimizer
 from optim.slot_layout import Metadata, VariableEntry
 from optim.state import State
-from optim.variables import Tracked, plain_name, unwrap
+from optim.variables import plain_name, unwrap
 
 Variables = Mapping[str, Any] | Sequence[Any]
-
-
-@dataclass(frozen=True)
-class CheckpointInfo:
-    """What a slot-variable checkpoint holds.
-
-    Attributes:
-      algorithm: name of the optimizer's class.
-      config: what its `get_config()` gave.
-      iterations: steps taken.
-      variables: (name, shape, dtype, trainable) of every model variable.
-      slots: shape by slot name and variable name.
-      provenance: who wrote it, from what.
-    """
-
-    algorithm: str
-    config: Mapping[str, Any]
-    iterations: int
-    variables: tuple[VariableEntry, ...]
-    slots: Mapping[str, Mapping[str, tuple[int, ...]]]
-    provenance: Mapping[str, Any]
 
 
 class _Document(tf.train.experimental.PythonState):
@@ -58,9 +33,6 @@ class _Document(tf.train.experimental.PythonState):
 
     def deserialize(self, string_value: str) -> None:
         self._text = string_value
-
-
-# Saving.
 
 
 def save_checkpoint(path: str | os.PathLike[str], optimizer: Optimizer, variables: Variables) -> str:
@@ -79,7 +51,7 @@ def save_checkpoint(path: str | os.PathLike[str], optimizer: Optimizer, variable
       CheckpointError: names that are not unique, missing variables, or a `path` that holds something else.
     """
     folder = os.fspath(path)
-    named = _by_name(variables)
+    named = named_variables(variables)
     metadata = _describe(optimizer, named)
     _check_folder(folder)
     os.makedirs(folder, exist_ok=True)
@@ -138,7 +110,8 @@ def _sync(path: str) -> None:
         os.close(descriptor)
 
 
-def _by_name(variables: Variables) -> dict[str, Any]:
+def named_variables(variables: Variables) -> dict[str, Any]:
+    """The variables by name. Raises CheckpointError if two have the same."""
     if isinstance(variables, Mapping):
         return {str(name): variable for name, variable in variables.items()}
     named: dict[str, Any] = {}
@@ -203,194 +176,3 @@ def _node(children: Mapping[str, Any]) -> tf.Module:
     for name, child in children.items():
         node._track_trackable(child, name)
     return node
-
-
-# Reading.
-
-
-def describe_checkpoint(path: str | os.PathLike[str]) -> CheckpointInfo:
-    """What a slot-variable checkpoint holds. Raises CheckpointError if it is none, or damaged."""
-    reader, metadata = _open(os.fspath(path))
-    shapes = reader.get_variable_to_shape_map()
-    slots = {
-        slot: {name: tuple(shapes[slot_layout.slot_key(slot, name)]) for name in owners}
-        for slot, owners in metadata.slots.items()
-    }
-    iterations = int(_tensor(reader, slot_layout.scalar_key(slot_layout.ITERATIONS), os.fspath(path)))
-    return CheckpointInfo(
-        metadata.class_name, metadata.config, iterations, metadata.variables, slots, metadata.provenance
-    )
-
-
-def _open(folder: str) -> tuple[Any, Metadata]:
-    prefix = slot_layout.current_prefix(folder)
-    try:
-        reader = tf.train.load_checkpoint(prefix)
-        shapes = reader.get_variable_to_shape_map()
-    except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
-        raise CheckpointError(f"{folder} is damaged: {_first_line(error)}") from error
-    if slot_layout.METADATA_KEY not in shapes:
-        raise CheckpointError(
-            f"{folder} is a TensorFlow checkpoint without dtopt's metadata; write one with optim.save_checkpoint, or"
-            " bring it over with `dtopt migrate checkpoint`"
-        )
-    text = _tensor(reader, slot_layout.METADATA_KEY, folder)
-    metadata = Metadata.from_json(text.decode("utf-8") if isinstance(text, bytes) else str(text), folder)
-    metadata.compare_keys(shapes, folder)
-    return reader, metadata
-
-
-def _tensor(reader: Any, key: str, where: str) -> Any:
-    try:
-        return reader.get_tensor(key)
-    except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
-        raise CheckpointError(f"{where} is damaged: cannot read {key}: {_first_line(error)}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-
-
-def load_checkpoint(
-    path: str | os.PathLike[str],
-    variables: Variables,
-    mesh: dtensor.Mesh | None = None,
-    restore_variables: bool = True,
-    *,
-    slot_placement: placement.Placement | None = None,
-    custom_objects: Mapping[str, type[Optimizer]] | None = None,
-) -> Optimizer:
-    """The optimizer of a slot-variable checkpoint, with its state, on the given variables wherever they are.
-
-    Args:
-      path: the folder.
-      variables: a mapping name -> variable, or a sequence matched by `variable.name`: every variable of the checkpoint,
-        or with `restore_variables=False` at least those that the optimizer trains.
-      mesh: the mesh of all variables; None finds it from them.
-      restore_variables: also assign the stored values to `variables`.
-      slot_placement: another placement than the saved one.
-      custom_objects: classes by name, where the saved optimizer is a subclass of your own.
-
-    Returns:
-      An optimizer built on the variables; its next step is the one that the saved optimizer would have taken.
-
-    Raises:
-      CheckpointError: no such checkpoint, a damaged one, an unknown class, or variables that are missing, extra, or of
-        another shape or dtype, all of them listed. Then nothing was assigned.
-    """
-    folder = os.fspath(path)
-    reader, metadata = _open(folder)
-    named = _by_name(variables)
-    trained = _check_variables(folder, metadata, named, restore_variables)
-    optimizer = _make(folder, metadata, mesh, slot_placement, custom_objects or {})
-    given = [named[name] for name in trained]
-    optimizer._state.track(given, trained)
-    optimizer.build(given)
-    _restore_slots(folder, reader, metadata, optimizer)
-    _restore_scalars(folder, reader, optimizer)
-    if restore_variables:
-        _restore_variables(folder, reader, metadata, named)
-    return optimizer
-
-
-def _restore_variables(folder: str, reader: Any, metadata: Metadata, named: Mapping[str, Any]) -> None:
-    """Read everything once before the first is assigned: damage anywhere leaves the caller's variables alone."""
-    keys = {entry.name: slot_layout.variable_key(entry.name) for entry in metadata.variables}
-    for key in keys.values():
-        _tensor(reader, key, folder)
-    for name, key in keys.items():
-        variable = unwrap(named[name])
-        variable.assign(placement.from_host(_tensor(reader, key, folder), placement.layout_of(variable)))
-
-
-def _check_variables(folder: str, metadata: Metadata, named: Mapping[str, Any], all_of_them: bool) -> list[str]:
-    """Names of the variables to train, in build order; raises if `named` does not fit the checkpoint."""
-    owners = {name for names in metadata.slots.values() for name in names}
-    trained = [e.name for e in metadata.variables if e.name in owners or e.trainable]
-    table = {e.name: e for e in metadata.variables}
-    needed = list(table) if all_of_them else trained
-    problems = [f"missing {name!r} {table[name].shape}" for name in needed if name not in named]
-    if all_of_them:
-        problems += [f"no value of {e.name!r} (pass restore_variables=False)" for e in table.values() if not e.stored]
-    problems += [f"extra {name!r} {tuple(unwrap(v).shape)}" for name, v in named.items() if name not in table]
-    for name in [n for n in named if n in table]:
-        variable, entry = unwrap(named[name]), table[name]
-        if tuple(variable.shape) != entry.shape:
-            problems.append(f"{name!r} has shape {tuple(variable.shape)}, the checkpoint {entry.shape}")
-        elif variable.dtype.name != entry.dtype:
-            problems.append(f"{name!r} is {variable.dtype.name}, in the checkpoint {entry.dtype}")
-    if problems:
-        raise CheckpointError(f"the variables do not fit {folder}: {'; '.join(problems)}")
-    return trained
-
-
-def _make(
-    folder: str,
-    metadata: Metadata,
-    mesh: dtensor.Mesh | None,
-    slot_placement: placement.Placement | None,
-    custom_objects: Mapping[str, type[Optimizer]],
-) -> Optimizer:
-    name = metadata.class_name
-    cls = custom_objects.get(name)
-    if cls is None:
-        found = getattr(optim, name, None) if name in optim.__all__ else None
-        if not (isinstance(found, type) and issubclass(found, Optimizer)):
-            raise CheckpointError(
-                f"{folder} holds an optimizer of class {name!r}, which optim does not have; pass"
-                f" custom_objects={{{name!r}: the class}}"
-            )
-        cls = found
-    config = {**metadata.config, "mesh": mesh}
-    if slot_placement is not None:
-        config["slot_placement"] = slot_placement
-    return cls.from_config(config)
-
-
-def _restore_slots(folder: str, reader: Any, metadata: Metadata, optimizer: Optimizer) -> None:
-    state = optimizer._state
-    by_name = {t.name: t for t in state.tracked}
-    for slot, owners in metadata.slots.items():
-        for name in owners:
-            variable = state.slots.find(slot, by_name[name])
-            if variable is None:
-                raise CheckpointError(
-                    f"{folder} holds slot {slot!r}, which {type(optimizer).__name__} with its config has not"
-                )
-            value = _tensor(reader, slot_layout.slot_key(slot, name), folder)
-            if tuple(value.shape) != tuple(variable.shape) or tf.as_dtype(value.dtype) != variable.dtype:
-                raise CheckpointError(
-                    f"{folder}: slot {slot!r} of {name!r} is {value.dtype} {tuple(value.shape)}, expected"
-                    f" {variable.dtype.name} {tuple(variable.shape)}"
-                )
-            variable.assign(placement.from_host(value, placement.layout_of(variable)))
-    _check_no_slot_is_missing(folder, metadata, optimizer)
-
-
-def _check_no_slot_is_missing(folder: str, metadata: Metadata, optimizer: Optimizer) -> None:
-    """A variable has all of its slots in the file or, never trained, none."""
-    state = optimizer._state
-    for tracked in state.tracked:
-        here = [s for s in state.slots.names if state.slots.find(s, tracked) is not None]
-        stored = [s for s in here if tracked.name in metadata.slots.get(s, ())]
-        if stored and stored != here:
-            missing = [s for s in here if s not in stored]
-            raise CheckpointError(f"{folder} holds slots {stored} of {tracked}, but not {missing}")
-
-
-def _restore_scalars(folder: str, reader: Any, optimizer: Optimizer) -> None:
-    shapes = reader.get_variable_to_shape_map()
-    for name, variable in optimizer._state.scalars.items():
-        key = slot_layout.scalar_key(name)
-        if key not in shapes:
-            raise CheckpointError(f"{folder} holds no {name!r} of the optimizer")
-        value = np.asarray(_tensor(reader, key, folder)).astype(variable.dtype.as_numpy_dtype)
-        variable.assign(placement.from_host(value, placement.layout_of(variable)))
-    steps = optimizer._state.scalars.get(slot_layout.ACCUMULATED_STEPS)
-    if steps is not None and int(optimizer._state.counter(slot_layout.ACCUMULATED_STEPS).now()) > 0:
-        optimizer._gathering.update(t.index for t in optimizer._state.tracked if _has_gathered(optimizer, t))
-
-
-def _has_gathered(optimizer: Optimizer, tracked: Tracked) -> bool:
-    total = optimizer._state.slots.find(slot_layout.ACCUMULATED_GRADIENT, tracked)
-    return total is not None and bool(np.any(placement.to_host(total)))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "docs/optimizers.md"]
+PAGES = ["README.md", "docs/optimizers.md", "docs/migrating.md"]
 FENCE = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SLOW_COMMANDS = ("dtopt bench -w gpt2",)  # minutes and gigabytes; tests/test_bench covers the same path in small
 

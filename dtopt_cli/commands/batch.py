@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dtopt_cli import output
-from dtopt_cli.options import From, Generation, Json, OptimizerConfig, Order, Variables, hints
+from dtopt_cli.options import From, Generation, Json, OptimizerConfig, OptimizerPath, Order, Variables, hints
 from dtopt_cli.progress import Bar
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def batch(
     optimizer_config: OptimizerConfig = None,
     variables: Variables = None,
     generation: Generation = None,
+    optimizer_path: OptimizerPath = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse whatever is not exact.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace migrated checkpoints in DIR.")] = False,
     as_json: Json = False,
@@ -45,7 +46,7 @@ def batch(
     Exit code 0 if all are there, 1 if --strict refused some, 3 if some failed. After Ctrl-C, go on with --resume.
     """
     part = _part(shard)
-    given = hints(format, optimizer_config, variables, generation)
+    given = hints(format, optimizer_config, variables, generation, optimizer_path)
     from migrate.batch import BatchInterrupted, migrate_batch
 
     progress = None if quiet or as_json or not sys.stderr.isatty() else Bar("migrating", in_bytes=False)

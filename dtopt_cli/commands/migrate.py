@@ -9,7 +9,7 @@ import typer
 
 from dtopt_cli import output
 from dtopt_cli.commands.batch import batch
-from dtopt_cli.options import From, Generation, Json, OptimizerConfig, Order, Variables, hints
+from dtopt_cli.options import From, Generation, Json, OptimizerConfig, OptimizerPath, Order, Variables, hints
 from dtopt_cli.progress import Bar
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def checkpoint(
     optimizer_config: OptimizerConfig = None,
     variables: Variables = None,
     generation: Generation = None,
+    optimizer_path: OptimizerPath = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse whatever is not exact.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do everything but write.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a migrated checkpoint at DEST.")] = False,
@@ -46,7 +47,7 @@ def checkpoint(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
     """Migrate the optimizer state in SOURCE to DEST. SOURCE is never changed, DEST is whole or not there."""
-    given = hints(format, optimizer_config, variables, generation)
+    given = hints(format, optimizer_config, variables, generation, optimizer_path)
     from migrate import migrate_checkpoint
 
     progress = None if quiet or as_json or not sys.stderr.isatty() else Bar("writing", in_bytes=True)
@@ -79,10 +80,11 @@ def inspect(
     optimizer_config: OptimizerConfig = None,
     variables: Variables = None,
     generation: Generation = None,
+    optimizer_path: OptimizerPath = None,
     as_json: Json = False,
 ) -> None:
     """Say what SOURCE is, how that was recognised, every slot, and what would be lost."""
-    given = hints(format, optimizer_config, variables, generation)
+    given = hints(format, optimizer_config, variables, generation, optimizer_path)
     from migrate import inspect as look
 
     found = look(source, stats=stats, **given)
@@ -100,14 +102,16 @@ def verify(
     optimizer_config: OptimizerConfig = None,
     variables: Variables = None,
     generation: Generation = None,
+    optimizer_path: OptimizerPath = None,
+    order: Order = None,
     as_json: Json = False,
 ) -> None:
     """Compare DEST with SOURCE: every slot bit for bit, and one step of both. Exit code 1 if they differ."""
-    given = hints(format, optimizer_config, variables, generation)
+    given = hints(format, optimizer_config, variables, generation, optimizer_path)
     output.import_tensorflow_quietly()
     from migrate import verify as compare
 
-    result = compare(source, dest, **given)
+    result = compare(source, dest, order=order, **given)
     if as_json:
         output.print_json(result.to_dict())
     else:
@@ -159,6 +163,8 @@ def _print_inspection(found: Inspection) -> None:
     console.print(f"[bold]{found.source}[/bold]\n  format      {found.format}\n  generation  {found.generation}")
     for reason in found.evidence:
         console.print(f"                {reason}", markup=False)
+    if len(found.optimizers) > 1:
+        console.print(f"  optimizers  {', '.join(found.optimizers)} (--optimizer chooses)", markup=False)
     if found.versions:
         console.print("  written by  " + ", ".join(f"{k} {v}" for k, v in found.versions.items()), markup=False)
     console.print(

@@ -18,13 +18,14 @@ class Reader:
     `read(path)`.
 
     `takes_generation`: whether how the file is read depends on the generation, so that `read(path,
-    generation)`.
+    generation)`. `takes_optimizer`: whether a file may hold several optimizers, so that `read(path, optimizer_path)`.
     """
 
     name: str
     module: str
     description: str
     takes_generation: bool = False
+    takes_optimizer: bool = False
 
     def load(self) -> ModuleType:
         return import_module(f"migrate.readers.{self.module}")
@@ -33,7 +34,12 @@ class Reader:
         """Whether the content of `path` is of this format."""
         return bool(self.load().sniff(path))
 
-    def read(self, path: str, generation: str | None) -> Stored | OptimizerState:
+    def read(self, path: str, generation: str | None, optimizer_path: str | None = None) -> Stored | OptimizerState:
+        """What the source holds. Raises HyperparameterError for an `optimizer_path` where nothing is to choose."""
+        if self.takes_optimizer:
+            return self.load().read(path, optimizer_path)
+        if optimizer_path is not None:
+            raise HyperparameterError(f"{path} is {self.description}, with one optimizer only; leave out --optimizer")
         if self.takes_generation:
             return self.load().read(path, generation)
         return self.load().read(path)
@@ -45,14 +51,20 @@ READERS = (
     Reader("weights_h5", "weights_h5", "a `.weights.h5` of tf_keras 2.12 and later or Keras 3, whole or in shards"),
     Reader("list", "weight_list", "a get_weights() list in `.npz`, `.npy` or `.pkl`", True),
     Reader("slots", "slots", "a slot-variable checkpoint of dtopt"),
-    Reader("saved_model", "saved_model", "a SavedModel folder (saved_model.pb and variables/)"),
+    Reader("saved_model", "saved_model", "a SavedModel folder (saved_model.pb and variables/)", takes_optimizer=True),
     Reader(
         "tf_object",
         "tf_object",
         "a TensorFlow 2 object-based checkpoint (PREFIX.index and PREFIX.data-...)",
+        takes_optimizer=True,
     ),
     Reader("tf_dtensor_names", "tf_dtensor_names", "a checkpoint of dtensor.name_based_save"),
-    Reader("tf1_saver", "tf1_saver", "a name-based checkpoint of tf.train.Saver (tf.train.* or Keras in graph mode)"),
+    Reader(
+        "tf1_saver",
+        "tf1_saver",
+        "a name-based checkpoint of tf.train.Saver (tf.train.* or Keras in graph mode)",
+        takes_optimizer=True,
+    ),
 )
 """In the order in which they are asked."""
 

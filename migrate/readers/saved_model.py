@@ -34,17 +34,17 @@ def _folder(path: str) -> str:
     return os.path.dirname(path) or "." if os.path.basename(path) == _GRAPH_FILE else path
 
 
-def read(path: str) -> Stored:
+def read(path: str, optimizer_path: str | None = None) -> Stored:
     """What a SavedModel holds, the optimizer's config included. Tensors stay in the file.
 
     Raises:
       UnknownFormatError: no SavedModel. DamagedFileError: truncated or altered.
-      AmbiguousError: more than one optimizer.
+      AmbiguousError: more than one optimizer and no path. HyperparameterError: no optimizer at that path.
     """
     folder = _folder(path)
     if not sniff(path):
         raise UnknownFormatError(f"{path} is no SavedModel: it has no {_GRAPH_FILE}")
-    stored = tf_object.read_bundle(BundleReader(os.path.join(folder, "variables", "variables")), NAME)
+    stored = tf_object.read_bundle(BundleReader(os.path.join(folder, "variables", "variables")), NAME, optimizer_path)
     model = _parse(protos.SavedModel(), os.path.join(folder, _GRAPH_FILE))
     versions = {"tensorflow": str(model.meta_graphs[0].meta_info_def.tensorflow_version)} if model.meta_graphs else {}
     config, where = None, ""

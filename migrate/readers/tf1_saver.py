@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from migrate import saver_graph
+from migrate import saver_graph, saver_optimizers
 from migrate.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.errors import AmbiguousError, UnknownFormatError
 from migrate.layer_order import Layers, Variable
@@ -59,24 +59,32 @@ def sniff(path: str) -> bool:
     return GRAPH_KEY not in bundle and METADATA_KEY not in bundle
 
 
-def read(path: str) -> Stored:
+def read(path: str, optimizer_path: str | None = None) -> Stored:
     """What a Saver checkpoint holds. Tensors stay in the file until they are asked for.
+
+    Args:
+      optimizer_path: which optimizer, by the scope of its step counter (Keras) or of its updates (tf.train).
 
     Raises:
       UnknownFormatError: another format. DamagedFileError: truncated or altered.
-      AmbiguousError: several Keras optimizers. UnsupportedError: names of Keras 1, which say nothing.
+      AmbiguousError: several optimizers and no path. HyperparameterError: no optimizer of that path.
+      UnsupportedError: names of Keras 1, which say nothing.
     """
     prefix = require_prefix(path)
     bundle = BundleReader(prefix)
     if GRAPH_KEY in bundle:
         raise UnknownFormatError(f"{prefix} holds an object graph, so it was not written by tf.train.Saver")
     bundle.check_sizes()
-    arrays = {key: lazy(bundle, key) for key, entry in bundle.items() if entry.dtype != STRING}
+    everything = {key: lazy(bundle, key) for key, entry in bundle.items() if entry.dtype != STRING}
     graph = saver_graph.read(prefix)
     evidence = [f"{prefix}.index has no object graph: tensors are keyed by variable names, as tf.train.Saver does"]
     if graph is not None:
         evidence.append(f"{prefix}.meta is its graph, of TensorFlow {graph.version or '?'}")
-    counter = _counter(arrays, prefix)
+    choice = _choice(everything, graph, optimizer_path, prefix)
+    arrays = {key: array for key, array in everything.items() if key not in choice.foreign}
+    counter = next(iter(_counters(arrays)), None)
+    if len(choice.names) > 1:
+        evidence.append(f"it holds {len(choice.names)} optimizers: {', '.join(choice.names)}")
     if counter is None:
         stored = _of_train(arrays, graph)
     elif counter.endswith("/iter"):
@@ -89,14 +97,15 @@ def read(path: str) -> Stored:
         stored.generation,
         (*evidence, stored.why),
         None,
-        stored.variables,
+        tuple(replace(v, trainable=False) if v.name in choice.untrained else v for v in stored.variables),
         slots=stored.slots,
         scalars=stored.scalars,
         weights=stored.weights,
         versions=versions,
-        warnings=stored.warnings,
+        warnings=(*stored.warnings, *choice.warnings),
         matched={f"{slot}/{owner}": "name" for slot, per in stored.slots.items() for owner in per},
-        unmapped=stored.unmapped,
+        unmapped={**stored.unmapped, **{key: everything[key] for key in sorted(choice.foreign)}},
+        optimizers=choice.names,
         layers=stored.layers,
         outside=graph.outside if graph is not None and stored.generation == "tf1" else {},
     )
@@ -115,23 +124,31 @@ class _Parts:
     unmapped: Mapping[str, LazyArray] = field(default_factory=dict)
 
 
-def _counter(arrays: Mapping[str, LazyArray], prefix: str) -> str | None:
-    """Key of a Keras optimizer's step counter: it stands beside the other hyperparameters. None for tf.train."""
+def _choice(
+    arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: str | None, prefix: str
+) -> saver_optimizers.Choice:
+    """Which optimizer is meant, of how many."""
+    counters = _counters(arrays)
+    if not counters:
+        return saver_optimizers.of_train(arrays, graph, path, prefix)
+    slots = [key for key in arrays if _ANONYMOUS.fullmatch(key) or _is_numbered(key)]
+    return saver_optimizers.of_keras(arrays, counters, slots, graph, path, prefix)
+
+
+def _is_numbered(key: str) -> bool:
+    return key.startswith("training") and _NUMBERED.fullmatch(key) is not None
+
+
+def _counters(arrays: Mapping[str, LazyArray]) -> list[str]:
+    """Keys of Keras optimizers' step counters, which stand beside other hyperparameters. None for tf.train."""
     beside = ("learning_rate", "lr", "decay")
-    found = [
+    return [
         key
         for key, array in arrays.items()
         if key.rpartition("/")[2] in ("iter", "iterations")
         and array.shape == ()
         and any(f"{key.rpartition('/')[0]}/{name}" in arrays for name in beside)
     ]
-    if len(found) > 1:
-        raise AmbiguousError(
-            f"{prefix} holds {len(found)} Keras optimizers, with the counters {', '.join(found)}, as after compiling"
-            " twice; dtopt carries one at a time: save again with tf.train.Saver(var_list=...) of the model and one"
-            " optimizer, or convert the .h5 of model.save, which holds the last one only"
-        )
-    return found[0] if found else None
 
 
 def _variable(name: str, array: LazyArray, trainable: bool | None) -> StoredVariable:
@@ -228,7 +245,7 @@ def _of_native_keras(arrays: Mapping[str, LazyArray], counter: str, graph: Saver
     scope = counter.removesuffix("iterations")
     scalars = {key.removeprefix(scope): a for key, a in arrays.items() if key.startswith(scope) and a.shape == ()}
     rest = [key for key in arrays if not (key.startswith(scope) and arrays[key].shape == ())]
-    numbered = [key for key in rest if key.startswith("training") and _NUMBERED.fullmatch(key)]
+    numbered = [key for key in rest if _is_numbered(key)]
     anonymous = [key for key in rest if _ANONYMOUS.fullmatch(key)]
     slots, generation, why = _slot_list(numbered, anonymous, graph)
     if len({key.rpartition("/")[0] for key in slots}) > 1:

@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from migrate import slot_owners
+from migrate import graph_optimizers, slot_owners
 from migrate.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
-from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
+from migrate.errors import DamagedFileError, UnknownFormatError
+from migrate.graph_optimizers import GraphOptimizer
 from migrate.object_graph import ObjectGraph
 from migrate.slot_owners import Owner
 from migrate.state import LazyArray, Stored, StoredVariable
@@ -24,11 +25,9 @@ from optim.errors import CheckpointError
 from optim.slot_layout import METADATA_KEY
 
 NAME = "tf_object"
-_COUNTERS = ("iter", "_iterations")
 # Lists of an optimizer that hold no slots of their own.
 _NO_SLOTS = frozenset({"_variables", "_trainable_variables", "_trainable_variables_indices"})
 _NEVER_TRAINED = frozenset({"moving_mean", "moving_variance"})
-_WRAPPED = ("inner_optimizer", "_optimizer", "_inner_optimizer")
 
 
 def sniff(path: str) -> bool:
@@ -43,22 +42,24 @@ def sniff(path: str) -> bool:
     return GRAPH_KEY in bundle and METADATA_KEY not in bundle
 
 
-def read(path: str) -> Stored:
+def read(path: str, optimizer_path: str | None = None) -> Stored:
     """What a checkpoint holds. Tensors stay in the file until they are asked for.
 
     Args:
       path: prefix, `.index` file, or folder with a file `checkpoint`.
+      optimizer_path: which optimizer, by the names that lead to it from the root of the object graph, joined by dots.
 
     Raises:
       UnknownFormatError: no object-based checkpoint.
-      AmbiguousError: more than one optimizer, or slots that fit more than one variable.
+      AmbiguousError: more than one optimizer and no path, or slots that fit more than one variable.
+      HyperparameterError: no optimizer at that path.
       DamagedFileError: truncated or altered.
     """
     prefix = require_prefix(path)
-    return read_bundle(BundleReader(prefix), NAME)
+    return read_bundle(BundleReader(prefix), NAME, optimizer_path)
 
 
-def read_bundle(bundle: BundleReader, format_name: str) -> Stored:
+def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | None = None) -> Stored:
     """As `read`, of an open bundle; also the part of a SavedModel that holds variables."""
     if GRAPH_KEY not in bundle:
         raise UnknownFormatError(
@@ -67,10 +68,13 @@ def read_bundle(bundle: BundleReader, format_name: str) -> Stored:
         )
     bundle.check_sizes()
     graph = ObjectGraph(bundle)
-    optimizer = _optimizer(graph, bundle.prefix)
+    every = graph_optimizers.find(graph)
+    optimizer = graph_optimizers.choose(every, optimizer_path, bundle.prefix)
     found = _Found(graph, bundle)
-    owners = _model_variables(graph, bundle, optimizer)
+    owners = _model_variables(graph, bundle, every)
     names = {owner.node: owner.name for owner in owners}
+    paths = [each.name for each in every]
+    foreign = _trained_by(graph, owners, [each for each in every if each is not optimizer])
     evidence = [f"{bundle.prefix}.index holds an object graph ({len(graph)} objects)"]
     warnings: list[str] = []
     generation = None
@@ -79,7 +83,8 @@ def read_bundle(bundle: BundleReader, format_name: str) -> Stored:
     else:
         generation, why = _generation(graph, optimizer.node)
         evidence += [
-            f"optimizer at {'.'.join(optimizer.path) or 'the root'}: {why}",
+            f"optimizer at {optimizer.name}: {why}",
+            *([f"it holds {len(every)} optimizers: {graph_optimizers.listed(paths)}"] if len(every) > 1 else []),
             *_naming(graph, optimizer.node),
         ]
         if generation == "optimizer_v2":
@@ -95,17 +100,33 @@ def read_bundle(bundle: BundleReader, format_name: str) -> Stored:
         generation=generation,
         evidence=tuple(evidence),
         optimizer_config=None,
-        variables=_variables(graph, bundle, owners, found.slots, generation == "optimizer_v2"),
+        variables=_variables(graph, bundle, owners, found.slots, generation == "optimizer_v2", foreign),
         slots=found.slots,
         scalars=found.scalars,
         versions=_release(graph, optimizer, generation),
         warnings=tuple(warnings),
         matched=found.matched,
         unmapped=found.unmapped,
+        optimizers=tuple(paths),
     )
 
 
-def _release(graph: ObjectGraph, optimizer: _Optimizer | None, generation: str | None) -> dict[str, str]:
+def _trained_by(graph: ObjectGraph, owners: Sequence[Owner], optimizers: Sequence[GraphOptimizer]) -> frozenset[str]:
+    """Names of the variables that these optimizers have slots of, or else list, as far as the graph says it."""
+    names = {owner.node: owner.name for owner in owners}
+    found: set[str] = set()
+    for optimizer in optimizers:
+        children = graph.children[optimizer.node]
+        found |= {names[variable] for variable, _, _ in graph.slot_variables[optimizer.node] if variable in names}
+        tracked = graph.list_of(children.get("_trainable_variables", 0))
+        found |= {names[node] for node in tracked.values() if node in names}
+        lists = {name: graph.list_of(i) for name, i in children.items() if name not in _NO_SLOTS}
+        ends = {graph.full_names[node] for members in lists.values() for node in members.values()}
+        found |= {o.name for o in owners if o.full_name and any(end.endswith(f"/{o.full_name}") for end in ends)}
+    return frozenset(found)
+
+
+def _release(graph: ObjectGraph, optimizer: GraphOptimizer | None, generation: str | None) -> dict[str, str]:
     """What the graph of an `experimental` optimizer tells of who wrote it: 2.10 keeps a list of its variables, 2.9 not;
     and only DTensor's variables have no names."""
     if optimizer is None or generation != "experimental":
@@ -113,43 +134,6 @@ def _release(graph: ObjectGraph, optimizer: _Optimizer | None, generation: str |
     names = [graph.full_names[node] for node, _ in graph.walk(optimizer.node) if graph.keys[node] is not None]
     release = {"tensorflow": "2.10"} if "_variables" in graph.children[optimizer.node] else {"tensorflow": "2.9"}
     return release | ({} if any(names) else {"dtensor": "yes"})
-
-
-@dataclass(frozen=True)
-class _Optimizer:
-    node: int
-    path: tuple[str, ...]
-    wrapper: int | None = None
-    """The LossScaleOptimizer around it."""
-
-
-def _optimizer(graph: ObjectGraph, where: str) -> _Optimizer | None:
-    """The only optimizer of a checkpoint, None if there is none. Raises AmbiguousError for several."""
-    found = {
-        node: path
-        for node, path in graph.walk()
-        if graph.slot_variables[node] or any(_is_scalar(graph, node, name) for name in _COUNTERS)
-    }
-    wrappers: dict[int, int] = {}
-    for node in found:
-        for name in _WRAPPED:
-            inner = graph.children[node].get(name)
-            if inner in found and inner != node:
-                wrappers[inner] = node
-    candidates = {node: path for node, path in found.items() if node not in wrappers.values()}
-    if len(candidates) > 1:
-        paths = ", ".join(".".join(path) for path in candidates.values())
-        raise AmbiguousError(
-            f"{where} holds {len(candidates)} optimizers ({paths}); dtopt carries one at a time: save"
-            " each with its own"
-            " model in its own tf.train.Checkpoint"
-        )
-    return next((_Optimizer(node, path, wrappers.get(node)) for node, path in candidates.items()), None)
-
-
-def _is_scalar(graph: ObjectGraph, node: int, name: str) -> bool:
-    child = graph.children[node].get(name)
-    return child is not None and graph.keys[child] is not None
 
 
 def _generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
@@ -170,7 +154,7 @@ def _generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
 def _naming(graph: ObjectGraph, optimizer: int) -> list[str]:
     """What hints at the optimizer's class, which such a checkpoint does not store."""
     children = graph.children[optimizer]
-    counter = next((children[name] for name in _COUNTERS if name in children), None)
+    counter = next((children[name] for name in graph_optimizers.COUNTERS if name in children), None)
     prefixes = {graph.full_names[counter].rpartition("/")[0].split("/")[-1]} if counter is not None else set()
     for name, child in children.items():
         if name not in _NO_SLOTS:
@@ -194,16 +178,16 @@ def _no_slots(generation: str) -> str:
     return "the optimizer has no slots here: it has none, as plain SGD, or no step was taken yet"
 
 
-def _model_variables(graph: ObjectGraph, bundle: BundleReader, optimizer: _Optimizer | None) -> list[Owner]:
-    """Variables outside the optimizer, in the graph's order, then those that only it tracks (Keras 3)."""
+def _model_variables(graph: ObjectGraph, bundle: BundleReader, optimizers: Sequence[GraphOptimizer]) -> list[Owner]:
+    """Variables outside the optimizers, in the graph's order, then those that only these track (Keras 3)."""
     inside = {s for table in graph.slot_variables for _, _, s in table}
-    roots = [] if optimizer is None else [n for n in (optimizer.node, optimizer.wrapper) if n is not None]
+    roots = {root: optimizer.path for optimizer in optimizers for root in optimizer.nodes}
     nodes = list(graph.walk(without=frozenset({*inside, *roots})))
-    for root in roots:
+    for root, at in roots.items():
         tracked = graph.children[root].get("_trainable_variables")
         seen = {node for node, _ in nodes}
         if tracked is not None:
-            path = (optimizer.path if optimizer else ()) + ("_trainable_variables",)
+            path = (*at, "_trainable_variables")
             nodes += [(n, (*path, str(i))) for i, n in graph.list_of(tracked).items() if n not in seen]
     found = [(n, path) for n, path in nodes if graph.keys[n] is not None and _is_model_variable(graph, bundle, n, path)]
     full_names = [graph.full_names[n] for n, _ in found]
@@ -270,7 +254,7 @@ class _Found:
                 self.matched |= {f"{name}/{how.owners[i].name}": how.method for i in members}
         return warnings
 
-    def add_scalars(self, optimizer: _Optimizer) -> None:
+    def add_scalars(self, optimizer: GraphOptimizer) -> None:
         """What hangs directly on the optimizer and is no slot; a loss scale goes to the unmapped."""
         slotted = {a.stored_as for owners in self.slots.values() for a in owners.values()}
         for name, node in self.graph.children[optimizer.node].items():
@@ -307,9 +291,11 @@ def _variables(
     owners: Sequence[Owner],
     slots: Mapping[str, Mapping[str, LazyArray]],
     table: bool,
+    foreign: frozenset[str],
 ) -> tuple[StoredVariable, ...]:
     """Variables with slots in the optimizer's order, then the others in the graph's.
 
+    `foreign`: names of those that other optimizers train; without slots here they are not this one's.
     `table`: whether slots are from a table of slot variables, which has no order of its own, and not from lists.
     """
     slotted = list(dict.fromkeys(name for per in slots.values() for name in per))
@@ -327,7 +313,7 @@ def _variables(
         trainable: bool | None = told.get(owner.node)
         if owner.name in slotted:
             trainable = True
-        elif owner.path[-1] in _NEVER_TRAINED:
+        elif owner.path[-1] in _NEVER_TRAINED or owner.name in foreign:
             trainable = False
         by_name[owner.name] = StoredVariable(owner.name, array, array.shape, array.dtype, trainable)
     return tuple(by_name.pop(name) for name in slotted) + tuple(by_name.values())

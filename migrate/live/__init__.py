@@ -1,0 +1,62 @@
+"""Live optimizers that `migrate.restore` fills: one file per kind, all seen through `base.Live`."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from migrate.live.base import Live
+from optim.errors import UnsupportedError
+
+KERAS3, TF_KERAS = "keras.src.optimizers.", "tf_keras.src.optimizers."
+
+
+def adapt(optimizer: Any) -> tuple[Live, str]:
+    """The optimizer as restoring sees it, and a note about what is wrapped around it (empty if nothing is).
+
+    Raises:
+      UnsupportedError: it is of no library that dtopt restores into, or its algorithm is not known.
+    """
+    inner, wrapper = _unwrapped(optimizer)
+    note = ""
+    if wrapper:
+        note = f"{wrapper} wraps the live optimizer: its loss scale is left as it is"
+    homes = [cls.__module__ for cls in type(inner).__mro__]
+    if any(home.startswith("optim.") for home in homes) and _is_ours(inner):
+        from migrate.live.ours import Ours
+
+        return Ours(inner), note
+    if any(home.startswith(f"{TF_KERAS}legacy.") for home in homes):
+        from migrate.live.legacy import Legacy
+
+        return Legacy(inner, f"{TF_KERAS}legacy.", _version("tf_keras")), note
+    for library, home, generation in (("keras", KERAS3, "keras3"), ("tf_keras", TF_KERAS, "optimizer")):
+        if any(h.startswith(home) for h in homes):
+            from migrate.live.indexed import Indexed
+
+            return Indexed(inner, library, generation, home, _version(library)), note
+    raise UnsupportedError(
+        f"{type(optimizer).__module__}.{type(optimizer).__name__} is no optimizer of optim, Keras 3 or tf_keras;"
+        " restore into one of these, or migrate to a checkpoint or a list"
+    )
+
+
+def _is_ours(optimizer: Any) -> bool:
+    from optim.optimizer import Optimizer
+
+    return isinstance(optimizer, Optimizer)
+
+
+def _unwrapped(optimizer: Any) -> tuple[Any, str]:
+    """The optimizer proper inside a LossScaleOptimizer, and the class of that."""
+    name = type(optimizer).__name__
+    if name.startswith("LossScaleOptimizer"):
+        return optimizer.inner_optimizer, name
+    return optimizer, ""
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution.replace("_", "-"))
+    except PackageNotFoundError:
+        return "of unknown release"

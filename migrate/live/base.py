@@ -1,0 +1,51 @@
+"""What restoring needs of a live optimizer, whichever library it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from migrate.rules import Rule
+
+
+class Live(Protocol):
+    """A live optimizer. Variables are model variables as the caller gave them; slots are named as in `optim`."""
+
+    what: str
+    """Class and release, for messages and reports."""
+    algorithm: str
+    """Name of the class of `optim` with the same slots."""
+
+    def rule(self, dtypes: Sequence[str]) -> Rule:
+        """Its rule in `optim`'s terms, for variables of these dtypes (TensorFlow's names)."""
+
+    def missing(self, variables: Sequence[Any]) -> tuple[list[str], list[str]]:
+        """Names of the variables that it was not built on, and of others that it was; both empty before `build`."""
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Make the slots, as the first step would; nothing where they are there."""
+
+    def slots(self, variable: Any) -> Mapping[str, Any]:
+        """Slot variables (`tf.Variable`) of one model variable by name."""
+
+    def scalars(self, values: Mapping[str, float]) -> list[tuple[str, Any, float]]:
+        """(name, `tf.Variable`, its new value) of the state beside slots.
+
+        Args:
+          values: `iterations`, and those of `u_product` and `accumulated_steps` that there are.
+        """
+
+    def start(self, slot: str) -> float | None:
+        """What a new slot is filled with; None for the value of its variable."""
+
+    def lazy(self, variable: Any, source_name: str) -> bool:
+        """Whether rows of a variable keep their slots where a gradient leaves them out."""
+
+    def lazy_reasons(self, names: Sequence[str]) -> list[str]:
+        """Why what it does with sparse gradients of variables of these names is none of what `optim` does."""
+
+    def decayed(self, variable: Any) -> bool:
+        """Whether weight decay applies to a variable, if there is any."""
+
+    def settle(self, values: Mapping[str, float]) -> None:
+        """After everything was assigned: what is no variable of the optimizer and follows from its state."""

@@ -1,0 +1,139 @@
+"""Slots of one rule as those of another: which differences between rules an exact change of the numbers makes up for.
+
+- SGD and RMSprop: the learning rate inside the momentum or outside, a factor while it is constant.
+- Ftrl: `linear` multiplied by the learning rate or not, likewise.
+- Adagrad: an epsilon inside the root or none at all, an offset of the accumulator: √(a + ε) = √((a + ε − ε′) + ε′).
+- Nadam's product of momenta follows from the steps taken, for any schedule.
+
+Formulas: `optim/rules`; factors after `tensorflow/python/training/momentum.py` 1.15 and `optimizer_experimental` 2.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from migrate import rules
+from migrate.algorithms import nadam
+from migrate.rules import Differences, Rule
+from optim.errors import UnsupportedError
+
+Change = Callable[[np.ndarray], np.ndarray]
+"""Float64 numbers of a slot to float64 numbers."""
+MOMENTA = {"SGD": ("m", -1.0), "RMSprop": ("momentum", 1.0)}
+"""Slot, and its sign where the learning rate is inside."""
+
+
+@dataclass
+class Plan:
+    """`changes` by slot; `left` are differences that no change makes up for; `reasons` why some are not exact."""
+
+    left: Differences
+    changes: dict[str, Change] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def plan(source: Rule, live: Rule, found: Differences, iterations: int, slots: frozenset[str]) -> Plan:
+    """What to do with the slots of `source` so that `live` goes on as `source` would.
+
+    Args:
+      found: as `rules.compare` gives it. iterations: steps taken. slots: names of those in the source.
+
+    Raises:
+      UnsupportedError: a change is needed and cannot be computed.
+    """
+    made = Plan(dict(found))
+    _momentum(made, source, live, iterations, slots)
+    _linear(made, source, live, iterations, slots)
+    _accumulator(made, source, live, slots)
+    if "epsilon_inside" in made.left:
+        _say_epsilon(made, source)
+    return made
+
+
+def _momentum(made: Plan, source: Rule, live: Rule, iterations: int, slots: frozenset[str]) -> None:
+    slot, sign = MOMENTA.get(source.algorithm, ("", 0.0))
+    if "learning_rate_in_momentum" not in made.left or slot not in slots:
+        return
+    inside, _ = made.left.pop("learning_rate_in_momentum")
+    _scale(made, slot, sign, bool(inside), source, live, iterations)
+
+
+def _linear(made: Plan, source: Rule, live: Rule, iterations: int, slots: frozenset[str]) -> None:
+    if "learning_rate_in_linear" in made.left and "linear" in slots:
+        inside, _ = made.left.pop("learning_rate_in_linear")
+        _scale(made, "linear", 1.0, bool(inside), source, live, iterations)
+
+
+def _scale(made: Plan, slot: str, sign: float, inside: bool, source: Rule, live: Rule, iterations: int) -> None:
+    """Take the source's learning rate out of a slot, or put the live one in."""
+    rule = source if inside else live
+    rate = rules.rate_at(rule, iterations)
+    if rate == 0.0:
+        raise UnsupportedError(
+            f"slot {slot} would have to be {'divided' if inside else 'multiplied'} by the learning rate, which is 0;"
+            " restore into a class that keeps it as the source does"
+        )
+    factor = sign / rate if inside else sign * rate
+    made.changes[slot] = lambda values: values * factor
+    where = (
+        "inside the slot in the source and outside in the live class" if inside else "outside the slot in the source"
+    )
+    where += "" if inside else " and inside in the live class"
+    made.warnings.append(f"slot {slot}: the learning rate is {where}; its numbers are multiplied by {factor:.9g}")
+    if not (rules.is_constant(source) and rules.is_constant(live)):
+        made.reasons.append(
+            f"slot {slot}: the learning rate, which is {where}, changes from step to step, so that no factor is exact;"
+            f" that of step {iterations} is used"
+        )
+
+
+def _accumulator(made: Plan, source: Rule, live: Rule, slots: frozenset[str]) -> None:
+    """Adagrad without epsilon is Adagrad with one inside the root and an accumulator that is less by so much."""
+    if source.algorithm != "Adagrad" or "epsilon" not in made.left or "accumulator" not in slots:
+        return
+    have, get = (float(rule.values.get("epsilon") or 0.0) for rule in (source, live))
+    inside = [rule.values.get("epsilon_inside") or not rule.values.get("epsilon") for rule in (source, live)]
+    if not all(inside) or (have and get):
+        return
+    offset = have - get
+
+    def change(values: np.ndarray) -> np.ndarray:
+        moved = values + offset
+        if np.any(moved < 0):
+            raise UnsupportedError(
+                f"the source's Adagrad has epsilon {have:.6g} and the live one {get:.6g}, which an accumulator as small"
+                f" as {float(values.min()):.3g} cannot make up for; make the live optimizer with epsilon={have:.6g}"
+            )
+        return moved
+
+    made.changes["accumulator"] = change
+    made.left.pop("epsilon")
+    made.left.pop("epsilon_inside", None)
+    made.warnings.append(
+        f"slot accumulator: epsilon is {have:.6g} in the source and {get:.6g}, inside the root, in the live optimizer;"
+        f" {offset:.6g} is added to its numbers, which makes the same steps"
+    )
+
+
+def _say_epsilon(made: Plan, source: Rule) -> None:
+    """Epsilon stands elsewhere: no change of slots makes up for that, but a better epsilon exists."""
+    inside, _ = made.left.pop("epsilon_inside")
+    epsilon = float(source.values.get("epsilon") or 0.0)
+    best = epsilon**0.5 if inside else epsilon**2
+    places = ("inside", "outside") if inside else ("outside", "inside")
+    made.reasons.append(
+        f"epsilon is {places[0]} the root in the source and {places[1]} in the live class, so that steps differ where"
+        f" gradients are small; epsilon={best:.3g} in the live optimizer comes closest"
+    )
+
+
+def momentum_product(source: Rule, live: Rule, scalars: Mapping[str, float], iterations: int) -> float:
+    """Nadam's product for the live schedule: the stored one where the schedules are the same, else computed."""
+    keys = ("beta_1", "schedule_decay")
+    if nadam.PRODUCT in scalars and all(rules.same(source.values.get(k), live.values.get(k)) for k in keys):
+        return float(scalars[nadam.PRODUCT])
+    return nadam.product(float(live.values["beta_1"]), float(live.values["schedule_decay"]), iterations)

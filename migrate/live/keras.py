@@ -1,0 +1,106 @@
+"""What the optimizers of Keras 3 and of tf_keras, new and legacy, have in common: configs and names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from migrate import algorithms, conventions, lazy_rows, rules
+from migrate.algorithms.spec import ACCUMULATED, AVERAGE, Algorithm
+from optim.errors import UnsupportedError
+
+PLACEHOLDER_RATE = 1.0
+
+
+def algorithm_of(optimizer: Any, home: str) -> tuple[Algorithm, bool]:
+    """The algorithm of an optimizer, and whether its class is the library's own; `home` is where those live.
+
+    Raises:
+      UnsupportedError: neither it nor any class that it derives from is one of the library's known ones.
+    """
+    for cls in type(optimizer).__mro__:
+        if not cls.__module__.startswith(home):
+            continue
+        for algorithm in algorithms.ALGORITHMS:
+            if algorithm.name == cls.__name__:
+                return algorithm, cls is type(optimizer)
+    known = ", ".join(a.name for a in algorithms.ALGORITHMS)
+    raise UnsupportedError(
+        f"{type(optimizer).__name__} is none of the optimizers whose state dtopt restores, nor derived from"
+        f" one: {known}"
+    )
+
+
+def rule_of(
+    optimizer: Any, algorithm: Algorithm, stock: bool, generation: str, version: str, dtypes: Sequence[str]
+) -> rules.Rule:
+    """The rule that a library's optimizer follows, from its own `get_config()`."""
+    rate = getattr(optimizer, "_learning_rate", None)
+    unknown, config = None, _config(optimizer)
+    if isinstance(config.get("learning_rate"), Mapping):
+        config["learning_rate"] = _plain(config["learning_rate"])
+        if str(config["learning_rate"].get("class_name")) not in conventions.SCHEDULES:
+            unknown = f"the schedule {config['learning_rate'].get('class_name')}"
+    elif callable(config.get("learning_rate")) or not isinstance(config.get("learning_rate"), (int, float)):
+        unknown = f"a callable ({type(rate).__name__})"
+    if unknown is not None:
+        config["learning_rate"] = PLACEHOLDER_RATE
+    full, _ = conventions.completed(config, algorithm, generation)
+    told = conventions.arguments(full, {}, algorithm, generation, {"keras": version}, dtypes)
+    reasons = list(told.reasons)
+    if not stock:
+        reasons.append(f"{type(optimizer).__name__} is a class of your own: its rule was not compared")
+    return rules.Rule(
+        algorithm.name, rules.spelled_out(algorithm.name, told.values), unknown, tuple(reasons), tuple(told.warnings)
+    )
+
+
+def _config(optimizer: Any) -> dict[str, Any]:
+    config = dict(optimizer.get_config())
+    return {k: (v.item() if hasattr(v, "item") and getattr(v, "ndim", 1) == 0 else v) for k, v in config.items()}
+
+
+def _plain(schedule: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"class_name", "config"}` of a schedule, without what serialization adds."""
+    name = str(schedule.get("class_name", "")).rsplit(">", 1)[-1]
+    return {"class_name": name, "config": dict(schedule.get("config", {}))}
+
+
+def lazy_by_convention(algorithm: Algorithm, values: Mapping[str, Any], generation: str, name: str) -> bool:
+    """Whether a variable of that name keeps the rows that sparse gradients leave out, see `migrate.lazy_rows`."""
+    told = conventions.Arguments()
+    lazy_rows.put_in(
+        told, {k: v for k, v in values.items() if k != conventions.LAZY_ROWS}, algorithm, generation, [name]
+    )
+    return any(re.search(pattern, name) for pattern in told.values.get(conventions.LAZY_ROWS, ()))
+
+
+def lazy_reasons(algorithm: Algorithm, values: Mapping[str, Any], generation: str, names: Sequence[str]) -> list[str]:
+    """Why the library's handling of sparse gradients is none that `optim` knows; empty where it is one."""
+    told = conventions.Arguments()
+    lazy_rows.put_in(
+        told, {k: v for k, v in values.items() if k != conventions.LAZY_ROWS}, algorithm, generation, names
+    )
+    return told.reasons
+
+
+def by_attribute(optimizer: Any, algorithm: Algorithm) -> dict[str, Sequence[Any]]:
+    """Lists of slot variables by `optim`'s slot name, found under the attributes that the library gives them."""
+    shared = {AVERAGE: "_model_variables_moving_average", ACCUMULATED: "_accumulated_gradients"}
+    found: dict[str, Sequence[Any]] = {}
+    for slot in (*algorithm.slots, *shared):
+        names = [shared[slot]] if slot in shared else [f"{u}{n}" for n in (*slot.aliases, slot.name) for u in ("_", "")]
+        for name in names:
+            value = getattr(optimizer, name, None)
+            if isinstance(value, (list, tuple)) and len(value):
+                found[slot.name] = value
+                break
+    return found
+
+
+def start_of(slot: str, values: Mapping[str, Any]) -> float | None:
+    """What a library's new slot is filled with; None for the value of its variable."""
+    if slot == AVERAGE.name:
+        return None
+    return float(values.get("initial_accumulator_value") or 0.0) if slot == "accumulator" else 0.0

@@ -1,0 +1,68 @@
+"""OptimizerV2: tf_keras.optimizers.legacy, where slots are asked for by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from migrate import rules
+from migrate.algorithms.nadam import PRODUCT
+from migrate.live import keras
+from optim import slot_layout
+from optim.variables import unwrap
+
+GENERATION = "optimizer_v2"
+
+
+class Legacy:
+    """See `migrate.live.base.Live`. It makes slots of any variable at any time, so none are missing or too many."""
+
+    def __init__(self, optimizer: Any, home: str, version: str):
+        self._optimizer, self._version = optimizer, version
+        self._spec, self._stock = keras.algorithm_of(optimizer, home)
+        self.algorithm = self._spec.name
+        self.what = f"tf_keras.optimizers.legacy.{type(optimizer).__name__} (tf_keras {version})"
+        self._values: Mapping[str, Any] = {}
+
+    def rule(self, dtypes: Sequence[str]) -> rules.Rule:
+        rule = keras.rule_of(self._optimizer, self._spec, self._stock, GENERATION, self._version, dtypes)
+        self._values = rule.values
+        return rule
+
+    def missing(self, variables: Sequence[Any]) -> tuple[list[str], list[str]]:
+        return [], []
+
+    def build(self, variables: Sequence[Any]) -> None:
+        import tensorflow as tf
+
+        with tf.init_scope():
+            self._optimizer._create_all_weights(list(variables))
+
+    def slots(self, variable: Any) -> Mapping[str, Any]:
+        found = {}
+        for name in self._optimizer.get_slot_names():
+            slot = self._spec.slot_of(name)
+            if slot is not None:
+                found[slot] = unwrap(self._optimizer.get_slot(variable, name))
+        return found
+
+    def scalars(self, values: Mapping[str, float]) -> list[tuple[str, Any, float]]:
+        found = [(slot_layout.ITERATIONS, self._optimizer.iterations, values[slot_layout.ITERATIONS])]
+        if self.algorithm == "Nadam":
+            found.append((PRODUCT, self._optimizer._m_cache, values[PRODUCT]))
+        return found
+
+    def start(self, slot: str) -> float | None:
+        return keras.start_of(slot, self._values)
+
+    def lazy(self, variable: Any, source_name: str) -> bool:
+        return keras.lazy_by_convention(self._spec, self._values, GENERATION, source_name)
+
+    def lazy_reasons(self, names: Sequence[str]) -> list[str]:
+        return keras.lazy_reasons(self._spec, self._values, GENERATION, names)
+
+    def decayed(self, variable: Any) -> bool:
+        return True
+
+    def settle(self, values: Mapping[str, float]) -> None:
+        pass

@@ -1,0 +1,171 @@
+"""Which stored variable a live one is: by name, else by shape, else by position, and never by guess."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from migrate.errors import AmbiguousError
+from migrate.matching import plain
+from migrate.state import StoredVariable
+from optim.errors import MismatchError
+
+SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Given:
+    """A live variable: `variable` as the caller gave it, `name` without `:0`."""
+
+    name: str
+    variable: Any
+    shape: tuple[int, ...]
+    trainable: bool
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A live variable, the stored one that it is, and how that was found: `name`, `shape` or `position`."""
+
+    live: Given
+    stored: StoredVariable
+    how: str
+
+
+def match(
+    live: Sequence[Given],
+    stored: Sequence[StoredVariable],
+    *,
+    needed: Callable[[StoredVariable], bool],
+    ordered: bool,
+    equal: Callable[[Given, StoredVariable], bool],
+) -> list[Pair]:
+    """A stored variable for every live one that is trained, and for each other one that has one of its name.
+
+    Args:
+      live: in the order of the model. stored: in the order of the source's model.
+      needed: whether a stored variable must find its live one, as it has slots.
+      ordered: whether the order of `live` means anything, so that position may decide.
+      equal: whether a live variable has the value of a stored one; used where position decides.
+
+    Raises:
+      MismatchError: a name fits and its shape does not; or some are left over, all of them listed.
+      AmbiguousError: only position is left to decide, and order or values speak against it.
+    """
+    pairs = _by_name(live, stored)
+    _check_shapes(pairs)
+    free_live = [g for g in live if g.trainable and all(p.live is not g for p in pairs)]
+    taken = {p.stored.name for p in pairs}
+    free = [v for v in stored if v.name not in taken and (needed(v) or v.trainable)]
+    by_shape, free_live, free = _by_shape(free_live, free)
+    pairs += by_shape
+    pairs += _by_position(free_live, free, needed, ordered, equal)
+    place = {id(g): i for i, g in enumerate(live)}
+    return sorted(pairs, key=lambda p: place[id(p.live)])
+
+
+def _by_name(live: Sequence[Given], stored: Sequence[StoredVariable]) -> list[Pair]:
+    """Same names, then names with the same end, longest first, as far as each is the only one on both sides."""
+    pairs: list[Pair] = []
+    depth = max((n.count("/") + 1 for n in [g.name for g in live] + [plain(v.name) for v in stored]), default=0)
+    for parts in (0, *range(depth, 1, -1)):
+        done = {id(p.live) for p in pairs}
+        taken = {p.stored.name for p in pairs}
+        ours = _unique((_end(g.name, parts), g) for g in live if id(g) not in done)
+        theirs = _unique((_end(plain(v.name), parts), v) for v in stored if v.name not in taken)
+        same = [key for key in ours if key and key in theirs]
+        if parts:  # the end of a name proves less, so there the shape has to be right, too
+            same = [key for key in same if ours[key].shape == theirs[key].shape]
+        pairs += [Pair(ours[key], theirs[key], "name") for key in same]
+    return pairs
+
+
+def _end(name: str, parts: int) -> str:
+    """The last parts of a name, the whole one for 0; empty if it has fewer."""
+    if not parts:
+        return name
+    pieces = name.split("/")
+    return "/".join(pieces[-parts:]) if len(pieces) >= parts else ""
+
+
+def _unique(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Those whose key occurs once."""
+    found: dict[str, list[Any]] = {}
+    for key, item in items:
+        found.setdefault(key, []).append(item)
+    return {key: members[0] for key, members in found.items() if len(members) == 1}
+
+
+def _check_shapes(pairs: Sequence[Pair]) -> None:
+    wrong = [
+        f"{p.live.name!r} has shape {list(p.live.shape)}, in the source {list(p.stored.shape)}"
+        for p in pairs
+        if p.live.shape != p.stored.shape
+    ]
+    if wrong:
+        raise MismatchError(f"the live variables are not those of the source: {'; '.join(wrong[:SHOWN])}")
+
+
+def _by_shape(
+    live: Sequence[Given], stored: Sequence[StoredVariable]
+) -> tuple[list[Pair], list[Given], list[StoredVariable]]:
+    """Pairs of shapes that occur once on both sides, and what is left."""
+    ours = _unique((str(g.shape), g) for g in live)
+    theirs = _unique((str(v.shape), v) for v in stored)
+    pairs = [Pair(ours[key], theirs[key], "shape") for key in ours if key in theirs]
+    done, taken = {id(p.live) for p in pairs}, {p.stored.name for p in pairs}
+    return pairs, [g for g in live if id(g) not in done], [v for v in stored if v.name not in taken]
+
+
+def _by_position(
+    live: Sequence[Given],
+    stored: Sequence[StoredVariable],
+    needed: Callable[[StoredVariable], bool],
+    ordered: bool,
+    equal: Callable[[Given, StoredVariable], bool],
+) -> list[Pair]:
+    if len(live) != len(stored):
+        stored = [v for v in stored if needed(v)]
+    if not live and not any(map(needed, stored)):
+        return []
+    if sorted(g.shape for g in live) != sorted(v.shape for v in stored):
+        raise MismatchError(
+            f"the live variables are not those of the source: left over are {_shown(live)} live, and in the source"
+            f" {_shown(stored)}; give all trainable variables of the model that was saved, or a mapping of the"
+            " source's names to variables"
+        )
+    if not ordered or [g.shape for g in live] != [v.shape for v in stored]:
+        raise AmbiguousError(_candidates(live, stored, "their names differ and their shapes are not unique"))
+    pairs = [Pair(g, v, "position") for g, v in zip(live, stored, strict=True)]
+    _check_values(pairs, equal)
+    return pairs
+
+
+def _check_values(pairs: Sequence[Pair], equal: Callable[[Given, StoredVariable], bool]) -> None:
+    """Where the live variables have the values of stored ones already, these must be the ones at their positions."""
+    for pair in pairs:
+        if equal(pair.live, pair.stored):
+            continue
+        others = [p.stored for p in pairs if p is not pair and p.stored.shape == pair.stored.shape]
+        found = next((v for v in others if equal(pair.live, v)), None)
+        if found is not None:
+            raise AmbiguousError(
+                f"by position {pair.live.name!r} would be {pair.stored.name!r} of the source, but it has the value of"
+                f" {found.name!r}: give a mapping of the source's names to variables"
+            )
+
+
+def _candidates(live: Sequence[Given], stored: Sequence[StoredVariable], why: str) -> str:
+    lines = [
+        f"{g.name!r} may be {' or '.join(repr(v.name) for v in stored if v.shape == g.shape)}" for g in live[:SHOWN]
+    ]
+    return (
+        f"which live variable is which stored one cannot be told, as {why}: {'; '.join(lines)}. Give a mapping of the"
+        " source's names to variables"
+    )
+
+
+def _shown(items: Sequence[Any]) -> str:
+    names = ", ".join(f"{x.name}{list(x.shape)}" for x in items[:SHOWN])
+    return f"{names}, ... ({len(items)} in all)" if len(items) > SHOWN else names or "none"

@@ -1,0 +1,97 @@
+"""Optimizers of `optim`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from migrate import rules
+from optim import slot_layout
+from optim.errors import HyperparameterError, UnsupportedError
+
+
+class Ours:
+    """See `migrate.live.base.Live`."""
+
+    def __init__(self, optimizer: Any):
+        import optim
+
+        self._optimizer = optimizer
+        base = next((c for c in type(optimizer).__mro__ if getattr(optim, c.__name__, None) is c), None)
+        if base is None or base is optim.Optimizer:
+            raise UnsupportedError(
+                f"{type(optimizer).__name__} is no optimizer of optim and of none of its classes, so that its rule is"
+                " not known; restore into one of optim's own classes"
+            )
+        self.algorithm = base.__name__
+        self.what = f"optim.{base.__name__}" if type(optimizer) is base else f"{type(optimizer).__name__} (optim)"
+        self._stock = type(optimizer) is base
+
+    def rule(self, dtypes: Sequence[str]) -> rules.Rule:
+        unknown = None
+        try:
+            values = dict(self._optimizer.get_config())
+        except HyperparameterError as error:  # a schedule of the caller's own has no config
+            raise UnsupportedError(f"{self.what} has options that cannot be compared: {error}") from error
+        rate = self._optimizer._rate
+        if callable(rate) and not isinstance(values["learning_rate"], Mapping):
+            unknown, values["learning_rate"] = "a callable", None
+        reasons = () if self._stock else (f"{self.what} is a class of your own: its rule was not compared",)
+        return rules.Rule(self.algorithm, values, unknown, reasons)
+
+    def missing(self, variables: Sequence[Any]) -> tuple[list[str], list[str]]:
+        tracked = list(self._optimizer._state.tracked)
+        if not tracked:
+            return [], []
+        known = {id(t.variable) for t in tracked}
+        from optim.variables import plain_name, unwrap
+
+        given = {id(unwrap(v)) for v in variables}
+        return (
+            [plain_name(v) for v in variables if id(unwrap(v)) not in known],
+            [t.name for t in tracked if id(t.variable) not in given],
+        )
+
+    def build(self, variables: Sequence[Any]) -> None:
+        if not self._optimizer.built:
+            self._optimizer.build(list(variables))
+
+    def slots(self, variable: Any) -> Mapping[str, Any]:
+        state = self._optimizer._state
+        return dict(state.slots.of(state.tracked[variable], state.slots.names))
+
+    def scalars(self, values: Mapping[str, float]) -> list[tuple[str, Any, float]]:
+        kept = self._optimizer._state.scalars
+        return [(name, v, values[name]) for name, v in kept.items() if name in values]
+
+    def start(self, slot: str) -> float | None:
+        if slot == slot_layout.AVERAGE:
+            return None
+        rule = self._optimizer._rule
+        return next((float(s.initial) for s in (rule.slots if rule is not None else ()) if s.name == slot), 0.0)
+
+    def lazy(self, variable: Any, source_name: str) -> bool:
+        return any(re.search(p, self._name(variable)) for p in self._optimizer._settings.lazy_rows)
+
+    def lazy_reasons(self, names: Sequence[str]) -> list[str]:
+        return []
+
+    def decayed(self, variable: Any) -> bool:
+        from optim.variables import unwrap
+
+        if id(unwrap(variable)) in self._optimizer._not_decayed:
+            return False
+        return not any(re.search(p, self._name(variable)) for p in self._optimizer._settings.weight_decay_exclude)
+
+    def _name(self, variable: Any) -> str:
+        """Its name in the optimizer, or the one that it will have there."""
+        from optim.variables import plain_name
+
+        tracked = self._optimizer._state.tracked
+        return str(tracked[variable].name) if variable in tracked else plain_name(variable)
+
+    def settle(self, values: Mapping[str, float]) -> None:
+        from optim import assigning
+
+        assigning.settle(self._optimizer)

@@ -1,0 +1,56 @@
+"""Values on their way into live variables: stored ones in the variable's dtype, and what new slots are filled with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from migrate.inspection import widened
+from migrate.live.conversions import Change
+from migrate.state import LazyArray
+
+
+def size(value: Any) -> int:
+    """Bytes of a value."""
+    import tensorflow as tf
+
+    return int(np.prod(value.shape, dtype=np.int64)) * int(tf.as_dtype(value.dtype).size)
+
+
+def holds(wide: str, narrow: str) -> bool:
+    """Whether every number of one floating dtype is one of another."""
+    order = {"float16": 1, "bfloat16": 1, "float32": 2, "float64": 3}
+    return wide in order and narrow in order and order[wide] > order[narrow]
+
+
+def stored(what: str, array: LazyArray, dtype: Any, change: Change | None) -> Any:
+    """An array of the source in the dtype of its variable, changed if need be."""
+    from optim.assigning import Value
+
+    wanted = dtype.as_numpy_dtype
+
+    def load() -> np.ndarray:
+        if change is None and array.dtype == dtype.name:
+            raw = np.asarray(array.load()).reshape(array.shape)
+            return raw.view(wanted) if array.dtype == "bfloat16" else raw
+        wide = widened(np.asarray(array.load()), array.dtype).reshape(array.shape)
+        return (wide if change is None else change(wide)).astype(wanted)
+
+    return Value(f"{what} ({array.stored_as})", array.shape, dtype.name, load)
+
+
+def filled(what: str, variable: Any, value: Any) -> Any:
+    """A number everywhere, or the present value of another variable."""
+    from optim import placement
+    from optim.assigning import Value
+    from optim.variables import unwrap
+
+    shape, wanted = tuple(int(n) for n in variable.shape), variable.dtype.as_numpy_dtype
+
+    def load() -> np.ndarray:
+        if isinstance(value, (int, float)):
+            return np.full(shape, value, wanted)
+        return np.asarray(placement.to_host(unwrap(value))).astype(wanted)
+
+    return Value(what, shape, variable.dtype.name, load)

@@ -1,0 +1,153 @@
+"""Whether two optimizers follow one rule: every option of both, spelled out as `optim`'s, and compared one by one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from migrate import parity
+from optim.errors import UnsupportedError
+
+FAMILIES = ({"Adam", "AdamW"},)
+"""Classes with one rule and the same slots, between which only the defaults differ."""
+NOT_THE_RULE = {
+    "name",
+    "executor",
+    "gradient_accumulation_steps",
+    "initial_accumulator_value",
+    "initial_velocity",
+    "jit_compile",
+    "lazy_rows",
+    "learning_rate",
+    "decay",
+    "mesh",
+    "momentum_slot",
+    "slot_placement",
+    "weight_decay_exclude",
+}
+"""Options that do not change what a step makes of its slots, or that are compared by functions of their own."""
+LIMITS = ("clipnorm", "clipvalue", "global_clipnorm")
+CLOSE = 1e-6
+"""Relative: hyperparameters that a generation rounds to float32 are the same."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One optimizer's rule: `values` are all keyword arguments of the `optim` class called `algorithm`.
+
+    `unknown_rate`: what the learning rate is where it is no number and no stock schedule; `values` then has none.
+    `reasons`: how far `values` may not tell the truth.
+    """
+
+    algorithm: str
+    values: Mapping[str, Any]
+    unknown_rate: str | None = None
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def spelled_out(algorithm: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments with every default of the `optim` class put in."""
+    import optim
+
+    given = {key: value for key, value in arguments.items() if key != "mesh"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # `decay` is what is asked for here
+        return dict(getattr(optim, algorithm).from_config(given).get_config())
+
+
+def same_class(a: str, b: str) -> bool:
+    """Whether two classes have one rule and the same slots."""
+    return a == b or any({a, b} <= family for family in FAMILIES)
+
+
+Differences = dict[str, tuple[Any, Any]]
+"""Option -> (value in the source, value in the live optimizer)."""
+
+
+def compare(source: Rule, live: Rule) -> Differences:
+    """Every option in which the two differ, `decay` under `learning_rate`."""
+    have, get = source.values, live.values
+    found: Differences = {}
+    for key in dict.fromkeys((*have, *get)):
+        if key not in NOT_THE_RULE and not same(have.get(key), get.get(key)) and _matters(key, have, get):
+            found[key] = (have.get(key), get.get(key))
+    rates = rate_of(source), rate_of(live)
+    if source.unknown_rate or live.unknown_rate or not same(*rates):
+        found["learning_rate"] = rates
+    if (have.get("gradient_accumulation_steps") or 1) != (get.get("gradient_accumulation_steps") or 1):
+        key = "gradient_accumulation_steps"
+        found[key] = (have.get(key), get.get(key))
+    return found
+
+
+def _matters(key: str, have: Mapping[str, Any], get: Mapping[str, Any]) -> bool:
+    """Whether an option does anything, given the others."""
+    if key in ("ema_momentum", "ema_overwrite_frequency"):
+        return bool(have.get("use_ema") and get.get("use_ema"))
+    if key == "clip_order":
+        return any(sum(bool(values.get(limit)) for limit in LIMITS) > 1 for values in (have, get))
+    if key in ("nesterov", "learning_rate_in_momentum"):
+        return bool(have.get("momentum") or get.get("momentum"))
+    if key == "epsilon_inside":
+        return bool(have.get("epsilon") or get.get("epsilon"))
+    return True
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values of an option are one: None, False and 0 all switch it off, floats may be float32."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.get("class_name") == b.get("class_name") and _same_members(a.get("config", {}), b.get("config", {}))
+    if not a and not b:
+        return True
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+        return abs(a - b) <= CLOSE * max(abs(a), abs(b))
+    return bool(a == b)
+
+
+def _same_members(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    return all(same(a.get(key), b.get(key)) for key in {*a, *b} - {"name"})
+
+
+def rate_of(rule: Rule) -> Any:
+    """The learning rate as a number, as the JSON of a schedule, or in words; `decay` is inverse time decay."""
+    if rule.unknown_rate:
+        return rule.unknown_rate
+    rate, decay = rule.values.get("learning_rate"), rule.values.get("decay")
+    if not decay:
+        return rate
+    if isinstance(rate, Mapping):
+        return f"{rate.get('class_name')} with decay {decay:.6g}"
+    config = {"initial_learning_rate": rate, "decay_steps": 1, "decay_rate": decay, "staircase": False}
+    return {"class_name": "InverseTimeDecay", "config": config}
+
+
+def rate_at(rule: Rule, iterations: int) -> float:
+    """The learning rate of the step after so many. Raises UnsupportedError if it is not known."""
+    rate = rule.values.get("learning_rate")
+    if rule.unknown_rate:
+        raise UnsupportedError(f"the learning rate is {rule.unknown_rate}, whose value is not known")
+    base = parity.schedule(rate, iterations) if isinstance(rate, Mapping) else float(rate or 0.0)
+    return base / (1.0 + float(rule.values.get("decay") or 0.0) * iterations)
+
+
+def is_constant(rule: Rule) -> bool:
+    """Whether the learning rate is one number at every step."""
+    rate = rule.values.get("learning_rate")
+    return not rule.unknown_rate and not isinstance(rate, Mapping) and not rule.values.get("decay")
+
+
+def described(key: str, have: Any, get: Any) -> str:
+    """One difference in words."""
+    return f"{key} is {_shown(have)} in the source and {_shown(get)} in the live optimizer, which is kept"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        config = ", ".join(f"{k}={_shown(v)}" for k, v in value.get("config", {}).items() if k != "name")
+        return f"{value.get('class_name')}({config})"
+    return f"{value:.7g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,348 @@
+"""`migrate.restore` into live optimizers: the next six steps are those that the source's release took."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import migrate
+from migrate.errors import StrictError
+from migrate.live import values
+from optim.errors import DtoptError, MismatchError, UnsupportedError
+from tests.test_migrate import test_resume as cases
+
+CORPUS = cases.CORPUS
+EXACT, APPROXIMATE = "exact", "approximate"
+KINDS = ("optim", "keras", "tf_keras", "legacy")
+EPSILON, SCHEDULE = r"epsilon is .* the root", "schedule_decay is "
+IN_FUNCTIONS = "once per variable"
+CASES: dict[str, dict[str, str]] = {
+    # What a live optimizer of each kind makes of a case: `exact`, or why it is approximate.
+    "keras224-adam-eps-none-nested": dict.fromkeys(KINDS, EXACT),
+    "keras224-adadelta-mlp": dict.fromkeys(KINDS, EXACT),
+    "keras231-adam-amsgrad-mlp": dict.fromkeys(KINDS, EXACT),
+    "keras231-nadam-eps-convbn": {"optim": EXACT, "keras": SCHEDULE, "tf_keras": SCHEDULE, "legacy": EXACT},
+    "keras231-adagrad-decay-eps-nested": {"optim": EXACT, "keras": EPSILON, "tf_keras": EPSILON, "legacy": EXACT},
+    "tf115-rmsprop-mlp": {"optim": EXACT, "keras": EPSILON, "tf_keras": EPSILON, "legacy": EXACT},
+    "tf115-sgd-decay-clipvalue-embed": dict.fromkeys(KINDS, EXACT),
+    "tf115-train-momentum-nesterov-mlp": dict.fromkeys(KINDS, EXACT),
+    "tf115-train-rmsprop-centered-convbn": dict.fromkeys(KINDS[:3], "clip_by_value"),
+    "tf20-ftrl-mlp": dict.fromkeys(KINDS, EXACT),
+    "tf20-sgd-nesterov-decay-nested": dict.fromkeys(KINDS, EXACT),
+    "tf24-sgd-momentum-ckpt-convbn": dict.fromkeys(KINDS, EXACT),
+    "tf29-dtensor-adam-mlp": dict.fromkeys(KINDS, EXACT),
+    "tf215-new-rmsprop-mlp": {"optim": EXACT, "keras": EXACT, "tf_keras": EXACT, "legacy": EPSILON},
+    "tf215-new-lion-embed": {"optim": EXACT, "keras": EXACT, "tf_keras": EXACT},
+    "tf215-new-adafactor-mlp": {"optim": EXACT, "keras": EXACT, "tf_keras": EXACT},
+    "keras38-nadam-mlp": {"optim": EXACT, "keras": EXACT, "tf_keras": IN_FUNCTIONS},
+    "keras38-adamw-convbn": {"optim": EXACT, "keras": EXACT, "tf_keras": EXACT},
+    "extra-keras315-adam-accumulation-keras": {"optim": EXACT, "keras": EXACT},
+}
+PARAMETERS = [(name, kind) for name, kinds in CASES.items() for kind in kinds]
+RULE = ("epsilon_inside", "learning_rate_in_momentum", "momentum_slot", "initial_velocity", "lazy_rows")
+"""Keywords that only `optim` has."""
+
+
+def _schedules(kind: str) -> Any:
+    import keras
+    import tf_keras
+
+    return keras.optimizers.schedules if kind == "keras" else tf_keras.optimizers.schedules
+
+
+def make(kind: str, state: Any) -> Any:
+    """A new optimizer with the source's hyperparameters, as a user of that library writes it."""
+    import keras
+    import tf_keras
+
+    import optim
+
+    if kind == "optim":
+        return getattr(optim, state.algorithm).from_config(state.hyperparameters)
+    home = {"keras": keras.optimizers, "tf_keras": tf_keras.optimizers, "legacy": tf_keras.optimizers.legacy}[kind]
+    cls = getattr(home, state.algorithm)
+    own = set(inspect.signature(cls.__init__).parameters) | (
+        {"clipnorm", "clipvalue", "global_clipnorm", "decay", "schedule_decay"} if kind == "legacy" else set()
+    )
+    given = {k: v for k, v in state.hyperparameters.items() if k in own and k not in ("name", "learning_rate")}
+    if state.algorithm != "Nadam":
+        given.pop("schedule_decay", None)
+    rate, decay = state.hyperparameters["learning_rate"], state.hyperparameters.get("decay")
+    if decay and kind != "legacy":
+        rate = _schedules(kind).InverseTimeDecay(rate, 1, decay)
+        given.pop("decay", None)
+    return cls(learning_rate=rate, **given)
+
+
+def _live(kind: str, name: str, oracle: Any) -> dict[str, Any]:
+    import keras
+    import tensorflow as tf
+
+    trainable = cases._document(name)["trainable"]
+    state = migrate.read(cases._source(name), **_hints(name))
+    names = [v.name for v in state.variables if v.trainable]
+    start = [oracle[f"at_save/var/{i}"] for i in range(len(trainable))]
+    if kind == "keras":
+        return {n: keras.Variable(x, name=n.replace("/", "_")) for n, x in zip(names, start, strict=True)}
+    return {n: tf.Variable(x, name=n) for n, x in zip(names, start, strict=True)}
+
+
+def _hints(name: str) -> dict[str, Any]:
+    return dict(cases._hints(name))
+
+
+def restore_hints(name: str) -> dict[str, Any]:
+    hints = _hints(name)
+    if "variables" in hints:
+        hints["source_variables"] = hints.pop("variables")
+    return hints
+
+
+def _errors(optimizer: Any, live: dict[str, Any], name: str, oracle: Any) -> float:
+    """The worst error over the recorded steps, in units of what rounding explains."""
+    import tensorflow as tf
+
+    worst, variables = 0.0, list(live.values())
+    for step in range(cases._document(name)["n"]):
+        gradients = [tf.constant(oracle[f"grad/{step}/{i}"]) for i in range(len(variables))]
+        optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+        for i, variable in enumerate(variables):
+            want = oracle[f"var/{step}/{i}"].astype(np.float64)
+            moved = np.linalg.norm(want - oracle[f"at_save/var/{i}"])
+            limit = max(cases.ROUNDING_OF_MOVEMENT * moved, cases.ROUNDING_OF_VALUE * np.linalg.norm(want))
+            worst = max(worst, float(np.linalg.norm(variable.numpy() - want)) / limit)
+    return worst
+
+
+@pytest.mark.parametrize(("name", "kind"), PARAMETERS)
+def test_the_next_six_steps(name: str, kind: str) -> None:
+    import re
+
+    oracle = np.load(CORPUS / name / "oracle.npz")
+    state = migrate.read(cases._source(name), **_hints(name))
+    optimizer, live = make(kind, state), _live(kind, name, oracle)
+    report = migrate.restore(cases._source(name), optimizer, live, **restore_hints(name))
+    expected = CASES[name][kind]
+    assert report.fidelity == (EXACT if expected == EXACT else APPROXIMATE), report.reasons
+    assert expected == EXACT or any(re.search(expected, reason) for reason in report.reasons)
+    assert set(report.onto) == set(live)
+    if expected == EXACT:
+        assert _errors(optimizer, live, name, oracle) <= 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_optimizer_that_has_stepped_is_overwritten(kind: str) -> None:
+    import tensorflow as tf
+
+    name = "keras231-adam-amsgrad-mlp"
+    oracle = np.load(CORPUS / name / "oracle.npz")
+    optimizer, live = make(kind, migrate.read(cases._source(name))), _live(kind, name, oracle)
+    optimizer.apply_gradients([(tf.ones(v.shape), v) for v in live.values()])
+    report = migrate.restore(cases._source(name), optimizer, live, restore_variables=True, strict=True)
+    assert report.variables == len(live)
+    assert _errors(optimizer, live, name, oracle) <= 1
+
+
+def test_dvariables_of_any_layout() -> None:
+    import tensorflow as tf
+    from tensorflow.experimental import dtensor
+
+    name = "keras231-adam-amsgrad-mlp"
+    oracle = np.load(CORPUS / name / "oracle.npz")
+    state = migrate.read(cases._source(name))
+    mesh = dtensor.create_mesh([("x", 2), ("y", 2)], devices=[f"CPU:{i}" for i in range(4)])
+
+    def put(array: Any, *axes: str) -> Any:
+        whole = dtensor.copy_to_mesh(tf.constant(array), dtensor.Layout.replicated(mesh, array.ndim))
+        return dtensor.relayout(whole, dtensor.Layout(axes, mesh))
+
+    axes = [("unsharded",) * len(v.shape) for v in state.variables]
+    axes[0] = tuple("x" if n % 2 == 0 else "unsharded" for n in state.variables[0].shape)
+    starts = [oracle[f"at_save/var/{i}"] for i in range(len(axes))]
+    live = [dtensor.DVariable(put(x, *a), name=v.name) for x, a, v in zip(starts, axes, state.variables, strict=True)]
+    optimizer = make("optim", state)
+    report = migrate.restore(cases._source(name), optimizer, live)
+    assert report.fidelity == EXACT
+    assert {how for _, how in report.onto.values()} == {"name"}
+    slot = optimizer.get_slot(live[0], "v")
+    assert slot.layout == live[0].layout
+    for step in range(6):
+        pairs = [(put(oracle[f"grad/{step}/{i}"], *axes[i]), live[i]) for i in range(len(live))]
+        optimizer.apply_gradients(pairs)
+    for i, variable in enumerate(live):
+        whole = dtensor.relayout(variable.read_value(), dtensor.Layout.replicated(mesh, variable.shape.rank))
+        np.testing.assert_allclose(whole.numpy(), oracle[f"var/5/{i}"], rtol=0, atol=2e-6)
+
+
+# What differs, and what is refused.
+
+
+def _adam(**arguments: Any) -> Any:
+    import keras
+
+    return keras.optimizers.Adam(**{"learning_rate": 0.001, **arguments})
+
+
+def test_other_hyperparameters_are_kept_and_said() -> None:
+    name = "keras231-adam-amsgrad-mlp"
+    oracle = np.load(CORPUS / name / "oracle.npz")
+    state = migrate.read(cases._source(name))
+    rate = state.hyperparameters["learning_rate"]
+    optimizer, live = _adam(amsgrad=True, learning_rate=rate * 2, beta_1=0.8), _live("keras", name, oracle)
+    with pytest.raises(StrictError, match=r"beta_1 is 0\.9 in the source and 0\.8 in the live"):
+        migrate.restore(cases._source(name), optimizer, live, strict=True)
+    assert not optimizer.built
+    report = migrate.restore(cases._source(name), optimizer, live)
+    assert report.fidelity == APPROXIMATE
+    assert any(r.startswith("learning_rate is ") and "which is kept" in r for r in report.reasons)
+    assert any(r.startswith("beta_1 is 0.9 in the source and 0.8 in") for r in report.reasons)
+    assert float(optimizer.learning_rate) == pytest.approx(rate * 2)
+    assert int(optimizer.iterations) == state.iterations
+
+
+def test_amsgrad_that_begins_now_starts_from_v() -> None:
+    name = "tf24-adam-convbn"
+    oracle = np.load(CORPUS / name / "oracle.npz")
+    state = migrate.read(cases._source(name))
+    optimizer, live = _adam(amsgrad=True), _live("keras", name, oracle)
+    report = migrate.restore(cases._source(name), optimizer, live)
+    assert any(r.startswith("amsgrad is False") for r in report.reasons)
+    for i, variable in enumerate(live):
+        np.testing.assert_array_equal(optimizer._velocity_hats[i], state.slots["v"][variable].load())
+
+
+def test_another_algorithm_is_refused() -> None:
+    import keras
+
+    with pytest.raises(UnsupportedError, match=r"Adam and the live one keras\.optimizers\.SGD"):
+        migrate.restore(cases._source("tf24-adam-convbn"), keras.optimizers.SGD(), [])
+
+
+def test_another_library_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="is no optimizer of optim, Keras 3 or tf_keras"):
+        migrate.restore(cases._source("tf24-adam-convbn"), object(), [])
+
+
+def test_a_subclass_is_never_called_exact() -> None:
+    import keras
+
+    class Mine(keras.optimizers.Adam):
+        pass
+
+    name = "keras231-adam-amsgrad-mlp"
+    state = migrate.read(cases._source(name))
+    optimizer = Mine(learning_rate=state.hyperparameters["learning_rate"], amsgrad=True)
+    report = migrate.restore(
+        cases._source(name), optimizer, _live("keras", name, np.load(CORPUS / name / "oracle.npz"))
+    )
+    assert any("class of your own" in reason for reason in report.reasons)
+
+
+def test_an_optimizer_built_on_other_variables_is_refused() -> None:
+    import keras
+
+    name = "keras231-adam-amsgrad-mlp"
+    optimizer = _adam(amsgrad=True)
+    optimizer.build([keras.Variable(np.zeros(3, np.float32), name="other")])
+    with pytest.raises(MismatchError, match="built on other variables"):
+        migrate.restore(cases._source(name), optimizer, _live("keras", name, np.load(CORPUS / name / "oracle.npz")))
+
+
+def test_narrower_variables_are_refused_and_wider_ones_said() -> None:
+    import tensorflow as tf
+
+    import optim
+
+    name = "keras231-adam-amsgrad-mlp"
+    oracle, state = np.load(CORPUS / name / "oracle.npz"), migrate.read(cases._source(name))
+    names = [v.name for v in state.variables]
+    for dtype, message in (("bfloat16", "cannot hold it"), ("float64", "wider dtype")):
+        live = {n: tf.Variable(tf.cast(oracle[f"at_save/var/{i}"], dtype)) for i, n in enumerate(names)}
+        optimizer = optim.Adam.from_config(state.hyperparameters)
+        if dtype == "bfloat16":
+            with pytest.raises(MismatchError, match=message):
+                migrate.restore(cases._source(name), optimizer, live)
+            continue
+        report = migrate.restore(cases._source(name), optimizer, live)
+        assert any(message in reason for reason in report.reasons)
+
+
+# All or nothing.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["read", "assign"])
+def test_a_failure_on_the_way_leaves_everything_as_it_was(kind: str, how: str, monkeypatch: Any) -> None:
+    import tensorflow as tf
+
+    from optim import assigning
+
+    name = "keras231-adam-amsgrad-mlp"
+    oracle = np.load(CORPUS / name / "oracle.npz")
+    optimizer, live = make(kind, migrate.read(cases._source(name))), _live(kind, name, oracle)
+    optimizer.apply_gradients([(tf.ones(v.shape), v) for v in live.values()])
+    kept = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+    before = [v.numpy() for v in (*kept, *live.values())]
+    count, original = 0, values.stored
+
+    def failing(original: Any) -> Any:
+        def wrapped(*args: Any, **keywords: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == 7:
+                raise OSError("the disk is gone")
+            return original(*args, **keywords)
+
+        return wrapped
+
+    if how == "read":
+        monkeypatch.setattr(values, "stored", lambda *a: _failing_value(original(*a), failing))
+    else:
+        monkeypatch.setattr(assigning.Assignment, "run", failing(assigning.Assignment.run))
+    with pytest.raises(OSError, match="the disk is gone"):
+        migrate.restore(cases._source(name), optimizer, live, restore_variables=True)
+    assert count == 7
+    for old, now in zip(before, (*kept, *live.values()), strict=True):
+        assert now.numpy().tobytes() == old.tobytes()
+    monkeypatch.undo()
+    assert migrate.restore(cases._source(name), optimizer, live, restore_variables=True).fidelity == EXACT
+    assert _errors(optimizer, live, name, oracle) <= 1
+
+
+def _failing_value(value: Any, failing: Any) -> Any:
+    return replace(value, load=failing(value.load))
+
+
+def test_a_damaged_source_changes_nothing(tmp_path: Path) -> None:
+    name = "tf24-sgd-momentum-ckpt-convbn"
+    for path in (CORPUS / name / "source").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    data = next(tmp_path.glob("*.data-*"))
+    damaged = bytearray(data.read_bytes())
+    oracle = np.load(CORPUS / name / "oracle.npz")
+    place = bytes(damaged).find(oracle["at_save/slot/momentum/5"].tobytes())
+    assert place > 0
+    damaged[place] ^= 1
+    data.write_bytes(damaged)
+    optimizer, live = make("keras", migrate.read(cases._source(name), **_hints(name))), _live("keras", name, oracle)
+    with pytest.raises(DtoptError, match=r"checksum|damaged"):
+        migrate.restore(tmp_path, optimizer, live, **restore_hints(name))
+    assert int(optimizer.iterations) == 0
+    assert all(np.all(slot.numpy() == 0) for slot in optimizer.momentums)
+
+
+def test_the_report_is_json() -> None:
+    name = "tf24-adam-convbn"
+    optimizer, live = _adam(), _live("keras", name, np.load(CORPUS / name / "oracle.npz"))
+    report = migrate.restore(cases._source(name), optimizer, live)
+    document = json.loads(json.dumps(report.to_dict()))
+    assert document["target"] == "live"
+    assert document["dest"].startswith("keras.optimizers.Adam (keras 3.")
+    assert document["onto"] == {n: [n, "name"] for n in live}
+    assert set(document["matched"]) == {f"{slot}/{n}" for slot in ("m", "v") for n in live}

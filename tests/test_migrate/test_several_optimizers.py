@@ -1,0 +1,141 @@
+"""Checkpoints with several optimizers, as GANs have: the error lists them, and the one chosen goes on as it did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import migrate
+from dtopt_cli.app import app
+from migrate.errors import AmbiguousError
+from optim.errors import HyperparameterError, UnsupportedError
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+ARGUMENTS = {"generator": (0.02, 0.5), "discriminator": (0.01, 0.9)}
+OBJECTS = {"generator": "generator_optimizer", "discriminator": "discriminator_optimizer"}
+PATHS = {
+    "tf24": OBJECTS,
+    "tf215": OBJECTS,
+    "keras3": OBJECTS,
+    "tf115-saver": {"generator": "Adam", "discriminator": "Adam_1"},
+}
+CASES = [(release, which) for release in PATHS for which in ARGUMENTS]
+TOLERANCE = 2e-6
+"""Absolute, of variables around 1 after six float32 steps; another optimizer's slots are off by 1e-2."""
+
+
+def _source(release: str) -> str:
+    return str(FIXTURES / "gan" / release / "source" / ("model" if release.endswith("saver") else "ckpt-1"))
+
+
+def _config(release: str, which: str) -> dict[str, Any]:
+    rate, beta = ARGUMENTS[which]
+    epsilon = 1e-8 if release.endswith("saver") else 1e-7
+    return {"class_name": "Adam", "config": {"learning_rate": rate, "beta_1": beta, "epsilon": epsilon}}
+
+
+@pytest.mark.parametrize(("release", "which"), CASES)
+def test_the_chosen_optimizer_goes_on_as_it_did(release: str, which: str, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    import optim
+
+    oracle = np.load(FIXTURES / "gan" / release / "oracle.npz")
+    hints = {"optimizer_config": _config(release, which), "optimizer_path": PATHS[release][which]}
+    report = migrate.migrate_checkpoint(_source(release), tmp_path / "out", **hints)
+    assert report.fidelity == "exact"
+    assert report.iterations == int(oracle[f"iterations/{which}"])
+    assert migrate.verify(_source(release), tmp_path / "out", **hints).ok
+    trained = [v.name for v in optim.describe_checkpoint(tmp_path / "out").variables if v.trainable]
+    assert trained == [str(name) for name in oracle[f"names/{which}"]]
+    live = {name: tf.Variable(oracle[f"{which}/at_save/{i}"]) for i, name in enumerate(trained)}
+    optimizer = optim.load_checkpoint(tmp_path / "out", live, restore_variables=False)
+    for step in range(6):
+        pairs = [(tf.constant(oracle[f"{which}/grad/{step}/{i}"]), live[name]) for i, name in enumerate(trained)]
+        optimizer.apply_gradients(pairs)
+        for i, name in enumerate(trained):
+            np.testing.assert_allclose(live[name].numpy(), oracle[f"{which}/var/{step}/{i}"], rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("release", PATHS)
+def test_nothing_of_the_other_optimizer_is_dropped(release: str) -> None:
+    state = migrate.read(
+        _source(release),
+        optimizer_config=_config(release, "generator"),
+        optimizer_path=PATHS[release]["generator"],
+    )
+    carried = [a.stored_as for per in state.slots.values() for a in per.values()]
+    carried += [v.array.stored_as for v in state.variables if v.array] + [a.stored_as for a in state.unmapped.values()]
+    assert len(carried) == len(set(carried))
+    other = migrate.read(
+        _source(release),
+        optimizer_config=_config(release, "discriminator"),
+        optimizer_path=PATHS[release]["discriminator"],
+    )
+    theirs = [a.stored_as for per in other.slots.values() for a in per.values()]
+    assert len(theirs) == 8
+    assert set(theirs) <= {a.stored_as for a in state.unmapped.values()}
+
+
+@pytest.mark.parametrize("release", PATHS)
+def test_without_a_choice_all_are_listed(release: str) -> None:
+    listed = ", ".join(sorted(PATHS[release].values()))
+    with pytest.raises(AmbiguousError, match=f"2 optimizers; choose one with --optimizer: {listed}"):
+        migrate.read(_source(release), optimizer_config=_config(release, "generator"))
+    with pytest.raises(HyperparameterError, match=f"no optimizer 'other'.*{listed}"):
+        migrate.read(_source(release), optimizer_config=_config(release, "generator"), optimizer_path="other")
+
+
+def test_two_optimizers_of_graph_mode_keras() -> None:
+    """The second `compile` made the one that trained last, which the case recorded."""
+    folder = FIXTURES / "corpus" / "extra-k231-sgd-same-shapes-saver"
+    case, oracle = json.loads((folder / "case.json").read_text()), np.load(folder / "oracle.npz")
+    source = str(folder / "source" / "ckpt")
+    config = {"class_name": "SGD", "config": case["optimizer"]["config"]}
+    state = migrate.read(source, optimizer_config=config, optimizer_path="SGD_1")
+    assert state.iterations == int(oracle["iterations"])
+    for i, variable in enumerate(case["trainable"]):
+        got = state.slots["m"][variable["name"].removesuffix(":0")].load()
+        assert got.tobytes() == oracle[f"at_save/slot/moments/{i}"].tobytes()
+    first = migrate.read(source, optimizer_config=config, optimizer_path="SGD")
+    assert all("training/SGD/" in array.stored_as for array in first.slots["m"].values())
+
+
+def test_without_the_graph_keras_slots_belong_to_nobody(tmp_path: Path) -> None:
+    import shutil
+
+    folder = FIXTURES / "corpus" / "extra-k231-sgd-same-shapes-saver" / "source"
+    for path in folder.glob("ckpt.*"):
+        if path.suffix != ".meta":
+            shutil.copy(path, tmp_path)
+    config = {"class_name": "SGD", "config": {"lr": 0.01, "momentum": 0.9}}
+    with pytest.raises(UnsupportedError, match=r"which optimizer's slot.*\.meta"):
+        migrate.read(str(tmp_path / "ckpt"), optimizer_config=config, optimizer_path="SGD_1")
+
+
+def test_a_source_with_one_optimizer_offers_no_choice() -> None:
+    source = FIXTURES / "corpus" / "tf24-adam-convbn" / "source" / "model.h5"
+    with pytest.raises(HyperparameterError, match="one optimizer only; leave out --optimizer"):
+        migrate.read(source, optimizer_path="optimizer")
+
+
+def test_commands_list_and_choose(tmp_path: Path) -> None:
+    config = tmp_path / "adam.json"
+    config.write_text(json.dumps(_config("tf24", "generator")))
+    words = ["migrate", "inspect", _source("tf24"), "--optimizer-config", str(config)]
+    run = CliRunner()
+    refused = run.invoke(app, words)
+    assert isinstance(refused.exception, AmbiguousError)
+    shown = run.invoke(app, [*words, "--optimizer", "generator_optimizer"])
+    assert shown.exit_code == 0
+    assert "discriminator_optimizer, generator_optimizer" in shown.stdout
+    document = json.loads(run.invoke(app, [*words, "--optimizer", "generator_optimizer", "--json"]).stdout)
+    assert document["optimizers"] == ["discriminator_optimizer", "generator_optimizer"]
+    words = ["migrate", "checkpoint", _source("tf24"), str(tmp_path / "out"), "--optimizer-config", str(config)]
+    assert run.invoke(app, [*words, "--optimizer", "discriminator_optimizer"]).exit_code == 0
+    assert migrate.read(tmp_path / "out").iterations == 5
