@@ -20,7 +20,7 @@ from bench.clock import WarmUp
 from bench.memory import groups, too_large
 from bench.peer import Peer
 from bench.process import WorkerError
-from bench.results import Sample
+from bench.records import Sample
 from bench.roof import ROOFS
 
 

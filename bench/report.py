@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bench import stats
-from bench.results import Result, Roof, Row
+from bench.records import Roof
+from bench.results import Result
+from bench.step_row import Row
 from bench.workloads import workload
 
 if TYPE_CHECKING:

@@ -1,115 +1,78 @@
-"""Results of a run: immutable records, and their JSON (`docs/formats/bench-results.md`).
+"""Results of a run: a context, roofs and rows, and their JSON (`docs/formats/bench-results.md`).
+
+All kinds of results share this document; they differ in their rows. A kind is a dataclass of rows in a file of its
+own and a line in KINDS.
 
 History of SCHEMA_VERSION:
-  1  first.
+  1  first, of the kind "dtopt bench step" only.
+  2  other kinds; rows of steps say their options, without which an old reader would take a clipped step for a plain
+     one. Version 1 is still read: its rows are steps with the options' defaults.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from bench.agreement import Agreement
-from bench.clock import WarmUp
+from bench import plan_row, roof_row, scale_row, step_row
 from bench.errors import ResultsError
-from bench.stats import Ratio
+from bench.records import Roof, check_samples, plain, read
 
-KIND = "dtopt bench step"
-SCHEMA_VERSION = 1
-STATUSES = ("ok", "skipped", "failed", "interrupted")
-REGIMES = ("cache", "mixed", "dram", "unknown")
-VERDICTS = ("faster", "slower", "same", "unclear")
+SCHEMA_VERSION = 2
+KIND_PREFIX = "dtopt bench "
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Attributes: group and round it was taken in, from 0; place within the round, from 0; steps; seconds per
-    step."""
+class AnyRow(Protocol):
+    """What the rows of every kind have in common; the rest is theirs."""
 
-    group: int
-    round: int
-    position: int
-    steps: int
-    seconds: float
+    @property
+    def status(self) -> str: ...
 
+    @property
+    def reason(self) -> str | None: ...
 
-@dataclass(frozen=True)
-class Roof:
-    """In-place memory speed measured among the peers of one case: bytes per second of the best sample."""
+    @property
+    def rerun(self) -> str: ...
 
-    workload: str
-    optimizer: str
-    name: str
-    bytes_per_step: int
-    bytes_per_second: float
-    samples: tuple[Sample, ...]
+    def check(self) -> None:
+        """Raises: ResultsError where the members contradict each other."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One peer on one case. Times are in seconds, sizes in bytes; what was not measured is None.
+class Kind:
+    """One kind of results.
 
     Attributes:
-      workload, optimizer, peer, mesh, layout, device, threads, seed: the independent variables.
-      status: "ok", "skipped", "failed" or "interrupted"; reason: why it is not "ok".
-      parameters, tensors: of the workload; updated: elements updated, replicas on the mesh counted.
-      bytes_per_parameter, bytes_per_step: least traffic of a step, and times `updated`.
-      working_set, regime: bytes of parameters, gradients and slots, and which memory they live in.
-      samples: raw, in the order they were taken; median, mad: of their seconds per step.
-      bytes_per_second, roof_fraction: bytes_per_step over the median, and that over the best roof of the
-        case.
-      ratio: to the baseline; agreement: with the float64 reference.
-      prepare_seconds, first_step_seconds: imports and building; the step that traces or compiles.
-      warm_up, peak_bytes, versions: of the worker process.
-      note: how the peer works, in a word or two; warnings: what makes its times doubtful.
-      layout_notes: tensors on which the layout rule could not be kept.
-      rerun: the command that measures this row again.
+      name: the command that writes it, such as "step".
+      row: the dataclass of its rows, an AnyRow.
+      since: the schema version that brought it.
     """
 
-    workload: str
-    optimizer: str
-    peer: str
-    mesh: str
-    layout: str
-    device: str
-    threads: int
-    seed: int
-    status: str
-    reason: str | None
-    parameters: int
-    tensors: int
-    updated: int
-    bytes_per_parameter: int
-    bytes_per_step: int
-    working_set: int
-    regime: str
-    rerun: str
-    samples: tuple[Sample, ...] = ()
-    median: float | None = None
-    mad: float | None = None
-    bytes_per_second: float | None = None
-    roof_fraction: float | None = None
-    ratio: Ratio | None = None
-    agreement: Agreement | None = None
-    prepare_seconds: float | None = None
-    first_step_seconds: float | None = None
-    warm_up: WarmUp | None = None
-    peak_bytes: int | None = None
-    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    note: str = ""
-    warnings: tuple[str, ...] = ()
-    layout_notes: tuple[str, ...] = ()
+    name: str
+    row: type[Any]
+    since: int = SCHEMA_VERSION
 
-    def times(self) -> dict[tuple[int, int], float]:
-        """Seconds per step by (group, round)."""
-        return {(sample.group, sample.round): sample.seconds for sample in self.samples}
+
+KINDS: tuple[Kind, ...] = (
+    Kind("step", step_row.Row, since=1),
+    Kind("plan", plan_row.Row),
+    Kind("roof", roof_row.Row),
+    Kind("scale", scale_row.Row),
+)
+
+
+def kind(name: str) -> Kind:
+    """The kind of that name. Raises: ResultsError."""
+    for known in KINDS:
+        if known.name == name:
+            return known
+    names = ", ".join(repr(KIND_PREFIX + known.name) for known in KINDS)
+    raise ResultsError(f"this is no result that this dtopt knows: its kind is none of {names}")
 
 
 @dataclass(frozen=True)
@@ -118,93 +81,53 @@ class Result:
 
     Attributes:
       context: machine, versions, load, command, dates, as `bench.environment` and the runner write them.
-      roofs, rows: see there.
+      roofs: memory speeds measured in the same run; rows: records of the kind.
       interrupted: whether Ctrl-C ended it early.
+      kind: name of a Kind.
     """
 
     context: Mapping[str, Any]
     roofs: tuple[Roof, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[Any, ...]
     interrupted: bool = False
+    kind: str = "step"
 
     def __post_init__(self) -> None:
+        expected = kind(self.kind).row
         for row in self.rows:
-            _check_row(row)
+            if not isinstance(row, expected):
+                raise ResultsError(f"a result of the kind {self.kind!r} cannot hold a {type(row).__name__}")
+            row.check()
         for roof in self.roofs:
-            _check_samples(roof.samples, f"roof {roof.name!r}")
+            check_samples(roof.samples, f"roof {roof.name!r}")
 
     def to_json(self) -> dict[str, Any]:
         """A document of plain values."""
-        return {"kind": KIND, "schema_version": SCHEMA_VERSION, **_plain(dataclasses.asdict(self))}
-
-
-def _check_row(row: Row) -> None:
-    where = f"row {row.peer!r} of {row.workload!r}"
-    for value, allowed, what in ((row.status, STATUSES, "status"), (row.regime, REGIMES, "regime")):
-        if value not in allowed:
-            raise ResultsError(f"{where}: {what} {value!r} is none of {', '.join(allowed)}")
-    if row.ratio and row.ratio.verdict not in VERDICTS:
-        raise ResultsError(f"{where}: verdict {row.ratio.verdict!r} is none of {', '.join(VERDICTS)}")
-    if row.status == "ok" and not (row.samples and row.median):
-        raise ResultsError(f"{where}: it is 'ok' but holds no samples or no median")
-    if row.status != "ok" and not row.reason:
-        raise ResultsError(f"{where}: it is {row.status!r} without a reason")
-    _check_samples(row.samples, where)
-
-
-def _check_samples(samples: tuple[Sample, ...], where: str) -> None:
-    for sample in samples:
-        if not (math.isfinite(sample.seconds) and sample.seconds > 0 and sample.steps > 0):
-            raise ResultsError(f"{where}: a sample of {sample.steps} steps and {sample.seconds} s is impossible")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        members = {name: plain(getattr(self, name)) for name in ("context", "roofs", "rows", "interrupted")}
+        return {"kind": KIND_PREFIX + self.kind, "schema_version": SCHEMA_VERSION, **members}
 
 
 def from_json(document: Any) -> Result:
     """Checks a document and reads it; unknown members are ignored. Raises: ResultsError."""
-    if not isinstance(document, Mapping) or document.get("kind") != KIND:
-        raise ResultsError(f"this is no result of `dtopt bench step`: its kind is not {KIND!r}")
+    if not isinstance(document, Mapping) or not isinstance(document.get("kind"), str):
+        raise ResultsError("this is no result of `dtopt bench`: it has no kind")
+    found = kind(document["kind"].removeprefix(KIND_PREFIX))
     version = document.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise ResultsError(
-            f"schema_version is {version!r} and this dtopt reads {SCHEMA_VERSION}: use the dtopt that wrote the file"
-        )
+    if version not in range(found.since, SCHEMA_VERSION + 1):
+        known = " and ".join(str(number) for number in range(found.since, SCHEMA_VERSION + 1))
+        raise ResultsError(f"schema_version is {version!r} and this dtopt reads {known}: use the dtopt that wrote it")
     try:
         return Result(
             context=dict(document["context"]),
-            roofs=tuple(_record(Roof, roof) for roof in document["roofs"]),
-            rows=tuple(_record(Row, row) for row in document["rows"]),
+            roofs=tuple(read(Roof, roof, f"roofs[{i}]") for i, roof in enumerate(document["roofs"])),
+            rows=tuple(read(found.row, row, f"rows[{i}]") for i, row in enumerate(document["rows"])),
             interrupted=bool(document["interrupted"]),
+            kind=found.name,
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, ResultsError):
+            raise
         raise ResultsError(f"the result is damaged: {type(error).__name__}: {error}") from None
-
-
-_NESTED: dict[str, type] = {"ratio": Ratio, "agreement": Agreement, "warm_up": WarmUp}
-
-
-def _record(cls: type, members: Mapping[str, Any]) -> Any:
-    """A record from its members, nested ones included; members it does not know are dropped."""
-    known = {field.name for field in dataclasses.fields(cls)}
-    values: dict[str, Any] = {}
-    for name in known & members.keys():
-        value = members[name]
-        if name == "samples":
-            value = tuple(_record(Sample, sample) for sample in value)
-        elif name in _NESTED and value is not None:
-            value = _record(_NESTED[name], value)
-        elif name == "error" and value is None:
-            value = math.nan  # JSON has no word for it
-        elif isinstance(value, list):
-            value = tuple(value)
-        values[name] = value
-    return cls(**values)
 
 
 def load(path: Path) -> Result:
@@ -213,7 +136,7 @@ def load(path: Path) -> Result:
         return from_json(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise ResultsError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if isinstance(error, ResultsError):
             raise ResultsError(f"{path}: {error}") from None
         raise ResultsError(f"{path} is not JSON: {error}") from None

@@ -9,9 +9,10 @@ from statistics import median
 from bench import environment, stats
 from bench.case import Case
 from bench.contest import Contest, Contestant
-from bench.results import Roof, Row
+from bench.records import Roof
 from bench.roof import ROOFS
 from bench.roof import elements as roof_elements
+from bench.step_row import Row
 
 UNSTEADY_IQR = 0.10
 VERY_UNSTEADY_IQR = 0.25

@@ -11,8 +11,10 @@ from bench import environment
 from bench.contest import Contest, Launch, Progress
 from bench.plan import Plan
 from bench.process import Process
-from bench.results import Result, Roof, Row
+from bench.records import Roof
+from bench.results import Result
 from bench.rows import make_roofs, make_rows
+from bench.step_row import Row
 
 BUSY_LOAD = 0.5
 """Runnable processes before the run above which the machine is called busy."""

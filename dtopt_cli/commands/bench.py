@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from dtopt_cli import output
+from dtopt_cli.commands import bench_plan, bench_roof, bench_scale
 
 if TYPE_CHECKING:
     from bench.results import Result
@@ -116,6 +117,11 @@ def step(
 def _split(values: list[str] | None) -> list[str]:
     """`-p a -p b` and `-p a,b` alike."""
     return [part.strip() for value in values or [] for part in value.split(",")]
+
+
+app.command()(bench_plan.plan)
+app.command()(bench_roof.roof)
+app.command()(bench_scale.scale)
 
 
 @app.command("list")

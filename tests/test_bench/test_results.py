@@ -15,8 +15,10 @@ from bench import report
 from bench.agreement import Agreement
 from bench.clock import WarmUp
 from bench.errors import ResultsError
-from bench.results import Result, Roof, Row, Sample, from_json, load, save
+from bench.records import Roof, Sample
+from bench.results import Result, from_json, load, save
 from bench.stats import Ratio
+from bench.step_row import Row
 
 SAMPLES = tuple(Sample(0, i, i % 2, 10, 0.002 + 0.0001 * i) for i in range(5))
 ROW = Row(
@@ -109,8 +111,17 @@ def test_a_failed_agreement_of_nan_is_written_as_null_and_read_as_nan() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(kind="other"), "no result of `dtopt bench step`"),
-        (lambda d: d.update(schema_version=2), "schema_version is 2 and this dtopt reads 1"),
+        (lambda d: d.update(kind="other"), "no result that this dtopt knows"),
+        (lambda d: d.pop("kind"), "no result of `dtopt bench`"),
+        (lambda d: d.update(schema_version=3), "schema_version is 3 and this dtopt reads 1 and 2"),
+        (lambda d: d["rows"][0].update(median="fast"), r"rows\[0\].median is 'fast' where float is expected"),
+        (lambda d: d["rows"][0].update(threads=None), r"rows\[0\].threads is None"),
+        (lambda d: d["rows"][0].update(in_situ=1), r"rows\[0\].in_situ is 1"),
+        (lambda d: d["rows"][0].update(samples=7), r"rows\[0\].samples is 7"),
+        (lambda d: d["rows"][0].update(versions=[]), r"rows\[0\].versions is \[\]"),
+        (lambda d: d["rows"][0]["samples"][0].update(latency=0.0), "impossible"),
+        (lambda d: d["rows"][0].update(cache="hot"), "cache 'hot' is none of"),
+        (lambda d: d["rows"][0].update(noise="loud"), "noise 'loud' is none of"),
         (lambda d: d.pop("rows"), "damaged"),
         (lambda d: d["rows"][0].pop("peer"), "damaged"),
         (lambda d: d["rows"].append(5), "damaged"),
@@ -128,6 +139,24 @@ def test_broken_documents_are_refused(change: Any, message: str) -> None:
     change(changed)
     with pytest.raises(ResultsError, match=message):
         from_json(changed)
+
+
+def test_version_1_is_still_read() -> None:
+    """A file that dtopt of schema version 1 wrote."""
+    old = load(Path(__file__).parent / "step-v1.json")
+    assert (old.kind, old.interrupted, len(old.roofs)) == ("step", False, 2)
+    assert [row.status for row in old.rows] == ["ok", "failed", "ok"]
+    row = old.rows[0]
+    assert (row.optimizer, row.clip, row.accumulate, row.dtype, row.cache) == ("adam", None, 1, "float32", "warm")
+    assert row.samples[0].latency is None
+    assert from_json(json.loads(json.dumps(old.to_json()))) == old
+
+
+def test_a_kind_holds_its_own_rows_only() -> None:
+    with pytest.raises(ResultsError, match="cannot hold a Roof"):
+        Result(CONTEXT, (), RESULT.roofs)
+    with pytest.raises(ResultsError, match="no result that this dtopt knows"):
+        Result(CONTEXT, (), (), kind="nothing")
 
 
 def test_files_that_are_no_results_are_refused(tmp_path: Path) -> None:

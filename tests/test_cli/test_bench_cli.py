@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 from bench import environment, runner
 from bench.contest import Contest
 from bench.plan import Plan
-from bench.results import Result, Row, from_json, load
+from bench.results import Result, from_json, load
 from bench.rows import rerun_command
+from bench.step_row import Row
 from dtopt_cli.commands.bench import app
 from optim.errors import DtoptError
 
@@ -40,7 +41,7 @@ class Recorder:
 
     @staticmethod
     def _row(plan: Plan, status: str) -> Row:
-        from bench.results import Sample
+        from bench.records import Sample
         from bench.rows import make_rows
 
         contest = Contest(plan.cases[0], plan.peers[:1], plan.settings, None, None)  # type: ignore[arg-type]
