@@ -15,7 +15,8 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 import optim
-from optim import placement, slot_layout
+from optim import averaging, placement, slot_layout
+from optim import master_copies as masters
 from optim.errors import CheckpointError
 from optim.optimizer import Optimizer
 from optim.slot_layout import Metadata, VariableEntry
@@ -77,7 +78,9 @@ def save_checkpoint(path: str | os.PathLike[str], optimizer: Optimizer, variable
 
     Raises:
       CheckpointError: names that are not unique, missing variables, or a `path` that holds something else.
+      UnsupportedError: `swap_averages` put the averages into the variables.
     """
+    averaging.check_not_swapped(optimizer, "save_checkpoint")
     folder = os.fspath(path)
     named = _by_name(variables)
     metadata = _describe(optimizer, named)
@@ -258,6 +261,7 @@ def load_checkpoint(
     restore_variables: bool = True,
     *,
     slot_placement: placement.Placement | None = None,
+    master_copies: bool | None = None,
     custom_objects: Mapping[str, type[Optimizer]] | None = None,
 ) -> Optimizer:
     """The optimizer of a slot-variable checkpoint, with its state, on the given variables wherever they are.
@@ -269,6 +273,9 @@ def load_checkpoint(
       mesh: the mesh of all variables; None finds it from them.
       restore_variables: also assign the stored values to `variables`.
       slot_placement: another placement than the saved one.
+      master_copies: True gives float16 and bfloat16 variables float32 copies though the saved optimizer had none; the
+        slots are widened, and the copies start as the variables. With copies in the checkpoint, it is these from which
+        training goes on, also with `restore_variables=False`.
       custom_objects: classes by name, where the saved optimizer is a subclass of your own.
 
     Returns:
@@ -282,7 +289,8 @@ def load_checkpoint(
     reader, metadata = _open(folder)
     named = _by_name(variables)
     trained = _check_variables(folder, metadata, named, restore_variables)
-    optimizer = _make(folder, metadata, mesh, slot_placement, custom_objects or {})
+    changes = {"slot_placement": slot_placement, "master_copies": master_copies}
+    optimizer = _make(folder, metadata, mesh, {k: v for k, v in changes.items() if v is not None}, custom_objects or {})
     given = [named[name] for name in trained]
     optimizer._state.track(given, trained)
     optimizer.build(given)
@@ -290,6 +298,8 @@ def load_checkpoint(
     _restore_scalars(folder, reader, optimizer)
     if restore_variables:
         _restore_variables(folder, reader, metadata, named)
+    stored = metadata.slots.get(slot_layout.MASTER, ())
+    masters.refresh(optimizer, [named[name] for name in trained if name not in stored])
     return optimizer
 
 
@@ -328,7 +338,7 @@ def _make(
     folder: str,
     metadata: Metadata,
     mesh: dtensor.Mesh | None,
-    slot_placement: placement.Placement | None,
+    changes: Mapping[str, Any],
     custom_objects: Mapping[str, type[Optimizer]],
 ) -> Optimizer:
     name = metadata.class_name
@@ -341,10 +351,7 @@ def _make(
                 f" custom_objects={{{name!r}: the class}}"
             )
         cls = found
-    config = {**metadata.config, "mesh": mesh}
-    if slot_placement is not None:
-        config["slot_placement"] = slot_placement
-    return cls.from_config(config)
+    return cls.from_config({**metadata.config, "mesh": mesh, **changes})
 
 
 def _restore_slots(folder: str, reader: Any, metadata: Metadata, optimizer: Optimizer) -> None:
@@ -358,6 +365,8 @@ def _restore_slots(folder: str, reader: Any, metadata: Metadata, optimizer: Opti
                     f"{folder} holds slot {slot!r}, which {type(optimizer).__name__} with its config has not"
                 )
             value = _tensor(reader, slot_layout.slot_key(slot, name), folder)
+            if variable.dtype == tf.float32 and tf.as_dtype(value.dtype) in masters.LOW_PRECISION:
+                value = value.astype(np.float32)  # saved without master copies
             if tuple(value.shape) != tuple(variable.shape) or tf.as_dtype(value.dtype) != variable.dtype:
                 raise CheckpointError(
                     f"{folder}: slot {slot!r} of {name!r} is {value.dtype} {tuple(value.shape)}, expected"
@@ -371,7 +380,7 @@ def _check_no_slot_is_missing(folder: str, metadata: Metadata, optimizer: Optimi
     """A variable has all of its slots in the file or, never trained, none."""
     state = optimizer._state
     for tracked in state.tracked:
-        here = [s for s in state.slots.names if state.slots.find(s, tracked) is not None]
+        here = [s for s in state.slots.names if state.slots.find(s, tracked) is not None and s != slot_layout.MASTER]
         stored = [s for s in here if tracked.name in metadata.slots.get(s, ())]
         if stored and stored != here:
             missing = [s for s in here if s not in stored]

@@ -31,6 +31,8 @@ ACTING: dict[str, dict[str, Any]] = {
     "use_ema": {"use_ema": True, "ema_overwrite_frequency": 1},
     "weight_decay": {"weight_decay": 0.5},
     "gradient_accumulation_steps": {"gradient_accumulation_steps": 3},
+    "learning_rate_multipliers": {"learning_rate_multipliers": {"^w$": 0.5}},
+    "loss_scale": {"loss_scale": 1e-3, "clipvalue": 0.05},
     "lr": {"lr": 0.3},
     "decay": {"decay": 0.5},
 }
@@ -44,7 +46,7 @@ QUALIFYING: dict[str, tuple[dict[str, Any], Any]] = {
 # Options that change where and how, never what: their own tests look at the reports.
 PLACING = {"jit_compile", "slot_placement", "executor", "mesh", "name"}
 # Options of which the tests are elsewhere, because they need gradients of a special kind.
-ELSEWHERE = {"lazy_rows", "learning_rate_in_momentum", "momentum_slot"}
+ELSEWHERE = {"lazy_rows", "loss_scale_growth_steps", "master_copies", "learning_rate_in_momentum", "momentum_slot"}
 
 
 def _trajectory(name: str, arguments: dict[str, Any], layout: Any = None) -> list[np.ndarray]:
