@@ -7,11 +7,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
+from tensorflow.core.function import trace_type
+from tensorflow.python.framework import func_graph
+from tensorflow.python.ops import control_flow_v2_func_graphs
 
 from optim import slot_layout
 from optim.errors import UnsupportedError
 from optim.master_copies import target, write
-from optim.placement import layout_of, relayout
+from optim.placement import layout_of, relayout_bits
 from optim.variables import SlotTable, Tracked
 
 if TYPE_CHECKING:
@@ -55,8 +58,8 @@ def swap(optimizer: Optimizer) -> None:
 
 def _exchange(slots: SlotTable, tracked: Tracked, average: tf.Variable) -> None:
     mean, own = average.read_value(), target(slots, tracked).read_value()
-    write(slots, tracked, mean)
-    average.assign(relayout(own, layout_of(average)))
+    write(slots, tracked, mean, relayout_bits)
+    average.assign(relayout_bits(own, layout_of(average)))
 
 
 @contextmanager
@@ -81,13 +84,24 @@ def check_not_swapped(optimizer: Optimizer, what: str) -> None:
 
 
 def check_at_every_call(optimizer: Optimizer) -> None:
-    """While tracing: make the function refuse to run, at each later call, while the averages are in the variables."""
-    graph = tf.compat.v1.get_default_graph()
-    while graph is not None and hasattr(graph, "capture_call_time_value"):  # branches and loops are graphs of their own
+    """While tracing: make the function refuse to run, at each later call, while the averages are in the variables.
 
-        def check() -> tuple[()]:
+    TensorFlow evaluates a by-reference capture of a function whenever it is called: eagerly, and while an outer
+    function is traced, which then needs the same check. In the graph of a loop's body it would count as a loop variable.
+    """
+
+    def check() -> list[Any]:
+        if tf.executing_eagerly():
             check_not_swapped(optimizer, "apply_gradients")
-            return ()
+        else:
+            check_at_every_call(optimizer)
+        return []
 
-        graph.capture_call_time_value(check, ())
+    graph = tf.compat.v1.get_default_graph()
+    while isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph):
         graph = graph.outer_graph
+    key = ("optim.averages", id(optimizer))
+    if isinstance(graph, func_graph.FuncGraph) and key not in graph.function_captures.by_ref_internal:
+        spec = trace_type.from_value((), trace_type.InternalTracingContext(True))
+        check.output_spec = spec  # type: ignore[attr-defined]
+        graph.function_captures.add_or_replace(key=key, external=check, internal=(), tracetype=spec, is_by_ref=True)

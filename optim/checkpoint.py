@@ -18,6 +18,7 @@ import optim
 from optim import averaging, placement, slot_layout
 from optim import master_copies as masters
 from optim.errors import CheckpointError
+from optim.loss_scaling import DYNAMIC
 from optim.optimizer import Optimizer
 from optim.slot_layout import Metadata, VariableEntry
 from optim.state import State
@@ -262,6 +263,7 @@ def load_checkpoint(
     *,
     slot_placement: placement.Placement | None = None,
     master_copies: bool | None = None,
+    loss_scale: float | str | None = None,
     custom_objects: Mapping[str, type[Optimizer]] | None = None,
 ) -> Optimizer:
     """The optimizer of a slot-variable checkpoint, with its state, on the given variables wherever they are.
@@ -276,6 +278,7 @@ def load_checkpoint(
       master_copies: True gives float16 and bfloat16 variables float32 copies though the saved optimizer had none; the
         slots are widened, and the copies start as the variables. With copies in the checkpoint, it is these from which
         training goes on, also with `restore_variables=False`.
+      loss_scale: another `loss_scale` than the saved one; a dynamic scale that was not saved starts anew.
       custom_objects: classes by name, where the saved optimizer is a subclass of your own.
 
     Returns:
@@ -289,13 +292,20 @@ def load_checkpoint(
     reader, metadata = _open(folder)
     named = _by_name(variables)
     trained = _check_variables(folder, metadata, named, restore_variables)
-    changes = {"slot_placement": slot_placement, "master_copies": master_copies}
-    optimizer = _make(folder, metadata, mesh, {k: v for k, v in changes.items() if v is not None}, custom_objects or {})
+    wanted: dict[str, Any] = {
+        "slot_placement": slot_placement,
+        "master_copies": master_copies,
+        "loss_scale": loss_scale,
+    }
+    changes: dict[str, Any] = {option: value for option, value in wanted.items() if value is not None}
+    if loss_scale not in (None, DYNAMIC):
+        changes["loss_scale_growth_steps"] = None  # which only a dynamic scale has
+    optimizer = _make(folder, metadata, mesh, changes, custom_objects or {})
     given = [named[name] for name in trained]
     optimizer._state.track(given, trained)
     optimizer.build(given)
     _restore_slots(folder, reader, metadata, optimizer)
-    _restore_scalars(folder, reader, optimizer)
+    _restore_scalars(folder, reader, metadata, optimizer)
     if restore_variables:
         _restore_variables(folder, reader, metadata, named)
     stored = metadata.slots.get(slot_layout.MASTER, ())
@@ -387,10 +397,13 @@ def _check_no_slot_is_missing(folder: str, metadata: Metadata, optimizer: Optimi
             raise CheckpointError(f"{folder} holds slots {stored} of {tracked}, but not {missing}")
 
 
-def _restore_scalars(folder: str, reader: Any, optimizer: Optimizer) -> None:
+def _restore_scalars(folder: str, reader: Any, metadata: Metadata, optimizer: Optimizer) -> None:
     shapes = reader.get_variable_to_shape_map()
+    starts_anew = metadata.config.get("loss_scale") != DYNAMIC
     for name, variable in optimizer._state.scalars.items():
         key = slot_layout.scalar_key(name)
+        if starts_anew and name in (slot_layout.LOSS_SCALE, slot_layout.FINITE_STEPS):
+            continue
         if key not in shapes:
             raise CheckpointError(f"{folder} holds no {name!r} of the optimizer")
         value = np.asarray(_tensor(reader, key, folder)).astype(variable.dtype.as_numpy_dtype)

@@ -6,7 +6,7 @@ section 3.1: an update smaller than half the spacing of the variable's dtype wou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -40,16 +40,19 @@ def state_dtype(master_copies: bool, tracked: Tracked) -> tf.DType:
 
 def target(slots: SlotTable, tracked: Tracked) -> tf.Variable:
     """What a rule reads and updates: the float32 copy, or the variable where there is none."""
-    return slots.find(slot_layout.MASTER, tracked) or tracked.variable
+    master = slots.find(slot_layout.MASTER, tracked)
+    return tracked.variable if master is None else master
 
 
-def write(slots: SlotTable, tracked: Tracked, value: Any) -> None:
+def write(
+    slots: SlotTable, tracked: Tracked, value: Any, relayout: Callable[[Any, Any], Any] = placement.relayout
+) -> None:
     """Assign a value in the dtype of `target`, in any layout, to the copy, and its rounding to the variable."""
     master = slots.find(slot_layout.MASTER, tracked)
     if master is not None:
-        master.assign(placement.relayout(value, placement.layout_of(master)))
+        master.assign(relayout(value, placement.layout_of(master)))
         value = tf.cast(value, tracked.variable.dtype)
-    tracked.variable.assign(placement.relayout(value, tracked.layout))
+    tracked.variable.assign(relayout(value, tracked.layout))
 
 
 def refresh(optimizer: Optimizer, var_list: Sequence[Any] | None) -> None:

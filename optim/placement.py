@@ -194,6 +194,17 @@ def relayout(value: Any, layout: dtensor.Layout | None) -> Any:
     return dtensor.relayout(value, layout)
 
 
+def relayout_bits(value: Any, layout: dtensor.Layout | None) -> Any:
+    """`relayout` of an eager float tensor that keeps every bit.
+
+    DTensor gathers shards by adding them to zeros (TF 2.21), which turns −0 into 0; integers it leaves as they are.
+    """
+    if layout is None or dtensor.fetch_layout(value) == layout:
+        return value
+    bits = tf.bitcast(value, {2: tf.int16, 4: tf.int32, 8: tf.int64}[value.dtype.size])
+    return tf.bitcast(dtensor.relayout(bits, layout), value.dtype)
+
+
 def to_host(variable: Any) -> Any:
     """The whole value of a variable or DTensor as a numpy array, whatever its layout."""
     value = variable.read_value() if isinstance(variable, tf.Variable) else variable

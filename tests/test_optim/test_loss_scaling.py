@@ -228,6 +228,28 @@ def test_wrong_scales(wrong: Any) -> None:
         optim.SGD(0.1, **wrong)
 
 
+def test_a_checkpoint_keeps_the_scale_and_may_get_another(mesh_2: Any, tmp_path: Any) -> None:
+    layout = dtensor.Layout(["x"], mesh_2)
+    var, other = variable(np.ones(2), layout, "w"), tf.Variable([0.0, 0.0], dtype=tf.float64, name="w")
+    optimizer = optim.SGD(0.5, loss_scale="dynamic", loss_scale_growth_steps=3)
+    for value in (np.nan, 1.0, 1.0):
+        optimizer.apply_gradients([(put([1.0, value], layout), var)])
+    optim.save_checkpoint(tmp_path / "c", optimizer, [var])
+    resumed = optim.load_checkpoint(tmp_path / "c", [other])
+    assert resumed.current_loss_scale == 2.0**14
+    resumed.apply_gradients([(tf.constant([1.0, 1.0], tf.float64), other)])
+    assert resumed.current_loss_scale == 2.0**15  # the third finite step in a row
+    assert optim.load_checkpoint(tmp_path / "c", [other], loss_scale=4).current_loss_scale == 4.0
+
+    optim.save_checkpoint(tmp_path / "plain", optim.SGD(0.5), [other])
+    anew = optim.load_checkpoint(tmp_path / "plain", [other], loss_scale="dynamic")
+    assert anew.current_loss_scale == 2.0**15
+    restored = optim.SGD(0.5, loss_scale="dynamic", loss_scale_growth_steps=3)
+    path = tf.train.Checkpoint(optimizer=optimizer).save(str(tmp_path / "tf"))
+    tf.train.Checkpoint(optimizer=restored).restore(path)
+    assert restored.current_loss_scale == 2.0**14
+
+
 def test_the_local_step_reads_gradients_once_more_and_writes_none(mesh_2: Any, monkeypatch: Any) -> None:
     """Dividing joins the factor of clipping, and the norm's sum of squares tells that all is finite."""
     from optim.executors import local

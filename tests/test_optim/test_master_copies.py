@@ -30,12 +30,18 @@ def _gradients(call: int, dtype: Any) -> dict[str, np.ndarray]:
 
 
 def _error(variables: dict[str, Any], reference: Any, start: dict[str, Any]) -> float:
-    """The largest deviation from the float64 reference, as a share of how far that has moved."""
+    """The largest deviation from the float64 reference, as a share of what float32 variables may deviate.
+
+    That is ten roundings of the values and, for TensorFlow's fused Adam kernel, 1e-5 of the way, as in
+    `test_float32_follows_the_reference`.
+    """
     shares = []
     for name, var in variables.items():
-        moved = np.max(np.abs(reference.values[name] - start[name]))
-        shares.append(np.max(np.abs(value_of(var).astype(np.float64) - reference.values[name])) / moved)
-    return max(shares)
+        goal = reference.values[name]
+        moved = np.max(np.abs(goal - start[name]))
+        allowed = 10 * float(np.finfo(np.float32).eps) * (np.max(np.abs(goal)) + moved) + 1e-5 * moved
+        shares.append(np.max(np.abs(value_of(var).astype(np.float64) - goal)) / allowed)
+    return float(max(shares))
 
 
 @pytest.mark.parametrize("dtype", LOW, ids=lambda d: d.name)
@@ -45,7 +51,7 @@ def _error(variables: dict[str, Any], reference: Any, start: dict[str, Any]) -> 
     ids=str,
 )
 def test_the_copies_follow_the_reference(case: Case, mode: str, dtype: Any, request: Any) -> None:
-    """As float32 variables do: 1e-4 of the way, where without copies the variable's own rounding is in the way."""
+    """As closely as float32 variables do."""
     place = Place.named("mixed", request)
     start = _rounded(start_values(), dtype)
     reference = case.reference(start)
@@ -56,12 +62,29 @@ def test_the_copies_follow_the_reference(case: Case, mode: str, dtype: Any, requ
         step(put_gradients(_gradients(call, dtype), variables))
         reference.apply(_gradients(call, dtype))
     masters = {name: optimizer.get_slot(var, "master") for name, var in variables.items()}
-    assert _error(masters, reference, start) < 1e-4
+    assert _error(masters, reference, start) < 1.0
     for name, var in variables.items():
         assert var.dtype == dtype
         np.testing.assert_array_equal(value_of(var), tf.cast(value_of(masters[name]), dtype).numpy())
         for slot in reference.slots[name]:
             assert optimizer.get_slot(var, slot).dtype == tf.float32
+
+
+@pytest.mark.parametrize("case", FIRST.values(), ids=str)
+def test_without_copies_rounding_is_a_hundred_times_as_large(case: Case, devices: list[str]) -> None:
+    start = _rounded(start_values(), tf.bfloat16)
+    errors = []
+    for copies in (True, False):
+        reference = case.reference(start)
+        variables = Place(None, {}).variables(start, tf.bfloat16)
+        optimizer = case.make(master_copies=copies)
+        for call in range(STEPS):
+            optimizer.apply_gradients(put_gradients(_gradients(call, tf.bfloat16), variables))
+            reference.apply(_gradients(call, tf.bfloat16))
+        kept = {n: optimizer.get_slot(v, "master") if copies else v for n, v in variables.items()}
+        errors.append(_error(kept, reference, start))
+    assert errors[0] < 1.0
+    assert errors[1] > 100.0
 
 
 @pytest.mark.parametrize("mode", ["local", "portable", "function", "native"])
@@ -108,7 +131,7 @@ def test_with_every_option(mode: str, placement: str, mesh_2x2: Any) -> None:
         step(put_gradients({name: 8.0 * value for name, value in values.items()}, variables))
         reference.apply(values)
     masters = {name: optimizer.get_slot(var, "master") for name, var in variables.items()}
-    assert _error(masters, reference, start) < 1e-4
+    assert _error(masters, reference, start) < 1.0
     for name, var in variables.items():
         average = optimizer.get_slot(var, "average")
         np.testing.assert_allclose(value_of(average), reference.averages[name], rtol=1e-4, atol=1e-5)

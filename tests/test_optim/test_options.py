@@ -109,6 +109,28 @@ def test_option_objects_mappings_and_keywords_are_the_same(name: str) -> None:
     assert clip == {"clipvalue": 0.3, "clipnorm": 0.4}
 
 
+def test_a_default_that_was_given_counts(devices: list[str]) -> None:
+    """An option object that says what is the default anyway still contradicts a keyword that says otherwise."""
+    import copy
+
+    for option in (
+        optim.EMAOption(use_ema=False),
+        optim.EMAOption(False),
+        {"use_ema": False},
+        copy.deepcopy(optim.EMAOption(use_ema=False)),
+    ):
+        with pytest.raises(optim.errors.HyperparameterError, match="use_ema"):
+            optim.SGD(0.1, ema_option=option, use_ema=True)
+    clip = optim.GradientsClipOption(clip_order="value_first")
+    with pytest.raises(optim.errors.HyperparameterError, match="clip_order"):
+        optim.SGD(0.1, gradients_clip_option=clip, clip_order="norm_first")
+    # What was not given, or given as None, is free.
+    merged = optim.SGD(0.1, ema_option=optim.EMAOption(use_ema=True), ema_momentum=0.5, ema_overwrite_frequency=2)
+    assert (merged.use_ema, merged.ema_momentum, merged.ema_overwrite_frequency) == (True, 0.5, 2)
+    assert optim.SGD(0.1, gradients_clip_option=optim.GradientsClipOption(clipnorm=None), clipnorm=1.0).clipnorm == 1.0
+    assert optim.EMAOption(True) == optim.EMAOption(use_ema=True)
+
+
 @pytest.mark.parametrize("name", OWN)
 def test_how_and_where_change_nothing(name: str, mesh_2: Any) -> None:
     layout = dtensor.Layout(["x"], mesh_2)
