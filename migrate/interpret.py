@@ -140,7 +140,7 @@ def _unwrapped(stored: Stored, warnings: list[str]) -> tuple[str, Mapping[str, A
             return str(optimizer.get("class_name", "")), config
         warnings.append(
             f"{optimizer.get('class_name')} wraps the optimizer: its loss scale is not part of the state"
-            " that is carried"
+            " that is carried; optim.load_checkpoint(..., loss_scale=...) switches loss scaling on again"
         )
         optimizer = inner
 

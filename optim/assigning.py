@@ -120,7 +120,7 @@ def _check_no_slot_is_missing(optimizer: Optimizer, values: StateValues) -> None
     """A variable has all of its slots in the file or, never trained, none."""
     state = optimizer._state
     for tracked in state.tracked:
-        here = [s for s in state.slots.names if state.slots.find(s, tracked) is not None]
+        here = [s for s in state.slots.names if state.slots.find(s, tracked) is not None and s != slot_layout.MASTER]
         stored = [s for s in here if tracked.name in values.slots.get(s, ())]
         if stored and stored != here:
             missing = [s for s in here if s not in stored]

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from optim import slot_layout
+from optim import averaging, slot_layout
 from optim.errors import CheckpointError
 from optim.optimizer import Optimizer
 from optim.slot_layout import Metadata, VariableEntry
@@ -49,7 +49,9 @@ def save_checkpoint(path: str | os.PathLike[str], optimizer: Optimizer, variable
 
     Raises:
       CheckpointError: names that are not unique, missing variables, or a `path` that holds something else.
+      UnsupportedError: `swap_averages` put the averages into the variables.
     """
+    averaging.check_not_swapped(optimizer, "save_checkpoint")
     folder = os.fspath(path)
     named = named_variables(variables)
     metadata = _describe(optimizer, named)

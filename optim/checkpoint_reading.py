@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,11 @@ from tensorflow.experimental import dtensor
 
 import optim
 from optim import assigning, placement, slot_layout
+from optim import master_copies as masters
 from optim.assigning import Value
 from optim.checkpoint import Variables, named_variables
 from optim.errors import CheckpointError
+from optim.loss_scaling import DYNAMIC
 from optim.optimizer import Optimizer
 from optim.slot_layout import Metadata, VariableEntry
 from optim.variables import unwrap
@@ -93,6 +95,8 @@ def load_checkpoint(
     restore_variables: bool = True,
     *,
     slot_placement: placement.Placement | None = None,
+    master_copies: bool | None = None,
+    loss_scale: float | str | None = None,
     custom_objects: Mapping[str, type[Optimizer]] | None = None,
 ) -> Optimizer:
     """The optimizer of a slot-variable checkpoint, with its state, on the given variables wherever they are.
@@ -104,6 +108,10 @@ def load_checkpoint(
       mesh: the mesh of all variables; None finds it from them.
       restore_variables: also assign the stored values to `variables`.
       slot_placement: another placement than the saved one.
+      master_copies: True gives float16 and bfloat16 variables float32 copies though the saved optimizer had none; the
+        slots are widened, and the copies start as the variables. With copies in the checkpoint, it is these from which
+        training goes on, also with `restore_variables=False`.
+      loss_scale: another `loss_scale` than the saved one; a dynamic scale that was not saved starts anew.
       custom_objects: classes by name, where the saved optimizer is a subclass of your own.
 
     Returns:
@@ -117,7 +125,8 @@ def load_checkpoint(
     reader, metadata = _open(folder)
     named = named_variables(variables)
     trained = _check_variables(folder, metadata, named, restore_variables)
-    optimizer = _make(folder, metadata, mesh, slot_placement, custom_objects or {})
+    changes = _changes(slot_placement, master_copies, loss_scale)
+    optimizer = _make(folder, metadata, mesh, changes, custom_objects or {})
     given = [named[name] for name in trained]
     optimizer._state.track(given, trained)
     optimizer.build(given)
@@ -126,14 +135,27 @@ def load_checkpoint(
         todo += _variable_assignments(folder, reader, metadata, named)
     assigning.assign_all(todo)
     assigning.settle(optimizer)
+    stored = metadata.slots.get(slot_layout.MASTER, ())
+    masters.refresh(optimizer, [named[name] for name in trained if name not in stored])
     return optimizer
+
+
+def _changes(
+    slot_placement: placement.Placement | None, master_copies: bool | None, loss_scale: float | str | None
+) -> dict[str, Any]:
+    """What the saved config is to say otherwise."""
+    wanted = {"slot_placement": slot_placement, "master_copies": master_copies, "loss_scale": loss_scale}
+    changes: dict[str, Any] = {option: value for option, value in wanted.items() if value is not None}
+    if loss_scale not in (None, DYNAMIC):
+        changes["loss_scale_growth_steps"] = None  # which only a dynamic scale has
+    return changes
 
 
 def _check_variables(folder: str, metadata: Metadata, named: Mapping[str, Any], all_of_them: bool) -> list[str]:
     """Names of the variables to train, in build order; raises if `named` does not fit the checkpoint."""
     owners = {name for names in metadata.slots.values() for name in names}
-    trained = [e.name for e in metadata.variables if e.name in owners or e.trainable]
     table = {e.name: e for e in metadata.variables}
+    trained = [e.name for e in table.values() if e.name in owners or (e.trainable and (owners or e.name in named))]
     needed = list(table) if all_of_them else trained
     problems = [f"missing {name!r} {table[name].shape}" for name in needed if name not in named]
     if all_of_them:
@@ -143,7 +165,7 @@ def _check_variables(folder: str, metadata: Metadata, named: Mapping[str, Any], 
         variable, entry = unwrap(named[name]), table[name]
         if tuple(variable.shape) != entry.shape:
             problems.append(f"{name!r} has shape {tuple(variable.shape)}, the checkpoint {entry.shape}")
-        elif variable.dtype.name != entry.dtype:
+        elif variable.dtype.name != entry.dtype and entry.stored:
             problems.append(f"{name!r} is {variable.dtype.name}, in the checkpoint {entry.dtype}")
     if problems:
         raise CheckpointError(f"the variables do not fit {folder}: {'; '.join(problems)}")
@@ -154,7 +176,7 @@ def _make(
     folder: str,
     metadata: Metadata,
     mesh: dtensor.Mesh | None,
-    slot_placement: placement.Placement | None,
+    changes: Mapping[str, Any],
     custom_objects: Mapping[str, type[Optimizer]],
 ) -> Optimizer:
     name = metadata.class_name
@@ -167,16 +189,14 @@ def _make(
                 f" custom_objects={{{name!r}: the class}}"
             )
         cls = found
-    config = {**metadata.config, "mesh": mesh}
-    if slot_placement is not None:
-        config["slot_placement"] = slot_placement
-    return cls.from_config(config)
+    return cls.from_config({**metadata.config, "mesh": mesh, **changes})
 
 
 def _state_values(folder: str, reader: Any, metadata: Metadata, optimizer: Optimizer) -> assigning.StateValues:
+    here = {t.name: t for t in optimizer._state.tracked}
     slots = {
         slot: {
-            name: _value(folder, reader, slot_layout.slot_key(slot, name), f"slot {slot!r} of {name!r}")
+            name: _slot_value(folder, reader, slot, name, optimizer._state.slots.find(slot, here[name]))
             for name in owners
         }
         for slot, owners in metadata.slots.items()
@@ -187,7 +207,19 @@ def _state_values(folder: str, reader: Any, metadata: Metadata, optimizer: Optim
         for name, variable in optimizer._state.scalars.items()
         if slot_layout.scalar_key(name) in shapes
     }
+    if metadata.config.get("loss_scale") != DYNAMIC:  # then a dynamic scale, if there is one now, starts anew
+        for name in {slot_layout.LOSS_SCALE, slot_layout.FINITE_STEPS} & set(optimizer._state.scalars):
+            variable = optimizer._state.scalars[name]
+            scalars[name] = Value(name, (), variable.dtype.name, partial(placement.to_host, variable))
     return assigning.StateValues(slots, scalars, folder)
+
+
+def _slot_value(folder: str, reader: Any, slot: str, name: str, variable: tf.Variable | None) -> Value:
+    value = _value(folder, reader, slot_layout.slot_key(slot, name), f"slot {slot!r} of {name!r}")
+    if variable is not None and variable.dtype == tf.float32 and tf.as_dtype(value.dtype) in masters.LOW_PRECISION:
+        # saved without master copies
+        return replace(value, dtype="float32", load=lambda: np.asarray(value.load()).astype(np.float32))
+    return value
 
 
 def _value(folder: str, reader: Any, key: str, what: str) -> Value:

@@ -6,12 +6,15 @@ import inspect
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from optim import hyperparameters, schedules
+from optim import hyperparameters, schedules, slot_layout
 from optim.errors import HyperparameterError
+
+if TYPE_CHECKING:
+    from optim.optimizer import Optimizer
 
 
 def check_rate(value: float, where: str = "") -> float:
@@ -59,6 +62,42 @@ def check_decay(decay: Any) -> float:
     if number is None or not math.isfinite(number) or number < 0:
         raise HyperparameterError(f"decay must be finite and >= 0, got {decay!r}")
     return number
+
+
+def current(optimizer: Optimizer, iterations: Any) -> Any:
+    """Learning rate of an optimizer's next step, as `evaluate` gives it; None if it has none."""
+    source = optimizer._rate
+    if source is None:
+        return None
+    if source is optimizer._state.scalars.get(slot_layout.LEARNING_RATE) and isinstance(iterations, int):
+        source = float(optimizer._state.counter(slot_layout.LEARNING_RATE).peek())
+    return evaluate(source, iterations, optimizer._settings.decay)
+
+
+def read(optimizer: Optimizer) -> Any:
+    """What `Optimizer.learning_rate` gives."""
+    rate = optimizer._rate
+    if rate is None:
+        raise HyperparameterError(f"{type(optimizer).__name__} was made without a learning_rate")
+    if schedules.is_schedule(rate):
+        iterations = optimizer.iterations
+        return rate(tf.constant(iterations.numpy()) if tf.executing_eagerly() else iterations.read_value())
+    return rate if isinstance(rate, tf.Variable) else rate()
+
+
+def replace(optimizer: Optimizer, value: Any) -> None:
+    """What setting `Optimizer.learning_rate` does."""
+    parsed, rate = parse(value), optimizer._rate
+    is_number = isinstance(parsed, float)
+    if is_number and schedules.is_schedule(rate):
+        raise TypeError(
+            "This optimizer was created with a LearningRateSchedule, which a number cannot replace; set another"
+            " schedule, or a callable that returns the number"
+        )
+    if is_number and isinstance(rate, tf.Variable):
+        rate.assign(parsed)
+    else:
+        optimizer._learning_rate = parsed
 
 
 def evaluate(source: Any, iterations: Any, decay: float) -> Any:

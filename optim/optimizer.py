@@ -8,31 +8,34 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim import (
+    averaging,
+    building,
     configs,
+    execution,
     gradients,
     hyperparameters,
+    loss_scaling,
+    master_copies,
     meshes,
+    multipliers,
     placement,
     reports,
-    schedules,
     settings,
     slot_layout,
     stepping,
 )
 from optim import learning_rate as rates
 from optim.errors import HyperparameterError, UnsupportedError
-from optim.executors import local, portable
-from optim.executors.work import compute_dtype
-from optim.native import library
 from optim.rule import Rule, Slot, slot_dims
 from optim.state import State
-from optim.variables import Tracked, conform, unwrap
+from optim.variables import Tracked, check_patterns, unwrap
 
 
 class Optimizer(tf.Module):
@@ -53,6 +56,9 @@ class Optimizer(tf.Module):
         variables); DTensor's own functions cannot be compiled, and asking for it there raises.
       weight_decay: decoupled: before the update, and after clipping, p ← p · (1 − weight_decay · lr). >= 0.
       weight_decay_exclude: regular expressions; a variable whose name one of them matches (`re.search`) is not decayed.
+      learning_rate_multipliers: maps regular expressions to factors >= 0. In a variable whose name one of them matches
+        (`re.search`), the learning rate counts that many times wherever it enters, weight decay included. With 0 the
+        slots move and the variable stays. Patterns with different factors that match one variable are an error.
       lazy_rows: regular expressions; in a variable whose name one of them matches, rows (index along dim 0) whose
         gradient is all zero keep their values and slots, as OptimizerV2 and tf.train treat the rows that a sparse
         gradient leaves out under momentum and Adadelta. Steps are then portable.
@@ -60,6 +66,12 @@ class Optimizer(tf.Module):
         is replicated), or a callable `(variable, slot_name) -> Layout`.
       gradient_accumulation_steps: the mean of this many gradients makes one step: clipping, decay, schedules and
         `iterations` go by real steps. >= 1.
+      loss_scale: gradients are those of a loss times this (`scale_loss`; `minimize` does it) and are divided by it; a
+        step on which one of them is not finite is left out, `iterations` included. > 0, or `"dynamic"`: 2¹⁵ at first,
+        halved (to no less than 1) where a gradient is not finite, doubled after `loss_scale_growth_steps` (2000) finite
+        steps in a row.
+      master_copies: keep float32 copies of float16 and bfloat16 variables in a slot `master`, with float32 slots and
+        averages. Steps act on the copies; the variables are their roundings.
       executor: `"auto"`: eager steps run shard by shard where they can (`executor_report()` tells), steps inside a
         `tf.function` by portable ops. `"local"` and `"portable"` insist.
       lr: old name of `learning_rate`. decay: divides the learning rate by 1 + decay · iterations.
@@ -89,9 +101,13 @@ class Optimizer(tf.Module):
         jit_compile: bool | None = None,
         weight_decay: float | None = None,
         weight_decay_exclude: Sequence[str] = (),
+        learning_rate_multipliers: Mapping[str, float] | None = None,
         lazy_rows: Sequence[str] = (),
         slot_placement: placement.Placement = placement.LIKE_VARIABLE,
         gradient_accumulation_steps: int | None = None,
+        loss_scale: float | str | None = None,
+        loss_scale_growth_steps: int | None = None,
+        master_copies: bool = False,
         executor: str = "auto",
         lr: Any = None,
         decay: float = 0.0,
@@ -99,8 +115,7 @@ class Optimizer(tf.Module):
         keywords = {key: value for key, value in locals().items() if key in settings.Options.__annotations__}
         parsed = settings.parse(gradients_clip_option, ema_option, keywords)
         rate = rates.from_arguments(type(self), learning_rate, lr)
-        if parsed.lazy_rows and rule is not None and not rule.elementwise:
-            raise HyperparameterError(f"lazy_rows: a step of {type(self).__name__} cannot leave single rows out")
+        settings.check_rule(parsed, rule if _uses_rule(type(self), rule) else None, type(self).__name__)
         meshes.check(mesh)
         super().__init__()
         self._name = name or type(self).__name__
@@ -108,10 +123,10 @@ class Optimizer(tf.Module):
         self._rule = rule
         self._state = State(self, self._name, mesh)
         self._not_decayed: set[int] = set()
+        self._rate_factors: dict[int, float] = {}
+        self._has_averages_in = False
         self._gathering: set[int] = set()
-        self._plan: tuple[tuple[int, int], local.Plan] | None = None
-        self._report: tuple[Any, reports.ExecutorReport] | None = None
-        self._tokens: dict[Any, tf.Variable] = {}
+        self._execution = execution.Execution(self)
         self._index_dict: dict[int, int] = {}
         self.built = False
         self._state.new_scalar(slot_layout.ITERATIONS, 0, tf.int64, "iteration")
@@ -120,6 +135,7 @@ class Optimizer(tf.Module):
             self._learning_rate = rate
         if parsed.steps > 1:
             self._state.new_scalar(slot_layout.ACCUMULATED_STEPS, 0, tf.int64, "accumulated_steps")
+        loss_scaling.add_state(self._state, parsed)
         for key, value in (rule.scalars if rule is not None else {}).items():
             self._state.new_scalar(key, value, tf.float64, key)
         if parsed.decay:
@@ -158,26 +174,11 @@ class Optimizer(tf.Module):
 
         Setting a number assigns the variable; a schedule may be replaced by a schedule or a callable.
         """
-        if self._rate is None:
-            raise HyperparameterError(f"{type(self).__name__} was made without a learning_rate")
-        if schedules.is_schedule(self._rate):
-            eager = tf.executing_eagerly()
-            return self._rate(tf.constant(self.iterations.numpy()) if eager else self.iterations.read_value())
-        return self._rate if isinstance(self._rate, tf.Variable) else self._rate()
+        return rates.read(self)
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
-        parsed = rates.parse(value)
-        is_number = isinstance(parsed, float)
-        if is_number and schedules.is_schedule(self._rate):
-            raise TypeError(
-                "This optimizer was created with a LearningRateSchedule, which a number cannot replace; set another"
-                " schedule, or a callable that returns the number"
-            )
-        if is_number and isinstance(self._rate, tf.Variable):
-            self._rate.assign(parsed)
-        else:
-            self._learning_rate = parsed
+        rates.replace(self, value)
 
     lr = learning_rate
 
@@ -255,35 +256,21 @@ class Optimizer(tf.Module):
 
         Raises:
           GradientsError: not a variable. MismatchError: a variable is not on the optimizer's mesh.
+          HyperparameterError: `learning_rate_multipliers` is ambiguous for a variable.
         """
+        averaging.check_not_swapped(self, "build")
         with tf.init_scope(), tf.name_scope(self._state.scope):
             known = set(self._index_dict.values())
             new = [t for t in self._state.track(var_list) if t.index not in known]
+            factors = self._settings.learning_rate_multipliers
+            self._rate_factors.update({t.index: multipliers.factor_of(factors, t) for t in new})
             self._build_index_dict([t.given for t in self._state.tracked])
-            for slot in self._rule.slots if self._rule is not None else ():
-                for tracked in new:
-                    self._build_slot(slot, tracked)
-            for tracked in new:
-                self._build_option_slots(tracked)
+            building.add_slots(self, new)
         self.built = True
-
-    def _build_slot(self, slot: Slot, tracked: Tracked) -> None:
-        dims = self._slot_dims(slot, tracked)
-        if dims is not None:
-            policy = self._settings.slot_placement
-            self._state.new_slot(slot.name, tracked, policy, fill=slot.initial, dims=dims)
 
     def _slot_dims(self, slot: Slot, tracked: Tracked) -> tuple[int, ...] | None:
         """Dims of its variable that a slot of the rule has; None where this variable has no such slot."""
         return slot_dims(slot.like, tracked.variable.shape.rank)
-
-    def _build_option_slots(self, tracked: Tracked) -> None:
-        policy = self._settings.slot_placement
-        if self._settings.ema.use_ema:
-            self._state.new_slot(slot_layout.AVERAGE, tracked, policy, value=tracked.variable.read_value())
-        if self._settings.steps > 1:
-            wide = compute_dtype(tracked.variable.dtype)
-            self._state.new_slot(slot_layout.ACCUMULATED_GRADIENT, tracked, policy, dtype=wide)
 
     def _build_once(self, var_list: Sequence[Any]) -> None:
         if not self.built:
@@ -371,18 +358,13 @@ class Optimizer(tf.Module):
         """
         if self._rule is None:
             raise UnsupportedError(f"{type(self).__name__} must override update_step(gradient, variable)")
-        tracked = self._state.tracked[variable]
-        eager = tf.executing_eagerly()
-        iterations = int(self._state.counter(slot_layout.ITERATIONS).now()) if eager else self.iterations.read_value()
-        work = stepping.Preparation(self, iterations).work([tracked], [conform(gradient, tracked)])
-        value = portable.rule_value(work, 0, work.gradients[0])
-        tracked.variable.assign(placement.relayout(value, tracked.layout))
+        stepping.update_one(self, gradient, variable)
 
     def compute_gradients(self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None) -> list[tuple[Any, Any]]:
-        """Gradients of `loss`.
+        """Gradients of `loss`, times the scale under `loss_scale`, for `apply_gradients` divides by it.
 
         Args:
-          loss: a callable without arguments, or a tensor that `tape` recorded.
+          loss: a callable without arguments, or a tensor that `tape` recorded; not scaled.
           var_list: variables, or a callable without arguments that gives them.
           tape: needed where `loss` is a tensor.
 
@@ -392,7 +374,26 @@ class Optimizer(tf.Module):
         Raises:
           ValueError: `loss` is a tensor and there is no tape.
         """
-        return gradients.compute(loss, var_list, tape)
+        scale = None if self._settings.loss_scale is None else self._seed
+        return gradients.compute(loss, var_list, tape, scale)
+
+    def _seed(self, loss: Any, var_list: Sequence[Any]) -> Any:
+        self._build_once(var_list)
+        return loss_scaling.factor_for(self, loss)
+
+    def scale_loss(self, loss: Any) -> Any:
+        """`loss` times the scale under `loss_scale`, else as it is: what a tape of your own is to differentiate.
+
+        Raises:
+          HyperparameterError: the dtype of the loss does not hold a constant scale.
+          UnsupportedError: in a `tf.function`, before `build`, with a dynamic scale and without `mesh=`.
+        """
+        return loss_scaling.scaled(self, loss)
+
+    @property
+    def current_loss_scale(self) -> Any:
+        """The scale now: a float, in a `tf.function` a float32 tensor if it is dynamic, None without `loss_scale`."""
+        return loss_scaling.now(self)
 
     def minimize(self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None) -> None:
         """`compute_gradients`, then `apply_gradients`."""
@@ -404,13 +405,36 @@ class Optimizer(tf.Module):
         Raises:
           UnsupportedError: no average was ever taken.
         """
-        if not self._settings.ema.use_ema:
-            return
-        if not self.built or int(self._state.counter(slot_layout.ITERATIONS).now()) == 0:
-            raise UnsupportedError("no moving average was taken yet: take a step before finalize_variable_values")
-        pairs = [(t, self._state.slots.get(slot_layout.AVERAGE, t)) for t in map(self._tracked, var_list)]
-        for tracked, average in pairs:
-            tracked.variable.assign(placement.relayout(average.read_value(), tracked.layout))
+        averaging.finalize(self, var_list)
+
+    def swap_averages(self) -> None:
+        """Exchange all variables and their moving averages, bit for bit; the next call brings each back.
+
+        In between there are no steps: `apply_gradients`, `build`, `finalize_variable_values` and `save_checkpoint`
+        raise.
+
+        Raises:
+          UnsupportedError: no `use_ema`, no average taken yet, or inside a `tf.function`.
+        """
+        averaging.swap(self)
+
+    def averages_swapped(self) -> AbstractContextManager[None]:
+        """`with optimizer.averages_swapped(): evaluate()`: `swap_averages` before and after.
+
+        Raises, when it is entered:
+          UnsupportedError: as `swap_averages`, or the averages are in the variables already.
+        """
+        return averaging.swapped(self)
+
+    def refresh_master_copies(self, var_list: Sequence[Any] | None = None) -> None:
+        """Take the copies of `master_copies` from variables (None: all) that were assigned to from outside.
+
+        Raises:
+          UnsupportedError: there are no copies.
+        """
+        if not self._settings.master_copies:
+            raise UnsupportedError("there are no master copies; make the optimizer with master_copies=True")
+        master_copies.refresh(self, var_list)
 
     def exclude_from_weight_decay(
         self, var_list: Sequence[Any] | None = None, var_names: Sequence[str] | None = None
@@ -421,7 +445,7 @@ class Optimizer(tf.Module):
           var_list: variables. var_names: regular expressions of variable names, as `weight_decay_exclude`.
         """
         self._not_decayed.update(id(unwrap(v)) for v in var_list or ())
-        more = settings.patterns("var_names", list(var_names or ()))
+        more = check_patterns("var_names", list(var_names or ()))
         self._settings = settings.excluding(self._settings, more)
 
     # Config.
@@ -449,50 +473,22 @@ class Optimizer(tf.Module):
 
     def executor_report(self) -> reports.ExecutorReport:
         """Which executor eager steps use, why, and what updates each variable."""
-        key = (self._state_key(), library.status())
-        if self._report is None or self._report[0] != key:
-            self._report = (key, stepping.executor_report(self))
-        return self._report[1]
+        return self._execution.report()
 
     # What `stepping` asks for.
 
     @property
     def _uses_rule(self) -> bool:
         """Whether updates are the rule's, and not those of a user's own `update_step`."""
-        return self._rule is not None and type(self).update_step.__module__.startswith("optim.")
+        return _uses_rule(type(self), self._rule)
 
     def _tracked(self, variable: Any) -> Tracked:
         return self._state.tracked[variable]
 
-    def _state_key(self) -> tuple[int, int]:
-        return len(self._state.tracked), len(self._state.slots)
-
-    def _local_plan(self) -> local.Plan:
-        key = self._state_key()
-        if self._plan is None or self._plan[0] != key:
-            self._plan = (key, local.Plan(list(self._state.tracked), self._state.slots))
-        return self._plan[1]
-
-    def _mesh_token(self, mesh: dtensor.Mesh) -> tf.Variable:
-        if mesh not in self._tokens:
-            layout = dtensor.Layout.replicated(mesh, 0)
-            self._tokens[mesh] = placement.new_variable(0, tf.int64, "token", layout)
-        return self._tokens[mesh]
-
-    def _current_rate(self, iterations: Any) -> Any:
-        if self._rate is None:
-            return None
-        own = self._state.scalars.get(slot_layout.LEARNING_RATE)
-        source = self._rate
-        if source is own and isinstance(iterations, int):
-            source = float(self._state.counter(slot_layout.LEARNING_RATE).peek())
-        return rates.evaluate(source, iterations, self._settings.decay)
-
-    def _is_decayed(self, tracked: Tracked) -> bool:
-        if id(tracked.variable) in self._not_decayed:
-            return False
-        return not stepping.matches(self._settings.weight_decay_exclude, tracked)
-
     def _weight_decay_of(self, tracked: Tracked) -> float | None:
         """Weight decay of a variable that is not excluded from it."""
         return self._settings.weight_decay
+
+
+def _uses_rule(cls: type[Optimizer], rule: Rule | None) -> bool:
+    return rule is not None and cls.update_step.__module__.startswith("optim.")

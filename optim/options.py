@@ -21,8 +21,20 @@ def _positive_or_none(name: str, value: Any) -> None:
         raise HyperparameterError(f"{name} must be a positive, finite number or None, got {value!r}")
 
 
+class _Given:
+    """Remembers which fields the caller of the constructor gave, be it with their defaults. Base of the options."""
+
+    _given: frozenset[str]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        self = super().__new__(cls)
+        names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
+        object.__setattr__(self, "_given", frozenset({*names[: len(args)], *kwargs}))
+        return self
+
+
 @dataclass(frozen=True)
-class GradientsClipOption:
+class GradientsClipOption(_Given):
     """How gradients are clipped before they are used.
 
     Attributes:
@@ -57,7 +69,7 @@ class GradientsClipOption:
 
 
 @dataclass(frozen=True)
-class EMAOption:
+class EMAOption(_Given):
     """Exponential moving average of the variables.
 
     Attributes:
@@ -92,8 +104,9 @@ def combine(kind: type[_Option], argument: str, option: Any, keywords: Mapping[s
     Args:
       kind: the option's class.
       argument: name of the argument that `option` came from, for messages.
-      option: None, an instance of `kind`, or a mapping with some of its fields.
-      keywords: the optimizer's keywords; one that is None was not given.
+      option: None, an instance of `kind`, or a mapping with some of its fields. What it was given counts, also where
+        that is the default; None counts as not given, here as in `keywords`.
+      keywords: the optimizer's keywords.
 
     Raises:
       HyperparameterError: another kind of object, an unknown key, or two different values for one field.
@@ -102,8 +115,7 @@ def combine(kind: type[_Option], argument: str, option: Any, keywords: Mapping[s
     if option is None:
         given: dict[str, Any] = {}
     elif isinstance(option, kind):
-        default = kind()
-        given = {n: getattr(option, n) for n in names if getattr(option, n) != getattr(default, n)}
+        given = {n: getattr(option, n) for n in names if n in option._given and getattr(option, n) is not None}
     elif isinstance(option, Mapping):
         unknown = sorted(str(k) for k in option if k not in names)
         if unknown:

@@ -144,6 +144,18 @@ def new_variable(value: Any, dtype: Any, name: str, layout: dtensor.Layout | Non
     return dtensor.DVariable(relayout(value, layout), dtype=dtype, trainable=False, name=name)
 
 
+def move_to_mesh(variable: tf.Variable, mesh: dtensor.Mesh) -> None:
+    """Make a plain variable a DVariable, replicated on a mesh, while it stays the same Python object."""
+    if layout_of(variable) is not None:
+        return
+    layout = dtensor.Layout.replicated(mesh, variable.shape.rank)
+    value = dtensor.copy_to_mesh(variable.read_value(), layout)
+    name, trainable = variable._shared_name, variable.trainable
+    variable.__class__ = dtensor.DVariable
+    with tf.name_scope(""):
+        variable.__init__(value, name=name, trainable=trainable)
+
+
 def filled_variable(shape: list[int], fill: float, dtype: Any, name: str, layout: dtensor.Layout | None) -> tf.Variable:
     """A variable filled with one number, made shard by shard: nothing of the full shape exists anywhere."""
     if layout is None:
@@ -171,6 +183,17 @@ def relayout(value: Any, layout: dtensor.Layout | None) -> Any:
     if tf.executing_eagerly() and dtensor.fetch_layout(value) == layout:
         return value
     return dtensor.relayout(value, layout)
+
+
+def relayout_bits(value: Any, layout: dtensor.Layout | None) -> Any:
+    """`relayout` of an eager float tensor that keeps every bit.
+
+    DTensor gathers shards by adding them to zeros (TF 2.21), which turns −0 into 0; integers it leaves as they are.
+    """
+    if layout is None or dtensor.fetch_layout(value) == layout:
+        return value
+    bits = tf.bitcast(value, {2: tf.int16, 4: tf.int32, 8: tf.int64}[value.dtype.size])
+    return tf.bitcast(dtensor.relayout(bits, layout), value.dtype)
 
 
 def to_host(variable: Any) -> Any:

@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
-from optim import learning_rate, placement
+from optim import learning_rate, loss_scaling, master_copies, multipliers, placement
 from optim.errors import HyperparameterError
 from optim.options import EMAOption, GradientsClipOption, combine
+from optim.rule import Rule
+from optim.variables import check_patterns
 
 EXECUTORS = ("auto", "local", "portable")
 
@@ -29,9 +31,13 @@ class Options(TypedDict, total=False):
     jit_compile: bool | None
     weight_decay: float | None
     weight_decay_exclude: Sequence[str]
+    learning_rate_multipliers: Mapping[str, float] | None
     lazy_rows: Sequence[str]
     slot_placement: placement.Placement
     gradient_accumulation_steps: int | None
+    loss_scale: float | str | None
+    loss_scale_growth_steps: int | None
+    master_copies: bool
     executor: str
     lr: Any
     decay: float
@@ -46,9 +52,13 @@ class Settings:
     jit_compile: bool | None
     weight_decay: float | None
     weight_decay_exclude: tuple[str, ...]
+    learning_rate_multipliers: Mapping[str, float]
     lazy_rows: tuple[str, ...]
     slot_placement: placement.Placement
     gradient_accumulation_steps: int | None
+    loss_scale: float | str | None
+    loss_scale_growth_steps: int | None
+    master_copies: bool
     executor: str
     decay: float
 
@@ -56,6 +66,11 @@ class Settings:
     def steps(self) -> int:
         """How many gradients make one step."""
         return self.gradient_accumulation_steps or 1
+
+    @property
+    def growth_steps(self) -> int:
+        """After how many finite steps in a row a dynamic loss scale doubles."""
+        return self.loss_scale_growth_steps or loss_scaling.GROWTH_STEPS
 
     def to_config(self) -> dict[str, Any]:
         """The keyword arguments again, as JSON values."""
@@ -70,9 +85,13 @@ class Settings:
             "jit_compile": self.jit_compile,
             "weight_decay": self.weight_decay,
             "weight_decay_exclude": list(self.weight_decay_exclude),
+            "learning_rate_multipliers": dict(self.learning_rate_multipliers) or None,
             "lazy_rows": list(self.lazy_rows),
             "slot_placement": placement.to_config(self.slot_placement),
             "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            "loss_scale": self.loss_scale,
+            "loss_scale_growth_steps": self.loss_scale_growth_steps,
+            "master_copies": self.master_copies,
             "executor": self.executor,
             "decay": self.decay,
         }
@@ -92,10 +111,16 @@ def parse(gradients_clip_option: Any, ema_option: Any, keywords: Mapping[str, An
         ema=combine(EMAOption, "ema_option", ema_option, {name: keywords.get(name) for name in ema_names}),
         jit_compile=_flag("jit_compile", keywords.get("jit_compile")),
         weight_decay=_weight_decay(keywords.get("weight_decay")),
-        weight_decay_exclude=patterns("weight_decay_exclude", keywords.get("weight_decay_exclude", ())),
-        lazy_rows=patterns("lazy_rows", keywords.get("lazy_rows", ())),
+        weight_decay_exclude=check_patterns("weight_decay_exclude", keywords.get("weight_decay_exclude", ())),
+        learning_rate_multipliers=multipliers.parse(keywords.get("learning_rate_multipliers")),
+        lazy_rows=check_patterns("lazy_rows", keywords.get("lazy_rows", ())),
         slot_placement=placement.check(keywords.get("slot_placement", placement.LIKE_VARIABLE)),
         gradient_accumulation_steps=_steps(keywords.get("gradient_accumulation_steps")),
+        loss_scale=loss_scaling.parse(keywords.get("loss_scale")),
+        loss_scale_growth_steps=loss_scaling.parse_growth_steps(
+            keywords.get("loss_scale_growth_steps"), keywords.get("loss_scale")
+        ),
+        master_copies=master_copies.parse(keywords.get("master_copies", False)),
         executor=_executor(keywords.get("executor", "auto")),
         decay=learning_rate.check_decay(keywords.get("decay", 0.0)),
     )
@@ -115,16 +140,14 @@ def _weight_decay(value: Any) -> float | None:
     return float(value)
 
 
-def patterns(argument: str, values: Any) -> tuple[str, ...]:
-    """Regular expressions of variable names, checked. Raises HyperparameterError."""
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise HyperparameterError(f"{argument} must be a list of regular expressions, got {values!r}")
-    for value in values:
-        try:
-            re.compile(value)
-        except (re.error, TypeError) as error:
-            raise HyperparameterError(f"{argument}: {value!r} is no regular expression: {error}") from error
-    return tuple(values)
+def check_rule(settings: Settings, rule: Rule | None, name: str) -> None:
+    """Refuse options that the rule of class `name` cannot keep; `rule` is None where it has its own `update_step`."""
+    if rule is None:
+        for option in ("learning_rate_multipliers", "master_copies"):
+            if getattr(settings, option):
+                raise HyperparameterError(f"{option} would have no effect: {name} has its own update_step")
+    elif settings.lazy_rows and not rule.elementwise:
+        raise HyperparameterError(f"lazy_rows: a step of {name} cannot leave single rows out")
 
 
 def excluding(settings: Settings, more: Sequence[str]) -> Settings:

@@ -22,9 +22,12 @@ POINTER_NAME = "checkpoint"
 STATE_PREFIX = "state-"
 AVERAGE = "average"
 ACCUMULATED_GRADIENT = "accumulated_gradient"
+MASTER = "master"
 ITERATIONS = "iterations"
 LEARNING_RATE = "learning_rate"
 ACCUMULATED_STEPS = "accumulated_steps"
+LOSS_SCALE = "loss_scale"
+FINITE_STEPS = "finite_steps"
 
 
 def escape(name: str) -> str:

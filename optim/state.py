@@ -135,15 +135,15 @@ class State:
         """Without `mesh=`, the counters move to the mesh of the variables once these turn out to share one.
 
         Inside a `tf.function` over DTensors only a DVariable counts right: TensorFlow runs an assignment to a plain
-        variable there once per device.
+        variable there once per device. They stay the same objects, so that whoever holds one goes on holding it.
         """
         mesh = common_mesh(self.tracked)
         if self.mesh is not None or mesh is None:
             return
         self.mesh = mesh
-        for key, variable in list(self.scalars.items()):
-            if placement.layout_of(variable) is None and variable.shape.rank == 0:
-                self.new_scalar(key, variable.numpy(), variable.dtype, variable._shared_name)
+        self._counters.clear()
+        for variable in self.scalars.values():
+            placement.move_to_mesh(variable, mesh)
 
     # Slots.
 

@@ -5,21 +5,19 @@ Everything that can be refused is refused before the first variable changes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.experimental import dtensor
 
-from optim import hyperparameters, placement, slot_layout
+from optim import accumulation, averaging, execution, hyperparameters, loss_scaling, master_copies, slot_layout
+from optim import learning_rate as rates
 from optim.errors import HyperparameterError, NoGradientsError, UnsupportedError
-from optim.executors import kernels, local, native, portable
+from optim.executors import local, portable
 from optim.executors.work import Work
-from optim.reports import ExecutorReport
-from optim.variables import Tracked, check_pairs, conform, plain_name
+from optim.variables import Tracked, check_pairs, conform, matches, plain_name
 
 if TYPE_CHECKING:
     from optim.optimizer import Optimizer
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 
 def apply(optimizer: Optimizer, grads_and_vars: Any) -> None:
     """What `Optimizer.apply_gradients` does."""
+    averaging.check_not_swapped(optimizer, "apply_gradients")
     pairs = check_pairs(grads_and_vars)
     if not pairs:
         return
@@ -40,35 +39,44 @@ def apply(optimizer: Optimizer, grads_and_vars: Any) -> None:
     if tf.executing_eagerly():
         _apply_eagerly(optimizer, tracked, gradients)
     else:
-        _check_traceable(optimizer, tracked)
+        execution.check_traceable(optimizer, tracked)
         _apply_traced(optimizer, tracked, gradients)
 
 
 def _apply_eagerly(optimizer: Optimizer, tracked: list[Tracked], gradients: list[Any]) -> None:
     state = optimizer._state
-    report = optimizer.executor_report()
+    report = optimizer._execution.report()
     counter = state.counter(slot_layout.ITERATIONS)
     iterations = int(counter.now())
-    _wait_for_other_meshes(optimizer, tracked)
+    optimizer._execution.wait_for_other_meshes(tracked)
     preparation = Preparation(optimizer, iterations)
     if optimizer._settings.steps > 1:
-        if not _gather_eagerly(optimizer, tracked, gradients):
+        if not accumulation.gather_eagerly(optimizer, tracked, gradients):
             return
         tracked = [t for t in state.tracked if t.index in optimizer._gathering]
-        gradients = _take_mean(optimizer, tracked)
+        gradients = accumulation.take_mean(optimizer, tracked)
         counter.now()
     work = preparation.work(tracked, gradients)
     with _undone_on_error(optimizer, tracked):
-        if report.executor == "local":
-            local.run(work, optimizer._local_plan())
-        else:
-            portable.run(work)
-            counter.now()
-        counter.set(iterations + 1)
-        if work.rule is not None:
-            for name in work.rule.scalars:
-                state.counter(name).set(work.coefficients[name])
-        _apply_constraints(tracked)
+        stepped = _run(work, optimizer, report.executor)
+        if stepped:
+            counter.set(iterations + 1)
+            for name, value in work.new_scalars().items():
+                state.counter(name).set(value)
+            _apply_constraints(optimizer, tracked)
+    if work.loss_scale is not None:
+        loss_scaling.update(optimizer, stepped)
+
+
+def _run(work: Work, optimizer: Optimizer, executor: str) -> bool:
+    """Run a step eagerly, and tell whether there was one; other meshes' counters may be read without waiting then."""
+    if executor == "local":
+        return local.run(work, optimizer._execution.plan())
+    stepped = work.loss_scale is None or portable.is_finite(work)
+    if stepped:
+        portable.run(work)
+    optimizer._state.counter(slot_layout.ITERATIONS).now()
+    return stepped
 
 
 @contextmanager
@@ -103,31 +111,43 @@ def _apply_traced(optimizer: Optimizer, tracked: list[Tracked], gradients: list[
 
     def real_step(tracked: Sequence[Tracked], gradients: Sequence[Any], active: Sequence[Any] | None = None) -> None:
         work = Preparation(optimizer, iterations.read_value()).work(tracked, gradients, active)
-        if work.jit_compile:
-            tf.function(lambda: portable.run(work), jit_compile=True, autograph=False)()
-        else:
-            portable.run(work)
-        iterations.assign_add(1)
-        for name in work.rule.scalars if work.rule is not None else ():
-            state.scalars[name].assign(work.coefficients[name])
-        _apply_constraints(tracked)
 
+        def run() -> tf.Tensor:
+            if work.jit_compile:
+                tf.function(lambda: portable.run(work), jit_compile=True, autograph=False)()
+            else:
+                portable.run(work)
+            iterations.assign_add(1)
+            for name, value in work.new_scalars().items():
+                state.scalars[name].assign(value)
+            _apply_constraints(optimizer, tracked)
+            return tf.constant(True)
+
+        if work.loss_scale is None:
+            run()
+            return
+        finite = portable.is_finite(work)
+        tf.cond(finite, run, lambda: tf.constant(False))
+        loss_scaling.update_traced(optimizer, finite)
+
+    if optimizer._settings.ema.use_ema:
+        averaging.check_at_every_call(optimizer)
     if optimizer._settings.steps == 1:
         real_step(tracked, gradients)
         return
-    _gather(optimizer, tracked, gradients)
+    accumulation.gather(optimizer, tracked, gradients)
     # A trace cannot know which variables other calls of its window gathered for; where this call has no gradient for
     # one, its accumulator tells: it is zero if nobody had.
     gathered = [t for t in state.tracked if t.index in optimizer._gathering]
     now = {t.index for t in tracked}
-    active = [True if t.index in now else _has_gathered(optimizer, t) for t in gathered]
+    active = [True if t.index in now else accumulation.has_gathered(optimizer, t) for t in gathered]
     steps = state.scalars[slot_layout.ACCUMULATED_STEPS]
     count = steps.read_value() + 1
     complete = tf.equal(count, optimizer._settings.steps)
     steps.assign(tf.where(complete, tf.zeros_like(count), count))
 
     def step_with_mean() -> tf.Tensor:
-        real_step(gathered, _take_mean(optimizer, gathered), active)
+        real_step(gathered, accumulation.take_mean(optimizer, gathered), active)
         return tf.constant(True)
 
     tf.cond(complete, step_with_mean, lambda: tf.constant(False))
@@ -142,10 +162,11 @@ class Preparation:
     def __init__(self, optimizer: Optimizer, iterations: Any):
         self._optimizer = optimizer
         eager = isinstance(iterations, int)
-        self.rate = optimizer._current_rate(iterations)
+        self.rate = rates.current(optimizer, iterations)
+        self.loss_scale = loss_scaling.for_step(optimizer, eager)
         hyper = {name: p.current(optimizer) for name, p in hyperparameters.declared(type(optimizer)).items()}
         step = float(iterations + 1) if eager else tf.cast(iterations + 1, tf.float64)
-        self.coefficients: dict[str, Any] = {}
+        self.coefficients: dict[float, dict[str, Any]] = {}
         if optimizer._settings.decay and not optimizer._uses_rule:
             raise UnsupportedError(
                 f"decay={optimizer._settings.decay} would have no effect: {type(optimizer).__name__} has its own"
@@ -153,10 +174,13 @@ class Preparation:
             )
         if optimizer._uses_rule:
             assert optimizer._rule is not None
-            scalars = {**hyper, "learning_rate": self.rate, **_rule_scalars(optimizer, eager)}
-            self.coefficients = optimizer._rule.coefficients(np if eager else tf, scalars, step)
-            if eager:
-                self.coefficients = {name: float(value) for name, value in self.coefficients.items()}
+            hyper.update(_rule_scalars(optimizer, eager))
+            if self.rate is None:
+                raise HyperparameterError(f"{type(optimizer).__name__} was made without a learning_rate")
+            for factor in set(optimizer._rate_factors.values()):
+                hyper["learning_rate"] = self.rate * factor
+                scalars = optimizer._rule.coefficients(np if eager else tf, hyper, step)
+                self.coefficients[factor] = {n: float(v) for n, v in scalars.items()} if eager else scalars
         every = optimizer._settings.ema.ema_overwrite_frequency
         averages = optimizer._settings.ema.use_ema and every is not None
         self.overwrite = (iterations + 1) % every == 0 if averages else False
@@ -171,179 +195,43 @@ class Preparation:
             rule=optimizer._rule if optimizer._uses_rule else None,
             update_step=optimizer.update_step,
             coefficients=self.coefficients,
+            rate_factors=[optimizer._rate_factors.get(t.index, 1.0) for t in tracked],
             decay_factors=[self._decay_factor(t) for t in tracked],
             active=active or [True] * len(tracked),
-            lazy=[is_lazy(optimizer, t) for t in tracked],
+            lazy=[execution.is_lazy(optimizer, t) for t in tracked],
             clip=settings.clip,
             ema=settings.ema,
             overwrite=self.overwrite,
+            loss_scale=self.loss_scale,
             jit_compile=bool(settings.jit_compile),
         )
 
     def _decay_factor(self, tracked: Tracked) -> Any:
         weight_decay = self._optimizer._weight_decay_of(tracked)
-        if not weight_decay or not self._optimizer._is_decayed(tracked):
+        if not weight_decay or not _is_decayed(self._optimizer, tracked):
             return None
         if self.rate is None:
             raise HyperparameterError("weight_decay needs a learning_rate; give the optimizer one")
-        return 1.0 - weight_decay * self.rate
+        return 1.0 - weight_decay * (self.rate * self._optimizer._rate_factors.get(tracked.index, 1.0))
 
 
-# Accumulation.
+def _is_decayed(optimizer: Optimizer, tracked: Tracked) -> bool:
+    is_excluded = id(tracked.variable) in optimizer._not_decayed
+    return not is_excluded and not matches(optimizer._settings.weight_decay_exclude, tracked)
 
 
-def _gather(optimizer: Optimizer, tracked: Sequence[Tracked], gradients: Sequence[Any]) -> None:
-    """Add gradients to their accumulators."""
-    for item, gradient in zip(tracked, gradients, strict=True):
-        total = optimizer._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item)
-        total.assign_add(placement.relayout(tf.cast(gradient, total.dtype), placement.layout_of(total)))
-        optimizer._gathering.add(item.index)
+def update_one(optimizer: Optimizer, gradient: Any, variable: Any) -> None:
+    """What `Optimizer.update_step` does where the algorithm is a rule."""
+    tracked = optimizer._tracked(variable)
+    counter = optimizer._state.counter(slot_layout.ITERATIONS)
+    iterations = int(counter.now()) if tf.executing_eagerly() else optimizer.iterations.read_value()
+    work = Preparation(optimizer, iterations).work([tracked], [conform(gradient, tracked)])
+    master_copies.write(work.slots, tracked, portable.rule_value(work, 0, work.gradients[0]))
 
 
-def _gather_eagerly(optimizer: Optimizer, tracked: Sequence[Tracked], gradients: Sequence[Any]) -> bool:
-    """Add gradients to their accumulators, and tell whether they make a step now."""
-    counter = optimizer._state.counter(slot_layout.ACCUMULATED_STEPS)
-    count = int(counter.peek()) + 1
-    complete = count >= optimizer._settings.steps
-    _gather(optimizer, tracked, gradients)
-    counter.now()
-    counter.set(0 if complete else count)
-    return complete
-
-
-def _take_mean(optimizer: Optimizer, tracked: Sequence[Tracked]) -> list[Any]:
-    """Mean of the gathered gradients in the variables' dtype and layout; the accumulators start again at zero."""
-    means = []
-    for item in tracked:
-        total = optimizer._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item)
-        mean = tf.cast(total.read_value() / optimizer._settings.steps, item.variable.dtype)
-        means.append(placement.relayout(mean, item.layout))
-        total.assign(tf.zeros_like(total))
-    if tf.executing_eagerly():
-        optimizer._gathering.clear()
-    return means
-
-
-def _has_gathered(optimizer: Optimizer, tracked: Tracked) -> Any:
-    """A bool tensor: whether the variable's accumulator holds anything."""
-    total = optimizer._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, tracked)
-    return tf.logical_not(tf.equal(tf.reduce_max(tf.abs(total.read_value())), 0))
-
-
-def _apply_constraints(tracked: Sequence[Tracked]) -> None:
+def _apply_constraints(optimizer: Optimizer, tracked: Sequence[Tracked]) -> None:
+    slots = optimizer._state.slots
     for item in tracked:
         constraint = getattr(item.given, "constraint", None)
         if constraint is not None:
-            item.variable.assign(placement.relayout(constraint(item.variable.read_value()), item.layout))
-
-
-# Which executor.
-
-
-def _wait_for_other_meshes(optimizer: Optimizer, tracked: Sequence[Tracked]) -> None:
-    """The counter has waited for its own mesh; variables on another need one read of theirs."""
-    waited: set[Any] = {optimizer._state.mesh, None}
-    for item in {id(t.mesh): t for t in tracked}.values():
-        if item.mesh not in waited:
-            waited.add(item.mesh)
-            local.wait_for(optimizer._mesh_token(item.mesh))
-
-
-def executor_report(optimizer: Optimizer) -> ExecutorReport:
-    """What an eager step will use. Raises UnsupportedError if `executor="local"` asks for what cannot be."""
-    reason = _why_portable(optimizer)
-    settings = optimizer._settings
-    if settings.executor == "local" and reason:
-        raise UnsupportedError(f'executor="local" is impossible here: {reason}; use executor="auto"')
-    if settings.jit_compile and reason:
-        raise UnsupportedError(f"jit_compile=True needs the local executor, which is impossible here: {reason}")
-    names: dict[str, str] = {}
-    for item in optimizer._state.tracked:
-        names[item.name] = _kernel_name(optimizer, item, bool(reason))
-    why = reason or "every shard can be updated in place"
-    return ExecutorReport("portable" if reason else "local", why, names, _why_not_native(optimizer, bool(reason)))
-
-
-def _kernel_name(optimizer: Optimizer, item: Tracked, is_portable: bool) -> str:
-    if not optimizer._uses_rule:
-        return "update_step"
-    if is_portable:
-        return "ops"
-    if optimizer._settings.jit_compile:
-        return "xla"
-    assert optimizer._rule is not None
-    if not native.why_not(optimizer._rule, item, optimizer._state.slots):
-        return "native"
-    return "fused" if kernels.kernel_for(optimizer._rule, item.variable.dtype) else "ops"
-
-
-def _why_not_native(optimizer: Optimizer, is_portable: bool) -> str:
-    """The first reason why a variable is not updated by dtopt's own kernel; empty if all are."""
-    if is_portable:
-        return "the steps are portable"
-    if optimizer._settings.jit_compile:
-        return "jit_compile asks for XLA"
-    state = optimizer._state
-    reasons = (native.why_not(optimizer._rule, item, state.slots) for item in state.tracked)
-    return next(filter(None, reasons), "")
-
-
-def _why_portable(optimizer: Optimizer) -> str:
-    settings = optimizer._settings
-    if settings.executor == "portable":
-        return 'executor="portable" was asked for'
-    if not optimizer._uses_rule:
-        return f"{type(optimizer).__name__} has its own update_step"
-    if optimizer._rule is not None and not optimizer._rule.elementwise:
-        return f"the rule of {type(optimizer).__name__} looks at whole tensors"
-    lazy = next((t for t in optimizer._state.tracked if is_lazy(optimizer, t)), None)
-    if lazy is not None:
-        return f"lazy_rows names variable {lazy}"
-    for slot, index, variable in optimizer._state.slots.items():
-        item = optimizer._state.tracked.at(index)
-        if placement.layout_of(variable) != item.layout:
-            return f"slot {slot!r} of {item} is placed otherwise than the variable (slot_placement)"
-    norms = settings.clip.clipnorm is not None or settings.clip.global_clipnorm is not None
-    if norms and dtensor.num_clients() > 1:
-        return "norms of gradients span several clients"
-    return ""
-
-
-def _check_traceable(optimizer: Optimizer, tracked: Sequence[Tracked]) -> None:
-    """Refuse, while tracing, what TensorFlow would run wrongly."""
-    settings = optimizer._settings
-    if settings.executor == "local":
-        raise UnsupportedError(
-            'executor="local" steps outside of tf.function: compute gradients in the function, return them, and call'
-            " apply_gradients on them eagerly"
-        )
-    meshes = {t.mesh for t in tracked}
-    if len(meshes) > 1:
-        raise UnsupportedError(
-            "one tf.function cannot update variables of several meshes, or of a mesh and of none (TensorFlow would run"
-            " an assignment to a plain variable once per device); call apply_gradients eagerly"
-        )
-    for slot, index, variable in optimizer._state.slots.items():
-        layout, own = optimizer._state.tracked.at(index).layout, placement.layout_of(variable)
-        if layout is not None and own is not None and not placement.is_finer(own, layout):
-            raise UnsupportedError(
-                f"slot {slot!r} of {optimizer._state.tracked.at(index)} is sharded across its variable's layout; a read"
-                " of the variable after the step in the same tf.function would give its old value (TensorFlow 2.21);"
-                " call apply_gradients eagerly"
-            )
-    if settings.jit_compile and meshes != {None}:
-        raise UnsupportedError(
-            "jit_compile=True has no effect inside a tf.function over DTensors, which TensorFlow never compiles;"
-            " call apply_gradients eagerly, or leave jit_compile out"
-        )
-
-
-def is_lazy(optimizer: Optimizer, tracked: Tracked) -> bool:
-    patterns = optimizer._settings.lazy_rows
-    return bool(patterns) and tracked.variable.shape.rank > 0 and matches(patterns, tracked)
-
-
-def matches(patterns: Sequence[str], tracked: Tracked) -> bool:
-    """Whether one of the regular expressions is found in the variable's name, here or in checkpoints."""
-    names = (tracked.name, plain_name(tracked.given))
-    return any(re.search(pattern, name) for pattern in patterns for name in names)
+            master_copies.write(slots, item, constraint(master_copies.target(slots, item).read_value()))

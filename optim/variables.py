@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim import placement
-from optim.errors import GradientsError, MismatchError, UnknownVariableError
+from optim.errors import GradientsError, HyperparameterError, MismatchError, UnknownVariableError
 
 
 def unwrap(variable: Any) -> tf.Variable:
@@ -109,6 +110,24 @@ class TrackedVariables:
             count += 1
             candidate = f"{name}_{count}"
         return candidate
+
+
+def check_patterns(argument: str, values: Any) -> tuple[str, ...]:
+    """Regular expressions of variable names, checked. Raises HyperparameterError."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise HyperparameterError(f"{argument} must be a list of regular expressions, got {values!r}")
+    for value in values:
+        try:
+            re.compile(value)
+        except (re.error, TypeError) as error:
+            raise HyperparameterError(f"{argument}: {value!r} is no regular expression: {error}") from error
+    return tuple(values)
+
+
+def matches(patterns: Sequence[str], tracked: Tracked) -> bool:
+    """Whether one of the regular expressions is found in the variable's name, here or in checkpoints."""
+    names = (tracked.name, plain_name(tracked.given))
+    return any(re.search(pattern, name) for pattern in patterns for name in names)
 
 
 def common_mesh(tracked: Iterable[Tracked]) -> dtensor.Mesh | None:

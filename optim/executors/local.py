@@ -23,7 +23,8 @@ from tensorflow.experimental import dtensor
 from optim import slot_layout
 from optim.clipping import clip
 from optim.executors import kernels, native
-from optim.executors.work import Work, averaged, compute_dtype, updated
+from optim.executors.work import Work, averaged, compute_dtype, scaled, updated
+from optim.master_copies import LOW_PRECISION, target
 from optim.placement import layout_of
 from optim.variables import SlotTable, Tracked
 
@@ -76,8 +77,12 @@ class Shard:
 
     def __init__(self, tracked: Tracked, variable: Any, slots: Mapping[str, Any], part: int, primary: bool):
         self.tracked = tracked
-        self.dtype = tracked.variable.dtype
-        self.variable = variable
+        master = slots.get(slot_layout.MASTER)
+        self.variable = variable if master is None else master
+        """What the rule updates: the variable, or its master copy."""
+        self.dtype = tracked.variable.dtype if master is None else tf.float32
+        self.rounding = None if master is None else variable
+        """The variable, where that is the rounding of its master copy."""
         self.slots = slots
         self.part = part
         self.primary = primary
@@ -114,13 +119,13 @@ class _DeviceScalars:
     """Scalar tensors on one device; a value that did not change is not sent again."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
+        self._kept: dict[tuple[str, float, str], tuple[float, Any]] = {}
 
-    def tensors(self, values: Mapping[str, float], dtype: tf.DType) -> dict[str, Any]:
-        return {name: self._tensor(name, value, dtype) for name, value in values.items()}
+    def tensors(self, values: Mapping[str, float], rate_factor: float, dtype: tf.DType) -> dict[str, Any]:
+        return {name: self._tensor(name, value, rate_factor, dtype) for name, value in values.items()}
 
-    def _tensor(self, name: str, value: float, dtype: tf.DType) -> Any:
-        key = (name, dtype.name)
+    def _tensor(self, name: str, value: float, rate_factor: float, dtype: tf.DType) -> Any:
+        key = (name, rate_factor, dtype.name)
         kept = self._kept.get(key)
         if kept is None or kept[0] != value:
             kept = self._kept[key] = (value, tf.constant(value, dtype))
@@ -140,17 +145,19 @@ class ShardGradients:
         primary: Sequence[Sequence[bool]],
         factors: list[float] | None = None,
         limit: float | None = None,
+        squares: list[float] | None = None,
     ):
         self.parts = parts
         self.primary = primary
         self.factors = factors
         self.limit = limit
+        self._squares = squares
 
     def part(self, i: int, k: int) -> Any:
         """The gradient of variable `i` on its k-th device, with nothing pending."""
         part = self.parts[i][k]
         if self.factors is not None and self.factors[i] != 1.0:
-            part = _scaled(part, self.factors[i])
+            part = scaled(part, self.factors[i])
         return part if self.limit is None else tf.clip_by_value(part, -self.limit, self.limit)
 
     def clip_values(self, limit: float) -> ShardGradients:
@@ -159,15 +166,35 @@ class ShardGradients:
         return ShardGradients(self.parts, self.primary, self.factors, limit)
 
     def scale(self, factors: list[float]) -> ShardGradients:
-        if self.limit is not None or self.factors is not None:
+        if self.limit is not None:
             self._settle()
-        return ShardGradients(self.parts, self.primary, factors)
+        if self.factors is not None:
+            factors = [a * b for a, b in zip(self.factors, factors, strict=True)]
+        return ShardGradients(self.parts, self.primary, factors, squares=self._squares)
 
     def squared_norms(self) -> list[float]:
-        if self.limit is not None or self.factors is not None:
+        if self.limit is not None:
             self._settle()
-        squares = self._each(lambda i, k: _square_sum(self.parts[i][k]) if self.primary[i][k] else 0.0)
-        return [sum(per_variable) for per_variable in squares]
+        squares = self._square_sums()
+        if self.factors is not None:
+            if not all(map(math.isfinite, squares)):  # too large before they are scaled down, it may be
+                self._settle()
+                return self._square_sums()
+            squares = [square * factor**2 for square, factor in zip(squares, self.factors, strict=True)]
+        return squares
+
+    def is_finite(self) -> bool:
+        """Whether all numbers are; asked before anything is pending. What it reads, a norm need not read again."""
+        if all(map(math.isfinite, self._square_sums())):
+            return True
+        return not any(any(row) for row in self._each(lambda i, k: self.primary[i][k] and _has_bad(self.parts[i][k])))
+
+    def _square_sums(self) -> list[float]:
+        """Of each whole gradient, with nothing pending taken into account."""
+        if self._squares is None:
+            sums = self._each(lambda i, k: _square_sum(self.parts[i][k]) if self.primary[i][k] else 0.0)
+            self._squares = [sum(per_variable) for per_variable in sums]
+        return self._squares
 
     def sqrt(self, scalar: float) -> float:
         return math.sqrt(scalar)
@@ -175,10 +202,16 @@ class ShardGradients:
     def maximum(self, a: float, b: float) -> float:
         return a if math.isnan(a) else max(a, b)
 
+    def cast(self, dtypes: Sequence[tf.DType]) -> None:
+        """Gradients of variables that have a master copy, brought to its dtype; others are left as they are."""
+        self.parts = self._each(
+            lambda i, k: self.parts[i][k] if dtypes[i] in LOW_PRECISION else tf.cast(self.parts[i][k], dtypes[i])
+        )
+
     def _settle(self) -> None:
         """Carry out what is pending, once for all who hold this object."""
         self.parts = self._each(self.part)
-        self.factors, self.limit = None, None
+        self.factors, self.limit, self._squares = None, None, None
 
     def _each(self, task: Callable[[int, int], Any]) -> list[list[Any]]:
         """`task(variable, k)` of every shard, run on the shard's device, devices at the same time."""
@@ -200,15 +233,29 @@ def _square_sum(part: Any) -> float:
     return 2.0 * float(tf.nn.l2_loss(tf.cast(part, compute_dtype(part.dtype))))
 
 
-def _scaled(part: Any, factor: float) -> Any:
-    wide = compute_dtype(part.dtype)
-    return tf.cast(tf.cast(part, wide) * tf.constant(factor, wide), part.dtype)
+def _has_bad(part: Any) -> bool:
+    return not bool(tf.reduce_all(tf.math.is_finite(part)))
 
 
-def run(work: Work, plan: Plan) -> None:
-    """Carry out one step. The caller has waited for what was pending."""
+def run(work: Work, plan: Plan) -> bool:
+    """Carry out one step. The caller has waited for what was pending.
+
+    Returns:
+      Whether there was a step: under loss scaling, a gradient that is not finite leaves everything as it was.
+    """
     gradients = _unpacked(work)
-    scalars = {**work.coefficients, "zero": 0.0}
+    if work.loss_scale is not None:
+        if not gradients.is_finite():
+            return False
+        gradients = gradients.scale([1.0 / work.loss_scale] * len(work.gradients))
+    clipped = clip(gradients, work.clip)
+    assert isinstance(clipped, ShardGradients)
+    _update(work, plan, clipped)
+    return True
+
+
+def _update(work: Work, plan: Plan, gradients: ShardGradients) -> None:
+    """Update all shards of all devices."""
     indices = {t.index: i for i, t in enumerate(work.tracked)}
 
     def device_step(device: str) -> None:
@@ -216,29 +263,43 @@ def run(work: Work, plan: Plan) -> None:
         if work.jit_compile:
             parts = [gradients.part(indices[s.tracked.index], s.part) for s in shards]
             _compiled_step(work, plan, device, shards, parts)
-            return
-        batches = plan.batches[device]
-        batches.arrange(work, shards)
-        native.step(work, batches, gradients, indices)
-        dtypes = {s.dtype for s in batches.rest}
-        tensors = {d: plan.scalars[device].tensors(scalars, compute_dtype(d)) for d in dtypes}
-        for shard in batches.rest:
-            i = indices[shard.tracked.index]
-            gradient = gradients.part(i, shard.part)
-            _shard_step(work, shard, gradient, tensors[shard.dtype], work.decay_factors[i])
+        else:
+            batches = plan.batches[device]
+            batches.arrange(work, shards, indices)
+            native.step(work, batches, gradients, indices)
+            _update_one_by_one(work, plan.scalars[device], batches.rest, gradients, indices)
+        for shard in shards:
+            if shard.rounding is not None:
+                master = kernels.read(shard.variable, shard.dtype)
+                kernels.assign(shard.rounding, tf.cast(master, shard.tracked.variable.dtype))
 
     on_every_device(plan.devices, device_step)
 
 
+def _update_one_by_one(
+    work: Work, scalars: _DeviceScalars, shards: Sequence[Shard], gradients: ShardGradients, indices: Mapping[int, int]
+) -> None:
+    """What dtopt's own kernel did not update."""
+    tensors: dict[Any, Mapping[str, Any]] = {}  # those of a step, by factor of the learning rate and by dtype
+    for shard in shards:
+        i = indices[shard.tracked.index]
+        key = (work.rate_factors[i], compute_dtype(shard.dtype))
+        if key not in tensors:
+            tensors[key] = scalars.tensors({**work.scalars(i), "zero": 0.0}, *key)
+        _shard_step(work, shard, gradients.part(i, shard.part), tensors[key], work.decay_factors[i])
+
+
 def _unpacked(work: Work) -> ShardGradients:
-    """Clipped gradients as shards."""
+    """Gradients as shards, in the dtype in which they are used."""
     parts = [
         dtensor.unpack(g) if t.layout is not None else [g] for g, t in zip(work.gradients, work.tracked, strict=True)
     ]
-    primary = [_primary_parts(t.layout) for t in work.tracked] if work.clip.active else []
-    clipped = clip(ShardGradients(parts, primary), work.clip)
-    assert isinstance(clipped, ShardGradients)
-    return clipped
+    asks_for_norms = work.clip.active or work.loss_scale is not None
+    gradients = ShardGradients(parts, [_primary_parts(t.layout) for t in work.tracked] if asks_for_norms else [])
+    dtypes = [target(work.slots, t).dtype for t in work.tracked]
+    if any(g.dtype != dtype for g, dtype in zip(work.gradients, dtypes, strict=True)):
+        gradients.cast(dtypes)
+    return gradients
 
 
 def _shard_step(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, Any], decay: float | None) -> None:
@@ -270,7 +331,7 @@ def _average(work: Work, shard: Shard) -> None:
     handle = shard.slots[slot_layout.AVERAGE]
     average = tf.raw_ops.ReadVariableOp(resource=handle, dtype=shard.dtype)
     value = tf.raw_ops.ReadVariableOp(resource=shard.variable, dtype=shard.dtype)
-    new = averaged(average, value, work.ema.ema_momentum, shard.dtype)
+    new = averaged(average, value, work.ema.ema_momentum)
     tf.raw_ops.AssignVariableOp(resource=handle, value=new)
     if work.overwrite:
         tf.raw_ops.AssignVariableOp(resource=shard.variable, value=tf.identity(new))
@@ -283,19 +344,25 @@ def _compiled_step(work: Work, plan: Plan, device: str, shards: Sequence[Shard],
         tuple(s.tracked.index for s in shards),
         work.overwrite,
         tuple(d is None for d in work.decay_factors),
+        tuple(work.rate_factors),
     )
+    by_index = {t.index: i for i, t in enumerate(work.tracked)}
+    places = [by_index[s.tracked.index] for s in shards]
+    factors = [repr(work.rate_factors[i]) for i in places]
     if key not in plan._compiled:
 
         @tf.function(jit_compile=True, autograph=False)
         def body(gradients: Sequence[Any], scalars: Mapping[str, Any], decays: Sequence[Any]) -> None:
             with tf.device(device):
-                for shard, gradient, decay in zip(shards, gradients, decays, strict=True):
-                    _update_by_ops(work, shard, gradient, scalars, decay)
+                for shard, factor, gradient, decay in zip(shards, factors, gradients, decays, strict=True):
+                    _update_by_ops(work, shard, gradient, scalars[factor], decay)
                     if work.ema.use_ema:
                         _average(work, shard)
 
         plan._compiled[key] = body
-    wide = {name: tf.constant(value, tf.float64) for name, value in work.coefficients.items()}
-    by_index = {t.index: d for t, d in zip(work.tracked, work.decay_factors, strict=True)}
-    decays = [by_index[s.tracked.index] for s in shards]
+    wide = {
+        repr(factor): {name: tf.constant(value, tf.float64) for name, value in scalars.items()}
+        for factor, scalars in work.coefficients.items()
+    }
+    decays = [work.decay_factors[i] for i in places]
     plan._compiled[key](list(gradients), wide, [None if d is None else tf.constant(d, tf.float64) for d in decays])

@@ -11,6 +11,7 @@ import tensorflow as tf
 from optim import slot_layout
 from optim.executors.kernels import call
 from optim.executors.work import Work
+from optim.master_copies import target
 from optim.native.library import status
 from optim.native.programs import Program, program_for
 from optim.rule import Rule
@@ -25,7 +26,7 @@ DTYPES = (tf.float32, tf.float64, tf.bfloat16)
 def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> str:
     """Why the kernel cannot update a variable; empty if it can."""
     program = program_for(rule)
-    dtype = tracked.variable.dtype
+    dtype = target(slots, tracked).dtype
     if program is None:
         return f"it does not have {type(rule).__name__}"
     if dtype not in DTYPES:
@@ -39,10 +40,11 @@ def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> str:
 
 
 class Batch:
-    """Shards of one dtype on one device, looked up by the kernel once. Made on that device."""
+    """Shards of one dtype and learning rate on one device, looked up by the kernel once. Made on that device."""
 
-    def __init__(self, program: Program, shards: Sequence[Shard], has_averages: bool):
+    def __init__(self, program: Program, shards: Sequence[Shard], rate_factor: float, has_averages: bool):
         self.program = program
+        self.rate_factor = rate_factor
         self.dtype = shards[0].dtype
         self.shards = shards
         slots = [s.slots[name] for name in program.slots for s in shards]
@@ -59,19 +61,25 @@ class Batches:
         self.rest: list[Shard] = []
         self._kept: dict[str, tuple[list[float], Any]] = {}
 
-    def arrange(self, work: Work, shards: Sequence[Shard]) -> None:
-        """Divide `shards` into batches, and `rest` that the kernel cannot update."""
+    def arrange(self, work: Work, shards: Sequence[Shard], places: Mapping[int, int]) -> None:
+        """Divide `shards` into batches, and `rest` that the kernel cannot update.
+
+        `places` maps index of a variable to place in `work`, here and in `step`. A variable's factor of the learning
+        rate never changes.
+        """
         key = ([s.tracked.index for s in shards], work.ema.use_ema, status().available)
         if key == self._key:
             return
         program = program_for(work.rule)
         fit = {s.tracked.index for s in shards if not why_not(work.rule, s.tracked, work.slots)}
         self.rest = [s for s in shards if s.tracked.index not in fit]
-        by_dtype: dict[Any, list[Shard]] = {}
+        groups: dict[tuple[Any, float], list[Shard]] = {}
         for shard in shards:
             if shard.tracked.index in fit:
-                by_dtype.setdefault(shard.dtype, []).append(shard)
-        self.batches = [] if program is None else [Batch(program, b, work.ema.use_ema) for b in by_dtype.values()]
+                rate_factor = work.rate_factors[places[shard.tracked.index]]
+                groups.setdefault((shard.dtype, rate_factor), []).append(shard)
+        averages = work.ema.use_ema
+        self.batches = [Batch(program, b, f, averages) for (_, f), b in groups.items() if program is not None]
         self._key = key
 
     def numbers(self, name: str, values: list[float]) -> Any:
@@ -83,7 +91,7 @@ class Batches:
 
 
 def step(work: Work, batches: Batches, gradients: ShardGradients, places: Mapping[int, int]) -> None:
-    """Update all batches of the device that this runs on; `places` maps index of a variable to place in `work`."""
+    """Update all batches of the device that this runs on."""
     limit = math.inf if gradients.limit is None else gradients.limit
     momentum = work.ema.ema_momentum if work.ema.use_ema else 0.0
     options = batches.numbers("options", [limit, momentum, 1.0 - momentum])
@@ -91,12 +99,12 @@ def step(work: Work, batches: Batches, gradients: ShardGradients, places: Mappin
         at = [places[s.tracked.index] for s in batch.shards]
         decays = [work.decay_factors[i] for i in at]
         has_decays = any(d is not None for d in decays)
-        kind = batch.dtype.name
+        kind = f"{batch.dtype.name} {batch.rate_factor}"
         call(
             "DtoptUpdate",
             batch.group,
             [gradients.parts[i][s.part] for i, s in zip(at, batch.shards, strict=True)],
-            batches.numbers(f"scalars {kind}", batch.program.scalars(work.coefficients)),
+            batches.numbers(f"scalars {kind}", batch.program.scalars(work.coefficients[batch.rate_factor])),
             batches.numbers(f"scales {kind}", [gradients.factors[i] for i in at] if gradients.factors else []),
             batches.numbers(f"decays {kind}", [1.0 if d is None else d for d in decays] if has_decays else []),
             options,

@@ -14,7 +14,8 @@ from tensorflow.experimental import dtensor
 
 from optim import slot_layout
 from optim.clipping import clip
-from optim.executors.work import Work, averaged, cast_scalar, compute_dtype, updated
+from optim.executors.work import Work, averaged, cast_scalar, compute_dtype, scaled, updated
+from optim.master_copies import target, write
 from optim.placement import layout_of, relayout, to_host
 from optim.rule import Rule
 from optim.variables import Tracked
@@ -37,11 +38,7 @@ class TensorGradients:
         return [tf.cast(square, tf.float64) for square in squares]
 
     def scale(self, factors: list[Any]) -> TensorGradients:
-        scaled = []
-        for gradient, factor in zip(self.tensors, factors, strict=True):
-            wide = compute_dtype(gradient.dtype)
-            scaled.append(tf.cast(tf.cast(gradient, wide) * tf.cast(factor, wide), gradient.dtype))
-        return TensorGradients(scaled)
+        return TensorGradients([scaled(g, factor) for g, factor in zip(self.tensors, factors, strict=True)])
 
     def sqrt(self, scalar: Any) -> Any:
         return tf.sqrt(tf.cast(scalar, tf.float64))
@@ -50,41 +47,51 @@ class TensorGradients:
         return tf.maximum(a, b)
 
 
+def is_finite(work: Work) -> Any:
+    """Whether all numbers in all gradients are finite: a bool eagerly, a bool tensor in a function."""
+    bad = [tf.reduce_sum(tf.cast(tf.logical_not(tf.math.is_finite(g)), tf.float32)) for g in work.gradients]
+    if tf.executing_eagerly():  # brought off their meshes, of which there may be several
+        return not any(to_host(count) for count in bad)
+    return tf.equal(tf.add_n(bad), 0.0)
+
+
 def run(work: Work) -> None:
-    """Carry out one step."""
+    """Carry out one step; under loss scaling, after `is_finite` said yes."""
     gradients = [relayout(g, t.layout) for g, t in zip(work.gradients, work.tracked, strict=True)]
+    if work.loss_scale is not None:
+        gradients = [scaled(g, 1.0 / work.loss_scale) for g in gradients]
     if work.clip.active:
         clipped = clip(TensorGradients(gradients), work.clip)
         assert isinstance(clipped, TensorGradients)
         gradients = clipped.tensors
     for i, tracked in enumerate(work.tracked):
         if work.rule is None:
-            _user_step(work, i, gradients[i])
+            _user_step(work, i, tf.cast(gradients[i], tracked.variable.dtype))
             value = tracked.variable.read_value()
         else:
             value = rule_value(work, i, gradients[i])
         if work.ema.use_ema:
             value = _average(work, i, value)
         if work.rule is not None or work.ema.use_ema:
-            tracked.variable.assign(relayout(value, tracked.layout))
+            write(work.slots, tracked, value)
 
 
 def rule_value(work: Work, i: int, gradient: Any) -> Any:
-    """Update the slots of variable number `i` and return its new value.
+    """Update the slots of variable number `i` and return its new value, or that of its master copy.
 
     The variable itself is assigned once, by the caller, who works on with this value: inside a `tf.function` a read
     after the assignment has been seen to give the old value where the update reduces over shards (TF 2.21).
     """
     assert work.rule is not None
     tracked = work.tracked[i]
-    variable = tracked.variable
+    variable = target(work.slots, tracked)
     slots = work.slots.of(tracked, [s.name for s in work.rule.slots])
-    layout = _update_layout(work.rule, tracked, slots)
+    layout = _update_layout(work.rule, tracked, layout_of(variable), slots)
     old_value = relayout(variable.read_value(), layout)
     whole = {name: slot.shape == variable.shape for name, slot in slots.items()}
     old = {n: relayout(s.read_value(), layout) if whole[n] else s.read_value() for n, s in slots.items()}
     gradient = relayout(gradient, layout)
-    value, new = updated(work.rule, old_value, gradient, old, work.coefficients, work.decay_factors[i])
+    value, new = updated(work.rule, old_value, gradient, old, work.scalars(i), work.decay_factors[i])
     if work.rule.gathers(slots):  # pin the other end, too, or DTensor's compiler shards matrix products in between
         value, new = relayout(value, layout), {name: relayout(new[name], layout) for name in new}
     if work.lazy[i]:
@@ -97,11 +104,13 @@ def rule_value(work: Work, i: int, gradient: Any) -> Any:
     return _choose(work.active[i], value, old_value)
 
 
-def _update_layout(rule: Rule, tracked: Tracked, slots: Mapping[str, Any]) -> dtensor.Layout | None:
-    """The layout in which a rule's update is computed."""
-    layout = tracked.layout
+def _update_layout(
+    rule: Rule, tracked: Tracked, own: dtensor.Layout | None, slots: Mapping[str, Any]
+) -> dtensor.Layout | None:
+    """The layout in which a rule's update is computed; `own` is that of what it updates."""
     if rule.elementwise:  # then the work can be divided as the slots are
-        return next((layout_of(s) for s in slots.values()), layout)
+        return next((layout_of(s) for s in slots.values()), own)
+    layout = tracked.layout
     if layout is not None and rule.gathers(slots):
         return dtensor.Layout.replicated(layout.mesh, layout.rank)
     return layout
@@ -137,7 +146,7 @@ def _average(work: Work, i: int, value: Any) -> Any:
     tracked, active = work.tracked[i], work.active[i]
     average = work.slots.get(slot_layout.AVERAGE, tracked)
     value, old = relayout(value, layout_of(average)), average.read_value()
-    new = _choose(active, averaged(old, value, work.ema.ema_momentum, tracked.variable.dtype), old)
+    new = _choose(active, averaged(old, value, work.ema.ema_momentum), old)
     average.assign(new)
     if work.overwrite is False:
         return value

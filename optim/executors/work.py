@@ -26,7 +26,10 @@ class Work:
     rule: Rule | None
     """None where a subclass brings its own `update_step`."""
     update_step: Callable[[Any, Any], None]
-    coefficients: Mapping[str, Any]
+    coefficients: Mapping[float, Mapping[str, Any]]
+    """What the rule made of the step's scalars, by the factor that the learning rate was multiplied with."""
+    rate_factors: Sequence[float]
+    """Per variable: its factor of the learning rate, a key of `coefficients`."""
     decay_factors: Sequence[Any]
     """Per variable: what weight decay multiplies it with before the update, `1 − weight_decay · lr`; None for none."""
     active: Sequence[Any]
@@ -37,7 +40,18 @@ class Work:
     ema: EMAOption
     overwrite: Any
     """Whether this step ends with variables overwritten by their averages: a bool, or a bool tensor."""
+    loss_scale: Any = None
+    """What gradients are divided by first; where one of them is not finite, there is no step. None: neither."""
     jit_compile: bool = False
+
+    def scalars(self, i: int) -> Mapping[str, Any]:
+        """The rule's coefficients for variable number `i`."""
+        return self.coefficients[self.rate_factors[i]]
+
+    def new_scalars(self) -> dict[str, Any]:
+        """State of the whole optimizer after this step, which no learning rate enters."""
+        names = self.rule.scalars if self.rule is not None else ()
+        return {name: self.scalars(0)[name] for name in names}
 
 
 def compute_dtype(dtype: tf.DType) -> tf.DType:
@@ -54,11 +68,24 @@ def cast_scalar(value: Any, dtype: tf.DType) -> Any:
     return tf.cast(value, dtype) if tf.is_tensor(value) else value
 
 
-def averaged(average: Any, value: Any, momentum: float, dtype: tf.DType) -> Any:
-    """average ← momentum·average + (1 − momentum)·value, computed in `compute_dtype`."""
+def scaled(gradient: Any, factor: Any) -> Any:
+    """A gradient times a scalar, multiplied in `compute_dtype`; float16 stays float32, where it does not underflow."""
+    dtype = gradient.dtype
     wide = compute_dtype(dtype)
+    product = tf.cast(gradient, wide) * _constant(factor, wide)
+    return product if dtype == tf.float16 else tf.cast(product, dtype)
+
+
+def _constant(value: Any, dtype: tf.DType) -> Any:
+    # Not tf.cast of a Python float, which would round it to float32 on the way.
+    return tf.cast(value, dtype) if tf.is_tensor(value) else tf.constant(value, dtype)
+
+
+def averaged(average: Any, value: Any, momentum: float) -> Any:
+    """average ← momentum·average + (1 − momentum)·value, computed in `compute_dtype`, in the dtype of `average`."""
+    wide = compute_dtype(average.dtype)
     new = momentum * tf.cast(average, wide) + (1.0 - momentum) * tf.cast(value, wide)
-    return tf.cast(new, dtype)
+    return tf.cast(new, average.dtype)
 
 
 def updated(

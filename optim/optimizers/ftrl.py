@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflow.experimental import dtensor
 
 from optim import hyperparameters
+from optim.errors import HyperparameterError
 from optim.hyperparameters import Hyperparameter
 from optim.optimizer import Optimizer
 from optim.rules.ftrl import FtrlRule
@@ -37,7 +38,7 @@ class Ftrl(Optimizer):
         shrinkage) did in TF 2.4.
 
     Raises:
-      HyperparameterError: out of range; and at a step whose learning rate is 0.
+      HyperparameterError: out of range; and at a step whose learning rate, or a factor of it, is 0.
     """
 
     learning_rate_power = Hyperparameter(low=-math.inf, high=0.0, closed=True)
@@ -75,6 +76,10 @@ class Ftrl(Optimizer):
         super().__init__(
             name, gradients_clip_option, ema_option, mesh, learning_rate=learning_rate, rule=rule, **options
         )
+        if 0 in self._settings.learning_rate_multipliers.values():
+            raise HyperparameterError(
+                "learning_rate_multipliers: Ftrl divides by the learning rate, no factor can be 0"
+            )
 
     def get_config(self) -> dict[str, Any]:
         own = ("initial_accumulator_value", "learning_rate_in_linear")

@@ -8,13 +8,13 @@ from typing import Any
 
 from tensorflow.experimental import dtensor
 
-from optim import hyperparameters, settings, stepping
+from optim import hyperparameters
 from optim.errors import HyperparameterError
 from optim.hyperparameters import Hyperparameter
 from optim.optimizer import Optimizer
 from optim.rule import Slot
 from optim.rules.muon import MuonRule
-from optim.variables import Tracked
+from optim.variables import Tracked, check_patterns, matches
 
 
 class Muon(Optimizer):
@@ -87,7 +87,7 @@ class Muon(Optimizer):
             raise HyperparameterError(f"ns_steps must be an integer >= 1, got {ns_steps!r}")
         self._own: dict[str, Any] = {
             "adam_weight_decay": _optional("adam_weight_decay", adam_weight_decay),
-            "exclude_layers": list(settings.patterns("exclude_layers", exclude_layers or ())),
+            "exclude_layers": list(check_patterns("exclude_layers", exclude_layers or ())),
             "exclude_embeddings": bool(exclude_embeddings),
             "ns_steps": ns_steps,
             "nesterov": bool(nesterov),
@@ -104,7 +104,7 @@ class Muon(Optimizer):
         if tracked.variable.shape.rank != 2:
             return True
         embeddings = ["(?i)embedding"] if self._own["exclude_embeddings"] else []
-        return stepping.matches([*self._own["exclude_layers"], *embeddings], tracked)
+        return matches([*self._own["exclude_layers"], *embeddings], tracked)
 
     def _slot_dims(self, slot: Slot, tracked: Tracked) -> tuple[int, ...] | None:
         if slot.name == "v" and not self._uses_adam(tracked):

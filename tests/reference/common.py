@@ -1,12 +1,13 @@
 """A small training loop in float64 NumPy: what goes around an algorithm, in the order that docs/optimizers.md gives.
 
-    gather -> clip -> decay weights -> update -> average -> overwrite -> count
+    gather -> unscale, or skip what is not finite -> clip -> decay weights -> update -> average -> overwrite -> count
 
 Independent of `optim`: it imports nothing from there.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -26,7 +27,7 @@ class Algorithm(Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """The options that every optimizer has; `not_decayed` are names of variables."""
+    """The options that every optimizer has; `not_decayed` are names of variables, factors go by patterns of names."""
 
     clipnorm: float | None = None
     clipvalue: float | None = None
@@ -39,6 +40,12 @@ class Options:
     ema_overwrite_frequency: int | None = None
     gradient_accumulation_steps: int = 1
     decay: float = 0.0
+    learning_rate_multipliers: Mapping[str, float] = field(default_factory=dict)
+    loss_scale: float | str | None = None
+    loss_scale_growth_steps: int = 2000
+
+    def factor(self, name: str) -> float:
+        return next((f for p, f in self.learning_rate_multipliers.items() if re.search(p, name)), 1.0)
 
 
 @dataclass
@@ -60,6 +67,8 @@ class Training:
         self.iterations = 0
         self.gathered: dict[str, Array] = {}
         self.calls = 0
+        self.scale = 2.0**15 if self.options.loss_scale == "dynamic" else self.options.loss_scale
+        self.finite_steps = 0
 
     def apply(self, gradients: Mapping[str, Any]) -> None:
         """One call: None leaves a variable alone."""
@@ -70,13 +79,29 @@ class Training:
         self.calls += 1
         if self.calls % steps == 0:
             gathered, self.gathered = self.gathered, {}
-            self._step(gathered)
+            if self.scale is None:
+                self._step(gathered)
+            else:
+                self._scaled_step(gathered)
+
+    def _scaled_step(self, gradients: dict[str, Array]) -> None:
+        finite = all(np.isfinite(g).all() for g in gradients.values())
+        scale, options = self.scale, self.options
+        if finite:
+            self._step({name: g / scale for name, g in gradients.items()})
+        if options.loss_scale != "dynamic":
+            return
+        self.finite_steps = self.finite_steps + 1 if finite else 0
+        if not finite:
+            self.scale = scale / 2
+        elif self.finite_steps == options.loss_scale_growth_steps:
+            self.scale, self.finite_steps = scale * 2, 0
 
     def _step(self, gradients: dict[str, Array]) -> None:
         options = self.options
-        rate = self.rate(self.iterations) / (1 + options.decay * self.iterations)
+        base = self.rate(self.iterations) / (1 + options.decay * self.iterations)
         for name, gradient in clipped(gradients, options).items():
-            value = self.values[name]
+            value, rate = self.values[name], base * options.factor(name)
             if options.weight_decay and name not in options.not_decayed:
                 value = value - options.weight_decay * rate * value
             value = self.algorithm.step(value, gradient, self.slots[name], rate, self.iterations + 1)

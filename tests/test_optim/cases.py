@@ -156,6 +156,9 @@ _ALL = {
     "ema_overwrite_frequency": 3,
     "gradient_accumulation_steps": 2,
     "decay": 0.25,
+    "learning_rate_multipliers": {"^table$": 0.25, "^(bias|odd)$": 1.5},
+    "loss_scale": "dynamic",
+    "loss_scale_growth_steps": 2,
 }
 
 OPTIONS = (
@@ -177,7 +180,13 @@ OPTIONS = (
     _with("sgd-momentum", "decay", decay=0.5),
     _with("adam", "schedule", rate=lambda i: 0.1 * 0.5 ** (i / 3), arguments={"learning_rate": lambda: _schedule()}),
     _with("adadelta", "callable", arguments={"learning_rate": lambda: lambda: RATE}),
-    _with("nadam", "everything", **_ALL),
+    _with(
+        "adam", "multipliers", weight_decay=0.3, learning_rate_multipliers={"^kernel$": 0.1, "^b|^s": 3.0, "^odd$": 0.0}
+    ),
+    _with("ftrl-all", "multipliers", learning_rate_multipliers={"^kernel$": 0.1, "^(bias|scale)$": 3.0}),
+    _with("sgd-momentum", "loss_scale", clipvalue=0.5, clipnorm=0.7, loss_scale=64.0),
+    _with("adam-amsgrad", "loss_scale", global_clipnorm=1.5, loss_scale="dynamic", loss_scale_growth_steps=2),
+    _with("nadam", "everything", arguments={"master_copies": True}, **_ALL),
     _with("adafactor", "everything", **_ALL),
     _with("lamb", "everything", **_ALL),
     _with("sgd-nesterov", "everything", **_ALL),

@@ -87,6 +87,16 @@ def gradient_values(step: int) -> dict[str, np.ndarray | None]:
     return values
 
 
+def scaled_values(values: Mapping[str, Any], scale: float, call: int, steps: int) -> dict[str, Any]:
+    """Gradients under loss scaling: not finite in the second call and, where each call is a step, in the fifth."""
+    scaled = {name: None if value is None else value * scale for name, value in values.items()}
+    if call == 1:
+        scaled["kernel"][4, 3] = np.inf
+    if call == 4 and steps == 1:
+        scaled["odd"][0, 2] = np.nan
+    return scaled
+
+
 def slot_layout(layout: dtensor.Layout | None, slot: str) -> dtensor.Layout | None:
     """The layout of a slot: its variable's, without the dim that Adafactor's means are over."""
     if layout is None or slot not in ("r", "c"):

@@ -25,6 +25,7 @@ from tests.test_optim.support import (
     executor_for,
     gradient_values,
     put_gradients,
+    scaled_values,
     slot_layout,
     start_values,
     stepper,
@@ -61,11 +62,14 @@ def _check_state(optimizer: Any, variables: dict[str, Any], reference: Any) -> N
             average = optimizer.get_slot(var, "average")
             assert_dtensor_equal(average, reference.averages[name], layout, what=f"average of {name}", **TOLERANCE)
     assert int(optimizer.iterations.numpy()) == reference.iterations
+    assert optimizer.current_loss_scale == reference.scale
 
 
 def _train(step: Any, variables: dict[str, Any], reference: Any, calls: range) -> None:
     for call in calls:
         values = gradient_values(call)
+        if reference.scale is not None:
+            values = scaled_values(values, reference.scale, call, reference.options.gradient_accumulation_steps)
         step(put_gradients(values, variables, replicated=call == 2))
         reference.apply(values)
 
@@ -157,6 +161,7 @@ def test_checkpoint_resumes_elsewhere(case: Case, target: str, request: Any, tmp
             found = resumed.get_slot(var, slot)
             assert_dtensor_equal(found, expected, layout_of(found), what=f"{slot} of {name}", **TOLERANCE)
     assert int(resumed.iterations.numpy()) == reference.iterations
+    assert resumed.current_loss_scale == reference.scale
 
 
 @pytest.mark.parametrize("case", VARIANTS, ids=str)

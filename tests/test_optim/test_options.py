@@ -31,6 +31,8 @@ ACTING: dict[str, dict[str, Any]] = {
     "use_ema": {"use_ema": True, "ema_overwrite_frequency": 1},
     "weight_decay": {"weight_decay": 0.5},
     "gradient_accumulation_steps": {"gradient_accumulation_steps": 3},
+    "learning_rate_multipliers": {"learning_rate_multipliers": {"^w$": 0.5}},
+    "loss_scale": {"loss_scale": 1e-3, "clipvalue": 0.05},
     "lr": {"lr": 0.3},
     "decay": {"decay": 0.5},
 }
@@ -44,7 +46,14 @@ QUALIFYING: dict[str, tuple[dict[str, Any], Any]] = {
 # Options that change where and how, never what: their own tests look at the reports.
 PLACING = {"jit_compile", "slot_placement", "executor", "mesh", "name"}
 # Options of which the tests are elsewhere, because they need gradients of a special kind.
-ELSEWHERE = {"lazy_rows", "lazy_rows_keep_slots", "learning_rate_in_momentum", "momentum_slot"}
+ELSEWHERE = {
+    "lazy_rows",
+    "lazy_rows_keep_slots",
+    "learning_rate_in_momentum",
+    "loss_scale_growth_steps",
+    "master_copies",
+    "momentum_slot",
+}
 
 
 def _trajectory(name: str, arguments: dict[str, Any], layout: Any = None) -> list[np.ndarray]:
@@ -105,6 +114,28 @@ def test_option_objects_mappings_and_keywords_are_the_same(name: str) -> None:
     ):
         np.testing.assert_array_equal(_trajectory(name, given), expected)
     assert clip == {"clipvalue": 0.3, "clipnorm": 0.4}
+
+
+def test_a_default_that_was_given_counts(devices: list[str]) -> None:
+    """An option object that says what is the default anyway still contradicts a keyword that says otherwise."""
+    import copy
+
+    for option in (
+        optim.EMAOption(use_ema=False),
+        optim.EMAOption(False),
+        {"use_ema": False},
+        copy.deepcopy(optim.EMAOption(use_ema=False)),
+    ):
+        with pytest.raises(optim.errors.HyperparameterError, match="use_ema"):
+            optim.SGD(0.1, ema_option=option, use_ema=True)
+    clip = optim.GradientsClipOption(clip_order="value_first")
+    with pytest.raises(optim.errors.HyperparameterError, match="clip_order"):
+        optim.SGD(0.1, gradients_clip_option=clip, clip_order="norm_first")
+    # What was not given, or given as None, is free.
+    merged = optim.SGD(0.1, ema_option=optim.EMAOption(use_ema=True), ema_momentum=0.5, ema_overwrite_frequency=2)
+    assert (merged.use_ema, merged.ema_momentum, merged.ema_overwrite_frequency) == (True, 0.5, 2)
+    assert optim.SGD(0.1, gradients_clip_option=optim.GradientsClipOption(clipnorm=None), clipnorm=1.0).clipnorm == 1.0
+    assert optim.EMAOption(True) == optim.EMAOption(use_ema=True)
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import optim
 from optim.errors import UnsupportedError
-from tests.dtensor_asserts import assert_dtensor_equal, layout_of
+from tests.dtensor_asserts import assert_dtensor_equal, layout_of, value_of
 from tests.reference.common import Options, Training
 from tests.reference.sgd import SGD
 from tests.test_optim.support import Place, executor_for, gradient_values, put_gradients, start_values, stepper
@@ -115,3 +115,61 @@ def test_its_config_and_checkpoints(request: Any, tmp_path: Any) -> None:
     reference.apply(gradient_values(7))
     for name, var in others.items():
         assert_dtensor_equal(var, reference.values[name], layout_of(var), rtol=1e-12, atol=1e-14, what=name)
+
+
+class Counting(Heavy):
+    """Variables of its own made in `__init__`, when no mesh is known yet, as Keras 2.9 made them."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self.updates = self.add_variable((), tf.int64, name="updates")
+        self.history = self.add_variable((3,), tf.float64, name="history")
+
+    def update_step(self, gradient: Any, variable: Any) -> None:
+        super().update_step(gradient, variable)
+        self.updates.assign_add(1)
+        self.history.assign(self.history * 0.5 + 1.0)
+
+
+@pytest.mark.parametrize("mode", ["portable", "function"])
+@pytest.mark.parametrize("layout", ["plain", "mixed"])
+def test_variables_made_before_the_mesh_is_known(layout: str, mode: str, request: Any, tmp_path: Any) -> None:
+    place = Place.named(layout, request)
+    variables = place.variables(start_values())
+    optimizer = Counting()
+    updates, history = optimizer.updates, optimizer.history
+    rate, iterations = optimizer.learning_rate, optimizer.iterations
+    step = stepper(optimizer, mode)
+    for call in range(2):
+        step(put_gradients(gradient_values(call), variables))
+    count = 2 * len(variables)
+    assert optimizer.updates is updates
+    assert any(v is updates for v in optimizer.variables)
+    assert int(updates.numpy()) == count
+    for held in (updates, history, rate, iterations):
+        on = layout_of(held)
+        assert (on is None) == (place.mesh is None)
+        assert on is None or on.mesh == place.mesh
+    expected = np.full(3, 2.0 - 2.0 * 0.5**count)
+    assert_dtensor_equal(history, expected, layout_of(history), rtol=1e-12)
+    rate.assign(0.125)
+    assert float(optimizer.learning_rate.numpy()) == 0.125
+
+    optim.save_checkpoint(tmp_path / "c", optimizer, variables)
+    resumed = optim.load_checkpoint(tmp_path / "c", variables, custom_objects={"Counting": Counting})
+    assert int(resumed.updates.numpy()) == count
+    assert_dtensor_equal(resumed.history, expected, layout_of(resumed.history), rtol=1e-12)
+
+
+def test_it_scales_losses(request: Any) -> None:
+    place = Place.named("mixed", request)
+    ends = []
+    for scale in (None, 8.0):
+        variables = place.variables(start_values())
+        optimizer = Heavy(loss_scale=scale)
+        for call in range(2):
+            values = {name: g * (scale or 1.0) for name, g in gradient_values(call).items()}
+            optimizer.apply_gradients(put_gradients(values, variables))
+        ends.append([value_of(v) for v in variables.values()])
+    for one, two in zip(*ends, strict=True):
+        np.testing.assert_array_equal(one, two)
