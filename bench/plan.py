@@ -9,6 +9,7 @@ from bench import algorithms, environment, layouts, peers, workloads
 from bench.case import Case
 from bench.contest import Settings
 from bench.errors import OptionError, UnknownNameError
+from bench.options import Options
 from bench.peer import Peer
 from bench.process import allowed_cpus
 
@@ -57,6 +58,7 @@ def make_plan(
     seed: int = 0,
     threads: int | None = None,
     timeout: float = DEFAULT.timeout,
+    options: Options | None = None,
     command: str = "",
 ) -> Plan:
     """A plan from the options of `dtopt bench step`; what is left out takes the defaults above.
@@ -73,12 +75,13 @@ def make_plan(
     cases = tuple(
         Case(
             workload=workloads.workload(w).name,
-            optimizer=algorithms.algorithm(o).name,
+            optimizer=algorithms.algorithm(o).text,
             mesh=shape,
             layout=layout,
             device=here,
             seed=seed,
             threads=threads or allowed,
+            options=options or Options(),
         )
         for w in workload or (QUICK_WORKLOADS if quick else WORKLOADS)
         for o in optimizer or ("adam",)

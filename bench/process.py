@@ -23,6 +23,10 @@ class WorkerError(Exception):
     """A worker crashed, hung or answered with an error. The message is the reason shown in the row."""
 
 
+class UnsupportedCaseError(WorkerError):
+    """A worker says that its peer cannot do what the case asks for: no failure, but no row with times either."""
+
+
 def allowed_cpus() -> list[int]:
     """CPUs that this process may use."""
     return sorted(os.sched_getaffinity(0))
@@ -84,6 +88,8 @@ class Process:
             answer = self._pipe.recv()
         except (EOFError, ConnectionResetError):
             raise WorkerError(self._death()) from None
+        if "unsupported" in answer:
+            raise UnsupportedCaseError(answer["unsupported"])
         if "error" in answer:
             raise WorkerError(answer["error"])
         return answer["ok"]

@@ -37,6 +37,7 @@ class FakeWorker:
     """Answers as a worker would; `seconds(n)` gives sample number n, from 1, or raises."""
 
     log: list[tuple[str, str]]
+    leak = 0
     alive = 0
     most_alive = 0
 
@@ -59,14 +60,23 @@ class FakeWorker:
         return {"seconds": 1.0, "versions": {"numpy": "2"}}
 
     def check(self) -> dict[str, Any]:
-        return {"first_step_seconds": 0.5, "agreement": asdict(Agreement(3, 10, self.error, "w"))}
+        return {"first_step_seconds": 0.5, "agreement": asdict(Agreement(3, 10, self.error, "w", 2e-4))}
 
     def warm(self, most_seconds: float) -> dict[str, Any]:
         return {"steps": 6, "seconds": 0.1, "steady": True, "step_seconds": 0.01, "steps_per_sample": 10}
 
     def sample(self, steps: int) -> dict[str, Any]:
         self.samples += 1
-        return {"seconds": self.seconds(self.samples), "peak_bytes": 1000}
+        seconds = self.seconds(self.samples)
+        resident = 10**9 + self.samples * self.leak
+        return {
+            "seconds": seconds,
+            "latency": 1.5 * seconds,
+            "step_share": None,
+            "resident_bytes": resident,
+            "peak_bytes": 1000,
+            "device_peak_bytes": None,
+        }
 
     def stop(self) -> None:
         if not self.stopped:

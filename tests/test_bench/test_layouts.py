@@ -84,7 +84,7 @@ def test_replicas_count_as_updated_elements() -> None:
 
 
 def test_unknown_rule() -> None:
-    with pytest.raises(UnknownNameError, match="megatron, fsdp"):
+    with pytest.raises(UnknownNameError, match="megatron, kerashub, fsdp"):
         sharding("none", Tensor("w", (2,)), parse_mesh("2"))
 
 

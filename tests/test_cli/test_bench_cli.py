@@ -84,7 +84,13 @@ def test_every_option_reaches_the_plan(recorder: Recorder) -> None:
     case = plan.cases[0]
     assert (case.optimizer, str(case.mesh), case.device, case.layout) == ("sgd", "batch=2,model=2", "cpu", "fsdp")
     assert (case.seed, case.threads, plan.seed, plan.baseline) == (5, 1, 5, "optax")
-    assert [peer.name for peer in plan.peers] == ["torch-fused", "torch-foreach", "torch-forloop", "optax"]
+    assert [peer.name for peer in plan.peers] == [
+        "torch-fused",
+        "torch-foreach",
+        "torch-forloop",
+        "torch-compile",
+        "optax",
+    ]
     assert (plan.settings.rounds, plan.settings.timeout) == (3, 7.0)
 
 
