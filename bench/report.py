@@ -89,7 +89,7 @@ def _table(rows: Sequence[Row]) -> RenderableType:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("")
     for row in sorted(_measured(rows), key=lambda row: row.median or 0.0):
-        table.add_row(*_cells(row, bool(share)), style="bold" if row.peer.startswith(OURS) else None)
+        table.add_row(*cells(row, bool(share)), style="bold" if row.peer.startswith(OURS) else None)
     for row in rows:
         if row.status == "failed":
             table.add_row(row.peer, "failed", style="red")
@@ -100,13 +100,21 @@ def _measured(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.status == "ok"]
 
 
-def _cells(row: Row, with_share: bool) -> tuple[str, ...]:
+def cells(row: Row, with_share: bool = False) -> tuple[str, ...]:
+    """A measured row in rich's markup: peer, time, ratio, latency, speed, roof, share if wanted, remark."""
     time = f"{_digits(row.median)} ±{_digits(row.mad)}"
     speed = f"{(row.bytes_per_second or 0.0) / 1e9:.1f}"
     roof = f"{row.roof_fraction:.0%}" if row.roof_fraction is not None else "-"
     alone = _digits(row.latency) if row.latency is not None else "-"
     share = ("-" if row.step_share is None else f"{row.step_share:.0%}",) if with_share else ()
     return row.peer, time, _ratio(row), alone, speed, roof, *share, _remark(row)
+
+
+def plain_cell(cell: str) -> str:
+    """A cell without markup."""
+    from rich.text import Text
+
+    return Text.from_markup(cell).plain
 
 
 def _ratio(row: Row) -> str:

@@ -68,8 +68,8 @@ def step(
     device: Annotated[str, typer.Option(help="auto, cpu, gpu or tpu.")] = "auto",
     layout: Annotated[str, typer.Option(help="megatron, kerashub, fsdp, largest-axis or replicated.")] = "megatron",
     baseline: Annotated[str, typer.Option(help="The peer that ratios are taken to.")] = "tf_keras-mesh",
-    rounds: Annotated[int, typer.Option(min=1, help="Samples per peer.")] = 7,
-    quick: Annotated[bool, typer.Option("--quick", help="A small workload and fewer peers.")] = False,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Samples per peer; 7, or 5 with --quick.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer peers and rounds.")] = False,
     clip: Annotated[
         str | None, typer.Option(help="value=LIMIT, norm=LIMIT or global_norm=LIMIT.", rich_help_panel=OPTIONS)
     ] = None,
@@ -162,6 +162,8 @@ def step(
         output.print_json(result.to_json())
     else:
         _print(result, verbose)
+        if not (workload or optimizer or peer):
+            _print_more()
     raise typer.Exit(_exit_code(result))
 
 
@@ -214,6 +216,19 @@ def _print(result: Result, verbose: bool) -> None:
     console = output.results()
     for part in report.render(result, reruns=verbose):
         console.print(part)
+
+
+def _print_more() -> None:
+    from rich.table import Table
+
+    from bench import plan
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for options, what in (*plan.MORE, ("--verbose", "how to measure each row again")):
+        table.add_row(f"dtopt bench {options}", what)
+    console = output.results()
+    console.print("\nMore:")
+    console.print(table)
 
 
 def _exit_code(result: Result) -> int:
