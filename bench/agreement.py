@@ -1,8 +1,9 @@
 """Whether a peer computes what it should, checked before any of its times is believed.
 
-Every peer starts from the same parameters, makes three steps with gradients A, A, B, and must then agree with
-a float64 reference. Up to 4096 elements of every tensor are compared, evenly spread. The error of a tensor is
-its largest difference as a part of the tensor's largest movement over the three steps.
+Every peer starts from the same parameters, makes three steps, and must then agree with the float64 reference, its
+moving averages too. Up to 4096 elements of every tensor are compared, or all where the rule needs tensors whole; of
+those the largest are left out, which the result says. The error of a tensor is its largest difference, less what
+storing the numbers in their dtype may have moved them by, as a part of the tensor's largest movement over the steps.
 """
 
 from __future__ import annotations
@@ -10,39 +11,47 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.case import Case, gradient, parameter
+from bench.case import Case, gradient
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
 
     from bench.peer import Session
+    from bench.reference import Expected
 
-GRADIENTS = (0, 0, 1)
-"""Which gradient each step uses. With one alone a wrong beta would not show: Adam hardly sees |g|."""
+STEPS = 3
 
-TOLERANCE = 2e-4
-"""float32 arithmetic stays below it (1 - 0.999**t in float32 alone is off by up to 5e-5); a wrong formula
-does not."""
+UNITS = {"float32": 2.0**-24, "bfloat16": 2.0**-8}
+"""Unit round-off: what storing a number may move it by, relative to the number."""
 
-MOST_ELEMENTS = 4096
+ROUNDINGS = 2 * STEPS
+"""Of the parameter, and of its average, which is a sum of two products: averages move a hundredth of what parameters
+do."""
+
+BFLOAT16_TOLERANCE = 0.04
+"""For bfloat16, beside the rounding of the parameter: ten roundings of gradients, slots and changes."""
 
 
 @dataclass(frozen=True)
 class Agreement:
     """Attributes: steps made; elements compared; largest error, relative; the tensor that has it; the
-    tolerance."""
+    tolerance; tensors too large to be compared."""
 
     steps: int
     elements: int
     error: float
     worst_tensor: str
-    tolerance: float = TOLERANCE
+    tolerance: float
+    unchecked: int = 0
 
     @property
     def agrees(self) -> bool:
-        return self.error <= self.tolerance  # False for NaN
+        return self.elements > 0 and self.error <= self.tolerance  # False for NaN
+
+
+def tolerance(case: Case) -> float:
+    """The largest error that agrees."""
+    return BFLOAT16_TOLERANCE if case.options.dtype == "bfloat16" else case.algorithm.tolerance
 
 
 def give_gradients(case: Case, session: Session, which: int) -> None:
@@ -56,47 +65,46 @@ def check(case: Case, session: Session, paper_epsilon: bool) -> Agreement:
     The session must have made its first step with gradient 0 (the worker times it: it is the one that
     compiles).
     """
-    placed = GRADIENTS[0]
-    for which in GRADIENTS[1:]:
-        if which != placed:
-            session.synchronise()
-            give_gradients(case, session, which)
-            placed = which
-        session.step()
+    from bench import reference
+
+    placed = 0
+    for step in reference.calls(case.options.accumulate)[1:]:
+        for which in step:
+            if which != placed:
+                session.synchronise()
+                give_gradients(case, session, which)
+                placed = which
+            session.call()
     session.synchronise()
-    errors = [_error(case, index, actual, paper_epsilon) for index, actual in enumerate(session.parameters())]
-    worst = max(range(len(errors)), key=lambda i: _nan_last(errors[i]))
-    compared = sum(_sampled_size(tensor.elements) for tensor in case.tensors)
-    return Agreement(len(GRADIENTS), compared, errors[worst], case.tensors[worst].name)
+    factors = reference.clip_factors(case)
+    errors: list[tuple[float, str]] = []
+    compared = 0
+    able = [index for index in range(len(case.tensors)) if reference.can_check(case, index)]
+    for index in able:
+        wanted = reference.expected(case, index, factors, paper_epsilon)
+        errors.append((_error(case, session, index, wanted), case.tensors[index].name))
+        compared += int(wanted.judged.sum())
+    error, worst = max(errors, default=(0.0, ""))
+    return Agreement(STEPS, compared, error, worst, tolerance(case), len(case.tensors) - len(able))
 
 
-def _error(case: Case, index: int, actual: np.ndarray, paper_epsilon: bool) -> float:
+def _error(case: Case, session: Session, index: int, wanted: Expected) -> float:
+    found = _difference(case, session.read(index), wanted.end, wanted, index)
+    if wanted.average is not None:
+        if session.read_average is None:
+            return float("inf")
+        found = max(found, _difference(case, session.read_average(index), wanted.average, wanted, index))
+    return found
+
+
+def _difference(case: Case, actual: np.ndarray, end: np.ndarray, wanted: Expected, index: int) -> float:
+    """Infinite for another shape and for NaN, so that it is the largest."""
     import numpy as np
 
-    start = _sampled(parameter(case, index))
-    of_set = {which: _sampled(gradient(case, index, which)) for which in set(GRADIENTS)}
-    gradients: Sequence[np.ndarray] = [of_set[which] for which in GRADIENTS]
-    algorithm = case.algorithm
-    expected = algorithm.reference(start, gradients, algorithm.hyperparameters, paper_epsilon)
     if actual.shape != case.tensors[index].shape:
         return float("inf")
-    return float(np.max(np.abs(_sampled(actual) - expected)) / np.max(np.abs(expected - start)))
-
-
-def _nan_last(error: float) -> float:
-    return float("inf") if error != error else error
-
-
-def _stride(size: int) -> int:
-    """Odd, so that rows of even length are not met in the same columns only."""
-    return -(-size // MOST_ELEMENTS) | 1
-
-
-def _sampled_size(size: int) -> int:
-    return -(-size // _stride(size))
-
-
-def _sampled(array: np.ndarray) -> np.ndarray:
-    import numpy as np
-
-    return np.ascontiguousarray(array).reshape(-1)[:: _stride(array.size)].astype(np.float64)
+    here = actual.reshape(-1)[wanted.positions].astype(np.float64)
+    stored = ROUNDINGS * UNITS[case.options.dtype] * np.maximum(np.abs(end), np.abs(wanted.start))
+    off = np.maximum(0.0, np.abs(here - end) - stored)
+    error = float(np.max(np.where(wanted.judged, off, 0.0)) / np.max(np.abs(end - wanted.start)))
+    return error if error == error else float("inf")

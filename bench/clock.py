@@ -59,6 +59,17 @@ def sample(session: Steps, steps: int, clock: Clock = time.perf_counter) -> floa
             gc.enable()
 
 
+def single_steps(
+    session: Steps, steps: int, clock: Clock = time.perf_counter, before: Callable[[], object] = lambda: None
+) -> list[float]:
+    """Seconds of each of some steps, every one waited for; `before` runs ahead of each and is not timed."""
+    found = []
+    for _ in range(steps):
+        before()
+        found.append(sample(session, 1, clock))
+    return found
+
+
 def warm_up(session: Steps, most_seconds: float, most_steps: int = 100, clock: Clock = time.perf_counter) -> WarmUp:
     """Steps one at a time until two windows of them agree, or a cap ends it, which is reported and no
     failure."""

@@ -19,7 +19,7 @@ from bench.case import Case
 from bench.clock import WarmUp
 from bench.memory import groups, too_large
 from bench.peer import Peer
-from bench.process import WorkerError
+from bench.process import UnsupportedCaseError, WorkerError
 from bench.records import Sample
 from bench.roof import ROOFS
 
@@ -69,6 +69,7 @@ class Contestant:
     agreement: Agreement | None = None
     warm_up: WarmUp | None = None
     peak_bytes: int | None = None
+    device_peak_bytes: int | None = None
 
     def out(self, status: str, reason: str) -> None:
         self.status, self.reason = status, reason
@@ -160,6 +161,8 @@ class Contest:
             return
         try:
             act(contestant)
+        except UnsupportedCaseError as error:
+            contestant.out("skipped", str(error))
         except WorkerError as error:
             contestant.out("failed", str(error))
 
@@ -182,6 +185,9 @@ class Contest:
             checked = worker.answer(timeout)
             contestant.first_step_seconds = checked["first_step_seconds"]
             contestant.agreement = Agreement(**checked["agreement"])
+            if not contestant.agreement.elements:
+                contestant.out("skipped", "every tensor is too large to check whether it computes the right thing")
+                return
             if not contestant.agreement.agrees:
                 contestant.out("failed", _disagreement(contestant.agreement))
                 return
@@ -194,8 +200,9 @@ class Contest:
         worker, steps = self._alive(contestant), contestant.steps_per_sample
         worker.request("sample", steps=steps)
         taken = worker.answer(self._settings.timeout)
-        contestant.samples.append(Sample(*place, steps, taken["seconds"]))
-        contestant.peak_bytes = taken["peak_bytes"]
+        seconds, latency = taken["seconds"], taken["latency"]
+        contestant.samples.append(Sample(*place, steps, seconds, latency, taken["step_share"], taken["resident_bytes"]))
+        contestant.peak_bytes, contestant.device_peak_bytes = taken["peak_bytes"], taken["device_peak_bytes"]
 
     @staticmethod
     def _alive(contestant: Contestant) -> Worker:

@@ -86,6 +86,29 @@ def _megatron(tensor: Tensor, mesh: MeshShape) -> Sharding:
     return _one_axis(tensor, _axis(mesh, "model", -1), tensor.model_dim)
 
 
+_INTO_HEADS = ("qkv", "query", "key", "value")
+
+
+def _kerashub(tensor: Tensor, mesh: MeshShape) -> Sharding:
+    """Matrices over both axes as KerasHub's `LlamaBackbone.get_layout_map` lays them out: inputs over `batch` and
+    outputs over `model`, but inputs over `model` and outputs over `batch` for embeddings, for row-parallel kernels,
+    and for query, key and value; vectors and kernels of convolutions whole."""
+    if tensor.model_dim is None or len(tensor.shape) != 2:
+        return _replicated(tensor, mesh)
+    batch, model = _axis(mesh, "batch", 0), _axis(mesh, "model", -1)
+    turned = tensor.model_dim == 0 or any(part in _INTO_HEADS for part in tensor.name.split("/"))
+    wanted = (model, batch) if turned else (batch, model)
+    split: list[str | None] = []
+    whole = []
+    for dim, (name, size) in enumerate(wanted):
+        fits = tensor.shape[dim] % size == 0 and name not in split
+        split.append(name if fits else None)
+        if not fits and name not in split:
+            whole.append(f"dim {dim} does not divide by {size}")
+    note = f"{tensor.name} {tensor.shape}: {' and '.join(whole)}: not split over it" if whole else None
+    return Sharding(tuple(split), note)
+
+
 def _fsdp(tensor: Tensor, mesh: MeshShape) -> Sharding:
     """Dim 0 of every tensor over `batch`, as PyTorch's FSDP2 does."""
     return _one_axis(tensor, _axis(mesh, "batch", 0), 0)
@@ -107,6 +130,7 @@ def _largest_axis(tensor: Tensor, mesh: MeshShape) -> Sharding:
 
 RULES: dict[str, Callable[[Tensor, MeshShape], Sharding]] = {
     "megatron": _megatron,
+    "kerashub": _kerashub,
     "fsdp": _fsdp,
     "largest-axis": _largest_axis,
     "replicated": _replicated,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench import traffic
 from bench.case import FLOAT32, Case
 from bench.peer import Peer
 from bench.roof import elements as roof_elements
@@ -20,8 +21,8 @@ SHARE = 0.7
 
 def need(peer: Peer, case: Case) -> int:
     """Estimated peak bytes of a peer's process: parameters, gradients, slots, temporaries, runtime."""
-    arrays = 2 + case.algorithm.slots + TEMPORARIES
-    return RUNTIME + int(case.updated_elements(peer.on_mesh) * FLOAT32 * arrays)
+    temporaries = case.updated_elements(peer.on_mesh) * FLOAT32 * TEMPORARIES
+    return RUNTIME + traffic.working_set(case, peer.on_mesh) + int(temporaries)
 
 
 def too_large(peer: Peer, baseline: Peer, case: Case, available: int) -> str | None:

@@ -8,7 +8,7 @@ framework at the top.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,26 +16,36 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bench.case import Case
+    from bench.sparse import Rows
 
 
 @dataclass
 class Session:
-    """A prepared peer: parameters and slots exist; four functions drive it.
+    """A prepared peer: parameters and slots exist; functions drive it.
 
     Attributes:
-      place: (tensor number, float32 array) -> the gradient where and as the peer wants it.
-      apply: makes one step with all gradients; may return before the work is done.
+      place: (tensor number, float32 array or rows) -> the gradient where, as and in the dtype that the peer wants.
+      apply: gives the optimizer all gradients once; may return before the work is done.
       wait: returns when every device has finished.
-      read: tensor number -> the whole parameter as a numpy array.
+      read: tensor number -> the whole parameter as a float32 array.
+      read_average: the same for the moving average, where the case has one.
+      compute: a small forward and backward pass, see `bench.in_situ` -> gradients for `apply`; None where the case
+        has none.
+      device_memory: peak bytes of a device so far; None on CPU, where the process says it.
+      calls: calls of `apply` that make one step: more than one where gradients are accumulated.
     """
 
-    place: Callable[[int, np.ndarray], Any]
+    place: Callable[[int, np.ndarray | Rows], Any]
     apply: Callable[[list[Any]], object]
     wait: Callable[[], object]
     read: Callable[[int], np.ndarray]
+    read_average: Callable[[int], np.ndarray] | None = None
+    compute: Callable[[], list[Any]] | None = None
+    device_memory: Callable[[], int | None] | None = None
+    calls: int = 1
     gradients: list[Any] = field(default_factory=list)
 
-    def set_gradients(self, arrays: Iterable[np.ndarray]) -> None:
+    def set_gradients(self, arrays: Iterable[np.ndarray | Rows]) -> None:
         """Replaces the gradients one by one, so that two full sets never exist together."""
         for index, array in enumerate(arrays):
             placed = self.place(index, array)
@@ -44,15 +54,15 @@ class Session:
             else:
                 self.gradients.append(placed)
 
-    def step(self) -> None:
+    def call(self) -> None:
         self.apply(self.gradients)
+
+    def step(self) -> None:
+        for _ in range(self.calls):
+            self.apply(self.gradients)
 
     def synchronise(self) -> None:
         self.wait()
-
-    def parameters(self) -> Iterator[np.ndarray]:
-        """The parameters in the order of the workload."""
-        return (self.read(index) for index in range(len(self.gradients)))
 
 
 @dataclass(frozen=True)
@@ -93,4 +103,19 @@ def needs(*modules: str, install: str) -> str | None:
 
 def without(case: Case, *algorithms: str) -> str | None:
     """The reason text where the peer lacks the optimizer."""
-    return f"has no {case.optimizer} that can be compared" if case.optimizer in algorithms else None
+    name = case.algorithm.name
+    return f"has no {case.algorithm.class_name} that can be compared" if name in algorithms else None
+
+
+def wants(case: Case, algorithm: str, argument: str, value: Any) -> str | None:
+    """The reason text where the peer's optimizer has one value of an argument that others let choose."""
+    found = case.algorithm
+    if found.name != algorithm or found.hyperparameters[argument] == value:
+        return None
+    shown = str(value).lower()
+    return f"has {argument}={shown} only: compare with -o {algorithm}:{argument}={shown}"
+
+
+def first(reasons: Iterable[str | None]) -> str | None:
+    """The first reason that is one."""
+    return next((reason for reason in reasons if reason), None)

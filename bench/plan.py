@@ -9,18 +9,29 @@ from bench import algorithms, environment, layouts, peers, workloads
 from bench.case import Case
 from bench.contest import Settings
 from bench.errors import OptionError, UnknownNameError
+from bench.options import Options
 from bench.peer import Peer
 from bench.process import allowed_cpus
 
 BASELINE = "tf_keras-mesh"
-WORKLOADS = ("resnet50",)
-QUICK_WORKLOADS = ("gpt2:layer",)
-QUICK_PEERS = ("optim-local", "optim-portable", "tf_keras-mesh", "tf_keras-mesh-eager", "torch-fused")
-DEFAULT_PEERS = (*QUICK_PEERS, "tf_keras-legacy", "optax")
-"""Those that answer most within a minute; `-p all` takes every peer."""
+WORKLOADS = ("gpt2:layer",)
+QUICK_PEERS = ("optim-local", "tf_keras-mesh", "torch-fused")
+DEFAULT_PEERS = (*QUICK_PEERS, "optim-portable", "tf_keras-legacy", "optax")
+"""Those that answer most; `-p all` takes every peer."""
 
 DEFAULT = Settings(rounds=7, warm_up_seconds=1.0)
-"""Seven rounds and a second of warm-up keep the default under a minute on two cores."""
+QUICK_ROUNDS = 5
+"""A dozen tensors, six peers, seven rounds and a second of warm-up keep the default under a minute on two idle cores:
+most of it is the start of the frameworks. Quick takes half the peers and the fewest rounds that give a verdict."""
+
+MORE = (
+    ("-w resnet50", "a whole model of 161 tensors; -w gpt2 one of 124 million parameters"),
+    ("-p all", "every peer"),
+    ("-o adamw -o lion", "other optimizers; --clip, --ema and others add to the step"),
+    ("--mesh 2x2 --layout fsdp", "another mesh and layout"),
+    ("--in-situ", "the step's share behind a forward and backward pass"),
+)
+"""What the default leaves out, as further options of `dtopt bench`."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +63,12 @@ def make_plan(
     device: str = "auto",
     layout: str = "megatron",
     baseline: str = BASELINE,
-    rounds: int = DEFAULT.rounds,
+    rounds: int | None = None,
     quick: bool = False,
     seed: int = 0,
     threads: int | None = None,
     timeout: float = DEFAULT.timeout,
+    options: Options | None = None,
     command: str = "",
 ) -> Plan:
     """A plan from the options of `dtopt bench step`; what is left out takes the defaults above.
@@ -73,14 +85,15 @@ def make_plan(
     cases = tuple(
         Case(
             workload=workloads.workload(w).name,
-            optimizer=algorithms.algorithm(o).name,
+            optimizer=algorithms.algorithm(o).text,
             mesh=shape,
             layout=layout,
             device=here,
             seed=seed,
             threads=threads or allowed,
+            options=options or Options(),
         )
-        for w in workload or (QUICK_WORKLOADS if quick else WORKLOADS)
+        for w in workload or WORKLOADS
         for o in optimizer or ("adam",)
     )
     chosen = tuple(peer) or (QUICK_PEERS if quick else DEFAULT_PEERS)
@@ -88,7 +101,7 @@ def make_plan(
         cases,
         peers.find(chosen),
         baseline=peers.find((baseline,))[0].name,
-        settings=Settings(rounds, DEFAULT.warm_up_seconds, timeout),
+        settings=Settings(rounds or (QUICK_ROUNDS if quick else DEFAULT.rounds), DEFAULT.warm_up_seconds, timeout),
         seed=seed,
         command=command,
     )

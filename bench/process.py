@@ -27,6 +27,10 @@ class HungError(WorkerError):
     """A worker gave no answer in time."""
 
 
+class UnsupportedCaseError(WorkerError):
+    """A worker says that its peer cannot do what the case asks for: no failure, but no row with times either."""
+
+
 def allowed_cpus() -> list[int]:
     """CPUs that this process may use."""
     return sorted(os.sched_getaffinity(0))
@@ -97,6 +101,8 @@ class Child:
             answer = self.pipe.recv()
         except (EOFError, ConnectionResetError):
             raise WorkerError(self._death()) from None
+        if "unsupported" in answer:
+            raise UnsupportedCaseError(answer["unsupported"])
         if "error" in answer:
             raise WorkerError(answer["error"])
         return answer["ok"]

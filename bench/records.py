@@ -23,8 +23,8 @@ class Sample:
     """Attributes: group and round it was taken in, from 0; place within the round, from 0; steps; seconds per
     step.
 
-    Further: `latency`, median seconds of single steps, each waited for, or None; `resident_bytes` of the process after
-      the sample, or None.
+    Further, None where not measured: `latency`, median seconds of single steps, each waited for; `step_share`, the
+      step's part of forward, backward and step; `resident_bytes` of the process after the sample.
     """
 
     group: int
@@ -33,6 +33,7 @@ class Sample:
     steps: int
     seconds: float
     latency: float | None = None
+    step_share: float | None = None
     resident_bytes: int | None = None
 
 

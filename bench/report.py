@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bench import stats
+from bench.agreement import Agreement
 from bench.records import Roof
 from bench.results import Result
 from bench.step_row import Row
@@ -25,15 +26,15 @@ REGIMES = {
 SHOWN_LAYOUT_NOTES = 3
 
 
-def render(result: Result) -> list[RenderableType]:
-    """What to print, from top to bottom, on a rich console."""
+def render(result: Result, reruns: bool = False) -> list[RenderableType]:
+    """What to print, from top to bottom, on a rich console; with `reruns` each row's command as well."""
     parts: list[RenderableType] = []
     for rows in _cases(result):
         case = (rows[0].workload, rows[0].optimizer)
         roofs = [roof for roof in result.roofs if (roof.workload, roof.optimizer) == case]
         parts += [*_head(rows), "", _table(rows), "", *_comparisons(rows), *_roof(rows[0], roofs)]
         parts += [*_agreement(rows), *_warnings(rows), *_left_out(rows), ""]
-    return [*parts, *_run(result), *_reruns(result.rows)]
+    return [*parts, *_run(result), *(_reruns(result.rows) if reruns else ())]
 
 
 def _cases(result: Result) -> Iterator[list[Row]]:
@@ -50,13 +51,31 @@ def _head(rows: Sequence[Row]) -> Iterator[RenderableType]:
     title.append(f" ({workload(row.workload).summary})", style="not bold")
     yield title
     yield (
-        f"{row.parameters:,} float32 parameters in {row.tensors:,} tensors; mesh {row.mesh}, layout"
+        f"{row.parameters:,} {row.dtype} parameters in {row.tensors:,} tensors; mesh {row.mesh}, layout"
         f" {row.layout}, {row.device}; {row.threads} threads per peer"
     )
+    if said := options(row):
+        yield f"With {', '.join(said)}."
     notes = next((row.layout_notes for row in rows if row.layout_notes), ())
     yield from notes[:SHOWN_LAYOUT_NOTES]
     if len(notes) > SHOWN_LAYOUT_NOTES:
         yield f"and {len(notes) - SHOWN_LAYOUT_NOTES} more such tensors"
+
+
+def options(row: Row) -> list[str]:
+    """What the step does beside the optimizer's rule, in words; nothing for defaults."""
+    said = {
+        "gradients clipped to {}": row.clip,
+        "a moving average of momentum {}": row.ema,
+        "{} gradients to a step": row.accumulate if row.accumulate > 1 else None,
+        "weight decay {}": row.weight_decay,
+        "slots placed {}": row.placement if row.placement != "like_variable" else None,
+        "gradients of {:,} rows of each table": row.sparse_rows,
+        "other rows left alone": True if row.lazy_rows else None,
+        "the cache cleared before each step": True if row.cache == "cold" else None,
+        "a small forward and backward pass": True if row.in_situ else None,
+    }
+    return [text.format(value) for text, value in said.items() if value is not None]
 
 
 def _table(rows: Sequence[Row]) -> RenderableType:
@@ -65,11 +84,12 @@ def _table(rows: Sequence[Row]) -> RenderableType:
     baseline = next((row.ratio.baseline for row in rows if row.ratio), "")
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("peer", no_wrap=True)
-    for heading in ("ms/step", f"vs {baseline}" if baseline else "", "GB/s", "roof"):
+    share = ("share",) if any(row.step_share is not None for row in rows) else ()
+    for heading in ("ms/step", f"vs {baseline}" if baseline else "", "alone", "GB/s", "roof", *share):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("")
     for row in sorted(_measured(rows), key=lambda row: row.median or 0.0):
-        table.add_row(*_cells(row), style="bold" if row.peer.startswith(OURS) else None)
+        table.add_row(*cells(row, bool(share)), style="bold" if row.peer.startswith(OURS) else None)
     for row in rows:
         if row.status == "failed":
             table.add_row(row.peer, "failed", style="red")
@@ -80,11 +100,21 @@ def _measured(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.status == "ok"]
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def cells(row: Row, with_share: bool = False) -> tuple[str, ...]:
+    """A measured row in rich's markup: peer, time, ratio, latency, speed, roof, share if wanted, remark."""
     time = f"{_digits(row.median)} ±{_digits(row.mad)}"
     speed = f"{(row.bytes_per_second or 0.0) / 1e9:.1f}"
     roof = f"{row.roof_fraction:.0%}" if row.roof_fraction is not None else "-"
-    return row.peer, time, _ratio(row), speed, roof, _remark(row)
+    alone = _digits(row.latency) if row.latency is not None else "-"
+    share = ("-" if row.step_share is None else f"{row.step_share:.0%}",) if with_share else ()
+    return row.peer, time, _ratio(row), alone, speed, roof, *share, _remark(row)
+
+
+def plain_cell(cell: str) -> str:
+    """A cell without markup."""
+    from rich.text import Text
+
+    return Text.from_markup(cell).plain
 
 
 def _ratio(row: Row) -> str:
@@ -135,9 +165,15 @@ def _comparison(ours: Row, other: Row) -> str | None:
 
 def _roof(row: Row, roofs: Sequence[Roof]) -> Iterator[RenderableType]:
     yield (
-        f"A step moves at least {row.bytes_per_parameter} bytes per parameter; {row.working_set / 1e6:,.0f} MB"
-        f" of parameters, gradients and slots, {REGIMES[row.regime]}."
+        f"A step moves at least {row.bytes_per_parameter:.3g} bytes per parameter; {row.working_set / 1e6:,.0f} MB"
+        f" of parameters, gradients and slots, {REGIMES[row.regime]}, cache {row.cache}."
     )
+    if row.touched_bytes is not None:
+        dense = row.bytes_per_parameter * row.parameters
+        yield (
+            f"Dense that is {dense / 1e6:,.0f} MB; the touched rows alone are {row.touched_bytes / 1e6:,.1f} MB. GB/s"
+            " and roof count the dense bytes."
+        )
     if roofs:
         best = max(roofs, key=lambda roof: roof.bytes_per_second)
         kind = best.name.removeprefix("roof: ")
@@ -150,14 +186,19 @@ def _agreement(rows: Sequence[Row]) -> Iterator[RenderableType]:
         worst = max(checked, key=lambda agreement: agreement.error)
         yield (
             f"Agreement: all compute what a float64 reference does, within {worst.error:.0e} of the movement"
-            f" after {worst.steps} steps ({worst.elements:,} elements compared, of every tensor)."
+            f" after {worst.steps} steps ({worst.elements:,} elements compared, of {_tensors_of(worst)})."
         )
+
+
+def _tensors_of(agreement: Agreement) -> str:
+    left = agreement.unchecked
+    return f"every tensor but the {left} largest" if left else "every tensor"
 
 
 def _warnings(rows: Sequence[Row]) -> Iterator[RenderableType]:
     doubtful = [f"{row.peer} ({', '.join(row.warnings)})" for row in rows if row.warnings]
     if doubtful:
-        yield f"[yellow]Unsteady:[/] {'; '.join(doubtful)}."
+        yield f"[yellow]Doubtful:[/] {'; '.join(doubtful)}."
 
 
 def _left_out(rows: Sequence[Row]) -> Iterator[RenderableType]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import pairwise
 from statistics import median
 
-from bench import environment, stats
+from bench import environment, stats, traffic
 from bench.case import Case
 from bench.contest import Contest, Contestant
 from bench.records import Roof
@@ -18,6 +20,9 @@ UNSTEADY_IQR = 0.10
 VERY_UNSTEADY_IQR = 0.25
 """Bands of IQR over median from which torch.utils.benchmark warns."""
 
+LEAK_BYTES = 20 * 1024**2
+"""Growth from which a peer is said to leak, if it grows at every sample: allocators settle within the first."""
+
 
 def make_roofs(contest: Contest) -> tuple[Roof, ...]:
     """The roofs that gave a sample."""
@@ -28,7 +33,7 @@ def make_roofs(contest: Contest) -> tuple[Roof, ...]:
             moved = per_element * roof_elements(case)
             best = moved / min(sample.seconds for sample in contestant.samples)
             samples = tuple(contestant.samples)
-            found.append(Roof(case.workload, case.optimizer, peer.name, moved, best, samples))
+            found.append(Roof(case.workload, case.algorithm.text, peer.name, moved, best, samples))
     return tuple(found)
 
 
@@ -50,10 +55,12 @@ def _with_ratio(row: Row, base: Row) -> Row:
 
 def _row(case: Case, contestant: Contestant, roof: float | None, rounds: int) -> Row:
     peer = contestant.peer
-    working_set = case.working_set(peer.on_mesh)
+    working_set = traffic.working_set(case, peer.on_mesh)
+    per_parameter = traffic.bytes_per_parameter(case)
     row = Row(
+        **asdict(case.options),
         workload=case.workload,
-        optimizer=case.optimizer,
+        optimizer=case.algorithm.text,
         peer=peer.name,
         mesh=str(case.mesh),
         layout=case.layout,
@@ -65,8 +72,9 @@ def _row(case: Case, contestant: Contestant, roof: float | None, rounds: int) ->
         parameters=case.elements,
         tensors=len(case.tensors),
         updated=case.updated_elements(peer.on_mesh),
-        bytes_per_parameter=case.algorithm.bytes_per_parameter,
-        bytes_per_step=case.algorithm.bytes_per_parameter * case.updated_elements(peer.on_mesh),
+        bytes_per_parameter=per_parameter,
+        bytes_per_step=round(per_parameter * case.updated_elements(peer.on_mesh)),
+        touched_bytes=traffic.touched_bytes(case),
         working_set=working_set,
         regime=environment.regime(working_set, environment.last_level_cache()),
         rerun=rerun_command(case, peer.name, rounds),
@@ -76,6 +84,7 @@ def _row(case: Case, contestant: Contestant, roof: float | None, rounds: int) ->
         first_step_seconds=contestant.first_step_seconds,
         warm_up=contestant.warm_up,
         peak_bytes=contestant.peak_bytes,
+        device_peak_bytes=contestant.device_peak_bytes,
         versions=contestant.versions,
         note=peer.note,
         warnings=_warnings(contestant),
@@ -88,30 +97,55 @@ def _with_summary(row: Row, roof: float | None) -> Row:
     seconds = [sample.seconds for sample in row.samples]
     middle = median(seconds)
     speed = row.bytes_per_step / middle
+    latencies = [sample.latency for sample in row.samples if sample.latency is not None]
+    shares = [sample.step_share for sample in row.samples if sample.step_share is not None]
     return replace(
         row,
         median=middle,
         mad=stats.median_absolute_deviation(seconds),
+        latency=median(latencies) if latencies else None,
+        step_share=median(shares) if shares else None,
+        noise=_noise(seconds),
         bytes_per_second=speed,
         roof_fraction=speed / roof if roof else None,
     )
+
+
+def _noise(seconds: Sequence[float]) -> str | None:
+    """A verdict on the spread of the samples; None where they are too few to have one."""
+    if len(seconds) < stats.FEWEST_FOR_IQR:
+        return None
+    spread = stats.relative_iqr(seconds)
+    return "disturbed" if spread > VERY_UNSTEADY_IQR else "unsteady" if spread > UNSTEADY_IQR else "quiet"
 
 
 def _warnings(contestant: Contestant) -> tuple[str, ...]:
     notes = []
     if contestant.warm_up and not contestant.warm_up.steady:
         notes.append("never became steady")
-    spread = stats.relative_iqr([sample.seconds for sample in contestant.samples])
-    if spread > VERY_UNSTEADY_IQR:
-        notes.append(f"samples spread by {spread:.0%}: disturbed")
-    elif spread > UNSTEADY_IQR:
-        notes.append(f"samples spread by {spread:.0%}")
+    seconds = [sample.seconds for sample in contestant.samples]
+    noise = _noise(seconds)
+    if noise not in (None, "quiet"):
+        notes.append(f"samples spread by {stats.relative_iqr(seconds):.0%}" + (": disturbed" * (noise == "disturbed")))
+    grown, steps = _growth(contestant)
+    if grown > LEAK_BYTES:
+        notes.append(f"its memory grew by {grown / 1e6:,.0f} MB in {steps:,} steps: it may leak")
     return tuple(notes)
+
+
+def _growth(contestant: Contestant) -> tuple[int, int]:
+    """Bytes by which the process grew from its second sample to its last, and the steps between, if it never shrank."""
+    samples = [sample for sample in contestant.samples if sample.resident_bytes is not None][1:]
+    sizes = [sample.resident_bytes or 0 for sample in samples]
+    if len(sizes) < 2 or any(later < earlier for earlier, later in pairwise(sizes)):
+        return 0, 0
+    return sizes[-1] - sizes[0], sum(sample.steps for sample in samples[1:])
 
 
 def rerun_command(case: Case, peer: str, rounds: int) -> str:
     """The command that measures one peer of a case again, with the same numbers."""
-    words = ["dtopt", "bench", "step", "-w", case.workload, "-o", case.optimizer, "-p", peer]
+    words = ["dtopt", "bench", "step", "-w", case.workload, "-o", case.algorithm.text, "-p", peer]
     words += ["--mesh", str(case.mesh), "--layout", case.layout, "--device", case.device]
     words += ["--rounds", str(rounds), "--threads", str(case.threads), "--seed", str(case.seed)]
+    words += case.options.words()
     return shlex.join(words)

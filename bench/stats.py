@@ -21,6 +21,9 @@ FEWEST_ROUNDS = 5
 """Below it the interval of a median cannot reach 90% coverage, so no verdict is given."""
 
 
+FEWEST_FOR_IQR = 4
+
+
 @dataclass(frozen=True)
 class Ratio:
     """Time of a peer over time of the baseline.
@@ -98,8 +101,8 @@ def median_absolute_deviation(values: Sequence[float]) -> float:
 
 
 def relative_iqr(values: Sequence[float]) -> float:
-    """Interquartile range as a part of the median; 0 for fewer than four values."""
-    if len(values) < 4:
+    """Interquartile range as a part of the median; 0 for fewer than FEWEST_FOR_IQR values."""
+    if len(values) < FEWEST_FOR_IQR:
         return 0.0
     from statistics import quantiles
 

@@ -25,8 +25,8 @@ class Row:
     Attributes:
       workload, optimizer, peer, mesh, layout, device, threads, seed: independent variables; `optimizer` as `-o` takes
         it, such as "adam:amsgrad=true".
-      dtype, clip, ema, accumulate, weight_decay, placement, sparse_rows, cache, in_situ: the others, see
-        `bench.case.Case`.
+      dtype, clip, ema, accumulate, weight_decay, placement, sparse_rows, lazy_rows, cache, in_situ: the others, see
+        `bench.options.Options`.
       status: "ok", "skipped", "failed" or "interrupted"; reason: why it is not "ok".
       parameters, tensors: of the workload; updated: elements updated, replicas on the mesh counted.
       bytes_per_parameter, bytes_per_step: least traffic of a step with dense gradients, and times `updated`.
@@ -70,6 +70,7 @@ class Row:
     weight_decay: float | None = None
     placement: str = "like_variable"
     sparse_rows: int | None = None
+    lazy_rows: bool = False
     cache: str = "warm"
     in_situ: bool = False
     touched_bytes: int | None = None

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from bench import in_situ
 from bench.case import parameter
 from bench.peer import Session
+from bench.sparse import Rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def start(case: Case) -> Any:
-    """TensorFlow with the case's threads and, on CPU, one logical device per mesh device."""
+    """TensorFlow with the case's threads and, on CPU, one logical device per mesh device; TPUs are initialised."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(case.threads)
@@ -27,6 +29,10 @@ def start(case: Case) -> Any:
         cpu = tf.config.list_physical_devices("CPU")[0]
         logical = [tf.config.LogicalDeviceConfiguration()] * case.mesh.devices
         tf.config.set_logical_device_configuration(cpu, logical)
+    elif case.device == "tpu":
+        from tensorflow.experimental import dtensor
+
+        dtensor.initialize_accelerator_system("TPU")
     return tf
 
 
@@ -34,19 +40,58 @@ def place_on(case: Case) -> str:
     return f"{case.device.upper()}:0"
 
 
-def whole_session(case: Case, apply: Callable[[list[Any], list[Any]], Any], variables: list[Any]) -> Session:
-    """A session of variables on one device; `apply(gradients, variables)` makes one step."""
+def constant(case: Case, array: np.ndarray) -> Any:
+    """A tensor in the dtype of the case, on the current device."""
     import tensorflow as tf
 
-    def place(index: int, array: np.ndarray) -> Any:
+    return tf.cast(tf.constant(array), case.options.dtype)
+
+
+def to_numpy(tensor: Any) -> np.ndarray:
+    """float32 whatever the dtype."""
+    import tensorflow as tf
+
+    return tf.cast(tensor, tf.float32).numpy()
+
+
+def device_memory(case: Case) -> Callable[[], int | None] | None:
+    """Peak bytes of the fullest device, where TensorFlow counts them."""
+    import tensorflow as tf
+
+    if case.device == "cpu":
+        return None
+    names = [device.name for device in tf.config.list_logical_devices(case.device.upper())]
+    return lambda: max(tf.config.experimental.get_memory_info(name)["peak"] for name in names)
+
+
+def whole_session(
+    case: Case,
+    apply: Callable[[list[Any], list[Any]], Any],
+    variables: list[Any],
+    averages: Callable[[], list[Any]] | None = None,
+) -> Session:
+    """A session of variables on one device; `apply(gradients, variables)` takes the gradients of one call."""
+    import tensorflow as tf
+
+    def place(index: int, gradient: np.ndarray | Rows) -> Any:
         with tf.device(place_on(case)):
-            return tf.constant(array)
+            if isinstance(gradient, Rows):
+                indices = tf.constant(gradient.indices)
+                return tf.IndexedSlices(constant(case, gradient.values), indices, tf.constant(gradient.shape))
+            return constant(case, gradient)
+
+    def batch(array: np.ndarray) -> Any:
+        with tf.device(place_on(case)):
+            return constant(case, array)
 
     return Session(
         place=place,
         apply=lambda gradients: apply(gradients, variables),
         wait=tf.test.experimental.sync_devices,
-        read=lambda index: variables[index].numpy(),
+        read=lambda index: to_numpy(tf.convert_to_tensor(variables[index])),
+        read_average=(lambda index: to_numpy(tf.convert_to_tensor(averages()[index]))) if averages else None,
+        compute=_compute(case, variables, batch),
+        device_memory=device_memory(case),
     )
 
 
@@ -55,7 +100,8 @@ def whole_variables(case: Case) -> list[Any]:
 
     with tf.device(place_on(case)):
         return [
-            tf.Variable(parameter(case, i), name=tensor.name.replace("/", "_")) for i, tensor in enumerate(case.tensors)
+            tf.Variable(constant(case, parameter(case, i)), name=tensor.name.replace("/", "_"))
+            for i, tensor in enumerate(case.tensors)
         ]
 
 
@@ -66,9 +112,14 @@ def make_mesh(case: Case) -> Any:
     return dtensor.create_mesh(list(case.mesh.axes), devices=devices)
 
 
-def mesh_session(case: Case, mesh: Any, make_apply: Callable[[list[Any]], Callable[[list[Any]], Any]]) -> Session:
-    """A session of DVariables laid out by the case; `make_apply(variables)` gives the function of one step."""
-    import numpy as np
+def mesh_session(
+    case: Case,
+    mesh: Any,
+    make_apply: Callable[[list[Any]], Callable[[list[Any]], Any]],
+    averages: Callable[[list[Any]], list[Any]] | None = None,
+) -> Session:
+    """A session of DVariables laid out by the case; `make_apply(variables)` gives the function of one call, and
+    `averages(variables)` their moving averages."""
     import tensorflow as tf
     from tensorflow.experimental import dtensor
 
@@ -76,25 +127,67 @@ def mesh_session(case: Case, mesh: Any, make_apply: Callable[[list[Any]], Callab
         dtensor.Layout([axis or dtensor.UNSHARDED for axis in sharding.axes], mesh) for sharding in case.shardings
     ]
 
-    def place(index: int, array: np.ndarray) -> Any:
-        # Packed from shards: a relayout would hold the whole tensor on every device. Copied: TensorFlow may keep
-        # using numpy's memory, and two devices must not update the same one.
-        parts = []
-        for device, shard in zip(mesh.local_devices(), shards(case, index), strict=True):
-            with tf.device(device):
-                parts.append(tf.constant(np.array(array[shard])))
-        return dtensor.pack(parts, layouts[index])
+    def replicated(tensor: Any) -> Any:
+        return dtensor.copy_to_mesh(tensor, dtensor.Layout.replicated(mesh, tensor.shape.rank))
+
+    def place(index: int, gradient: np.ndarray | Rows) -> Any:
+        if isinstance(gradient, Rows):
+            indices = replicated(tf.constant(gradient.indices))
+            return tf.IndexedSlices(replicated(constant(case, gradient.values)), indices)
+        return dtensor.pack(_parts(case, mesh, index, gradient), layouts[index])
 
     variables = [
         dtensor.DVariable(place(i, parameter(case, i)), name=tensor.name.replace("/", "_"))
         for i, tensor in enumerate(case.tensors)
     ]
 
-    def read(index: int) -> np.ndarray:
-        parts = [part.numpy() for part in dtensor.unpack(variables[index].read_value())]
-        return assemble(case, index, parts)
+    def whole(index: int, variable: Any) -> np.ndarray:
+        return assemble(case, index, [to_numpy(part) for part in dtensor.unpack(variable.read_value())])
 
-    return Session(place=place, apply=make_apply(variables), wait=barrier(mesh), read=read)
+    return Session(
+        place=place,
+        apply=make_apply(variables),
+        wait=barrier(mesh),
+        read=lambda index: whole(index, variables[index]),
+        read_average=(lambda index: whole(index, averages(variables)[index])) if averages else None,
+        compute=_compute(case, variables, lambda array: replicated(constant(case, array))),
+        device_memory=device_memory(case),
+    )
+
+
+def _parts(case: Case, mesh: Any, index: int, array: np.ndarray) -> list[Any]:
+    """Each device's shard, in the order of the mesh.
+
+    From shards: a relayout would hold the whole tensor on every device. Copied: TensorFlow may keep using numpy's
+    memory, and two devices must not update the same one.
+    """
+    import numpy as np
+    import tensorflow as tf
+
+    parts = []
+    for device, shard in zip(mesh.local_devices(), shards(case, index), strict=True):
+        with tf.device(device):
+            parts.append(constant(case, np.array(array[shard])))
+    return parts
+
+
+def _compute(case: Case, variables: list[Any], batch: Callable[[np.ndarray], Any]) -> Callable[[], list[Any]] | None:
+    """Forward and backward pass in a tf.function, if the case wants one."""
+    import tensorflow as tf
+
+    if not case.options.in_situ:
+        return None
+    given = [None if array is None else batch(array) for array in in_situ.inputs(case)]
+
+    sources = [getattr(variable, "_value", variable) for variable in variables]  # Keras 3 wraps TensorFlow's
+
+    @tf.function
+    def gradients(batches: list[Any]) -> list[Any]:
+        with tf.GradientTape() as tape:
+            loss = in_situ.loss(sources, batches, lambda x: tf.reduce_mean(tf.square(x)))
+        return tape.gradient(loss, sources)
+
+    return lambda: gradients(given)
 
 
 def shards(case: Case, index: int) -> list[tuple[slice, ...]]:

@@ -16,15 +16,21 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from bench import agreement, clock
 from bench.case import Case
-from bench.environment import package_version
+from bench.environment import last_level_cache, package_version
 from bench.peer import Peer, Session
-from optim.errors import DtoptError
+from optim.errors import DtoptError, UnsupportedError
 
 KIB = 1024
+MOST_SINGLE_STEPS = 5
+"""Steps that are waited for one by one in each sample, for the latency."""
+
+UNKNOWN_CACHE = 64 * 1024**2
 
 
 class Worker:
@@ -34,10 +40,12 @@ class Worker:
         self.case = case
         self.peer = peer
         self.session: Session | None = None
+        self._clear_cache = _cache_clearer() if case.options.cache == "cold" else None
 
     def prepare(self) -> dict[str, Any]:
         start = time.perf_counter()
         self.session = self.peer.prepare(self.case)
+        self.session.calls = self.case.options.accumulate
         self.session.synchronise()
         versions = {name: package_version(name) or "from source" for name in self.peer.packages}
         return {"seconds": time.perf_counter() - start, "versions": versions}
@@ -45,7 +53,7 @@ class Worker:
     def check(self) -> dict[str, Any]:
         """First step (tracing and compilation included), the other steps of the check, and the comparison."""
         session = self._prepared()
-        agreement.give_gradients(self.case, session, agreement.GRADIENTS[0])
+        agreement.give_gradients(self.case, session, 0)
         first_step = clock.sample(session, 1)
         found = agreement.check(self.case, session, self.peer.paper_epsilon)
         return {"first_step_seconds": first_step, "agreement": dataclasses.asdict(found)}
@@ -55,14 +63,68 @@ class Worker:
         return {**dataclasses.asdict(warm), "steps_per_sample": clock.steps_per_sample(warm.step_seconds)}
 
     def sample(self, steps: int) -> dict[str, Any]:
-        seconds = clock.sample(self._prepared(), steps)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
-        return {"seconds": seconds, "peak_bytes": peak}
+        """Times steps twice: without a wait between them, and waiting for each. From a cold cache there is only the
+        second: a step would find what the one before it left."""
+        session = self._prepared()
+        if self._clear_cache:
+            singles = clock.single_steps(session, steps, before=self._clear_cache)
+            seconds = fmean(singles)
+        else:
+            seconds = clock.sample(session, steps)
+            singles = [seconds] if steps == 1 else clock.single_steps(session, min(steps, MOST_SINGLE_STEPS))
+        return {
+            "seconds": seconds,
+            "latency": median(singles),
+            "step_share": self._step_share(session, steps) if session.compute else None,
+            "resident_bytes": _resident(),
+            "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
+            "device_peak_bytes": session.device_memory() if session.device_memory else None,
+        }
+
+    @staticmethod
+    def _step_share(session: Session, steps: int) -> float:
+        """The step's part of forward, backward and step."""
+        passes, trained = _Passes(session, step=False), _Passes(session, step=True)
+        alone = clock.sample(passes, steps)
+        return max(0.0, 1.0 - alone / clock.sample(trained, steps))
 
     def _prepared(self) -> Session:
         if self.session is None:
             raise RuntimeError("the worker was asked to step before it was asked to prepare")
         return self.session
+
+
+class _Passes:
+    """Forward and backward pass as a step of the clock, with or without the optimizer's."""
+
+    def __init__(self, session: Session, step: bool) -> None:
+        self._session = session
+        self._with_step = step
+
+    def step(self) -> None:
+        assert self._session.compute is not None
+        gradients = self._session.compute()
+        if self._with_step:
+            self._session.apply(gradients)
+
+    def synchronise(self) -> None:
+        self._session.synchronise()
+
+
+def _cache_clearer() -> Callable[[], object]:
+    """Writes twice as much memory as the last-level cache holds."""
+    import numpy as np
+
+    scratch = np.ones(2 * (last_level_cache() or UNKNOWN_CACHE) // 8)
+    return lambda: np.add(scratch, 1.0, out=scratch)
+
+
+def _resident() -> int | None:
+    """Bytes of this process in memory now."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return None
 
 
 def load_peer(module: str, name: str) -> Peer:
@@ -77,6 +139,8 @@ def _answer(worker: Any, request: dict[str, Any]) -> dict[str, Any]:
     arguments = {key: value for key, value in request.items() if key != "do"}
     try:
         return {"ok": getattr(worker, request["do"])(**arguments)}
+    except UnsupportedError as error:
+        return {"unsupported": str(error)}
     except DtoptError as error:
         return {"error": str(error)}
     except Exception as error:  # the edge of the process: whatever a framework raises becomes a row with its reason

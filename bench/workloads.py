@@ -29,11 +29,14 @@ class Tensor:
       model_dim: the dim that Megatron-style tensor parallelism splits over the axis `model` (the outputs of a
         column-parallel kernel, the inputs of a row-parallel one, the rows of an embedding); None where every
         device holds the whole tensor (norms, row-parallel biases).
+      table: whether a batch looks up single rows of it only, so that its gradient may be sparse. A table that is tied
+        to the output layer has a dense gradient.
     """
 
     name: str
     shape: tuple[int, ...]
     model_dim: int | None = None
+    table: bool = False
 
     @property
     def elements(self) -> int:
@@ -101,7 +104,7 @@ def _bert_block(name: str, width: int) -> Iterator[Tensor]:
 
 
 def _bert_base() -> Iterator[Tensor]:
-    yield Tensor("embeddings/word", (30522, 768), 0)
+    yield Tensor("embeddings/word", (30522, 768), 0, table=True)
     yield Tensor("embeddings/position", (512, 768))
     yield Tensor("embeddings/segment", (2, 768))
     yield from _norm("embeddings/norm", 768)
@@ -164,7 +167,7 @@ def _transformer_big() -> Iterator[Tensor]:
 
 
 def _dlrm_small() -> Iterator[Tensor]:
-    yield Tensor("table", (4194304, 128), 0)
+    yield Tensor("table", (4194304, 128), 0, table=True)
     for tower, widths in (("bottom", (13, 512, 256, 128)), ("top", (506, 1024, 1024, 512, 256, 1))):
         for i, (inputs, outputs) in enumerate(pairwise(widths)):
             yield from _dense(f"{tower}{i}", inputs, outputs, "whole")
@@ -180,7 +183,7 @@ def _llama_layer(name: str = "layer0") -> Iterator[Tensor]:
 
 
 def _llama_7b() -> Iterator[Tensor]:
-    yield Tensor("embedding", (32000, 4096), 0)
+    yield Tensor("embedding", (32000, 4096), 0, table=True)
     for i in range(32):
         yield from _llama_layer(f"layer{i}")
     yield Tensor("norm", (4096,))
@@ -196,6 +199,24 @@ def _many_small() -> Iterator[Tensor]:
         yield Tensor(f"w{i}", (64,), 0)
 
 
+def _embedding() -> Iterator[Tensor]:
+    yield Tensor("table", (131072, 64), 0, table=True)
+    yield from _dense("tower0", 64, 256, "column")
+    yield from _dense("tower1", 256, 1, "row")
+
+
+def _ragged() -> Iterator[Tensor]:
+    for i, (rows, columns) in enumerate(pairwise((997, 1009, 1013, 1019, 1021, 1031))):
+        yield Tensor(f"w{i}", (rows, columns), 1)
+        yield Tensor(f"b{i}", (columns,), 0)
+
+
+def _huge_and_tiny() -> Iterator[Tensor]:
+    yield Tensor("huge", (4096, 4096), 1)
+    for i in range(1000):
+        yield Tensor(f"tiny{i}", (64,), 0)
+
+
 _TABLE: tuple[tuple[str, str, Callable[[], Iterator[Tensor]]], ...] = (
     ("gpt2", "GPT-2 small, tied head", _gpt2),
     ("gpt2:layer", "one of the 12 blocks of GPT-2 small", _gpt2_layer),
@@ -208,6 +229,9 @@ _TABLE: tuple[tuple[str, str, Callable[[], Iterator[Tensor]]], ...] = (
     ("llama-7b:layer", "one of the 32 layers of LLaMA 7B", _llama_layer),
     ("one16m", "synthetic: one tensor of 16M elements, prices bandwidth", _one16m),
     ("many-small", "synthetic: 1,000 tensors of 64 elements, prices dispatch", _many_small),
+    ("huge-and-tiny", "synthetic: one16m and many-small together", _huge_and_tiny),
+    ("ragged", "synthetic: sizes that are primes, which no mesh divides", _ragged),
+    ("embedding", "synthetic: a table of 131,072 rows and a small tower, for sparse gradients", _embedding),
 )
 
 NAMES: tuple[str, ...] = tuple(name for name, _, _ in _TABLE)

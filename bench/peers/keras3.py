@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def unavailable(case: Case) -> str | None:
-    return needs("tensorflow", "keras", install="keras")
+    return needs("tensorflow", "keras", install="keras") or keras_setup.keras3_lacks(case)
 
 
 def prepare(case: Case) -> Session:
@@ -24,7 +24,7 @@ def prepare(case: Case) -> Session:
 
     with tf.device(tensorflow_setup.place_on(case)):
         variables = [
-            keras.Variable(parameter(case, i), name=tensor.name.replace("/", "_"))
+            keras.Variable(parameter(case, i), dtype=case.options.dtype, name=tensor.name.replace("/", "_"))
             for i, tensor in enumerate(case.tensors)
         ]
         optimizer = keras_setup.make(keras.optimizers, case)
@@ -35,7 +35,8 @@ def prepare(case: Case) -> Session:
         optimizer.apply(gradients, variables)
 
     # Keras' variables are no TensorFlow type, so they are captured and not passed.
-    return tensorflow_setup.whole_session(case, lambda gradients, _: apply(gradients), variables)
+    averages = (lambda: keras_setup.averages(optimizer)) if case.options.ema is not None else None
+    return tensorflow_setup.whole_session(case, lambda gradients, _: apply(gradients), variables, averages)
 
 
 PEER = Peer(

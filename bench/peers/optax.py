@@ -4,56 +4,93 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bench.case import parameter
-from bench.peer import Peer, Session, needs
+from bench import jax_setup
+from bench.options import clip_of
+from bench.peer import Peer, Session, first, needs, wants, without
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from bench.case import Case
 
 
 def unavailable(case: Case) -> str | None:
-    return needs("jax", "optax", install="jax optax")
+    options, name = case.options, case.algorithm.name
+    amsgrad = case.algorithm.hyperparameters.get("amsgrad", False)
+    within = name == "lamb" and options.weight_decay
+    return first(
+        (
+            needs("jax", "optax", install="jax optax"),
+            without(case, "nadam", "ftrl", "adafactor", "muon"),
+            "its AMSGrad takes the maximum of the bias-corrected moments" if amsgrad else None,
+            "its LAMB scales the decay of weights as well" if within else None,
+            wants(case, "adagrad", "epsilon_inside", True),
+            "optax clips no norm of one tensor" if (options.clip or "").startswith("norm") else None,
+            "optax takes no sparse gradients" if options.sparse_rows is not None else None,
+            "its state is always placed like its parameters" if options.placement != "like_variable" else None,
+        )
+    )
+
+
+def _direction(optax: Any, case: Case) -> Any:
+    """The optimizer's step, without the learning rate unless it belongs inside (RMSprop's momentum)."""
+    h, name = case.algorithm.hyperparameters, case.algorithm.name
+    moments = {"b1": h.get("beta_1"), "b2": h.get("beta_2"), "eps": h.get("epsilon")}
+    if name in ("adam", "adamw"):
+        return optax.scale_by_adam(**moments)
+    if name == "adamax":
+        return optax.scale_by_adamax(**moments)
+    if name == "lamb":
+        return optax.chain(optax.scale_by_adam(**moments), optax.scale_by_trust_ratio())
+    if name == "lion":
+        return optax.scale_by_lion(b1=h["beta_1"], b2=h["beta_2"])
+    if name == "adadelta":
+        return optax.scale_by_adadelta(rho=h["rho"], eps=h["epsilon"])
+    if name == "adagrad":
+        return optax.scale_by_rss(initial_accumulator_value=h["initial_accumulator_value"], eps=h["epsilon"])
+    parts = []
+    if name == "rmsprop":
+        scale = optax.scale_by_stddev if h["centered"] else optax.scale_by_rms
+        parts.append(scale(decay=h["rho"], eps=h["epsilon"], eps_in_sqrt=h["epsilon_inside"]))
+    if h["momentum"]:
+        parts.append(optax.trace(decay=h["momentum"], nesterov=h.get("nesterov", False)))
+    return optax.chain(*parts) if parts else optax.identity()
 
 
 def _transformation(optax: Any, case: Case) -> Any:
-    h = case.algorithm.hyperparameters
-    if case.optimizer == "adam":
-        return optax.adam(h["learning_rate"], b1=h["beta_1"], b2=h["beta_2"], eps=h["epsilon"])
-    if case.optimizer == "adadelta":
-        return optax.adadelta(h["learning_rate"], rho=h["rho"], eps=h["epsilon"])
-    return optax.sgd(h["learning_rate"], momentum=h.get("momentum"))
+    parts = []
+    if case.options.clip is not None:
+        kind, limit = clip_of(case.options.clip)
+        parts.append(optax.clip(limit) if kind == "value" else optax.clip_by_global_norm(limit))
+    parts.append(_direction(optax, case))
+    if case.weight_decay:
+        parts.append(optax.add_decayed_weights(case.weight_decay))
+    parts.append(optax.scale_by_learning_rate(case.algorithm.hyperparameters["learning_rate"]))
+    chain = optax.chain(*parts)
+    if case.options.accumulate > 1:
+        return optax.MultiSteps(chain, every_k_schedule=case.options.accumulate).gradient_transformation()
+    return chain
 
 
 def prepare(case: Case) -> Session:
-    import jax
-    import numpy as np
+    import jax.numpy as jnp
     import optax
 
-    device = jax.devices(case.device)[0]
     transformation = _transformation(optax, case)
-    parameters = [jax.device_put(parameter(case, i), device) for i in range(len(case.tensors))]
-    held = {"parameters": parameters, "state": transformation.init(parameters)}
+    start = jax_setup.parameters(case)
+    mix = case.options.ema
+    averages = [jnp.array(value) for value in start] if mix is not None else None
 
     def update(parameters: Any, state: Any, gradients: Any) -> Any:
-        changes, state = transformation.update(gradients, state, parameters)
-        return optax.apply_updates(parameters, changes), state
+        inner, averages = state
+        changes, inner = transformation.update(gradients, inner, parameters)
+        parameters = optax.apply_updates(parameters, changes)
+        if mix is not None:
+            new = optax.incremental_update(parameters, averages, 1.0 - mix)
+            stepped = inner.mini_step == 0 if case.options.accumulate > 1 else True
+            averages = [jnp.where(stepped, after, before) for after, before in zip(new, averages, strict=True)]
+        return parameters, (inner, averages)
 
-    jitted = jax.jit(update, donate_argnums=(0, 1))
-
-    def apply(gradients: list[Any]) -> None:
-        held["parameters"], held["state"] = jitted(held["parameters"], held["state"], gradients)
-
-    def place(index: int, array: np.ndarray) -> Any:
-        return jax.device_put(array, device)
-
-    return Session(
-        place=place,
-        apply=apply,
-        wait=lambda: jax.block_until_ready(held),
-        read=lambda index: np.asarray(held["parameters"][index]),
-    )
+    state = (transformation.init(start), averages)
+    return jax_setup.session(case, start, state, update, (lambda state: state[1]) if mix is not None else None)
 
 
 PEER = Peer(

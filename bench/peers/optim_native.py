@@ -6,8 +6,8 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from bench.peer import Peer, Session, needs
-from bench.peers import optim_local
+from bench import optim_setup
+from bench.peer import Peer, Session
 
 if TYPE_CHECKING:
     from bench.case import Case
@@ -20,11 +20,11 @@ def unavailable(case: Case) -> str | None:
         return "its kernel runs on CPU devices"
     if not any(shutil.which(name) for name in (os.environ.get("CXX", ""), *COMPILERS) if name):
         return f"no C++ compiler ({', '.join(COMPILERS)}) for its kernel"
-    return needs("tensorflow", install="tensorflow")
+    return optim_setup.local_unavailable(case)
 
 
 def prepare(case: Case) -> Session:
-    return optim_local.prepare(case, kernels="build")
+    return optim_setup.local(case, kernels="build")
 
 
 PEER = Peer(

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bench import keras_setup, tensorflow_setup
-from bench.peer import Peer, Session, needs
+from bench import optim_setup
+from bench.peer import Peer, Session
 
 if TYPE_CHECKING:
     from bench.case import Case
 
 
 def unavailable(case: Case) -> str | None:
-    return needs("tensorflow", install="tensorflow")
+    return optim_setup.unavailable(case)
 
 
 def prepare(case: Case) -> Session:
-    tf = tensorflow_setup.start(case)
-    import optim
-
-    mesh = tensorflow_setup.make_mesh(case)
-    optimizer = keras_setup.make(optim, case, mesh=mesh, executor="portable")
-
-    def make_apply(variables: list[Any]) -> Callable[[list[Any]], Any]:
-        optimizer.build(variables)
-
-        @tf.function
-        def apply(gradients: list) -> None:
-            optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
-
-        return apply
-
-    return tensorflow_setup.mesh_session(case, mesh, make_apply)
+    return optim_setup.portable(case)
 
 
 PEER = Peer(
@@ -43,4 +27,5 @@ PEER = Peer(
     prepare=prepare,
     packages=("dtopt", "tensorflow"),
     on_mesh=True,
+    note="",
 )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def unavailable(case: Case) -> str | None:
-    return needs("tensorflow", "tf_keras", install="tf_keras")
+    return needs("tensorflow", "tf_keras", install="tf_keras") or keras_setup.legacy_lacks(case)
 
 
 def prepare(case: Case) -> Session:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def unavailable(case: Case) -> str | None:
-    return needs("tensorflow", "tf_keras", install="tf_keras")
+    return needs("tensorflow", "tf_keras", install="tf_keras") or keras_setup.tf_keras_lacks(case)
 
 
 def prepare(case: Case) -> Session:
@@ -27,7 +27,8 @@ def prepare(case: Case) -> Session:
         optimizer.build(variables)
         return lambda gradients: optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
-    return tensorflow_setup.mesh_session(case, mesh, make_apply)
+    averages = (lambda variables: keras_setup.averages(optimizer)) if case.options.ema is not None else None
+    return tensorflow_setup.mesh_session(case, mesh, make_apply, averages)
 
 
 PEER = Peer(

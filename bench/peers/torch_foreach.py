@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def unavailable(case: Case) -> str | None:
-    return torch_setup.unavailable(case)
+    return torch_setup.unavailable(case) or torch_setup.overwrites_gradients(case)
 
 
 def prepare(case: Case) -> Session:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bench import torch_setup
-from bench.peer import Peer, Session, without
+from bench.peer import Peer, Session
 
 if TYPE_CHECKING:
     from bench.case import Case
 
 
 def unavailable(case: Case) -> str | None:
-    return torch_setup.unavailable(case) or without(case, "adadelta")
+    return torch_setup.without_fused(case)
 
 
 def prepare(case: Case) -> Session:

@@ -18,6 +18,8 @@ from dtopt_cli.commands import bench_plan, bench_roof, bench_scale
 if TYPE_CHECKING:
     from bench.results import Result
 
+OPTIONS = "What a step does, and how it is timed"
+
 INTERRUPTED = 130
 BROKEN = 3
 NOTHING_RAN = 4
@@ -57,7 +59,7 @@ def step(
     ] = None,
     optimizer: Annotated[
         list[str] | None,
-        typer.Option("-o", "--optimizer", help="adam, sgd, momentum, adadelta; may be repeated."),
+        typer.Option("-o", "--optimizer", help="NAME or NAME:ARGUMENT=VALUE, see `list`; may be repeated."),
     ] = None,
     peer: Annotated[
         list[str] | None,
@@ -65,15 +67,50 @@ def step(
     ] = None,
     mesh: Annotated[str, typer.Option(help="batch=2,model=2 or 2x2.")] = "model=2",
     device: Annotated[str, typer.Option(help="auto, cpu, gpu or tpu.")] = "auto",
-    layout: Annotated[str, typer.Option(help="megatron, fsdp, largest-axis or replicated.")] = "megatron",
+    layout: Annotated[str, typer.Option(help="megatron, kerashub, fsdp, largest-axis or replicated.")] = "megatron",
     baseline: Annotated[str, typer.Option(help="The peer that ratios are taken to.")] = "tf_keras-mesh",
-    rounds: Annotated[int, typer.Option(min=1, help="Samples per peer.")] = 7,
-    quick: Annotated[bool, typer.Option("--quick", help="A small workload and fewer peers.")] = False,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Samples per peer; 7, or 5 with --quick.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer peers and rounds.")] = False,
+    clip: Annotated[
+        str | None, typer.Option(help="value=LIMIT, norm=LIMIT or global_norm=LIMIT.", rich_help_panel=OPTIONS)
+    ] = None,
+    ema: Annotated[
+        float | None,
+        typer.Option(metavar="MOMENTUM", help="Keep a moving average of the parameters.", rich_help_panel=OPTIONS),
+    ] = None,
+    accumulate: Annotated[int, typer.Option(min=1, help="Gradients that make one step.", rich_help_panel=OPTIONS)] = 1,
+    weight_decay: Annotated[
+        float | None,
+        typer.Option(help="Decoupled, times the learning rate.", rich_help_panel=OPTIONS),
+    ] = None,
+    placement: Annotated[
+        str, typer.Option(help="Of slots: like_variable or zero1.", rich_help_panel=OPTIONS)
+    ] = "like_variable",
+    dtype: Annotated[
+        str, typer.Option(help="Of parameters and gradients: float32 or bfloat16.", rich_help_panel=OPTIONS)
+    ] = "float32",
+    sparse_rows: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rows of each table that have a gradient; else dense.", rich_help_panel=OPTIONS),
+    ] = None,
+    lazy_rows: Annotated[
+        bool, typer.Option("--lazy-rows", help="Leave the other rows as they are.", rich_help_panel=OPTIONS)
+    ] = False,
+    cache: Annotated[
+        str, typer.Option(help="warm, or cold: cleared before each timed step.", rich_help_panel=OPTIONS)
+    ] = "warm",
+    in_situ: Annotated[
+        bool,
+        typer.Option(
+            "--in-situ", help="Also time a small forward and backward with the step.", rich_help_panel=OPTIONS
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the numbers and of the order.")] = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each peer; all by default.")] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds a peer may take for one answer.")] = 300.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
     file: Annotated[Path | None, typer.Option("--output", help="Also write the JSON to this file.")] = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Also print how to measure each row again.")] = False,
     names: Annotated[
         bool,
         typer.Option("--list", callback=_list_and_leave, is_eager=True, help="List what can be measured."),
@@ -82,12 +119,26 @@ def step(
     """Time one optimizer step of every framework on the same shapes and numbers.
 
     \b
-    dtopt bench                                a true answer in a minute
-    dtopt bench -w gpt2 -o adam                the whole of GPT-2 small
-    dtopt bench -p optim -p torch --mesh 2x2   our executors beside PyTorch
+    dtopt bench                                     a true answer in a minute
+    dtopt bench -w resnet50 -p all                  every peer on ResNet-50
+    dtopt bench -o sgd:momentum=0.9 --clip norm=1   momentum, each gradient clipped to norm 1
+    dtopt bench -p optim -p torch --mesh 2x2        our executors beside PyTorch
     """
     from bench import plan, results, runner
+    from bench.options import Options
 
+    options = Options(
+        clip=clip,
+        ema=ema,
+        accumulate=accumulate,
+        weight_decay=weight_decay,
+        placement=placement,
+        dtype=dtype,
+        sparse_rows=sparse_rows,
+        lazy_rows=lazy_rows,
+        cache=cache,
+        in_situ=in_situ,
+    )
     wanted = plan.make_plan(
         workload=_split(workload),
         optimizer=_split(optimizer),
@@ -101,6 +152,7 @@ def step(
         seed=seed,
         threads=threads,
         timeout=timeout,
+        options=options,
         command=shlex.join(["dtopt", *sys.argv[1:]]),
     )
     with _progress() as progress:
@@ -110,7 +162,9 @@ def step(
     if json:
         output.print_json(result.to_json())
     else:
-        _print(result)
+        _print(result, verbose)
+        if not (workload or optimizer or peer):
+            _print_more()
     raise typer.Exit(_exit_code(result))
 
 
@@ -137,7 +191,8 @@ def list_names() -> None:
         size = f"{found.elements:,} in {len(found.tensors):,} tensors"
         table.add_row("workload", name, f"{found.summary}: {size}")
     for algorithm in algorithms.ALGORITHMS:
-        table.add_row("optimizer", algorithm.name, f"{algorithm.bytes_per_parameter} bytes per parameter and step")
+        arguments = (f"{name}={algorithms.shown(value)}" for name, value in algorithm.hyperparameters.items())
+        table.add_row("optimizer", algorithm.name, " ".join(arguments))
     for rule in layouts.RULES:
         table.add_row("layout", rule, "")
     for peer in peers.PEERS:
@@ -161,12 +216,25 @@ def env(
         output.results().print(f"{name:24}{shown}", markup=False)
 
 
-def _print(result: Result) -> None:
+def _print(result: Result, verbose: bool) -> None:
     from bench import report
 
     console = output.results()
-    for part in report.render(result):
+    for part in report.render(result, reruns=verbose):
         console.print(part)
+
+
+def _print_more() -> None:
+    from rich.table import Table
+
+    from bench import plan
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for options, what in (*plan.MORE, ("--verbose", "how to measure each row again")):
+        table.add_row(f"dtopt bench {options}", what)
+    console = output.results()
+    console.print("\nMore:")
+    console.print(table)
 
 
 def _exit_code(result: Result) -> int:

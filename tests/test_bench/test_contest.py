@@ -17,7 +17,7 @@ from bench.layouts import parse_mesh
 from bench.memory import SHARE, groups, need, too_large
 from bench.peer import Peer
 from bench.plan import Plan
-from bench.process import WorkerError
+from bench.process import UnsupportedCaseError, WorkerError
 from bench.results import Result
 from bench.roof import ROOFS
 
@@ -37,6 +37,7 @@ class FakeWorker:
     """Answers as a worker would; `seconds(n)` gives sample number n, from 1, or raises."""
 
     log: list[tuple[str, str]]
+    leak = 0
     alive = 0
     most_alive = 0
 
@@ -59,14 +60,23 @@ class FakeWorker:
         return {"seconds": 1.0, "versions": {"numpy": "2"}}
 
     def check(self) -> dict[str, Any]:
-        return {"first_step_seconds": 0.5, "agreement": asdict(Agreement(3, 10, self.error, "w"))}
+        return {"first_step_seconds": 0.5, "agreement": asdict(Agreement(3, 10, self.error, "w", 2e-4))}
 
     def warm(self, most_seconds: float) -> dict[str, Any]:
         return {"steps": 6, "seconds": 0.1, "steady": True, "step_seconds": 0.01, "steps_per_sample": 10}
 
     def sample(self, steps: int) -> dict[str, Any]:
         self.samples += 1
-        return {"seconds": self.seconds(self.samples), "peak_bytes": 1000}
+        seconds = self.seconds(self.samples)
+        resident = 10**9 + self.samples * self.leak
+        return {
+            "seconds": seconds,
+            "latency": 1.5 * seconds,
+            "step_share": None,
+            "resident_bytes": resident,
+            "peak_bytes": 1000,
+            "device_peak_bytes": None,
+        }
 
     def stop(self) -> None:
         if not self.stopped:
@@ -163,6 +173,46 @@ def test_a_peer_that_dies_between_rounds_keeps_its_samples_and_the_others_go_on(
     mortal, base = run((peer("mortal"), peer("base")), seconds={"mortal": dies}).rows
     assert (mortal.status, mortal.reason, len(mortal.samples), mortal.median) == ("failed", "died of SIGABRT", 2, None)
     assert (base.status, len(base.samples)) == ("ok", 5)
+
+
+def test_what_a_peer_cannot_do_is_skipped_and_not_failed() -> None:
+    def refuses(n: int) -> float:
+        raise UnsupportedCaseError("its slots cannot be sharded")
+
+    shy, base = run((peer("shy"), peer("base")), seconds={"shy": refuses}).rows
+    assert (shy.status, shy.reason) == ("skipped", "its slots cannot be sharded")
+    assert base.status == "ok"
+
+
+def test_a_peer_whose_memory_grows_at_every_sample_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run((peer("base"),)).rows[0].warnings == ()
+    monkeypatch.setattr(FakeWorker, "leak", 10 * 1024**2)
+    grown = run((peer("base"),)).rows[0]
+    assert grown.warnings == ("its memory grew by 31 MB in 30 steps: it may leak",)
+
+
+def test_both_clocks_and_the_noise_are_in_the_row() -> None:
+    steady = run((peer("base"),), rounds=5).rows[0]
+    assert (steady.median, steady.latency, steady.noise) == (0.01, pytest.approx(0.015), "quiet")
+    assert run((peer("base"),), rounds=3).rows[0].noise is None
+    shaky = {"base": lambda n: 0.01 + 0.002 * (n % 3)}
+    assert run((peer("base"),), rounds=6, seconds=shaky).rows[0].noise == "disturbed"
+
+
+def test_a_case_too_large_to_check_is_skipped() -> None:
+    made = launcher()
+
+    def launch(peer: Peer, case: Case) -> FakeWorker:
+        worker = made(peer, case)
+        nothing = {"first_step_seconds": 1.0, "agreement": asdict(Agreement(3, 0, 0.0, "", 2e-4, 12))}
+        worker.check = lambda: nothing  # type: ignore[method-assign]
+        return worker
+
+    plan = Plan((CASE,), (peer("base"),), "base", Settings(rounds=2), seed=1)
+    row = runner.run(plan, launch, available_memory=lambda: PLENTY).rows[0]
+    assert row.status == "skipped"
+    assert row.reason is not None
+    assert "too large to check" in row.reason
 
 
 def test_interruption_keeps_what_was_measured() -> None:

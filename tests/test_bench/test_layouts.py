@@ -53,6 +53,22 @@ def test_what_divides_nowhere_is_whole_and_says_so() -> None:
     assert layout.note == "odd (3, 5): dim 0 does not divide by 2: every device holds it whole"
 
 
+def test_kerashub_turns_embeddings_row_kernels_and_heads() -> None:
+    mesh = parse_mesh("2x2")
+    axes = {t.name: sharding("kerashub", t, mesh).axes for t in workload("llama-7b").tensors}
+    assert axes["embedding"] == ("model", "batch")
+    assert axes["layer0/attention/query"] == ("model", "batch")
+    assert axes["layer0/attention/out"] == ("model", "batch")
+    assert axes["layer0/mlp/gate"] == ("batch", "model")
+    assert axes["layer0/mlp/down"] == ("model", "batch")
+    assert axes["norm"] == (None,)
+    odd = sharding("kerashub", Tensor("w", (3, 8), 1), mesh)
+    assert odd.axes == (None, "model")
+    assert odd.note == "w (3, 8): dim 0 does not divide by 2: not split over it"
+    alone = sharding("kerashub", Tensor("w", (4, 8), 1), parse_mesh("model=2"))
+    assert sorted(map(str, alone.axes)) == ["None", "model"]
+
+
 def test_fsdp_splits_dim_0_over_batch() -> None:
     assert sharding("fsdp", Tensor("w", (4, 6)), parse_mesh("2x3")).axes == ("batch", None)
 
@@ -84,7 +100,7 @@ def test_replicas_count_as_updated_elements() -> None:
 
 
 def test_unknown_rule() -> None:
-    with pytest.raises(UnknownNameError, match="megatron, fsdp"):
+    with pytest.raises(UnknownNameError, match="megatron, kerashub, fsdp"):
         sharding("none", Tensor("w", (2,)), parse_mesh("2"))
 
 

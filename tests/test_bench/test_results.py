@@ -46,7 +46,7 @@ ROW = Row(
     bytes_per_second=9.0e10,
     roof_fraction=0.5,
     ratio=Ratio("tf_keras-mesh", 1.0, 1.0, 1.0, 5, "same"),
-    agreement=Agreement(3, 26317, 8e-6, "h0/mlp/in/kernel"),
+    agreement=Agreement(3, 26317, 8e-6, "h0/mlp/in/kernel", 2e-4),
     prepare_seconds=4.0,
     first_step_seconds=0.5,
     warm_up=WarmUp(6, 0.1, True, 0.002),
@@ -102,7 +102,9 @@ def test_unknown_members_are_ignored() -> None:
 
 
 def test_a_failed_agreement_of_nan_is_written_as_null_and_read_as_nan() -> None:
-    row = replace(ROW, status="failed", reason="computes something else", agreement=Agreement(3, 1, float("nan"), "w"))
+    row = replace(
+        ROW, status="failed", reason="computes something else", agreement=Agreement(3, 1, float("nan"), "w", 2e-4)
+    )
     read = from_json(json.loads(json.dumps(Result(CONTEXT, (), (row,)).to_json(), allow_nan=False)))
     assert read.rows[0].agreement is not None
     assert not read.rows[0].agreement.agrees
@@ -172,7 +174,7 @@ def test_files_that_are_no_results_are_refused(tmp_path: Path) -> None:
 def printed(result: Result, width: int = 100) -> str:
     text = io.StringIO()
     console = Console(file=text, width=width, soft_wrap=True)
-    for part in report.render(result):
+    for part in report.render(result, reruns=True):
         console.print(part)
     return text.getvalue()
 
@@ -185,7 +187,7 @@ def test_the_report_says_what_matters() -> None:
     assert "0.50 [0.49, 0.51]" in lines["optim-local"] or "0.50 [0.49, 0.51]" in text
     assert "optim-local takes of the time: 50% [50%, 50%] of tf_keras-mesh." in text
     assert "Skipped torch-fused: torch not installed: pip install torch" in text
-    assert "Unsteady: optim-local (samples spread by 30%: disturbed)." in text
+    assert "Doubtful: optim-local (samples spread by 30%: disturbed)." in text
     assert "Roof: 60.0 GB/s, moved in place in the same rounds (a += b)." in text
     assert "within 8e-06 of the movement after 3 steps (26,317 elements" in text
     assert "The machine was busy before the run (load 3.5):" in text

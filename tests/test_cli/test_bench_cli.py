@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from bench import environment, runner
 from bench.contest import Contest
+from bench.options import Options
 from bench.plan import Plan
 from bench.results import Result, from_json, load
 from bench.rows import rerun_command
@@ -70,7 +71,7 @@ def test_without_a_command_it_is_step(recorder: Recorder) -> None:
     assert recorder.plan is not None
     assert recorder.plan.cases == plain.cases
     assert call("--quick", "--json").exit_code == 0
-    assert recorder.plan.cases[0].workload == "gpt2:layer"
+    assert [peer.name for peer in recorder.plan.peers] == ["optim-local", "tf_keras-mesh", "torch-fused"]
 
 
 def test_every_option_reaches_the_plan(recorder: Recorder) -> None:
@@ -84,8 +85,39 @@ def test_every_option_reaches_the_plan(recorder: Recorder) -> None:
     case = plan.cases[0]
     assert (case.optimizer, str(case.mesh), case.device, case.layout) == ("sgd", "batch=2,model=2", "cpu", "fsdp")
     assert (case.seed, case.threads, plan.seed, plan.baseline) == (5, 1, 5, "optax")
-    assert [peer.name for peer in plan.peers] == ["torch-fused", "torch-foreach", "torch-forloop", "optax"]
+    assert [peer.name for peer in plan.peers] == [
+        "torch-fused",
+        "torch-foreach",
+        "torch-forloop",
+        "torch-compile",
+        "optax",
+    ]
     assert (plan.settings.rounds, plan.settings.timeout) == (3, 7.0)
+
+
+def test_every_option_of_a_step_reaches_the_case_and_the_rerun_command(recorder: Recorder) -> None:
+    words = ["-o", "adam:amsgrad=true", "--clip", "global_norm=0.5", "--ema", "0.9", "--accumulate", "3"]
+    words += ["--weight-decay", "0.1", "--placement", "zero1", "--dtype", "bfloat16", "--sparse-rows", "7"]
+    words += ["--lazy-rows", "--cache", "cold"]
+    assert call(*words).exit_code == 0
+    assert recorder.plan is not None
+    case = recorder.plan.cases[0]
+    assert (case.optimizer, case.algorithm.hyperparameters["amsgrad"]) == ("adam:amsgrad=true", True)
+    assert case.options == Options(
+        "global_norm=0.5", 0.9, 3, 0.1, "zero1", "bfloat16", sparse_rows=7, lazy_rows=True, cache="cold"
+    )
+    assert call(*rerun_command(case, "keras3", 4).split()[2:]).exit_code == 0
+    assert recorder.plan.cases == (case,)
+    assert call("--in-situ").exit_code == 0
+    assert recorder.plan.cases[0].options == Options(in_situ=True)
+
+
+def test_the_default_says_what_would_tell_more_and_verbose_how_to_repeat(recorder: Recorder) -> None:
+    plain = call().stdout
+    assert "dtopt bench -w resnet50" in plain
+    assert "dtopt bench step" not in plain
+    assert "dtopt bench step -w gpt2:layer -o adam -p" in call("-w", "gpt2:layer", "--verbose").stdout
+    assert "More:" not in call("-w", "gpt2:layer").stdout
 
 
 def test_the_rerun_command_gives_the_same_case(recorder: Recorder) -> None:
@@ -125,6 +157,20 @@ def test_json_is_one_document_and_output_is_the_same(recorder: Recorder, tmp_pat
         (["-w", "gpt3"], 2),
         (["-o", "adamm"], 2),
         (["-p", "tensorflow"], 2),
+        (["-o", "adam:amsgrad"], 2),
+        (["-o", "adam:amsgrad=2"], 2),
+        (["-o", "adam:epsilon=tiny"], 2),
+        (["-o", "sgd:beta_1=0.9"], 2),
+        (["--clip", "norm"], 2),
+        (["--clip", "norm=-1"], 2),
+        (["--clip", "size=1"], 2),
+        (["--ema", "2"], 2),
+        (["--weight-decay", "nan"], 2),
+        (["--placement", "zero3"], 2),
+        (["--dtype", "float8"], 2),
+        (["--cache", "hot"], 2),
+        (["--lazy-rows"], 2),
+        (["--in-situ", "--accumulate", "2"], 2),
         (["--mesh", "model=0"], 2),
         (["--threads", "100000"], 2),
         (["--layout", "none"], 2),

@@ -1,0 +1,125 @@
+"""The tables of a documentation page, made from results files, and every measured number of its text checked.
+
+    python benchmarks/table.py docs/benchmarks.md            # writes the tables anew, then checks the numbers
+    python benchmarks/table.py --check docs/benchmarks.md    # changes nothing; exit code 1 if something differs
+
+A table stands between `<!-- table: FILE.json -->` and `<!-- end -->`; results lie in the folder that has the page's
+name (`docs/benchmarks/`). A number in the text names its source right behind it, `1.9 ms <!-- FILE.json PATH -->`,
+where PATH leads from the document to the number: `rows[peer=optim-local].median`, `context.cpus`, or two of them with
+`/` between, for a quotient. It must be the number of the file, rounded to the digits shown; `ms`, `%`, `GB/s`, `MB` and
+`GB` scale it.
+Text in backticks, links and headings may hold numbers of its own; nothing else may.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench import report, results
+from bench.results import Result
+
+TABLE = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- end -->", re.DOTALL)
+CLAIM = re.compile(
+    r"(?P<number>\d[\d,]*(?:\.\d+)*) ?(?P<unit>ms|%|GB/s|MB|GB)?\s*<!-- (?P<file>\S+\.json) (?P<path>[^>]+?) -->"
+)
+OWN_NUMBERS = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)|^#.*$|<!--.*?-->", re.DOTALL | re.MULTILINE)
+SCALES = {"ms": 1e3, "%": 100.0, "GB/s": 1e-9, "MB": 1e-6, "GB": 1e-9}
+STEP = re.compile(r"(\w+)(?:\[(\w+)=([^\]]+)\]|\[(\d+)\])?$")
+
+
+def folder_of(page: Path) -> Path:
+    return page.with_suffix("")
+
+
+def table(result: Result) -> str:
+    """A Markdown table of the rows of steps, with the skipped and failed ones and their reasons."""
+    lines = ["| peer | ms/step | vs baseline | alone, ms | GB/s | roof | |", "|---|---:|---:|---:|---:|---:|---|"]
+    for row in sorted(result.rows, key=lambda row: row.median or float("inf")):
+        if row.status == "ok":
+            cells = [report.plain_cell(cell) for cell in report.cells(row)]
+            lines.append(f"| {' | '.join(cells)} |")
+        else:
+            lines.append(f"| {row.peer} | {row.status} | | | | | {row.reason} |")
+    return "\n".join(lines)
+
+
+def filled(page: Path) -> str:
+    """The text of the page with its tables made anew. Raises: ResultsError."""
+
+    def make(match: re.Match[str]) -> str:
+        return f"<!-- table: {match[1]} -->\n{table(results.load(folder_of(page) / match[1]))}\n<!-- end -->"
+
+    return TABLE.sub(make, page.read_text(encoding="utf-8"))
+
+
+def find(document: Any, path: str) -> Any:
+    """What a path leads to in a JSON document. Raises: LookupError, naming the step that leads nowhere."""
+    if "/" in path:
+        above, below = (find(document, part.strip()) for part in path.split("/"))
+        return above / below
+    for step in re.split(r"\.(?![^\[]*\])", path):
+        match = STEP.match(step)
+        if match is None or match[1] not in document:
+            raise LookupError(f"no {step!r}")
+        document = document[match[1]]
+        if match[2]:
+            found = [item for item in document if str(item.get(match[2])) == match[3]]
+            if len(found) != 1:
+                raise LookupError(f"{len(found)} of {step!r}")
+            document = found[0]
+        elif match[4]:
+            document = document[int(match[4])]
+    return document
+
+
+def _fits(shown: str, unit: str | None, value: Any) -> bool:
+    """Whether a number is the value rounded to the digits shown. Versions are strings and are shown whole or begun."""
+    if isinstance(value, str):
+        return value == shown or value.startswith(shown + ".")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    text = shown.replace(",", "")
+    decimals = len(text.partition(".")[2])
+    return f"{value * SCALES.get(unit or '', 1.0):.{decimals}f}" == text
+
+
+def problems(page: Path) -> list[str]:
+    """What is wrong with the numbers of a page: none where it is empty."""
+    text = page.read_text(encoding="utf-8")
+    found = [] if filled(page) == text else ["a table is not what its results file says: run benchmarks/table.py"]
+    prose = TABLE.sub("", text)
+    for match in CLAIM.finditer(prose):
+        shown = match["number"] + (match["unit"] or "")
+        try:
+            document = json.loads((folder_of(page) / match["file"]).read_text(encoding="utf-8"))
+            value = find(document, match["path"].strip())
+        except (OSError, ValueError, LookupError) as error:
+            found.append(f"{shown}: {match['file']} {match['path']}: {error}")
+            continue
+        if not _fits(match["number"], match["unit"], value):
+            found.append(f"{shown}: {match['file']} {match['path']} is {value!r}")
+    unsourced = OWN_NUMBERS.sub("", CLAIM.sub("", prose))
+    found += [f"{number}: names no source" for number in re.findall(r"\d[\d.,]*", unsourced)]
+    return found
+
+
+def main(words: list[str]) -> int:
+    check = "--check" in words
+    bad = False
+    for page in (Path(word) for word in words if word != "--check"):
+        if not check:
+            page.write_text(filled(page), encoding="utf-8")
+        for problem in problems(page):
+            bad = True
+            print(f"{page}: {problem}", file=sys.stderr)
+    return int(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,152 @@
+"""The reference of the benchmarks against the float64 implementations from the papers, and its parts by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench import reference, workloads
+from bench.algorithms import ALGORITHMS
+from bench.case import Case, gradient, parameter
+from bench.layouts import parse_mesh
+from bench.options import Options
+from bench.sparse import Rows
+from bench.workloads import Tensor, Workload
+from tests.reference import (
+    adadelta,
+    adafactor,
+    adagrad,
+    adam,
+    adamax,
+    common,
+    ftrl,
+    lamb,
+    lion,
+    muon,
+    nadam,
+    rmsprop,
+    sgd,
+)
+
+SMALL = Workload(
+    "small", "", (Tensor("table", (12, 6), 0, table=True), Tensor("kernel", (6, 8), 1), Tensor("bias", (8,)))
+)
+PAPERS: dict[str, Any] = {
+    "adam": adam.Adam,
+    "adamw": adam.Adam,
+    "sgd": sgd.SGD,
+    "rmsprop": rmsprop.RMSprop,
+    "adagrad": adagrad.Adagrad,
+    "adadelta": adadelta.Adadelta,
+    "adamax": adamax.Adamax,
+    "nadam": nadam.Nadam,
+    "ftrl": ftrl.Ftrl,
+    "lion": lion.Lion,
+    "adafactor": adafactor.Adafactor,
+    "lamb": lamb.Lamb,
+    "muon": muon.Muon,
+}
+VARIANTS = [
+    *(known.name for known in ALGORITHMS),
+    "adam:amsgrad=true",
+    "sgd:momentum=0.9",
+    "sgd:momentum=0.9:nesterov=true",
+    "rmsprop:momentum=0.9:centered=true",
+    "rmsprop:epsilon_inside=false",
+]
+EVERY_OPTION = [
+    Options(),
+    Options(clip="value=0.01", weight_decay=0.1),
+    Options(clip="norm=0.05", ema=0.9),
+    Options(clip="global_norm=0.1", accumulate=3),
+    Options(clip="global_norm=0.1", accumulate=2, sparse_rows=5, ema=0.5, weight_decay=0.02),
+]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.case.workload", lambda name: SMALL)
+
+
+def made(optimizer: str, options: Options) -> Case:
+    return Case("small", optimizer, parse_mesh("2"), "replicated", options=options)
+
+
+@pytest.mark.parametrize("options", EVERY_OPTION, ids=lambda options: " ".join(options.words()) or "plain")
+@pytest.mark.parametrize("optimizer", VARIANTS)
+def test_three_steps_equal_the_papers(optimizer: str, options: Options) -> None:
+    case = made(optimizer, options)
+    hyper = dict(case.algorithm.hyperparameters)
+    rate = hyper.pop("learning_rate")
+    around = common.Options(
+        **{name: value for name, value in options.keras.items() if name != "weight_decay"},
+        weight_decay=case.weight_decay,
+    )
+    names = [tensor.name for tensor in case.tensors]
+    training = common.Training(
+        PAPERS[case.algorithm.name](**hyper),
+        lambda iterations: rate,
+        {name: parameter(case, i) for i, name in enumerate(names)},
+        around,
+    )
+    for step in reference.calls(options.accumulate):
+        for which in step:
+            given = [gradient(case, i, which) for i in range(len(names))]
+            training.apply({n: g.whole() if isinstance(g, Rows) else g for n, g in zip(names, given, strict=True)})
+    factors = reference.clip_factors(case)
+    for i, name in enumerate(names):
+        found = reference.expected(case, i, factors, paper_epsilon=False)
+        assert len(found.positions) == case.tensors[i].elements
+        np.testing.assert_allclose(found.end, training.values[name].reshape(-1), rtol=1e-9, atol=1e-12)
+        assert found.judged.mean() > 0.9
+        if options.ema is not None:
+            assert found.average is not None
+            np.testing.assert_allclose(found.average, training.averages[name].reshape(-1), rtol=1e-9, atol=1e-12)
+
+
+def test_the_papers_epsilon_of_adam() -> None:
+    """Algorithm 1 of Kingma & Ba (2015), written out."""
+    case = made("adam", Options())
+    h = case.algorithm.hyperparameters
+    value, m, v = parameter(case, 2).astype(np.float64), 0.0, 0.0
+    for t, which in enumerate((0, 0, 1), start=1):
+        g = np.asarray(gradient(case, 2, which), np.float64)
+        m, v = h["beta_1"] * m + (1 - h["beta_1"]) * g, h["beta_2"] * v + (1 - h["beta_2"]) * g * g
+        m_hat, v_hat = m / (1 - h["beta_1"] ** t), v / (1 - h["beta_2"] ** t)
+        value = value - h["learning_rate"] * m_hat / (np.sqrt(v_hat) + h["epsilon"])
+    factors = reference.clip_factors(case)
+    np.testing.assert_allclose(reference.expected(case, 2, factors, paper_epsilon=True).end, value, rtol=1e-12)
+
+
+def test_lazy_rows_leave_rows_without_a_gradient_alone() -> None:
+    case = made("adam", Options(sparse_rows=4, lazy_rows=True))
+    both = [gradient(case, 0, which) for which in (0, 1)]
+    assert all(isinstance(g, Rows) for g in both)
+    found = reference.expected(case, 0, reference.clip_factors(case), paper_epsilon=False)
+    moved = np.unique(np.nonzero(found.end != found.start)[0] // 6)
+    assert list(moved) == sorted({int(row) for g in both for row in g.indices})  # type: ignore[union-attr]
+    dense = made("adam", Options(sparse_rows=4))
+    other = reference.expected(dense, 0, reference.clip_factors(dense), paper_epsilon=False)
+    assert np.abs(other.end - found.end).max() > 1e-4  # Adam moves a row by its old mean, lazy rows stay
+
+
+def test_large_tensors_are_sampled_across_rows_and_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.case.workload", workloads.workload)
+    taken = reference.positions(Case("one16m", "adam", parse_mesh("2"), "replicated"), 0)
+    assert 4000 < len(taken) <= 4096
+    assert len(set(taken // 4096)) > 4000
+    assert len(set(taken % 4096)) > 4000
+    sparse = Case("embedding", "adam", parse_mesh("2"), "replicated", options=Options(sparse_rows=10))
+    rows = gradient(sparse, 0, 0)
+    assert isinstance(rows, Rows)
+    assert rows.touched(reference.positions(sparse, 0)).sum() >= 600
+
+
+def test_steps_that_jump_are_not_judged_where_rounding_decides() -> None:
+    case = made("lion", Options())
+    a, b = (np.asarray(gradient(case, 1, which), np.float64).reshape(-1) for which in (0, 1))
+    turning = np.abs(0.1 * b + 0.9 * (1 - 0.99**2) * a)
+    found = reference.expected(case, 1, reference.clip_factors(case), paper_epsilon=False)
+    assert found.judged[turning > 1e-6].all()
