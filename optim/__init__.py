@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from optim.checkpoint import describe_checkpoint as describe_checkpoint
     from optim.checkpoint import load_checkpoint as load_checkpoint
     from optim.checkpoint import save_checkpoint as save_checkpoint
+    from optim.fit import for_keras as for_keras
+    from optim.fit import keras_objects as keras_objects
     from optim.native.library import build_kernels as build_kernels
     from optim.optimizer import Optimizer as Optimizer
     from optim.optimizers.adadelta import Adadelta as Adadelta
@@ -51,6 +53,8 @@ _HOME = {
     "Optimizer": "optim.optimizer",
     "build_kernels": "optim.native.library",
     "describe_checkpoint": "optim.checkpoint",
+    "for_keras": "optim.fit",
+    "keras_objects": "optim.fit",
     "load_checkpoint": "optim.checkpoint",
     "save_checkpoint": "optim.checkpoint",
 }
