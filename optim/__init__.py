@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from optim.checkpoint import save_checkpoint as save_checkpoint
     from optim.checkpoint_reading import describe_checkpoint as describe_checkpoint
     from optim.checkpoint_reading import load_checkpoint as load_checkpoint
+    from optim.fit import for_keras as for_keras
+    from optim.fit import keras_objects as keras_objects
     from optim.native.library import build_kernels as build_kernels
     from optim.optimizer import Optimizer as Optimizer
     from optim.optimizers.adadelta import Adadelta as Adadelta
@@ -52,6 +54,8 @@ _HOME = {
     "build_kernels": "optim.native.library",
     "describe_checkpoint": "optim.checkpoint_reading",
     "load_checkpoint": "optim.checkpoint_reading",
+    "for_keras": "optim.fit",
+    "keras_objects": "optim.fit",
     "save_checkpoint": "optim.checkpoint",
 }
 
