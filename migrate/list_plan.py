@@ -58,7 +58,7 @@ def plan(state: OptimizerState, order: str | None) -> Plan:
     reasons = rule_differences.differences(state, algorithm, generation)
     state = _with_idle_momentum(state, generation)
     chosen = _chosen(_fitting(state, algorithm, generation), number, generation)
-    arrays = _arrays(state, chosen, generation)
+    arrays = [array for _, _, array in _entries(state, chosen, generation)]
     if any(a.dtype == "bfloat16" for a in arrays):
         raise UnsupportedError("the slots are bfloat16, which .npz files do not know; migrate to slots instead")
     if orders.ITERATIONS not in chosen and state.iterations:
@@ -129,12 +129,26 @@ def _chosen(fitting: Sequence[FlatOrder], number: str, generation: str) -> FlatO
     return fitting[int(number) - 1]
 
 
+Entry = tuple[str, str | None, LazyArray]
+"""A slot and its variable, or a scalar and None; and the array."""
+
+
+def newest(state: OptimizerState, generation: str) -> tuple[Entry, ...]:
+    """The list that the newest release of Keras 3 or tf_keras keeps for a state in the terms of that generation.
+
+    Raises:
+      UnsupportedError: no list of that generation can hold the state.
+    """
+    fitting = _fitting(state, algorithms.find(state.algorithm), generation)
+    return tuple(_entries(state, fitting[-1 if generation == "keras3" else 0], generation))
+
+
 def _described(order: FlatOrder) -> str:
     zeros = any(isinstance(item, Block) and item.factored == "zeros" for item in order)
     return orders.describe(order) + (", with zeros for r and c below rank 2" if zeros else "")
 
 
-def _arrays(state: OptimizerState, order: FlatOrder, generation: str) -> list[LazyArray]:
+def _entries(state: OptimizerState, order: FlatOrder, generation: str) -> list[Entry]:
     owners = {name for per in state.slots.values() for name in per}
     without = [v.name for v in state.variables if v.trainable and v.name not in owners]
     if owners and without and generation != "optimizer_v2":
@@ -144,17 +158,19 @@ def _arrays(state: OptimizerState, order: FlatOrder, generation: str) -> list[La
         )
     names = [v.name for v in state.variables if v.name in owners]
     shapes = {v.name: v.shape for v in state.variables}
-    arrays: list[LazyArray] = []
+    entries: list[Entry] = []
     for item in order:
         if isinstance(item, str):
-            arrays.append(_scalar(state, item, generation))
+            entries.append((item, None, _scalar(state, item, generation)))
         elif item.placeholder:
-            arrays += [_constant(np.zeros(1, np.float32)) for _ in names]
+            entries += [(item.slots[0], name, _constant(np.zeros(1, np.float32))) for name in names]
         elif item.factored:
-            arrays += [a for name in names for a in _factored(state, name, len(shapes[name]) > 1, item.factored)]
+            for name in names:
+                found = _factored(state, name, len(shapes[name]) > 1, item.factored)
+                entries += [(slot, name, array) for slot, array in zip(item.slots[-len(found) :], found, strict=True)]
         else:
-            arrays += [state.slots[slot][name] for name in names for slot in item.slots]
-    return arrays
+            entries += [(slot, name, state.slots[slot][name]) for name in names for slot in item.slots]
+    return entries
 
 
 def _factored(state: OptimizerState, name: str, is_factored: bool, kind: str) -> list[LazyArray]:

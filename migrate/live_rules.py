@@ -1,9 +1,9 @@
 """Which optimizer class of Keras 3 or tf_keras continues a state, given which config, and with which numbers in its
 slots.
 
-What can be said exactly in another way is converted: inverse time decay is a schedule, a learning rate outside of a slot
-is multiplied into it. What then still differs is found by `rule_differences` and told as a reason why the class continues
-the training only approximately. Formulas by release: `migrate/algorithms`, `optim/rules`, and docs/migrating.md.
+What can be said exactly in another way is converted: inverse time decay is a schedule, a learning rate outside of a
+slot is multiplied into it. What then still differs is found by `rule_differences` and told as a reason why the class
+continues the training only approximately. Formulas by release: `migrate/algorithms`, `optim/rules`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate import algorithms, rule_differences
+from migrate import algorithms, lazy_rows, rule_differences
 from migrate.algorithms import nadam
 from migrate.algorithms.spec import Algorithm
 from migrate.generations import NEW
@@ -30,6 +30,8 @@ MODULE = {
     TF_KERAS: "tf_keras.optimizers",
     TF_KERAS_LEGACY: "tf_keras.optimizers.legacy",
 }
+LINEAR = ("SGD", "Lion")
+"""Algorithms that use no power of a gradient alone."""
 LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
 
 
@@ -95,7 +97,7 @@ def live_class(state: OptimizerState, family: str) -> LiveClass:
     config = _config(change.values, algorithm, generation)
     changed = replace(change.state, hyperparameters=change.values)
     found = rule_differences.differences(changed, algorithm, generation, config)
-    reasons = (*change.reasons, *found, *_defects(algorithm, family))
+    reasons = (*change.reasons, *found, *_defects(changed, algorithm, family))
     every = (*state.reasons, *reasons)
     changed = replace(changed, reasons=every, fidelity="approximate" if every else "exact")
     return LiveClass(family, algorithm.name, config, changed, reasons, tuple(change.notes))
@@ -154,16 +156,16 @@ def _slots_with_rate(change: _Change, algorithm: Algorithm) -> None:
 def _multiply(change: _Change, slot: str, factor: Callable[[float], float]) -> None:
     if change.rate is None:
         raise UnsupportedError(
-            f"the slot {slot} relates to the learning rate in another way there, and the rate changes from step to step,"
-            " so that no slot there continues it; give a constant learning_rate in --optimizer-config, or migrate to"
-            " slots"
+            f"the slot {slot} relates to the learning rate in another way there, and the rate changes from step to"
+            " step, so that no slot there continues it; give a constant learning_rate in --optimizer-config, or migrate"
+            " to slots"
         )
     if change.rate == 0.0:
         raise UnsupportedError(f"the slot {slot} would have to be converted by the learning rate, which is 0")
     change.scale(slot, factor(change.rate))
     change.notes.append(
-        f"slot {slot}: multiplied by {factor(change.rate):.9g}, as the learning rate ({change.rate:.9g}) is on the other"
-        " side of it there; right as long as that rate is not changed"
+        f"slot {slot}: multiplied by {factor(change.rate):.9g}, as the learning rate ({change.rate:.9g}) is on the"
+        " other side of it there; right as long as that rate is not changed"
     )
 
 
@@ -209,9 +211,9 @@ def _epsilon(change: _Change, algorithm: Algorithm) -> None:
         converted = epsilon**2 if there else math.sqrt(epsilon)
         how = ("sqrt(a) + epsilon", "sqrt(a + epsilon)")
         change.reasons.append(
-            f"epsilon: the source divides by {how[bool(inside)]}, the class by {how[there]}; epsilon {converted:.3g} for"
-            f" {epsilon:.3g} keeps the smallest denominator, and steps differ by up to a factor of 1.42 where the root is"
-            " about as small as epsilon"
+            f"epsilon: the source divides by {how[bool(inside)]}, the class by {how[there]}; epsilon {converted:.3g}"
+            f" for {epsilon:.3g} keeps the smallest denominator, and steps differ by up to a factor of 1.42 where the"
+            " root is about as small as epsilon"
         )
         change.values["epsilon"] = converted
     change.values["epsilon_inside"] = there
@@ -275,8 +277,8 @@ def _config(values: Mapping[str, Any], algorithm: Algorithm, generation: str) ->
     config |= {key: values[key] for key in LIMITS if values.get(key)}
     if generation == "optimizer_v2":
         config["decay"] = values.get("decay") or 0.0
-        if algorithm.name == "Nadam":  # the legacy class stores its schedule_decay so, and decays no rate
-            config["decay"] = config.pop("schedule_decay")
+        if algorithm.name == "Nadam":  # its config says `decay`, and its constructor listens to `schedule_decay` alone
+            config["decay"] = config["schedule_decay"]
         return config
     config["weight_decay"] = values.get("weight_decay")
     if values.get("use_ema"):
@@ -287,9 +289,18 @@ def _config(values: Mapping[str, Any], algorithm: Algorithm, generation: str) ->
     return config
 
 
-def _defects(algorithm: Algorithm, family: str) -> list[str]:
+def _defects(state: OptimizerState, algorithm: Algorithm, family: str) -> list[str]:
+    """What a class does otherwise than its own documentation says."""
     if algorithm.name == "Nadam" and family == TF_KERAS:
         return [
-            "tf_keras.optimizers.Nadam multiplies its momentum product once per variable inside fit, and does not save it"
+            "tf_keras.optimizers.Nadam multiplies its momentum product once per variable inside fit, and does not save"
+            " it"
         ]
-    return []
+    embeddings = lazy_rows.embeddings([v.name for v in state.variables if v.trainable])
+    generation = state.source.generation if state.source is not None else None
+    if family != KERAS3 or generation == "keras3" or algorithm.name in LINEAR or not embeddings:
+        return []
+    return [
+        f"{', '.join(embeddings)}: where a batch has a row several times, Keras 3 on the TensorFlow backend squares"
+        " each of its gradients instead of their sum"
+    ]

@@ -49,12 +49,13 @@ def differences(
     """What the generation would do otherwise.
 
     Args:
-      config: what the optimizer there is given; None for the state's hyperparameters as they are.
+      config: what an optimizer of its newest release is given; None for the state's hyperparameters as they are, and
+        for the release that wrote the state if it is of that generation.
 
     Raises:
       UnsupportedError: its slots hold something else.
     """
-    versions = _versions(state, generation)
+    versions = _versions(state, generation) if config is None else NEWEST[generation]
     dtypes = {array.dtype for owners in state.slots.values() for array in owners.values()}
     config = config_for(state, algorithm, generation) if config is None else config
     theirs = conventions.arguments(config, {}, algorithm, generation, versions, dtypes).values
@@ -77,10 +78,8 @@ def differences(
 
 
 def _versions(state: OptimizerState, generation: str) -> Mapping[str, str]:
-    """Of the source, where it is of that generation, else of its newest release."""
-    if state.source is not None and state.source.generation == generation:
-        return state.source.versions
-    return NEWEST.get(generation, {})
+    """Of the source, where it is of that generation."""
+    return state.source.versions if state.source is not None and state.source.generation == generation else {}
 
 
 def _row_and_decay_differences(
