@@ -66,7 +66,7 @@ def differences(
             continue
         default = SLOT_MEANING.get(key)
         have, get = ours.get(key, default), theirs.get(key, default)
-        if _same(have, get):
+        if same(have, get):
             continue
         if key in SLOT_MEANING:
             raise UnsupportedError(
@@ -101,7 +101,8 @@ def _row_and_decay_differences(
     return reasons
 
 
-def _same(a: Any, b: Any) -> bool:
+def same(a: Any, b: Any) -> bool:
+    """Whether two values of a hyperparameter are one, but for the rounding to float32."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.get("class_name") == b.get("class_name") and a.get("config") == b.get("config")
     if not a and not b:  # None, False and 0 all switch an option off

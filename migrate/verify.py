@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate import parity, tf1
+from migrate import parity, readers, tf1, verify_model
 from migrate.convert import PathLike, read
 from migrate.generations import version_tuple
 from migrate.inspection import widened
@@ -62,6 +62,9 @@ def verify(
 ) -> Verification:
     """Compare a migrated checkpoint with its source. Hints as for `migrate_checkpoint`.
 
+    A target of Keras 3 or tf_keras is read by this package's own reader, and compared with what its writer is to make
+    of the source; no step is taken.
+
     Returns:
       What was compared, and every difference. Nothing is raised for a difference.
 
@@ -69,6 +72,8 @@ def verify(
       DtoptError: one of the two cannot be read at all.
     """
     state = read(source, format=format, optimizer_config=optimizer_config, variables=variables, generation=generation)
+    if os.path.isfile(dest):
+        return _verify_model(state, os.fspath(source), os.fspath(dest))
     target = _Target(os.fspath(dest))
     differences = [*_array_differences(state, target), *_metadata_differences(state, target)]
     worst, notes = None, []
@@ -92,6 +97,25 @@ def verify(
         differences=tuple(differences),
         parity=worst,
         notes=tuple(notes),
+    )
+
+
+def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification:
+    """Of a target that Keras 3 or tf_keras loads."""
+    found = readers.detect(dest)
+    if found.name not in verify_model.FORMATS:
+        raise UnsupportedError(f"{dest} is {found.description}, which verify does not compare with a source")
+    differences = tuple(verify_model.differences(state, read(dest), verify_model.writer_of(found.name)))
+    return Verification(
+        ok=not differences,
+        source=source,
+        dest=dest,
+        slots=sum(len(owners) for owners in state.slots.values()),
+        variables=sum(v.array is not None for v in state.variables),
+        iterations=state.iterations,
+        differences=differences,
+        parity=None,
+        notes=("no step was taken: hyperparameters were compared, as the target's reader has them",),
     )
 
 

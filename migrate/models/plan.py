@@ -49,8 +49,8 @@ class ModelPlan:
     scale: LossScale | None
     notes: tuple[str, ...]
 
-    def array(self, place: Place) -> LazyArray:
-        name = self.places[place]
+    def array(self, name: str) -> LazyArray:
+        """The values of a variable."""
         array = next(v.array for v in self.live.state.variables if v.name == name)
         if array is None:
             raise UnsupportedError(f"the source does not hold the values of {name}, so that no model can be written")

@@ -102,7 +102,7 @@ def write(
     check_target(dest, overwrite=overwrite)
     plan = plan_for(state)
     rows, named = list(_rows(plan)), list(_optimizer_names(plan))
-    tensors = {f"model_weights/{row.layer}/{row.name}": plan.array(row.place) for row in rows}
+    tensors = {place: plan.array(name) for place, name in locations(plan).items()}
     tensors |= {f"optimizer_weights/{name}": array for name, array in named}
     with atomic.scratch_folder(dest) as scratch:
         path = os.path.join(scratch, "model.h5")
@@ -111,6 +111,11 @@ def write(
             _list_names(file.require_group("optimizer_weights"), "weight_names", [name for name, _ in named])
             files.write_into(file, tensors, progress)
         files.place(path, dest, overwrite=overwrite)
+
+
+def locations(plan: ModelPlan) -> dict[str, str]:
+    """Dataset -> name of the source's variable that is there."""
+    return {f"model_weights/{row.layer}/{row.name}": plan.places[row.place] for row in _rows(plan)}
 
 
 def _layers(plan: ModelPlan) -> Sequence[Mapping[str, Any]]:

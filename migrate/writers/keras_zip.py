@@ -64,7 +64,8 @@ def write(
     plan = model_plan(state, (KERAS3,))
     config = _config(plan, Translation())
     metadata = {"keras_version": KERAS_VERSION, "date_saved": datetime.now(timezone.utc).strftime("%Y-%m-%d@%H:%M:%S")}
-    tensors = {**dict(_model_tensors(plan)), **dict(_optimizer_tensors(plan))}
+    tensors = {place: plan.array(name) for place, name in locations(plan).items()}
+    tensors |= dict(_optimizer_tensors(plan))
     with atomic.scratch_folder(dest) as scratch:
         weights, path = os.path.join(scratch, "weights.h5"), os.path.join(scratch, "model.keras")
         files.write_datasets(weights, tensors, progress, groups=[*_groups(plan), OPTIMIZER])
@@ -106,16 +107,16 @@ def _groups(plan: ModelPlan) -> Iterator[str]:
     yield from (f"{group}/vars" for _, group, _ in places(plan.document))
 
 
-def _model_tensors(plan: ModelPlan) -> Iterator[tuple[str, LazyArray]]:
-    """The model's tensors by their places in model.weights.h5."""
+def locations(plan: ModelPlan) -> dict[str, str]:
+    """Place in model.weights.h5 -> name of the source's variable that is there."""
     if plan.document is None:
-        stored = [v.array for v in plan.live.state.variables if v.array is not None]
-        yield from ((array.stored_as.strip("/"), array) for array in stored)
-        return
+        return {v.array.stored_as.strip("/"): v.name for v in plan.live.state.variables if v.array is not None}
     groups = {path: group for path, group, _ in places(plan.document)}
-    for leaf in leaves(plan.document):
-        for weight in KINDS[leaf.class_name].weights(leaf.config):
-            yield f"{groups[leaf.path]}/{weight.place}", plan.array((leaf.path, weight.role))
+    return {
+        f"{groups[leaf.path]}/{weight.place}": plan.places[leaf.path, weight.role]
+        for leaf in leaves(plan.document)
+        for weight in KINDS[leaf.class_name].weights(leaf.config)
+    }
 
 
 def _optimizer_tensors(plan: ModelPlan) -> Iterator[tuple[str, LazyArray]]:
