@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate import batch_names, convert
+from migrate import batch_names, convert, verify_model
 from migrate.batch_workers import WorkerDiedError, in_processes
 from migrate.errors import StrictError
 from migrate.list_plan import for_list, plan
@@ -106,7 +106,7 @@ def migrate_batch(
         raise TypeError(f"migrate_batch() has no option {', '.join(sorted(unknown))}")
     if jobs < 1:
         raise HyperparameterError(f"jobs is {jobs}; give the number of processes, from 1 on")
-    todo = _part(batch_names.jobs(sources, os.fspath(into), ".npz" if to == "list" else ""), shard)
+    todo = _part(batch_names.jobs(sources, os.fspath(into), SUFFIXES.get(to, "")), shard)
     do = partial(migrate_one, resume=resume, to=to, order=order, **options)
     items = [BatchItem(job.source, job.dest, NOT_REACHED) for job in todo]
     done = 0
@@ -175,11 +175,23 @@ def _is_whole(job: batch_names.Job, options: Mapping[str, Any]) -> bool:
     state = convert.read(job.source, **hints)
     if options["to"] == "list":
         return _is_whole_list(job.dest, for_list(state, options["order"]), options)
+    if options["to"] in ("keras", "tf-keras"):
+        return _is_whole_model(job.dest, state, options)
     if options.get("strict") and state.fidelity != "exact":
         return False
     try:
         return _same_state(convert.read(job.dest, format="slots"), state)
     except DtoptError:
+        return False
+
+
+def _is_whole_model(dest: str, state: OptimizerState, options: Mapping[str, Any]) -> bool:
+    writer = verify_model.writer_of("keras" if options["to"] == "keras" else "h5")
+    if options.get("strict") and writer.converted(state)[0].fidelity != "exact":
+        return False
+    try:
+        return not any(verify_model.differences(state, convert.read(dest), writer))
+    except (DtoptError, OSError):
         return False
 
 
@@ -195,6 +207,8 @@ def _is_whole_list(dest: str, state: OptimizerState, options: Mapping[str, Any])
         return False
 
 
+SUFFIXES = {"list": ".npz", "keras": ".keras", "tf-keras": ".h5"}
+"""Of the targets that are single files."""
 _HINTS = ("format", "optimizer_config", "variables", "generation", "optimizer_path")
 
 

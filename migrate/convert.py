@@ -14,7 +14,7 @@ from migrate.interpret import interpret
 from migrate.state import OptimizerState, Stored
 from optim.errors import HyperparameterError
 
-TARGETS = ("slots", "list")
+TARGETS = ("slots", "keras", "tf-keras", "list")
 PathLike = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
 
@@ -128,10 +128,18 @@ def write(
         from migrate.writers import weight_list
 
         weight_list.write(state, os.fspath(dest), order=order, overwrite=overwrite, progress=progress)
-        return
-    from migrate.writers import slots
+    elif to == "keras":
+        from migrate.writers import keras_zip
 
-    slots.write(state, os.fspath(dest), overwrite=overwrite, progress=progress)
+        keras_zip.write(state, os.fspath(dest), overwrite=overwrite, progress=progress)
+    elif to == "tf-keras":
+        from migrate.writers import keras_h5
+
+        keras_h5.write(state, os.fspath(dest), overwrite=overwrite, progress=progress)
+    else:
+        from migrate.writers import slots
+
+        slots.write(state, os.fspath(dest), overwrite=overwrite, progress=progress)
 
 
 def check_target(to: str, order: str | None = None) -> None:
@@ -197,15 +205,29 @@ def migrate_checkpoint(
         generation=generation,
         optimizer_path=optimizer_path,
     )
-    if to == "list":
-        from migrate.list_plan import for_list
-
-        state = for_list(state, order)
+    original, state = state, _for_target(state, to, order)
     if strict and state.fidelity != "exact":
         raise StrictError(f"refused by --strict, as the conversion is {state.fidelity}: {'; '.join(state.reasons)}")
     if not dry_run:
-        write(state, path, to=to, order=order, overwrite=overwrite, progress=progress)
+        write(original, path, to=to, order=order, overwrite=overwrite, progress=progress)
     return _report(state, os.fspath(source), path, to, written=not dry_run)
+
+
+def _for_target(state: OptimizerState, to: str, order: str | None) -> OptimizerState:
+    """The state as the target holds it, with the reasons why that may not be exact."""
+    if to == "list":
+        from migrate.list_plan import for_list
+
+        return for_list(state, order)
+    if to == "keras":
+        from migrate.writers import keras_zip
+
+        return keras_zip.converted(state)[0]
+    if to == "tf-keras":
+        from migrate.writers import keras_h5
+
+        return keras_h5.converted(state)[0]
+    return state
 
 
 def _report(state: OptimizerState, source: str, dest: str, to: str, *, written: bool) -> Report:

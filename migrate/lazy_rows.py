@@ -34,7 +34,7 @@ def put_in(
         told.values[LAZY_ROWS] = list(given)
         return
     kind = algorithm.lazy({**config, **told.values}, generation)
-    found = [name for name in names if _EMBEDDINGS.fullmatch(name)]
+    found = embeddings(names)
     if kind is None or not found:
         return
     if kind == STILL:
@@ -44,3 +44,8 @@ def put_in(
         f"{', '.join(found)}: taken for the weight of an Embedding layer, whose rows without a gradient this generation"
         ' leaves as they are (lazy_rows); for dense gradients put "lazy_rows": [] into the config of --optimizer-config'
     )
+
+
+def embeddings(names: Sequence[str]) -> list[str]:
+    """Those of the variables that are taken for the weights of Embedding layers."""
+    return [name for name in names if _EMBEDDINGS.fullmatch(name)]

@@ -6,14 +6,13 @@ same config means in the generation that the list is for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from migrate import algorithms, conventions, generations, lazy_rows, orders
+from migrate import algorithms, generations, orders, rule_differences
 from migrate.algorithms import nadam
 from migrate.algorithms.spec import Algorithm, Block, FlatOrder
 from migrate.errors import AmbiguousError, MissingHintError
@@ -22,26 +21,7 @@ from migrate.tensor_bundle import numpy_dtype
 from optim import slot_layout
 from optim.errors import HyperparameterError, UnsupportedError
 
-ONE_NORM = ("keras1", "keras2", "keras2.3")
-"""Generations whose clipnorm is what `optim` calls global_clipnorm."""
 FLOAT_COUNTER = ("keras1",)
-SLOT_MEANING = {"learning_rate_in_momentum": True, "learning_rate_in_linear": False}
-"""Arguments that say what the numbers in a slot are, with `optim`'s defaults."""
-NOT_THE_RULE = {
-    "name",
-    "executor",
-    "initial_velocity",
-    "jit_compile",
-    "mesh",
-    "momentum_slot",
-    "slot_placement",
-    "weight_decay_exclude",
-    "lazy_rows",
-    "lazy_rows_keep_slots",
-}
-ONLY_WITH = {"ema_momentum": "use_ema", "ema_overwrite_frequency": "use_ema"}
-CLOSE = 1e-6
-"""Relative: hyperparameters that a generation rounds to float32 are the same."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +55,10 @@ def plan(state: OptimizerState, order: str | None) -> Plan:
     if generation == "tf1" or generation not in algorithm.generations:
         what = "tf.train optimizers have no get_weights()" if generation == "tf1" else f"it has no {algorithm.name}"
         raise UnsupportedError(f"there is no list of generation {generation}: {what}; choose another --order")
-    reasons = _rule_differences(state, algorithm, generation)
+    reasons = rule_differences.differences(state, algorithm, generation)
     state = _with_idle_momentum(state, generation)
     chosen = _chosen(_fitting(state, algorithm, generation), number, generation)
-    arrays = _arrays(state, chosen, generation)
+    arrays = [array for _, _, array in _entries(state, chosen, generation)]
     if any(a.dtype == "bfloat16" for a in arrays):
         raise UnsupportedError("the slots are bfloat16, which .npz files do not know; migrate to slots instead")
     if orders.ITERATIONS not in chosen and state.iterations:
@@ -98,69 +78,6 @@ def for_list(state: OptimizerState, order: str | None) -> OptimizerState:
     return replace(state, fidelity="approximate" if told else "exact", reasons=told, warnings=(*state.warnings, note))
 
 
-def _config(state: OptimizerState, algorithm: Algorithm, generation: str) -> dict[str, Any]:
-    """The hyperparameters as a config of that generation."""
-    config = {**algorithm.defaults(generation), **state.hyperparameters}
-    if generation in ONE_NORM and config.get("global_clipnorm"):
-        config["clipnorm"] = config.pop("global_clipnorm")
-    if algorithm.name == "Nadam":
-        config.pop("decay", None)
-    return config
-
-
-def _rule_differences(state: OptimizerState, algorithm: Algorithm, generation: str) -> list[str]:
-    """What the generation would do otherwise. Raises UnsupportedError where its slots hold something else."""
-    versions = state.source.versions if state.source is not None and state.source.generation == generation else {}
-    dtypes = {array.dtype for owners in state.slots.values() for array in owners.values()}
-    config = _config(state, algorithm, generation)
-    theirs = conventions.arguments(config, {}, algorithm, generation, versions, dtypes).values
-    ours, reasons = state.hyperparameters, []
-    for key in dict.fromkeys((*ours, *theirs)):
-        switch = ONLY_WITH.get(key)
-        if key in NOT_THE_RULE or (switch and not ours.get(switch)) or (key == "clip_order" and key not in theirs):
-            continue
-        default = SLOT_MEANING.get(key)
-        have, get = ours.get(key, default), theirs.get(key, default)
-        if _same(have, get):
-            continue
-        if key in SLOT_MEANING:
-            raise UnsupportedError(
-                f"the slots hold other numbers than those of generation {generation} ({key} is {have!r} here and"
-                f" {get!r} there), so that its list cannot hold them; choose another --order"
-            )
-        reasons.append(f"{key} is {have!r} here, and generation {generation} goes on with {get!r}")
-    return [*reasons, *_row_and_decay_differences(state, algorithm, generation, {**config, **theirs})]
-
-
-def _row_and_decay_differences(
-    state: OptimizerState, algorithm: Algorithm, generation: str, config: Mapping[str, Any]
-) -> list[str]:
-    """What a list's optimizer is not told by its config: which rows and variables are left alone."""
-    told, ours = conventions.Arguments(), state.hyperparameters
-    names = [v.name for v in state.variables if v.trainable]
-    config = {key: value for key, value in config.items() if key != conventions.LAZY_ROWS}
-    lazy_rows.put_in(told, config, algorithm, generation, names)
-    kept = bool(told.values.get(conventions.LAZY_ROWS))
-    reasons = []
-    if ours.get(conventions.LAZY_ROWS) and not kept:
-        reasons.append(f"lazy_rows: generation {generation} moves rows without a gradient, too")
-    if kept and not ours.get(conventions.LAZY_ROWS):
-        reasons.append(f"embeddings: generation {generation} leaves rows without a gradient alone, which move here")
-    if ours.get("weight_decay") and ours.get("weight_decay_exclude"):
-        reasons.append("weight_decay_exclude: call exclude_from_weight_decay again, a list does not say it")
-    return reasons
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return a.get("class_name") == b.get("class_name") and a.get("config") == b.get("config")
-    if not a and not b:  # None, False and 0 all switch an option off
-        return True
-    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
-        return abs(a - b) <= CLOSE * max(abs(a), abs(b))
-    return bool(a == b)
-
-
 def _with_idle_momentum(state: OptimizerState, generation: str) -> OptimizerState:
     """With zeros for the momentum that SGD's older lists hold even where it is switched off and never read."""
     kinds = {v.trainable for v in state.variables}
@@ -177,7 +94,7 @@ def _with_idle_momentum(state: OptimizerState, generation: str) -> OptimizerStat
 
 def _fitting(state: OptimizerState, algorithm: Algorithm, generation: str) -> list[FlatOrder]:
     """The generation's orders that hold just the slots of the state, but for those that only a restore makes."""
-    config = _config(state, algorithm, generation)
+    config = rule_differences.config_for(state, algorithm, generation)
     possible = orders.candidates(algorithm, generation, config)
     direct = [order for order in possible if len(order) < 2 or order[-1] != orders.ITERATIONS]
     held = [o for o in direct if any(isinstance(item, Block) and item.placeholder for item in o)]
@@ -212,12 +129,26 @@ def _chosen(fitting: Sequence[FlatOrder], number: str, generation: str) -> FlatO
     return fitting[int(number) - 1]
 
 
+Entry = tuple[str, str | None, LazyArray]
+"""A slot and its variable, or a scalar and None; and the array."""
+
+
+def newest(state: OptimizerState, generation: str) -> tuple[Entry, ...]:
+    """The list that the newest release of Keras 3 or tf_keras keeps for a state in the terms of that generation.
+
+    Raises:
+      UnsupportedError: no list of that generation can hold the state.
+    """
+    fitting = _fitting(state, algorithms.find(state.algorithm), generation)
+    return tuple(_entries(state, fitting[-1 if generation == "keras3" else 0], generation))
+
+
 def _described(order: FlatOrder) -> str:
     zeros = any(isinstance(item, Block) and item.factored == "zeros" for item in order)
     return orders.describe(order) + (", with zeros for r and c below rank 2" if zeros else "")
 
 
-def _arrays(state: OptimizerState, order: FlatOrder, generation: str) -> list[LazyArray]:
+def _entries(state: OptimizerState, order: FlatOrder, generation: str) -> list[Entry]:
     owners = {name for per in state.slots.values() for name in per}
     without = [v.name for v in state.variables if v.trainable and v.name not in owners]
     if owners and without and generation != "optimizer_v2":
@@ -227,17 +158,19 @@ def _arrays(state: OptimizerState, order: FlatOrder, generation: str) -> list[La
         )
     names = [v.name for v in state.variables if v.name in owners]
     shapes = {v.name: v.shape for v in state.variables}
-    arrays: list[LazyArray] = []
+    entries: list[Entry] = []
     for item in order:
         if isinstance(item, str):
-            arrays.append(_scalar(state, item, generation))
+            entries.append((item, None, _scalar(state, item, generation)))
         elif item.placeholder:
-            arrays += [_constant(np.zeros(1, np.float32)) for _ in names]
+            entries += [(item.slots[0], name, _constant(np.zeros(1, np.float32))) for name in names]
         elif item.factored:
-            arrays += [a for name in names for a in _factored(state, name, len(shapes[name]) > 1, item.factored)]
+            for name in names:
+                found = _factored(state, name, len(shapes[name]) > 1, item.factored)
+                entries += [(slot, name, array) for slot, array in zip(item.slots[-len(found) :], found, strict=True)]
         else:
-            arrays += [state.slots[slot][name] for name in names for slot in item.slots]
-    return arrays
+            entries += [(slot, name, state.slots[slot][name]) for name in names for slot in item.slots]
+    return entries
 
 
 def _factored(state: OptimizerState, name: str, is_factored: bool, kind: str) -> list[LazyArray]:

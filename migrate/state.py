@@ -42,6 +42,23 @@ class StoredVariable:
 
 
 @dataclass(frozen=True)
+class StoredModel:
+    """The model that a source describes, as JSON of the release that wrote it; nothing of it is built.
+
+    Attributes:
+      config: `{"class_name", "config"}` of the model.
+      training: `training_config` or `compile_config`, None where the model was not compiled.
+      groups: top-level layer -> (stored weight name, name among `Stored.variables`) in the source's order, where the
+        source groups weights by layer; the one key "" where their names alone tell; None where their places in a tree
+        do (`.keras`).
+    """
+
+    config: Mapping[str, Any]
+    training: Mapping[str, Any] | None
+    groups: Mapping[str, tuple[tuple[str, str], ...]] | None
+
+
+@dataclass(frozen=True)
 class Stored:
     """What a reader found, in the source's own terms, before any interpretation.
 
@@ -77,6 +94,8 @@ class Stored:
     """Paths of all optimizers in a checkpoint that can hold several; the state is of one of them."""
     outside: Mapping[str, str] = field(default_factory=dict)
     """`learning_rate`, `clipping` -> what the program did about it outside the optimizer, where the source shows it."""
+    model: StoredModel | None = None
+    """None where the source does not describe its model."""
 
 
 @dataclass(frozen=True)

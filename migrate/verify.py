@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate import list_plan, parity, tf1, verify_list
+from migrate import list_plan, parity, readers, tf1, verify_list, verify_model
 from migrate.convert import PathLike, read
 from migrate.generations import version_tuple
 from migrate.inspection import widened
@@ -62,7 +62,10 @@ def verify(
     optimizer_path: str | None = None,
     order: str | None = None,
 ) -> Verification:
-    """Compare a migrated checkpoint, or a list in `.npz`, with its source. Hints as for `migrate_checkpoint`.
+    """Compare a target with its source. Hints as for `migrate_checkpoint`.
+
+    A target of Keras 3 or tf_keras is read by this package's own reader, and compared with what its writer is to make
+    of the source; no step is taken.
 
     Args:
       order: for a list, the generation that shall read it, as it was given when the list was written.
@@ -83,6 +86,8 @@ def verify(
     )
     if verify_list.is_list(os.fspath(dest)):
         return _verify_list(state, os.fspath(source), os.fspath(dest), order)
+    if os.path.isfile(dest):
+        return _verify_model(state, os.fspath(source), os.fspath(dest))
     target = _Target(os.fspath(dest))
     differences = [*_array_differences(state, target), *_metadata_differences(state, target)]
     worst, notes = None, []
@@ -126,6 +131,25 @@ def _verify_list(state: OptimizerState, source: str, dest: str, order: str | Non
             f"the list of generation {made.generation} holds no hyperparameters, so that no step is compared",
             *made.reasons,
         ),
+    )
+
+
+def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification:
+    """Of a target that Keras 3 or tf_keras loads."""
+    found = readers.detect(dest)
+    if found.name not in verify_model.FORMATS:
+        raise UnsupportedError(f"{dest} is {found.description}, which verify does not compare with a source")
+    differences = tuple(verify_model.differences(state, read(dest), verify_model.writer_of(found.name)))
+    return Verification(
+        ok=not differences,
+        source=source,
+        dest=dest,
+        slots=sum(len(owners) for owners in state.slots.values()),
+        variables=sum(v.array is not None for v in state.variables),
+        iterations=state.iterations,
+        differences=differences,
+        parity=None,
+        notes=("no step was taken: hyperparameters were compared, as the target's reader has them",),
     )
 
 

@@ -33,7 +33,9 @@ Dest = Annotated[str, typer.Argument(metavar="DEST", help="The migrated checkpoi
 def checkpoint(
     source: Source,
     dest: Dest,
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="Target format: slots, or list (.npz).")] = "slots",
+    to: Annotated[
+        str, typer.Option("--to", metavar="FORMAT", help="Target: slots, keras (.keras), tf-keras (.h5), list (.npz).")
+    ] = "slots",
     order: Order = None,
     format: From = "auto",
     optimizer_config: OptimizerConfig = None,

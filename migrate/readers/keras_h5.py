@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import h5py
@@ -18,7 +18,7 @@ from migrate.errors import DamagedFileError
 from migrate.generations import from_hdf5, version_tuple
 from migrate.readers import hdf5
 from migrate.readers.keras_model import class_names, top_layers, trainable_flags
-from migrate.state import LazyArray, Stored, StoredVariable
+from migrate.state import LazyArray, Stored, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
 
 NAME = "h5"
@@ -63,9 +63,10 @@ def read(path: str, generation: str | None = None) -> Stored:
             [n for n, _ in weights],
         )
         generation = generation or found
-        variables = tuple(_variables(file, path, generation, version))
+        variables, groups = _variables(file, path, generation, version)
         backend = _backend(file, [n for n, _ in weights], version)
-        _check_backend(backend, _json_attribute(file, "model_config", path), path)
+        model = _json_attribute(file, "model_config", path)
+        _check_backend(backend, model, path)
     found_versions = (("keras", version), ("backend", backend), ("tensorflow", _told_by_metrics(version, training)))
     versions = {k: v for k, v in found_versions if v}
     return Stored(
@@ -76,6 +77,7 @@ def read(path: str, generation: str | None = None) -> Stored:
         variables,
         weights=weights,
         versions=versions,
+        model=StoredModel(model, training, groups) if isinstance(model, Mapping) else None,
     )
 
 
@@ -177,8 +179,14 @@ def _optimizer_weights(file: h5py.File, path: str) -> tuple[tuple[str, LazyArray
     return tuple((name, hdf5.lazy_dataset(group, name, path)) for name in names)
 
 
-def _variables(file: h5py.File, path: str, generation: str | None, version: str | None) -> Iterator[StoredVariable]:
-    """Model variables in the order in which this release hands them to its optimizer, with the frozen ones."""
+Groups = dict[str, tuple[tuple[str, str], ...]]
+
+
+def _variables(
+    file: h5py.File, path: str, generation: str | None, version: str | None
+) -> tuple[tuple[StoredVariable, ...], Groups]:
+    """Model variables in the order in which this release hands them to its optimizer, with the frozen ones; and which
+    of them each layer has, in the file's order."""
     layers = top_layers(_json_attribute(file, "model_config", path))
     group = hdf5.member(file, "model_weights", path)
     order = hdf5.name_list(group, "layer_names")
@@ -192,12 +200,20 @@ def _variables(file: h5py.File, path: str, generation: str | None, version: str 
         names = hdf5.name_list(node, "weight_names") or []
         for name, flag in zip(names, trainable_flags(layers.get(layer), names), strict=True):
             rows.append((layer, name, hdf5.lazy_dataset(node, name, path), flag))
-    rows = _shared_once(rows)
+    listed = rows
+    rows, twins = _shared_once(rows)
     if sorts_by_name(generation, version):
         rows.sort(key=lambda row: row[1])
     shown = unique_names([(layer, name) for layer, name, _, _ in rows])
-    for variable, (_, _, array, flag) in zip(shown, rows, strict=True):
-        yield StoredVariable(variable, array, array.shape, array.dtype, _numeric_flag(flag, array))
+    variables = tuple(
+        StoredVariable(variable, array, array.shape, array.dtype, _numeric_flag(flag, array))
+        for variable, (_, _, array, flag) in zip(shown, rows, strict=True)
+    )
+    of_array = {id(row[2]): variable for variable, row in zip(shown, rows, strict=True)}
+    members: dict[str, list[tuple[str, str]]] = {layer: [] for layer in order}
+    for layer, name, array, _ in listed:
+        members[layer].append((name, of_array[twins.get(id(array), id(array))]))
+    return variables, {layer: tuple(found) for layer, found in members.items()}
 
 
 def _numeric_flag(flag: bool | None, array: LazyArray) -> bool | None:
@@ -215,17 +231,24 @@ def sorts_by_name(generation: str | None, version: str | None) -> bool:
 
 def _shared_once(
     rows: Sequence[tuple[str, str, LazyArray, bool | None]],
-) -> list[tuple[str, str, LazyArray, bool | None]]:
-    """Drop the second copy of a weight of a layer that two groups share: the same name and the same bits."""
-    kept: dict[str, list[tuple[str, str, LazyArray, bool | None]]] = {}
+) -> tuple[list[tuple[str, str, LazyArray, bool | None]], dict[int, int]]:
+    """Drop the second copy of a weight of a layer that two groups share: the same name and the same bits.
+
+    Returns:
+      The rows that are kept, and the id of each dropped array with that of the one that stands for it.
+    """
+    kept: dict[str, list[LazyArray]] = {}
     result = []
+    dropped = {}
     for row in rows:
-        twins = kept.setdefault(row[1], [])
-        if any(_equal(row[2], twin[2]) for twin in twins):
+        seen = kept.setdefault(row[1], [])
+        twin = next((array for array in seen if _equal(row[2], array)), None)
+        if twin is not None:
+            dropped[id(row[2])] = id(twin)
             continue
-        twins.append(row)
+        seen.append(row[2])
         result.append(row)
-    return result
+    return result, dropped
 
 
 def _equal(a: LazyArray, b: LazyArray) -> bool:

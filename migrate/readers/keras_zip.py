@@ -15,7 +15,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from migrate.errors import DamagedFileError
@@ -23,7 +23,7 @@ from migrate.generations import version_tuple
 from migrate.readers import hdf5
 from migrate.readers.keras_tree import check_numbering, read_tree
 from migrate.readers.keras_vars import stored
-from migrate.state import Stored
+from migrate.state import Stored, StoredModel
 from optim.errors import UnsupportedError
 
 NAME = "keras"
@@ -73,7 +73,7 @@ def read(path: str) -> Stored:
     strange = sorted(name for name in members if name not in expected and not name.startswith("assets/"))
     if strange:
         warnings += (f"the zip holds {len(strange)} members that are none of Keras's, left alone: {strange[0]!r}",)
-    return stored(
+    found = stored(
         NAME,
         root,
         path,
@@ -84,6 +84,8 @@ def read(path: str) -> Stored:
         versions={"keras": version},
         warnings=warnings,
     )
+    compiled = config.get("compile_config")
+    return replace(found, model=StoredModel(config, compiled if isinstance(compiled, Mapping) else None, None))
 
 
 def _members(path: str) -> dict[str, zipfile.ZipInfo]:

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from migrate import protos
 from migrate.errors import DamagedFileError, UnknownFormatError
 from migrate.readers import tf_object
-from migrate.state import Stored
+from migrate.state import Stored, StoredModel
 from migrate.tensor_bundle import BundleReader
 
 NAME = "saved_model"
@@ -47,15 +47,32 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     stored = tf_object.read_bundle(BundleReader(os.path.join(folder, "variables", "variables")), NAME, optimizer_path)
     model = _parse(protos.SavedModel(), os.path.join(folder, _GRAPH_FILE))
     versions = {"tensorflow": str(model.meta_graphs[0].meta_info_def.tensorflow_version)} if model.meta_graphs else {}
-    config, where = None, ""
+    config, where, described = None, "", None
     for name, text in _metadata(folder, model):
         config, where = _optimizer_config(text, name), name
         if config is not None:
+            described = _model(text, stored)
             break
     evidence = [f"{folder} holds {_GRAPH_FILE}", *stored.evidence]
     if config is not None:
         evidence.append(f"the optimizer's config is in {where}: class {config['class_name']}")
-    return replace(stored, optimizer_config=config, versions={**stored.versions, **versions}, evidence=tuple(evidence))
+    return replace(
+        stored,
+        optimizer_config=config,
+        versions={**stored.versions, **versions},
+        evidence=tuple(evidence),
+        model=described,
+    )
+
+
+def _model(text: str, stored: Stored) -> StoredModel | None:
+    """The model of a Keras object whose metadata `_optimizer_config` could read; None for a subclassed one."""
+    metadata = json.loads(text)
+    config = metadata.get("model_config")
+    if not isinstance(config, Mapping):
+        return None
+    names = tuple((v.name, v.name) for v in stored.variables)
+    return StoredModel(config, metadata.get("training_config"), {"": names})
 
 
 def _metadata(folder: str, model: Any) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,125 @@
+"""A model's config of any Keras in one form: that of Keras 2's `model_config`, without what serialization adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from migrate.models.layers import KINDS, MODELS
+from optim.errors import UnsupportedError
+
+ADVICE = "migrate to slots, or build the model in today's code and load the optimizer's state there (docs/migrating.md)"
+SERIALIZED = {"module", "registered_name", "build_config", "shared_object_id", "compile_config"}
+RENAMED_CLASSES = {
+    "Model": "Functional",
+    "Convolution1D": "Conv1D",
+    "Convolution2D": "Conv2D",
+    "Convolution3D": "Conv3D",
+}
+Layer = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A layer that is no model. `path`: names of the models it is in, without the outermost, then its own.
+
+    `frozen`: whether it, or a model around it, has `trainable` off.
+    """
+
+    path: tuple[str, ...]
+    class_name: str
+    config: Mapping[str, Any]
+    frozen: bool
+
+
+def canonical(config: Mapping[str, Any], generation: str | None) -> dict[str, Any]:
+    """A model's config in Keras 2's terms.
+
+    Args:
+      config: `{"class_name", "config"}` as a source has it.
+      generation: of the source.
+
+    Raises:
+      UnsupportedError: it holds layers that are not Keras's own, or is no Sequential and no graph of layers.
+    """
+    plain = _plain(config)
+    if not isinstance(plain, Mapping) or not isinstance(plain.get("class_name"), str):
+        raise UnsupportedError(f"the source's description of its model is not readable; {ADVICE}")
+    if generation == "keras1":
+        from migrate.models import keras1
+
+        plain = keras1.modern(plain)
+    elif generation == "keras3":
+        from migrate.models import from_keras3
+
+        plain = from_keras3.older(plain)
+    return _model(plain, "")
+
+
+def _plain(item: Any) -> Any:
+    """Without tuples' and shared objects' marks, modules and Policy objects."""
+    if isinstance(item, list):
+        return [_plain(x) for x in item]
+    if not isinstance(item, Mapping):
+        return item
+    name, config = item.get("class_name"), item.get("config")
+    if name == "__tuple__":
+        return [_plain(x) for x in item.get("items", [])]
+    if isinstance(config, Mapping) and name in ("Policy", "PolicyV1", "DTypePolicy"):
+        return config.get("name")
+    registered = item.get("registered_name")
+    if isinstance(registered, str) and ">" in registered and not registered.startswith("Custom>"):
+        return {"class_name": registered, "config": _plain(config)}
+    return {key: _plain(value) for key, value in item.items() if key not in SERIALIZED}
+
+
+def _model(model: Mapping[str, Any], where: str) -> dict[str, Any]:
+    name = RENAMED_CLASSES.get(str(model.get("class_name")), str(model.get("class_name")))
+    config = model.get("config")
+    if isinstance(config, Sequence) and not isinstance(config, str):
+        config = {"name": str(model.get("name") or "sequential"), "layers": config}  # Keras up to 2.2.2
+    if name not in MODELS or not isinstance(config, Mapping) or not isinstance(config.get("layers"), list):
+        raise UnsupportedError(f"the model{where} is a {name}, and not Sequential nor a graph of layers; {ADVICE}")
+    layers = [_layer(layer) for layer in config["layers"]]
+    return {**model, "class_name": name, "config": {**config, "layers": layers}}
+
+
+def _layer(layer: Any) -> dict[str, Any]:
+    if not isinstance(layer, Mapping) or not isinstance(layer.get("class_name"), str):
+        raise UnsupportedError(f"the source's description of its model is not readable; {ADVICE}")
+    name = RENAMED_CLASSES.get(layer["class_name"], layer["class_name"])
+    config = layer.get("config")
+    if name in MODELS:
+        return _model(layer, f" {layer.get('name', '')!r} in it")
+    shown = layer.get("name") or (config or {}).get("name")
+    if name not in KINDS or not isinstance(config, Mapping):
+        raise UnsupportedError(
+            f"the layer {shown!r} is a {name}, which is none of the layers of Keras's own that this dtopt translates;"
+            f" {ADVICE}"
+        )
+    inner = {key: _inner(config[key], str(shown)) for key in KINDS[name].inner if config.get(key)}
+    return {**layer, "class_name": name, "config": {**config, **inner}}
+
+
+def _inner(layer: Any, around: str) -> dict[str, Any]:
+    found = _layer(layer)
+    if found["class_name"] in MODELS:
+        raise UnsupportedError(f"the layer {around!r} wraps a model, which this dtopt does not translate; {ADVICE}")
+    return found
+
+
+def layer_name(layer: Layer) -> str:
+    return str(layer.get("name") or layer["config"].get("name"))
+
+
+def leaves(model: Layer, path: tuple[str, ...] = (), frozen: bool = False) -> Iterator[Leaf]:
+    """Every layer in the order of `model.layers`, models opened."""
+    for layer in model["config"]["layers"]:
+        config = layer["config"]
+        below = frozen or config.get("trainable") is False
+        here = (*path, layer_name(layer))
+        if layer["class_name"] in MODELS:
+            yield from leaves(layer, here, below)
+        else:
+            yield Leaf(here, layer["class_name"], config, below)

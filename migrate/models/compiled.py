@@ -1,0 +1,129 @@
+"""Loss and metrics with which a model was compiled, as another Keras takes them: stock ones are carried, by name.
+
+Training goes on only with the same loss; metrics measure and change nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+LOSSES = {
+    "mean_squared_error": "MeanSquaredError",
+    "mean_absolute_error": "MeanAbsoluteError",
+    "mean_absolute_percentage_error": "MeanAbsolutePercentageError",
+    "mean_squared_logarithmic_error": "MeanSquaredLogarithmicError",
+    "squared_hinge": "SquaredHinge",
+    "hinge": "Hinge",
+    "categorical_hinge": "CategoricalHinge",
+    "huber": "Huber",
+    "log_cosh": "LogCosh",
+    "categorical_crossentropy": "CategoricalCrossentropy",
+    "sparse_categorical_crossentropy": "SparseCategoricalCrossentropy",
+    "binary_crossentropy": "BinaryCrossentropy",
+    "kl_divergence": "KLDivergence",
+    "poisson": "Poisson",
+}
+SHORT = {
+    "mse": "mean_squared_error",
+    "mae": "mean_absolute_error",
+    "mape": "mean_absolute_percentage_error",
+    "msle": "mean_squared_logarithmic_error",
+    "kld": "kl_divergence",
+    "kullback_leibler_divergence": "kl_divergence",
+    "logcosh": "log_cosh",
+    "huber_loss": "huber",
+}
+OPTIONS = ("from_logits", "label_smoothing", "delta", "axis", "ignore_class")
+REDUCTIONS = ("auto", "sum_over_batch_size", "sum", "none")
+METRICS = ("accuracy", "acc", "mae", "mse", "mape", "msle", *LOSSES)
+
+
+def compile_arguments(training: Mapping[str, Any] | None, notes: list[str]) -> dict[str, Any]:
+    """`loss`, `loss_weights`, `metrics`, `weighted_metrics` by name, or as `{"class_name", "config"}`.
+
+    What is not stock is left out, and `notes` says so.
+    """
+    training = training or {}
+    loss = _each(training.get("loss"), _loss)
+    if loss is NotImplemented:
+        loss = None
+        notes.append(
+            f"the loss {_shown(training.get('loss'))} is not one of Keras's own, so that the model is written without"
+            " one: compile it with optimizer=model.optimizer and your loss before you train on"
+        )
+    arguments = {"loss": loss, "loss_weights": _plain_weights(training.get("loss_weights"))}
+    for key in ("metrics", "weighted_metrics"):
+        metrics = _each(training.get(key), _metric)
+        if metrics is NotImplemented:
+            metrics = None
+            notes.append(
+                f"{key} are left out, as not all of them are Keras's own by name; training does not depend on them"
+            )
+        arguments[key] = metrics or None
+    return arguments
+
+
+def _shown(item: Any) -> str:
+    text = str(item)
+    return text if len(text) < 80 else text[:77] + "..."
+
+
+def _plain_weights(weights: Any) -> Any:
+    return weights if isinstance(weights, (list, Mapping)) and weights else None
+
+
+def _each(item: Any, convert: Any) -> Any:
+    """A structure of losses or metrics, one by one; NotImplemented if any of them is."""
+    if item is None or item == [] or item == {}:
+        return None
+    if isinstance(item, list):
+        found = [_each(x, convert) for x in item]
+        return NotImplemented if any(x is NotImplemented for x in found) else found
+    if isinstance(item, Mapping) and "class_name" not in item:
+        named = {str(k): _each(v, convert) for k, v in item.items()}
+        return NotImplemented if any(x is NotImplemented for x in named.values()) else named
+    return convert(item)
+
+
+def _loss(item: Any) -> Any:
+    if isinstance(item, str):
+        name = SHORT.get(item.lower(), item)
+        name = name if name in LOSSES else _snake(name)
+        return name if name in LOSSES else NotImplemented
+    if not isinstance(item, Mapping) or item.get("class_name") not in LOSSES.values():
+        return NotImplemented
+    config = item.get("config") or {}
+    reduction = config.get("reduction", "auto")
+    if reduction not in REDUCTIONS:
+        return NotImplemented
+    kept = {key: config[key] for key in OPTIONS if config.get(key) is not None}
+    kept["reduction"] = "sum_over_batch_size" if reduction == "auto" else reduction
+    return {"class_name": item["class_name"], "config": {"name": config.get("name"), **kept}}
+
+
+def _metric(item: Any) -> Any:
+    if isinstance(item, Mapping) and item.get("class_name") == "MeanMetricWrapper":
+        item = (item.get("config") or {}).get("fn")
+    return item if isinstance(item, str) and item in METRICS else NotImplemented
+
+
+def _snake(name: str) -> str:
+    """`MeanSquaredError` -> mean_squared_error."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def for_keras3(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """As Keras 3's `compile_config` has them, without the optimizer."""
+    rest = {"run_eagerly": False, "steps_per_execution": 1, "jit_compile": False}
+    return {**{key: _serialized(value) for key, value in arguments.items()}, **rest}
+
+
+def _serialized(item: Any) -> Any:
+    if isinstance(item, list):
+        return [_serialized(x) for x in item]
+    if isinstance(item, Mapping) and "class_name" in item:
+        name = {"module": "keras.losses", "class_name": item["class_name"], "registered_name": None}
+        return {**name, "config": dict(item["config"])}
+    return item

@@ -1,0 +1,170 @@
+"""Keras's own layers, as data: which weights each has, in Keras 3's order and places, and which arguments changed.
+
+A weight's place is relative to its layer's group in Keras 3's `model.weights.h5`. Roles are the tails of Keras 2's
+weight names, with the part's name in front where a layer has parts. Sources: `keras/layers` 2.2.4 and 2.15,
+`keras/src/layers` 3.0 to 3.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Weight:
+    role: str
+    place: str
+    trainable: bool = True
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One class of layer.
+
+    Attributes:
+      weights: config -> its weights, in Keras 3's order.
+      renamed: argument in Keras 2 -> in Keras 3.
+      dropped: argument that Keras 3 does not have -> the values with which it changes nothing.
+      inner: arguments that hold a layer.
+    """
+
+    weights: Callable[[Config], tuple[Weight, ...]] = lambda config: ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    dropped: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    inner: tuple[str, ...] = ()
+
+
+def _listed(*roles: str) -> Callable[[Config], tuple[Weight, ...]]:
+    """These weights, and a bias unless `use_bias` is off."""
+
+    def weights(config: Config) -> tuple[Weight, ...]:
+        used = (*roles, "bias") if config.get("use_bias", True) else roles
+        return tuple(Weight(role, f"vars/{i}") for i, role in enumerate(used))
+
+    return weights
+
+
+def _fixed(*roles: str) -> Callable[[Config], tuple[Weight, ...]]:
+    return lambda config: tuple(Weight(role, f"vars/{i}") for i, role in enumerate(roles))
+
+
+def _normalized(*moving: str) -> Callable[[Config], tuple[Weight, ...]]:
+    """Gamma and beta where they are used, then moving statistics."""
+
+    def weights(config: Config) -> tuple[Weight, ...]:
+        own = [name for name, key in (("gamma", "scale"), ("beta", "center")) if config.get(key, True)]
+        return tuple(Weight(role, f"vars/{i}", role in own) for i, role in enumerate((*own, *moving)))
+
+    return weights
+
+
+def _recurrent(config: Config) -> tuple[Weight, ...]:
+    roles = ("kernel", "recurrent_kernel", *(("bias",) if config.get("use_bias", True) else ()))
+    return tuple(Weight(role, f"cell/vars/{i}") for i, role in enumerate(roles))
+
+
+def _within(config: Config, argument: str, place: str, role: str) -> tuple[Weight, ...]:
+    layer = config[argument]
+    weights = KINDS[layer["class_name"]].weights(layer["config"])
+    return tuple(Weight(role + w.role, f"{place}/{w.place}", w.trainable) for w in weights)
+
+
+def _bidirectional(config: Config) -> tuple[Weight, ...]:
+    back = "backward_layer" if config.get("backward_layer") else "layer"
+    return (
+        *_within(config, "layer", "forward_layer", "forward/"),
+        *_within(config, back, "backward_layer", "backward/"),
+    )
+
+
+def _time_distributed(config: Config) -> tuple[Weight, ...]:
+    return _within(config, "layer", "layer", "")
+
+
+def _attention(config: Config) -> tuple[Weight, ...]:
+    roles = ("kernel", "bias") if config.get("use_bias", True) else ("kernel",)
+    parts = (("query", "query_dense"), ("key", "key_dense"), ("value", "value_dense"))
+    return tuple(
+        Weight(f"{part}/{role}", f"{place}/vars/{i}")
+        for part, place in (*parts, ("attention_output", "output_dense"))
+        for i, role in enumerate(roles)
+    )
+
+
+def _einsum(config: Config) -> tuple[Weight, ...]:
+    roles = ("kernel", "bias") if config.get("bias_axes") else ("kernel",)
+    return tuple(Weight(role, f"vars/{i}") for i, role in enumerate(roles))
+
+
+CONV = Kind(_listed("kernel"))
+CONV_TRANSPOSE = Kind(_listed("kernel"), dropped={"groups": (1,)})
+UNUSED = {"groups": (1,), "kernel_initializer": (...,), "kernel_regularizer": (None,), "kernel_constraint": (None,)}
+DEPTHWISE = Kind(_listed("depthwise_kernel"), dropped=UNUSED)
+SEPARABLE = Kind(_listed("depthwise_kernel", "pointwise_kernel"), dropped=UNUSED)
+RECURRENT = Kind(
+    _recurrent,
+    dropped={"implementation": (0, 1, 2), "time_major": (False,), "input_length": (None,)},
+)
+SPATIAL_DROPOUT = Kind(dropped={"trainable": (...,), "noise_shape": (None,)})
+NONE = Kind()
+KINDS: dict[str, Kind] = {
+    "InputLayer": Kind(dropped={"ragged": (False,)}, renamed={"batch_input_shape": "batch_shape"}),
+    "Dense": Kind(_listed("kernel")),
+    "EinsumDense": Kind(_einsum),
+    **{f"Conv{n}D": CONV for n in (1, 2, 3)},
+    **{f"Conv{n}DTranspose": CONV_TRANSPOSE for n in (1, 2, 3)},
+    **{f"DepthwiseConv{n}D": DEPTHWISE for n in (1, 2)},
+    **{f"SeparableConv{n}D": SEPARABLE for n in (1, 2)},
+    "Embedding": Kind(_fixed("embeddings"), dropped={"input_length": (...,), "sparse": (False,)}),
+    "BatchNormalization": Kind(
+        _normalized("moving_mean", "moving_variance"),
+        dropped={
+            "renorm": (False,),
+            "virtual_batch_size": (None,),
+            "fused": (...,),
+            "adjustment": (None,),
+            "renorm_clipping": (None,),
+            "renorm_momentum": (...,),
+        },
+    ),
+    "LayerNormalization": Kind(_normalized()),
+    "GroupNormalization": Kind(_normalized()),
+    "UnitNormalization": NONE,
+    "PReLU": Kind(_fixed("alpha")),
+    "LeakyReLU": Kind(renamed={"alpha": "negative_slope"}),
+    **dict.fromkeys(("SimpleRNN", "LSTM"), RECURRENT),
+    "GRU": RECURRENT,
+    "Bidirectional": Kind(_bidirectional, inner=("layer", "backward_layer")),
+    "TimeDistributed": Kind(_time_distributed, inner=("layer",)),
+    "MultiHeadAttention": Kind(
+        _attention,
+        dropped={
+            **dict.fromkeys(("query_shape", "key_shape", "value_shape"), (...,)),
+            "softmax_robust_masking": (False,),
+        },
+    ),
+    **{f"SpatialDropout{n}D": SPATIAL_DROPOUT for n in (1, 2, 3)},
+    **dict.fromkeys(
+        (
+            *("Dropout", "GaussianNoise", "GaussianDropout", "AlphaDropout"),
+            *("Activation", "Flatten", "Reshape", "Permute", "RepeatVector", "Masking", "ActivityRegularization"),
+            *("ELU", "ReLU", "Softmax", "Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum"),
+            *("Concatenate", "Dot", "Rescaling"),
+            *(f"{kind}Pooling{n}D" for kind in ("Max", "Average", "GlobalMax", "GlobalAverage") for n in (1, 2, 3)),
+            *(f"{kind}{n}D" for kind in ("ZeroPadding", "Cropping", "UpSampling") for n in (1, 2, 3)),
+        ),
+        NONE,
+    ),
+}
+MODELS = ("Sequential", "Functional")
+INERT = ("batch_input_shape", "input_dtype", "dynamic", "autocast", "sparse_input")
+"""Arguments of any Keras 2 layer that say nothing of what it computes."""
+SHARED = ("name", "trainable", "dtype")
+DIFFERENT_ACTIVATIONS = {
+    "hard_sigmoid": "min(max(x/5 + 1/2, 0), 1) in Keras 1 and 2, min(max(x/6 + 1/2, 0), 1) in Keras 3"
+}
+"""Activations that mean something else in Keras 3."""

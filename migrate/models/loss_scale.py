@@ -1,0 +1,51 @@
+"""The scale of the loss in mixed precision: a wrapper around the optimizer that changes when numbers overflow, and not
+what is computed otherwise. Source: `loss_scale_optimizer.py` of tf_keras 2.21 and Keras 3.15."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from migrate.models.canonical import Layer, leaves
+from migrate.state import OptimizerState
+
+DEFAULT_SCALE, DEFAULT_GROWTH = 2.0**15, 2000
+MIXED = "mixed_float16"
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """`current` scale and steps `since` it last changed, `initial` scale and steps until it grows."""
+
+    current: float
+    since: int
+    initial: float
+    growth: int
+
+
+def find(state: OptimizerState, document: Layer | None) -> LossScale | None:
+    """The wrapper of the source's optimizer, the default one where only the policy calls for it, or None."""
+    config = state.source.optimizer_config if state.source is not None else None
+    settings: Mapping[str, Any] = {}
+    if config is not None and "LossScale" in str(config.get("class_name")):
+        settings = config.get("config", {})
+    elif document is None or not any(leaf.config.get("dtype") == MIXED for leaf in leaves(document)):
+        return None
+    initial = float(settings.get("initial_scale") or DEFAULT_SCALE)
+    growth = int(settings.get("dynamic_growth_steps") or DEFAULT_GROWTH)
+    since, current = _kept(state) or (0, initial)
+    return LossScale(current, since, initial, growth)
+
+
+def _kept(state: OptimizerState) -> tuple[int, float] | None:
+    """What a `.keras` of Keras 3 keeps: its wrapper's variables are [0, 0.0, steps, scale]."""
+    if state.source is None or state.source.generation != "keras3":
+        return None
+    arrays = [state.unmapped.get(f"optimizer/vars/{i}") for i in (2, 3)]
+    if any(a is None or a.shape != () for a in arrays):
+        return None
+    since, current = (float(np.asarray(a.load())) for a in arrays if a is not None)
+    return int(since), current

@@ -1,0 +1,177 @@
+"""A model with its optimizer as Keras 3 or tf_keras is to load it: what goes where, before anything is written."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from migrate import algorithms, list_plan, live_rules
+from migrate.algorithms.spec import AVERAGE
+from migrate.live_rules import LiveClass
+from migrate.models import canonical, loss_scale, weights
+from migrate.models.compiled import compile_arguments
+from migrate.models.layers import KINDS
+from migrate.models.loss_scale import LossScale
+from migrate.models.weights import Place
+from migrate.state import LazyArray, OptimizerState, StoredModel, StoredVariable
+from optim.errors import UnsupportedError
+
+WITHOUT_MODEL = (
+    "the source does not describe its model, so that there is nothing that Keras could load as a whole: migrate to"
+    " slots or to a list, or build the model in today's code and load the optimizer's state there (migrate.restore)"
+)
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """Everything a writer needs.
+
+    Attributes:
+      live: the optimizer's class, its config, and the state in its terms with variables in its order and every slot.
+      document: the model, as `canonical.canonical` returns it; None where the source's own description of it and its
+        own places for the weights are right there, too.
+      places: (layer, role) -> name of its variable; empty without document.
+      flat: (slot or scalar, variable, array) in the order of the optimizer's own list.
+      compiled: loss and metrics, see `compiled.compile_arguments`.
+      scale: of the loss, where a LossScaleOptimizer wraps the optimizer.
+      notes: what was changed on the way, for people.
+    """
+
+    live: LiveClass
+    document: dict[str, Any] | None
+    places: Mapping[Place, str]
+    flat: tuple[list_plan.Entry, ...]
+    compiled: Mapping[str, Any]
+    scale: LossScale | None
+    notes: tuple[str, ...]
+
+    def array(self, name: str) -> LazyArray:
+        """The values of a variable."""
+        array = next(v.array for v in self.live.state.variables if v.name == name)
+        if array is None:
+            raise UnsupportedError(f"the source does not hold the values of {name}, so that no model can be written")
+        return array
+
+
+def stored_model(state: OptimizerState) -> StoredModel:
+    """The model that the source describes. Raises UnsupportedError where it describes none."""
+    if state.source is None or state.source.model is None:
+        raise UnsupportedError(WITHOUT_MODEL)
+    return state.source.model
+
+
+def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[str] | None = None) -> ModelPlan:
+    """What to write for a state.
+
+    Args:
+      families: of `live_rules.GENERATION`, in order of preference; the most exact one is taken.
+      scaled: those that are possible inside a LossScaleOptimizer, if not all.
+
+    Raises:
+      UnsupportedError: no model, layers that cannot be translated, or no class that can hold the state.
+      MismatchError: weights and model do not belong together.
+    """
+    model = stored_model(state)
+    assert state.source is not None
+    if state.source.generation == "keras3" and tuple(families) == (live_rules.KERAS3,):
+        return _as_it_is(state)
+    document = copy.deepcopy(canonical.canonical(model.config, state.source.generation))
+    places = weights.assign(state.source, model, document)
+    notes: list[str] = []
+    trained = _trained(state, document, places, notes)
+    ordered = _filled(state, trained, notes)
+    scale = loss_scale.find(state, document)
+    live = live_rules.best(ordered, families if scale is None or scaled is None else scaled)
+    flat = list_plan.newest(live.state, live_rules.GENERATION[live.family])
+    _check_dtypes([*(array for _, _, array in flat), *(v.array for v in state.variables if v.array is not None)])
+    compiled = compile_arguments(model.training, notes)
+    return ModelPlan(live, document, places, flat, compiled, scale, (*live.notes, *notes))
+
+
+def _as_it_is(state: OptimizerState) -> ModelPlan:
+    """From Keras 3 to Keras 3: nothing of the model has to be understood, custom layers included."""
+    live = live_rules.live_class(state, live_rules.KERAS3)
+    flat = list_plan.newest(live.state, "keras3")
+    _check_dtypes([*(array for _, _, array in flat), *(v.array for v in state.variables if v.array is not None)])
+    return ModelPlan(live, None, {}, flat, {}, loss_scale.find(state, None), live.notes)
+
+
+def _check_dtypes(arrays: Sequence[LazyArray]) -> None:
+    if any(array.dtype == "bfloat16" for array in arrays):
+        raise UnsupportedError(
+            "there are tensors in bfloat16, which this dtopt does not write for Keras; migrate to slots"
+        )
+
+
+def _trained(
+    state: OptimizerState, document: dict[str, Any], places: Mapping[Place, str], notes: list[str]
+) -> list[str]:
+    """Variables that the loaded model will train, in its order; layers that were trained after all are thawed."""
+    owners = {name for per in state.slots.values() for name in per}
+    owners = owners or {v.name for v in state.variables if v.trainable}
+    for leaf in canonical.leaves(document):
+        own = {places[leaf.path, w.role] for w in KINDS[leaf.class_name].weights(leaf.config) if w.trainable}
+        if leaf.frozen and own & owners:
+            _thaw(document, leaf, own <= owners)
+            notes.append(f"the layer {leaf.path[-1]!r} was frozen after training, and is written as trainable")
+    found = [
+        places[leaf.path, weight.role]
+        for leaf in canonical.leaves(document)
+        if not leaf.frozen
+        for weight in KINDS[leaf.class_name].weights(leaf.config)
+        if weight.trainable
+    ]
+    found = list(dict.fromkeys(found))
+    strange = sorted(owners - set(found))
+    if strange:
+        raise UnsupportedError(
+            f"{', '.join(strange[:5])} have slots, and no layer of the model would train them; migrate to slots"
+        )
+    return found
+
+
+def _thaw(document: dict[str, Any], leaf: canonical.Leaf, whole: bool) -> None:
+    if not whole:
+        raise UnsupportedError(
+            f"the layer {leaf.path[-1]!r} was trained in part, which no config can say; migrate to slots"
+        )
+    level: dict[str, Any] = document
+    for name in leaf.path:
+        level = next(layer for layer in level["config"]["layers"] if canonical.layer_name(layer) == name)
+        if name != leaf.path[-1] and level["config"].get("trainable") is False:
+            raise UnsupportedError(f"the model {name!r} is frozen as a whole, and {leaf.path[-1]!r} in it was trained")
+    level["config"]["trainable"] = True
+
+
+def _filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> OptimizerState:
+    """The state with its variables in that order, and with every slot of each of them."""
+    algorithm, by_name = algorithms.find(state.algorithm), {v.name: v for v in state.variables}
+    first = [replace(by_name[name], trainable=True) for name in trained]
+    rest = [replace(v, trainable=False) for v in state.variables if v.name not in set(trained)]
+    slots: dict[str, dict[str, LazyArray]] = {}
+    late: list[str] = []
+    wanted = state.slots or {key: {} for key in algorithm.adjust(state.hyperparameters, frozenset())[1]}
+    for slot, owners in wanted.items():
+        slots[slot] = {}
+        for variable in first:
+            shape = algorithm.slot(slot).shape(variable.shape)
+            if variable.name in owners:
+                slots[slot][variable.name] = owners[variable.name]
+            elif shape is not None:
+                slots[slot][variable.name] = _initial(state, slot, variable, shape)
+                late.append(variable.name)
+    if late:
+        named = ", ".join(dict.fromkeys(late))
+        notes.append(f"{named}: can be trained and have no slots yet, and get the values with which slots begin")
+    return replace(state, variables=(*first, *rest), slots=slots)
+
+
+def _initial(state: OptimizerState, slot: str, variable: StoredVariable, shape: tuple[int, ...]) -> LazyArray:
+    if slot == AVERAGE.name and variable.array is not None:
+        return variable.array
+    value = live_rules.initial_value(state, slot)
+    return LazyArray(shape, variable.dtype, lambda: np.full(shape, value, variable.dtype), "the initial value")

@@ -1,0 +1,231 @@
+"""A model's config as Keras 3 writes it in `.keras` files. Source: `keras/src/saving/serialization_lib.py` and
+`keras/src/models/functional.py` 3.0 to 3.15."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from migrate.models.canonical import ADVICE, Layer, layer_name
+from migrate.models.layers import DIFFERENT_ACTIVATIONS, INERT, KINDS, MODELS
+from optim.errors import UnsupportedError
+
+INITIALIZERS = (
+    *("Zeros", "Ones", "Constant", "RandomNormal", "RandomUniform", "TruncatedNormal", "VarianceScaling"),
+    *("GlorotUniform", "GlorotNormal", "HeUniform", "HeNormal", "LecunUniform", "LecunNormal", "Orthogonal"),
+)
+REGULARIZERS = ("L1", "L2", "L1L2", "OrthogonalRegularizer")
+CONSTRAINTS = ("MaxNorm", "MinMaxNorm", "NonNeg", "UnitNorm")
+ACTIVATIONS = (
+    *("linear", "relu", "relu6", "elu", "selu", "gelu", "leaky_relu", "sigmoid", "hard_sigmoid", "tanh", "softmax"),
+    *("softplus", "softsign", "exponential", "swish", "silu", "mish", "log_softmax"),
+)
+
+
+@dataclass
+class Translation:
+    """What came of a translation beside the config."""
+
+    reasons: list[str] = field(default_factory=list)
+    """Why the model does not compute the same."""
+    notes: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    """Layers that had to be renamed."""
+
+
+def to_keras3(document: Layer, told: Translation) -> dict[str, Any]:
+    """The config of a whole model, without `compile_config`.
+
+    Args:
+      document: as `canonical.canonical` returns it.
+
+    Raises:
+      UnsupportedError: something in it that Keras 3 has not got.
+    """
+    _rename(document, told)
+    return _model(document, told)
+
+
+def _rename(document: Layer, told: Translation) -> None:
+    """Keras 3 refuses names with a slash."""
+    names = list(_names(document))
+    for name in names:
+        if "/" not in name or name in told.names:
+            continue
+        plain = name.replace("/", "_")
+        while plain in names or plain in told.names.values():
+            plain += "_"
+        told.names[name] = plain
+        told.notes.append(f"the layer {name!r} is called {plain!r} there, as Keras 3 allows no slash in names")
+
+
+def _names(document: Layer) -> list[str]:
+    found = [str(document["config"].get("name") or "")]
+    for layer in document["config"]["layers"]:
+        found += _names(layer) if layer["class_name"] in MODELS else [layer_name(layer)]
+    return found
+
+
+def _object(module: str, class_name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    return {"module": module, "class_name": class_name, "config": dict(config), "registered_name": None}
+
+
+def _model(model: Layer, told: Translation) -> dict[str, Any]:
+    config = model["config"]
+    name = str(config.get("name") or model.get("name") or model["class_name"].lower())
+    name = told.names.get(name, name)
+    if model["class_name"] == "Sequential":
+        layers = [_layer(layer, told) for layer in with_input(config)]
+        return _object("keras", "Sequential", {"name": name, "trainable": True, "layers": layers})
+    shifts = _node_shifts(config["layers"])
+    layers = []
+    for layer in config["layers"]:
+        made = _layer(layer, told)
+        made["name"] = made["config"]["name"] = told.names.get(layer_name(layer), layer_name(layer))
+        made["inbound_nodes"] = [_node(node, shifts, told, layer) for node in layer.get("inbound_nodes") or []]
+        layers.append(made)
+    ends = {
+        key: [_history(end, shifts, told) for end in _ends(config[key])] for key in ("input_layers", "output_layers")
+    }
+    return _object(
+        "keras.src.models.functional", "Functional", {"name": name, "trainable": None, "layers": layers, **ends}
+    )
+
+
+def with_input(config: Mapping[str, Any]) -> list[Layer]:
+    """A Sequential's layers, an InputLayer first."""
+    layers = list(config["layers"])
+    if not layers or layers[0]["class_name"] == "InputLayer":
+        return layers
+    first = layers[0]["config"]
+    shape = first.get("batch_input_shape")
+    if shape is None and layers[0]["class_name"] in MODELS:
+        inner = with_input(first) if layers[0]["class_name"] == "Sequential" else first["layers"]
+        shape = inner[0]["config"].get("batch_input_shape") if inner else None
+    shape = shape or config.get("build_input_shape")
+    if shape is None:
+        raise UnsupportedError(f"the model {config.get('name')!r} does not say the shape of its input; {ADVICE}")
+    dtype = first.get("input_dtype") or "float32"
+    entry = {"batch_input_shape": shape, "dtype": dtype, "name": f"{layer_name(layers[0])}_input"}
+    return [{"class_name": "InputLayer", "config": entry}, *layers]
+
+
+def _node_shifts(layers: Sequence[Layer]) -> dict[str, int]:
+    """By how much Keras 2 numbers the calls of a nested model higher: it counts the making of the model as one."""
+    counts = {layer_name(layer): len(layer.get("inbound_nodes") or []) for layer in layers}
+    models = [layer_name(layer) for layer in layers if layer["class_name"] in MODELS]
+    used = [end for layer in layers for node in layer.get("inbound_nodes") or [] for end in node]
+    shifts = {}
+    for name in models:
+        indices = [end[1] for end in used if end[0] == name]
+        shifts[name] = 1 if not indices or min(indices) >= 1 or max(indices) >= counts[name] else 0
+    return shifts
+
+
+def _ends(ends: Any) -> list[Any]:
+    return [ends] if ends and isinstance(ends[0], str) else list(ends)
+
+
+def _history(end: Sequence[Any], shifts: Mapping[str, int], told: Translation) -> list[Any]:
+    name, node, tensor = end[:3]
+    return [told.names.get(name, name), node - shifts.get(name, 0), tensor]
+
+
+def _tensor(end: Sequence[Any], shifts: Mapping[str, int], told: Translation) -> dict[str, Any]:
+    """Shape and dtype are read and not used; Keras 3 takes them from the layer itself."""
+    history = _history(end, shifts, told)
+    return {"class_name": "__keras_tensor__", "config": {"shape": [], "dtype": "float32", "keras_history": history}}
+
+
+def _node(node: Sequence[Any], shifts: Mapping[str, int], told: Translation, layer: Layer) -> dict[str, Any]:
+    """One call of a layer: a list of [layer, node, tensor, keyword arguments]."""
+    given: dict[str, Any] = {}
+    for end in node:
+        given |= {k: v for k, v in (end[3] if len(end) > 3 else {}).items() if v is not None}
+    given.pop("training", None) if given.get("training") in (None, False) else None
+    kwargs = {}
+    for key, value in given.items():
+        is_tensor = isinstance(value, list) and len(value) >= 3 and isinstance(value[0], str)
+        if not is_tensor and not isinstance(value, (bool, int, float, str)):
+            raise UnsupportedError(f"the layer {layer_name(layer)!r} is called with {key}={value!r}; {ADVICE}")
+        kwargs[key] = _tensor(value, shifts, told) if is_tensor else value
+    tensors = [_tensor(end, shifts, told) for end in node]
+    several = len(tensors) > 1
+    if several and layer["class_name"] in ("SimpleRNN", "LSTM", "GRU", "Bidirectional"):
+        raise UnsupportedError(f"the layer {layer_name(layer)!r} is given its initial state by the model; {ADVICE}")
+    return {"args": [tensors] if several else tensors, "kwargs": kwargs}
+
+
+def _layer(layer: Layer, told: Translation) -> dict[str, Any]:
+    if layer["class_name"] in MODELS:
+        made = _model(layer, told)
+        if layer["config"].get("trainable") is False:
+            made["config"]["trainable"] = False
+        return made
+    name, kind = layer["class_name"], KINDS[layer["class_name"]]
+    shown = layer_name(layer)
+    config: dict[str, Any] = {}
+    for key, value in layer["config"].items():
+        if key in INERT and key not in kind.renamed:
+            continue
+        if key in kind.dropped:
+            _check_dropped(shown, name, key, value, kind.dropped[key])
+            continue
+        config[kind.renamed.get(key, key)] = _value(key, value, shown, told)
+    config["name"] = told.names.get(shown, shown)
+    if name == "BatchNormalization" and isinstance(config.get("axis"), list):
+        config["axis"] = _only(config["axis"], shown)
+    for key in kind.inner:
+        if layer["config"].get(key):
+            config[key] = _layer(layer["config"][key], told)
+    if name == "GRU":
+        config.setdefault("reset_after", False)
+    return _object("keras.layers", name, config)
+
+
+def _only(axes: Sequence[int], shown: str) -> int:
+    if len(axes) != 1:
+        raise UnsupportedError(f"the layer {shown!r} normalizes several axes, {list(axes)}, which Keras 3 does not")
+    return int(axes[0])
+
+
+def _check_dropped(shown: str, name: str, key: str, value: Any, neutral: tuple[Any, ...]) -> None:
+    if ... not in neutral and value is not None and value not in neutral:
+        raise UnsupportedError(f"the layer {shown!r} has {key}={value!r}, and Keras 3's {name} has no {key}; {ADVICE}")
+
+
+def _value(key: str, value: Any, shown: str, told: Translation) -> Any:
+    if key.endswith("_initializer"):
+        return _initializer(value)
+    if key.endswith("_regularizer") and value is not None:
+        return _known(value, "regularizers", REGULARIZERS, shown)
+    if key.endswith("_constraint") and value is not None:
+        return _known(value, "constraints", CONSTRAINTS, shown)
+    if key in ("activation", "recurrent_activation"):
+        if value is not None and value not in ACTIVATIONS:
+            raise UnsupportedError(
+                f"the layer {shown!r} has the activation {value!r}, which is not one of Keras's; {ADVICE}"
+            )
+        if value in DIFFERENT_ACTIVATIONS:
+            told.reasons.append(f"the layer {shown!r} uses {value}, which is {DIFFERENT_ACTIVATIONS[value]}")
+    if key == "dtype" and isinstance(value, str) and value.endswith("_float16") and value != "mixed_float16":
+        raise UnsupportedError(f"the layer {shown!r} has the dtype policy {value!r}, which Keras 3 has not got")
+    return value
+
+
+def _initializer(value: Any) -> Any:
+    """Only new weights would use it, so that an unknown one may be another."""
+    if not isinstance(value, Mapping) or value.get("class_name") not in INITIALIZERS:
+        return None if value is None else _object("keras.initializers", "GlorotUniform", {"seed": None})
+    config = {k: v for k, v in (value.get("config") or {}).items() if k not in ("dtype", "partition_info")}
+    if config.get("distribution") == "normal":
+        config["distribution"] = "truncated_normal"
+    return _object("keras.initializers", value["class_name"], config)
+
+
+def _known(value: Any, module: str, known: Sequence[str], shown: str) -> dict[str, Any]:
+    name = value.get("class_name") if isinstance(value, Mapping) else value
+    if not isinstance(value, Mapping) or name not in known:
+        raise UnsupportedError(f"the layer {shown!r} has {name!r}, which is none of Keras's {module}; {ADVICE}")
+    return _object(f"keras.{module}", str(name), value.get("config") or {})

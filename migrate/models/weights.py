@@ -1,0 +1,131 @@
+"""Which variable of a source is which weight of which layer of its model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from migrate.models import keras1
+from migrate.models.canonical import ADVICE, Layer, Leaf, leaves
+from migrate.models.layers import KINDS
+from migrate.models.places import places
+from migrate.state import Stored, StoredModel
+from optim.errors import MismatchError
+
+Place = tuple[tuple[str, ...], str]
+"""(path of a layer, role of a weight)."""
+PARTS = ("query", "key", "value", "attention_output")
+
+
+def assign(stored: Stored, model: StoredModel, document: Layer) -> dict[Place, str]:
+    """Name of the variable that is each weight of a model.
+
+    Args:
+      document: `model.config` as `canonical.canonical` returns it.
+
+    Raises:
+      MismatchError: the weights and the description of the model do not belong together.
+    """
+    every = list(leaves(document))
+    found: dict[Place, str] = {}
+    if model.groups is None:
+        found = _by_place(stored, document, every)
+    else:
+        for layer, members in model.groups.items():
+            inside = [leaf for leaf in every if not layer or leaf.path[0] == layer]
+            found |= _by_name(members, inside, stored.generation == "keras1")
+    _check(found, every)
+    return found
+
+
+def _check(found: Mapping[Place, str], every: Sequence[Leaf]) -> None:
+    lacking = [
+        "/".join((*leaf.path, weight.role))
+        for leaf in every
+        for weight in KINDS[leaf.class_name].weights(leaf.config)
+        if (leaf.path, weight.role) not in found
+    ]
+    if lacking:
+        shown = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
+        raise MismatchError(f"the source's model has weights that are not found in it: {shown}; {ADVICE}")
+
+
+def _by_place(stored: Stored, document: Layer, every: Sequence[Leaf]) -> dict[Place, str]:
+    """In a `.keras` file, by group and number."""
+    there = {_normal(v.array.stored_as): v.name for v in stored.variables if v.array is not None}
+    groups = {path: group for path, group, _ in places(document)}
+    found = {}
+    for leaf in every:
+        for weight in KINDS[leaf.class_name].weights(leaf.config):
+            name = there.get(f"{groups[leaf.path]}/{weight.place}")
+            if name is not None:
+                found[leaf.path, weight.role] = name
+    return found
+
+
+def _normal(place: str) -> str:
+    """Without the underscores of private attributes, and with tf.keras 2.12's list of layers called as later."""
+    plain = place.strip("/").replace("_layer_checkpoint_dependencies", "layers")
+    return "/".join(part.lstrip("_") for part in plain.split("/"))
+
+
+def _by_name(members: Sequence[tuple[str, str]], inside: Sequence[Leaf], keras_1: bool) -> dict[Place, str]:
+    """Weights whose names say layer and role; layers of one name get theirs in turn."""
+    weighted = [leaf for leaf in inside if KINDS[leaf.class_name].weights(leaf.config)]
+    found: dict[Place, str] = {}
+    rest: list[tuple[str, str]] = []
+    for weight, variable in members:
+        readings = [(leaf.path, role) for leaf, role in _readings(weight, weighted, keras_1)]
+        place = next((p for p in readings if p not in found), None)
+        if place is None:
+            rest.append((weight, variable))
+        else:
+            found[place] = variable
+    return found | _in_order(rest, [place for place in legacy_order(weighted) if place not in found])
+
+
+def _in_order(rest: Sequence[tuple[str, str]], places_left: Sequence[Place]) -> dict[Place, str]:
+    """Weights whose names do not say the layer, as TensorFlow renames `dense_1` to `dense_1_1`: by order, if the roles
+    agree."""
+    tails = [re.sub(r"_\d+$", "", weight.split(":")[0].rsplit("/", 1)[-1]) for weight, _ in rest]
+    if tails != [role.rsplit("/", 1)[-1] for _, role in places_left]:
+        return {}
+    return {place: variable for place, (_, variable) in zip(places_left, rest, strict=True)}
+
+
+def legacy_order(inside: Sequence[Leaf]) -> list[Place]:
+    """The weights of one top-level layer as HDF5 files list them: what is trained, then what is not.
+
+    Source: `keras/saving/legacy/hdf5_format.py::_legacy_weights` and `keras/engine/base_layer.py` 2.15.
+    """
+    every = [(leaf, w) for leaf in inside for w in KINDS[leaf.class_name].weights(leaf.config)]
+    first = [(leaf.path, w.role) for leaf, w in every if w.trainable and not leaf.frozen]
+    return [*first, *(place for leaf, w in every if (place := (leaf.path, w.role)) not in first)]
+
+
+def _readings(weight: str, weighted: Sequence[Leaf], keras_1: bool) -> Iterator[tuple[Leaf, str]]:
+    """(layer, role) that a weight's name may mean, the most literal first."""
+    parts = weight.split(":")[0].split("/")
+    named = [leaf for leaf in weighted if f"/{leaf.path[-1]}/" in "/" + "/".join(parts[:-1]) + "/"]
+    if keras_1:
+        named = [leaf for leaf in weighted if parts[0].startswith(leaf.path[-1] + "_")]
+    longest = max((len(leaf.path[-1]) for leaf in named), default=0)
+    chosen = [leaf for leaf in named if len(leaf.path[-1]) == longest] or (weighted if len(weighted) == 1 else [])
+    for leaf in chosen:
+        roles = {w.role for w in KINDS[leaf.class_name].weights(leaf.config)}
+        role = keras1.role(parts[0].removeprefix(leaf.path[-1] + "_")) if keras_1 else _role(parts, roles)
+        if role in roles:
+            yield leaf, role
+
+
+def _role(parts: Sequence[str], roles: set[str]) -> str:
+    tail = parts[-1] if parts[-1] in roles else re.sub(r"_\d+$", "", parts[-1])
+    if tail in roles:
+        return tail
+    for part in reversed(parts[:-1]):
+        for prefix in ("forward", "backward"):
+            if part.startswith(prefix + "_") and f"{prefix}/{tail}" in roles:
+                return f"{prefix}/{tail}"
+        if part in PARTS:
+            return f"{part}/{tail}"
+    return tail

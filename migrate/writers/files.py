@@ -1,0 +1,92 @@
+"""What the writers of single files share: which file may be replaced, how it appears, and HDF5 tensor by tensor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import h5py
+import numpy as np
+
+from migrate import atomic
+from migrate.errors import TargetExistsError
+from migrate.models.plan import ModelPlan
+from migrate.state import LazyArray, OptimizerState
+from optim.errors import CheckpointError, DtoptError, HyperparameterError
+
+Progress = Callable[[int, int], None]
+
+
+def check_target(dest: str, suffix: str, sniff: Callable[[str], bool], kind: str, *, overwrite: bool) -> None:
+    """Raises HyperparameterError for another suffix, TargetExistsError where `dest` may not be replaced."""
+    if not dest.endswith(suffix):
+        raise HyperparameterError(f"{dest}: this target is a {suffix} file; give a name that ends so")
+    if not os.path.lexists(dest):
+        return
+    if not overwrite:
+        raise TargetExistsError(f"{dest} exists; give another name, or --overwrite to replace it")
+    try:
+        known = sniff(dest)
+    except DtoptError as error:
+        raise TargetExistsError(f"{dest} is not replaced: {error}") from error
+    if not known:
+        raise TargetExistsError(f"{dest} is not {kind}, so it is not replaced; give another name")
+
+
+def place(path: str, dest: str, *, overwrite: bool) -> None:
+    """Make a finished file durable and give it its name. Raises TargetExistsError if something took it meanwhile."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+    if overwrite:
+        os.replace(path, dest)
+    else:
+        try:
+            os.link(path, dest)  # unlike a rename, never over a file that came meanwhile
+        except FileExistsError as error:
+            raise TargetExistsError(f"{dest} was created by somebody else meanwhile; it was left as it is") from error
+    atomic.sync_folder(os.path.dirname(os.path.abspath(dest)))
+
+
+def constant(array: np.ndarray) -> LazyArray:
+    return LazyArray(array.shape, array.dtype.name, lambda: array, "")
+
+
+def write_datasets(
+    path: str, tensors: Mapping[str, LazyArray], progress: Progress | None, *, groups: Iterable[str] = ()
+) -> None:
+    """An HDF5 file with these tensors by path, one at a time, and with these groups even if they are empty."""
+    with h5py.File(path, "x") as file:
+        for group in groups:
+            file.require_group(group)
+        write_into(file, tensors, progress)
+
+
+def write_into(file: h5py.File, tensors: Mapping[str, LazyArray], progress: Progress | None) -> None:
+    total, done = sum(map(_size, tensors.values())), 0
+    for name, array in tensors.items():
+        value = np.asarray(array.load())
+        if value.shape != array.shape:
+            raise CheckpointError(
+                f"{array.stored_as} has shape {list(value.shape)}, its file's table says {list(array.shape)}"
+            )
+        file.create_dataset(name, data=value)
+        del value  # before the next one is loaded, so that two are never held
+        done += _size(array)
+        if progress is not None:
+            progress(done, total)
+
+
+def _size(array: LazyArray) -> int:
+    return array.size * np.dtype(array.dtype).itemsize
+
+
+def told(state: OptimizerState, plan: ModelPlan, reasons: Sequence[str], notes: Sequence[str]) -> OptimizerState:
+    """A state for a report: what the plan and the translation of the model change is among its reasons and warnings."""
+    every = (*plan.live.state.reasons, *reasons)
+    return replace(
+        plan.live.state,
+        reasons=every,
+        fidelity="approximate" if every else "exact",
+        warnings=(*state.warnings, *plan.notes, *notes),
+    )

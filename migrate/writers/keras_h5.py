@@ -1,0 +1,209 @@
+"""Writes an `.h5` file that tf_keras loads, docs/formats/keras-h5.md, whole or not at all.
+
+The layout is `model.save("x.h5")`'s of tf_keras 2.16 to 2.21. Source: `saving/legacy/hdf5_format.py` there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import h5py
+import numpy as np
+
+from migrate import atomic
+from migrate.live_rules import GENERATION, TF_KERAS, TF_KERAS_LEGACY
+from migrate.models.canonical import leaves
+from migrate.models.layers import DIFFERENT_ACTIVATIONS
+from migrate.models.plan import ModelPlan, model_plan
+from migrate.models.weights import Place, legacy_order
+from migrate.readers import keras_h5 as reader
+from migrate.state import LazyArray, OptimizerState
+from migrate.writers import files
+
+SUFFIX = ".h5"
+KERAS_VERSION = "2.15.0"
+"""What tf_keras 2.15 and later understand; it decides how weights are converted on load, which is not at all."""
+NAMES_IN_ONE = 64_000
+"""Bytes that fit into one HDF5 attribute."""
+LEGACY_SLOTS = {
+    "SGD": {"m": "momentum"},
+    "RMSprop": {"velocity": "rms", "average_gradient": "mg"},
+    "Adadelta": {"accumulated_grad": "accum_grad", "accumulated_delta_var": "accum_var"},
+    "Adamax": {"u": "v"},
+}
+SCALARS = {
+    TF_KERAS_LEGACY: {"iterations": "iter", "u_product": "momentum_cache"},
+    TF_KERAS: {"iterations": "iteration"},
+}
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A weight of a top-level layer: `name` is its dataset under `model_weights/<layer>`."""
+
+    layer: str
+    name: str
+    place: Place
+
+
+def check_target(dest: str, *, overwrite: bool) -> None:
+    """Raises HyperparameterError for another suffix, TargetExistsError where `dest` may not be replaced."""
+    files.check_target(dest, SUFFIX, reader.sniff, "a model of Keras in HDF5", overwrite=overwrite)
+
+
+def plan_for(state: OptimizerState) -> ModelPlan:
+    """The class with the source's own rules first, then whatever is most exact; with a scaled loss the legacy one, as
+    tf_keras's LossScaleOptimizerV3 cannot load what it saves into HDF5. Raises as `plan.model_plan`."""
+    generation = state.source.generation if state.source is not None else None
+    new_first = generation in ("optimizer", "keras3")
+    families = (TF_KERAS, TF_KERAS_LEGACY) if new_first else (TF_KERAS_LEGACY, TF_KERAS)
+    return model_plan(state, families, scaled=(TF_KERAS_LEGACY,))
+
+
+def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
+    """The state as tf_keras will have it, with what that changes among its reasons and warnings; and the plan."""
+    plan = plan_for(state)
+    return files.told(state, plan, _reasons(state, plan), ()), plan
+
+
+def _reasons(state: OptimizerState, plan: ModelPlan) -> list[str]:
+    if state.source is None or state.source.generation != "keras3" or plan.document is None:
+        return []
+    found = [(leaf.path[-1], leaf.config.get(key)) for leaf in leaves(plan.document) for key in _ACTIVATIONS]
+    return [
+        f"the layer {name!r} uses {activation}, which is {DIFFERENT_ACTIVATIONS[activation]}"
+        for name, activation in found
+        if isinstance(activation, str) and activation in DIFFERENT_ACTIVATIONS
+    ]
+
+
+_ACTIVATIONS = ("activation", "recurrent_activation")
+
+
+def write(
+    state: OptimizerState,
+    dest: str,
+    *,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Write model and optimizer, whole or not at all; memory is bounded by the largest tensor.
+
+    Args:
+      progress: called with (bytes done, bytes in all).
+
+    Raises:
+      Errors of `check_target` and `plan.model_plan`; CheckpointError: the system refused to write.
+    """
+    check_target(dest, overwrite=overwrite)
+    plan = plan_for(state)
+    rows, named = list(_rows(plan)), list(_optimizer_names(plan))
+    tensors = {place: plan.array(name) for place, name in locations(plan).items()}
+    tensors |= {f"optimizer_weights/{name}": array for name, array in named}
+    with atomic.scratch_folder(dest) as scratch:
+        path = os.path.join(scratch, "model.h5")
+        with h5py.File(path, "x") as file:
+            _describe(file, plan, rows)
+            _list_names(file.require_group("optimizer_weights"), "weight_names", [name for name, _ in named])
+            files.write_into(file, tensors, progress)
+        files.place(path, dest, overwrite=overwrite)
+
+
+def locations(plan: ModelPlan) -> dict[str, str]:
+    """Dataset -> name of the source's variable that is there."""
+    return {f"model_weights/{row.layer}/{row.name}": plan.places[row.place] for row in _rows(plan)}
+
+
+def _layers(plan: ModelPlan) -> Sequence[Mapping[str, Any]]:
+    assert plan.document is not None
+    return list(plan.document["config"]["layers"])
+
+
+def _rows(plan: ModelPlan) -> Iterator[_Row]:
+    assert plan.document is not None
+    every = list(leaves(plan.document))
+    for layer in _layers(plan):
+        top = _name(layer)
+        inside = legacy_order([leaf for leaf in every if leaf.path[0] == top])
+        short = [f"{path[-1]}/{_weight_name(role)}" for path, role in inside]
+        for (path, role), brief in zip(inside, short, strict=True):
+            name = brief if short.count(brief) == 1 else f"{'/'.join(path)}/{_weight_name(role)}"
+            yield _Row(top, name, (path, role))
+
+
+def _weight_name(role: str) -> str:
+    """`forward/kernel` -> forward_layer/kernel:0, as a name that says the part."""
+    part, _, tail = role.rpartition("/")
+    return f"{part}_layer/{tail}:0" if part in ("forward", "backward") else f"{role}:0"
+
+
+def _name(layer: Mapping[str, Any]) -> str:
+    return str(layer.get("name") or layer["config"].get("name"))
+
+
+def _describe(file: h5py.File, plan: ModelPlan, rows: Sequence[_Row]) -> None:
+    """Attributes of the file and of the groups of its layers."""
+    assert plan.document is not None
+    file.attrs["keras_version"], file.attrs["backend"] = KERAS_VERSION, "tensorflow"
+    file.attrs["model_config"] = json.dumps(_without(plan.document, "input_dtype"))
+    training = {key: plan.compiled[key] for key in ("loss", "metrics", "weighted_metrics", "loss_weights")}
+    file.attrs["training_config"] = json.dumps({**training, "optimizer_config": _optimizer(plan)})
+    group = file.create_group("model_weights")
+    group.attrs["keras_version"], group.attrs["backend"] = KERAS_VERSION, "tensorflow"
+    names = list(dict.fromkeys(_name(layer) for layer in _layers(plan)))
+    _list_names(group, "layer_names", names)
+    for name in names:
+        _list_names(group.require_group(name), "weight_names", [row.name for row in rows if row.layer == name])
+
+
+def _without(item: Any, key: str) -> Any:
+    """A config without an argument that only Keras 1 has."""
+    if isinstance(item, list):
+        return [_without(x, key) for x in item]
+    return {k: _without(v, key) for k, v in item.items() if k != key} if isinstance(item, Mapping) else item
+
+
+def _list_names(group: h5py.Group, attribute: str, names: Sequence[str]) -> None:
+    """A list of names, in parts where it does not fit into one attribute."""
+    encoded = [name.encode() for name in names]
+    width = max(map(len, encoded), default=1)
+    each = max(1, NAMES_IN_ONE // max(1, width))
+    if len(encoded) <= each:
+        group.attrs[attribute] = np.array(encoded, dtype=f"S{max(1, width)}")
+        return
+    for i in range(0, len(encoded), each):
+        group.attrs[f"{attribute}{i // each}"] = np.array(encoded[i : i + each], dtype=f"S{width}")
+
+
+def _optimizer(plan: ModelPlan) -> dict[str, Any]:
+    live, new = plan.live, plan.live.family == TF_KERAS
+    config = {"name": live.class_name, **live.config}
+    if new:
+        config |= {"jit_compile": False, "is_legacy_optimizer": False}
+    made = {"class_name": f"Custom>{live.class_name}" if new else live.class_name, "config": config}
+    if plan.scale is None:
+        return made
+    settings = {"dynamic": True, "initial_scale": plan.scale.current, "dynamic_growth_steps": plan.scale.growth}
+    return {"class_name": "LossScaleOptimizer", "config": {"inner_optimizer": made, **settings}}
+
+
+def _optimizer_names(plan: ModelPlan) -> Iterator[tuple[str, LazyArray]]:
+    """The optimizer's list with the names that tf_keras itself gives."""
+    rows = list(_rows(plan))
+    shown = reader.unique_names([(row.layer, row.name) for row in rows])
+    names = {plan.places[row.place]: name for row, name in zip(rows, shown, strict=True)}
+    live = plan.live
+    renamed = LEGACY_SLOTS.get(live.class_name, {})
+    assert GENERATION[live.family] in ("optimizer", "optimizer_v2")
+    for slot, variable, array in plan.flat:
+        if variable is None:
+            scalar = SCALARS[live.family][slot]
+            yield (f"{scalar}:0" if live.family == TF_KERAS else f"{live.class_name}/{scalar}:0"), array
+        elif live.family == TF_KERAS:
+            yield f"{live.class_name}/{slot}/{names[variable]}:0", array
+        else:
+            yield f"{live.class_name}/{names[variable]}/{renamed.get(slot, slot)}:0", array

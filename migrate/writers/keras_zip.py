@@ -1,0 +1,136 @@
+"""Writes a `.keras` file that Keras 3 loads, docs/formats/keras-zip.md, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+
+from migrate import atomic
+from migrate.live_rules import KERAS3, MODULE
+from migrate.models.canonical import leaves
+from migrate.models.compiled import for_keras3
+from migrate.models.layers import KINDS
+from migrate.models.places import places
+from migrate.models.plan import ModelPlan, model_plan, stored_model
+from migrate.models.to_keras3 import Translation, to_keras3
+from migrate.readers import keras_zip as reader
+from migrate.state import LazyArray, OptimizerState
+from migrate.writers import files
+
+SUFFIX = ".keras"
+KERAS_VERSION = "3.10.0"
+"""The first release whose optimizers list their variables as they are written here."""
+OPTIMIZER = "optimizer/vars"
+INNER = "optimizer/inner_optimizer/vars"
+
+
+def check_target(dest: str, *, overwrite: bool) -> None:
+    """Raises HyperparameterError for another suffix, TargetExistsError where `dest` may not be replaced."""
+    files.check_target(dest, SUFFIX, reader.sniff, "a model of Keras", overwrite=overwrite)
+
+
+def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
+    """The state as Keras 3 will have it, with what that changes among its reasons and warnings; and the plan.
+
+    Raises as `plan.model_plan`.
+    """
+    plan, told = model_plan(state, (KERAS3,)), Translation()
+    _config(plan, told)
+    return files.told(state, plan, told.reasons, told.notes), plan
+
+
+def write(
+    state: OptimizerState,
+    dest: str,
+    *,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Write model and optimizer, whole or not at all; memory is bounded by the largest tensor.
+
+    Args:
+      progress: called with (bytes done, bytes in all).
+
+    Raises:
+      Errors of `check_target` and `plan.model_plan`; CheckpointError: the system refused to write.
+    """
+    check_target(dest, overwrite=overwrite)
+    plan = model_plan(state, (KERAS3,))
+    config = _config(plan, Translation())
+    metadata = {"keras_version": KERAS_VERSION, "date_saved": datetime.now(timezone.utc).strftime("%Y-%m-%d@%H:%M:%S")}
+    tensors = {place: plan.array(name) for place, name in locations(plan).items()}
+    tensors |= dict(_optimizer_tensors(plan))
+    with atomic.scratch_folder(dest) as scratch:
+        weights, path = os.path.join(scratch, "weights.h5"), os.path.join(scratch, "model.keras")
+        files.write_datasets(weights, tensors, progress, groups=[*_groups(plan), OPTIMIZER])
+        with zipfile.ZipFile(path, "x") as archive:
+            archive.writestr(reader.METADATA, json.dumps(metadata))
+            archive.writestr(reader.CONFIG, json.dumps(config))
+            archive.write(weights, reader.WEIGHTS)
+        files.place(path, dest, overwrite=overwrite)
+
+
+def _config(plan: ModelPlan, told: Translation) -> dict[str, Any]:
+    if plan.document is None:
+        model = stored_model(plan.live.state)
+        return {**model.config, "compile_config": {**(model.training or {}), "optimizer": _optimizer(plan)}}
+    config = to_keras3(plan.document, told)
+    return {**config, "compile_config": {"optimizer": _optimizer(plan), **for_keras3(plan.compiled)}}
+
+
+def _optimizer(plan: ModelPlan) -> dict[str, Any]:
+    live = plan.live
+    config = {"name": live.class_name.lower(), **live.config}
+    rate = config["learning_rate"]
+    if isinstance(rate, Mapping):
+        settings = {key: value for key, value in rate["config"].items() if (key, value) != ("name", None)}
+        schedule = {"module": "keras.optimizers.schedules", "registered_name": None, **rate}
+        config["learning_rate"] = {**schedule, "config": settings}
+    made = {"module": MODULE[KERAS3], "class_name": live.class_name, "config": config, "registered_name": None}
+    if plan.scale is None:
+        return made
+    around = {"name": "loss_scale_optimizer", "inner_optimizer": made, "initial_scale": plan.scale.initial}
+    around["dynamic_growth_steps"] = plan.scale.growth
+    return {**made, "class_name": "LossScaleOptimizer", "config": around}
+
+
+def _groups(plan: ModelPlan) -> Iterator[str]:
+    """Every layer has a group `vars`, be it empty."""
+    if plan.document is None:
+        return
+    yield from (f"{group}/vars" for _, group, _ in places(plan.document))
+
+
+def locations(plan: ModelPlan) -> dict[str, str]:
+    """Place in model.weights.h5 -> name of the source's variable that is there."""
+    if plan.document is None:
+        return {v.array.stored_as.strip("/"): v.name for v in plan.live.state.variables if v.array is not None}
+    groups = {path: group for path, group, _ in places(plan.document)}
+    return {
+        f"{groups[leaf.path]}/{weight.place}": plan.places[leaf.path, weight.role]
+        for leaf in leaves(plan.document)
+        for weight in KINDS[leaf.class_name].weights(leaf.config)
+    }
+
+
+def _optimizer_tensors(plan: ModelPlan) -> Iterator[tuple[str, LazyArray]]:
+    """The optimizer's, twice where a LossScaleOptimizer wraps it, as Keras itself writes them."""
+    own, flat = _scale_variables(plan), [array for _, _, array in plan.flat]
+    for i, array in enumerate((*own, *flat)):
+        yield f"{OPTIMIZER}/{i}", array
+    if own:
+        yield from ((f"{INNER}/{i}", array) for i, array in enumerate(flat))
+
+
+def _scale_variables(plan: ModelPlan) -> tuple[LazyArray, ...]:
+    """The wrapper's own: a counter and a learning rate that it does not use, steps since its last change, the scale."""
+    if plan.scale is None:
+        return ()
+    values = (np.int64(0), np.float32(0), np.int64(plan.scale.since), np.float32(plan.scale.current))
+    return tuple(files.constant(np.asarray(value)) for value in values)
