@@ -123,7 +123,7 @@ def make_checkpoint(prefix: Path, rows: int) -> None:
 
 def make_keras(path: Path, rows: int) -> None:
     """As Keras 3.8 writes it."""
-    weights = path.with_suffix(".h5")
+    weights = path.with_suffix(".weights.h5")
     with h5py.File(weights, "w") as file:
         own = file.create_group("optimizer/vars")
         own["0"], own["1"] = np.int64(10), np.float32(0.001)

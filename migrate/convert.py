@@ -117,11 +117,18 @@ def write(
     if to == "list":
         from migrate.writers import weight_list
 
+        _finish_checks(state)
+
         weight_list.write(state, os.fspath(dest), order=order, overwrite=overwrite, progress=progress)
         return
     from migrate.writers import slots
 
     slots.write(state, os.fspath(dest), overwrite=overwrite, progress=progress)
+
+
+def _finish_checks(state: OptimizerState) -> None:
+    for check in state.checks():
+        check.finish()
 
 
 def check_target(to: str, order: str | None = None) -> None:
@@ -185,7 +192,9 @@ def migrate_checkpoint(
         state = for_list(state, order)
     if strict and state.fidelity != "exact":
         raise StrictError(f"refused by --strict, as the conversion is {state.fidelity}: {'; '.join(state.reasons)}")
-    if not dry_run:
+    if dry_run:
+        _finish_checks(state)
+    else:
         write(state, path, to=to, order=order, overwrite=overwrite, progress=progress)
     return _report(state, os.fspath(source), path, to, written=not dry_run)
 
