@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import google_crc32c
 import numpy as np
@@ -97,6 +97,10 @@ class Extent:
         for _ in self.chunks(whole):
             pass
         return whole
+
+    def part(self, start: int, end: int) -> Extent:
+        """Its bytes from `start` up to `end`, which have no checksum of their own."""
+        return replace(self, offset=self.offset + start, size=end - start, masked_crc=None)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:

@@ -175,7 +175,7 @@ class _Member:
             return
         crc, whole = 0, Extent(self.path, self.start(), self.info.file_size, self.info.filename)
         for chunk in whole.chunks(np.empty(CHUNK, np.uint8)):
-            crc = zlib.crc32(chunk, crc)
+            crc = zlib.crc32(chunk.data, crc)
         if crc != self.info.CRC:
             raise DamagedFileError(
                 f"{self.path}: {self.info.filename} is damaged (its checksum is wrong); copy it again"
