@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,6 +41,17 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(v) for v in value]
     return value
+
+
+@contextmanager
+def importing_tensorflow() -> Iterator[None]:
+    """Import TensorFlow in a thread; an `import` of it waits until that is done, and so does leaving the block."""
+    thread = threading.Thread(target=import_tensorflow_quietly)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def import_tensorflow_quietly() -> None:

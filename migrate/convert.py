@@ -124,6 +124,8 @@ def write(
       HyperparameterError: no such target. TargetExistsError: `dest` exists.
     """
     check_target(to, order)
+    if to != "slots":
+        state.finish_checks()  # the writer of slots does so while it copies
     if to == "list":
         from migrate.writers import weight_list
 
@@ -208,7 +210,9 @@ def migrate_checkpoint(
     original, state = state, _for_target(state, to, order)
     if strict and state.fidelity != "exact":
         raise StrictError(f"refused by --strict, as the conversion is {state.fidelity}: {'; '.join(state.reasons)}")
-    if not dry_run:
+    if dry_run:
+        original.finish_checks()
+    else:
         write(original, path, to=to, order=order, overwrite=overwrite, progress=progress)
     return _report(state, os.fspath(source), path, to, written=not dry_run)
 

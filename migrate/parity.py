@@ -320,6 +320,8 @@ _WITH_VARIABLE: dict[str, Callable[[Source, float, np.ndarray, np.ndarray, Slots
     "Lamb": _lamb,
 }
 """Those whose step depends on the variable itself."""
+ELEMENTWISE = frozenset({*_FORMULAS, "Ftrl"})
+"""Algorithms whose step of each number depends on nothing but the same number of variable, gradient and slots."""
 
 
 def schedule(value: Mapping[str, Any], step_number: int) -> float:

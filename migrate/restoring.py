@@ -88,6 +88,7 @@ def restore(
         generation=generation,
         optimizer_path=optimizer_path,
     )
+    state.finish_checks()
     live, note = adapt(optimizer)
     _check_class(state, live)
     pairs = _pairs(state, given, not isinstance(variables, Mapping), restore_variables)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from migrate.extents import Check, Extent
 from migrate.layer_order import Layers
 
 
@@ -24,6 +25,8 @@ class LazyArray:
     load: Callable[[], np.ndarray]
     stored_as: str
     """Where it lies in the source: a key, a dataset path, or `weights[3]`."""
+    extent: Extent | None = None
+    """Its bytes in the source where they are just those that `load` gives, so that they can be copied unseen."""
 
     @property
     def size(self) -> int:
@@ -122,3 +125,19 @@ class OptimizerState:
     fidelity: str = "exact"
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    def arrays(self) -> Iterator[LazyArray]:
+        """Every array: of slots, of variables, and unmapped."""
+        yield from (array for owners in self.slots.values() for array in owners.values())
+        yield from (v.array for v in self.variables if v.array is not None)
+        yield from self.unmapped.values()
+
+    def checks(self) -> list[Check]:
+        """The checks of the files around the arrays, which must have finished before the state is believed."""
+        found = (array.extent.check for array in self.arrays() if array.extent is not None)
+        return list({id(check): check for check in found if check is not None}.values())
+
+    def finish_checks(self) -> None:
+        """Finish all of `checks`. Raises DamagedFileError."""
+        for check in self.checks():
+            check.finish()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 
 from migrate import protos, sstable
 from migrate.errors import DamagedFileError
+from migrate.extents import CHUNK, Extent
 from optim.errors import CheckpointError
 
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -49,7 +50,6 @@ _NUMBER_TO_NAME = {number: name for name, (number, _) in _DTYPES.items()} | {7: 
 _VERSION = 1
 _MAX_RANK = 32
 _WHOLE = -1
-_CHUNK = 4 << 20
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -186,29 +186,25 @@ class BundleReader(Mapping[str, Entry]):
         if entry.dtype == STRING:
             return self._load_strings(key, entry)
         dtype = numpy_dtype(entry.dtype)
-        flat = self._read(key, entry)
-        if sstable.mask_crc(google_crc32c.value(flat)) != entry.crc32c:
-            raise self._flipped(key, entry)
+        flat = self._place(key, entry, entry.crc32c).read()
         if entry.dtype == "bool" and flat.size and flat.max() > 1:
             raise self._flipped(key, entry)
         return flat.view(dtype).reshape(entry.shape)
 
-    def _read(self, key: str, entry: Entry) -> np.ndarray:
+    def extent(self, key: str) -> Extent | None:
+        """Where the bytes of `key` lie; None for strings, booleans and partitioned variables, which need a look.
+
+        Raises:
+          DamagedFileError: they are not all there.
+        """
+        entry = self._entries[key]
+        if entry.slices or entry.dtype not in _DTYPES or entry.dtype == "bool":
+            return None
+        return self._place(key, entry, entry.crc32c)
+
+    def _place(self, key: str, entry: Entry, masked_crc: int | None) -> Extent:
         self._check_extent(key, entry)
-        flat: np.ndarray = np.empty(entry.size, np.uint8)
-        path = shard_name(self.prefix, entry.shard, self.shards)
-        view, done = flat.data, 0
-        try:
-            with open(path, "rb", buffering=0) as file:
-                file.seek(entry.offset)
-                while done < entry.size:
-                    count = file.readinto(view[done:])
-                    if not count:
-                        raise DamagedFileError(f"{path} became shorter while it was read, at tensor {key!r}")
-                    done += count
-        except OSError as error:
-            raise DamagedFileError(f"{path} cannot be read ({error.strerror}), at tensor {key!r}") from error
-        return flat
+        return Extent(shard_name(self.prefix, entry.shard, self.shards), entry.offset, entry.size, key, masked_crc)
 
     def _check_extent(self, key: str, entry: Entry) -> None:
         path = shard_name(self.prefix, entry.shard, self.shards)
@@ -233,7 +229,7 @@ class BundleReader(Mapping[str, Entry]):
         count = math.prod(entry.shape)
         if count + 4 > entry.size:
             raise self._flipped(key, entry)
-        data, position, lengths = self._read(key, entry).tobytes(), 0, []
+        data, position, lengths = self._place(key, entry, None).read().tobytes(), 0, []
         for _ in range(count):
             length, position = sstable.read_varint(data, position, self.prefix)
             lengths.append(length)
@@ -344,13 +340,23 @@ class BundleWriter:
         if array.dtype != expected:
             raise CheckpointError(f"{key}: an array of {array.dtype} cannot be stored as {name}")
         flat = np.ascontiguousarray(array, expected).reshape(-1).view(np.uint8)
-        crc = 0
-        for start in range(0, flat.size, _CHUNK):
-            # One pass per chunk, so that the bytes are still in the processor's cache when they are written.
-            chunk = flat[start : start + _CHUNK]
+        chunks = (flat[start : start + CHUNK] for start in range(0, flat.size, CHUNK))
+        self.add_chunks(key, name, array.shape, chunks)
+
+    def add_chunks(self, key: str, dtype: str, shape: tuple[int, ...], chunks: Iterable[np.ndarray]) -> None:
+        """Append a tensor whose bytes (uint8, little-endian, C order) come one part after the other.
+
+        A part is not kept, so that all may come in one buffer; small ones are still in the processor's cache when they
+        are written.
+        """
+        crc = size = 0
+        for chunk in chunks:
             crc = google_crc32c.extend(crc, chunk)
             self._write(chunk.data)
-        self._record(key, _DTYPES[name][0], array.shape, flat.size, crc)
+            size += chunk.size
+        if size != math.prod(shape) * numpy_dtype(dtype).itemsize:
+            raise CheckpointError(f"{key}: {size} bytes are no {dtype}{list(shape)}")
+        self._record(key, _DTYPES[dtype][0], shape, size, crc)
 
     def add_string(self, key: str, value: bytes) -> None:
         """Append a scalar string."""

@@ -1,14 +1,15 @@
 """Proof that a migration is right: both sides are read again, by other code than wrote them, and compared.
 
-Arrays: the source by its reader, the target by TensorFlow's own checkpoint reader, bit for bit. Meaning: one
-  step with a
-fixed pseudo-random gradient, by `optim` from the target and by the source generation's formula (`parity`)
-from the source.
+Arrays: source and target by their readers, bit for bit, with all checksums. Format: TensorFlow's own checkpoint reader
+sees the same keys, shapes, dtypes and, in tensors of up to READ_BY_TENSORFLOW bytes, the same values. Meaning: one step
+with a fixed pseudo-random gradient, by `optim` from the target and by the source generation's formula (`parity`) from
+the source; of a large checkpoint on a sample (`parity_sample`).
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,17 +18,22 @@ from typing import Any
 
 import numpy as np
 
-from migrate import list_plan, parity, readers, tf1, verify_list, verify_model
-from migrate.convert import PathLike, read
+from migrate import list_plan, parity, parity_sample, readers, tf1, verify_list, verify_model
+from migrate.compare import Comparer
+from migrate.convert import PathLike, Progress, read
 from migrate.generations import version_tuple
 from migrate.inspection import widened
 from migrate.readers.keras_h5 import innermost
+from migrate.readers.slots import read as read_slots
 from migrate.state import LazyArray, OptimizerState
+from migrate.tensor_bundle import STRING, BundleReader, numpy_dtype
+from migrate.writers.slots import write as write_slots
 from optim import slot_layout
 from optim.errors import UnsupportedError
 
 GRADIENT_SCALE = 1.0
 TF1_EPSILON = {"RMSprop": 1e-10}
+READ_BY_TENSORFLOW = 1 << 20
 ROUNDINGS = 8
 """A step may differ by so many roundings of the variable and of its change."""
 
@@ -61,6 +67,7 @@ def verify(
     generation: str | None = None,
     optimizer_path: str | None = None,
     order: str | None = None,
+    progress: Progress | None = None,
 ) -> Verification:
     """Compare a target with its source. Hints as for `migrate_checkpoint`.
 
@@ -69,6 +76,7 @@ def verify(
 
     Args:
       order: for a list, the generation that shall read it, as it was given when the list was written.
+      progress: called with (bytes compared, bytes in all).
 
     Returns:
       What was compared, and every difference. Nothing is raised for a difference.
@@ -84,16 +92,21 @@ def verify(
         generation=generation,
         optimizer_path=optimizer_path,
     )
+    if os.path.isfile(dest):
+        state.finish_checks()
     if verify_list.is_list(os.fspath(dest)):
         return _verify_list(state, os.fspath(source), os.fspath(dest), order)
     if os.path.isfile(dest):
         return _verify_model(state, os.fspath(source), os.fspath(dest))
     target = _Target(os.fspath(dest))
-    differences = [*_array_differences(state, target), *_metadata_differences(state, target)]
+    differences = [*_array_differences(state, target, progress), *_metadata_differences(state, target)]
     worst, notes = None, []
     if not differences:
+        differences += _tensorflow_differences(target)
+    if not differences:
         try:
-            worst = _parity(state, target.folder)
+            worst, left_out = _sampled_parity(state, target.folder)
+            notes += [left_out] if left_out else []
         except UnsupportedError as error:
             notes.append(str(error))
         else:
@@ -154,19 +167,20 @@ def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification
 
 
 class _Target:
-    """A slot-variable checkpoint through TensorFlow's own reader."""
+    """A slot-variable checkpoint, without what the metadata says of it."""
 
     def __init__(self, folder: str) -> None:
-        import tensorflow as tf
-
         self.folder = folder
-        self.reader = tf.train.load_checkpoint(slot_layout.current_prefix(folder))
-        self.keys: set[str] = set(self.reader.get_variable_to_shape_map())
-        document = self.reader.get_tensor(slot_layout.METADATA_KEY) if slot_layout.METADATA_KEY in self.keys else b"{}"
-        self.metadata = slot_layout.Metadata.from_json(bytes(document).decode("utf-8", "replace"), folder)
+        self.bundle = BundleReader(slot_layout.current_prefix(folder))
+        self.bundle.check_sizes()
+        document = (
+            self.bundle.load_bytes(slot_layout.METADATA_KEY) if slot_layout.METADATA_KEY in self.bundle else b"{}"
+        )
+        self.metadata = slot_layout.Metadata.from_json(document.decode("utf-8", "replace"), folder)
 
-    def load(self, key: str) -> np.ndarray:
-        return np.asarray(self.reader.get_tensor(key))
+    def array(self, key: str) -> LazyArray:
+        entry = self.bundle[key]
+        return LazyArray(entry.shape, entry.dtype, partial(self.bundle.load, key), key, self.bundle.extent(key))
 
 
 def _expected(state: OptimizerState) -> Iterator[tuple[str, LazyArray]]:
@@ -176,34 +190,53 @@ def _expected(state: OptimizerState) -> Iterator[tuple[str, LazyArray]]:
     yield from ((slot_layout.unmapped_key(name), array) for name, array in state.unmapped.items())
 
 
-def _array_differences(state: OptimizerState, target: _Target) -> Iterator[str]:
-    wanted = dict(_expected(state))
+def _array_differences(state: OptimizerState, target: _Target, progress: Progress | None) -> Iterator[str]:
+    wanted, done = dict(_expected(state)), 0
+    total = sum(_bytes(array) for array in wanted.values())
+
+    def report(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(done, total)
+
+    for check in state.checks():
+        check.start()
+    comparer = Comparer(report)
     for key, array in wanted.items():
-        problem = "is missing" if key not in target.keys else _difference(array, target.load(key))
+        problem = comparer.difference(array, target.array(key)) if key in target.bundle else "is missing"
         if problem:
             yield f"{key} {problem} (source: {array.stored_as})"
+    state.finish_checks()
     prefixes = ("optimizer/slots/", "variables/", "unmapped/")
     yield from (
-        f"{key} is in no source" for key in sorted(target.keys) if key.startswith(prefixes) and key not in wanted
+        f"{key} is in no source" for key in sorted(target.bundle) if key.startswith(prefixes) and key not in wanted
     )
     counter = slot_layout.scalar_key(slot_layout.ITERATIONS)
-    if counter not in target.keys or int(target.load(counter)) != state.iterations:
+    if counter not in target.bundle or int(target.array(counter).load()) != state.iterations:
         yield f"{counter} is not {state.iterations} (source: {state.iterations_source})"
 
 
-def _difference(array: LazyArray, got: np.ndarray) -> str:
-    """How two arrays differ in shape, dtype or any bit; empty if they do not."""
-    want = np.asarray(array.load())
-    if got.shape != array.shape or got.dtype.name != array.dtype:
-        return f"is {got.dtype.name}{list(got.shape)}, not {array.dtype}{list(array.shape)}"
-    if np.ascontiguousarray(got).tobytes() == np.ascontiguousarray(want).tobytes():
-        return ""
-    a, b = (
-        widened(want, array.dtype),
-        widened(got.view(np.uint16) if array.dtype == "bfloat16" else got, array.dtype),
-    )
-    unequal = int(np.sum(~((a == b) | (np.isnan(a) & np.isnan(b)))))
-    return f"differs in {unequal} of {a.size} numbers" if unequal else "differs in bits (NaN payload or sign of zero)"
+def _bytes(array: LazyArray) -> int:
+    return 0 if array.dtype == STRING else array.size * numpy_dtype(array.dtype).itemsize
+
+
+def _tensorflow_differences(target: _Target) -> Iterator[str]:
+    """Where TensorFlow's own reader sees other keys, shapes, dtypes or, of tensors that are not large, other values."""
+    import tensorflow as tf
+
+    reader = tf.train.load_checkpoint(target.bundle.prefix)
+    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    yield from (f"TensorFlow alone, or dtopt alone, sees {key}" for key in sorted(shapes.keys() ^ target.bundle.keys()))
+    for key in sorted(shapes.keys() & target.bundle.keys()):
+        array = target.array(key)
+        seen = f"{dtypes[key].name}{shapes[key]}"
+        if seen != f"{array.dtype}{list(array.shape)}":
+            yield f"{key} is {seen} to TensorFlow, not {array.dtype}{list(array.shape)}"
+        elif array.dtype != STRING and _bytes(array) <= READ_BY_TENSORFLOW:
+            value = np.asarray(reader.get_tensor(key))
+            if value.tobytes() != array.load().tobytes():
+                yield f"{key} has other bits when TensorFlow reads it"
 
 
 def _metadata_differences(state: OptimizerState, target: _Target) -> Iterator[str]:
@@ -213,6 +246,17 @@ def _metadata_differences(state: OptimizerState, target: _Target) -> Iterator[st
     for key, value in state.hyperparameters.items():
         if key != "name" and metadata.config.get(key) != value:
             yield f"the target has {key} = {metadata.config.get(key)!r}, the source {value!r}"
+
+
+def _sampled_parity(state: OptimizerState, folder: str) -> tuple[float, str]:
+    """Worst difference of one step on as much as memory allows, and what of the checkpoint that leaves out."""
+    chosen, left_out = parity_sample.sample(state)
+    if not left_out:
+        return _parity(state, folder), left_out
+    with tempfile.TemporaryDirectory() as scratch:
+        part = os.path.join(scratch, "sample")
+        write_slots(parity_sample.reduced(read_slots(folder), chosen), part)
+        return _parity(parity_sample.reduced(state, chosen), part), left_out
 
 
 def _parity(state: OptimizerState, folder: str) -> float:

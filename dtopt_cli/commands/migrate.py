@@ -52,7 +52,7 @@ def checkpoint(
     given = hints(format, optimizer_config, variables, generation, optimizer_path)
     from migrate import migrate_checkpoint
 
-    progress = None if quiet or as_json or not sys.stderr.isatty() else Bar("writing", in_bytes=True)
+    progress = _byte_bar("writing", quiet=quiet, as_json=as_json)
     try:
         report = migrate_checkpoint(
             source,
@@ -110,10 +110,15 @@ def verify(
 ) -> None:
     """Compare DEST with SOURCE: every slot bit for bit, and one step of both. Exit code 1 if they differ."""
     given = hints(format, optimizer_config, variables, generation, optimizer_path)
-    output.import_tensorflow_quietly()
     from migrate import verify as compare
 
-    result = compare(source, dest, order=order, **given)
+    progress = _byte_bar("comparing", as_json=as_json)
+    with output.importing_tensorflow():  # beside the comparison of arrays, which does not need it
+        try:
+            result = compare(source, dest, order=order, progress=progress, **given)
+        finally:
+            if progress is not None:
+                progress.close()
     if as_json:
         output.print_json(result.to_dict())
     else:
@@ -123,6 +128,10 @@ def verify(
 
 
 app.command()(batch)
+
+
+def _byte_bar(label: str, *, quiet: bool = False, as_json: bool = False) -> Bar | None:
+    return None if quiet or as_json or not sys.stderr.isatty() else Bar(label, in_bytes=True)
 
 
 def _print_report(report: Report) -> None:

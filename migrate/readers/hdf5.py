@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 
 from migrate.errors import DamagedFileError
+from migrate.extents import Check, Extent
 from migrate.readers.hdf5_heaps import check_heaps
 from migrate.state import LazyArray
 
@@ -28,14 +29,17 @@ MAX_RANK = 32
 class Embedded:
     """An HDF5 file that is part of another file. `str()` of it names it in messages.
 
-    `open` gives a seekable file of its bytes, which the caller closes; `verify` raises DamagedFileError where the
-    bytes are not those that were written, and is called before a tensor is read.
+    It has `size` bytes, which lie in the file `path` from `start` on; `path` is None where they are compressed there.
+    `open` gives a seekable file of them, which the caller closes. `check` compares all of them with their checksum and
+    has finished before a tensor is believed, or what is written of it placed.
     """
 
     name: str
     size: int
+    path: str | None
+    start: int
     open: Callable[[], BinaryIO]
-    verify: Callable[[], None]
+    check: Check
 
     def __str__(self) -> str:
         return self.name
@@ -134,16 +138,35 @@ def lazy_dataset(group: h5py.Group, name: str, path: Source) -> LazyArray:
     full = dataset.name
     _check_dataset(dataset, path)
     bfloat16 = dataset.attrs.get("dtype") == "bfloat16" or dataset.dtype.kind == "V"
+    shape = tuple(int(n) for n in dataset.shape)
+    extent = _extent(dataset, path)
+    stored = np.dtype(np.uint16) if bfloat16 and dataset.dtype.itemsize == 2 else dataset.dtype
 
     def load() -> np.ndarray:
-        if isinstance(path, Embedded):
-            path.verify()
+        if isinstance(path, Embedded) and shape:  # a number alone is but shown, or written with the rest
+            path.check.finish()
+        if extent is not None:
+            return extent.read().view(stored).reshape(shape)
         with opened(path) as file:
             value = np.asarray(member(file, full, str(path))[()])
         return value.view(np.uint16) if bfloat16 and value.dtype.itemsize == 2 else value
 
     dtype = "bfloat16" if bfloat16 else dataset.dtype.newbyteorder("=").name
-    return LazyArray(tuple(int(n) for n in dataset.shape), dtype, load, full)
+    return LazyArray(shape, dtype, load, full, extent)
+
+
+def _extent(dataset: h5py.Dataset, path: Source) -> Extent | None:
+    """Where the bytes of a dataset lie, None unless they are in one piece and just those of a little-endian array."""
+    offset, dtype = dataset.id.get_offset(), dataset.dtype
+    plain = dtype.kind in "iufc" and dtype.newbyteorder("<") == dtype
+    if offset is None or not plain or not dataset.id.get_type().equal(h5py.h5t.py_create(dtype)):
+        return None
+    size = int(np.prod(dataset.shape, dtype=object)) * dtype.itemsize
+    if size != dataset.id.get_storage_size() or offset + size > _size(path):
+        return None  # the HDF5 library says what is wrong with it
+    if isinstance(path, str):
+        return Extent(path, offset, size, dataset.name)
+    return None if path.path is None else Extent(path.path, path.start + offset, size, dataset.name, check=path.check)
 
 
 def _check_dataset(dataset: Any, path: Source) -> None:

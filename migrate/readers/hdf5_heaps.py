@@ -14,6 +14,7 @@ from typing import BinaryIO
 import h5py
 
 from migrate.errors import DamagedFileError
+from migrate.readers.hdf5_attributes import check_attributes
 
 SIGNATURE = b"GCOL"
 HEADER = 16
@@ -22,18 +23,29 @@ ALIGNMENT = 8
 
 
 def check_heaps(file: h5py.File, raw: BinaryIO, size: int, where: str) -> None:
-    """Raise DamagedFileError where a global heap cannot be walked. Tensors, where they lie in one piece, are skipped.
+    """Raise DamagedFileError where an attribute or a global heap would lead the library astray.
+
+    Heaps are looked for everywhere but in tensors that lie in one piece.
 
     Args:
       file: the file as h5py sees it; its attributes are not read. raw: the same as bytes. size: how many these are.
     """
     if file.id.get_create_plist().get_sizes() != (8, 8):
         raise DamagedFileError(f"{where} has offsets or lengths of other than 8 bytes, which no Keras writes")
+    _check_attributes(file, raw, size, where)
     start = 0
     for first, last in [*_tensors(file), (size, size)]:
         for offset in _signatures(raw, start, min(first, size)):
             _check_heap(raw, offset, size, where)
         start = max(start, last)
+
+
+def _check_attributes(file: h5py.File, raw: BinaryIO, size: int, where: str) -> None:
+    def check(node: h5py.HLObject) -> None:
+        check_attributes(raw, h5py.h5o.get_info(node.id).addr, file.userblock_size, size, where)
+
+    check(file)
+    file.visititems(lambda _, node: check(node))
 
 
 def _tensors(file: h5py.File) -> list[tuple[int, int]]:

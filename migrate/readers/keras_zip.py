@@ -18,7 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from migrate.errors import DamagedFileError
+from migrate.extents import CHUNK, Check, Extent
 from migrate.generations import version_tuple
 from migrate.readers import hdf5
 from migrate.readers.keras_tree import check_numbering, read_tree
@@ -31,7 +34,8 @@ METADATA, CONFIG, WEIGHTS, NPZ = "metadata.json", "config.json", "model.weights.
 MAX_JSON = 256 << 20
 MAX_RATIO = 1100
 """Deflate cannot do better than about 1030 to 1."""
-CHUNK = 1 << 20
+CHECKED_AT_ONCE = 256 << 20
+"""Bytes of weights whose checksum costs no time that anybody would notice."""
 
 
 def sniff(path: str) -> bool:
@@ -139,37 +143,48 @@ def _optimizer_config(config: Mapping[str, Any]) -> tuple[dict[str, Any] | None,
 
 
 def _embedded(path: str, info: zipfile.ZipInfo) -> hdf5.Embedded:
-    """The weights as a file of their own."""
+    """The weights as a file of their own. Small ones are compared with their checksum at once."""
     _checked(path, info)
     member = _Member(path, info)
-    name = f"{path}:{info.filename}"
-    return hdf5.Embedded(name, info.file_size, member.open, member.verify)
+    check = Check(member.verify)
+    if info.file_size <= CHECKED_AT_ONCE:
+        check.finish()
+    name, in_place = f"{path}:{info.filename}", info.compress_type == zipfile.ZIP_STORED
+    return hdf5.Embedded(
+        name, info.file_size, path if in_place else None, member.start() if in_place else 0, member.open, check
+    )
 
 
 @dataclass
 class _Member:
-    """One member of a zip. `start` is where its bytes lie, in the zip itself or in a temporary file."""
+    """One member of a zip. `unpacked` is a temporary file of its bytes where they are compressed."""
 
     path: str
     info: zipfile.ZipInfo
     unpacked: Any = None
-    intact: bool = False
 
     def open(self) -> BinaryIO:
         if self.info.compress_type == zipfile.ZIP_STORED:
-            return io.BufferedReader(_Window(os.open(self.path, os.O_RDONLY), self._start(), self.info.file_size))
+            return io.BufferedReader(_Window(os.open(self.path, os.O_RDONLY), self.start(), self.info.file_size))
         if self.unpacked is None:
             self.unpacked = self._unpack()
         return io.BufferedReader(_Window(os.dup(self.unpacked.fileno()), 0, self.info.file_size))
 
     def verify(self) -> None:
-        """Compare the member with its checksum, once. Unpacking has done so already."""
-        if not self.intact:
-            for _ in self._chunks():
-                pass
-            self.intact = True
+        """Compare the member with its checksum. Unpacking does so, too."""
+        if self.info.compress_type != zipfile.ZIP_STORED:
+            self.open().close()
+            return
+        crc, whole = 0, Extent(self.path, self.start(), self.info.file_size, self.info.filename)
+        for chunk in whole.chunks(np.empty(CHUNK, np.uint8)):
+            crc = zlib.crc32(chunk.data, crc)
+        if crc != self.info.CRC:
+            raise DamagedFileError(
+                f"{self.path}: {self.info.filename} is damaged (its checksum is wrong); copy it again"
+            )
 
-    def _start(self) -> int:
+    def start(self) -> int:
+        """Where a member that is stored as it is begins in the zip."""
         with open(self.path, "rb") as file:
             file.seek(self.info.header_offset)
             header = file.read(30)
@@ -187,7 +202,6 @@ class _Member:
         for chunk in self._chunks():
             file.write(chunk)
         file.flush()
-        self.intact = True
         return file
 
     def _chunks(self) -> Any:

@@ -73,7 +73,7 @@ def read(path: str) -> OptimizerState:
 
 def _lazy(bundle: BundleReader, key: str) -> LazyArray:
     entry = bundle[key]
-    return LazyArray(entry.shape, entry.dtype, partial(bundle.load, key), key)
+    return LazyArray(entry.shape, entry.dtype, partial(bundle.load, key), key, bundle.extent(key))
 
 
 def _variable(bundle: BundleReader, entry: slot_layout.VariableEntry, path: str) -> StoredVariable:

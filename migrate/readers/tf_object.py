@@ -282,7 +282,7 @@ class _Found:
 
 def lazy(bundle: BundleReader, key: str) -> LazyArray:
     entry = bundle[key]
-    return LazyArray(entry.shape, entry.dtype, partial(bundle.load, key), key)
+    return LazyArray(entry.shape, entry.dtype, partial(bundle.load, key), key, bundle.extent(key))
 
 
 def _variables(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
 from migrate import atomic, object_graph
 from migrate.errors import TargetExistsError
+from migrate.extents import CHUNK
 from migrate.state import LazyArray, OptimizerState
 from migrate.tensor_bundle import GRAPH_KEY, STRING, BundleWriter, numpy_dtype, shard_name
 from optim import slot_layout
@@ -39,7 +40,10 @@ def write(state: OptimizerState, dest: str, *, overwrite: bool = False, progress
     tensors = _tensors(state)
     with atomic.scratch_folder(dest) as scratch:
         name = slot_layout.STATE_PREFIX + secrets.token_hex(8)
+        for check in state.checks():
+            check.start()  # beside the writing
         _write_bundle(os.path.join(scratch, name), tensors, metadata, progress)
+        state.finish_checks()
         atomic.write_synced(os.path.join(scratch, slot_layout.POINTER_NAME), slot_layout.pointer_text(name))
         if replaces:
             _replace_state(scratch, dest, name)
@@ -145,24 +149,41 @@ def _write_bundle(prefix: str, tensors: Mapping[str, LazyArray], metadata: bytes
     def size(array: LazyArray) -> int:
         return 0 if array.dtype == STRING else array.size * numpy_dtype(array.dtype).itemsize
 
+    def report(done: int) -> None:
+        if progress is not None:
+            progress(done, total)
+
     total, done = sum(map(size, tensors.values())), 0
+    buffer: np.ndarray = np.empty(CHUNK, np.uint8)
     with BundleWriter(prefix) as bundle:
         for key, array in tensors.items():
-            value = array.load()
-            if value.shape != array.shape:
-                raise CheckpointError(
-                    f"{array.stored_as} has shape {list(value.shape)}, its file's table says {list(array.shape)}"
-                )
-            if array.dtype == STRING:
-                bundle.add_string(key, bytes(value[()]))
+            if array.extent is not None:
+                bundle.add_chunks(key, array.dtype, array.shape, _counted(array.extent.chunks(buffer), done, report))
             else:
-                bundle.add(key, value, array.dtype)
-            del value  # before the next one is loaded, so that two are never held
+                _add_loaded(bundle, key, array)
             done += size(array)
-            if progress is not None:
-                progress(done, total)
+            report(done)
         bundle.add_string(slot_layout.METADATA_KEY, metadata)
         bundle.add_string(GRAPH_KEY, object_graph.serialize([*tensors, slot_layout.METADATA_KEY]))
+
+
+def _add_loaded(bundle: BundleWriter, key: str, array: LazyArray) -> None:
+    value = array.load()
+    if value.shape != array.shape:
+        raise CheckpointError(
+            f"{array.stored_as} has shape {list(value.shape)}, its file's table says {list(array.shape)}"
+        )
+    if array.dtype == STRING:
+        bundle.add_string(key, bytes(value[()]))
+    else:
+        bundle.add(key, value, array.dtype)
+
+
+def _counted(chunks: Iterable[np.ndarray], done: int, report: Callable[[int], None]) -> Iterator[np.ndarray]:
+    for chunk in chunks:
+        yield chunk
+        done += chunk.size
+        report(done)
 
 
 def _replace_state(scratch: str, dest: str, name: str) -> None:

@@ -190,16 +190,35 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
             migrate.read(path)
 
 
-def test_a_flipped_bit_is_found_when_a_tensor_is_read(tmp_path: Path) -> None:
+def _with_a_flipped_bit(tmp_path: Path) -> Path:
     data = bytearray(Path(_source(REAL)).read_bytes())
     slot = np.load(CORPUS / REAL / "oracle.npz")["at_save/slot/momentums/0"].tobytes()
     data[data.index(slot) + 3] ^= 1
     path = tmp_path / "flipped.keras"
     path.write_bytes(data)
-    stored = keras_zip.read(str(path))
+    return path
+
+
+def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
+    with pytest.raises(DamagedFileError, match=r"damaged.*checksum"):
+        keras_zip.read(str(_with_a_flipped_bit(tmp_path)))
+
+
+@pytest.mark.parametrize("to", ["slots", "list"])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_flipped_bit_in_a_large_file_is_found_before_anything_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, dry_run: bool
+) -> None:
+    monkeypatch.setattr(keras_zip, "CHECKED_AT_ONCE", 0)
+    path = _with_a_flipped_bit(tmp_path)
+    stored = keras_zip.read(str(path))  # so that inspect need not read all of it
     assert stored.weights is not None
-    with pytest.raises(DamagedFileError, match=r"damaged.*CRC"):
-        stored.weights[0][1].load()
+    assert stored.weights[0][1].load().shape == ()
+    with pytest.raises(DamagedFileError, match=r"damaged.*checksum"):
+        stored.weights[-1][1].load()
+    with pytest.raises(DamagedFileError, match=r"damaged.*checksum"):
+        migrate.migrate_checkpoint(path, tmp_path / "out", to=to, dry_run=dry_run)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["flipped.keras"]
 
 
 def _with_weights(tmp_path: Path, change: Any) -> str:

@@ -8,10 +8,13 @@ still be with the values of its own variable.
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import random
 import resource
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -28,12 +31,14 @@ import pytest
 import migrate
 from migrate.errors import DamagedFileError
 from migrate.readers import weight_list
+from migrate.readers.hdf5_heaps import check_heaps
 from optim.errors import DtoptError, UnsupportedError
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 SECONDS = 5.0
 MEMORY = 512 << 20
-ROUNDS = 40
+ROUNDS = int(os.environ.get("DTOPT_MUTATIONS", "40"))
+"""Damages of each file: `DTOPT_MUTATIONS=1000 pytest tests/test_migrate/test_mutations.py` makes a thousand."""
 Hints = dict[str, Any]
 Slots = dict[tuple[str, str], tuple[tuple[int, ...], str, bytes]]
 
@@ -289,6 +294,50 @@ def test_an_hdf5_heap_that_sends_the_library_round_and_round(tmp_path: Path) -> 
     error = migrated(file, tmp_path / "out", {})
     assert isinstance(error, DamagedFileError)
     assert "heap at byte" in str(error)
+
+
+@pytest.mark.parametrize("how", [{}, {"userblock_size": 512}, {"libver": "latest"}, {"track_order": True}], ids=str)
+def test_an_attribute_that_claims_to_be_gigabytes_is_refused_before_they_are_allocated(
+    how: dict[str, Any], tmp_path: Path
+) -> None:
+    """The length is damaged together with the address behind it, so that no look into the heap would tell."""
+    path = tmp_path / "model.h5"
+    with h5py.File(path, "w", **how) as file:
+        file.create_group("model_weights").attrs["text"] = "x" * 77
+        for i in range(6):
+            file["model_weights"].attrs[f"more_{i}"] = i
+    data = bytearray(path.read_bytes())
+    at = data.index(struct.pack("<I", 77) + struct.pack("<Q", data.index(b"GCOL") - how.get("userblock_size", 0)))
+    data[at : at + 8] = b"\xff\xff\xff\x7f" * 2
+    raw = io.BytesIO(data)
+    with h5py.File(path) as file:  # whole: newer headers have a checksum, which a malicious file would have right
+        assert check_heaps(file, io.BytesIO(path.read_bytes()), len(data), "model.h5") is None
+        with pytest.raises(DamagedFileError, match="a text in it is longer"):
+            check_heaps(file, raw, len(data), "model.h5")
+
+
+def test_a_damaged_length_costs_no_memory(tmp_path: Path) -> None:
+    """Seed 40 of both files made the HDF5 library allocate 4 GB."""
+    for subject in SUBJECTS[1], SUBJECTS[3]:
+        source, file = prepared(subject, tmp_path / "source")
+        damage(file, {}, random.Random(40))
+        result = limited(source, tmp_path / "out", memory=1 << 30)
+        assert result.returncode == 3, result
+        assert "longer than the file" in result.stdout
+
+
+def limited(source: Path, dest: Path, memory: int) -> subprocess.CompletedProcess[str]:
+    """A migration in a process that may take so much memory more than it needs to start."""
+    code = (
+        "import resource, sys, h5py, numpy, google_crc32c, migrate, migrate.readers.keras_h5, migrate.writers.slots\n"
+        "from optim.errors import DtoptError\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[3]),) * 2)\n"
+        "try: migrate.migrate_checkpoint(*sys.argv[1:3])\n"
+        "except DtoptError as error: print(error); sys.exit(error.exit_code)"
+    )
+    command = [sys.executable, "-c", code, str(source), str(dest), str(memory)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=CORPUS.parents[2])
 
 
 def test_a_pickle_whose_memo_would_fill_the_memory(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_verify_sees_one_changed_bit_a_swap_and_a_hyperparameter(load_case: Any,
     state = migrate.read(case.source)
     changed = state.slots["m"]["dense_1/bias"].load().copy()
     changed.view(np.uint32)[0] ^= 1
-    array = replace(state.slots["m"]["dense_1/bias"], load=lambda: changed)
+    array = replace(state.slots["m"]["dense_1/bias"], load=lambda: changed, extent=None)
     bit = replace(state, slots={**state.slots, "m": {**state.slots["m"], "dense_1/bias": array}})
     swap = replace(state, slots={"m": state.slots["v"], "v": state.slots["m"]})
     rate = replace(state, hyperparameters={**state.hyperparameters, "learning_rate": 0.1})

@@ -1,0 +1,126 @@
+"""Tensors that are copied from file to file as they lie: only where their bytes are just those of the array."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from migrate.compare import Comparer
+from migrate.errors import DamagedFileError
+from migrate.extents import Check, Extent
+from migrate.readers import hdf5
+from migrate.state import LazyArray
+from migrate.tensor_bundle import BundleReader, BundleWriter
+
+VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def _short_integers(file: h5py.File) -> None:
+    """Of 16 bits each, in four bytes."""
+    kind = h5py.h5t.STD_I32LE.copy()
+    kind.set_precision(16)
+    dataset = h5py.h5d.create(file.id, b"x", kind, h5py.h5s.create_simple(VALUES.shape))
+    dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, VALUES)
+
+
+@pytest.mark.parametrize("block", [0, 512])
+def test_a_plain_dataset_is_found_where_it_lies(block: int, tmp_path: Path) -> None:
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w", userblock_size=block) as file:
+        file["x"] = VALUES
+    with h5py.File(path) as file:
+        array = hdf5.lazy_dataset(file, "x", path)
+    assert array.extent is not None
+    assert array.extent.read().tobytes() == array.load().tobytes() == VALUES.tobytes()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda file: file.create_dataset("x", data=VALUES, chunks=(2, 2)),
+        lambda file: file.create_dataset("x", data=VALUES, compression="gzip"),
+        lambda file: file.create_dataset("x", data=VALUES.astype(">f4")),
+        lambda file: file.create_dataset("x", data=VALUES > 3),
+        _short_integers,
+    ],
+    ids=["chunked", "compressed", "big-endian", "booleans", "short integers"],
+)
+def test_what_has_to_be_decoded_is_not_copied(make: object, tmp_path: Path) -> None:
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        make(file)  # type: ignore[operator]
+        want = file["x"][()]
+    with h5py.File(path) as file:
+        array = hdf5.lazy_dataset(file, "x", path)
+    assert array.extent is None
+    assert np.array_equal(array.load(), want)
+
+
+def test_a_tensor_larger_than_the_buffer_comes_in_parts(tmp_path: Path) -> None:
+    with BundleWriter(str(tmp_path / "b")) as bundle:
+        bundle.add("first", np.arange(5, dtype=np.uint8))
+        bundle.add("x", VALUES)
+    extent = BundleReader(str(tmp_path / "b")).extent("x")
+    assert extent is not None
+    parts = [part.tobytes() for part in extent.chunks(np.empty(20, np.uint8))]
+    assert [len(part) for part in parts] == [20, 20, 8]
+    assert b"".join(parts) == VALUES.tobytes()
+
+
+def test_a_wrong_checksum_and_a_file_that_became_shorter_are_refused(tmp_path: Path) -> None:
+    with BundleWriter(str(tmp_path / "b")) as bundle:
+        bundle.add("x", VALUES)
+    extent = BundleReader(str(tmp_path / "b")).extent("x")
+    assert extent is not None
+    data = tmp_path / "b.data-00000-of-00001"
+    data.write_bytes(b"\1" + data.read_bytes()[1:])
+    with pytest.raises(DamagedFileError, match="checksum of tensor 'x'"):
+        list(extent.chunks(np.empty(20, np.uint8)))
+    data.write_bytes(data.read_bytes()[:-1])
+    with pytest.raises(DamagedFileError, match="shorter"):
+        extent.read()
+    data.unlink()
+    with pytest.raises(DamagedFileError, match="cannot be read"):
+        extent.read()
+
+
+def test_a_check_runs_once_and_says_what_it_found_each_time() -> None:
+    runs = []
+
+    def run() -> None:
+        runs.append(1)
+        raise DamagedFileError("found")
+
+    check = Check(run)
+    check.start()
+    for _ in range(2):
+        with pytest.raises(DamagedFileError, match="found"):
+            check.finish()
+    assert runs == [1]
+
+
+def _in_file(path: Path, values: np.ndarray) -> LazyArray:
+    path.write_bytes(values.tobytes())
+    extent = Extent(str(path), 0, values.nbytes, "x")
+    return LazyArray(values.shape, values.dtype.name, lambda: extent.read().view(values.dtype), "x", extent)
+
+
+def test_arrays_are_compared_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("migrate.compare.CHUNK", 64)
+    want = np.linspace(-1, 1, 100, dtype=np.float32)
+    seen: list[int] = []
+    comparer = Comparer(seen.append)
+    one = _in_file(tmp_path / "a", want)
+    assert comparer.difference(one, _in_file(tmp_path / "b", want)) == ""
+    assert sum(seen) == want.nbytes
+    other = want.copy()
+    other[[3, 50, 99]] = 7
+    assert comparer.difference(one, _in_file(tmp_path / "b", other)) == "differs in 3 of 100 numbers"
+    zero, minus = np.zeros(40, np.float32), np.zeros(40, np.float32)
+    minus[30] = -0.0
+    said = comparer.difference(_in_file(tmp_path / "a", zero), _in_file(tmp_path / "b", minus))
+    assert said.startswith("differs in bits")
+    assert comparer.difference(one, _in_file(tmp_path / "b", want[:50])) == "is float32[50], not float32[100]"

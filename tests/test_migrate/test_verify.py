@@ -1,0 +1,122 @@
+"""What `verify` says of large checkpoints, of which it steps a part, and what TensorFlow's reader would notice."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import migrate
+from migrate import parity_sample
+from migrate.tensor_bundle import BundleWriter
+
+CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
+ADAM = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
+ADAFACTOR = "tf215-new-adafactor-mlp"
+assert callable(migrate.verify)  # else the package would be left with the module of that name
+verifier: Any = sys.modules["migrate.verify"]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the checkpoints of this file were large."""
+    monkeypatch.setattr(parity_sample, "NUMBERS", 20)
+    monkeypatch.setattr(parity_sample, "MOST", 16)
+    monkeypatch.setattr(parity_sample, "LEAST", 16)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_step_of_a_large_checkpoint_is_compared_on_a_sample(tmp_path: Path) -> None:
+    migrate.migrate_checkpoint(ADAM, tmp_path / "out")
+    seen: list[tuple[int, int]] = []
+    result = migrate.verify(ADAM, tmp_path / "out", progress=lambda done, total: seen.append((done, total)))
+    assert result.ok, result.differences
+    assert result.parity is not None
+    assert "up to 16 numbers of each variable" in result.notes[0]
+    assert seen[-1][0] == seen[-1][1]
+
+
+@pytest.mark.usefixtures("small")
+def test_a_sample_that_is_wrong_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = migrate.read(ADAM)
+    wrong = replace(state, slots={"m": state.slots["v"], "v": state.slots["m"]})
+    migrate.migrate_checkpoint(ADAM, tmp_path / "out")
+    monkeypatch.setattr(verifier, "read_slots", lambda _: wrong)
+    result = migrate.verify(ADAM, tmp_path / "out")
+    assert not result.ok
+    assert "a step from the target differs" in result.differences[0]
+
+
+@pytest.mark.usefixtures("small")
+def test_a_rule_that_needs_whole_variables_leaves_out_the_largest(tmp_path: Path) -> None:
+    document = json.loads((CORPUS / ADAFACTOR / "case.json").read_text())["optimizer"]
+    source, config = CORPUS / ADAFACTOR / "source" / "ckpt-1", {"class_name": "Adafactor", "config": document["config"]}
+    migrate.migrate_checkpoint(source, tmp_path / "out", optimizer_config=config)
+    result = migrate.verify(source, tmp_path / "out", optimizer_config=config)
+    assert result.ok, result.differences
+    assert result.parity is not None
+    assert "largest variables, as Adafactor needs them whole" in result.notes[0]
+
+
+def test_the_pieces_reach_from_the_first_number_to_the_last() -> None:
+    state = migrate.read(ADAM)
+    large = replace(state.variables[0], shape=(1 << 12, 1 << 12), array=None)
+    chosen, said = parity_sample.sample(replace(state, variables=(large,)))
+    pieces = chosen[large.name]
+    assert said
+    assert pieces is not None
+    assert (pieces[0][0], pieces[-1][1]) == (0, 1 << 24)
+    assert sum(end - start for start, end in pieces) == parity_sample.MOST
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(pieces))
+
+
+def test_pieces_are_read_alone_and_as_they_are(tmp_path: Path) -> None:
+    migrate.migrate_checkpoint(ADAM, tmp_path / "out")
+    for state in (migrate.read(ADAM), migrate.read(tmp_path / "out")):
+        name, array = next((n, a) for n, a in state.slots["v"].items() if a.size > 40)
+        pieces = ((0, 3), (20, 24), (array.size - 2, array.size))
+        part = parity_sample.reduced(state, {name: pieces}).slots["v"][name]
+        flat = array.load().reshape(-1)
+        assert array.extent is not None
+        assert part.shape == (9, *(1 for _ in array.shape[1:]))
+        assert part.load().reshape(-1).tolist() == [*flat[:3], *flat[20:24], *flat[-2:]]
+
+
+def test_tensorflow_would_notice_another_value_dtype_or_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the reader of this package: what it says is held against what TensorFlow reads."""
+    migrate.migrate_checkpoint(ADAM, tmp_path / "out")
+    other = tmp_path / "other"
+    with BundleWriter(str(other)) as bundle:
+        bundle.add("value", np.float32([1, 2]))
+        bundle.add("dtype", np.float32([1, 2]))
+        bundle.add("key", np.float32(1))
+    with BundleWriter(str(tmp_path / "true")) as bundle:
+        bundle.add("value", np.float32([1, 3]))
+        bundle.add("dtype", np.int32([1, 2]))
+    target = verifier._Target(str(tmp_path / "out"))
+    target.bundle = migrate_reader(str(other))
+    monkeypatch.setattr(target.bundle, "prefix", str(tmp_path / "true"))
+    monkeypatch.setattr(target, "array", lambda key: read_from(str(other), key))
+    said = list(verifier._tensorflow_differences(target))
+    assert len(said) == 3
+    assert any("sees key" in line for line in said)
+    assert any(line.startswith("dtype is int32[2] to TensorFlow") for line in said)
+    assert any(line.startswith("value has other bits") for line in said)
+
+
+def migrate_reader(prefix: str) -> Any:
+    from migrate.tensor_bundle import BundleReader
+
+    return BundleReader(prefix)
+
+
+def read_from(prefix: str, key: str) -> Any:
+    from migrate.readers.tf_object import lazy
+
+    return lazy(migrate_reader(prefix), key)
