@@ -8,15 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from migrate import generations, readers, rules
+from migrate import readers, rules
 from migrate.algorithms import nadam
 from migrate.convert import PathLike, Progress, Report, read
 from migrate.errors import StrictError
-from migrate.live import adapt, conversions, values
+from migrate.live import adapt, conversions, matching, values
 from migrate.live.base import Live
-from migrate.live.matching import Given, Pair, match
+from migrate.live.matching import Given, Pair
 from migrate.rules import Rule
 from migrate.state import LazyArray, OptimizerState, StoredVariable
 from optim import slot_layout
@@ -76,7 +74,7 @@ def restore(
         of another library. MismatchError, AmbiguousError: variables. Otherwise as `read`. The values of optimizer and
         variables are then what they were before; slots that did not exist may have been made, with initial values.
     """
-    given = _given(variables)
+    given = matching.given(variables)
     hint = source_variables
     if hint is None and readers.detect(os.fspath(source), format).name == "list":
         hint = [{"name": g.name, "shape": list(g.shape)} for g in given if g.trainable]
@@ -91,24 +89,12 @@ def restore(
     state.finish_checks()
     live, note = adapt(optimizer)
     _check_class(state, live)
-    pairs = _pairs(state, given, not isinstance(variables, Mapping), restore_variables)
+    pairs = matching.pairs(state, given, not isinstance(variables, Mapping), restore_variables)
     done = _Restoring(state, live, given, pairs, restore_variables)
     if strict and done.reasons:
         raise StrictError(f"refused by strict, as restoring is approximate: {'; '.join(done.reasons)}")
     done.run(progress)
     return done.report(os.fspath(source), [note] if note else [])
-
-
-def _given(variables: Sequence[Any] | Mapping[str, Any]) -> list[Given]:
-    from optim.variables import plain_name, unwrap
-
-    named = variables.items() if isinstance(variables, Mapping) else [(plain_name(v), v) for v in variables]
-    found = []
-    for name, variable in named:
-        inner = unwrap(variable)
-        shape = tuple(int(n) for n in inner.shape)
-        found.append(Given(str(name), variable, shape, bool(getattr(variable, "trainable", True))))
-    return found
 
 
 def _check_class(state: OptimizerState, live: Live) -> None:
@@ -117,41 +103,6 @@ def _check_class(state: OptimizerState, live: Live) -> None:
             f"the source's optimizer is {state.algorithm} and the live one {live.what}: their slots hold different"
             f" things; make a live {state.algorithm}"
         )
-
-
-def _pairs(state: OptimizerState, given: Sequence[Given], ordered: bool, restore_variables: bool) -> list[Pair]:
-    """Live and stored variables that belong together; none are needed where there are no slots and no values."""
-    owners = {name for per in state.slots.values() for name in per}
-    if not owners and not restore_variables:
-        ordered = False
-    stored = _in_model_order(state)
-    try:
-        return match(given, stored, needed=lambda v: v.name in owners, ordered=ordered, equal=_equal)
-    except ValueError:
-        if owners or restore_variables:
-            raise
-        return []
-
-
-def _in_model_order(state: OptimizerState) -> Sequence[StoredVariable]:
-    """Stored variables as the model has them. From 2.9 on an optimizer is built in that order; older ones had others,
-    and what they saved with has the model's."""
-    stored = state.source
-    if stored is None or stored.generation in generations.NEW:
-        return state.variables
-    order = {v.name: i for i, v in enumerate(stored.variables)}
-    return sorted(state.variables, key=lambda v: order.get(v.name, len(order)))
-
-
-def _equal(live: Given, stored: StoredVariable) -> bool:
-    """Whether a live variable has the value of a stored one, bit for bit."""
-    from optim import placement
-    from optim.variables import unwrap
-
-    variable = unwrap(live.variable)
-    if stored.array is None or stored.dtype != variable.dtype.name or stored.shape != live.shape:
-        return False
-    return bool(np.asarray(placement.to_host(variable)).tobytes() == np.asarray(stored.array.load()).tobytes())
 
 
 class _Restoring:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from migrate import parity
+from migrate import conventions, parity
 from optim.errors import UnsupportedError
 
 FAMILIES = ({"Adam", "AdamW"},)
@@ -129,8 +129,9 @@ def rate_of(rule: Rule) -> Any:
 def rate_at(rule: Rule, iterations: int) -> float:
     """The learning rate of the step after so many. Raises UnsupportedError if it is not known."""
     rate = rule.values.get("learning_rate")
-    if rule.unknown_rate:
-        raise UnsupportedError(f"the learning rate is {rule.unknown_rate}, whose value is not known")
+    name = rate.get("class_name") if isinstance(rate, Mapping) else None
+    if rule.unknown_rate or name not in (None, *conventions.SCHEDULES):
+        raise UnsupportedError(f"the learning rate is {rule.unknown_rate or name}, whose value is not known")
     base = parity.schedule(rate, iterations) if isinstance(rate, Mapping) else float(rate or 0.0)
     return base / (1.0 + float(rule.values.get("decay") or 0.0) * iterations)
 

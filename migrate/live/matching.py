@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from migrate import generations
 from migrate.errors import AmbiguousError
 from migrate.matching import plain
-from migrate.state import StoredVariable
+from migrate.state import OptimizerState, StoredVariable
 from optim.errors import MismatchError
 
 SHOWN = 8
@@ -31,6 +34,54 @@ class Pair:
     live: Given
     stored: StoredVariable
     how: str
+
+
+def given(variables: Sequence[Any] | Mapping[str, Any]) -> list[Given]:
+    """The live variables as they are matched. Raises GradientsError for what is none."""
+    from optim.variables import plain_name, unwrap
+
+    named = variables.items() if isinstance(variables, Mapping) else [(plain_name(v), v) for v in variables]
+    found = []
+    for name, variable in named:
+        inner = unwrap(variable)
+        shape = tuple(int(n) for n in inner.shape)
+        found.append(Given(str(name), variable, shape, bool(getattr(variable, "trainable", True))))
+    return found
+
+
+def pairs(state: OptimizerState, live: Sequence[Given], ordered: bool, with_values: bool) -> list[Pair]:
+    """Live and stored variables that belong together; none are needed where there are no slots and no values."""
+    owners = {name for per in state.slots.values() for name in per}
+    if not owners and not with_values:
+        ordered = False
+    stored = _in_model_order(state)
+    try:
+        return match(live, stored, needed=lambda v: v.name in owners, ordered=ordered, equal=_equal)
+    except ValueError:
+        if owners or with_values:
+            raise
+        return []
+
+
+def _in_model_order(state: OptimizerState) -> Sequence[StoredVariable]:
+    """Stored variables as the model has them. From 2.9 on an optimizer is built in that order; older ones had others,
+    and what they saved with has the model's."""
+    stored = state.source
+    if stored is None or stored.generation in generations.NEW:
+        return state.variables
+    order = {v.name: i for i, v in enumerate(stored.variables)}
+    return sorted(state.variables, key=lambda v: order.get(v.name, len(order)))
+
+
+def _equal(live: Given, stored: StoredVariable) -> bool:
+    """Whether a live variable has the value of a stored one, bit for bit."""
+    from optim import placement
+    from optim.variables import unwrap
+
+    variable = unwrap(live.variable)
+    if stored.array is None or stored.dtype != variable.dtype.name or stored.shape != live.shape:
+        return False
+    return bool(np.asarray(placement.to_host(variable)).tobytes() == np.asarray(stored.array.load()).tobytes())
 
 
 def match(

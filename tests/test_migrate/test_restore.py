@@ -273,6 +273,62 @@ def test_narrower_variables_are_refused_and_wider_ones_said() -> None:
         assert any(message in reason for reason in report.reasons)
 
 
+def _trained(optimizer: Any) -> list[Any]:
+    import tensorflow as tf
+
+    variables = [tf.Variable(np.ones(shape, np.float32), name=f"d/{n}") for n, shape in (("k", (3, 4)), ("b", (4,)))]
+    optimizer.apply_gradients([(tf.ones(v.shape), v) for v in variables])
+    return variables
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_what_is_excluded_from_weight_decay_is_compared(library: str, tmp_path: Path) -> None:
+    """Only `optim`'s own checkpoints record it."""
+    from importlib import import_module
+
+    import optim
+
+    source = optim.AdamW(0.01, weight_decay=0.1, weight_decay_exclude=["b$"])
+    variables = _trained(source)
+    optim.save_checkpoint(tmp_path / "c", source, variables)
+    for excluded in (False, True):
+        live = import_module(library).optimizers.AdamW(0.01, weight_decay=0.1)
+        if excluded:
+            live.exclude_from_weight_decay(var_names=["d/b"])
+        report = migrate.restore(tmp_path / "c", live, variables)
+        assert report.reasons == (
+            () if excluded else ("d/b: weight decay applies in only one of source and live optimizer",)
+        )
+
+
+def test_an_algorithm_that_only_optim_has(tmp_path: Path) -> None:
+    import optim
+
+    source, live = optim.Muon(0.1), optim.Muon(0.1)
+    variables = _trained(source)
+    optim.save_checkpoint(tmp_path / "c", source, variables)
+    assert migrate.restore(tmp_path / "c", live, variables).fidelity == EXACT
+    for slot in source.slot_names:
+        for variable in variables:
+            np.testing.assert_array_equal(live.get_slot(variable, slot), source.get_slot(variable, slot))
+
+
+def test_inside_a_loss_scale_optimizer() -> None:
+    import keras
+
+    name = "tf24-adam-convbn"
+    state = migrate.read(cases._source(name))
+    inner = _adam(learning_rate=state.hyperparameters["learning_rate"], epsilon=state.hyperparameters["epsilon"])
+    optimizer, live = (
+        keras.optimizers.LossScaleOptimizer(inner),
+        _live("keras", name, np.load(CORPUS / name / "oracle.npz")),
+    )
+    report = migrate.restore(cases._source(name), optimizer, live)
+    assert report.fidelity == EXACT, report.reasons
+    assert any("LossScaleOptimizer wraps the live optimizer" in warning for warning in report.warnings)
+    assert int(inner.iterations) == state.iterations
+
+
 # All or nothing.
 
 
