@@ -15,6 +15,7 @@ from tensorflow.experimental import dtensor
 from tensorflow.python import _pywrap_dtensor_device
 from tensorflow.python.eager import context, core
 
+from optim import sharding
 from optim.errors import HyperparameterError, MismatchError
 
 LIKE_VARIABLE = "like_variable"
@@ -75,20 +76,13 @@ def slot_layout(placement: Placement, variable: tf.Variable, slot: str) -> dtens
 
 
 def zero1_layout(layout: dtensor.Layout, shape: list[int]) -> dtensor.Layout:
-    """`layout` sharded further over every mesh axis that it leaves unused, each on the largest dim it divides.
+    """`layout` sharded further over the mesh axes that it leaves unused, see `sharding.zero1_specs`."""
+    return dtensor.Layout(sharding.zero1_specs(layout.sharding_specs, axis_sizes(layout.mesh), shape), layout.mesh)
 
-    An axis that divides no free dim stays unused: DTensor cannot shard unevenly. `memory_report()` shows the effect.
-    """
-    specs = list(layout.sharding_specs)
-    mesh = layout.mesh
-    for axis in mesh.dim_names:
-        size = mesh.dim_size(axis)
-        if size == 1 or axis in specs:
-            continue
-        free = [d for d, spec in enumerate(specs) if spec == dtensor.UNSHARDED and shape[d] and shape[d] % size == 0]
-        if free:
-            specs[max(free, key=lambda d: (shape[d], -d))] = axis
-    return dtensor.Layout(specs, mesh)
+
+def axis_sizes(mesh: dtensor.Mesh) -> dict[str, int]:
+    """Size by name of every axis, in the order of the mesh."""
+    return {name: mesh.dim_size(name) for name in mesh.dim_names}
 
 
 def is_finer(layout: dtensor.Layout, coarse: dtensor.Layout) -> bool:
@@ -163,10 +157,7 @@ def filled_variable(shape: list[int], fill: float, dtype: Any, name: str, layout
 
 def local_shape(shape: Sequence[int], layout: dtensor.Layout) -> list[int]:
     """Shape of what one device holds of a tensor."""
-    return [
-        size if axis == dtensor.UNSHARDED else size // layout.mesh.dim_size(axis)
-        for size, axis in zip(shape, layout.sharding_specs, strict=True)
-    ]
+    return sharding.local_shape(shape, layout.sharding_specs, axis_sizes(layout.mesh))
 
 
 def _fill(shape: Sequence[int], fill: float, dtype: Any) -> tf.Tensor:
