@@ -141,7 +141,7 @@ def sharding(rule: str, tensor: Tensor, mesh: MeshShape) -> Sharding:
     """Lays one tensor out. Raises: UnknownNameError."""
     if rule not in RULES:
         raise UnknownNameError(f"no layout rule is called {rule!r}; there are: {', '.join(RULES)}")
-    return RULES[rule](tensor, mesh)
+    return RULES[rule](tensor, mesh) if tensor.shape else Sharding(())
 
 
 def elements_on_all_devices(tensor: Tensor, layout: Sharding, mesh: MeshShape) -> int:

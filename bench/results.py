@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench import step_row
+from bench import plan_row, step_row
 from bench.errors import ResultsError
 from bench.records import Roof, check_samples, plain, read
 
@@ -58,7 +58,10 @@ class Kind:
     since: int = SCHEMA_VERSION
 
 
-KINDS: tuple[Kind, ...] = (Kind("step", step_row.Row, since=1),)
+KINDS: tuple[Kind, ...] = (
+    Kind("step", step_row.Row, since=1),
+    Kind("plan", plan_row.Row),
+)
 
 
 def kind(name: str) -> Kind:

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from dtopt_cli import output
+from dtopt_cli.commands import bench_plan
 
 if TYPE_CHECKING:
     from bench.results import Result
@@ -168,6 +169,9 @@ def step(
 def _split(values: list[str] | None) -> list[str]:
     """`-p a -p b` and `-p a,b` alike."""
     return [part.strip() for value in values or [] for part in value.split(",")]
+
+
+app.command()(bench_plan.plan)
 
 
 @app.command("list")

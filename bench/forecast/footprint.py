@@ -1,0 +1,142 @@
+"""Bytes that one device holds. All devices of a mesh hold the same: DTensor shards evenly or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from bench.errors import OptionError, UnknownNameError
+from bench.forecast.state import SlotShape, slots
+from bench.layouts import MeshShape, sharding
+from bench.workloads import Tensor
+from optim.sharding import UNSHARDED, local_shape, zero1_specs
+
+PLACEMENTS = ("like_variable", "zero1")
+DTYPES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
+"""Bytes per number."""
+
+CLIPS = ("none", "clipvalue", "clipnorm", "global_clipnorm")
+AVERAGE, ACCUMULATED = "average", "accumulated_gradient"
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model is trained, as far as its size depends on it.
+
+    Attributes:
+      optimizer: a name in `bench.forecast.state`.
+      dtype: of parameters, gradients and slots.
+      ema: whether an average of every parameter is kept; accumulate: whether gradients are gathered over calls.
+      clip: "none", "clipvalue", "clipnorm" or "global_clipnorm".
+
+    Raises: UnknownNameError.
+    """
+
+    optimizer: str = "adam"
+    dtype: str = "float32"
+    ema: bool = False
+    accumulate: bool = False
+    clip: str = "none"
+
+    def __post_init__(self) -> None:
+        for what, value, known in (("dtype", self.dtype, tuple(DTYPES)), ("clipping", self.clip, CLIPS)):
+            if value not in known:
+                raise UnknownNameError(f"no {what} is called {value!r}; there are: {', '.join(known)}")
+
+    @property
+    def itemsize(self) -> int:
+        return DTYPES[self.dtype]
+
+    @property
+    def wide_itemsize(self) -> int:
+        """Of what is computed in float32 at least: accumulated gradients, norms."""
+        return max(4, self.itemsize)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """One tensor on a mesh: the specs of its parameter, and each slot with its specs."""
+
+    tensor: Tensor
+    specs: tuple[str, ...]
+    slots: tuple[tuple[SlotShape, tuple[str, ...]], ...]
+    options: tuple[tuple[str, tuple[str, ...]], ...]
+    """Averages and accumulated gradients, where asked for, with their specs."""
+    note: str | None
+
+
+def place(tensors: Sequence[Tensor], mesh: MeshShape, layout: str, placement: str, training: Training) -> list[Placed]:
+    """Every tensor as `optim` lays it and its slots out. Raises: UnknownNameError."""
+    if placement not in PLACEMENTS:
+        raise UnknownNameError(f"no placement is called {placement!r}; there are: {', '.join(PLACEMENTS)}")
+    axes = dict(mesh.axes)
+    found = []
+    for tensor in tensors:
+        on_mesh = sharding(layout, tensor, mesh)
+        specs = tuple(axis or UNSHARDED for axis in on_mesh.axes)
+        further = tuple(zero1_specs(specs, axes, tensor.shape)) if placement == "zero1" else specs
+        kept = []
+        for slot in slots(training.optimizer, tensor):
+            # As `optim.state` does it: a slot that lacks dims follows its variable under every placement.
+            mine = further if slot.is_whole(tensor) else tuple(specs[d] for d in slot.dims)
+            kept.append((slot, mine))
+        wanted = ((AVERAGE, training.ema), (ACCUMULATED, training.accumulate))
+        options = tuple((name, further) for name, asked in wanted if asked)
+        found.append(Placed(tensor, specs, tuple(kept), options, on_mesh.note))
+    return found
+
+
+def local_elements(shape: Sequence[int], specs: Sequence[str], mesh: MeshShape) -> int:
+    """Elements of a tensor on one device."""
+    return prod(local_shape(shape, specs, dict(mesh.axes)))
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes on one device: parameters, gradients, and slots by name, averages and accumulated gradients included."""
+
+    parameters: int
+    gradients: int
+    slots: Mapping[str, int]
+
+    @property
+    def slot_bytes(self) -> int:
+        return sum(self.slots.values())
+
+    @property
+    def total(self) -> int:
+        return self.parameters + self.gradients + self.slot_bytes
+
+
+def footprint(placed: Sequence[Placed], mesh: MeshShape, training: Training) -> Footprint:
+    """What one device holds when `apply_gradients` is called; gradients are laid out like their variables."""
+    parameters = sum(local_elements(p.tensor.shape, p.specs, mesh) for p in placed) * training.itemsize
+    sizes: dict[str, int] = {}
+    for one in placed:
+        for slot, specs in one.slots:
+            shape = [one.tensor.shape[d] for d in slot.dims]
+            sizes[slot.name] = sizes.get(slot.name, 0) + local_elements(shape, specs, mesh) * training.itemsize
+        for name, specs in one.options:
+            itemsize = training.wide_itemsize if name == ACCUMULATED else training.itemsize
+            sizes[name] = sizes.get(name, 0) + local_elements(one.tensor.shape, specs, mesh) * itemsize
+    return Footprint(parameters, parameters, sizes)
+
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def parse_bytes(text: str) -> int:
+    """Reads `16GB` (10⁹), `16GiB` (2³⁰), `800MB/s` or `1e9`, a positive number of bytes. Raises: OptionError."""
+    body = text.strip().removesuffix("/s").strip()
+    binary = body.upper().endswith("IB")
+    number = body[: -len("iB")] if binary else body.removesuffix("B").removesuffix("b")
+    unit = number[-1:].upper() if number[-1:].isalpha() else ""
+    try:
+        factor = 1024 ** (" KMGT".index(unit)) if binary and unit else _UNITS[unit]
+        value = float(number.removesuffix(number[-1:]) if unit else number) * factor
+    except (KeyError, ValueError):
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise OptionError(f"cannot read {text!r} as a positive number of bytes; write 16GB, 16GiB or 800MB")
+    return int(value)
