@@ -68,7 +68,8 @@ def test_frameworks_are_imported_where_they_are_used(path: Path) -> None:
 @pytest.mark.parametrize(
     "modules",
     [
-        "optim, optim.errors, optim.sharding, optim.slot_layout, optim.rule, optim.rules.adam, optim.rules.sgd, optim.rules.adadelta",
+        "optim, optim.errors, optim.slot_layout, optim.rule, optim.rules.adam, optim.rules.sgd, optim.rules.adadelta",
+        "optim.sharding, bench.forecast.query, bench.forecast.report",
         "migrate",
         "dtopt_cli.app",
     ],

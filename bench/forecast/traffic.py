@@ -164,5 +164,5 @@ def _reductions(one: Placed, mesh: MeshShape, training: Training) -> Iterator[_N
         lost = next(d for d in range(len(one.specs)) if d not in slot.dims)
         shape = [one.tensor.shape[d] for d in slot.dims]
         yield RULE, ALL_REDUCE, _used([one.specs[lost]]), local_elements(shape, specs, mesh) * scalar
-    shape, specs = [*one.tensor.shape[:-2], 1], [*one.specs[:-2], UNSHARDED]
-    yield RULE, ALL_REDUCE, _used([one.specs[-2]]), local_elements(shape, specs, mesh) * scalar  # the mean of r
+    means = local_elements([*one.tensor.shape[:-2], 1], [*one.specs[:-2], UNSHARDED], mesh)
+    yield RULE, ALL_REDUCE, _used([one.specs[-2]]), means * scalar  # the mean of r

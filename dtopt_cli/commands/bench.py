@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from dtopt_cli import output
-from dtopt_cli.commands import bench_plan
+from dtopt_cli.commands import bench_plan, bench_roof
 
 if TYPE_CHECKING:
     from bench.results import Result
@@ -172,6 +172,7 @@ def _split(values: list[str] | None) -> list[str]:
 
 
 app.command()(bench_plan.plan)
+app.command()(bench_roof.roof)
 
 
 @app.command("list")
