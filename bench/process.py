@@ -27,6 +27,10 @@ class UnsupportedCaseError(WorkerError):
     """A worker says that its peer cannot do what the case asks for: no failure, but no row with times either."""
 
 
+class HungError(WorkerError):
+    """A worker gave no answer in time."""
+
+
 def allowed_cpus() -> list[int]:
     """CPUs that this process may use."""
     return sorted(os.sched_getaffinity(0))
@@ -51,29 +55,38 @@ def worker_environment(threads: int) -> dict[str, str]:
     return {**os.environ, **settings}
 
 
-class Process:
-    """One worker: a fresh interpreter, never a fork, held at a pipe."""
+class Child:
+    """A fresh interpreter, never a fork, held at a pipe.
 
-    def __init__(self, peer: Peer, case: Case) -> None:
+    Args:
+      module: what it runs, `python -m MODULE FD` with the descriptor of its end of the pipe.
+      hello: the first message sent to it; it answers when it has started.
+      environment: all of its environment variables.
+    """
+
+    def __init__(self, module: str, hello: dict[str, Any], environment: dict[str, str]) -> None:
         ours, theirs = multiprocessing.Pipe()
-        self._pipe = ours
+        self.pipe = ours
         # An empty folder to run in: a file named like a module in the user's folder must not be imported.
         self._folder = tempfile.mkdtemp(prefix="dtopt-bench-")
         self._stderr = open(Path(self._folder) / "stderr", "w+", errors="replace")  # noqa: SIM115 - closed in stop
         with theirs:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "bench.worker", str(theirs.fileno())],
+                [sys.executable, "-m", module, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=self._stderr,
                 stderr=self._stderr,
-                env=worker_environment(case.threads),
+                env=environment,
                 cwd=self._folder,
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which ends the workers itself
             )
-        cpus = allowed_cpus()[: case.threads]
         self._waiting_for = "starting"
-        self._send({"case": case.to_message(), "module": peer.module, "peer": peer.name, "cpus": cpus})
+        self._send(hello)
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
 
     def request(self, do: str, **arguments: Any) -> None:
         """Sends a request; `answer` fetches what comes back."""
@@ -83,9 +96,9 @@ class Process:
     def answer(self, timeout: float) -> dict[str, Any]:
         """The answer to the oldest unanswered request, within `timeout` seconds. Raises: WorkerError."""
         try:
-            if not self._pipe.poll(timeout):
-                raise WorkerError(f"gave no answer within {timeout:.0f} s while it was asked to {self._waiting_for}")
-            answer = self._pipe.recv()
+            if not self.pipe.poll(timeout):
+                raise HungError(f"gave no answer within {timeout:.0f} s while it was asked to {self._waiting_for}")
+            answer = self.pipe.recv()
         except (EOFError, ConnectionResetError):
             raise WorkerError(self._death()) from None
         if "unsupported" in answer:
@@ -96,7 +109,7 @@ class Process:
 
     def stop(self) -> None:
         """Ends the worker and removes its folder. May be called twice."""
-        self._pipe.close()
+        self.pipe.close()
         if self._child.poll() is None:
             self._child.kill()
         self._child.wait()
@@ -105,7 +118,7 @@ class Process:
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
-            self._pipe.send(message)
+            self.pipe.send(message)
         except (BrokenPipeError, ConnectionResetError):
             raise WorkerError(self._death()) from None
 
@@ -116,3 +129,12 @@ class Process:
         text = Path(self._stderr.name).read_text(errors="replace")[-STDERR_TAIL:]
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return f"{how}: {lines[-1]}" if lines else how
+
+
+class Process(Child):
+    """The worker of one peer, see `bench.worker`."""
+
+    def __init__(self, peer: Peer, case: Case) -> None:
+        cpus = allowed_cpus()[: case.threads]
+        hello = {"case": case.to_message(), "module": peer.module, "peer": peer.name, "cpus": cpus}
+        super().__init__("bench.worker", hello, worker_environment(case.threads))

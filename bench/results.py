@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench import plan_row, roof_row, step_row
+from bench import plan_row, roof_row, scale_row, step_row
 from bench.errors import ResultsError
 from bench.records import Roof, check_samples, plain, read
 
@@ -62,6 +62,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("step", step_row.Row, since=1),
     Kind("plan", plan_row.Row),
     Kind("roof", roof_row.Row),
+    Kind("scale", scale_row.Row),
 )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 from bench.errors import ResultsError
 from bench.records import Sample, check_samples, check_status, check_word
 from bench.step_row import REGIMES

@@ -135,7 +135,7 @@ def load_peer(module: str, name: str) -> Peer:
     raise LookupError(f"{module} holds no Peer named {name!r}")
 
 
-def _answer(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
+def _answer(worker: Any, request: dict[str, Any]) -> dict[str, Any]:
     arguments = {key: value for key, value in request.items() if key != "do"}
     try:
         return {"ok": getattr(worker, request["do"])(**arguments)}
@@ -152,12 +152,12 @@ def _first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
 
 
-def serve(pipe: Connection) -> None:
-    """Answers requests until the pipe ends. The first message says the case and the peer."""
+def serve(pipe: Connection, make: Callable[[dict[str, Any]], Any]) -> None:
+    """Answers requests until the pipe ends. `make` takes the first message and gives what has the methods."""
     hello = pipe.recv()
     try:
         os.sched_setaffinity(0, hello["cpus"])
-        worker = Worker(Case.from_message(hello["case"]), load_peer(hello["module"], hello["peer"]))
+        worker = make(hello)
         pipe.send({"ok": {}})
     except Exception as error:  # the edge of the process, as in _answer
         traceback.print_exc()
@@ -171,7 +171,16 @@ def serve(pipe: Connection) -> None:
         pipe.send(_answer(worker, request))
 
 
-if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])))
+def main(make: Callable[[dict[str, Any]], Any]) -> None:
+    """Serves the pipe that the command line names, then ends."""
+    serve(Connection(int(sys.argv[1])), make)
     sys.stdout.flush()
     os._exit(0)  # frameworks can hang or crash while they shut down their threads; everything is answered by now
+
+
+def _make(hello: dict[str, Any]) -> Worker:
+    return Worker(Case.from_message(hello["case"]), load_peer(hello["module"], hello["peer"]))
+
+
+if __name__ == "__main__":
+    main(_make)

@@ -1,0 +1,147 @@
+"""The clients of one mesh on this machine: started together, asked together, ended together.
+
+DTensor's clients wait for each other in every collective, so one that dies would leave the others waiting forever:
+all pipes are watched at once, and whatever happens to one ends all.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from typing import Any
+
+from bench.errors import OptionError
+from bench.process import Child, HungError, WorkerError, allowed_cpus, worker_environment
+from bench.scale.setup import Setup
+
+JOBS, CLIENT_ID, NUM_CLIENTS, JOB_NAME = "DTENSOR_JOBS", "DTENSOR_CLIENT_ID", "DTENSOR_NUM_CLIENTS", "DTENSOR_JOB_NAME"
+
+Launch = Callable[[Setup, int, dict[str, Any], dict[str, str]], Child]
+"""(setup, number of the client on this machine, first message, environment) -> its process."""
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Who takes part.
+
+    Attributes:
+      count: DTensor clients of the whole mesh.
+      own: the one client of this machine where others are on other machines; None where all are here.
+    """
+
+    count: int
+    own: int | None = None
+
+    @property
+    def prints(self) -> bool:
+        """Whether this machine reports the result."""
+        return self.own in (None, 0)
+
+
+def find_clients(wanted: int | None, environment: Mapping[str, str]) -> Clients:
+    """`--clients N` here, or those that DTensor's environment variables name. Raises: OptionError."""
+    jobs = [job for job in environment.get(JOBS, "").split(",") if job.strip()]
+    if not jobs:
+        return Clients(wanted or 1)
+    if wanted is not None:
+        raise OptionError(f"--clients starts clients on this machine, but {JOBS} names some already; unset one of them")
+    text = environment.get(CLIENT_ID, "")
+    if not text.isdigit() or int(text) >= len(jobs):
+        raise OptionError(f"{CLIENT_ID} is {text!r}; with {len(jobs)} jobs in {JOBS} it must be 0 to {len(jobs) - 1}")
+    return Clients(len(jobs), int(text))
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def environments(clients: Clients, threads: int) -> list[dict[str, str]]:
+    """The environment of each client of this machine."""
+    base = worker_environment(threads)
+    if clients.own is not None:
+        return [base]
+    plain = {name: value for name, value in base.items() if name not in (JOBS, CLIENT_ID, NUM_CLIENTS, JOB_NAME)}
+    if clients.count == 1:
+        return [plain]
+    jobs = ",".join(f"127.0.0.1:{port}" for port in free_ports(clients.count))
+    named = {**plain, JOBS: jobs, NUM_CLIENTS: str(clients.count), JOB_NAME: "worker"}
+    return [{**named, CLIENT_ID: str(number)} for number in range(clients.count)]
+
+
+def start_client(setup: Setup, number: int, hello: dict[str, Any], environment: dict[str, str]) -> Child:
+    return Child("bench.scale.client", hello, environment)
+
+
+class Group:
+    """The processes of one mesh. Every method raises WorkerError, which names the client, and has then ended all."""
+
+    def __init__(self, setup: Setup, clients: Clients, launch: Launch = start_client) -> None:
+        self._first = clients.own or 0
+        self._children: list[Child] = []
+        self._asked = "start"
+        several = clients.count > 1
+        cpus = allowed_cpus()
+        try:
+            for number, environment in enumerate(environments(clients, setup.threads)):
+                mine = [cpus[(number * setup.threads + i) % len(cpus)] for i in range(setup.threads)]
+                hello = {"setup": setup.to_message(), "several": several, "alone": clients.own is not None}
+                self._children.append(launch(setup, number, {**hello, "cpus": sorted(set(mine))}, environment))
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        return [child.pid for child in self._children]
+
+    def started(self, timeout: float) -> None:
+        """Waits until every process runs."""
+        self._answers(timeout)
+
+    def ask(self, do: str, timeout: float, **arguments: Any) -> list[dict[str, Any]]:
+        """Asks every client the same at the same time; the answers in the order of the clients."""
+        self._asked = do
+        for number, child in enumerate(self._children):
+            try:
+                child.request(do, **arguments)
+            except WorkerError as error:
+                raise self._ended(number, error) from None
+        return self._answers(timeout)
+
+    def _answers(self, timeout: float) -> list[dict[str, Any]]:
+        found: dict[int, dict[str, Any]] = {}
+        until = time.monotonic() + timeout
+        while len(found) < len(self._children):
+            waiting = {child.pipe: i for i, child in enumerate(self._children) if i not in found}
+            ready = wait(list(waiting), max(0.0, until - time.monotonic()))
+            if not ready:
+                silent = ", ".join(str(self._first + number) for number in waiting.values())
+                self.stop()
+                raise HungError(f"no answer within {timeout:.0f} s from client {silent} while asked to {self._asked}")
+            for number in sorted(waiting[pipe] for pipe in ready):  # type: ignore[index]
+                try:
+                    found[number] = self._children[number].answer(0)
+                except WorkerError as error:
+                    raise self._ended(number, error) from None
+        return [found[number] for number in range(len(self._children))]
+
+    def _ended(self, number: int, error: WorkerError) -> WorkerError:
+        """The same error with the client's number, all clients being ended."""
+        self.stop()
+        who = f"client {self._first + number}" if len(self._children) > 1 or self._first else "the process"
+        return type(error)(f"{who} {error}")
+
+    def stop(self) -> None:
+        for child in self._children:
+            child.stop()

@@ -1,0 +1,207 @@
+"""Measures steps over mesh shapes: each mesh in processes of its own, sampled in rounds of random order.
+
+With all clients on this machine every mesh is alive at the same time and gives one sample per round, so that slow
+phases hit all alike. With clients on several machines, and where memory is short, meshes run one after the other.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from bench import clock
+from bench.forecast.plans import Plan, plan
+from bench.process import HungError, WorkerError
+from bench.records import Sample
+from bench.scale.group import Clients, Group, Launch, start_client
+from bench.scale.setup import Setup
+
+TOLERANCE = 2e-4
+"""Largest relative error of reduced gradients, and of movements between meshes: float32 stays below it."""
+
+RUNTIME = 600 * 1024**2
+"""Bytes of a process of TensorFlow before the first tensor."""
+
+SHARE = 0.7
+"""Part of the available memory that the processes may take."""
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass
+class Entry:
+    """One mesh and what is known about it so far."""
+
+    setup: Setup
+    plan: Plan
+    group: Group | None = None
+    status: str = "waiting"
+    reason: str | None = None
+    hung: bool = False
+    steps: int = 1
+    samples: list[Sample] = field(default_factory=list)
+    client_seconds: list[tuple[float, ...]] = field(default_factory=list)
+    sent: list[float] = field(default_factory=list)
+    held: dict[str, int] = field(default_factory=dict)
+    gradient_error: float | None = None
+    movement_error: float | None = None
+    movements: list[float] = field(default_factory=list)
+    prepare_seconds: float | None = None
+    peak_bytes: int | None = None
+
+    def out(self, status: str, reason: str) -> None:
+        self.status, self.reason = status, reason
+        self.stop()
+
+    def stop(self) -> None:
+        if self.group is not None:
+            self.group.stop()
+            self.group = None
+
+
+def make_entry(setup: Setup) -> Entry:
+    return Entry(setup, plan(setup.model, setup.mesh, setup.layout, setup.placement, setup.training))
+
+
+def needed(entry: Entry) -> int:
+    """Bytes that the processes of a mesh take on this machine, about: state, gradients twice, temporaries."""
+    held = entry.plan.held
+    return entry.setup.clients * RUNTIME + entry.setup.mesh.devices * (held.total + 3 * held.gradients)
+
+
+class Measurement:
+    """The meshes of one run. `run` may be ended by KeyboardInterrupt; what was measured stays."""
+
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        clients: Clients,
+        rounds: int,
+        timeout: float,
+        seed: int = 0,
+        launch: Launch = start_client,
+    ) -> None:
+        self.entries = list(entries)
+        self.interleaved = clients.own is None
+        self._clients = clients
+        self._rounds = rounds
+        self._timeout = timeout
+        self._order = random.Random(seed)
+        self._launch = launch
+
+    def run(self, available: int, progress: Progress) -> None:
+        room = int(available * SHARE)
+        for entry in self.entries:
+            if self._clients.own is None and needed(entry) > room:
+                entry.out(
+                    "skipped",
+                    f"not enough memory: it needs about {needed(entry) / 1e9:.1f} GB and {room / 1e9:.1f} GB may be"
+                    f" used ({SHARE:.0%} of what is available); choose a smaller workload or mesh",
+                )
+        able = [entry for entry in self.entries if entry.status == "waiting"]
+        self.interleaved = self.interleaved and sum(map(needed, able)) <= room
+        together = [able] if self.interleaved else [[entry] for entry in able]
+        total = len(able) * (2 + self._rounds)
+        done = 0
+
+        def tell(what: str) -> None:
+            nonlocal done
+            progress(what, done, total)
+            done += 1
+
+        try:
+            for number, alive in enumerate(together):
+                self._run_together(number, alive, tell)
+        finally:
+            for entry in self.entries:
+                entry.stop()
+
+    def _run_together(self, number: int, alive: Sequence[Entry], tell: Callable[[str], None]) -> None:
+        for entry in alive:
+            tell(f"starting {entry.setup.mesh}")
+            self._try(entry, self._start)
+        for entry in alive:
+            tell(f"checking and warming up {entry.setup.mesh}")
+            self._try(entry, self._make_ready)
+        for round_number in range(self._rounds):
+            order = list(alive)
+            self._order.shuffle(order)
+            for position, entry in enumerate(order):
+                tell(f"round {round_number + 1}: {entry.setup.mesh}")
+                place = (0 if self.interleaved else number, round_number, position)
+                self._try(entry, partial(self._sample, place=place))
+        for entry in alive:
+            entry.stop()
+
+    def _try(self, entry: Entry, act: Callable[[Entry], None]) -> None:
+        if entry.status in ("failed", "skipped"):
+            return
+        try:
+            act(entry)
+        except WorkerError as error:
+            entry.hung = isinstance(error, HungError)
+            entry.out("failed", str(error))
+
+    def _start(self, entry: Entry) -> None:
+        entry.group = Group(entry.setup, self._clients, self._launch)
+        entry.group.started(self._timeout)
+        answers = entry.group.ask("prepare", self._timeout)
+        entry.prepare_seconds = max(answer["seconds"] for answer in answers)
+        entry.held = {key: max(answer["held"][key] for answer in answers) for key in answers[0]["held"]}
+        entry.status = "ok"
+
+    def _make_ready(self, entry: Entry) -> None:
+        """First steps, check and warm-up; as many steps on every client."""
+        assert entry.group is not None
+        answers = entry.group.ask("check", self._timeout)
+        entry.gradient_error = max(answer["gradient_error"] for answer in answers)
+        entry.movements = answers[0]["movements"]
+        if not entry.gradient_error <= TOLERANCE:
+            entry.out("failed", f"its reduced gradients are wrong by {entry.gradient_error:.1e}, relative")
+            return
+        if any(not _alike(entry.movements, answer["movements"]) <= TOLERANCE for answer in answers):
+            entry.out("failed", "its clients or devices disagree on the parameters after 3 steps")
+            return
+        self._compare(entry)
+        if entry.status == "ok":
+            assert entry.group is not None
+            warm = entry.group.ask("warm", self._timeout)
+            entry.steps = clock.steps_per_sample(max(answer["step_seconds"] for answer in warm))
+
+    def _compare(self, entry: Entry) -> None:
+        """With the first mesh that ran; a model of several copies moves like the first."""
+        first = next((one for one in self.entries if one.movements and one.status == "ok"), entry)
+        size = min(len(first.movements), len(entry.movements))
+        entry.movement_error = _alike(first.movements[:size], entry.movements[:size])
+        if not entry.movement_error <= TOLERANCE:
+            entry.out(
+                "failed",
+                f"its parameters move otherwise than on {first.setup.mesh}, by {entry.movement_error:.1e}, relative",
+            )
+
+    def _sample(self, entry: Entry, place: tuple[int, int, int]) -> None:
+        assert entry.group is not None
+        answers = entry.group.ask("sample", self._timeout, steps=entry.steps)
+        seconds = tuple(answer["seconds"] for answer in answers)
+        entry.samples.append(Sample(*place, entry.steps, max(seconds)))
+        entry.client_seconds.append(seconds)
+        entry.sent += [max(answer["sent"] for answer in answers)] if answers[0]["sent"] is not None else []
+        entry.peak_bytes = max(answer["peak_bytes"] for answer in answers)
+
+    def interrupt(self) -> None:
+        """Marks those that have no sample yet as interrupted."""
+        for entry in self.entries:
+            if entry.status in ("waiting", "ok") and not entry.samples:
+                entry.out("interrupted", "ended by Ctrl-C before its first sample")
+
+
+def _alike(some: Sequence[float], others: Sequence[float]) -> float:
+    """Largest difference, relative to the first; infinite for NaN."""
+    worst = 0.0
+    for a, b in zip(some, others, strict=True):
+        error = abs(a - b) / abs(a) if a else abs(b)
+        worst = max(worst, error if not math.isnan(error) else math.inf)
+    return worst
