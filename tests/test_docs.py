@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "docs/optimizers.md"]
+PAGES = ["README.md", "docs/optimizers.md", "docs/planning.md"]
 FENCE = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SLOW_COMMANDS = ("dtopt bench -w gpt2",)  # minutes and gigabytes; tests/test_bench covers the same path in small
+SLOW_COMMANDS = ("dtopt bench -w gpt2", "dtopt bench scale")  # minutes; tests/test_bench covers the same path in small
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
@@ -56,8 +56,10 @@ def test_every_option_in_a_documented_command_exists() -> None:
     slow = [line for page in PAGES for line in commands(page) if line.startswith(SLOW_COMMANDS)]
     assert slow
     for line in slow:
-        help_text = run([sys.executable, "-m", "dtopt_cli", "bench", "step", "--help"], ROOT).stdout
-        for option in [word for word in shlex.split(line) if word.startswith("-")]:
+        words = shlex.split(line)
+        command = "step" if words[2].startswith("-") else words[2]
+        help_text = run([sys.executable, "-m", "dtopt_cli", "bench", command, "--help"], ROOT).stdout
+        for option in [word for word in words if word.startswith("-")]:
             assert re.search(rf"(^|[\s,]){re.escape(option)}\b", help_text), f"{option} of {line!r}"
 
 

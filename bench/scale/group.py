@@ -128,7 +128,7 @@ class Group:
             if not ready:
                 silent = ", ".join(str(self._first + number) for number in waiting.values())
                 self.stop()
-                raise HungError(f"no answer within {timeout:.0f} s from client {silent} while asked to {self._asked}")
+                raise HungError(f"no answer within {timeout:g} s from client {silent} while asked to {self._asked}")
             for number in sorted(waiting[pipe] for pipe in ready):  # type: ignore[index]
                 try:
                     found[number] = self._children[number].answer(0)

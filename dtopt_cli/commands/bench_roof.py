@@ -11,6 +11,7 @@ import typer
 
 from dtopt_cli import output
 from dtopt_cli.options import Json
+from dtopt_cli.progress import Bar
 
 INTERRUPTED = 130
 NOTHING_RAN = 4
@@ -31,7 +32,18 @@ def roof(
     """
     from bench import results, roof_report, roof_run
 
-    found = roof_run.run(threads, rounds, seed, command=shlex.join(["dtopt", *sys.argv[1:]]))
+    bar = Bar("measuring", in_bytes=False)
+    watched = output.messages().is_terminal
+    try:
+        found = roof_run.run(
+            threads,
+            rounds,
+            seed,
+            command=shlex.join(["dtopt", *sys.argv[1:]]),
+            progress=lambda what, done, of: bar(done, of) if watched else None,
+        )
+    finally:
+        bar.close()
     if file is not None:
         results.save(found, file)
     if json:

@@ -61,6 +61,7 @@ def scale(
     from bench.scale import query, report
 
     bar = Bar("measuring", in_bytes=False)
+    watched = output.messages().is_terminal
     try:
         result, hung, reports = query.answer(
             workload=workload,
@@ -78,7 +79,7 @@ def scale(
             seed=seed,
             timeout=timeout,
             command=shlex.join(["dtopt", *sys.argv[1:]]),
-            progress=lambda what, done, of: bar(done, of),
+            progress=lambda what, done, of: bar(done, of) if watched else None,
         )
     finally:
         bar.close()
