@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bench import results
+from bench import plan_row, results, roof_row, scale_row
 from bench.records import Roof, Sample
 from bench.results import Result
 from dtopt_cli.commands.bench import app
@@ -120,3 +121,10 @@ def test_it_needs_no_tensorflow() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "13.5 GB" in done.stdout
+
+
+@pytest.mark.parametrize("record", [plan_row.Row, plan_row.Exchange, roof_row.Row, scale_row.Row, scale_row.Efficiency])
+def test_every_member_of_a_row_is_documented(record: Any) -> None:
+    page = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
+    missing = [f.name for f in dataclasses.fields(record) if f"`{f.name}`" not in page and f"`{f.name}[]`" not in page]
+    assert not missing
