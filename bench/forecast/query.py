@@ -12,7 +12,7 @@ from bench.errors import OptionError, UnknownNameError
 from bench.forecast import shapes as shape_files
 from bench.forecast.footprint import PLACEMENTS, Training, parse_bytes
 from bench.forecast.plans import Speeds, meshes_of, plans, ranked
-from bench.forecast.state import rule
+from bench.forecast.state import algorithm
 from bench.layouts import RULES, MeshShape, parse_mesh
 from bench.plan_row import make_row
 
@@ -51,7 +51,7 @@ def answer(
     given = {"--memory": memory, "--other": other, "--bandwidth": bandwidth, "--link": link, "--roof": roof}
     words = ["-w", model.name] if shapes is None else ["--shapes", str(shapes)]
     again = [*words, *(word for option, value in given.items() if value is not None for word in (option, str(value)))]
-    rule(optimizer)
+    algorithm(optimizer)
     training = Training(optimizer, dtype, ema, accumulate, clip)
     limit = _limit(memory, other)
     meshes = _meshes(mesh, devices)

@@ -90,7 +90,7 @@ class Group:
         self._first = clients.own or 0
         self._children: list[Child] = []
         self._asked = "start"
-        several = clients.count > 1
+        several = clients.count > 1 or clients.own is not None
         cpus = allowed_cpus()
         try:
             for number, environment in enumerate(environments(clients, setup.threads)):

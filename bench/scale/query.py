@@ -12,15 +12,15 @@ from statistics import median
 from bench import environment, layouts, stats, workloads
 from bench.errors import OptionError, UnknownNameError
 from bench.forecast.footprint import PLACEMENTS
-from bench.forecast.state import rule
+from bench.forecast.state import algorithm
 from bench.process import allowed_cpus
 from bench.results import Result
 from bench.runner import BUSY_LOAD
 from bench.scale.crossing import sent_by_a_client
 from bench.scale.group import Clients, Launch, find_clients, start_client
 from bench.scale.run import Entry, Measurement, Progress, make_entry
-from bench.scale.setup import SCALINGS, Setup
-from bench.scale_row import Efficiency, Row
+from bench.scale.setup import Setup
+from bench.scale_row import SCALINGS, Efficiency, Row
 
 WORKLOAD = "gpt2:layer"
 MESHES = ("1x1", "2x1", "1x2", "2x2")
@@ -107,7 +107,7 @@ def _setups(
     ema: bool,
     threads: int,
 ) -> list[Setup]:
-    rule(optimizer)
+    algorithm(optimizer)
     for what, value, known in (
         ("layout rule", layout, tuple(layouts.RULES)),
         ("placement", placement, PLACEMENTS),

@@ -295,7 +295,8 @@ def test_two_real_clients_send_what_was_predicted_and_one_that_is_killed_ends_it
         begun.append(child)
         return child
 
-    result, hung, _ = answer(launch, clients=2, mesh=("2x1", "2x2"), placement="zero1", rounds=3, threads=2)
+    options = {"layout": "replicated", "placement": "zero1", "rounds": 3, "threads": 2}
+    result, hung, _ = answer(launch, clients=2, mesh=("2x1", "2x2"), **options)
     whole, killed = result.rows
     assert whole.status == "ok", whole.reason
     assert (whole.parameter_bytes, whole.slot_bytes) == (whole.reported_parameter_bytes, whole.reported_slot_bytes)
