@@ -88,6 +88,10 @@ class Child:
     def pid(self) -> int:
         return self._child.pid
 
+    def died(self) -> str | None:
+        """How the process ended, or None while it runs."""
+        return self._death() if self._child.poll() is not None else None
+
     def request(self, do: str, **arguments: Any) -> None:
         """Sends a request; `answer` fetches what comes back."""
         self._waiting_for = do

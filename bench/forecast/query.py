@@ -54,15 +54,11 @@ def answer(
     algorithm(optimizer)
     training = Training(optimizer, dtype, ema, accumulate, clip)
     limit = _limit(memory, other)
-    meshes = _meshes(mesh, devices)
-    for name in layout:
-        if name not in RULES:
-            raise UnknownNameError(f"no layout rule is called {name!r}; there are: {', '.join(RULES)}")
     found = ranked(
         plans(
             model,
-            meshes,
-            tuple(layout) or tuple(RULES),
+            _meshes(mesh, devices),
+            _layouts(layout),
             tuple(placement) or PLACEMENTS,
             training,
             _speeds(bandwidth, link, roof),
@@ -76,6 +72,14 @@ def answer(
 def _context(command: str) -> dict[str, object]:
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     return {"command": command, "started": now, "packages": {k: v for k, v in versions().items() if k == "dtopt"}}
+
+
+def _layouts(wanted: Sequence[str]) -> Sequence[str]:
+    """Those asked for, or every rule."""
+    for name in wanted:
+        if name not in RULES:
+            raise UnknownNameError(f"no layout rule is called {name!r}; there are: {', '.join(RULES)}")
+    return wanted or tuple(RULES)
 
 
 def _meshes(mesh: Sequence[str], devices: int | None) -> list[MeshShape]:

@@ -65,17 +65,9 @@ def answer(
     except KeyboardInterrupt:
         interrupted = True
         measurement.interrupt()
-    context |= {
-        "command": command,
-        "rounds": rounds,
-        "order_seed": seed,
-        "started": started,
-        "seconds": time.monotonic() - begun,
-        "load_after": environment.load(),
-        "busy": context["load"] > BUSY_LOAD,
-        "interleaved": measurement.interleaved,
-        "client": here.own,
-    }
+    context |= {"command": command, "rounds": rounds, "order_seed": seed, "started": started}
+    context |= {"seconds": time.monotonic() - begun, "load_after": environment.load()}
+    context |= {"busy": context["load"] > BUSY_LOAD, "interleaved": measurement.interleaved, "client": here.own}
     rows = _rows(measurement.entries, here, rounds)
     hung = any(entry.hung for entry in measurement.entries)
     return Result(context, (), rows, interrupted, kind="scale"), hung, here.prints
