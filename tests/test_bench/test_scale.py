@@ -158,7 +158,7 @@ def test_the_death_of_one_client_is_the_reason_and_not_what_the_others_say_of_it
     group.started(1)
     first, second = FakeClient.made
     second.theirs.close()
-    with pytest.raises(WorkerError, match="^client 1 died of SIGKILL$"):
+    with pytest.raises(WorkerError, match=r"^client 1 died of SIGKILL$"):
         raise group._ended(0, WorkerError("UnavailableError: Collective ops is aborted"))
     assert first.stopped
     assert second.stopped
