@@ -23,12 +23,12 @@ class WorkerError(Exception):
     """A worker crashed, hung or answered with an error. The message is the reason shown in the row."""
 
 
-class HungError(WorkerError):
-    """A worker gave no answer in time."""
-
-
 class UnsupportedCaseError(WorkerError):
     """A worker says that its peer cannot do what the case asks for: no failure, but no row with times either."""
+
+
+class HungError(WorkerError):
+    """A worker gave no answer in time."""
 
 
 def allowed_cpus() -> list[int]:
@@ -87,6 +87,10 @@ class Child:
     @property
     def pid(self) -> int:
         return self._child.pid
+
+    def died(self) -> str | None:
+        """How the process ended, or None while it runs."""
+        return self._death() if self._child.poll() is not None else None
 
     def request(self, do: str, **arguments: Any) -> None:
         """Sends a request; `answer` fetches what comes back."""

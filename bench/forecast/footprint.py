@@ -25,7 +25,7 @@ class Training:
     """How a model is trained, as far as its size depends on it.
 
     Attributes:
-      optimizer: a name in `bench.forecast.state`.
+      optimizer: a name in `bench.algorithms`, with arguments where it has some.
       dtype: of parameters, gradients and slots.
       ema: whether an average of every parameter is kept; accumulate: whether gradients are gathered over calls.
       clip: "none", "clipvalue", "clipnorm" or "global_clipnorm".

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.errors import OptionError
 from bench.forecast.footprint import ACCUMULATED, AVERAGE, Footprint, Placed, Training, footprint, local_elements, place
-from bench.forecast.state import EXTRA_ARRAYS
+from bench.forecast.state import algorithm
 from bench.forecast.traffic import Collective, collectives
 from bench.layouts import MeshShape
 from bench.workloads import Workload
@@ -108,7 +108,7 @@ def update_bytes(placed: Sequence[Placed], mesh: MeshShape, training: Training) 
         shards = [specs for slot, specs in one.slots if slot.is_whole(one.tensor)]
         shards += [options[AVERAGE]] if training.ema else []
         share = local_elements(one.tensor.shape, shards[0], mesh) if shards else mine
-        arrays = 3 + 2 * len(shards) + EXTRA_ARRAYS.get(training.optimizer, 0)
+        arrays = 3 + 2 * len(shards) + algorithm(training.optimizer).further_reads
         total += arrays * share * training.itemsize
         total += mine * training.itemsize if share < mine else 0
         total += mine * training.itemsize if training.clip in ("clipnorm", "global_clipnorm") else 0

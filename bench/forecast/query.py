@@ -12,7 +12,7 @@ from bench.errors import OptionError, UnknownNameError
 from bench.forecast import shapes as shape_files
 from bench.forecast.footprint import PLACEMENTS, Training, parse_bytes
 from bench.forecast.plans import Speeds, meshes_of, plans, ranked
-from bench.forecast.state import rule
+from bench.forecast.state import algorithm
 from bench.layouts import RULES, MeshShape, parse_mesh
 from bench.plan_row import make_row
 
@@ -51,18 +51,14 @@ def answer(
     given = {"--memory": memory, "--other": other, "--bandwidth": bandwidth, "--link": link, "--roof": roof}
     words = ["-w", model.name] if shapes is None else ["--shapes", str(shapes)]
     again = [*words, *(word for option, value in given.items() if value is not None for word in (option, str(value)))]
-    rule(optimizer)
+    algorithm(optimizer)
     training = Training(optimizer, dtype, ema, accumulate, clip)
     limit = _limit(memory, other)
-    meshes = _meshes(mesh, devices)
-    for name in layout:
-        if name not in RULES:
-            raise UnknownNameError(f"no layout rule is called {name!r}; there are: {', '.join(RULES)}")
     found = ranked(
         plans(
             model,
-            meshes,
-            tuple(layout) or tuple(RULES),
+            _meshes(mesh, devices),
+            _layouts(layout),
             tuple(placement) or PLACEMENTS,
             training,
             _speeds(bandwidth, link, roof),
@@ -76,6 +72,14 @@ def answer(
 def _context(command: str) -> dict[str, object]:
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     return {"command": command, "started": now, "packages": {k: v for k, v in versions().items() if k == "dtopt"}}
+
+
+def _layouts(wanted: Sequence[str]) -> Sequence[str]:
+    """Those asked for, or every rule."""
+    for name in wanted:
+        if name not in RULES:
+            raise UnknownNameError(f"no layout rule is called {name!r}; there are: {', '.join(RULES)}")
+    return wanted or tuple(RULES)
 
 
 def _meshes(mesh: Sequence[str], devices: int | None) -> list[MeshShape]:

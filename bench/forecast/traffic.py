@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import prod
 
 from bench.forecast.footprint import ACCUMULATED, AVERAGE, Placed, Training, local_elements
-from bench.forecast.state import made_orthogonal, rule
+from bench.forecast.state import algorithm, made_orthogonal
 from bench.layouts import MeshShape
 from optim.sharding import UNSHARDED
 
@@ -135,7 +135,7 @@ def _optimizer(one: Placed, mesh: MeshShape, training: Training) -> Iterator[_Ne
         for specs in (one.specs, one.specs, *whole_slots):  # gradient, parameter, slots
             yield RULE, ALL_GATHER, _used(specs), everything
         further = False
-    elif rule(training.optimizer).elementwise:
+    elif algorithm(training.optimizer).rule.elementwise:
         further = bool(whole_slots)
     else:
         for specs in whole_slots:
@@ -155,10 +155,11 @@ def _beyond(specs: Sequence[str], coarse: Sequence[str]) -> list[str]:
 def _reductions(one: Placed, mesh: MeshShape, training: Training) -> Iterator[_Need]:
     """Norms and means over a sharded variable, for LAMB and Adafactor."""
     scalar, axes = training.wide_itemsize, _used(one.specs)
-    if training.optimizer in ("lamb", "adafactor"):
+    name = algorithm(training.optimizer).name
+    if name in ("lamb", "adafactor"):
         for _ in range(2):  # the norm, or root mean square, of the parameter and of the step
             yield RULE, ALL_REDUCE, axes, scalar
-    if training.optimizer != "adafactor" or len(one.tensor.shape) < 2:
+    if name != "adafactor" or len(one.tensor.shape) < 2:
         return
     for slot, specs in one.slots:
         lost = next(d for d in range(len(one.specs)) if d not in slot.dims)

@@ -19,6 +19,9 @@ from bench.scale.setup import Setup
 
 JOBS, CLIENT_ID, NUM_CLIENTS, JOB_NAME = "DTENSOR_JOBS", "DTENSOR_CLIENT_ID", "DTENSOR_NUM_CLIENTS", "DTENSOR_JOB_NAME"
 
+GRACE = 1.0
+"""Seconds in which a death is looked for when a client reports an error."""
+
 Launch = Callable[[Setup, int, dict[str, Any], dict[str, str]], Child]
 """(setup, number of the client on this machine, first message, environment) -> its process."""
 
@@ -90,7 +93,7 @@ class Group:
         self._first = clients.own or 0
         self._children: list[Child] = []
         self._asked = "start"
-        several = clients.count > 1
+        several = clients.count > 1 or clients.own is not None
         cpus = allowed_cpus()
         try:
             for number, environment in enumerate(environments(clients, setup.threads)):
@@ -137,7 +140,18 @@ class Group:
         return [found[number] for number in range(len(self._children))]
 
     def _ended(self, number: int, error: WorkerError) -> WorkerError:
-        """The same error with the client's number, all clients being ended."""
+        """The error with the client's number, all clients being ended.
+
+        A client that dies makes the others fail, and their errors may arrive first: the death is the cause.
+        """
+        until = time.monotonic() + GRACE
+        while len(self._children) > 1:
+            dead = [(i, how) for i, child in enumerate(self._children) if (how := child.died()) is not None]
+            if dead:
+                number, error = dead[0][0], WorkerError(dead[0][1])
+            if dead or time.monotonic() > until:
+                break
+            time.sleep(0.05)
         self.stop()
         who = f"client {self._first + number}" if len(self._children) > 1 or self._first else "the process"
         return type(error)(f"{who} {error}")

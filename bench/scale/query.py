@@ -12,15 +12,15 @@ from statistics import median
 from bench import environment, layouts, stats, workloads
 from bench.errors import OptionError, UnknownNameError
 from bench.forecast.footprint import PLACEMENTS
-from bench.forecast.state import rule
+from bench.forecast.state import algorithm
 from bench.process import allowed_cpus
 from bench.results import Result
 from bench.runner import BUSY_LOAD
 from bench.scale.crossing import sent_by_a_client
 from bench.scale.group import Clients, Launch, find_clients, start_client
 from bench.scale.run import Entry, Measurement, Progress, make_entry
-from bench.scale.setup import SCALINGS, Setup
-from bench.scale_row import Efficiency, Row
+from bench.scale.setup import Setup
+from bench.scale_row import SCALINGS, Efficiency, Row
 
 WORKLOAD = "gpt2:layer"
 MESHES = ("1x1", "2x1", "1x2", "2x2")
@@ -65,17 +65,9 @@ def answer(
     except KeyboardInterrupt:
         interrupted = True
         measurement.interrupt()
-    context |= {
-        "command": command,
-        "rounds": rounds,
-        "order_seed": seed,
-        "started": started,
-        "seconds": time.monotonic() - begun,
-        "load_after": environment.load(),
-        "busy": context["load"] > BUSY_LOAD,
-        "interleaved": measurement.interleaved,
-        "client": here.own,
-    }
+    context |= {"command": command, "rounds": rounds, "order_seed": seed, "started": started}
+    context |= {"seconds": time.monotonic() - begun, "load_after": environment.load()}
+    context |= {"busy": context["load"] > BUSY_LOAD, "interleaved": measurement.interleaved, "client": here.own}
     rows = _rows(measurement.entries, here, rounds)
     hung = any(entry.hung for entry in measurement.entries)
     return Result(context, (), rows, interrupted, kind="scale"), hung, here.prints
@@ -107,7 +99,7 @@ def _setups(
     ema: bool,
     threads: int,
 ) -> list[Setup]:
-    rule(optimizer)
+    algorithm(optimizer)
     for what, value, known in (
         ("layout rule", layout, tuple(layouts.RULES)),
         ("placement", placement, PLACEMENTS),

@@ -95,14 +95,15 @@ class Measurement:
     def run(self, available: int, progress: Progress) -> None:
         room = int(available * SHARE)
         for entry in self.entries:
-            if self._clients.own is None and needed(entry) > room:
+            if self._on_this_host(entry) and needed(entry) > room:
                 entry.out(
                     "skipped",
                     f"not enough memory: it needs about {needed(entry) / 1e9:.1f} GB and {room / 1e9:.1f} GB may be"
                     f" used ({SHARE:.0%} of what is available); choose a smaller workload or mesh",
                 )
         able = [entry for entry in self.entries if entry.status == "waiting"]
-        self.interleaved = self.interleaved and sum(map(needed, able)) <= room
+        on_host = sum(needed(entry) for entry in able if self._on_this_host(entry))
+        self.interleaved = self.interleaved and on_host <= room
         together = [able] if self.interleaved else [[entry] for entry in able]
         total = len(able) * (2 + self._rounds)
         done = 0
@@ -118,6 +119,10 @@ class Measurement:
         finally:
             for entry in self.entries:
                 entry.stop()
+
+    def _on_this_host(self, entry: Entry) -> bool:
+        """Whether all that a mesh holds is in this machine's main memory."""
+        return self._clients.own is None and entry.setup.device == "cpu"
 
     def _run_together(self, number: int, alive: Sequence[Entry], tell: Callable[[str], None]) -> None:
         for entry in alive:

@@ -35,7 +35,9 @@ def start(setup: Setup, several_clients: bool) -> Any:
     axes = list(setup.mesh.axes)
     if several_clients or setup.device != "cpu":
         dtensor.initialize_accelerator_system(kind)
-        return dtensor.create_distributed_mesh(axes, device_type=kind)
+        # TPU meshes take every core; of other devices the first ones are taken.
+        mine = None if setup.device == "tpu" else [f"{kind}:{i}" for i in range(setup.devices_per_client)]
+        return dtensor.create_distributed_mesh(axes, local_devices=mine, device_type=kind)
     return dtensor.create_mesh(axes, devices=[f"CPU:{i}" for i in range(setup.mesh.devices)])
 
 

@@ -13,8 +13,6 @@ from bench.forecast.traffic import data_axes
 from bench.layouts import MeshShape, parse_mesh
 from bench.workloads import Tensor, Workload, workload
 
-SCALINGS = ("strong", "weak")
-
 
 @dataclass(frozen=True)
 class Setup:

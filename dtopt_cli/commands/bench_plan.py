@@ -25,7 +25,7 @@ def plan(
         ),
     ] = None,
     optimizer: Annotated[
-        str, typer.Option("-o", "--optimizer", help="adam, adafactor, rmsprop-momentum, ...")
+        str, typer.Option("-o", "--optimizer", help="adam, adafactor, rmsprop:momentum=0.9, ...")
     ] = "adam",
     mesh: Annotated[
         list[str] | None, typer.Option("--mesh", help="batch=2,model=4 or 2x4, of any size; may be repeated.")

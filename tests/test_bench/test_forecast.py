@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bench.algorithms import ALGORITHMS
 from bench.errors import OptionError, UnknownNameError
 from bench.forecast import shapes
 from bench.forecast.footprint import PLACEMENTS, Training, footprint, parse_bytes, place
 from bench.forecast.plans import Speeds, meshes_of, plan, plans, ranked
-from bench.forecast.state import RULES
 from bench.forecast.traffic import FORWARD, GRADIENTS, NORMS, PARAMETERS, RULE, SLOTS, collectives
 from bench.layouts import RULES as LAYOUTS
 from bench.layouts import parse_mesh, sharding
+from bench.scale.optimizers import make
 from bench.workloads import Tensor, Workload, workload
 from optim.sharding import UNSHARDED
 
@@ -36,35 +36,22 @@ MODEL = Workload(
     ),
 )
 
-# The optimizer of `optim` and the arguments that each name of a plan stands for.
-OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "sgd": ("SGD", {}),
-    "momentum": ("SGD", {"momentum": 0.9}),
-    "rmsprop": ("RMSprop", {}),
-    "rmsprop-momentum": ("RMSprop", {"momentum": 0.9}),
-    "rmsprop-centered": ("RMSprop", {"centered": True}),
-    "rmsprop-centered-momentum": ("RMSprop", {"centered": True, "momentum": 0.9}),
-    "adagrad": ("Adagrad", {}),
-    "adadelta": ("Adadelta", {}),
-    "adam": ("Adam", {}),
-    "adam-amsgrad": ("Adam", {"amsgrad": True}),
-    "adamw": ("AdamW", {}),
-    "adamax": ("Adamax", {}),
-    "nadam": ("Nadam", {}),
-    "ftrl": ("Ftrl", {}),
-    "lion": ("Lion", {}),
-    "adafactor": ("Adafactor", {}),
-    "lamb": ("Lamb", {}),
-    "muon": ("Muon", {}),
-}
+OPTIMIZERS = (
+    *(known.name for known in ALGORITHMS),
+    "momentum",
+    "adam:amsgrad=true",
+    "rmsprop:momentum=0.9",
+    "rmsprop:centered=true",
+    "rmsprop:centered=true:momentum=0.9",
+)
+"""Every optimizer, and those of its arguments that change what it keeps."""
 
 
 def test_every_optimizer_can_be_planned() -> None:
     import optim
 
-    assert OPTIMIZERS.keys() == RULES.keys()
     public = {name for name in optim.__all__ if name[0].isupper() and not name.endswith("Option")} - {"Optimizer"}
-    assert {name for name, _ in OPTIMIZERS.values()} == public
+    assert {known.class_name for known in ALGORITHMS} == public
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +77,10 @@ def variables(mesh_2x2: Any) -> Any:
     return make
 
 
-def compare(variables: list[Any], optimizer: Any, layout: str, placement: str, training: Training) -> None:
+def compare(variables: list[Any], layout: str, placement: str, training: Training) -> None:
     """Bytes that `optim` reports on each device against those of a plan."""
     mesh = parse_mesh("2x2")
+    optimizer = make(training, placement)
     optimizer.build(variables)
     report = optimizer.memory_report()
     held = footprint(place(MODEL.tensors, mesh, layout, placement, training), mesh, training)
@@ -106,25 +94,16 @@ def compare(variables: list[Any], optimizer: Any, layout: str, placement: str, t
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_bytes_are_those_of_a_real_mesh(variables: Any, layout: str, placement: str) -> None:
-    import optim
-
-    for name, (cls, arguments) in OPTIMIZERS.items():
-        optimizer = getattr(optim, cls)(**arguments, slot_placement=placement)
-        compare(variables(layout, "float32"), optimizer, layout, placement, Training(name))
+    for name in OPTIMIZERS:
+        compare(variables(layout, "float32"), layout, placement, Training(name))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_averages_accumulators_and_dtypes_are_those_of_a_real_mesh(variables: Any, placement: str, dtype: str) -> None:
-    import optim
-
     for name in ("adam", "sgd", "adafactor"):
-        cls, arguments = OPTIMIZERS[name]
-        optimizer = getattr(optim, cls)(
-            **arguments, slot_placement=placement, use_ema=True, gradient_accumulation_steps=2
-        )
         training = Training(name, dtype, ema=True, accumulate=True)
-        compare(variables("megatron", dtype), optimizer, "megatron", placement, training)
+        compare(variables("megatron", dtype), "megatron", placement, training)
 
 
 def exchanged(layout: str, placement: str, training: Training, mesh: str = "2x4") -> dict[tuple[str, str], int]:
@@ -205,9 +184,9 @@ def test_step_time_is_traffic_over_speed() -> None:
         ("momentum", 20),
         ("lion", 20),
         ("adadelta", 28),
-        ("adam-amsgrad", 36),
+        ("adam:amsgrad=true", 36),
         ("lamb", 40),
-        ("adafactor", 20),
+        ("adafactor", 24),
     ],
 )
 def test_least_traffic_per_parameter(optimizer: str, bytes_per_parameter: int) -> None:

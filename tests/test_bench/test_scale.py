@@ -28,6 +28,7 @@ from bench.scale.group import (
     JOBS,
     NUM_CLIENTS,
     Clients,
+    Group,
     environments,
     find_clients,
     free_ports,
@@ -77,6 +78,9 @@ class FakeClient:
             return self.pipe.recv()
         except EOFError:
             raise WorkerError("died of SIGKILL") from None
+
+    def died(self) -> str | None:
+        return "died of SIGKILL" if self.theirs.closed else None
 
     def stop(self) -> None:
         self.stopped = True
@@ -145,6 +149,19 @@ def test_a_client_that_dies_ends_its_mesh_and_the_others_go_on(at: str) -> None:
     assert (small.status, large.status, hung) == ("ok", "failed", False)
     assert large.reason == "client 1 died of SIGKILL"
     assert all(client.stopped for client in FakeClient.made)
+
+
+def test_the_death_of_one_client_is_the_reason_and_not_what_the_others_say_of_it() -> None:
+    group = Group(
+        Setup("gpt2:layer", "adam", parse_mesh("2x1"), "megatron", "zero1", clients=2), Clients(2), FakeClient
+    )
+    group.started(1)
+    first, second = FakeClient.made
+    second.theirs.close()
+    with pytest.raises(WorkerError, match=r"^client 1 died of SIGKILL$"):
+        raise group._ended(0, WorkerError("UnavailableError: Collective ops is aborted"))
+    assert first.stopped
+    assert second.stopped
 
 
 def test_a_client_that_hangs_is_named_and_ends_its_mesh() -> None:
@@ -295,7 +312,8 @@ def test_two_real_clients_send_what_was_predicted_and_one_that_is_killed_ends_it
         begun.append(child)
         return child
 
-    result, hung, _ = answer(launch, clients=2, mesh=("2x1", "2x2"), placement="zero1", rounds=3, threads=2)
+    options = {"layout": "replicated", "placement": "zero1", "rounds": 3, "threads": 2}
+    result, hung, _ = answer(launch, clients=2, mesh=("2x1", "2x2"), **options)
     whole, killed = result.rows
     assert whole.status == "ok", whole.reason
     assert (whole.parameter_bytes, whole.slot_bytes) == (whole.reported_parameter_bytes, whole.reported_slot_bytes)
