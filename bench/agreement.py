@@ -16,7 +16,7 @@ from bench.case import Case, gradient
 if TYPE_CHECKING:
     import numpy as np
 
-    from bench.peer import Session
+    from bench.peer import Conventions, Session
     from bench.reference import Expected
 
 STEPS = 3
@@ -59,7 +59,7 @@ def give_gradients(case: Case, session: Session, which: int) -> None:
     session.set_gradients(gradient(case, index, which) for index in range(len(case.tensors)))
 
 
-def check(case: Case, session: Session, paper_epsilon: bool) -> Agreement:
+def check(case: Case, session: Session, conventions: Conventions) -> Agreement:
     """Makes the steps that `bench.worker` has not made yet and compares.
 
     The session must have made its first step with gradient 0 (the worker times it: it is the one that
@@ -81,7 +81,7 @@ def check(case: Case, session: Session, paper_epsilon: bool) -> Agreement:
     compared = 0
     able = [index for index in range(len(case.tensors)) if reference.can_check(case, index)]
     for index in able:
-        wanted = reference.expected(case, index, factors, paper_epsilon)
+        wanted = reference.expected(case, index, factors, conventions)
         errors.append((_error(case, session, index, wanted), case.tensors[index].name))
         compared += int(wanted.judged.sum())
     error, worst = max(errors, default=(0.0, ""))

@@ -90,4 +90,6 @@ def keras3_lacks(case: Case) -> str | None:
     missing = None
     if case.algorithm.name == "muon" and importlib.util.find_spec("keras.src.optimizers.muon") is None:
         missing = "this Keras has no Muon"
+    if case.options.ema is not None and case.options.accumulate > 1:
+        missing = missing or "its averages count the calls between steps as well"
     return missing or current_keras_lacks(case)

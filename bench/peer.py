@@ -66,6 +66,21 @@ class Session:
 
 
 @dataclass(frozen=True)
+class Conventions:
+    """In which of several established ways a peer computes the same thing.
+
+    Attributes:
+      paper_epsilon: Adam's epsilon joins the bias-corrected root, as in the paper's algorithm 1 (torch, optax), not the
+        uncorrected one (Keras).
+      average_of_first_step: moving averages start as the parameters after the first step (Keras 3), not as those
+        before it.
+    """
+
+    paper_epsilon: bool = False
+    average_of_first_step: bool = False
+
+
+@dataclass(frozen=True)
 class Peer:
     """One contestant.
 
@@ -79,8 +94,7 @@ class Peer:
       packages: distributions whose versions belong to the result.
       on_mesh: whether the tensors are laid out on the mesh (else they are whole, on one device with all
         threads).
-      paper_epsilon: Adam's epsilon joins the bias-corrected root, as in the paper's algorithm 1 (torch,
-        optax), not the uncorrected one (Keras).
+      conventions: see there.
       note: for the table.
     """
 
@@ -91,7 +105,7 @@ class Peer:
     prepare: Callable[[Case], Session]
     packages: tuple[str, ...] = ()
     on_mesh: bool = False
-    paper_epsilon: bool = False
+    conventions: Conventions = Conventions()
     note: str = ""
 
 

@@ -22,6 +22,7 @@ from optim.rule import slot_dims
 
 if TYPE_CHECKING:
     from bench.case import Case
+    from bench.peer import Conventions
 
 MOST_ELEMENTS = 4096
 """Compared of each tensor whose elements are updated one by one."""
@@ -114,13 +115,12 @@ def _norms(case: Case, index: int, steps: Sequence[tuple[float, float]]) -> list
     return [sqrt(x * x * a + y * y * b + 2 * x * y * mixed) for x, y in steps]
 
 
-def expected(case: Case, index: int, factors: Sequence[Sequence[float]], paper_epsilon: bool) -> Expected:
+def expected(case: Case, index: int, factors: Sequence[Sequence[float]], conventions: Conventions) -> Expected:
     """What a tensor is after the steps.
 
     Args:
       factors: from `clip_factors`.
-      paper_epsilon: Adam's epsilon joins the bias-corrected root, as in the paper's algorithm 1, not the uncorrected
-        one.
+      conventions: the peer's.
     """
     at = positions(case, index)
     start = _chosen(case, parameter(case, index), at).astype(np.float64)
@@ -128,11 +128,11 @@ def expected(case: Case, index: int, factors: Sequence[Sequence[float]], paper_e
     values = [_chosen(case, g, at).astype(np.float64) for g in both]
     touched = _touched(case, both, at)
     of_tensor = [step[index] for step in factors]
-    end, average = _train(case, index, start, values, touched, of_tensor, paper_epsilon)
+    end, average = _train(case, index, start, values, touched, of_tensor, conventions)
     judged = np.ones(end.shape, dtype=bool)
     if case.algorithm.jumps:  # a step whose sign changes with the sixth digit of its gradients is not judged
         nudged = [values[0] * (1 + 2e-6), values[1] * (1 - 2e-6)]
-        other, _ = _train(case, index, start, nudged, touched, of_tensor, paper_epsilon)
+        other, _ = _train(case, index, start, nudged, touched, of_tensor, conventions)
         judged = np.abs(other - end) < 1e-3 * np.max(np.abs(end - start))
     kept = case.options.ema is not None
     flat = [array.reshape(-1) for array in (start, end, average, judged)]
@@ -160,7 +160,7 @@ def _train(
     gradients: Sequence[np.ndarray],
     touched: Sequence[np.ndarray] | None,
     factors: Sequence[float],
-    paper_epsilon: bool,
+    conventions: Conventions,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The parameter and its average after the steps: gather, clip, decay, update, average."""
     rule, hyper = case.algorithm.rule, dict(case.algorithm.hyperparameters)
@@ -171,7 +171,7 @@ def _train(
         if case.options.clip is not None and case.options.clip.startswith("value"):
             limit = clip_of(case.options.clip)[1]
             mean = np.clip(mean, -limit, limit)
-        given = hyper | scalars | _epsilon(case, step + 1, paper_epsilon)
+        given = hyper | scalars | _epsilon(case, step + 1, conventions.paper_epsilon)
         c = rule.coefficients(XP, given, float(step + 1))
         scalars = {name: float(c[name]) for name in scalars}
         decayed = value * (1.0 - case.weight_decay * hyper["learning_rate"])
@@ -184,6 +184,8 @@ def _train(
             slots = {name: np.where(hit, new[name], slots[name]) for name in slots}
         mix = case.options.ema or 0.0
         average = mix * average + (1.0 - mix) * value
+        if step == 0 and conventions.average_of_first_step:
+            average = value
     return value, average
 
 

@@ -85,7 +85,7 @@ def _table(rows: Sequence[Row]) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("peer", no_wrap=True)
     share = ("share",) if any(row.step_share is not None for row in rows) else ()
-    for heading in ("ms/step", f"vs {baseline}" if baseline else "", "alone", "GB/s", "roof", *share):
+    for heading in ("ms/step", f"vs {baseline}" if baseline else "", "latency", "GB/s", "roof", *share):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("")
     for row in sorted(_measured(rows), key=lambda row: row.median or 0.0):

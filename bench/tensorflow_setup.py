@@ -128,7 +128,7 @@ def mesh_session(
     ]
 
     def replicated(tensor: Any) -> Any:
-        return dtensor.copy_to_mesh(tensor, dtensor.Layout.replicated(mesh, tensor.shape.rank))
+        return dtensor.copy_to_mesh(tensor, replicated_layout(tensor.shape.rank))
 
     def place(index: int, gradient: np.ndarray | Rows) -> Any:
         if isinstance(gradient, Rows):
@@ -141,15 +141,23 @@ def mesh_session(
         for i, tensor in enumerate(case.tensors)
     ]
 
-    def whole(index: int, variable: Any) -> np.ndarray:
-        return assemble(case, index, [to_numpy(part) for part in dtensor.unpack(variable.read_value())])
+    def read(index: int) -> np.ndarray:
+        return assemble(case, index, [to_numpy(part) for part in dtensor.unpack(variables[index].read_value())])
+
+    def read_average(index: int) -> np.ndarray:
+        assert averages is not None
+        average = averages(variables)[index].read_value()  # may be sharded otherwise than its variable
+        return to_numpy(dtensor.unpack(dtensor.relayout(average, replicated_layout(average.shape.rank)))[0])
+
+    def replicated_layout(rank: int) -> Any:
+        return dtensor.Layout.replicated(mesh, rank)
 
     return Session(
         place=place,
         apply=make_apply(variables),
         wait=barrier(mesh),
-        read=lambda index: whole(index, variables[index]),
-        read_average=(lambda index: whole(index, averages(variables)[index])) if averages else None,
+        read=read,
+        read_average=read_average if averages else None,
         compute=_compute(case, variables, lambda array: replicated(constant(case, array))),
         device_memory=device_memory(case),
     )

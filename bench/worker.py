@@ -55,7 +55,7 @@ class Worker:
         session = self._prepared()
         agreement.give_gradients(self.case, session, 0)
         first_step = clock.sample(session, 1)
-        found = agreement.check(self.case, session, self.peer.paper_epsilon)
+        found = agreement.check(self.case, session, self.peer.conventions)
         return {"first_step_seconds": first_step, "agreement": dataclasses.asdict(found)}
 
     def warm(self, most_seconds: float) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def folder_of(page: Path) -> Path:
 
 def table(result: Result) -> str:
     """A Markdown table of the rows of steps, with the skipped and failed ones and their reasons."""
-    lines = ["| peer | ms/step | vs baseline | alone, ms | GB/s | roof | |", "|---|---:|---:|---:|---:|---:|---|"]
+    lines = ["| peer | ms/step | vs baseline | latency, ms | GB/s | roof | |", "|---|---:|---:|---:|---:|---:|---|"]
     for row in sorted(result.rows, key=lambda row: row.median or float("inf")):
         if row.status == "ok":
             cells = [report.plain_cell(cell) for cell in report.cells(row)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bench import keras_setup, tensorflow_setup
 from bench.case import parameter
-from bench.peer import Peer, Session, needs
+from bench.peer import Conventions, Peer, Session, needs
 
 if TYPE_CHECKING:
     from bench.case import Case
@@ -46,5 +46,6 @@ PEER = Peer(
     unavailable=unavailable,
     prepare=prepare,
     packages=("tensorflow", "keras"),
+    conventions=Conventions(average_of_first_step=True),
     note="no mesh",
 )

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from bench import jax_setup, keras_setup
-from bench.peer import Peer, Session, first, needs
+from bench.peer import Conventions, Peer, Session, first, needs
 
 if TYPE_CHECKING:
     from bench.case import Case
@@ -56,5 +56,6 @@ PEER = Peer(
     unavailable=unavailable,
     prepare=prepare,
     packages=("jax", "jaxlib", "keras"),
+    conventions=Conventions(average_of_first_step=True),
     note="no mesh",
 )

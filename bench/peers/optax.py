@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench import jax_setup
 from bench.options import clip_of
-from bench.peer import Peer, Session, first, needs, wants, without
+from bench.peer import Conventions, Peer, Session, first, needs, wants, without
 
 if TYPE_CHECKING:
     from bench.case import Case
@@ -100,6 +100,6 @@ PEER = Peer(
     unavailable=unavailable,
     prepare=prepare,
     packages=("jax", "jaxlib", "optax"),
-    paper_epsilon=True,
+    conventions=Conventions(paper_epsilon=True),
     note="no mesh",
 )

@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from bench import torch_setup
-from bench.peer import Peer, Session
+from bench.peer import Conventions, Peer, Session
 
 if TYPE_CHECKING:
     from bench.case import Case
@@ -34,6 +34,6 @@ PEER = Peer(
     unavailable=unavailable,
     prepare=prepare,
     packages=("torch",),
-    paper_epsilon=True,
+    conventions=Conventions(paper_epsilon=True),
     note="no mesh",
 )

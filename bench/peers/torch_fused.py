@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bench import torch_setup
-from bench.peer import Peer, Session
+from bench.peer import Conventions, Peer, Session
 
 if TYPE_CHECKING:
     from bench.case import Case
@@ -26,6 +26,6 @@ PEER = Peer(
     unavailable=unavailable,
     prepare=prepare,
     packages=("torch",),
-    paper_epsilon=True,
+    conventions=Conventions(paper_epsilon=True),
     note="no mesh",
 )

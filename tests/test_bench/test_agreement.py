@@ -9,7 +9,7 @@ from bench import agreement
 from bench.case import Case, as_bfloat16, gradient, parameter
 from bench.layouts import parse_mesh
 from bench.options import Options
-from bench.peer import Session
+from bench.peer import Conventions, Session
 
 
 def session(case: Case, scale: float = 1.0, one_bad: bool = False) -> Session:
@@ -30,7 +30,7 @@ def checked(**spoiled: object) -> agreement.Agreement:
     made = session(case, **spoiled)  # type: ignore[arg-type]
     agreement.give_gradients(case, made, 0)
     made.step()
-    return agreement.check(case, made, paper_epsilon=False)
+    return agreement.check(case, made, Conventions())
 
 
 def test_float32_arithmetic_agrees() -> None:
@@ -74,9 +74,9 @@ def test_a_shape_that_differs_and_a_missing_average_do_not_agree() -> None:
     agreement.give_gradients(case, made, 0)
     made.step()
     made.read = lambda index: np.zeros((64, 1), np.float32)
-    assert agreement.check(case, made, paper_epsilon=False).error == float("inf")
+    assert agreement.check(case, made, Conventions()).error == float("inf")
     averaged = Case("many-small", "sgd", parse_mesh("2"), "replicated", options=Options(ema=0.9))
     made = session(averaged)
     agreement.give_gradients(averaged, made, 0)
     made.step()
-    assert not agreement.check(averaged, made, paper_epsilon=False).agrees
+    assert not agreement.check(averaged, made, Conventions()).agrees

@@ -12,6 +12,7 @@ from bench.algorithms import ALGORITHMS
 from bench.case import Case, gradient, parameter
 from bench.layouts import parse_mesh
 from bench.options import Options
+from bench.peer import Conventions
 from bench.sparse import Rows
 from bench.workloads import Tensor, Workload
 from tests.reference import (
@@ -97,7 +98,7 @@ def test_three_steps_equal_the_papers(optimizer: str, options: Options) -> None:
             training.apply({n: g.whole() if isinstance(g, Rows) else g for n, g in zip(names, given, strict=True)})
     factors = reference.clip_factors(case)
     for i, name in enumerate(names):
-        found = reference.expected(case, i, factors, paper_epsilon=False)
+        found = reference.expected(case, i, factors, Conventions())
         assert len(found.positions) == case.tensors[i].elements
         np.testing.assert_allclose(found.end, training.values[name].reshape(-1), rtol=1e-9, atol=1e-12)
         assert found.judged.mean() > 0.9
@@ -117,18 +118,33 @@ def test_the_papers_epsilon_of_adam() -> None:
         m_hat, v_hat = m / (1 - h["beta_1"] ** t), v / (1 - h["beta_2"] ** t)
         value = value - h["learning_rate"] * m_hat / (np.sqrt(v_hat) + h["epsilon"])
     factors = reference.clip_factors(case)
-    np.testing.assert_allclose(reference.expected(case, 2, factors, paper_epsilon=True).end, value, rtol=1e-12)
+    np.testing.assert_allclose(
+        reference.expected(case, 2, factors, Conventions(paper_epsilon=True)).end, value, rtol=1e-12
+    )
+
+
+def test_averages_start_with_the_first_step_where_a_peer_does_so() -> None:
+    case = made("sgd", Options(ema=0.9))
+    factors = reference.clip_factors(case)
+    one = reference.expected(case, 2, factors, Conventions(average_of_first_step=True))
+    start, steps = parameter(case, 2).astype(np.float64), []
+    value = start
+    for which in (0, 0, 1):
+        value = value - 0.01 * np.asarray(gradient(case, 2, which), np.float64)
+        steps.append(value)
+    assert one.average is not None
+    np.testing.assert_allclose(one.average, 0.81 * steps[0] + 0.09 * steps[1] + 0.1 * steps[2], rtol=1e-12)
 
 
 def test_lazy_rows_leave_rows_without_a_gradient_alone() -> None:
     case = made("adam", Options(sparse_rows=4, lazy_rows=True))
     both = [gradient(case, 0, which) for which in (0, 1)]
     assert all(isinstance(g, Rows) for g in both)
-    found = reference.expected(case, 0, reference.clip_factors(case), paper_epsilon=False)
+    found = reference.expected(case, 0, reference.clip_factors(case), Conventions())
     moved = np.unique(np.nonzero(found.end != found.start)[0] // 6)
     assert list(moved) == sorted({int(row) for g in both for row in g.indices})  # type: ignore[union-attr]
     dense = made("adam", Options(sparse_rows=4))
-    other = reference.expected(dense, 0, reference.clip_factors(dense), paper_epsilon=False)
+    other = reference.expected(dense, 0, reference.clip_factors(dense), Conventions())
     assert np.abs(other.end - found.end).max() > 1e-4  # Adam moves a row by its old mean, lazy rows stay
 
 
@@ -148,5 +164,5 @@ def test_steps_that_jump_are_not_judged_where_rounding_decides() -> None:
     case = made("lion", Options())
     a, b = (np.asarray(gradient(case, 1, which), np.float64).reshape(-1) for which in (0, 1))
     turning = np.abs(0.1 * b + 0.9 * (1 - 0.99**2) * a)
-    found = reference.expected(case, 1, reference.clip_factors(case), paper_epsilon=False)
+    found = reference.expected(case, 1, reference.clip_factors(case), Conventions())
     assert found.judged[turning > 1e-6].all()
