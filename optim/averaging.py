@@ -87,7 +87,7 @@ def check_at_every_call(optimizer: Optimizer) -> None:
     """While tracing: make the function refuse to run, at each later call, while the averages are in the variables.
 
     TensorFlow evaluates a by-reference capture of a function whenever it is called: eagerly, and while an outer
-    function is traced, which needs the same check. In the graph of a loop's body it would count as a loop variable.
+    function is traced, which then needs the same check. In the graph of a loop it would count as a loop variable.
     """
 
     def check() -> list[Any]:

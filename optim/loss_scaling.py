@@ -101,10 +101,11 @@ def factor_for(optimizer: Optimizer, loss: Any) -> Any:
                 " optimizer.build(variables) first"
             )
         return tf.cast(variable.read_value(), dtype)
-    mesh = dtensor.fetch_layout(loss).mesh if dtensor.is_dtensor(loss) else None
-    if mesh == (None if layout is None else layout.mesh):
+    is_placed = dtensor.is_dtensor(loss)
+    is_beside = layout is not None and is_placed and dtensor.fetch_layout(loss).mesh == layout.mesh
+    if is_beside or (layout is None and not is_placed):
         return tf.cast(variable.read_value(), dtype)  # without waiting for what is pending on the mesh
-    return tf.constant(now(optimizer), tf.float32 if dtype == tf.float16 else dtype)
+    return tf.cast(tf.constant(now(optimizer), tf.float32), dtype)
 
 
 def update(optimizer: Optimizer, is_finite: bool) -> None:

@@ -28,6 +28,8 @@ LEARNING_RATE = "learning_rate"
 ACCUMULATED_STEPS = "accumulated_steps"
 LOSS_SCALE = "loss_scale"
 FINITE_STEPS = "finite_steps"
+SCALAR_DTYPES = {ACCUMULATED_STEPS: "int64", LOSS_SCALE: "float32", FINITE_STEPS: "int64"}
+"""Of scalars that options bring along; those of algorithms are float64."""
 
 
 def escape(name: str) -> str:

@@ -69,7 +69,7 @@ def _apply_eagerly(optimizer: Optimizer, tracked: list[Tracked], gradients: list
 
 
 def _run(work: Work, optimizer: Optimizer, executor: str) -> bool:
-    """Run a step eagerly, and tell whether there was one; other meshes' counters may be read without waiting then."""
+    """Run a step eagerly, and tell whether there was one; counters may be read and set without waiting after it."""
     if executor == "local":
         return local.run(work, optimizer._execution.plan())
     stepped = work.loss_scale is None or portable.is_finite(work)

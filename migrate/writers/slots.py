@@ -131,8 +131,7 @@ def _tensors(state: OptimizerState) -> dict[str, LazyArray]:
     if isinstance(rate, (int, float)) and not isinstance(rate, bool):
         items.append((slot_layout.scalar_key(slot_layout.LEARNING_RATE), _scalar(rate, "float64")))
     for name, value in state.scalars.items():
-        dtype = "int64" if name == slot_layout.ACCUMULATED_STEPS else "float64"
-        items.append((slot_layout.scalar_key(name), _scalar(value, dtype)))
+        items.append((slot_layout.scalar_key(name), _scalar(value, slot_layout.SCALAR_DTYPES.get(name, "float64"))))
     items += [(slot_layout.variable_key(v.name), v.array) for v in state.variables if v.array is not None]
     for slot, owners in state.slots.items():
         items += [(slot_layout.slot_key(slot, name), array) for name, array in owners.items()]

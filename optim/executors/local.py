@@ -296,9 +296,8 @@ def _unpacked(work: Work) -> ShardGradients:
     ]
     asks_for_norms = work.clip.active or work.loss_scale is not None
     gradients = ShardGradients(parts, [_primary_parts(t.layout) for t in work.tracked] if asks_for_norms else [])
-    dtypes = [target(work.slots, t).dtype for t in work.tracked]
-    if any(g.dtype != dtype for g, dtype in zip(work.gradients, dtypes, strict=True)):
-        gradients.cast(dtypes)
+    if slot_layout.MASTER in work.slots.names:
+        gradients.cast([target(work.slots, t).dtype for t in work.tracked])
     return gradients
 
 

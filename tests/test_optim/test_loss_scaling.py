@@ -195,11 +195,15 @@ def test_a_scale_in_a_function_needs_to_know_its_mesh(mesh_2: Any) -> None:
     """A trace would keep the scale that has not moved to the mesh yet, forever."""
     layout = dtensor.Layout(["x"], mesh_2)
     var = variable(np.ones(2), layout, "w")
-    loss = put(1.0, dtensor.Layout.replicated(mesh_2, 0))
+    loss_layout = dtensor.Layout.replicated(mesh_2, 0)
+    loss = put(1.0, loss_layout)
     optimizer = optim.SGD(0.5, loss_scale="dynamic")
     scale = tf.function(optimizer.scale_loss, autograph=False)
     with pytest.raises(UnsupportedError, match="build"):
         scale(loss)
+    # Eagerly there is nothing to know beforehand; the scale is not on the loss's mesh yet.
+    half = put(0.5, loss_layout, tf.float16)
+    assert value_of(optimizer.scale_loss(half)) == 2.0**14
     optimizer.build([var])
     assert float(scale(loss)) == 2.0**15
     optimizer.apply_gradients([(put([np.nan, 1.0], layout), var)])
