@@ -19,7 +19,7 @@ from optim.errors import HyperparameterError, NoGradientsError, UnsupportedError
 from optim.executors import kernels, local, native, portable
 from optim.executors.work import Work
 from optim.reports import ExecutorReport
-from optim.variables import Tracked, check_pairs, conform, plain_name
+from optim.variables import Tracked, check_distinct, conform_all, plain_name, split_pairs
 
 if TYPE_CHECKING:
     from optim.optimizer import Optimizer
@@ -27,16 +27,23 @@ if TYPE_CHECKING:
 
 def apply(optimizer: Optimizer, grads_and_vars: Any) -> None:
     """What `Optimizer.apply_gradients` does."""
-    pairs = check_pairs(grads_and_vars)
-    if not pairs:
+    gradients, variables = split_pairs(grads_and_vars)
+    if not gradients:
         return
-    if all(gradient is None for gradient, _ in pairs):
-        names = ", ".join(plain_name(v) for _, v in pairs[:5])
+    tracked = optimizer._state.tracked.recall(variables)
+    if tracked is None:
+        check_distinct(variables)
+    missing = sum(gradient is None for gradient in gradients)
+    if missing == len(gradients):
+        names = ", ".join(plain_name(v) for v in variables[:5])
         raise NoGradientsError(f"no gradient for any variable ({names}...): does the loss depend on them?")
-    optimizer._build_once([variable for _, variable in pairs])
-    found = [(optimizer._state.tracked[variable], gradient) for gradient, variable in pairs]
-    tracked = [item for item, gradient in found if gradient is not None]
-    gradients = [conform(gradient, item) for item, gradient in found if gradient is not None]
+    if tracked is None:
+        optimizer._build_once(variables)
+        tracked = optimizer._state.tracked.find(variables)
+    if missing:
+        tracked = [item for item, gradient in zip(tracked, gradients, strict=True) if gradient is not None]
+        gradients = [gradient for gradient in gradients if gradient is not None]
+    gradients = conform_all(gradients, tracked)
     if tf.executing_eagerly():
         _apply_eagerly(optimizer, tracked, gradients)
     else:
@@ -173,7 +180,7 @@ class Preparation:
             coefficients=self.coefficients,
             decay_factors=[self._decay_factor(t) for t in tracked],
             active=active or [True] * len(tracked),
-            lazy=[is_lazy(optimizer, t) for t in tracked],
+            lazy=[bool(settings.lazy_rows) and is_lazy(optimizer, t) for t in tracked],
             clip=settings.clip,
             ema=settings.ema,
             overwrite=self.overwrite,
@@ -299,14 +306,32 @@ def _why_portable(optimizer: Optimizer) -> str:
     lazy = next((t for t in optimizer._state.tracked if is_lazy(optimizer, t)), None)
     if lazy is not None:
         return f"lazy_rows names variable {lazy}"
-    for slot, index, variable in optimizer._state.slots.items():
-        item = optimizer._state.tracked.at(index)
-        if placement.layout_of(variable) != item.layout:
-            return f"slot {slot!r} of {item} is placed otherwise than the variable (slot_placement)"
+    for item in optimizer._state.tracked:
+        if why := _why_not_in_shards(optimizer, item):
+            return why
     norms = settings.clip.clipnorm is not None or settings.clip.global_clipnorm is not None
     if norms and dtensor.num_clients() > 1:
         return "norms of gradients span several clients"
     return ""
+
+
+def _why_not_in_shards(optimizer: Optimizer, item: Tracked) -> str:
+    """Why the slots of a variable are placed so that its shards cannot be updated one by one; empty if they can."""
+    state = optimizer._state
+    names = [*(slot.name for slot in (optimizer._rule.slots if optimizer._rule else ())), slot_layout.AVERAGE]
+    placed = {name: placement.layout_of(slot) for name, slot in state.slots.of(item, names).items()}
+    odd = next((name for name, layout in placed.items() if layout != item.layout), None)
+    if odd is None:
+        return ""
+    where = f"slot {odd!r} of {item} is placed otherwise than the variable (slot_placement)"
+    layout = placed[odd]
+    if layout is None or item.layout is None or not placement.is_finer(layout, item.layout):
+        return f"{where}, and not only sharded further"
+    if any(other != layout for other in placed.values()):
+        return f"{where}, and its slots are not all placed alike"
+    if optimizer._settings.jit_compile:
+        return f"{where}, and jit_compile compiles the update of whole shards"
+    return f"{where}, and the mesh has several clients" if dtensor.num_clients() > 1 else ""
 
 
 def _check_traceable(optimizer: Optimizer, tracked: Sequence[Tracked]) -> None:
