@@ -8,6 +8,12 @@ kernels or the rule's ops; or, if asked to, with one XLA body per device.
 Where slots are sharded further than their variable (ZeRO-1), each device updates the part of its shard that it has
 slots for, and writes it into the same shard on the other devices too: dtopt's kernel in the same pass over memory.
 
+Which bits a step gives: dtopt's kernel rounds every element alike, wherever it lies in whichever shard, so that for
+rules that treat each element for itself the state is the same, bit for bit, on every mesh, layout, slot placement and
+number of threads. A norm is added up in float64, in an order that the shards decide: in the other dtypes its last bit
+reaches the rounded factor about once in 10⁸ steps, in float64 it may at once. TensorFlow's kernels round the last few
+elements of a shard otherwise than the others, so that on them meshes agree to rounding only.
+
 DTensor runs asynchronously and a local handle does not wait for it, so a step begins by waiting for whatever is
 pending (`wait_for`); local ops are synchronous, so whatever DTensor does next comes after.
 """

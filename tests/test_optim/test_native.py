@@ -291,9 +291,12 @@ def test_close_to_the_reference_in_float64(case: Case) -> None:
     assert optimizer.executor_report().why_not_native == ""
 
 
-# Not Ftrl with another power than the root: it subtracts two powers of nearly equal numbers, whose last bits are not the
-# same in TensorFlow's library and in C++'s. The float64 reference above covers it.
-@pytest.mark.parametrize("case", [c for c in CASES if c.name not in ("ftrl-all", "ftrl-2.4")], ids=str)
+# Not Ftrl with another power than the root: it subtracts two powers of nearly equal numbers, whose last bits differ
+# between TensorFlow's library and C++'s. The float64 reference above covers it.
+OTHER_POWERS = ("ftrl-all", "ftrl-2.4")
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.name not in OTHER_POWERS], ids=str)
 def test_the_portable_executor_agrees(case: Case) -> None:
     # Not with norms: the portable executor adds them up in float32, and rules that divide small differences by each
     # other make much of that.
@@ -383,6 +386,30 @@ def test_what_the_compiler_says_is_told(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert (status.available, status.path) == (False, None)
     assert "error: a header is missing" in status.reason
     assert not list(tmp_path.glob("dtopt/kernels/*.so"))
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_a_cache_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CXX", _compiler(tmp_path, 'echo built > "$made"'))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    status = optim.build_kernels()
+    assert not status.available
+    assert "cannot be used" in status.reason
+    assert "set XDG_CACHE_HOME" in status.reason
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_another_tensorflow_has_another_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = build._path().name
+    monkeypatch.setattr(tf.version, "VERSION", "0.0.0")
+    build._key.cache_clear()
+    try:
+        assert build._path().name != name
+        assert build.cached() is None
+    finally:
+        monkeypatch.undo()
+        build._key.cache_clear()
 
 
 @pytest.mark.usefixtures("_forgotten")
