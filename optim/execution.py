@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from optim import master_copies, placement
+from optim import master_copies, placement, slot_layout
 from optim.errors import UnsupportedError
 from optim.executors import kernels, local, native
 from optim.native import library
@@ -112,14 +112,38 @@ def _why_portable(optimizer: Optimizer) -> str:
     lazy = next((t for t in optimizer._state.tracked if is_lazy(optimizer, t)), None)
     if lazy is not None:
         return f"lazy_rows names variable {lazy}"
-    for slot, index, variable in optimizer._state.slots.items():
-        item = optimizer._state.tracked.at(index)
-        if placement.layout_of(variable) != item.layout:
-            return f"slot {slot!r} of {item} is placed otherwise than the variable (slot_placement)"
+    for item in optimizer._state.tracked:
+        if why := _why_not_in_shards(optimizer, item):
+            return why
     norms = settings.clip.clipnorm is not None or settings.clip.global_clipnorm is not None
     if (norms or settings.loss_scale is not None) and dtensor.num_clients() > 1:
         return "norms of gradients, or whether they are finite, span several clients"
     return ""
+
+
+def _why_not_in_shards(optimizer: Optimizer, item: Tracked) -> str:
+    """Why the slots of a variable are placed so that its shards cannot be updated one by one; empty if they can."""
+    state = optimizer._state
+    names = [
+        *(slot.name for slot in (optimizer._rule.slots if optimizer._rule else ())),
+        slot_layout.AVERAGE,
+        slot_layout.MASTER,
+    ]
+    placed = {name: placement.layout_of(slot) for name, slot in state.slots.of(item, names).items()}
+    odd = next((name for name, layout in placed.items() if layout != item.layout), None)
+    if odd is None:
+        return ""
+    where = f"slot {odd!r} of {item} is placed otherwise than the variable (slot_placement)"
+    layout = placed[odd]
+    if layout is None or item.layout is None or not placement.is_finer(layout, item.layout):
+        return f"{where}, and not only sharded further"
+    if any(other != layout for other in placed.values()):
+        return f"{where}, and its slots are not all placed alike"
+    if slot_layout.MASTER in placed:
+        return f"{where}, and so is its master copy"
+    if optimizer._settings.jit_compile:
+        return f"{where}, and jit_compile compiles the update of whole shards"
+    return f"{where}, and the mesh has several clients" if dtensor.num_clients() > 1 else ""
 
 
 def check_traceable(optimizer: Optimizer, tracked: Sequence[Tracked]) -> None:

@@ -49,12 +49,26 @@ def layout_of(variable: tf.Variable) -> dtensor.Layout | None:
     return getattr(variable, "layout", None)
 
 
-def layout_text(tensor: tf.Tensor) -> str | None:
-    """`to_string()` of an eager DTensor's layout, None for anything else; a tenth of the work of `fetch_layout`."""
-    try:
-        return _pywrap_dtensor_device.FetchLayout(context.context()._handle, tensor, api._dtensor_device()._device_info)
-    except core._NotOkStatusException:
-        return None
+class DTensorReader:
+    """Layouts and local parts of eager DTensors, asked of DTensor's device without the cost of its Python layer.
+
+    Made anew for each step: it looks the device up once, and not for every tensor.
+    """
+
+    def __init__(self) -> None:
+        self._context = context.context()._handle
+        self._device = api._dtensor_device()._device_info
+
+    def layout_text(self, tensor: tf.Tensor) -> str | None:
+        """`to_string()` of a DTensor's layout, None for anything else; a tenth of the work of `fetch_layout`."""
+        try:
+            return _pywrap_dtensor_device.FetchLayout(self._context, tensor, self._device)
+        except core._NotOkStatusException:
+            return None
+
+    def parts(self, tensor: tf.Tensor) -> Sequence[Any]:
+        """What `dtensor.unpack` returns for a dense DTensor."""
+        return _pywrap_dtensor_device.Unpack(self._context, tensor, self._device)
 
 
 def slot_layout(placement: Placement, variable: tf.Variable, slot: str) -> dtensor.Layout | None:

@@ -17,7 +17,7 @@ from optim import learning_rate as rates
 from optim.errors import HyperparameterError, NoGradientsError, UnsupportedError
 from optim.executors import local, portable
 from optim.executors.work import Work
-from optim.variables import Tracked, check_pairs, conform, matches, plain_name
+from optim.variables import Tracked, check_distinct, conform, conform_all, matches, plain_name, split_pairs
 
 if TYPE_CHECKING:
     from optim.optimizer import Optimizer
@@ -26,16 +26,23 @@ if TYPE_CHECKING:
 def apply(optimizer: Optimizer, grads_and_vars: Any) -> None:
     """What `Optimizer.apply_gradients` does."""
     averaging.check_not_swapped(optimizer, "apply_gradients")
-    pairs = check_pairs(grads_and_vars)
-    if not pairs:
+    gradients, variables = split_pairs(grads_and_vars)
+    if not gradients:
         return
-    if all(gradient is None for gradient, _ in pairs):
-        names = ", ".join(plain_name(v) for _, v in pairs[:5])
+    tracked = optimizer._state.tracked.recall(variables)
+    if tracked is None:
+        check_distinct(variables)
+    missing = sum(gradient is None for gradient in gradients)
+    if missing == len(gradients):
+        names = ", ".join(plain_name(v) for v in variables[:5])
         raise NoGradientsError(f"no gradient for any variable ({names}...): does the loss depend on them?")
-    optimizer._build_once([variable for _, variable in pairs])
-    found = [(optimizer._state.tracked[variable], gradient) for gradient, variable in pairs]
-    tracked = [item for item, gradient in found if gradient is not None]
-    gradients = [conform(gradient, item) for item, gradient in found if gradient is not None]
+    if tracked is None:
+        optimizer._build_once(variables)
+        tracked = optimizer._state.tracked.find(variables)
+    if missing:
+        tracked = [item for item, gradient in zip(tracked, gradients, strict=True) if gradient is not None]
+        gradients = [gradient for gradient in gradients if gradient is not None]
+    gradients = conform_all(gradients, tracked)
     if tf.executing_eagerly():
         _apply_eagerly(optimizer, tracked, gradients)
     else:
@@ -198,7 +205,7 @@ class Preparation:
             rate_factors=[optimizer._rate_factors.get(t.index, 1.0) for t in tracked],
             decay_factors=[self._decay_factor(t) for t in tracked],
             active=active or [True] * len(tracked),
-            lazy=[execution.is_lazy(optimizer, t) for t in tracked],
+            lazy=[bool(settings.lazy_rows) and execution.is_lazy(optimizer, t) for t in tracked],
             clip=settings.clip,
             ema=settings.ema,
             overwrite=self.overwrite,

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
+from tensorflow.python.framework.ops import EagerTensor
 
 from optim import placement
 from optim.errors import GradientsError, HyperparameterError, MismatchError, UnknownVariableError
@@ -52,6 +53,11 @@ class Tracked:
     layout_text: str | None
     """`layout` as DTensor writes it: parsing the layout of every gradient of a step would take as long as the step."""
 
+    shape: tuple[int, ...] | None
+    """None if it is not known in full."""
+    dtype_number: int
+    """The variable's dtype as TensorFlow's C API numbers it."""
+
     def __str__(self) -> str:
         return repr(self.name)
 
@@ -64,6 +70,7 @@ class TrackedVariables:
         self._by_id: dict[int, Tracked] = {}
         self._meshes: dict[Any, Any] = {}
         self._names: set[str] = set()
+        self._last: tuple[tuple[int, ...], list[Any], list[Tracked]] = ((), [], [])
 
     def __iter__(self) -> Iterator[Tracked]:
         return iter(self._items)
@@ -88,6 +95,18 @@ class TrackedVariables:
         """By build order."""
         return self._items[index]
 
+    def recall(self, variables: Sequence[Any]) -> list[Tracked] | None:
+        """What `find` returned last, if it was for the same variables."""
+        return self._last[2] if self._last[0] == tuple(map(id, variables)) else None
+
+    def find(self, variables: Sequence[Any]) -> list[Tracked]:
+        """Each variable by identity. Raises UnknownVariableError."""
+        found = [self[variable] for variable in variables]
+        if all(item.variable is variable for item, variable in zip(found, variables, strict=True)):
+            # Held, so that no other object takes over an id. Wrappers may change what is in them.
+            self._last = (tuple(map(id, variables)), list(variables), found)
+        return found
+
     def add(self, given: Any, name: str | None = None) -> Tracked:
         """Track a variable; one that is tracked already is returned as it is."""
         variable = unwrap(given)
@@ -98,7 +117,9 @@ class TrackedVariables:
         mesh = None if layout is None else layout.mesh
         mesh = self._meshes.setdefault(mesh, mesh)  # one object for each, found by identity
         text = None if layout is None else layout.to_string()
-        tracked = Tracked(len(self._items), unique, given, variable, layout, mesh, text)
+        shape = tuple(variable.shape.as_list()) if variable.shape.is_fully_defined() else None
+        number = variable.dtype.as_datatype_enum
+        tracked = Tracked(len(self._items), unique, given, variable, layout, mesh, text, shape, number)
         self._items.append(tracked)
         self._by_id[id(variable)] = tracked
         self._names.add(unique)
@@ -136,11 +157,11 @@ def common_mesh(tracked: Iterable[Tracked]) -> dtensor.Mesh | None:
     return meshes.pop() if len(meshes) == 1 else None
 
 
-def check_pairs(grads_and_vars: Any) -> list[tuple[Any, Any]]:
-    """`grads_and_vars` as a list of pairs.
+def split_pairs(grads_and_vars: Any) -> tuple[list[Any], list[Any]]:
+    """The gradients and the variables of (gradient, variable) pairs.
 
     Raises:
-      GradientsError: not an iterable of pairs, or the same variable twice.
+      GradientsError: not an iterable of pairs.
     """
     try:
         pairs = list(grads_and_vars)
@@ -148,18 +169,54 @@ def check_pairs(grads_and_vars: Any) -> list[tuple[Any, Any]]:
         raise GradientsError(
             f"grads_and_vars must be an iterable of (gradient, variable) pairs, got {type(grads_and_vars).__name__}"
         ) from error
-    seen: set[int] = set()
     for position, pair in enumerate(pairs):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise GradientsError(
                 f"grads_and_vars[{position}] must be a (gradient, variable) pair, got {type(pair).__name__}"
                 f" {str(pair)[:60]!r}"
             )
-        variable = unwrap(pair[1])
+    return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+
+
+def check_distinct(variables: Sequence[Any]) -> None:
+    """Raises GradientsError: not a variable, or the same variable twice."""
+    seen: set[int] = set()
+    for given in variables:
+        variable = unwrap(given)
         if id(variable) in seen:
-            raise GradientsError(f"grads_and_vars names variable {plain_name(pair[1])!r} twice; add its gradients up")
+            raise GradientsError(f"grads_and_vars names variable {plain_name(given)!r} twice; add its gradients up")
         seen.add(id(variable))
-    return [(gradient, variable) for gradient, variable in pairs]
+
+
+def check_pairs(grads_and_vars: Any) -> list[tuple[Any, Any]]:
+    """`grads_and_vars` as a list of pairs.
+
+    Raises:
+      GradientsError: not an iterable of pairs, or the same variable twice.
+    """
+    gradients, variables = split_pairs(grads_and_vars)
+    check_distinct(variables)
+    return list(zip(gradients, variables, strict=True))
+
+
+def conform_all(gradients: Sequence[Any], tracked: Sequence[Tracked]) -> list[Any]:
+    """`conform` of each; an eager gradient that is as it should be, which is usual, costs little."""
+    if not tf.executing_eagerly():
+        return [conform(gradient, item) for gradient, item in zip(gradients, tracked, strict=True)]
+    on_mesh = any(item.layout is not None for item in tracked)
+    reader = placement.DTensorReader() if on_mesh else None
+
+    def fits(gradient: Any, item: Tracked) -> bool:
+        if type(gradient) is not EagerTensor or gradient._datatype_enum() != item.dtype_number:
+            return False
+        if gradient._shape_tuple() != item.shape:
+            return False
+        if item.layout is None:  # a DTensor is on a custom device; asking DTensor is slow
+            return "CUSTOM" not in gradient.device
+        assert reader is not None
+        return reader.layout_text(gradient) == item.layout_text
+
+    return [g if fits(g, item) else conform(g, item) for g, item in zip(gradients, tracked, strict=True)]
 
 
 def conform(gradient: Any, tracked: Tracked) -> Any:
@@ -202,10 +259,6 @@ def densify(gradient: tf.IndexedSlices, tracked: Tracked) -> tf.Tensor:
 
 def _on_mesh(gradient: Any, tracked: Tracked) -> Any:
     layout = tracked.layout
-    if layout is None and "CUSTOM" not in gradient.device:  # a DTensor is on a custom device; asking DTensor is slow
-        return gradient
-    if layout is not None and placement.layout_text(gradient) == tracked.layout_text:
-        return gradient
     if not dtensor.is_dtensor(gradient):
         if layout is None:
             return gradient

@@ -1,7 +1,8 @@
 """Compile `update.cc` and keep the result in the user's cache.
 
-One build serves one source, TensorFlow and processor: all that it depends on is hashed into its name. The compiler is
-not, so that a build outlives it: with the flags below, IEEE arithmetic leaves no compiler a choice of results.
+One build serves one version of the sources, TensorFlow and processor: all that it depends on is hashed into its name.
+The compiler is not, so that a build outlives it: with the flags below, IEEE arithmetic leaves no compiler a choice of
+results.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 import tensorflow as tf
 
 SOURCE = Path(__file__).with_name("update.cc")
+HEADERS = ("numbers.h", "rules.h", "pieces.h", "threads.h", "groups.h")
 COMPILERS = ("g++", "c++", "clang++")  # the environment variable CXX goes before
 FLAGS = (
     "-O3",
@@ -100,7 +102,7 @@ def _path() -> Path:
 @cache
 def _key() -> str:
     parts = (
-        SOURCE.read_text(encoding="utf-8"),
+        *(SOURCE.with_name(name).read_text(encoding="utf-8") for name in (SOURCE.name, *HEADERS)),
         tf.version.VERSION,
         tf.version.GIT_VERSION,
         " ".join([*FLAGS, *(f for f in tf.sysconfig.get_compile_flags() if not f.startswith("-I"))]),

@@ -15,6 +15,7 @@ from optim.rules.adadelta import AdadeltaRule
 from optim.rules.adagrad import AdagradRule
 from optim.rules.adam import AdamRule
 from optim.rules.adamax import AdamaxRule
+from optim.rules.ftrl import FtrlRule
 from optim.rules.lion import LionRule
 from optim.rules.nadam import NadamRule
 from optim.rules.rmsprop import RMSpropRule
@@ -88,6 +89,13 @@ def _nadam(rule: NadamRule) -> Program:
     return Program("nadam", ("m", "v"), _pick(*names))
 
 
+def _ftrl(rule: FtrlRule) -> Program:
+    def scalars(c: Scalars) -> list[float]:
+        return [c["scale"], c["per_power"], -c["power"], c["l1"], c["l2"], 2.0 * c["shrinkage"]]
+
+    return Program("ftrl", ("accumulator", "linear"), scalars)
+
+
 PROGRAMS: Mapping[type, Callable[[Any], Program]] = {
     SGDRule: _sgd,
     AdamRule: _adam,
@@ -97,6 +105,7 @@ PROGRAMS: Mapping[type, Callable[[Any], Program]] = {
     LionRule: _lion,
     AdamaxRule: _adamax,
     NadamRule: _nadam,
+    FtrlRule: _ftrl,
 }
 
 

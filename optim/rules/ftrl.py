@@ -15,6 +15,7 @@ As `tf.train.FtrlOptimizer`, OptimizerV2 (`optimizer_v2/ftrl.py`; β from TF 2.4
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 from optim.errors import HyperparameterError
@@ -50,11 +51,19 @@ class FtrlRule(Elementwise):
 
     def update(self, xp: Any, variable: Any, gradient: Any, slots: Arrays, c: Scalars) -> tuple[Any, Arrays]:
         accumulator = slots["accumulator"] + xp.square(gradient)
-        new_power = accumulator ** -c["power"]
-        sigma = c["per_power"] * (new_power - slots["accumulator"] ** -c["power"])
+        new_power = _root(xp, accumulator, c["power"])
+        sigma = c["per_power"] * (new_power - _root(xp, slots["accumulator"], c["power"]))
         shrunk = gradient + 2.0 * c["shrinkage"] * variable
         linear = slots["linear"] + c["scale"] * shrunk - sigma * variable
         l1, l2 = c["scale"] * c["l1"], c["scale"] * c["l2"]
         clipped = xp.maximum(xp.minimum(linear, l1), -l1)
         value = (clipped - linear) / (c["per_power"] * new_power + 2.0 * l2)
         return value - variable, {"accumulator": accumulator, "linear": linear}
+
+
+def _root(xp: Any, accumulator: Any, power: Any) -> Any:
+    """accumulator to the -power. `sigma` is a difference of two of these, which a power's roundings would fill: the
+    usual power, where its value is known, is a square root, which has one."""
+    if isinstance(power, Real) and power == -0.5:
+        return xp.sqrt(accumulator)
+    return accumulator**-power

@@ -126,6 +126,10 @@ def test_a_callable_whose_layout_does_not_divide(mesh_2x2: Any) -> None:
 def test_executor_report(mesh_2x2: Any) -> None:
     place = Place(mesh_2x2, {"kernel": ["batch", "unsharded"]})
     values = {"kernel": np.ones((8, 6)), "scale": np.ones(())}
+
+    def across(var: Any, slot: str) -> Any:
+        return dtensor.Layout(["model", "unsharded"] if var.shape.rank else [], mesh_2x2)
+
     for optimizer, executor, kernel in (
         (optim.Adam(), "local", "fused"),
         (optim.Adam(amsgrad=True), "local", "fused"),
@@ -133,7 +137,8 @@ def test_executor_report(mesh_2x2: Any) -> None:
         (optim.SGD(momentum=0.9), "local", "fused"),
         (optim.Adam(jit_compile=True), "local", "xla"),
         (optim.Adam(executor="portable"), "portable", "ops"),
-        (optim.Adam(slot_placement="zero1"), "portable", "ops"),
+        (optim.Adam(slot_placement="zero1"), "local", "fused"),
+        (optim.Adam(slot_placement=across), "portable", "ops"),
     ):
         variables = place.variables(values, tf.float32)
         optimizer.apply_gradients(put_gradients(values, variables))
@@ -149,10 +154,18 @@ def test_executor_report(mesh_2x2: Any) -> None:
 
 def test_local_is_refused_where_it_cannot_be(mesh_2x2: Any) -> None:
     values = {"kernel": np.ones((8, 6))}
-    place = Place(mesh_2x2, {})
+    place = Place(mesh_2x2, {"kernel": ["batch", "unsharded"]})
+
+    def across(var: Any, slot: str) -> Any:
+        return dtensor.Layout(["model", "unsharded"], mesh_2x2)
+
+    def one_only(var: Any, slot: str) -> Any:
+        return var.layout if slot == "m" else dtensor.Layout(["batch", "model"], mesh_2x2)
+
     for optimizer, culprit in (
-        (optim.Adam(executor="local", slot_placement="zero1"), "slot_placement"),
-        (optim.Adam(jit_compile=True, slot_placement="zero1"), "slot_placement"),
+        (optim.Adam(executor="local", slot_placement=across), "not only sharded further"),
+        (optim.Adam(executor="local", slot_placement=one_only), "not all placed alike"),
+        (optim.Adam(jit_compile=True, slot_placement="zero1"), "slot_placement.*jit_compile"),
     ):
         variables = place.variables(values)
         with pytest.raises(UnsupportedError, match=culprit):

@@ -1,0 +1,62 @@
+"""Which part of a variable's shard a device updates where the slots are sharded further than the variable (ZeRO-1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tensorflow.experimental import dtensor
+
+from optim.placement import local_shape
+
+
+@dataclass(frozen=True)
+class Box:
+    """The elements from `begin` to `end` (exclusive), dim by dim, of a shard of shape `shape`."""
+
+    shape: tuple[int, ...]
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+
+    def runs(self) -> list[int]:
+        """The same as runs of elements without a gap, in row-major order: the offset of the first, the length of each,
+        how many levels follow, and their (count, stride), the outermost first. What `DtoptGroup` takes."""
+        strides = [math.prod(self.shape[dim + 1 :]) for dim in range(len(self.shape))]
+        sizes = [end - begin for begin, end in zip(self.begin, self.end, strict=True)]
+        first = sum(begin * stride for begin, stride in zip(self.begin, strides, strict=True))
+        dim, run = len(sizes) - 1, 1
+        while dim >= 0 and sizes[dim] == self.shape[dim]:  # whole dims at the end lie together
+            run *= sizes[dim]
+            dim -= 1
+        if dim >= 0:
+            run *= sizes[dim]
+        levels = [(size, stride) for size, stride in zip(sizes[: max(dim, 0)], strides, strict=False) if size > 1]
+        return [first, run, len(levels), *(number for level in levels for number in level)]
+
+
+def box_of(
+    shape: Sequence[int], layout: dtensor.Layout, slot_layout: dtensor.Layout, place: Mapping[str, int]
+) -> Box | None:
+    """The part of the slots on the device at `place` (coordinate by mesh axis) within the device's shard of the
+    variable; None if the slots are sharded like it, or are empty. `slot_layout` shards `layout` further."""
+    if slot_layout == layout or not math.prod(shape):
+        return None
+    local, part = local_shape(shape, layout), local_shape(shape, slot_layout)
+    begin = [
+        place[axis] * size if size != whole else 0
+        for whole, size, axis in zip(local, part, slot_layout.sharding_specs, strict=True)
+    ]
+    return Box(tuple(local), tuple(begin), tuple(b + size for b, size in zip(begin, part, strict=True)))
+
+
+def partners(layout: dtensor.Layout, slot_layout: dtensor.Layout) -> list[list[int]]:
+    """For each local device, by position, the others that hold the same shard of the variable and other parts of its
+    slots: those that differ only along the axes that only the slots use."""
+    extra = set(slot_layout.sharding_specs) - set(layout.sharding_specs)
+    places = layout.mesh.local_device_locations()
+    families: dict[tuple[int, ...], list[int]] = {}
+    keys = [tuple(at for axis, at in sorted(place.items()) if axis not in extra) for place in places]
+    for position, key in enumerate(keys):
+        families.setdefault(key, []).append(position)
+    return [[other for other in families[key] if other != position] for position, key in enumerate(keys)]

@@ -1,0 +1,56 @@
+"""Local devices and what is on them: handles, waiting, and one thread for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from optim.placement import layout_of
+
+
+def handles_of(variable: tf.Variable) -> list[Any]:
+    """One resource handle per local device; eager only."""
+    if layout_of(variable) is None:
+        return [variable.handle]
+    return dtensor.unpack(variable.handle)
+
+
+def wait_for(variable: tf.Variable) -> Any:
+    """Value of a small replicated DVariable, read through DTensor's queues: all that was pending on every device of
+    its mesh is done when this returns."""
+    parts = dtensor.unpack(variable.read_value())
+    values = [part.numpy() for part in parts]  # every part, not only the first: each is another device's queue
+    return values[0]
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=64, thread_name_prefix="optim-device")
+
+
+def on_every_device(devices: Sequence[str], task: Callable[[str], Any]) -> list[Any]:
+    """`task(device)` for all devices at once, the first in this thread; the first error is raised after all ended."""
+
+    def placed(device: str) -> Any:
+        with tf.device(device):
+            return task(device)
+
+    others = [_pool().submit(placed, device) for device in devices[1:]]
+    results: list[Any] = []
+    failure: BaseException | None = None
+    try:
+        results.append(placed(devices[0]))
+    except BaseException as error:  # the other devices' threads must end before anything is raised
+        failure = error
+    for other in others:
+        failure = failure or other.exception()
+        if failure is None:
+            results.append(other.result())
+    if failure is not None:
+        raise failure
+    return results

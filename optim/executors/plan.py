@@ -1,0 +1,134 @@
+"""The shards of all variables and slots by device, unpacked once, and those that one step updates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from optim import slot_layout
+from optim.executors.boxes import Box, box_of, partners
+from optim.executors.devices import handles_of
+from optim.placement import layout_of
+from optim.variables import SlotTable, Tracked
+
+if TYPE_CHECKING:
+    from optim.executors.native import Batches
+
+
+class Shard:
+    """The part of one model variable and of its slots on one device, as resource handles."""
+
+    def __init__(
+        self,
+        tracked: Tracked,
+        variable: Any,
+        slots: Mapping[str, Any],
+        part: int = 0,
+        primary: bool = True,
+        box: Box | None = None,
+    ):
+        self.tracked = tracked
+        master = slots.get(slot_layout.MASTER)
+        self.variable = variable if master is None else master
+        """What the rule updates: the variable, or its master copy."""
+        self.dtype = tracked.variable.dtype if master is None else tf.float32
+        self.rounding = None if master is None else variable
+        """The variable, where that is the rounding of its master copy."""
+        self.slots = slots
+        self.part = part
+        """Position of the device in the mesh of the variable."""
+        self.primary = primary
+        """Whether this device's copy counts in norms: exactly one of the replicas of each shard does."""
+        self.box = box
+        """What the slots are for, and the device updates, if not the whole shard."""
+        self.partners: list[Shard] = []
+        """Where there is a box: the same shard of the variable on the devices that update the rest of it."""
+
+
+class DeviceScalars:
+    """Scalar tensors on one device; a value that did not change is not sent again."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, float, str], tuple[float, Any]] = {}
+
+    def tensors(self, values: Mapping[str, float], rate_factor: float, dtype: tf.DType) -> dict[str, Any]:
+        return {name: self._tensor(name, value, rate_factor, dtype) for name, value in values.items()}
+
+    def _tensor(self, name: str, value: float, rate_factor: float, dtype: tf.DType) -> Any:
+        key = (name, rate_factor, dtype.name)
+        kept = self._kept.get(key)
+        if kept is None or kept[0] != value:
+            kept = self._kept[key] = (value, tf.constant(value, dtype))
+        return kept[1]
+
+
+class Plan:
+    """Handles of all tracked variables and slots."""
+
+    def __init__(self, tracked: Sequence[Tracked], slots: SlotTable):
+        self._shards = {item.index: _shards(item, slots) for item in tracked}
+        self.devices = list(dict.fromkeys(s.variable.device for shards in self._shards.values() for s in shards))
+        self.scalars = {device: DeviceScalars() for device in self.devices}
+        self.compiled: dict[tuple[Any, ...], Any] = {}
+        self._selection: tuple[list[int], Selection] | None = None
+
+    def selection(self, tracked: Sequence[Tracked]) -> Selection:
+        """The shards of these variables; made anew only when others take part than in the step before."""
+        key = [item.index for item in tracked]
+        if self._selection is None or self._selection[0] != key:
+            self._selection = (key, Selection([self._shards[index] for index in key]))
+        return self._selection[1]
+
+
+class Selection:
+    """The shards of the variables of one step, by device, each with the position of its variable in the step."""
+
+    def __init__(self, by_variable: Sequence[Sequence[Shard]]):
+        self.by_device: dict[str, list[tuple[int, Shard]]] = {}
+        for position, shards in enumerate(by_variable):
+            for shard in shards:
+                self.by_device.setdefault(shard.variable.device, []).append((position, shard))
+        self.devices = list(self.by_device)
+        self.counts = [len(shards) for shards in by_variable]
+        self.batches: tuple[Any, Mapping[str, Batches]] | None = None
+        """What `native.arrange` made of it, and for which steps."""
+
+
+def _shards(item: Tracked, slots: SlotTable) -> list[Shard]:
+    slot_handles = {n: handles_of(v) for n in slots.names if (v := slots.find(n, item)) is not None}
+    primary = _primary_parts(item.layout)
+    boxes, families = _boxes(item, slots)
+    shards = [
+        Shard(item, handle, {n: parts[k] for n, parts in slot_handles.items()}, k, primary[k], boxes[k])
+        for k, handle in enumerate(handles_of(item.variable))
+    ]
+    for shard, family in zip(shards, families, strict=True):
+        shard.partners = [shards[k] for k in family]
+    return shards
+
+
+def _boxes(item: Tracked, slots: SlotTable) -> tuple[list[Box | None], list[list[int]]]:
+    """By local device; the local executor has checked that all slots that a step updates are placed alike."""
+    layout = item.layout
+    if layout is None:
+        return [None], [[]]
+    others = (n for n in slots.names if n != slot_layout.ACCUMULATED_GRADIENT)
+    slot = next((v for n in others if (v := slots.find(n, item)) is not None), None)
+    placed = layout if slot is None else layout_of(slot)
+    places = layout.mesh.local_device_locations()
+    shape = item.variable.shape.as_list()
+    if placed is None or placed == layout or placed.rank != layout.rank:
+        return [None] * len(places), [[]] * len(places)
+    boxes = [box_of(shape, layout, placed, place) for place in places]
+    return boxes, partners(layout, placed) if boxes[0] is not None else [[]] * len(places)
+
+
+def _primary_parts(layout: dtensor.Layout | None) -> list[bool]:
+    if layout is None:
+        return [True]
+    mesh = layout.mesh
+    unused = [axis for axis in mesh.dim_names if axis not in layout.sharding_specs]
+    return [all(place[axis] == 0 for axis in unused) for place in mesh.local_device_locations()]

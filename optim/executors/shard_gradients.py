@@ -1,0 +1,149 @@
+"""Gradients as local shards, for `optim.clipping` and for the kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from optim.executors import native
+from optim.executors.devices import on_every_device
+from optim.executors.plan import Selection, Shard
+from optim.executors.work import compute_dtype, scaled
+
+
+class ShardGradients:
+    """The gradients of one step: a list over variables of lists of shards, one per local device.
+
+    Scaling and clipping are left pending, because dtopt's own kernel does them on the way: a gradient is its `parts`
+    times its factor of `factors`, then clipped to ±`limit`.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Sequence[Any]],
+        selection: Selection,
+        factors: list[float] | None = None,
+        limit: float | None = None,
+        squares: list[float] | None = None,
+    ):
+        self.parts = parts
+        self.factors = factors
+        self.limit = limit
+        self._selection = selection
+        self._squares = squares
+        """Sums of squares of the `parts`, once they were asked for."""
+
+    def part(self, i: int, k: int) -> Any:
+        """The gradient of variable `i` on its k-th device, with nothing pending."""
+        part = self.parts[i][k]
+        if self.factors is not None and self.factors[i] != 1.0:
+            part = scaled(part, self.factors[i])
+        return part if self.limit is None else tf.clip_by_value(part, -self.limit, self.limit)
+
+    def clip_values(self, limit: float) -> ShardGradients:
+        if self.limit is not None:
+            self._settle()
+        return ShardGradients(self.parts, self._selection, self.factors, limit, self._squares)
+
+    def scale(self, factors: list[float]) -> ShardGradients:
+        """Times a factor each. Factors of two calls are multiplied in float64, the gradients only once."""
+        if self.limit is not None:
+            self._settle()
+        if self.factors is not None:
+            factors = [a * b for a, b in zip(self.factors, factors, strict=True)]
+        return ShardGradients(self.parts, self._selection, factors, None, self._squares)
+
+    def squared_norms(self) -> list[float]:
+        """The sum of squares of each gradient: NaN or infinite if one of its elements is (or, in float64, above 1e154;
+        without dtopt's own kernel, above 1e19 in the other dtypes)."""
+        if self.limit is not None:
+            self._settle()
+        squares = self._square_sums()
+        if self.factors is None:
+            return squares
+        if not all(map(math.isfinite, squares)):  # too large before they are scaled down, it may be
+            self._settle()
+            return self._square_sums()
+        return [square * factor * factor for square, factor in zip(squares, self.factors, strict=True)]
+
+    def is_finite(self) -> bool:
+        """Whether all numbers are; asked before anything is pending. What it reads, a norm need not read again."""
+        if all(map(math.isfinite, self._square_sums())):
+            return True
+
+        def has_bad(device: str) -> bool:
+            placed = self._selection.by_device[device]
+            return any(_has_bad(self.parts[i][shard.part]) for i, shard in placed if shard.primary)
+
+        return not any(on_every_device(self._selection.devices, has_bad))
+
+    def cast(self) -> None:
+        """Bring the gradients of variables that have a master copy to its dtype."""
+        self.parts = self._each(
+            lambda i, shard: (
+                self.parts[i][shard.part] if shard.rounding is None else tf.cast(self.parts[i][shard.part], shard.dtype)
+            )
+        )
+
+    def sqrt(self, scalar: float) -> float:
+        return math.sqrt(scalar)
+
+    def maximum(self, a: float, b: float) -> float:
+        return a if math.isnan(a) else max(a, b)
+
+    def _settle(self) -> None:
+        """Carry out what is pending, once for all who hold this object."""
+        self.parts = self._each(lambda i, shard: tf.cast(self.part(i, shard.part), self.parts[i][shard.part].dtype))
+        self.factors, self.limit, self._squares = None, None, None
+
+    def _each(self, task: Callable[[int, Shard], Any]) -> list[list[Any]]:
+        """`task(variable, shard)` of every shard, run on the shard's device, devices at the same time."""
+        results: list[list[Any]] = [[None] * count for count in self._selection.counts]
+
+        def on_device(device: str) -> None:
+            for i, shard in self._selection.by_device[device]:
+                results[i][shard.part] = task(i, shard)
+
+        on_every_device(self._selection.devices, on_device)
+        return results
+
+    def _square_sums(self) -> list[float]:
+        """Of each whole gradient, with nothing pending taken into account."""
+        if self._squares is None:
+            self._squares = self._add_up()
+        return self._squares
+
+    def _add_up(self) -> list[float]:
+        """Each shard once, whatever holds a replica of it; over devices in float64."""
+        sums: list[list[float]] = [[] for _ in self.parts]
+        found = on_every_device(self._selection.devices, self._squares_on)
+        for per_device in found:
+            for i, square in per_device:
+                sums[i].append(square)
+        return [math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts) for parts in sums]
+
+    def _squares_on(self, device: str) -> list[tuple[int, float]]:
+        wanted = [(i, shard) for i, shard in self._selection.by_device[device] if shard.primary]
+        found: list[tuple[int, float]] = []
+        for dtype in dict.fromkeys(shard.dtype for _, shard in wanted):
+            mine = [(i, shard) for i, shard in wanted if shard.dtype == dtype]
+            parts = [self.parts[i][shard.part] for i, shard in mine]
+            squares = native.square_sums(parts) if _is_native(mine) else map(_square_sum, parts)
+            found += zip([i for i, _ in mine], squares, strict=True)
+        return found
+
+
+def _is_native(placed: Sequence[tuple[int, Shard]]) -> bool:
+    """Of shards of one device and dtype."""
+    return not native.why_not_here(placed[0][1].tracked)
+
+
+def _square_sum(part: Any) -> float:
+    return 2.0 * float(tf.nn.l2_loss(tf.cast(part, compute_dtype(part.dtype))))
+
+
+def _has_bad(part: Any) -> bool:
+    return not bool(tf.reduce_all(tf.math.is_finite(part)))

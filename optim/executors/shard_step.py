@@ -1,0 +1,112 @@
+"""The update of single shards by TensorFlow's kernels: fused ones, the rule's ops, or one XLA body per device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from optim import slot_layout
+from optim.executors import kernels
+from optim.executors.boxes import Box
+from optim.executors.plan import Plan, Shard
+from optim.executors.work import Work, averaged, updated
+
+
+def update_box(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, Any], decay: float | None) -> Any:
+    """One step of the part of a shard that this device has slots for: its new value, which the caller writes."""
+    assert shard.box is not None
+    begin, end = shard.box.begin, shard.box.end
+    value = tf.strided_slice(kernels.read(shard.variable, shard.dtype), begin, end)
+    copy = tf.Variable(value, trainable=False)
+    part = Shard(shard.tracked, copy.handle, shard.slots)
+    update(work, part, tf.strided_slice(gradient, begin, end), scalars, decay)
+    return copy.read_value()
+
+
+def write_box(shard: Shard, box: Box | None, value: Any) -> None:
+    """Write what some device computed for a box into a shard on the device that this runs on.
+
+    One thread at a time: TensorFlow's kernel does not lock the variable against another that writes.
+    """
+    assert box is not None
+    tf.raw_ops.ResourceStridedSliceAssign(
+        ref=shard.variable, begin=box.begin, end=box.end, strides=[1] * len(box.begin), value=tf.identity(value)
+    )
+
+
+def update(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, Any], decay: float | None) -> None:
+    """One step of a whole shard on the device that this runs on."""
+    assert work.rule is not None
+    kernel = kernels.kernel_for(work.rule, shard.dtype)
+    if kernel is not None:
+        if decay is not None:
+            kernels.assign(shard.variable, kernels.read(shard.variable, shard.dtype) * decay)
+        kernel(work.rule, shard.variable, shard.slots, gradient, scalars)
+    else:
+        _update_by_ops(work, shard, gradient, scalars, decay)
+    if work.ema.use_ema:
+        _average(work, shard)
+
+
+def round_masters(placed: Sequence[tuple[int, Shard]]) -> None:
+    """Write the roundings of master copies into their variables, on the device that this runs on."""
+    for _, shard in placed:
+        if shard.rounding is not None:
+            master = kernels.read(shard.variable, shard.dtype)
+            kernels.assign(shard.rounding, tf.cast(master, shard.tracked.variable.dtype))
+
+
+def _update_by_ops(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, Any], decay: Any) -> None:
+    assert work.rule is not None
+    slots = {
+        s.name: tf.raw_ops.ReadVariableOp(resource=shard.slots[s.name], dtype=shard.dtype) for s in work.rule.slots
+    }
+    variable = tf.raw_ops.ReadVariableOp(resource=shard.variable, dtype=shard.dtype)
+    value, new = updated(work.rule, variable, gradient, slots, scalars, decay)
+    for name, slot in new.items():
+        tf.raw_ops.AssignVariableOp(resource=shard.slots[name], value=slot)
+    tf.raw_ops.AssignVariableOp(resource=shard.variable, value=value)
+
+
+def _average(work: Work, shard: Shard) -> None:
+    handle = shard.slots[slot_layout.AVERAGE]
+    average = tf.raw_ops.ReadVariableOp(resource=handle, dtype=shard.dtype)
+    value = tf.raw_ops.ReadVariableOp(resource=shard.variable, dtype=shard.dtype)
+    new = averaged(average, value, work.ema.ema_momentum)
+    tf.raw_ops.AssignVariableOp(resource=handle, value=new)
+    if work.overwrite:
+        tf.raw_ops.AssignVariableOp(resource=shard.variable, value=tf.identity(new))
+
+
+def update_compiled(
+    work: Work, plan: Plan, device: str, placed: Sequence[tuple[int, Shard]], gradients: Sequence[Any]
+) -> None:
+    """The updates of all shards of a device as one XLA computation, compiled at the first step."""
+    shards = [shard for _, shard in placed]
+    decays = [work.decay_factors[i] for i, _ in placed]
+    factors = [repr(work.rate_factors[i]) for i, _ in placed]
+    key = (
+        device,
+        tuple(s.tracked.index for s in shards),
+        work.overwrite,
+        tuple(d is None for d in decays),
+        tuple(factors),
+    )
+    if key not in plan.compiled:
+
+        @tf.function(jit_compile=True, autograph=False)
+        def body(gradients: Sequence[Any], scalars: Mapping[str, Any], decays: Sequence[Any]) -> None:
+            with tf.device(device):
+                for shard, factor, gradient, decay in zip(shards, factors, gradients, decays, strict=True):
+                    _update_by_ops(work, shard, gradient, scalars[factor], decay)
+                    if work.ema.use_ema:
+                        _average(work, shard)
+
+        plan.compiled[key] = body
+    wide = {
+        repr(factor): {name: tf.constant(value, tf.float64) for name, value in scalars.items()}
+        for factor, scalars in work.coefficients.items()
+    }
+    plan.compiled[key](list(gradients), wide, [None if d is None else tf.constant(d, tf.float64) for d in decays])
