@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.peer import first, wants, without
@@ -87,9 +88,14 @@ def _same_either_way(case: Case) -> bool:
 
 def keras3_lacks(case: Case) -> str | None:
     """What Keras 3's optimizers do not do."""
-    missing = None
-    if case.algorithm.name == "muon" and importlib.util.find_spec("keras.src.optimizers.muon") is None:
-        missing = "this Keras has no Muon"
+    missing = "this Keras has no Muon" if case.algorithm.name == "muon" and not _keras_has("muon") else None
     if case.options.ema is not None and case.options.accumulate > 1:
         missing = missing or "its averages count the calls between steps as well"
     return missing or current_keras_lacks(case)
+
+
+def _keras_has(module: str) -> bool:
+    """Whether the installed Keras 3 has an optimizer's file. Asking for the module would import Keras."""
+    spec = importlib.util.find_spec("keras")
+    folder = Path(spec.origin).parent if spec is not None and spec.origin else None
+    return folder is None or (folder / "src" / "optimizers" / f"{module}.py").is_file()
