@@ -154,7 +154,7 @@ def _filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> 
     rest = [replace(v, trainable=False) for v in state.variables if v.name not in set(trained)]
     slots: dict[str, dict[str, LazyArray]] = {}
     late: list[str] = []
-    wanted = state.slots or dict.fromkeys(algorithm.adjust(state.hyperparameters, frozenset())[1], {})
+    wanted = state.slots or {key: {} for key in algorithm.adjust(state.hyperparameters, frozenset())[1]}
     for slot, owners in wanted.items():
         slots[slot] = {}
         for variable in first:
