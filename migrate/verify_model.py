@@ -82,11 +82,8 @@ def _hyperparameters(wanted: Mapping[str, object], got: Mapping[str, object]) ->
     for key, value in wanted.items():
         if key in rule_differences.NOT_THE_RULE or key in RULE_IN_CONFIG or key == "clip_order":
             continue
-        schedule = isinstance(value, Mapping) and isinstance(got.get(key), Mapping)
         other = got.get(key)
-        if schedule:
-            assert isinstance(value, Mapping)
-            assert isinstance(other, Mapping)
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
             value, other = (_settings(x) for x in (value, other))
         if not rule_differences.same(other, value):
             yield f"the target has {key} = {other!r}, the source {value!r}"

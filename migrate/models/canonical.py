@@ -98,6 +98,8 @@ def _layer(layer: Any) -> dict[str, Any]:
             f"the layer {shown!r} is a {name}, which is none of the layers of Keras's own that this dtopt translates;"
             f" {ADVICE}"
         )
+    if name == "GRU":  # which Keras before 2.1.4 could not say, and later ones take for granted
+        config = {"reset_after": False, **config}
     inner = {key: _inner(config[key], str(shown)) for key in KINDS[name].inner if config.get(key)}
     return {**layer, "class_name": name, "config": {**config, **inner}}
 

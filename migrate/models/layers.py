@@ -107,7 +107,7 @@ DEPTHWISE = Kind(_listed("depthwise_kernel"), dropped=UNUSED)
 SEPARABLE = Kind(_listed("depthwise_kernel", "pointwise_kernel"), dropped=UNUSED)
 RECURRENT = Kind(
     _recurrent,
-    dropped={"implementation": (0, 1, 2), "time_major": (False,), "input_length": (None,)},
+    dropped={"implementation": (0, 1, 2), "time_major": (False,), "input_length": (None,), "stateful": (False,)},
 )
 SPATIAL_DROPOUT = Kind(dropped={"trainable": (...,), "noise_shape": (None,)})
 NONE = Kind()
@@ -163,7 +163,6 @@ KINDS: dict[str, Kind] = {
 MODELS = ("Sequential", "Functional")
 INERT = ("batch_input_shape", "input_dtype", "dynamic", "autocast", "sparse_input")
 """Arguments of any Keras 2 layer that say nothing of what it computes."""
-SHARED = ("name", "trainable", "dtype")
 DIFFERENT_ACTIVATIONS = {
     "hard_sigmoid": "min(max(x/5 + 1/2, 0), 1) in Keras 1 and 2, min(max(x/6 + 1/2, 0), 1) in Keras 3"
 }

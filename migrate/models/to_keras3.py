@@ -179,8 +179,6 @@ def _layer(layer: Layer, told: Translation) -> dict[str, Any]:
     for key in kind.inner:
         if layer["config"].get(key):
             config[key] = _layer(layer["config"][key], told)
-    if name == "GRU":
-        config.setdefault("reset_after", False)
     return _object("keras.layers", name, config)
 
 

@@ -84,9 +84,14 @@ def _size(array: LazyArray) -> int:
 def told(state: OptimizerState, plan: ModelPlan, reasons: Sequence[str], notes: Sequence[str]) -> OptimizerState:
     """A state for a report: what the plan and the translation of the model change is among its reasons and warnings."""
     every = (*plan.live.state.reasons, *reasons)
+    left = [name for name in state.unmapped if plan.scale is None or not name.startswith("optimizer/vars/")]
+    if left:
+        shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+        notes = (*notes, f"a model of Keras has no place for what no optimizer reads; left out: {shown}")
     return replace(
         plan.live.state,
         reasons=every,
         fidelity="approximate" if every else "exact",
+        unmapped={},
         warnings=(*state.warnings, *plan.notes, *notes),
     )

@@ -68,7 +68,7 @@ def write(
     tensors |= dict(_optimizer_tensors(plan))
     with atomic.scratch_folder(dest) as scratch:
         weights, path = os.path.join(scratch, "weights.h5"), os.path.join(scratch, "model.keras")
-        files.write_datasets(weights, tensors, progress, groups=[*_groups(plan), OPTIMIZER])
+        files.write_datasets(weights, tensors, progress, groups=["vars", *_groups(plan), OPTIMIZER])
         with zipfile.ZipFile(path, "x") as archive:
             archive.writestr(reader.METADATA, json.dumps(metadata))
             archive.writestr(reader.CONFIG, json.dumps(config))

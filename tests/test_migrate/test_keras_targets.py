@@ -1,0 +1,284 @@
+"""`--to keras` and `--to tf-keras`: the real Keras loads what was written and takes the source's own next steps."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import migrate
+from migrate import live_rules
+from migrate.errors import StrictError, TargetExistsError
+from optim.errors import HyperparameterError, UnsupportedError
+
+CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
+SUFFIX = {"keras": ".keras", "tf-keras": ".h5"}
+EXACT = {
+    "keras": (
+        "extra-k122-adam-same-shapes-h5",  # Keras 1's layers and order, decay
+        "extra-k122-sgd-nodecay-frozen-h5",
+        "keras224-adam-eps-none-nested",
+        "extra-k224-adam-recompile-shared-h5",  # a layer called twice
+        "extra-k231-adam-confusing-h5",  # names with slashes
+        "tf115-sgd-decay-clipvalue-embed",
+        "tf20-adam-amsgrad-savedmodel-mlp",
+        "tf20-sgd-nesterov-decay-nested",  # weights that TensorFlow renamed
+        "extra-tf24-adam-unfrozen-later-h5",
+        "extra-tf24-adam-untrained-h5",
+        "extra-tf215-new-adam-lss-mixed-h5",
+        "extra-tf211-new-adam-wd-ema-h5",
+        "keras38-nadam-mlp",  # the product is third in the list, and last today
+        "extra-keras315-adam-accumulation-keras",
+    ),
+    "tf-keras": (
+        "extra-k122-adam-same-shapes-h5",
+        "keras224-nadam-mlp",
+        "keras231-adam-amsgrad-mlp",
+        "tf115-rmsprop-mlp",
+        "tf20-rmsprop-centered-momentum-embed",
+        "tf20-sgd-nesterov-decay-nested",
+        "extra-tf24-adam-confusing-h5",
+        "extra-tf215-new-adam-lss-mixed-h5",
+        "tf215-new-lion-embed",
+        "keras38-nadam-mlp",  # only the legacy class continues it
+        "extra-keras315-adam-twins-keras",
+    ),
+}
+APPROXIMATE = {
+    "keras": {
+        "keras224-nadam-mlp": "schedule_decay",
+        "tf115-rmsprop-mlp": "epsilon",
+        "tf20-rmsprop-centered-momentum-embed": "rows without a gradient",
+        "extra-tf22-sgd-clipboth-order-trap-h5": "takes only one",
+    },
+    "tf-keras": {"extra-tf22-sgd-clipboth-order-trap-h5": "clip_order"},
+}
+
+
+def _source(case: Any) -> str:
+    folder = CORPUS / case.name / "source"
+    if case.document["format"] == "saved_model":
+        return str(folder / "saved_model")
+    if case.document["format"] == "tf_saver":
+        return str(folder / next(f for f in case.document["source"] if f.endswith(".index")))
+    return str(folder / next(f for f in case.document["source"] if f.endswith((".h5", ".keras"))))
+
+
+def _keras(to: str) -> Any:
+    return pytest.importorskip("keras" if to == "keras" else "tf_keras")
+
+
+def _owners(case: Any, variables: list[Any]) -> list[int]:
+    """For each variable of a loaded model the number that the oracle gives it, by its values."""
+    found: list[int] = []
+    for variable in variables:
+        fits = [
+            i
+            for i in range(len(case.names))
+            if i not in found and np.array_equal(case.oracle[f"at_save/var/{i}"], np.asarray(variable))
+        ]
+        assert fits, f"{variable.name} has other values than at the save"
+        found.append(fits[0])
+    return found
+
+
+def _check_steps(case: Any, optimizer: Any, variables: list[Any]) -> float:
+    """Greatest error of the six recorded steps in units of what float32 explains, as shared by all replays."""
+    import tensorflow as tf
+
+    owners, worst = _owners(case, variables), 0.0
+    for step in range(case.document["n"]):
+        gradients = [tf.constant(case.oracle[f"grad/{step}/{i}"]) for i in owners]
+        optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+        for i, variable in zip(owners, variables, strict=True):
+            got, want = np.asarray(variable, np.float64), case.oracle[f"var/{step}/{i}"].astype(np.float64)
+            moved = np.linalg.norm(want - case.oracle[f"at_save/var/{i}"]) + 1e-12
+            error = np.linalg.norm(got - want)
+            worst = max(worst, min(error / moved / 1e-5, error / (np.linalg.norm(want) + 1e-12) / 2e-6))
+    return worst
+
+
+def _loaded(case: Any, to: str, folder: Path) -> tuple[migrate.Report, str, Any]:
+    dest = str(folder / f"model{SUFFIX[to]}")
+    report = migrate.migrate_checkpoint(_source(case), dest, to=to)
+    return report, dest, _keras(to).models.load_model(dest)
+
+
+@pytest.mark.parametrize(("to", "name"), [(to, name) for to in EXACT for name in EXACT[to]])
+def test_keras_takes_the_sources_own_next_steps(to: str, name: str, tmp_path: Path, load_case: Any) -> None:
+    case = load_case(name)
+    report, dest, model = _loaded(case, to, tmp_path)
+    assert (report.fidelity, report.reasons) == ("exact", ())
+    assert len(model.trainable_variables) == len(case.names)
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    assert int(np.asarray(optimizer.iterations)) == report.iterations
+    assert _check_steps(case, optimizer, list(model.trainable_variables)) <= 1
+    verification = migrate.verify(_source(case), dest)
+    assert verification.ok, verification.differences
+
+
+@pytest.mark.parametrize(("to", "name"), [(to, name) for to in APPROXIMATE for name in APPROXIMATE[to]])
+def test_another_rule_is_said_and_strict_refuses_it(to: str, name: str, tmp_path: Path, load_case: Any) -> None:
+    case = load_case(name)
+    report, dest, model = _loaded(case, to, tmp_path)
+    assert report.fidelity == "approximate"
+    assert APPROXIMATE[to][name] in " ".join(report.reasons)
+    assert int(np.asarray(model.optimizer.iterations)) == report.iterations
+    with pytest.raises(StrictError, match="approximate"):
+        migrate.migrate_checkpoint(_source(case), dest + SUFFIX[to], to=to, strict=True)
+    assert not os.path.exists(dest + SUFFIX[to])
+
+
+def test_a_rule_that_differs_is_not_called_exact(tmp_path: Path, load_case: Any) -> None:
+    case = load_case("keras224-nadam-mlp")
+    _, _, model = _loaded(case, "keras", tmp_path)
+    assert _check_steps(case, model.optimizer, list(model.trainable_variables)) > 1
+
+
+def test_momentum_without_the_learning_rate_is_converted(load_case: Any) -> None:
+    keras = _keras("keras")
+    case = load_case("tf115-train-momentum-nesterov-mlp")
+    optimizer = case.document["optimizer"]
+    config = {"class_name": optimizer["class"].split(".")[-1], "config": optimizer["args"]}
+    state = migrate.read(_source(case), optimizer_config=config)
+    live = live_rules.live_class(state, live_rules.KERAS3)
+    assert live.reasons == ()
+    assert "multiplied by" in " ".join(live.notes)
+    names = [v.name for v in state.variables if v.trainable]
+    variables = [keras.Variable(case.oracle[f"at_save/var/{case.names.index(name)}"]) for name in names]
+    made = keras.optimizers.SGD.from_config(dict(live.config))
+    made.build(variables)
+    for slot, name in zip(made.momentums, names, strict=True):
+        slot.assign(live.state.slots["m"][name].load())
+    assert _check_steps(case, made, variables) <= 1
+
+
+def test_repeated_rows_of_an_embedding_are_squared_one_by_one_in_keras_3(load_case: Any, tmp_path: Path) -> None:
+    keras = _keras("keras")
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Embedding(3, 1), keras.layers.Flatten()])
+    model.compile(keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.0), "mse")
+    model.set_weights([np.zeros((3, 1), np.float32)])
+    model.train_on_batch(np.array([[1, 1]]), np.array([[1.0, 1.0]]))
+    assert float(model.optimizer.variables[2].numpy()[1, 0]) == pytest.approx(2.0)  # 1 + 1, and not (1 + 1) squared
+    report = migrate.migrate_checkpoint(_source(load_case("tf215-new-lion-embed")), tmp_path / "a.keras", to="keras")
+    assert report.fidelity == "exact"  # Lion squares nothing
+    state = migrate.read(_source(load_case("tf20-rmsprop-centered-momentum-embed")))
+    assert "a row several times" in " ".join(live_rules.live_class(state, live_rules.KERAS3).reasons)
+
+
+def test_layers_mean_the_same_in_both(tmp_path: Path) -> None:
+    tf_keras, keras = _keras("tf-keras"), _keras("keras")
+    layers = tf_keras.layers
+    image, text = tf_keras.Input((6, 6, 2), name="image"), tf_keras.Input((5,), name="text")
+    x = layers.Conv2D(3, 2, padding="same", kernel_regularizer=tf_keras.regularizers.L2(0.01))(image)
+    x = layers.BatchNormalization(scale=False)(layers.DepthwiseConv2D(2)(x))
+    x = layers.Conv2DTranspose(2, 2)(layers.SeparableConv2D(3, 2, activation="relu")(x))
+    x = layers.Flatten()(layers.SpatialDropout2D(0.1)(layers.LeakyReLU(0.2)(layers.MaxPooling2D()(x))))
+    words = layers.Embedding(7, 3, input_length=5)(text)
+    y = layers.Bidirectional(layers.LSTM(2, return_sequences=True))(words)
+    y = layers.MultiHeadAttention(2, 2)(y, value=words, key=words)
+    y = layers.GRU(3)(layers.TimeDistributed(layers.Dense(4))(layers.LayerNormalization()(y)))
+    inner = tf_keras.Sequential([layers.InputLayer((3,)), layers.Dense(3, activation="gelu"), layers.PReLU()])
+    z = layers.Concatenate()([x, layers.Add()([inner(y), layers.Dropout(0.2)(y)])])
+    model = tf_keras.Model([image, text], layers.Dense(2, kernel_constraint=tf_keras.constraints.MaxNorm(3.0))(z))
+    model.compile(tf_keras.optimizers.legacy.Adam(0.01, decay=0.1), "mse")
+    random = np.random.default_rng(0)
+    inputs = [random.uniform(size=(4, 6, 6, 2)).astype(np.float32), random.integers(0, 7, (4, 5)).astype(np.float32)]
+    model.train_on_batch(inputs, random.uniform(size=(4, 2)))
+    model.save(tmp_path / "source.h5")
+    for to, other in (("keras", keras), ("tf-keras", tf_keras)):
+        dest = tmp_path / f"model{SUFFIX[to]}"
+        migrate.migrate_checkpoint(tmp_path / "source.h5", dest, to=to)
+        loaded = other.models.load_model(dest)
+        np.testing.assert_allclose(np.asarray(loaded(inputs)), model(inputs).numpy(), rtol=1e-5, atol=1e-6)
+        assert len(loaded.losses) == len(model.losses)
+        assert migrate.verify(tmp_path / "source.h5", dest).ok
+
+
+def _edited(case: Any, folder: Path, change: Any) -> str:
+    """A copy of an .h5 source with another model_config."""
+    path = folder / "edited.h5"
+    path.write_bytes(Path(_source(case)).read_bytes())
+    with h5py.File(path, "r+") as file:
+        config = json.loads(file.attrs["model_config"])
+        change(config["config"]["layers"])
+        file.attrs["model_config"] = json.dumps(config)
+    return str(path)
+
+
+def test_a_custom_layer_is_refused_with_what_to_do(tmp_path: Path, load_case: Any) -> None:
+    def custom(layers: list[Any]) -> None:
+        layers[-1]["class_name"] = "Custom>MyDense"
+
+    source = _edited(load_case("tf24-adam-convbn"), tmp_path, custom)
+    for to, suffix in SUFFIX.items():
+        with pytest.raises(UnsupportedError, match=r"MyDense.*migrate to slots"):
+            migrate.migrate_checkpoint(source, tmp_path / f"x{suffix}", to=to)
+    assert migrate.migrate_checkpoint(source, tmp_path / "slots").fidelity == "exact"
+
+
+def test_an_activation_that_means_something_else_is_said(tmp_path: Path, load_case: Any) -> None:
+    def hard(layers: list[Any]) -> None:
+        layers[-1]["config"]["activation"] = "hard_sigmoid"
+
+    source = _edited(load_case("tf24-adam-convbn"), tmp_path, hard)
+    report = migrate.migrate_checkpoint(source, tmp_path / "x.keras", to="keras", dry_run=True)
+    assert report.fidelity == "approximate"
+    assert "x/5" in report.reasons[0]
+    assert migrate.migrate_checkpoint(source, tmp_path / "x.h5", to="tf-keras", dry_run=True).fidelity == "exact"
+    assert os.listdir(tmp_path) == ["edited.h5"]
+
+
+def test_a_source_without_its_model_is_refused(tmp_path: Path, load_case: Any) -> None:
+    case = load_case("extra-k224-adadelta-decay-mlp-npz")
+    optimizer = case.document["optimizer"]
+    hints = {**case.hints, "optimizer_config": {"class_name": optimizer["class"], "config": optimizer["config"]}}
+    source = str(CORPUS / case.name / "source" / "weights.npz")
+    with pytest.raises(UnsupportedError, match="does not describe its model"):
+        migrate.migrate_checkpoint(source, tmp_path / "x.keras", to="keras", **hints)
+
+
+def test_what_is_there_is_not_replaced(tmp_path: Path, load_case: Any) -> None:
+    source = _source(load_case("tf24-adam-convbn"))
+    with pytest.raises(HyperparameterError, match=r"\.keras"):
+        migrate.write(migrate.read(source), tmp_path / "model.h5", to="keras")
+    (tmp_path / "note.keras").write_text("mine")
+    with pytest.raises(TargetExistsError, match="not a model of Keras"):
+        migrate.migrate_checkpoint(source, tmp_path / "note.keras", to="keras", overwrite=True)
+    for to, suffix in SUFFIX.items():
+        dest = tmp_path / f"model{suffix}"
+        migrate.migrate_checkpoint(source, dest, to=to)
+        with pytest.raises(TargetExistsError):
+            migrate.migrate_checkpoint(source, dest, to=to)
+        migrate.migrate_checkpoint(source, dest, to=to, overwrite=True)
+        assert migrate.inspect(dest).iterations == migrate.read(source).iterations
+    assert sorted(os.listdir(tmp_path)) == ["model.h5", "model.keras", "note.keras"]
+
+
+def test_verify_finds_a_number_that_was_changed(tmp_path: Path, load_case: Any) -> None:
+    source, dest = _source(load_case("tf24-adam-convbn")), tmp_path / "model.h5"
+    migrate.migrate_checkpoint(source, dest, to="tf-keras")
+    for name in ("optimizer_weights/Adam/iter:0", "optimizer_weights/Adam/conv2d/kernel/v:0"):
+        with h5py.File(dest, "r+") as file:
+            before = file[name][()]
+            file[name][...] = before + 1
+        verification = migrate.verify(source, dest)
+        assert not verification.ok
+        assert len(verification.differences) == 1
+        with h5py.File(dest, "r+") as file:
+            file[name][...] = before
+    assert migrate.verify(source, dest).ok
+
+
+def test_batch_writes_models_and_resumes(tmp_path: Path, load_case: Any) -> None:
+    sources = [_source(load_case(name)) for name in ("tf24-adam-convbn", "tf20-sgd-nesterov-decay-nested")]
+    report = migrate.migrate_batch(sources, tmp_path / "into", to="keras", jobs=1)
+    assert [item.status for item in report.items] == ["migrated", "migrated"]
+    assert all(item.dest.endswith(".keras") for item in report.items)
+    again = migrate.migrate_batch(sources, tmp_path / "into", to="keras", jobs=1, resume=True)
+    assert [item.status for item in again.items] == ["skipped", "skipped"]
