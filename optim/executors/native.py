@@ -32,6 +32,8 @@ def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> str:
     dtype = target(slots, tracked).dtype
     if any(slot.dtype != dtype for slot in slots.of(tracked, program.slots).values()):
         return f"a slot of {tracked} has another dtype"
+    if dtype == tf.float16 and slots.find(slot_layout.ACCUMULATED_GRADIENT, tracked) is not None:
+        return f"accumulated gradients of {tracked} stay float32, where float16 would underflow"
     return why_not_here(tracked)
 
 
