@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-import optim
 from tests.dtensor_asserts import assert_dtensor_equal, layout_of
 from tests.reference.common import Options, Training
 from tests.test_optim.cases import VARIANTS, Case
