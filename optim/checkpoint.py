@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
-from optim import averaging, slot_layout
+from optim import averaging, clients, placement, slot_layout
 from optim.errors import CheckpointError
 from optim.optimizer import Optimizer
 from optim.slot_layout import Metadata, VariableEntry
@@ -38,6 +39,9 @@ class _Document(tf.train.experimental.PythonState):
 def save_checkpoint(path: str | os.PathLike[str], optimizer: Optimizer, variables: Variables) -> str:
     """Write an optimizer and the model's variables; an earlier checkpoint at `path` stays whole until this one is.
 
+    With several clients all must call this. The first gathers whole values in its memory and writes; `path` must be on
+    a disk that all of them see.
+
     Args:
       path: a folder, made if it is not there.
       optimizer: its state is saved for every variable that it was built on.
@@ -55,12 +59,31 @@ def save_checkpoint(path: str | os.PathLike[str], optimizer: Optimizer, variable
     folder = os.fspath(path)
     named = named_variables(variables)
     metadata = _describe(optimizer, named)
+    if dtensor.num_clients() == 1:
+        return _write(folder, metadata, _tree(optimizer, named, lambda variable: variable))
+    copies = _copies_on_first_client([*optimizer._state.all_variables(), *map(unwrap, named.values())])
+    tree = lambda: _tree(optimizer, named, lambda variable: copies[id(variable)])  # noqa: E731
+    return clients.first_does(lambda: _write(folder, metadata, tree()))
+
+
+def _copies_on_first_client(variables: Sequence[tf.Variable]) -> dict[int, tf.Variable]:
+    """Whole values by `id`, on the first client; all must call this, because gathering takes every device."""
+    copies = {}
+    for variable in variables:
+        value = placement.to_host(variable)
+        if dtensor.client_id() == 0:
+            copies[id(variable)] = tf.Variable(value, trainable=False)
+    return copies
+
+
+def _write(folder: str, metadata: Metadata, tree: Mapping[str, Mapping[str, Any]]) -> str:
+    """Write a checkpoint beside the current one, then make it the current one."""
     _check_folder(folder)
     os.makedirs(folder, exist_ok=True)
     state = f"{slot_layout.STATE_PREFIX}{secrets.token_hex(4)}"
     prefix = os.path.join(folder, state)
-    tree = {name: _node(children) for name, children in _tree(optimizer, named).items()}
-    checkpoint = tf.train.Checkpoint(metadata=_Document(metadata.to_json()), **tree)
+    nodes = {name: _node(children) for name, children in tree.items()}
+    checkpoint = tf.train.Checkpoint(metadata=_Document(metadata.to_json()), **nodes)
     checkpoint.save_counter.assign(1)  # a restored tf.train.Checkpoint expects one
     checkpoint.write(prefix)
     _publish(folder, state)
@@ -161,16 +184,21 @@ def _version() -> str:
         return "unknown"
 
 
-def _tree(optimizer: Optimizer, named: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Children of the nodes `optimizer` and `variables`, slots under the names given here."""
+def _tree(
+    optimizer: Optimizer, named: Mapping[str, Any], stored: Callable[[tf.Variable], tf.Variable]
+) -> dict[str, dict[str, Any]]:
+    """Children of the nodes `optimizer` and `variables`, slots under the names given here.
+
+    `stored` gives the variable whose value is written for one.
+    """
     state: State = optimizer._state
     names = _names_by_id(named)
     slots: dict[str, dict[str, Any]] = {}
     for slot, index, variable in state.slots.items():
-        slots.setdefault(slot, {})[names[id(state.tracked.at(index).variable)]] = variable
-    children: dict[str, Any] = dict(state.scalars)
+        slots.setdefault(slot, {})[names[id(state.tracked.at(index).variable)]] = stored(variable)
+    children: dict[str, Any] = {name: stored(variable) for name, variable in state.scalars.items()}
     children["slots"] = _node({slot: _node(owners) for slot, owners in slots.items()})
-    return {"optimizer": children, "variables": {name: unwrap(v) for name, v in named.items()}}
+    return {"optimizer": children, "variables": {name: stored(unwrap(v)) for name, v in named.items()}}
 
 
 def _node(children: Mapping[str, Any]) -> tf.Module:
