@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from migrate.inspection import Inspection
     from migrate.restoring import Restoration, restore
     from migrate.state import OptimizerState
-    from migrate.verify import Verification, verify
+    from migrate.verification import Verification, verify
 
 __all__ = [
     "AmbiguousError",
@@ -63,7 +63,7 @@ _HOMES = {
     "Inspection": "migrate.inspection",
     "OptimizerState": "migrate.state",
     **dict.fromkeys(("Restoration", "restore"), "migrate.restoring"),
-    **dict.fromkeys(("Verification", "verify"), "migrate.verify"),
+    **dict.fromkeys(("Verification", "verify"), "migrate.verification"),
 }
 
 

@@ -15,7 +15,7 @@ from dtopt_cli.progress import Bar
 if TYPE_CHECKING:
     from migrate.convert import Report
     from migrate.inspection import Inspection, SlotRow
-    from migrate.verify import Verification
+    from migrate.verification import Verification
 
 SHOWN_DIFFERENCES = 20
 PIPED_WIDTH = 200

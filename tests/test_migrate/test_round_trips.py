@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as arrays
 import migrate
 from migrate import algorithms, conventions, generations
 from migrate.errors import AmbiguousError
-from migrate.list_plan import SLOT_MEANING
+from migrate.rule_differences import SLOT_MEANING
 from migrate.state import LazyArray, OptimizerState, StoredVariable
 from optim.errors import UnsupportedError
 
