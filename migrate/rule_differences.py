@@ -8,6 +8,7 @@ from typing import Any
 
 from migrate import conventions, lazy_rows
 from migrate.algorithms.spec import Algorithm
+from migrate.rules import NOT_THE_RULE, same
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
 
@@ -15,22 +16,8 @@ ONE_NORM = ("keras1", "keras2", "keras2.3")
 """Generations whose clipnorm is what `optim` calls global_clipnorm."""
 SLOT_MEANING = {"learning_rate_in_momentum": True, "learning_rate_in_linear": False}
 """Arguments that say what the numbers in a slot are, with `optim`'s defaults."""
-NOT_THE_RULE = {
-    "name",
-    "executor",
-    "initial_velocity",
-    "jit_compile",
-    "mesh",
-    "momentum_slot",
-    "slot_placement",
-    "weight_decay_exclude",
-    "lazy_rows",
-    "lazy_rows_keep_slots",
-}
 ONLY_WITH = {"ema_momentum": "use_ema", "ema_overwrite_frequency": "use_ema"}
 NEWEST = {"optimizer_v2": {"keras": "2.15.0"}, "optimizer": {"keras": "2.15.0"}, "keras3": {"keras": "3.15.0"}}
-CLOSE = 1e-6
-"""Relative: hyperparameters that a generation rounds to float32 are the same."""
 
 
 def config_for(state: OptimizerState, algorithm: Algorithm, generation: str) -> dict[str, Any]:
@@ -99,14 +86,3 @@ def _row_and_decay_differences(
     if ours.get("weight_decay") and ours.get("weight_decay_exclude"):
         reasons.append("weight_decay_exclude: call exclude_from_weight_decay again, nothing there says it")
     return reasons
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether two values of a hyperparameter are one, but for the rounding to float32."""
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return a.get("class_name") == b.get("class_name") and a.get("config") == b.get("config")
-    if not a and not b:  # None, False and 0 all switch an option off
-        return True
-    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
-        return abs(a - b) <= CLOSE * max(abs(a), abs(b))
-    return bool(a == b)

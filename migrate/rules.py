@@ -15,19 +15,20 @@ FAMILIES = ({"Adam", "AdamW"},)
 NOT_THE_RULE = {
     "name",
     "executor",
-    "gradient_accumulation_steps",
-    "initial_accumulator_value",
     "initial_velocity",
     "jit_compile",
     "lazy_rows",
-    "learning_rate",
-    "decay",
+    "lazy_rows_keep_slots",
+    "loss_scale",
+    "loss_scale_growth_steps",
     "mesh",
     "momentum_slot",
     "slot_placement",
     "weight_decay_exclude",
 }
 """Options that do not change what a step makes of its slots, or that are compared by functions of their own."""
+APART = NOT_THE_RULE | {"gradient_accumulation_steps", "initial_accumulator_value", "learning_rate", "decay"}
+"""And those that `compare` looks at in its own way, or that only matter to slots not made yet."""
 LIMITS = ("clipnorm", "clipvalue", "global_clipnorm")
 CLOSE = 1e-6
 """Relative: hyperparameters that a generation rounds to float32 are the same."""
@@ -72,7 +73,7 @@ def compare(source: Rule, live: Rule) -> Differences:
     have, get = source.values, live.values
     found: Differences = {}
     for key in dict.fromkeys((*have, *get)):
-        if key not in NOT_THE_RULE and not same(have.get(key), get.get(key)) and _matters(key, have, get):
+        if key not in APART and not same(have.get(key), get.get(key)) and _matters(key, have, get):
             found[key] = (have.get(key), get.get(key))
     rates = rate_of(source), rate_of(live)
     if source.unknown_rate or live.unknown_rate or not same(*rates):

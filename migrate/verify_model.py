@@ -7,8 +7,8 @@ from types import ModuleType
 
 import numpy as np
 
-from migrate import rule_differences
 from migrate.models.plan import ModelPlan
+from migrate.rules import NOT_THE_RULE, same
 from migrate.state import LazyArray, OptimizerState
 
 FORMATS = ("keras", "h5")
@@ -80,12 +80,12 @@ def difference(array: LazyArray, other: LazyArray) -> str:
 
 def _hyperparameters(wanted: Mapping[str, object], got: Mapping[str, object]) -> Iterator[str]:
     for key, value in wanted.items():
-        if key in rule_differences.NOT_THE_RULE or key in RULE_IN_CONFIG or key == "clip_order":
+        if key in NOT_THE_RULE or key in RULE_IN_CONFIG or key == "clip_order":
             continue
         other = got.get(key)
         if isinstance(value, Mapping) and isinstance(other, Mapping):
             value, other = (_settings(x) for x in (value, other))
-        if not rule_differences.same(other, value):
+        if not same(other, value):
             yield f"the target has {key} = {other!r}, the source {value!r}"
 
 
