@@ -102,7 +102,7 @@ def axis_sizes(mesh: dtensor.Mesh) -> dict[str, int]:
 def is_finer(layout: dtensor.Layout, coarse: dtensor.Layout) -> bool:
     """Whether `layout` only shards further what `coarse` leaves whole; of layouts of two ranks, always."""
     pairs = zip(layout.sharding_specs, coarse.sharding_specs, strict=False)
-    return layout.rank != coarse.rank or all(b in (dtensor.UNSHARDED, a) for a, b in pairs)
+    return layout.rank != coarse.rank or all(b == a or coarse.num_shards(d) == 1 for d, (a, b) in enumerate(pairs))
 
 
 def only_dims(layout: dtensor.Layout | None, dims: Sequence[int]) -> dtensor.Layout | None:

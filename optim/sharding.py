@@ -22,14 +22,14 @@ def zero1_specs(specs: Sequence[str], axes: Mapping[str, int], shape: Sequence[i
       axes: size by name of every mesh axis, in the order of the mesh.
       shape: sizes of the dims.
     """
-    found = list(specs)
+    found = [UNSHARDED if axes.get(spec) == 1 else spec for spec in specs]  # one part is the whole
     for axis, size in axes.items():
         if size == 1 or axis in found:
             continue
         free = [d for d, spec in enumerate(found) if spec == UNSHARDED and shape[d] and shape[d] % size == 0]
         if free:
             found[max(free, key=lambda d: (shape[d], -d))] = axis
-    return found
+    return [old if new == UNSHARDED else new for old, new in zip(specs, found, strict=True)]
 
 
 def local_shape(shape: Sequence[int], specs: Sequence[str], axes: Mapping[str, int]) -> list[int]:

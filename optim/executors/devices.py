@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
+from tensorflow.python.util import dispatch
 
 from optim.placement import layout_of
 
@@ -30,7 +32,23 @@ def wait_for(variable: tf.Variable) -> Any:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
+    _make_dispatch_safe()
     return ThreadPoolExecutor(max_workers=64, thread_name_prefix="optim-device")
+
+
+def _make_dispatch_safe() -> None:
+    """Let TensorFlow's Python functions be called by several threads.
+
+    Their type-based dispatch keeps the arguments of a call in the function's dispatcher while it checks their types
+    (`python_api_dispatcher.cc`). A type that a checker has not seen is checked in Python, where another thread may call
+    the same function and replace those arguments: the first thread then reads freed objects. Types that were seen are
+    looked up without leaving C++. So every checker is shown all types that device threads pass.
+    """
+    one = tf.constant(1.0)
+    shown = (one, 1.0, 1, True, None, "", [one], (1,), tf.float32, tf.Variable(one, trainable=False), np.ones(1))
+    for checker in tuple(dispatch._is_instance_checker_cache.values()):
+        for value in shown:
+            checker.Check(value)
 
 
 def on_every_device(devices: Sequence[str], task: Callable[[str], Any]) -> list[Any]:

@@ -57,6 +57,27 @@ def test_zero1_layouts(shape: Any, specs: Any, expected: Any, mesh_2x2: Any) -> 
     assert list(optimizer.get_slot(var, "m").layout.sharding_specs) == expected
 
 
+@pytest.mark.parametrize("mode", ["local", "portable", "function"])
+def test_an_axis_of_size_one_does_not_keep_slots_whole(mode: str, devices: list[str]) -> None:
+    """Its one part is the whole, so that another axis can divide the dim."""
+    mesh = dtensor.create_mesh([("batch", 2), ("model", 1)], devices=devices[:2])
+    layout = dtensor.Layout(["model"], mesh)
+    values = []
+    for placement in ("like_variable", "zero1"):
+        var = variable(np.arange(4.0), layout, "bias")
+        executor = "auto" if mode == "function" else mode
+        optimizer = optim.Adam(0.1, slot_placement=placement, global_clipnorm=1.0, executor=executor)
+        optimizer.build([var])
+        step = optimizer.apply_gradients
+        if mode == "function":
+            step = tf.function(lambda pairs, optimizer=optimizer: optimizer.apply_gradients(pairs), autograph=False)
+        for k in range(3):
+            step([(put(np.array([1.0, -2.0, 0.5, 3.0]) * (k + 1), layout), var)])
+        values.append(value_of(var))
+    assert list(optimizer.get_slot(var, "m").layout.sharding_specs) == ["batch"]
+    np.testing.assert_allclose(values[1], values[0], rtol=1e-12)
+
+
 def test_zero1_on_plain_variables_is_nothing(devices: list[str]) -> None:
     var = tf.Variable([1.0])
     optimizer = optim.Adam(0.5, slot_placement="zero1")
