@@ -228,12 +228,13 @@ def _value(folder: str, reader: Any, key: str, what: str) -> Value:
 
 
 def _scalar(folder: str, reader: Any, name: str, dtype: tf.DType) -> Value:
-    """In the dtype of its variable, as a rate may have been written in another one."""
+    """A variable of the whole optimizer, in the dtype that it has here, as a rate may have been written in another."""
 
     def load() -> np.ndarray:
         return np.asarray(_tensor(reader, slot_layout.scalar_key(name), folder)).astype(dtype.as_numpy_dtype)
 
-    return Value(f"{folder}: {name!r} of the optimizer", (), dtype.name, load)
+    shape = tuple(reader.get_variable_to_shape_map()[slot_layout.scalar_key(name)])
+    return Value(f"{folder}: {name!r} of the optimizer", shape, dtype.name, load)
 
 
 def _variable_assignments(

@@ -233,7 +233,7 @@ def test_keras_3(tmp_path: Path, with_model: bool) -> None:
         for slot, own in (("_momentums", optimizer._momentums), ("_velocities", optimizer._velocities)):
             assert np.array_equal(stored.slots[slot][variable.path].load(), own[i].numpy())
     assert {"_iterations", "_learning_rate", "_u_product"} <= set(stored.scalars)
-    moving = "sequential/batch_normalization/moving_mean"
+    moving = model.layers[-1].moving_mean.path
     assert {v.name: v.trainable for v in stored.variables}.get(moving) is (False if with_model else None)
 
 
