@@ -23,6 +23,8 @@ from optim.variables import plain_name
 
 PACKAGE = "dtopt"
 NAME = "KerasOptimizer"
+REVIVED_RATE = "_learning_rate"
+"""The learning rate in a SavedModel, as tf_keras calls its own there."""
 
 
 def for_keras(optimizer: Optimizer, keras: ModuleType | None = None) -> Any:
@@ -178,9 +180,18 @@ class Adapter:
                 variable.path = variable.name.split(":")[0]  # what Keras 3 calls a variable in its .h5 files
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
-        if save_type == "savedmodel":  # what tf_keras revives from those, of its own optimizers too, is never used
-            return {"_iterations": self.inner.iterations, "_variables": tf.__internal__.tracking.wrap(self.variables)}
-        return dict(self._stored())
+        if save_type != "savedmodel":
+            return dict(self._stored())
+        # Loading such a model sets the children as attributes of an optimizer of tf_keras's, and drops that; it needs
+        # two that it knows, and takes no `learning_rate`. `load_weights` reads the state from them.
+        state = {REVIVED_RATE if key == slot_layout.LEARNING_RATE else key: v for key, v in self._stored().items()}
+        known = {"_iterations": self.inner.iterations, "_variables": tf.__internal__.tracking.wrap(self.variables)}
+        return {**known, **state}
+
+    # TensorFlow's checkpoints ask this for what a child of that name is restored into.
+    def _lookup_dependency(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        key = slot_layout.LEARNING_RATE if name == REVIVED_RATE else name
+        return super()._lookup_dependency(key, *args, **kwargs)  # type: ignore[misc]
 
     # Steps.
 

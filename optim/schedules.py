@@ -14,13 +14,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from optim import hyperparameters
 from optim.errors import HyperparameterError
 
 
 def _finite(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    """The number, or what a scalar tensor or variable holds now (an optimizer's `learning_rate`, for one)."""
+    number = hyperparameters.to_number(name, value)
+    if number is None or not math.isfinite(number):
         raise HyperparameterError(f"{name} must be a finite number, got {value!r}")
-    return float(value)
+    return number
 
 
 def _steps(name: str, value: Any) -> float:

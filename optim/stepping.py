@@ -35,7 +35,8 @@ def apply(optimizer: Optimizer, grads_and_vars: Any) -> None:
     missing = sum(gradient is None for gradient in gradients)
     if missing == len(gradients):
         names = ", ".join(plain_name(v) for v in variables[:5])
-        raise NoGradientsError(f"no gradient for any variable ({names}...): does the loss depend on them?")
+        more = ", ..." if len(variables) > 5 else ""
+        raise NoGradientsError(f"No gradients provided for any variable: {names}{more}. Does the loss depend on them?")
     if tracked is None:
         optimizer._build_once(variables)
         tracked = optimizer._state.tracked.find(variables)

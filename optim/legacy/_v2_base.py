@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -40,7 +39,8 @@ class Optimizer(LegacyOptimizer):
       clipvalue: each element of a gradient is clipped to [-clipvalue, clipvalue]. > 0.
       global_clipnorm: all gradients are scaled down together to at most this joint norm. > 0, not with `clipnorm`.
       clip_order: `"value_first"` as TF 2.4 and later, `"norm_first"` as TF 2.0 to 2.3, where value meets norm.
-      lr: old name of `learning_rate`. decay: the learning rate is divided by 1 + decay · iterations. >= 0.
+      lr: old name of `learning_rate`; given both, `lr` counts, as in OptimizerV2.
+      decay: the learning rate is divided by 1 + decay · iterations. >= 0.
 
     Raises:
       HyperparameterError (a ValueError): out of range, or a malformed name. TypeError: another keyword.
@@ -74,10 +74,7 @@ class Optimizer(LegacyOptimizer):
     def _pick_rate(self, rate: Any, lr: Any) -> Any:
         if lr is None:
             return rate
-        warnings.warn("lr is the old name of learning_rate", DeprecationWarning, 4)
-        default = inspect.signature(type(self)).parameters["learning_rate"].default
-        if rate is not default and rate not in (default, lr):
-            raise HyperparameterError(f"lr={lr!r} contradicts learning_rate={rate!r}; give learning_rate only")
+        warnings.warn("lr is the old name of learning_rate, which it overrides here", DeprecationWarning, 4)
         return lr
 
     @property
@@ -158,7 +155,7 @@ class Optimizer(LegacyOptimizer):
         pairs = check_pairs(grads_and_vars)
         if pairs and all(gradient is None for gradient, _ in pairs):
             names = ", ".join(plain_name(variable) for _, variable in pairs[:5])
-            raise NoGradientsError(f"no gradient for any variable ({names}): does the loss depend on them?")
+            raise NoGradientsError(f"No gradients provided for any variable: {names}. Does the loss depend on them?")
         pairs = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
         with tf.profiler.experimental.Trace(label):
             if pairs:

@@ -208,7 +208,7 @@ class Adadelta(Optimizer):
     """Adadelta. Weights: all accumulators, then all delta accumulators; iterations are not among them.
 
     Args:
-      lr: float >= 0; best left at its default. rho: in [0, 1). epsilon: >= 0, None is 1e-7. decay: float >= 0,
+      lr: float >= 0; best left at its default. rho: in [0, 1]. epsilon: >= 0, None is 1e-7. decay: float >= 0,
         the learning rate is divided by 1 + decay · iterations. kwargs: see `Optimizer`.
     """
 

@@ -123,7 +123,7 @@ class Adadelta(Optimizer):
 
     Args:
       learning_rate: float, tensor, schedule or zero-argument callable; 1.0 is the form of the paper.
-      rho: in [0, 1). epsilon: >= 0; None and 0 are 1e-7. name: see `apply_gradients`. kwargs: see `Optimizer`.
+      rho: in [0, 1]. epsilon: >= 0; None and 0 are 1e-7. name: see `apply_gradients`. kwargs: see `Optimizer`.
     """
 
     rho = Delegated()

@@ -23,14 +23,14 @@ class Adadelta(Optimizer):
 
     Args:
       learning_rate: float >= 0, scalar tensor, schedule or zero-argument callable; 1.0 is the form of the paper.
-      rho: decay rate of both means, in [0, 1); number, scalar tensor or zero-argument callable, as is `epsilon`.
+      rho: decay rate of both means, in [0, 1]; number, scalar tensor or zero-argument callable, as is `epsilon`.
       epsilon: added under both roots, >= 0.
       gradients_clip_option, ema_option, name, mesh, options: see `Optimizer`.
       new_delta_in_step: move the variable by the mean of squared steps that already has this step in it, as the kernel
         of `tf.train.AdadeltaOptimizer` did in TF 1.0 to 1.4.
     """
 
-    rho = Hyperparameter(high=1.0)
+    rho = Hyperparameter(high=1.0, closed=True)
     epsilon = Hyperparameter()
 
     def __init__(

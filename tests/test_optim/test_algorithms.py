@@ -135,3 +135,11 @@ def test_adafactor_keeps_two_means_of_a_matrix(mesh_2x2: Any) -> None:
     assert optimizer.get_slot(w, "v").shape == ()
     assert float(value_of(optimizer.get_slot(w, "v"))) == 0.0
     assert optimizer.executor_report().executor == "portable"
+
+
+@pytest.mark.parametrize("kind", [optim.Adadelta, optim.legacy.v2.Adadelta])
+def test_adadelta_whose_means_stand_still(kind: Any) -> None:
+    """ρ = 1 leaves both means at 0, so that each step is the gradient: TensorFlow's own tests use it so."""
+    weights = tf.Variable([[1.0, 2.0], [3.0, 4.0]], dtype=tf.float64)
+    kind(1.0, 1.0, 1.0).apply_gradients([(tf.constant([[0.5, 0.0], [-1.0, 2.0]], tf.float64), weights)])
+    np.testing.assert_allclose(weights, [[0.5, 2.0], [4.0, 2.0]], rtol=1e-15)

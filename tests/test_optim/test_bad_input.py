@@ -182,7 +182,7 @@ OWN_BAD: dict[str, dict[str, tuple[Any, ...]]] = {
         "beta_2": (-0.1, 1.0, float("nan"), None),
         "epsilon": (-1e-9, float("inf"), None),
     },
-    "Adadelta": {"rho": (-0.1, 1.0, float("nan")), "epsilon": (-1e-9, float("nan"))},
+    "Adadelta": {"rho": (-0.1, 1.1, float("nan")), "epsilon": (-1e-9, float("nan"))},
 }
 
 

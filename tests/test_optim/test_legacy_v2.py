@@ -182,6 +182,16 @@ def test_from_config_understands_old_names_schedules_and_custom_objects() -> Non
         v2.Nadam(decay=0.01, schedule_decay=0.02)
 
 
+@pytest.mark.parametrize("name", sorted(set(v2.__all__) - {"Optimizer"}))
+def test_lr_overrides_learning_rate(name: str) -> None:
+    """As in OptimizerV2, for whatever was written for it."""
+    for keywords in ({"lr": 0.25}, {"learning_rate": 0.5, "lr": 0.25}):
+        with pytest.warns(DeprecationWarning, match="overrides"):
+            optimizer = getattr(v2, name)(**keywords)
+        assert float(optimizer.learning_rate) == 0.25
+        assert optimizer.get_config()["learning_rate"] == 0.25
+
+
 def test_hyperparameters_are_attributes_that_act() -> None:
     weights = tf.Variable([1.0])
     with pytest.warns(DeprecationWarning, match="old name"):
@@ -305,8 +315,6 @@ def test_documented_errors_change_nothing() -> None:
         v2.Adadelta(clip=1.0)
     with pytest.raises(ValueError, match="exclude each other"):
         v2.Adadelta(clipnorm=1.0, global_clipnorm=1.0)
-    with pytest.raises(HyperparameterError, match="contradicts"), pytest.warns(DeprecationWarning, match="lr"):
-        v2.Adadelta(learning_rate=0.5, lr=0.25)
     with pytest.raises(GradientsError):
         optimizer.apply_gradients([weights])
     with pytest.raises(NoGradientsError):

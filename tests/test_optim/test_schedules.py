@@ -142,3 +142,15 @@ def test_schedules_count_real_steps(devices: list[str]) -> None:
     for _ in range(4):
         optimizer.apply_gradients([(tf.ones(1, tf.float64), var)])
     np.testing.assert_array_equal(var.numpy(), [-1.25])
+
+
+@pytest.mark.parametrize("name", sorted(set(schedules.STOCK) - {"PiecewiseConstantDecay"}))
+def test_a_schedule_starts_from_the_rate_that_an_optimizer_has(name: str) -> None:
+    optimizer = optim.SGD(learning_rate=0.5)
+    schedule = schedules.STOCK[name](**{**ARGUMENTS[name][0], "initial_learning_rate": optimizer.learning_rate})
+    optimizer.learning_rate = schedule
+    assert float(optimizer.learning_rate) == 0.5
+    assert json.loads(json.dumps(schedule.get_config()))["initial_learning_rate"] == 0.5
+    assert len(optimizer.variables) == 1, "the constant rate is no longer state"
+    with pytest.raises(HyperparameterError, match="initial_learning_rate"):
+        schedules.STOCK[name](**{**ARGUMENTS[name][0], "initial_learning_rate": tf.constant([0.5])})
