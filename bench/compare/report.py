@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 COLOURS = {"faster": "green", "slower": "red", "same": "cyan", "unclear": "yellow"}
-USUAL = ("seed", "threads", "device", "dtype", "accumulate", "placement", "cache", "clip")
-"""Members that are told only where a change's name would be ambiguous without them: see `_names`."""
+USUAL = ("seed", "threads", "device", "dtype", "accumulate", "placement", "cache", "clip", "layout")
+"""Members of names that are left out where no two names become alike by that."""
 
 SHOWN = 8
 

@@ -103,13 +103,18 @@ def _spread(values: np.ndarray) -> float:
     return float(np.median(np.abs(values - np.median(values))))
 
 
+def _block(rounds: int) -> int:
+    """Neighbouring rounds that are resampled together."""
+    return max(1, round(rounds**0.5))
+
+
 def _small_sample(rounds: int) -> float:
-    """How much wider Student's interval is than the normal one, which a bootstrap of few values comes close to. Rounds
-    count half: neighbours are alike."""
+    """How much wider Student's interval is than the normal one, which a bootstrap of few blocks comes close to."""
     from scipy.stats import norm, t
 
     edge = (1 + stats.CONFIDENCE) / 2
-    return float(t.ppf(edge, max(1.0, (rounds - 1) / 2)) / norm.ppf(edge))
+    blocks = -(-rounds // _block(rounds))
+    return float(t.ppf(edge, max(1, blocks - 1)) / norm.ppf(edge))
 
 
 def _between_runs(shifts: Sequence[float]) -> float:
@@ -137,11 +142,11 @@ def _interval(one: np.ndarray, two: np.ndarray) -> tuple[float, float]:
 
 
 def _medians(series: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Medians of resampled series, made of blocks of neighbours (circular block bootstrap, length n^(1/3))."""
+    """Medians of resampled series, made of blocks of neighbours (circular block bootstrap)."""
     import numpy as np
 
     count = len(series)
-    length = max(1, round(count ** (1 / 3)))
+    length = _block(count)
     starts = random.integers(0, count, (RESAMPLES, -(-count // length)))
     places = (starts[:, :, None] + np.arange(length)) % count
     return np.median(series[places.reshape(RESAMPLES, -1)[:, :count]], axis=1)
