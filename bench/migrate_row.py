@@ -15,9 +15,9 @@ COMMANDS = ("cp", "migrate", "verify", "inspect", "cp, dropped", "migrate, dropp
 class Command:
     """One command in every round.
 
-    Attributes: name, one of COMMANDS ("dropped": the input is not in the page cache); seconds of each round, start of the
-      process included; peak_bytes: most resident memory of any round, None for `cp`; bytes_per_second: of the input, by
-      the median.
+    Attributes: name, one of COMMANDS ("dropped": the input is not in the page cache); seconds of each round, start of
+      the process included; peak_bytes: most resident memory of any round, None for `cp`; bytes_per_second: of the
+      input, by the median.
     """
 
     name: str
