@@ -19,3 +19,9 @@ class OptionError(DtoptError, ValueError):
 
 class ResultsError(DtoptError, ValueError):
     """A results file that is missing, damaged, or of a version that this dtopt does not know."""
+
+
+class IncomparableError(DtoptError, ValueError):
+    """Two results that must not be compared, such as those of different machines."""
+
+    exit_code = 6

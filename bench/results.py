@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench import plan_row, roof_row, scale_row, step_row
+from bench import migrate_row, plan_row, roof_row, scale_row, step_row, train_row
 from bench.errors import ResultsError
 from bench.records import Roof, check_samples, plain, read
 
@@ -63,6 +63,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("plan", plan_row.Row),
     Kind("roof", roof_row.Row),
     Kind("scale", scale_row.Row),
+    Kind("train", train_row.Row),
+    Kind("migrate", migrate_row.Row),
 )
 
 

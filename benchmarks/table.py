@@ -21,7 +21,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench import report, results
+from bench import results
+from bench.page import of_steps, tables
 from bench.results import Result
 
 TABLE = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -39,14 +40,7 @@ def folder_of(page: Path) -> Path:
 
 def table(result: Result) -> str:
     """A Markdown table of the rows of steps, with the skipped and failed ones and their reasons."""
-    lines = ["| peer | ms/step | vs baseline | latency, ms | GB/s | roof | |", "|---|---:|---:|---:|---:|---:|---|"]
-    for row in sorted(result.rows, key=lambda row: row.median or float("inf")):
-        if row.status == "ok":
-            cells = [report.plain_cell(cell) for cell in report.cells(row)]
-            lines.append(f"| {' | '.join(cells)} |")
-        else:
-            lines.append(f"| {row.peer} | {row.status} | | | | | {row.reason} |")
-    return "\n".join(lines)
+    return tables.markdown(of_steps.table(result.rows))
 
 
 def filled(page: Path) -> str:

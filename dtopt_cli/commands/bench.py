@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from dtopt_cli import output
-from dtopt_cli.commands import bench_plan, bench_roof, bench_scale
+from dtopt_cli.commands import bench_check, bench_compare, bench_plan, bench_report, bench_roof, bench_scale
 
 if TYPE_CHECKING:
     from bench.results import Result
@@ -176,6 +176,9 @@ def _split(values: list[str] | None) -> list[str]:
 app.command()(bench_plan.plan)
 app.command()(bench_roof.roof)
 app.command()(bench_scale.scale)
+app.command()(bench_compare.compare)
+app.command()(bench_check.check)
+app.command()(bench_report.report)
 
 
 @app.command("list")

@@ -1,0 +1,44 @@
+"""What makes numbers doubtful, in one form for runs and for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from bench.records import plain
+from bench.results import SCHEMA_VERSION
+
+SEVERITIES = ("noisy", "doubtful", "told")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was noticed.
+
+    Attributes:
+      severity: "noisy": the numbers cannot be trusted; "doubtful": ratios within the run can; "told": for information.
+      what: one word, such as "drift"; where: a row or a part of the machine; text: with the numbers, and what to do.
+    """
+
+    severity: str
+    what: str
+    where: str
+    text: str
+
+
+def stable(findings: Iterable[Finding]) -> bool:
+    """Whether nothing found is "noisy"."""
+    return all(finding.severity != "noisy" for finding in findings)
+
+
+def document(findings: Iterable[Finding], of: str) -> dict[str, Any]:
+    """What `dtopt bench check --json` prints; `of` is "run" or "machine"."""
+    found = tuple(findings)
+    return {
+        "kind": "dtopt bench check",
+        "schema_version": SCHEMA_VERSION,
+        "of": of,
+        "stable": stable(found),
+        "findings": plain(found),
+    }

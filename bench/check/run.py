@@ -1,0 +1,119 @@
+"""Is a recorded run stable? Spread, drift, outliers and two modes of every row, and what the context says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import sqrt
+from statistics import fmean, median, pstdev
+
+from bench import stats
+from bench.check.findings import Finding
+from bench.compare.measurements import READINGS, Measurement, measurements
+from bench.compare.pairing import label
+from bench.compare.report import USUAL
+from bench.results import Result
+from bench.rows import UNSTEADY_IQR, VERY_UNSTEADY_IQR
+
+FEWEST = 8
+"""Samples below which drift, outliers and modes are not looked for."""
+
+DRIFT = 0.10
+"""Change of the median from the first half of a run to its second that is told."""
+
+CERTAIN = 0.01
+"""p of Kendall's test that a drift's order came by chance."""
+
+OUTLIER = 10.0
+"""Standard deviations, taken from the median absolute deviation, beyond which hyperfine calls a sample an outlier."""
+
+MAD_TO_DEVIATION = 1.4826
+
+APART = 4.0
+"""Ashman's D from which two groups are two modes; the halves of one normal distribution reach 2.7."""
+
+SMALLEST_GROUP = 0.2
+
+
+def check(result: Result) -> tuple[Finding, ...]:
+    """What makes a run doubtful; empty for a quiet one."""
+    found = [*_context(result)]
+    if result.kind in READINGS and READINGS[result.kind].unit == "s":
+        for measurement in measurements(result).values():
+            found += _row(measurement)
+    for row in result.rows:
+        if row.status == "failed":
+            found.append(Finding("doubtful", "failed", _where(row), f"failed: {row.reason}"))
+        warm = getattr(row, "warm_up", None)
+        if warm is not None and not warm.steady:
+            found.append(Finding("doubtful", "warm-up", _where(row), f"not steady after {warm.steps} steps of warm-up"))
+    return tuple(found)
+
+
+def _where(row: object) -> str:
+    return " ".join(str(getattr(row, name)) for name in ("workload", "optimizer", "peer", "mesh") if hasattr(row, name))
+
+
+def _context(result: Result) -> Iterator[Finding]:
+    context = result.context
+    if context.get("busy"):
+        text = f"load {context['load']:.1f} before the run began: end other programs, then measure again"
+        yield Finding("doubtful", "load", "machine", text)
+    governor = context.get("governor")
+    if governor not in (None, "performance"):
+        yield Finding("told", "frequency", "machine", f"the frequency governor is {governor!r}: clocks may change")
+    if result.interrupted:
+        yield Finding("doubtful", "interrupted", "run", "Ctrl-C ended it early")
+
+
+def _row(measurement: Measurement) -> Iterator[Finding]:
+    times, where = measurement.values, label(measurement.name, USUAL)
+    spread = stats.relative_iqr(times)
+    if spread > UNSTEADY_IQR:
+        severity = "noisy" if spread > VERY_UNSTEADY_IQR else "doubtful"
+        yield Finding(severity, "spread", where, f"samples spread by {spread:.0%} (interquartile range over median)")
+    if len(times) < FEWEST:
+        return
+    change = drift(times)
+    if change is not None:
+        yield Finding("noisy", "drift", where, f"{change:+.0%} from the first half of the run to the second")
+    far = outliers(times)
+    if far:
+        shown = ", ".join(f"{times[i] / median(times):.1f}x the median (sample {i})" for i in far[:3])
+        severity = "noisy" if len(far) > len(times) / 10 else "doubtful"
+        yield Finding(severity, "outliers", where, f"{len(far)} of {len(times)} samples: {shown}")
+    modes = two_modes(times)
+    if modes:
+        text = f"two speeds: {modes[0] * 1e3:.3g} ms and {modes[1] * 1e3:.3g} ms; a median of both is neither"
+        yield Finding("noisy", "modes", where, text)
+
+
+def drift(times: Sequence[float]) -> float | None:
+    """Change of the median between the halves, as a part; None where it is small or may be chance."""
+    from scipy.stats import kendalltau
+
+    half = len(times) // 2
+    change = median(times[half:]) / median(times[:half]) - 1
+    if abs(change) < DRIFT:
+        return None
+    chance = kendalltau(range(len(times)), times).pvalue
+    return change if chance < CERTAIN else None
+
+
+def outliers(times: Sequence[float]) -> list[int]:
+    """Which samples are further from the median than OUTLIER deviations."""
+    middle, deviation = median(times), MAD_TO_DEVIATION * stats.median_absolute_deviation(times)
+    return [i for i, value in enumerate(times) if deviation and abs(value - middle) > OUTLIER * deviation]
+
+
+def two_modes(times: Sequence[float]) -> tuple[float, float] | None:
+    """The means of two groups that are apart by Ashman's D (1994) and by a tenth, or None."""
+    ordered = sorted(times)
+    least = max(3, round(SMALLEST_GROUP * len(ordered)))
+    best, found = APART, None
+    for cut in range(least, len(ordered) - least + 1):
+        low, high = ordered[:cut], ordered[cut:]
+        spread = sqrt((pstdev(low) ** 2 + pstdev(high) ** 2) / 2)
+        apart = fmean(high) - fmean(low)
+        if apart > best * spread and apart > UNSTEADY_IQR * median(ordered):
+            best, found = (apart / spread if spread else best), (fmean(low), fmean(high))
+    return found

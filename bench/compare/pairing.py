@@ -1,0 +1,201 @@
+"""Pairs the rows of two results and says what changed, or why they must not be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import isinf
+from statistics import median
+from typing import Any
+
+from bench import stats
+from bench.compare import statistics
+from bench.compare.measurements import Measurement, Name, measurements
+from bench.compare.statistics import Ratio
+from bench.errors import IncomparableError, OptionError
+from bench.results import Result
+
+MACHINE = ("host", "machine", "cpu", "cpus", "cpus_allowed", "threads")
+"""Members of the context that must agree."""
+
+SETTINGS = ("system", "governor", "memory_bytes", "huge_pages", "python", "packages", "variables")
+"""Members of the context whose differences are told beside the numbers."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One quantity in both results.
+
+    Attributes:
+      name: the independent variables; unit: "s" or "steps"; first, second: medians, None where there is none.
+      ratio: second over first, None where it cannot be taken, with the reason.
+      gate: whether the second is slower by more than `fail_above`: "above" for certain, "below" for certain, "unclear";
+        None without a gate or a ratio.
+      broken: measured in the first result and failed in the second.
+      reruns: the commands of the first and of the second row.
+    """
+
+    name: Name
+    unit: str
+    first: float | None
+    second: float | None
+    ratio: Ratio | None
+    reason: str | None
+    gate: str | None
+    broken: bool
+    reruns: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two results of one kind.
+
+    Attributes:
+      kind: of both; changes: what both hold; only_first, only_second: names that the other lacks.
+      forced: why they should not be compared, where `force` was given; empty otherwise.
+      notes: what else differs between the runs, and what makes them doubtful.
+      fail_above: the gate, as a part, or None.
+    """
+
+    kind: str
+    changes: tuple[Change, ...]
+    only_first: tuple[Name, ...]
+    only_second: tuple[Name, ...]
+    forced: tuple[str, ...]
+    notes: tuple[str, ...]
+    fail_above: float | None
+
+    @property
+    def outcome(self) -> str:
+        """One word: "broken" where a row failed that had not, "nothing" where no pair has a ratio, "regression",
+        "noisy" where the gate cannot be judged, "ok"."""
+        if any(change.broken for change in self.changes):
+            return "broken"
+        if not any(change.ratio for change in self.changes):
+            return "nothing"
+        gates = {change.gate for change in self.changes}
+        return "regression" if "above" in gates else "noisy" if "unclear" in gates else "ok"
+
+
+def compare(first: Result, second: Result, *, fail_above: float | None = None, force: bool = False) -> Comparison:
+    """Compares the second result with the first.
+
+    Args:
+      fail_above: a part, such as 0.05: a time that is longer by more than it is a regression.
+      force: compare although the machines, threads, workload versions or kinds differ, and say so in `forced`.
+
+    Raises: IncomparableError, which names all that differs.
+    """
+    obstacles = _obstacles(first, second)
+    if first.kind != second.kind and force:
+        raise IncomparableError(
+            f"one result is of the kind {first.kind!r} and the other of {second.kind!r}: they share no row"
+        )
+    if obstacles and not force:
+        raise IncomparableError(
+            f"these results must not be compared: {'; '.join(obstacles)}. Measure both on one machine with the same"
+            " options, or give --force to see the numbers marked"
+        )
+    ones, twos = (measurements(result, apart_from=("threads",) if force else ()) for result in (first, second))
+    changes = tuple(_change(ones[name], twos[name], fail_above) for name in ones if name in twos)
+    return Comparison(
+        first.kind,
+        changes,
+        tuple(name for name in ones if name not in twos),
+        tuple(name for name in twos if name not in ones),
+        tuple(obstacles),
+        tuple(_notes(first, second)),
+        fail_above,
+    )
+
+
+def _obstacles(first: Result, second: Result) -> list[str]:
+    if first.kind != second.kind:
+        return [f"kind is {first.kind!r} in one and {second.kind!r} in the other"]
+    found = [_differs(name, first.context, second.context) for name in MACHINE]
+    ones, twos = measurements(first), measurements(second)
+    found += [
+        f"{label(name)} is another version: {_said(ones[name].version)}, then {_said(twos[name].version)}"
+        for name in ones
+        if name in twos and ones[name].version != twos[name].version
+    ]
+    return [text for text in found if text]
+
+
+def _differs(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
+    one, two = first.get(name), second.get(name)
+    return "" if one == two else f"{name} is {one} in one and {two} in the other"
+
+
+def _said(name: Name) -> str:
+    return ", ".join(f"{member} {value}" for member, value in name)
+
+
+def label(name: Name, leave_out: Collection[str] = ()) -> str:
+    """A name in words: the values of the first two members, then the others that are set."""
+    first = [str(value) for _, value in name[:2]]
+    rest = [f"{member}={value}" for member, value in name[2:] if value not in (None, False) and member not in leave_out]
+    return " ".join([*first, *rest])
+
+
+def _change(one: Measurement, two: Measurement, fail_above: float | None) -> Change:
+    reason = _no_ratio(one, two)
+    ratio = None if reason else _ratio(one, two)
+    gate = None
+    if fail_above is not None:
+        gate = _gate(ratio, 1 + fail_above) if ratio else "above" if two.misses > one.misses else None
+    broken = one.status == "ok" and two.status == "failed"
+    return Change(one.name, one.unit, one.median, two.median, ratio, reason, gate, broken, (one.rerun, two.rerun))
+
+
+def _gate(ratio: Ratio, limit: float) -> str:
+    if ratio.rounds < stats.FEWEST_ROUNDS:
+        return "unclear"
+    return "above" if ratio.low > limit else "below" if ratio.high <= limit else "unclear"
+
+
+def _no_ratio(one: Measurement, two: Measurement) -> str | None:
+    for which, row in (("first", one), ("second", two)):
+        if not row.values:
+            return f"{row.status} in the {which} result: {row.reason}"
+    if one.misses != two.misses:
+        return f"the target was missed {one.misses} times of {len(one.values)}, then {two.misses} of {len(two.values)}"
+    return None if _paired_steps(one, two) or one.unit != "steps" else "the target was reached in neither result"
+
+
+def _ratio(one: Measurement, two: Measurement) -> Ratio:
+    if one.unit != "steps":
+        return statistics.ratio(one.series, two.series)
+    ratios = [b / a for a, b in _paired_steps(one, two)]
+    low, high = stats.interval(ratios)
+    middle = median(ratios)
+    return Ratio(middle, low, high, middle, None, False, len(ratios), stats.verdict(low, high, len(ratios)))
+
+
+def _paired_steps(one: Measurement, two: Measurement) -> list[tuple[float, float]]:
+    """Steps to the target by seed: a seed gives the same numbers in both runs, so that they can be paired."""
+    pairs = zip(one.values, two.values, strict=False)
+    return [(a, b) for a, b in pairs if one.unit == "steps" and not isinf(a) and not isinf(b)]
+
+
+def _notes(first: Result, second: Result) -> list[str]:
+    found = [_differs(name, first.context, second.context) for name in SETTINGS if name != "packages"]
+    ones, twos = first.context.get("packages", {}), second.context.get("packages", {})
+    found += [_differs(name, ones, twos) for name in sorted({*ones, *twos})]
+    for which, result in (("first", first), ("second", second)):
+        if result.context.get("busy"):
+            found.append(f"the machine was busy before the {which} run (load {result.context['load']:.1f})")
+        if result.interrupted:
+            found.append(f"the {which} run was interrupted")
+    return [text for text in found if text]
+
+
+def threshold(text: str) -> float:
+    """`5%` or `0.05` as 0.05. Raises: OptionError."""
+    try:
+        value = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value < 1000.0:
+        raise OptionError(f"cannot read {text!r}; write a percentage such as 5%")
+    return value

@@ -1,0 +1,133 @@
+"""A comparison as a table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from bench.compare.pairing import Change, Comparison, label
+from bench.compare.statistics import Ratio
+from bench.records import plain
+from bench.results import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+COLOURS = {"faster": "green", "slower": "red", "same": "cyan", "unclear": "yellow"}
+USUAL = ("seed", "threads", "device", "dtype", "accumulate", "placement", "cache", "clip", "layout")
+"""Members of names that are left out where no two names become alike by that."""
+
+SHOWN = 8
+
+
+def document(comparison: Comparison) -> dict[str, Any]:
+    """What `dtopt bench compare --json` prints."""
+    members = plain(comparison)
+    members["changes"] = [{**change, "name": dict(change["name"])} for change in members["changes"]]
+    for which in ("only_first", "only_second"):
+        members[which] = [dict(name) for name in members[which]]
+    outcome = comparison.outcome
+    return {
+        "kind": "dtopt bench compare",
+        "schema_version": SCHEMA_VERSION,
+        "outcome": outcome,
+        "of": members.pop("kind"),
+        **members,
+    }
+
+
+def render(comparison: Comparison) -> list[RenderableType]:
+    """What to print, from top to bottom, on a rich console."""
+    parts: list[RenderableType] = []
+    if comparison.forced:
+        parts.append(
+            f"[bold red]Not comparable, shown because of --force:[/] {'; '.join(map(_plain, comparison.forced))}."
+        )
+    parts += [_table(comparison), "", *_machine(comparison), *_left_out(comparison), *_summary(comparison)]
+    if comparison.notes:
+        parts.append(f"[yellow]Between the runs:[/] {'; '.join(map(_plain, comparison.notes))}.")
+    return parts
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _table(comparison: Comparison) -> RenderableType:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    unit = "steps" if comparison.kind == "train" else "ms"
+    for heading in (f"before, {unit}", f"after, {unit}", "ratio", "rounds"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("")
+    names = _names(comparison)
+    for change, name in zip(comparison.changes, names, strict=True):
+        table.add_row(name, *_numbers(change), _remark(change))
+    return table
+
+
+def _names(comparison: Comparison) -> list[str]:
+    """Short names, unless two would be alike."""
+    names = [label(change.name, USUAL) for change in comparison.changes]
+    return names if len(set(names)) == len(names) else [label(change.name) for change in comparison.changes]
+
+
+def _numbers(change: Change) -> tuple[str, str, str, str]:
+    scale = 1e3 if change.unit == "s" else 1.0
+    first, second = ("-" if value is None else f"{value * scale:.3g}" for value in (change.first, change.second))
+    if change.ratio is None:
+        return first, second, "-", ""
+    ratio = change.ratio
+    shown = f"[{COLOURS[ratio.verdict]}]{ratio.median:.2f}[/] \\[{ratio.low:.2f}, {ratio.high:.2f}]"
+    return first, second, shown, str(ratio.rounds)
+
+
+def _remark(change: Change) -> str:
+    if change.ratio is None:
+        return _plain(change.reason or "")
+    unit = "in units of the roofs" if change.ratio.in_roofs else ""
+    gate = {"above": "[bold red]regression[/]", "unclear": "[yellow]too noisy to say[/]"}.get(change.gate or "", "")
+    return ", ".join(word for word in (change.ratio.verdict, gate, unit) if word)
+
+
+def _machine(comparison: Comparison) -> Iterator[str]:
+    ratios: list[Ratio] = [change.ratio for change in comparison.changes if change.ratio]
+    roofs = [ratio.roofs for ratio in ratios if ratio.roofs is not None]
+    if roofs:
+        furthest = max(roofs, key=lambda value: max(value, 1 / value))
+        yield (
+            f"The machine itself (roofs, timed in the same rounds) took {furthest:.2f} times as long in the second run;"
+            " the intervals allow for that."
+        )
+    unclear = sum(ratio.verdict == "unclear" for ratio in ratios)
+    if unclear:
+        yield f"{unclear} of {len(ratios)} are unclear: more --rounds, and a quieter machine, narrow the intervals."
+
+
+def _left_out(comparison: Comparison) -> Iterator[str]:
+    for which, names in (("first", comparison.only_first), ("second", comparison.only_second)):
+        if names:
+            shown = "; ".join(_plain(label(name, USUAL)) for name in names[:SHOWN])
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            yield f"Only in the {which} result: {shown}{more}."
+
+
+def _summary(comparison: Comparison) -> Iterator[str]:
+    if comparison.fail_above is None:
+        return
+    limit = (
+        f"{comparison.fail_above:.3g}".rstrip("0").rstrip(".")
+        if comparison.fail_above > 1
+        else f"{comparison.fail_above:.1%}"
+    )
+    yield {
+        "broken": "Something failed that had been measured before.",
+        "nothing": "Nothing could be compared.",
+        "regression": f"[bold red]Regression:[/] slower by more than {limit} for certain.",
+        "noisy": f"[yellow]Too noisy:[/] a slowdown of more than {limit} cannot be excluded.",
+        "ok": f"No slowdown of more than {limit}.",
+    }[comparison.outcome]

@@ -1,0 +1,152 @@
+"""The ratio of two medians from runs at different times, with an interval that covers what differs between runs.
+
+The two runs share no round that could be paired, and between them the machine itself may have become faster or slower.
+What had to stay the same shows it: the roofs, which ran in the same rounds. A row is measured in units of them where
+that makes its times within the runs less spread, as for whatever is bound by memory, and in seconds otherwise. What is
+true between rounds need not be true between runs, so the interval is stretched to hold the ratio in both units; and on
+both sides by the largest of: what the roofs disagree by about the machine, FOLLOWS_WITHIN of what they agree on, half
+of the drift from the first half of a run to its second, and LEAST_BETWEEN_RUNS.
+
+Rounds are resampled in blocks, neighbours being alike, and in each run on its own. Background: Kalibera and Jones,
+"Rigorous benchmarking in reasonable time" (ISMM 2013), doi 10.1145/2464157.2464160, on variation at several levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp, hypot, log
+from typing import TYPE_CHECKING
+
+from bench import stats
+
+if TYPE_CHECKING:
+    import numpy as np
+
+RESAMPLES = 4000
+LEAST_BETWEEN_RUNS = 0.01
+"""Runs of the same program on an idle machine still differ by about this, through the layout of memory."""
+FOLLOWS_WITHIN = 0.5
+"""Where the whole machine is faster or slower, a row may follow the roofs for no more than this part of it."""
+
+OF_A_RANGE = 1.7
+"""1.96 standard deviations, of which the range of two values is 1.13 on average."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The second run's time over the first's.
+
+    Attributes: median, in the unit that spreads less; low, high: 95% interval; plain: of the medians in seconds; roofs:
+      the second run's roofs over the first's, in time, None without them; in_roofs: whether the unit is the roofs;
+      rounds: of the run that has fewer; verdict: of the second run, "faster", "slower", "same" or "unclear".
+    """
+
+    median: float
+    low: float
+    high: float
+    plain: float
+    roofs: float | None
+    in_roofs: bool
+    rounds: int
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """Times of one row in the order they were taken, and for each roof its times in the same rounds."""
+
+    times: Sequence[float]
+    roofs: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+def ratio(first: Series, second: Series) -> Ratio:
+    """The ratio of two series, none empty."""
+    import numpy as np
+
+    pairs = [(np.log(first.times), np.log(second.times))]
+    names = sorted(first.roofs.keys() & second.roofs.keys())
+    shifts = [_difference(np.log(first.roofs[name]), np.log(second.roofs[name])) for name in names]
+    if names:
+        roofs = [np.mean([np.log(run.roofs[name]) for name in names], axis=0) for run in (first, second)]
+        pairs.append((pairs[0][0] - roofs[0], pairs[0][1] - roofs[1]))
+    best = min(pairs, key=lambda pair: _spread(pair[0]) + _spread(pair[1]))
+    stretch = max(_between_runs(shifts), *(abs(_drift(series)) for series in best))
+    points = [_difference(*pair) for pair in pairs]
+    middle, edges = _difference(*best), _interval(*best)
+    rounds = min(len(first.times), len(second.times))
+    few = _small_sample(rounds)
+    low = exp(min(middle - few * hypot(middle - edges[0], stretch), *points))
+    high = exp(max(middle + few * hypot(edges[1] - middle, stretch), *points))
+    return Ratio(
+        median=exp(middle),
+        low=low,
+        high=high,
+        plain=exp(points[0]),
+        roofs=exp(sum(shifts) / len(shifts)) if shifts else None,
+        in_roofs=best is not pairs[0],
+        rounds=rounds,
+        verdict=stats.verdict(low, high, rounds),
+    )
+
+
+def _difference(one: np.ndarray, two: np.ndarray) -> float:
+    import numpy as np
+
+    return float(np.median(two) - np.median(one))
+
+
+def _spread(values: np.ndarray) -> float:
+    """Median absolute deviation."""
+    import numpy as np
+
+    return float(np.median(np.abs(values - np.median(values))))
+
+
+def _block(rounds: int) -> int:
+    """Neighbouring rounds that are resampled together."""
+    return max(1, round(rounds**0.5))
+
+
+def _small_sample(rounds: int) -> float:
+    """How much wider Student's interval is than the normal one, which a bootstrap of few blocks comes close to."""
+    from scipy.stats import norm, t
+
+    edge = (1 + stats.CONFIDENCE) / 2
+    blocks = -(-rounds // _block(rounds))
+    return float(t.ppf(edge, max(1, blocks - 1)) / norm.ppf(edge))
+
+
+def _between_runs(shifts: Sequence[float]) -> float:
+    """By how much, as a logarithm, the roofs let two runs of the same thing differ; `shifts` are theirs."""
+    disagreement = OF_A_RANGE * (max(shifts, default=0.0) - min(shifts, default=0.0))
+    most = max([abs(value) for value in shifts], default=0.0)
+    return max(disagreement, FOLLOWS_WITHIN * most, log(1 + LEAST_BETWEEN_RUNS))
+
+
+def _drift(series: np.ndarray) -> float:
+    """Half of what a run's second half differs by from its first, in the middle; 0 for too few rounds."""
+    half = len(series) // 2
+    return _difference(series[:half], series[half:]) / 2 if half >= stats.FEWEST_FOR_IQR else 0.0
+
+
+def _interval(one: np.ndarray, two: np.ndarray) -> tuple[float, float]:
+    """95% bootstrap interval of the difference of two medians."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    differences = _medians(two, random) - _medians(one, random)
+    edge = (1 - stats.CONFIDENCE) / 2
+    low, high = np.quantile(differences, [edge, 1 - edge])
+    return float(low), float(high)
+
+
+def _medians(series: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Medians of resampled series, made of blocks of neighbours (circular block bootstrap)."""
+    import numpy as np
+
+    count = len(series)
+    length = _block(count)
+    starts = random.integers(0, count, (RESAMPLES, -(-count // length)))
+    places = (starts[:, :, None] + np.arange(length)) % count
+    return np.median(series[places.reshape(RESAMPLES, -1)[:, :count]], axis=1)

@@ -1,0 +1,1 @@
+"""Results as one page for a browser, as Markdown and as CSV."""

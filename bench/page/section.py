@@ -1,0 +1,62 @@
+"""What a page is made of: sections with tables and figures. A figure is data until it is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bench.page.tables import Table
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Horizontal bars.
+
+    Attributes: title; labels from top to bottom; series, name -> a value for each label, None where there is none;
+      stacked on each other, or beside; unit; spans: (low, high) of the first series' values; line: (value, name) to
+      draw across.
+    """
+
+    title: str
+    labels: tuple[str, ...]
+    series: dict[str, tuple[float | None, ...]]
+    unit: str
+    stacked: bool = False
+    spans: tuple[tuple[float, float] | None, ...] = ()
+    line: tuple[float, str] | None = None
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Curves. Attributes: title; series, name -> [(x, y)]; what x and y are; whether each is logarithmic."""
+
+    title: str
+    series: dict[str, Sequence[tuple[float, float]]]
+    x: str
+    y: str
+    log_x: bool = False
+    log_y: bool = False
+
+
+Figure = Bars | Lines
+
+
+@dataclass(frozen=True)
+class Section:
+    """Attributes: title; text, a paragraph each; tables; figures; reruns: commands that measure its rows again."""
+
+    title: str
+    text: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    reruns: tuple[str, ...] = field(default=())
+
+
+def alternative(figure: Figure) -> str:
+    """The figure in words, for who does not see it; the tables beside it hold all its numbers."""
+    if isinstance(figure, Lines):
+        return f"{figure.title}. Curves of {figure.y} over {figure.x}: {', '.join(figure.series)}."
+    name = next(iter(figure.series))
+    values = zip(figure.labels, figure.series[name], strict=True)
+    shown = "; ".join(f"{label} {value:.3g}" for label, value in values if value is not None)
+    return f"{figure.title}. {name}, in {figure.unit}: {shown}."

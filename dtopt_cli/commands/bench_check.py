@@ -1,0 +1,45 @@
+"""`dtopt bench check`: parse, look, print. No TensorFlow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dtopt_cli import output
+from dtopt_cli.options import Json
+
+NOISY = 5
+COLOURS = {"noisy": "red", "doubtful": "yellow", "told": "dim"}
+
+
+def check(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN.json]", help="A result; without one this machine is looked at.")
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="How long to watch the machine.")] = 2.0,
+    json: Json = False,
+) -> None:
+    """Say whether a run, or this machine now, is stable enough for its times to be believed. Ends with 5 if not.
+
+    \b
+    dtopt bench check               load, other processes, clocks, throttling, a fixed piece of work
+    dtopt bench check run.json      spread, drift, outliers and double modes of every row
+    """
+    from bench import results
+    from bench.check import findings, machine
+    from bench.check import run as of_run
+
+    found = machine.check(seconds) if run is None else of_run.check(results.load(run))
+    stable = findings.stable(found)
+    if json:
+        output.print_json(findings.document(found, "machine" if run is None else "run"))
+    else:
+        console = output.results()
+        for finding in sorted(found, key=lambda finding: findings.SEVERITIES.index(finding.severity)):
+            console.print(f"[{COLOURS[finding.severity]}]{finding.severity:9}[/]{finding.what:12}", end="")
+            console.print(f"{finding.where}: {finding.text}", markup=False)
+        what = "This machine" if run is None else "This run"
+        console.print(f"{what} is {'stable' if stable else 'not stable: its times are not to be believed'}.")
+    raise typer.Exit(0 if stable else NOISY)

@@ -1,0 +1,151 @@
+"""`check`: what makes a run or a machine doubtful, on made-up samples and a made-up /proc and /sys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.check import findings, machine
+from bench.check import run as of_run
+from bench.records import Sample
+from bench.results import Result, load
+from bench.step_row import Row
+
+SOURCE = Path(__file__).parent / "step-v1.json"
+
+
+def result(times: Any, **context: Any) -> Result:
+    """One row with these times, nothing else to complain about."""
+    loaded = load(SOURCE)
+    row: Row = next(row for row in loaded.rows if row.status == "ok")
+    samples = tuple(Sample(0, i, 0, 1, float(value)) for i, value in enumerate(times))
+    row = replace(row, samples=samples, warm_up=None)
+    quiet = {**loaded.context, "busy": False, "governor": "performance", **context}
+    return Result(quiet, (), (row,))
+
+
+def quiet(size: int = 30, seed: int = 0) -> np.ndarray:
+    return np.exp(np.random.default_rng(seed).normal(0.0, 0.01, size))
+
+
+def what(found: Any) -> list[tuple[str, str]]:
+    return [(finding.severity, finding.what) for finding in found]
+
+
+def test_quiet_runs_are_stable() -> None:
+    for seed in range(20):
+        assert of_run.check(result(quiet(seed=seed))) == ()
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        (quiet() * np.linspace(1.0, 1.3, 30), ("noisy", "drift")),
+        (quiet() * np.where(np.arange(30) % 3 == 0, 1.3, 1.0), ("noisy", "modes")),
+        (quiet() * np.where(np.arange(30) == 7, 3.0, 1.0), ("doubtful", "outliers")),
+        (quiet() * np.where(np.arange(30) % 8 == 0, 3.0, 1.0), ("noisy", "outliers")),
+        (np.exp(np.random.default_rng(1).normal(0.0, 0.13, 30)), ("doubtful", "spread")),
+        (np.exp(np.random.default_rng(1).normal(0.0, 0.4, 30)), ("noisy", "spread")),
+    ],
+)
+def test_what_a_row_shows(times: Any, expected: tuple[str, str]) -> None:
+    found = of_run.check(result(times))
+    assert expected in what(found)
+    assert findings.stable(found) == all(severity != "noisy" for severity, _ in what(found))
+
+
+def test_spread_alone_is_no_drift_and_no_two_modes() -> None:
+    for seed in range(50):
+        times = np.exp(np.random.default_rng(seed).normal(0.0, 0.2, 30))
+        assert "modes" not in [word for _, word in what(of_run.check(result(times)))]
+
+
+def test_what_the_context_says() -> None:
+    found = of_run.check(result(quiet(), busy=True, load=3.0, governor="powersave"))
+    assert what(found) == [("doubtful", "load"), ("told", "frequency")]
+    assert findings.stable(found)
+    loaded = load(SOURCE)
+    assert ("doubtful", "failed") in what(of_run.check(loaded))
+
+
+class Kernel:
+    """A /proc and /sys whose counters move on with each piece of work."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.time = count()
+        self.busy = self.throttled = self.stolen = 0
+        self.pieces = 0
+        self.clocks = (3_000_000, 3_000_000)
+        self.write()
+
+    def write(self) -> None:
+        self._put("proc/stat", f"cpu {self.pieces * 4} 0 0 {self.pieces * 4} 0 0 0 {self.stolen * self.pieces}\n")
+        self._put("proc/77/stat", f"77 (another one) R {' '.join(['0'] * 10)} {self.busy * self.pieces} 0 0")
+        cpu = "sys/devices/system/cpu/cpu0"
+        self._put(f"{cpu}/thermal_throttle/core_throttle_count", str(self.throttled * self.pieces))
+        self._put(f"{cpu}/cpufreq/scaling_cur_freq", str(self.clocks[0]))
+        self._put(f"{cpu}/cpufreq/cpuinfo_max_freq", str(self.clocks[1]))
+        self._put(f"{cpu}/cpufreq/scaling_governor", "performance")
+
+    def _put(self, name: str, text: str) -> None:
+        (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / name).write_text(text)
+
+    def work(self) -> None:
+        self.pieces += 1
+        self.write()
+
+    def look(self, load: float = 0.0, slow: float = 0.0) -> list[tuple[str, str]]:
+        times = [0.0]
+
+        def clock() -> float:
+            times[0] += 1.0 + slow * self.pieces
+            return times[0]
+
+        return what(machine.check(40.0, self.root, clock, self.work, lambda: load))
+
+
+def test_a_quiet_machine_is_stable(tmp_path: Path) -> None:
+    assert Kernel(tmp_path).look() == []
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({"throttled": 1}, ("noisy", "throttling")),
+        ({"stolen": 1}, ("noisy", "stolen")),
+        ({"clocks": (1_000_000, 3_000_000)}, ("doubtful", "frequency")),
+        ({"busy": 8}, ("noisy", "processes")),
+    ],
+)
+def test_what_the_kernel_shows(tmp_path: Path, members: dict[str, Any], expected: tuple[str, str]) -> None:
+    kernel = Kernel(tmp_path)
+    for name, value in members.items():
+        setattr(kernel, name, value)
+    assert kernel.look() == [expected]
+
+
+def test_other_processes_are_named(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path)
+    kernel.busy = 8
+    found = machine.check(40.0, tmp_path, count().__next__, kernel.work, lambda: 0.0)
+    assert "another one (pid 77" in next(finding.text for finding in found if finding.what == "processes")
+
+
+def test_load_and_uneven_work(tmp_path: Path) -> None:
+    assert ("doubtful", "load") in Kernel(tmp_path).look(load=0.6)
+    assert ("noisy", "load") in Kernel(tmp_path).look(load=1000.0)
+    assert ("noisy", "drift") in Kernel(tmp_path).look(slow=0.1)
+
+
+def test_the_real_machine_can_be_read() -> None:
+    reading = machine.read()
+    assert reading.ticks > 0
+    assert len(reading.processes) > 0
+    assert all(finding.severity in findings.SEVERITIES for finding in machine.check(0.05))
