@@ -249,12 +249,13 @@ def densify(gradient: tf.IndexedSlices, tracked: Tracked) -> tf.Tensor:
     if tracked.variable.shape.rank == 0:
         raise MismatchError(f"the gradient of {tracked} is IndexedSlices, but the variable is a scalar")
     rows = tracked.variable.shape[0]
+    indices = tf.convert_to_tensor(gradient.indices)  # `IndexedSlices` keeps tuples and arrays as they were given
     if tf.executing_eagerly():  # TensorFlow would drop a negative index without a word
-        indices = placement.to_host(gradient.indices)
-        outside = indices[(indices < 0) | (indices >= rows)]
+        named = placement.to_host(indices)
+        outside = named[(named < 0) | (named >= rows)]
         if outside.size:
             raise MismatchError(f"the gradient of {tracked} is for row {outside[0]}, the variable has {rows} rows")
-    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, rows)
+    return tf.math.unsorted_segment_sum(gradient.values, indices, rows)
 
 
 def _on_mesh(gradient: Any, tracked: Tracked) -> Any:

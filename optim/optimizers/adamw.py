@@ -54,7 +54,7 @@ class AdamW(Optimizer):
         **options: Any,
     ):
         if weight_decay is None:
-            raise HyperparameterError("Missing value of `weight_decay`: AdamW needs one, without it is Adam")
+            raise HyperparameterError("Missing value of `weight_decay`: without one, AdamW is Adam")
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon

@@ -121,3 +121,16 @@ def test_lazy_rows_are_the_sparse_steps_of_optimizer_v2(name: str, mesh_2x2: Any
         here = {"momentum": "m", "accum_grad": "accumulated_grad", "accum_var": "accumulated_delta_var"}.get(slot, slot)
         expected = peer.get_slot(theirs, slot).numpy()
         np.testing.assert_allclose(value_of(optimizer.get_slot(ours, here)), expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("indices", [(0, 4, 0), [0, 4, 0], np.array([0, 4, 0])], ids=["tuple", "list", "array"])
+@pytest.mark.parametrize("kind", [optim.Adam, optim.legacy.v2.Adam, optim.legacy.v2.Adadelta], ids=str)
+def test_indices_need_not_be_tensors(kind: Any, indices: Any) -> None:
+    """`IndexedSlices` takes them as they are, and so do the optimizers of Keras."""
+    found = []
+    for given in (indices, tf.constant([0, 4, 0])):
+        table = tf.Variable(tf.ones([5, 2]))
+        kind(0.5).apply_gradients([(tf.IndexedSlices(tf.reshape(tf.range(1.0, 7.0), [3, 2]), given, (5, 2)), table)])
+        found.append(table.numpy())
+    assert np.any(found[0] != 1.0)
+    np.testing.assert_array_equal(*found)
