@@ -333,7 +333,7 @@ class Optimizer(tf.Module):
         """Take one step.
 
         Args:
-          grads_and_vars: (gradient, variable) pairs. A gradient is a tensor of the variable's shape and dtype on its
+          grads_and_vars: (gradient, variable) pairs. A gradient is a floating tensor of the variable's shape on its
             mesh, in any layout; or `IndexedSlices`; or None, which leaves that variable as it is. An empty sequence
             does nothing.
 

@@ -222,7 +222,7 @@ def conform_all(gradients: Sequence[Any], tracked: Sequence[Tracked]) -> list[An
 def conform(gradient: Any, tracked: Tracked) -> Any:
     """A dense gradient of the variable's shape and dtype, on its mesh (eagerly: in its layout).
 
-    `IndexedSlices` are made dense; repeated indices add up.
+    `IndexedSlices` are made dense; repeated indices add up. Floating dtypes are cast to the variable's.
 
     Raises:
       MismatchError: shape, dtype or mesh differ. GradientsError: not a tensor.
@@ -238,9 +238,12 @@ def conform(gradient: Any, tracked: Tracked) -> Any:
             f"the gradient of {tracked} has shape {gradient.shape}, the variable {tracked.variable.shape}"
         )
     if gradient.dtype != tracked.variable.dtype:
-        raise MismatchError(
-            f"the gradient of {tracked} is {gradient.dtype.name}, the variable {tracked.variable.dtype.name}; cast it"
-        )
+        if not (gradient.dtype.is_floating and tracked.variable.dtype.is_floating):
+            raise MismatchError(
+                f"the gradient of {tracked} is {gradient.dtype.name}, the variable {tracked.variable.dtype.name}; cast"
+                " it"
+            )
+        gradient = tf.cast(gradient, tracked.variable.dtype)  # as Keras 3 does
     return _on_mesh(gradient, tracked) if tf.executing_eagerly() else gradient
 
 

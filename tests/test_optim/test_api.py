@@ -320,3 +320,14 @@ def test_minimize_eagerly_on_a_mesh(mesh_2: Any) -> None:
     optimizer = optim.SGD(0.5)
     optimizer.minimize(lambda: tf.reduce_sum(weights.read_value() * weights.read_value()), [weights])
     np.testing.assert_array_equal(value_of(weights), np.zeros(4))
+
+
+@pytest.mark.parametrize("sharding", [None, ["x", "unsharded"]], ids=["plain", "sharded"])
+def test_a_gradient_of_another_floating_dtype_is_cast(sharding: Any, mesh_2: Any) -> None:
+    """As by Keras 3's `apply`; of integers, nothing is guessed."""
+    layout = None if sharding is None else dtensor.Layout(sharding, mesh_2)
+    for dtype, given in ((tf.float64, tf.float32), (tf.float32, tf.float64), (tf.float32, tf.bfloat16)):
+        var = variable(np.ones((4, 2)), layout, "w", dtype)
+        optim.SGD(0.5).apply_gradients([(put(np.full((4, 2), 0.25), layout, given), var)])
+        assert var.dtype == dtype
+        np.testing.assert_array_equal(value_of(var), np.full((4, 2), 0.875))

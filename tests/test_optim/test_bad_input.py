@@ -39,7 +39,7 @@ def _wrong_shape(pairs: list[Any]) -> Any:
 
 def _wrong_dtype(pairs: list[Any]) -> Any:
     layout = getattr(pairs[0][1], "layout", None)
-    return _replace(pairs, 0, (put(np.ones((6, 4)), layout, tf.float32), pairs[0][1]))
+    return _replace(pairs, 0, (put(np.ones((6, 4)), layout, tf.int32), pairs[0][1]))
 
 
 # name: (what becomes of five good pairs, the error, what its text names)
@@ -55,7 +55,7 @@ BAD_PAIRS: dict[str, tuple[Callable[[list[Any]], Any], type[Exception], str]] = 
     "twice": (lambda pairs: [*pairs, pairs[0]], GradientsError, "kernel.*twice"),
     "only None": (lambda pairs: [(None, v) for _, v in pairs], NoGradientsError, "kernel"),
     "shape": (_wrong_shape, MismatchError, r"bias.*\(6,\).*\(4,\)"),
-    "dtype": (_wrong_dtype, MismatchError, "kernel.*float32.*float64"),
+    "dtype": (_wrong_dtype, MismatchError, "kernel.*int32.*float64"),
     "no tensor": (lambda pairs: _replace(pairs, 4, (object(), pairs[4][1])), GradientsError, "odd"),
     "slices of a scalar": (
         lambda pairs: _replace(pairs, 3, (tf.IndexedSlices(tf.ones([1], tf.float64), tf.constant([0])), pairs[3][1])),
