@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from migrate import inspection as _inspection
@@ -100,6 +100,11 @@ def inspect(
         generation=generation,
         optimizer_path=optimizer_path,
     )
+    if stats:
+        state.finish_checks()
+    elif state.checks():
+        note = "the checksum of the whole file was not checked, which takes as long as reading it: --stats checks it"
+        state = replace(state, warnings=(*state.warnings, note))
     return _inspection.inspection(state, os.fspath(source), stats=stats)
 
 

@@ -221,6 +221,14 @@ def test_a_flipped_bit_in_a_large_file_is_found_before_anything_is_believed(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["flipped.keras"]
 
 
+def test_inspect_says_that_a_large_file_was_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keras_zip, "CHECKED_AT_ONCE", 0)
+    path = _with_a_flipped_bit(tmp_path)
+    assert "--stats" in migrate.inspect(path).warnings[-1]
+    with pytest.raises(DamagedFileError, match=r"damaged.*checksum"):
+        migrate.inspect(path, stats=True)
+
+
 def _with_weights(tmp_path: Path, change: Any) -> str:
     """The real file with its HDF5 changed by `change(file)`."""
     members = _members()
