@@ -42,6 +42,11 @@ class Check:
                 self._thread = threading.Thread(target=self._remember, daemon=True)
                 self._thread.start()
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._thread is not None and not self._thread.is_alive()
+
     def finish(self) -> None:
         """Wait for the outcome. Raises what the check raised."""
         self.start()

@@ -221,12 +221,12 @@ def test_a_flipped_bit_in_a_large_file_is_found_before_anything_is_believed(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["flipped.keras"]
 
 
-def test_inspect_says_that_a_large_file_was_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspect_says_that_a_large_file_was_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lion's list has one order, so that no slot had to be read to know it."""
     monkeypatch.setattr(keras_zip, "CHECKED_AT_ONCE", 0)
-    path = _with_a_flipped_bit(tmp_path)
+    path = CORPUS / "tf215-new-lion-embed" / "source" / "model.keras"
     assert "--stats" in migrate.inspect(path).warnings[-1]
-    with pytest.raises(DamagedFileError, match=r"damaged.*checksum"):
-        migrate.inspect(path, stats=True)
+    assert not any("--stats" in warning for warning in migrate.inspect(path, stats=True).warnings)
 
 
 def _with_weights(tmp_path: Path, change: Any) -> str:
