@@ -46,7 +46,7 @@ def test_inputs_are_what_migrate_reads(made: run.Input, tmp_path: Path) -> None:
     expected = {(slot, name): values.copy() for slot, name, values in tensors(rows) if slot}
     assert {slot: len(found) for slot, found in state.slots.items()} == {"m": 2 * LAYERS, "v": 2 * LAYERS}
     for slot, found in state.slots.items():
-        values = sorted((np.asarray(array[...]) for array in found.values()), key=lambda a: (a.ndim, float(a.flat[0])))
+        values = sorted((array.load() for array in found.values()), key=lambda a: (a.ndim, float(a.flat[0])))
         wanted = sorted(
             (array for (which, _), array in expected.items() if which == slot), key=lambda a: (a.ndim, float(a.flat[0]))
         )
