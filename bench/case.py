@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bench.algorithms import Algorithm, algorithm
 from bench.layouts import MeshShape, Sharding, elements_on_all_devices, parse_mesh, sharding
 from bench.options import Options
-from bench.workloads import Tensor, workload
+from bench.workloads import SPREAD, Tensor, workload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,9 +97,11 @@ class Case:
 
 
 def parameter(case: Case, index: int) -> np.ndarray:
-    """Initial value of tensor number `index`: float32, uniform in [-0.05, 0.05), rounded to bfloat16 if the case is
-    of that dtype."""
-    return uniform(case, index, case.tensors[index].shape, stream=0)
+    """Initial value of tensor number `index`: float32, uniform in [-0.05, 0.05) unless the tensor has another spread,
+    rounded to bfloat16 if the case is of that dtype."""
+    tensor = case.tensors[index]
+    values = uniform(case, index, tensor.shape, stream=0)
+    return values if tensor.spread == SPREAD else values * (values.dtype.type(tensor.spread / SPREAD))
 
 
 def gradient(case: Case, index: int, which: int) -> np.ndarray | Rows:

@@ -18,6 +18,9 @@ from math import prod
 
 from bench.errors import UnknownNameError
 
+SPREAD = 0.1
+"""Of initial values, where a tensor has none of its own."""
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -31,12 +34,14 @@ class Tensor:
         device holds the whole tensor (norms, row-parallel biases).
       table: whether a batch looks up single rows of it only, so that its gradient may be sparse. A table that is tied
         to the output layer has a dense gradient.
+      spread: initial values are uniform within half of it on both sides of 0.
     """
 
     name: str
     shape: tuple[int, ...]
     model_dim: int | None = None
     table: bool = False
+    spread: float = SPREAD
 
     @property
     def elements(self) -> int:

@@ -18,7 +18,13 @@ PAGES = [
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     if FENCE.search(path.read_text(encoding="utf-8"))
 ]
-SLOW_COMMANDS = ("dtopt bench -w gpt2", "dtopt bench scale")  # minutes; tests/test_bench covers the same path in small
+SLOW_COMMANDS = (
+    "dtopt bench -w gpt2",
+    "dtopt bench scale",
+    "dtopt bench train -w chars",
+    "dtopt bench train -w teacher",
+    "dtopt bench migrate",
+)  # minutes; tests/test_bench covers the same path in small
 
 
 def blocks(page: str) -> list[tuple[str, str]]:

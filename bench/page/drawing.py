@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import Any
@@ -23,7 +23,7 @@ PALETTE = ("#3b82c4", "#d9762b", "#2a9d6e", "#c2569b", "#8d7bd6", "#b8952f", "#6
 """Told apart on white and on black, and by most colour-blind readers."""
 
 MARKERS = "os^Dvpx+"
-WIDTH = 7.2
+WIDTH = 5.8
 """Inches at which text has its nominal size; pages scale it."""
 
 
@@ -108,6 +108,14 @@ def _bars(axes: Any, figure: Bars) -> None:
     axes.set_xlabel(figure.unit)
     if len(figure.series) > 1 or figure.line:
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=9)
+
+
+def _write_values(axes: Any, places: list[float], values: Sequence[float | None], spans: Sequence[Any]) -> None:
+    """Each value behind its bar, or behind its span where that is longer."""
+    for number, (place, value) in enumerate(zip(places, values, strict=True)):
+        if value is not None:
+            end = max(value, spans[number][1]) if spans and spans[number] else value
+            axes.annotate(f"{value:.3g}", (end, place), (4, 0), textcoords="offset points", va="center", size=9)
 
 
 def _lines(axes: Any, figure: Lines) -> None:

@@ -13,7 +13,16 @@ import typer
 from typer.core import TyperGroup
 
 from dtopt_cli import output
-from dtopt_cli.commands import bench_check, bench_compare, bench_plan, bench_report, bench_roof, bench_scale
+from dtopt_cli.commands import (
+    bench_check,
+    bench_compare,
+    bench_migrate,
+    bench_plan,
+    bench_report,
+    bench_roof,
+    bench_scale,
+    bench_train,
+)
 
 if TYPE_CHECKING:
     from bench.results import Result
@@ -179,6 +188,8 @@ app.command()(bench_scale.scale)
 app.command()(bench_compare.compare)
 app.command()(bench_check.check)
 app.command()(bench_report.report)
+app.command()(bench_train.train)
+app.command()(bench_migrate.migrate)
 
 
 @app.command("list")

@@ -66,3 +66,13 @@ CRASHES = Peer("crashes", "aborts", __name__, _always, lambda case: _session(cas
 HANGS = Peer("hangs", "sleeps", __name__, _always, lambda case: _session(case, _hang_on_step_9))
 RAISES = Peer("raises", "cannot be prepared", __name__, _always, _raise)
 ABSENT = Peer("absent", "not installed", __name__, lambda case: "nothing not installed: pip install nothing", _raise)
+
+SLEEP = 0.02
+
+
+def _sleep(seconds: float) -> Callable[[Case], Session]:
+    return lambda case: _session(case, lambda step: time.sleep(seconds))
+
+
+SLEEPS = Peer("sleeps", "takes 20 ms", __name__, _always, _sleep(SLEEP))
+WAITS = Peer("waits", "the same, and waits a tenth of it", __name__, _always, _sleep(1.1 * SLEEP))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.case import Case
 from bench.compare import pairing, report, statistics
 from bench.compare.measurements import Measurement, measurements
 from bench.compare.statistics import Series
 from bench.errors import IncomparableError, OptionError
+from bench.layouts import parse_mesh
+from bench.process import Process
 from bench.results import Result, load
 from bench.step_row import Row
 
@@ -209,3 +214,28 @@ def test_thresholds(text: str, value: float) -> None:
 def test_thresholds_that_are_none(text: str) -> None:
     with pytest.raises(OptionError, match="5%"):
         pairing.threshold(text)
+
+
+def test_a_peer_that_waits_a_tenth_longer_is_found_in_real_processes() -> None:
+    """Sleeping, so that a busy machine hardly disturbs it; the twin run is not called different."""
+    sys.path.append(str(Path(__file__).parent))  # workers find the fakes by the same path
+    fakes = importlib.import_module("fake_peers")
+    case = Case("many-small", "adam", parse_mesh("1"), "replicated", threads=1)
+    workers = [Process(peer, case) for peer in (fakes.SLEEPS, fakes.SLEEPS, fakes.WAITS)]
+    times: list[list[float]] = [[], [], []]
+    try:
+        for worker in workers:
+            worker.request("prepare")
+            for _ in range(2):  # that it has started, that it is prepared
+                worker.answer(60.0)
+        for _ in range(15):
+            for worker, found in zip(workers, times, strict=True):
+                worker.request("sample", steps=1)
+                found.append(worker.answer(60.0)["seconds"])
+    finally:
+        for worker in workers:
+            worker.stop()
+        sys.path.remove(str(Path(__file__).parent))
+    first, twin, slower = map(Series, times)
+    assert statistics.ratio(first, slower).verdict == "slower"
+    assert statistics.ratio(first, twin).verdict in ("same", "unclear")

@@ -1,0 +1,1 @@
+"""How fast checkpoints are migrated, beside `cp` of the same files."""

@@ -1,0 +1,302 @@
+"""Trains every problem with every optimizer, learning rate and seed on every peer and mesh, and makes rows of it.
+
+Peers have a process each, alive together; the same seed and learning rate runs on all of them in random order before
+the next, so that slow moments of the machine meet all.
+"""
+
+from __future__ import annotations
+
+import datetime
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, isinf
+from statistics import median
+from typing import Any, Protocol
+
+from bench import environment, layouts, peers, stats
+from bench.algorithms import algorithm, shown
+from bench.errors import OptionError, UnknownNameError
+from bench.peer import Peer
+from bench.process import Child, UnsupportedCaseError, WorkerError, allowed_cpus, worker_environment
+from bench.records import read
+from bench.results import Result
+from bench.runner import BUSY_LOAD
+from bench.train.problems import Problem, problem
+from bench.train.worker import TrainingCase
+from bench.train_row import Row, Run
+
+GRID = (0.1, 10**-0.5, 1.0, 10**0.5, 10.0)
+"""Learning rates that are tried, as parts of the optimizer's default."""
+
+FEWEST_FOR_INTERVAL = 6
+"""Values below which no pair of them covers a median with 95%: their range does with 94% for five."""
+
+
+class Worker(Protocol):
+    """`bench.process.Child`, or a fake."""
+
+    def request(self, do: str, **arguments: Any) -> None: ...
+
+    def answer(self, timeout: float) -> dict[str, Any]: ...
+
+    def stop(self) -> None: ...
+
+
+Launch = Callable[[Peer, TrainingCase], Worker]
+
+
+def start(peer: Peer, case: TrainingCase) -> Worker:
+    """A process of its own."""
+    hello = {
+        "case": case.to_message(),
+        "module": peer.module,
+        "peer": peer.name,
+        "cpus": allowed_cpus()[: case.threads],
+    }
+    return Child("bench.train.worker", hello, worker_environment(case.threads))
+
+
+@dataclass
+class _Place:
+    """A peer on a mesh, and what is known about it."""
+
+    peer: Peer
+    case: TrainingCase
+    worker: Worker | None = None
+    status: str = "ok"
+    reason: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    runs: dict[tuple[str, str, float], list[Run]] = field(default_factory=dict)
+
+    def out(self, status: str, reason: str) -> None:
+        self.status, self.reason = status, reason
+        if self.worker is not None:
+            self.worker.stop()
+            self.worker = None
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One problem with an optimizer and a learning rate."""
+
+    problem: Problem
+    optimizer: str
+    learning_rate: float
+
+    @property
+    def text(self) -> str:
+        """As `-o` takes it."""
+        return f"{self.optimizer}:learning_rate={self.learning_rate!r}"
+
+    @property
+    def key(self) -> tuple[str, str, float]:
+        return self.problem.name, self.optimizer, self.learning_rate
+
+
+def run(
+    *,
+    problems: Sequence[str] = (),
+    optimizers: Sequence[str] = (),
+    learning_rates: Sequence[float] = (),
+    peer: Sequence[str] = (),
+    mesh: Sequence[str] = (),
+    layout: str = "megatron",
+    device: str = "auto",
+    seeds: int = 5,
+    threads: int | None = None,
+    timeout: float = 300.0,
+    command: str = "",
+    launch: Launch = start,
+    progress: Callable[[str, int, int], None] = lambda what, done, of: None,
+) -> Result:
+    """Measures all of it; what is left out takes defaults. `seeds` counts them, from 0; `timeout` is for one run.
+
+    Raises: UnknownNameError; OptionError; UnsupportedError (no such device here).
+    """
+    cells = _cells(problems or ("teacher",), optimizers or ("adam",), learning_rates)
+    places = _places(peer or ("optim-local",), mesh or ("1",), layout, environment.find_device(device), threads)
+    context = environment.describe(places[0].case.threads)
+    begun, started = time.monotonic(), datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    interrupted = False
+    try:
+        _run(cells, places, seeds, timeout, launch, progress)
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        for place in places:
+            if place.worker is not None:
+                place.worker.stop()
+    context |= {"command": command, "rounds": seeds, "started": started, "seconds": time.monotonic() - begun}
+    context |= {"load_after": environment.load(), "busy": context["load"] > BUSY_LOAD}
+    rows = [_row(place, cell, seeds) for cell in cells for place in places]
+    return Result(context, (), tuple(_with_ratios(_with_best(rows))), interrupted, kind="train")
+
+
+def _cells(problems: Sequence[str], optimizers: Sequence[str], rates: Sequence[float]) -> list[_Cell]:
+    found = []
+    for name in problems:
+        for text in optimizers:
+            known = algorithm(text)
+            if "learning_rate=" in text:
+                raise OptionError(f"{text}: give learning rates with --learning-rate")
+            default = known.hyperparameters["learning_rate"]
+            grid = rates or [float(f"{default * part:.3g}") for part in GRID]
+            found += [_Cell(problem(name), known.text, rate) for rate in grid]
+    return found
+
+
+def _places(names: Sequence[str], mesh: Sequence[str], layout: str, device: str, threads: int | None) -> list[_Place]:
+    allowed = len(allowed_cpus())
+    if threads is not None and threads > allowed:
+        raise OptionError(f"{threads} threads are asked for, and this process may use {allowed} CPUs")
+    if layout not in layouts.RULES:
+        raise UnknownNameError(f"no layout rule is called {layout!r}; there are: {', '.join(layouts.RULES)}")
+    meshes = [layouts.parse_mesh(text) for text in mesh]
+    found = []
+    for one in peers.find(tuple(names)):
+        for shape in meshes if one.on_mesh else [layouts.parse_mesh("1")]:
+            case = TrainingCase("teacher", "adam", shape, layout, device=device, threads=threads or allowed)
+            found.append(_Place(one, case))
+    return found
+
+
+def _run(
+    cells: Sequence[_Cell],
+    places: list[_Place],
+    seeds: int,
+    timeout: float,
+    launch: Launch,
+    progress: Callable[[str, int, int], None],
+) -> None:
+    order = random.Random(0)
+    for place in places:
+        reason = place.peer.unavailable(replace(place.case, workload=cells[0].problem.name, optimizer=cells[0].text))
+        if reason:
+            place.out("skipped", reason)
+        else:
+            place.worker = launch(place.peer, place.case)
+            place.worker.request("versions")
+    for place in places:
+        if place.worker is not None:
+            _try(place, lambda place=place: _started(place, timeout))  # type: ignore[misc]
+    parts = len(cells) * seeds
+    for number, cell in enumerate(cells):
+        for seed in range(seeds):
+            progress(f"{cell.problem.name} {cell.text}, seed {seed}", number * seeds + seed, parts)
+            for place in order.sample(places, len(places)):
+                if place.worker is not None:
+                    _try(place, lambda place=place: _train(place, cell, seed, timeout))  # type: ignore[misc] # noqa: B023
+
+
+def _try(place: _Place, act: Callable[[], None]) -> None:
+    try:
+        act()
+    except UnsupportedCaseError as error:
+        place.out("skipped", str(error))
+    except WorkerError as error:
+        place.out("failed", str(error))
+
+
+def _started(place: _Place, timeout: float) -> None:
+    assert place.worker is not None
+    place.worker.answer(timeout)  # that the process has started
+    place.versions = place.worker.answer(timeout)
+
+
+def _train(place: _Place, cell: _Cell, seed: int, timeout: float) -> None:
+    assert place.worker is not None
+    place.worker.request("train", name=cell.problem.name, optimizer=cell.text, seed=seed)
+    members = place.worker.answer(timeout)
+    found = read(Run, {**members, "curve": list(members["curve"])}, "the answer of a worker")
+    place.runs.setdefault(cell.key, []).append(found)
+
+
+def _row(place: _Place, cell: _Cell, seeds: int) -> Row:
+    runs = tuple(place.runs.get(cell.key, ()))
+    status = "ok" if runs else "interrupted" if place.status == "ok" else place.status
+    reason = None if runs else place.reason or "ended by Ctrl-C before its first run"
+    case = place.case
+    steps = [inf if run.steps is None else float(run.steps) for run in runs]
+    seconds = [inf if run.seconds is None else run.seconds for run in runs]
+    low, high = interval(steps)
+    row = Row(
+        problem=cell.problem.name,
+        optimizer=cell.optimizer,
+        learning_rate=cell.learning_rate,
+        peer=place.peer.name,
+        mesh=str(case.mesh),
+        layout=case.layout,
+        device=case.device,
+        threads=case.threads,
+        problem_version=cell.problem.version,
+        target=cell.problem.target,
+        budget=cell.problem.budget,
+        status=status,
+        reason=reason,
+        rerun="",
+        source=cell.problem.source(),
+        runs=runs,
+        reached=sum(run.steps is not None for run in runs),
+        median_steps=_finite(median(steps)) if steps else None,
+        low_steps=low,
+        high_steps=high,
+        median_seconds=_finite(median(seconds)) if seconds else None,
+        versions=place.versions,
+    )
+    return replace(row, rerun=_rerun(row, seeds))
+
+
+def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """95% interval of the median from order statistics, which misses do not disturb; the range of fewer than
+    FEWEST_FOR_INTERVAL. A miss is None."""
+    from scipy.stats import binom
+
+    if not values:
+        return None, None
+    ordered = sorted(values)
+    edge = max(0, int(binom.ppf((1 - stats.CONFIDENCE) / 2, len(ordered), 0.5)) - 1)
+    if len(ordered) < FEWEST_FOR_INTERVAL:
+        edge = 0
+    return _finite(ordered[edge]), _finite(ordered[-1 - edge])
+
+
+def _finite(value: float) -> float | None:
+    return None if isinf(value) else value
+
+
+def _with_best(rows: Sequence[Row]) -> list[Row]:
+    """Marks the learning rate with which most seeds reach the target, and of those the fastest."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.problem, row.optimizer, row.peer, row.mesh), []).append(row)
+    best = {id(min(found, key=_rank)) for found in groups.values()}
+    return [replace(row, best=id(row) in best and row.status == "ok") for row in rows]
+
+
+def _rank(row: Row) -> tuple[float, float, float]:
+    ends = [run.curve[-1].loss for run in row.runs if not run.diverged]
+    return (inf if row.median_steps is None else row.median_steps, -row.reached, median(ends) if ends else inf)
+
+
+def _with_ratios(rows: Sequence[Row]) -> list[Row]:
+    """Adds the ratio of the steps to those of the first peer and mesh that ran the same."""
+    first: dict[tuple[Any, ...], Row] = {}
+    found = []
+    for row in rows:
+        key = (row.problem, row.optimizer, row.learning_rate)
+        base = first.setdefault(key, row) if row.status == "ok" else None
+        ratio = stats.paired_ratio(_steps(row), f"{base.peer} {base.mesh}", _steps(base)) if base else None
+        found.append(replace(row, ratio=ratio))
+    return found
+
+
+def _steps(row: Row) -> dict[tuple[int, int], float]:
+    return {(0, run.seed): float(run.steps) for run in row.runs if run.steps}
+
+
+def _rerun(row: Row, seeds: int) -> str:
+    words = ["dtopt bench train", "-w", row.problem, "-o", row.optimizer, "--learning-rate", shown(row.learning_rate)]
+    words += ["-p", row.peer, "--mesh", row.mesh, "--layout", row.layout, "--device", row.device]
+    return " ".join([*words, "--seeds", str(seeds), "--threads", str(row.threads)])

@@ -1,0 +1,100 @@
+"""The child process of one peer that trains: `python -m bench.train.worker FD`, see `bench.worker` for the pipe.
+
+The gradient comes from numpy at the peer's own parameters, and the peer makes the step: what differs between two peers
+is their step alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from bench.case import Case
+from bench.environment import package_version
+from bench.peer import Peer, Session
+from bench.train.problems import Problem, Task, problem
+from bench.train_row import Point, Run
+from bench.worker import load_peer
+from bench.worker import main as serve
+from bench.workloads import Tensor
+
+DIVERGED = 1e4
+"""Times its first value at which a loss is said to have diverged."""
+
+
+@dataclass(frozen=True)
+class TrainingCase(Case):
+    """A case whose tensors are those of a problem, `workload` being its name."""
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return problem(self.workload).tensors
+
+
+class Trainer:
+    """Holds the peer of this process, and the problems once made."""
+
+    def __init__(self, case: Case, peer: Peer) -> None:
+        self.case = case
+        self.peer = peer
+        self._tasks: dict[str, Task] = {}
+
+    def versions(self) -> dict[str, str]:
+        return {name: package_version(name) or "from source" for name in self.peer.packages}
+
+    def train(self, name: str, optimizer: str, seed: int) -> dict[str, Any]:
+        """One run. Returns: the members of a Run."""
+        found = problem(name)
+        task = self._tasks.setdefault(name, found.make())
+        session = self.peer.prepare(replace(self.case, workload=name, optimizer=optimizer, seed=seed))
+        session.synchronise()
+        return dataclasses.asdict(train(session, found, task, seed))
+
+
+def train(session: Session, found: Problem, task: Task, seed: int) -> Run:
+    """Steps until a look finds the target reached, the loss diverged, or the budget is spent.
+
+    The clock runs for gradients and for steps, each waited for; not for looks, nor for carrying numbers to the peer.
+    """
+    clock = time.perf_counter
+    stepping = computing = looking = first = 0.0
+    curve: list[Point] = []
+    for step in range(found.budget + 1):
+        parameters = [session.read(i) for i in range(len(found.tensors))]
+        if step % found.look_every == 0:
+            start = clock()
+            loss = task.loss(parameters)
+            looking += clock() - start
+            curve.append(Point(step, loss, stepping + computing))
+            if loss <= found.target or _diverged(curve) or step == found.budget:
+                break
+        start = clock()
+        gradients = task.gradients(parameters, seed, step)
+        computing += clock() - start
+        session.set_gradients(gradients)
+        session.synchronise()
+        start = clock()
+        session.step()
+        session.synchronise()
+        stepping += clock() - start
+        first = first or stepping
+    last = curve[-1]
+    reached = last.loss <= found.target
+    steps, seconds = (last.step, last.seconds) if reached else (None, None)
+    return Run(seed, steps, seconds, tuple(curve), _diverged(curve), stepping, computing, looking, first)
+
+
+def _diverged(curve: list[Point]) -> bool:
+    return not math.isfinite(curve[-1].loss) or curve[-1].loss > DIVERGED * max(curve[0].loss, 1e-9)
+
+
+def _make(hello: dict[str, Any]) -> Trainer:
+    return Trainer(TrainingCase.from_message(hello["case"]), load_peer(hello["module"], hello["peer"]))
+
+
+if __name__ == "__main__":
+    serve(_make)

@@ -1,0 +1,85 @@
+"""`dtopt bench train`: parse, measure, print."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dtopt_cli import output
+from dtopt_cli.commands.bench_migrate import _exit_code
+from dtopt_cli.options import Json
+from dtopt_cli.progress import Bar
+
+
+def train(
+    problem: Annotated[
+        list[str] | None,
+        typer.Option("-w", "--problem", help="quadratic, logistic, teacher or chars; may be repeated."),
+    ] = None,
+    optimizer: Annotated[
+        list[str] | None, typer.Option("-o", "--optimizer", help="As `dtopt bench step` takes it; may be repeated.")
+    ] = None,
+    learning_rate: Annotated[
+        list[float] | None,
+        typer.Option("--learning-rate", help="May be repeated; five around the optimizer's default if left out."),
+    ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option("-p", "--peer", help="Who makes the steps; may be repeated. The first is the baseline."),
+    ] = None,
+    mesh: Annotated[
+        list[str] | None, typer.Option("--mesh", help="1, 2x2, ...; may be repeated. The first is the baseline.")
+    ] = None,
+    layout: Annotated[str, typer.Option("--layout", help="A layout rule of `dtopt bench list`.")] = "megatron",
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, gpu or tpu.")] = "auto",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each, from different starts and batches.")] = 5,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads of each peer.")] = None,
+    timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds that one run may take.")] = 300.0,
+    json: Json = False,
+    file: Annotated[Path | None, typer.Option("--output", help="Also write the JSON to this file.")] = None,
+) -> None:
+    """Train small problems to a target: steps and time, over learning rates and seeds.
+
+    \b
+    dtopt bench train                                      a small network, Adam, five learning rates
+    dtopt bench train -w quadratic -o adam -o sgd          which optimizer gets there, and with which rates
+    dtopt bench train -w chars --mesh 1 --mesh 2x2         a mesh beside one device
+    dtopt bench train -w teacher -p optim-local -p torch-fused --learning-rate 0.01
+    """
+    from bench import results
+    from bench.train import report, run
+
+    bar = Bar("training", in_bytes=False)
+    watched = output.messages().is_terminal
+    try:
+        found = run.run(
+            problems=tuple(problem or ()),
+            optimizers=tuple(optimizer or ()),
+            learning_rates=tuple(learning_rate or ()),
+            peer=tuple(peer or ()),
+            mesh=tuple(mesh or ()),
+            layout=layout,
+            device=device,
+            seeds=seeds,
+            threads=threads,
+            timeout=timeout,
+            command=shlex.join(["dtopt", *sys.argv[1:]]),
+            progress=lambda what, done, of: bar(done, of) if watched else None,
+        )
+    finally:
+        bar.close()
+    if file is not None:
+        results.save(found, file)
+    if json:
+        output.print_json(found.to_json())
+    else:
+        console = output.results()
+        if not console.is_terminal:
+            console.width = max(console.width, 160)
+        for part in report.render(found):
+            console.print(part)
+    raise typer.Exit(_exit_code(found.interrupted, {row.status for row in found.rows}))

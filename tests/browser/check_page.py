@@ -1,0 +1,89 @@
+"""The page in a real browser: nothing overflows a phone, plots are as wide as their place, print gives pages.
+
+    python -m pytest tests/browser/check_page.py
+
+Needs Chromium (`apt-get install chromium`, or CHROMIUM=/path/to/it), which `make test` does not, so it is not among its
+tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.page import make
+from bench.results import load
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNS = [ROOT / "tests/test_bench/data/aa-6.json", ROOT / "tests/test_bench/step-v1.json"]
+MEASURE = """<script>
+const page = document.documentElement, svgs = [...document.querySelectorAll("svg")].map(s => s.getBoundingClientRect());
+const probe = document.querySelector("svg text"), style = getComputedStyle(probe);
+document.title = JSON.stringify({
+  inner: innerWidth, wide: page.scrollWidth, svgs: svgs.map(b => [b.left, b.right, b.height]), ink: style.fill,
+  back: getComputedStyle(document.body).backgroundColor, font: probe.getBoundingClientRect().height,
+  scrolls: [...document.querySelectorAll(".scroll")].every(s => s.getBoundingClientRect().right <= innerWidth),
+});
+</script></body>"""
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return make.html([(path.name, load(path)) for path in RUNS])
+
+
+def chromium(folder: Path, *words: str) -> str:
+    program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    assert program, "no Chromium: apt-get install chromium, or set CHROMIUM"
+    command = [program, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
+
+
+def measured(page: str, folder: Path, width: int, *words: str) -> dict[str, Any]:
+    """What a script sees, which the page itself would not let run: its policy is taken out for that."""
+    changed = re.sub(r"<meta http-equiv=.Content-Security-Policy.*?>", "", page).replace("</body>", MEASURE)
+    (folder / "page.html").write_text(changed)
+    # A window narrower than 500 px cannot be had; a frame can.
+    (folder / "frame.html").write_text(
+        f'<title></title><iframe src="page.html" style="width:{width}px;height:900px;border:0"></iframe>'
+        "<script>onload = () => { document.title = frames[0].document.title }</script>"
+    )
+    dom = chromium(folder, "--allow-file-access-from-files", *words, "--dump-dom", "frame.html")
+    return json.loads(unescape(re.search(r"<title>(.*?)</title>", dom)[1]))  # type: ignore[index]
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1440])
+def test_nothing_overflows(page: str, tmp_path: Path, width: int) -> None:
+    seen = measured(page, tmp_path, width, "--window-size=1600,1000")
+    assert seen["inner"] == width
+    assert seen["wide"] <= width
+    assert seen["scrolls"]
+    assert len(seen["svgs"]) == 6
+    for left, right, height in seen["svgs"]:
+        assert left >= 0
+        assert right <= width
+        assert height > 60
+
+
+def test_text_of_plots_follows_the_scheme(page: str, tmp_path: Path) -> None:
+    light = measured(page, tmp_path, 800)
+    dark = measured(page, tmp_path, 800, "--blink-settings=preferredColorScheme=0")
+    assert (light["ink"], light["back"]) == ("rgb(0, 0, 0)", "rgb(255, 255, 255)")
+    assert (dark["ink"], dark["back"]) == ("rgb(255, 255, 255)", "rgb(18, 18, 18)")
+
+
+def test_it_prints(page: str, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(page)
+    chromium(tmp_path, "--no-pdf-header-footer", "--print-to-pdf=page.pdf", "page.html")
+    pdf = (tmp_path / "page.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF")
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 8

@@ -1,0 +1,94 @@
+"""`bench migrate`: its inputs are what `migrate` reads, and its rounds with a stand-in for the command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import migrate
+from bench.errors import OptionError, UnknownNameError
+from bench.migration import commands, run
+from bench.migration.commands import CommandError
+from bench.migration.inputs import ADAM, INPUTS, LAYERS, WIDTH, rows_for, tensors
+from bench.results import from_json
+
+STAND_IN = """
+import pathlib, shutil, sys
+command, source, *rest = sys.argv[1:]
+for path in pathlib.Path(source).parent.glob(pathlib.Path(source).name + "*"):
+    if command == "checkpoint":
+        pathlib.Path(rest[0]).mkdir(exist_ok=True)
+        shutil.copy(path, rest[0])
+    elif command == "verify":
+        assert (pathlib.Path(rest[0]) / path.name).read_bytes() == path.read_bytes()
+    elif {broken}:
+        sys.exit("no such thing as\\n" + path.name)
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> list[str]:
+    script = tmp_path / "migrate.py"
+    script.write_text(STAND_IN.format(broken=False))
+    return [sys.executable, str(script)]
+
+
+@pytest.mark.parametrize("made", INPUTS, ids=lambda one: one.name)
+def test_inputs_are_what_migrate_reads(made: run.Input, tmp_path: Path) -> None:
+    source, rows = tmp_path / made.file, 3
+    made.make(source, rows)
+    state = migrate.read(source, optimizer_config=ADAM if made.needs_config else None)
+    assert (state.algorithm, state.iterations) == ("Adam", 10)
+    expected = {(slot, name): values.copy() for slot, name, values in tensors(rows) if slot}
+    assert {slot: len(found) for slot, found in state.slots.items()} == {"m": 2 * LAYERS, "v": 2 * LAYERS}
+    for slot, found in state.slots.items():
+        values = sorted((array.load() for array in found.values()), key=lambda a: (a.ndim, float(a.flat[0])))
+        wanted = sorted(
+            (array for (which, _), array in expected.items() if which == slot), key=lambda a: (a.ndim, float(a.flat[0]))
+        )
+        assert all(np.array_equal(a, b) for a, b in zip(values, wanted, strict=True))
+
+
+def test_rounds_give_rows(stand_in: list[str], tmp_path: Path) -> None:
+    size = 3_000_000
+    told: list[str] = []
+    found = run.run(
+        stand_in, formats=["h5"], size=size, rounds=2, folder=tmp_path, progress=lambda what, *_: told.append(what)
+    )
+    (row,) = found.rows
+    assert (row.status, row.format, row.tensor_bytes) == ("ok", "h5", size)
+    assert row.bytes == pytest.approx(size, rel=0.2)
+    assert row.largest_tensor_bytes == rows_for(size) * WIDTH * 4
+    assert [len(command.seconds) for command in row.commands] == [2] * 6
+    assert all(command.peak_bytes > 1e6 for command in row.commands if not command.name.startswith("cp"))
+    assert row.of_copy.rounds == 2
+    assert told == ["making h5", "h5, round 1", "h5, round 2"]
+    assert [path.name for path in tmp_path.iterdir()] == ["migrate.py"]  # nothing is left
+    assert from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_a_command_that_fails_is_a_row_with_what_it_said(tmp_path: Path) -> None:
+    script = tmp_path / "migrate.py"
+    script.write_text(STAND_IN.format(broken=True))
+    found = run.run([sys.executable, str(script)], formats=["keras"], size=400_000, rounds=1, folder=tmp_path)
+    assert found.rows[0].status == "failed"
+    assert found.rows[0].reason.endswith("ended with 1: model.keras")
+
+
+def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with pytest.raises(CommandError, match="took longer than 1 s"):
+        commands.run(words, commands.environment(tmp_path), tmp_path, timeout=1.0)
+
+
+def test_what_cannot_be_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="h5, checkpoint, keras"):
+        run.run(["x"], formats=["onnx"])
+    with pytest.raises(OptionError, match="no folder"):
+        run.run(["x"], folder=tmp_path / "absent")
+    with pytest.raises(OptionError, match="smaller --size"):
+        run.run(["x"], size=10**18, folder=tmp_path)
