@@ -34,7 +34,9 @@ def html(results: Named) -> str:
     from bench.page import drawing
 
     drawing.require()
-    parts, links, number = [], [], 0
+    parts: list[str] = []
+    links: list[str] = []
+    number = 0
     for name, result in results:
         for section in SECTIONS[result.kind](result):
             figures = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.page.tables import Table
@@ -19,7 +19,7 @@ class Bars:
 
     title: str
     labels: tuple[str, ...]
-    series: dict[str, tuple[float | None, ...]]
+    series: Mapping[str, Sequence[float | None]]
     unit: str
     stacked: bool = False
     spans: tuple[tuple[float, float] | None, ...] = ()
@@ -31,7 +31,7 @@ class Lines:
     """Curves. Attributes: title; series, name -> [(x, y)]; what x and y are; whether each is logarithmic."""
 
     title: str
-    series: dict[str, Sequence[tuple[float, float]]]
+    series: Mapping[str, Sequence[tuple[float, float]]]
     x: str
     y: str
     log_x: bool = False
