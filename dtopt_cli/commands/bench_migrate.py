@@ -67,10 +67,11 @@ def migrate(
             console.width = max(console.width, 160)
         for part in report.render(found):
             console.print(part)
-    raise typer.Exit(_exit_code(found.interrupted, {row.status for row in found.rows}))
+    raise typer.Exit(exit_code(found.interrupted, {row.status for row in found.rows}))
 
 
-def _exit_code(interrupted: bool, statuses: set[str]) -> int:
+def exit_code(interrupted: bool, statuses: set[str]) -> int:
+    """What `train` and `migrate` end with."""
     if interrupted:
         return INTERRUPTED
     if "failed" in statuses:

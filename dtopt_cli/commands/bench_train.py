@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from dtopt_cli import output
-from dtopt_cli.commands.bench_migrate import _exit_code
+from dtopt_cli.commands.bench_migrate import exit_code
 from dtopt_cli.options import Json
 from dtopt_cli.progress import Bar
 
@@ -82,4 +82,4 @@ def train(
             console.width = max(console.width, 160)
         for part in report.render(found):
             console.print(part)
-    raise typer.Exit(_exit_code(found.interrupted, {row.status for row in found.rows}))
+    raise typer.Exit(exit_code(found.interrupted, {row.status for row in found.rows}))
