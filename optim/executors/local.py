@@ -79,11 +79,14 @@ def _by_tensorflow(
     """
     devices = list(rest)
     scalars = {factor: {**values, "zero": 0.0} for factor, values in work.coefficients.items()}
+    sent: dict[tuple[str, float, Any], Mapping[str, Any]] = {}
 
     def arguments(device: str, i: int, shard: Shard) -> tuple[Any, Mapping[str, Any], float | None]:
         factor = work.rate_factors[i]
-        tensors = plan.scalars[device].tensors(scalars[factor], factor, compute_dtype(shard.dtype))
-        return gradients.part(i, shard.part), tensors, work.decay_factors[i]
+        key = (device, factor, shard.dtype)
+        if key not in sent:
+            sent[key] = plan.scalars[device].tensors(scalars[factor], factor, compute_dtype(shard.dtype))
+        return gradients.part(i, shard.part), sent[key], work.decay_factors[i]
 
     def update_whole(device: str) -> None:
         for i, shard in rest[device]:
