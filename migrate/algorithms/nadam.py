@@ -85,14 +85,14 @@ def product(beta_1: float, schedule_decay: float, steps: int) -> float:
 def _state(
     arguments: Config, found: Mapping[str, float], generation: str, iterations: int
 ) -> tuple[dict[str, float], list[str]]:
-    """The product, which the optimizers from 2.9 on got wrong inside `fit`: there once per variable, not per step."""
+    """The product as the source holds it; the optimizers from 2.9 on multiply it inside `fit` once per variable."""
     computed = product(arguments["beta_1"], arguments["schedule_decay"], iterations)
     if PRODUCT not in found:
         return {PRODUCT: computed}, [f"{PRODUCT} is not in the source: computed from the {iterations} steps taken"]
     stored = found[PRODUCT]
     if generation in NEW and abs(stored - computed) > TOLERANCE * computed:
-        return {PRODUCT: computed}, [
-            f"{PRODUCT}: the source has {stored:.6g}, and {iterations} steps make {computed:.6g}, which is carried;"
+        return {PRODUCT: stored}, [
+            f"{PRODUCT}: the source has {stored:.6g}, which is carried; {iterations} steps make {computed:.6g}, but"
             " inside fit these releases multiply it once per variable"
         ]
     return {PRODUCT: stored}, []

@@ -78,6 +78,7 @@ def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | No
     evidence = [f"{bundle.prefix}.index holds an object graph ({len(graph)} objects)"]
     warnings: list[str] = []
     generation = None
+    order: list[str] = []
     if optimizer is None:
         warnings.append("the checkpoint holds no optimizer, only variables")
     else:
@@ -89,9 +90,12 @@ def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | No
         ]
         if generation == "optimizer_v2":
             found.add_table(optimizer.node, names)
+        elif generation == "keras3" and found.has_unlisted(optimizer.node):
+            evidence.append("its own list of variables is read in order, as its lists of slots were not saved")
+            order = found.add_in_order(optimizer.node, names)
         else:
             warnings += found.add_lists(optimizer.node, owners, evidence)
-        if not found.slots:
+        if not found.slots and found.weights is None:
             warnings.append(_no_slots(generation))
         found.add_scalars(optimizer)
     found.add_rest(names)
@@ -100,9 +104,10 @@ def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | No
         generation=generation,
         evidence=tuple(evidence),
         optimizer_config=None,
-        variables=_variables(graph, bundle, owners, found.slots, generation == "optimizer_v2", foreign),
+        variables=_variables(graph, bundle, owners, found.slots, generation == "optimizer_v2", foreign, order),
         slots=found.slots,
         scalars=found.scalars,
+        weights=found.weights,
         versions=_release(graph, optimizer, generation),
         warnings=tuple(warnings),
         matched=found.matched,
@@ -214,6 +219,7 @@ class _Found:
     scalars: dict[str, LazyArray] = field(default_factory=dict)
     matched: dict[str, str] = field(default_factory=dict)
     unmapped: dict[str, LazyArray] = field(default_factory=dict)
+    weights: tuple[tuple[str, LazyArray], ...] | None = None
 
     def lazy(self, node: int) -> LazyArray:
         return lazy(self.bundle, self.graph.keys[node] or "")
@@ -254,9 +260,30 @@ class _Found:
                 self.matched |= {f"{name}/{how.owners[i].name}": how.method for i in members}
         return warnings
 
+    def has_unlisted(self, optimizer: int) -> bool:
+        """Whether some of the optimizer's variables are in no list of slots: Keras 3 fills lists by assignment to their
+        members in some classes, and what TensorFlow does not see so it does not save."""
+        children = self.graph.children[optimizer]
+        listed = set(children.values())
+        for name, node in children.items():
+            listed |= set(self.graph.list_of(node).values()) if name not in _NO_SLOTS else set()
+        return any(node not in listed for node in self._own_list(optimizer).values())
+
+    def add_in_order(self, optimizer: int, names: Mapping[int, str]) -> list[str]:
+        """All of the optimizer's variables as a list in its order; returns the names of those that it trains."""
+        own = self._own_list(optimizer)
+        self.weights = tuple((self.graph.keys[node] or "", self.lazy(node)) for _, node in sorted(own.items()))
+        trained = self.graph.list_of(self.graph.children[optimizer].get("_trainable_variables", 0))
+        return [names[node] for _, node in sorted(trained.items()) if node in names]
+
+    def _own_list(self, optimizer: int) -> dict[int, int]:
+        members = self.graph.list_of(self.graph.children[optimizer].get("_variables", 0))
+        return {i: node for i, node in members.items() if self.graph.keys[node] is not None}
+
     def add_scalars(self, optimizer: GraphOptimizer) -> None:
         """What hangs directly on the optimizer and is no slot; a loss scale goes to the unmapped."""
         slotted = {a.stored_as for owners in self.slots.values() for a in owners.values()}
+        slotted |= {array.stored_as for _, array in self.weights or ()}
         for name, node in self.graph.children[optimizer.node].items():
             if self.graph.keys[node] is not None and self.graph.keys[node] not in slotted:
                 self.scalars[name] = self.lazy(node)
@@ -275,6 +302,7 @@ class _Found:
         used = {a.stored_as for owners in self.slots.values() for a in owners.values()}
         used |= {a.stored_as for a in (*self.scalars.values(), *self.unmapped.values())}
         used |= {self.graph.keys[n] or "" for n in names}
+        used |= {array.stored_as for _, array in self.weights or ()}
         for key, entry in self.bundle.items():
             if key not in used and key != GRAPH_KEY and entry.dtype != "string":
                 self.unmapped[key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")] = lazy(self.bundle, key)
@@ -292,13 +320,15 @@ def _variables(
     slots: Mapping[str, Mapping[str, LazyArray]],
     table: bool,
     foreign: frozenset[str],
+    order: Sequence[str],
 ) -> tuple[StoredVariable, ...]:
     """Variables with slots in the optimizer's order, then the others in the graph's.
 
     `foreign`: names of those that other optimizers train; without slots here they are not this one's.
+    `order`: names of those whose slots are in a list that only knows an order.
     `table`: whether slots are from a table of slot variables, which has no order of its own, and not from lists.
     """
-    slotted = list(dict.fromkeys(name for per in slots.values() for name in per))
+    slotted = list(order) or list(dict.fromkeys(name for per in slots.values() for name in per))
     if table:  # OptimizerV2's table is breadth first; the model's order is depth first, as `trainable_variables` has it
         slotted = [owner.name for owner in owners if owner.name in set(slotted)]
     told: dict[int, bool] = {}

@@ -28,6 +28,8 @@ CASES = {
     "keras231-nadam-eps-convbn": "keras2.3",
     "tf215-legacy-nadam-ckpt-embed": None,
     "keras38-nadam-mlp": None,
+    "extra-keras38-adamax-convbn-ckpt": None,
+    "extra-tf215-new-nadam-fit-birnn-ckpt": None,
     "tf20-rmsprop-centered-momentum-embed": "optimizer_v2",
     "tf115-rmsprop-mlp": None,
     "tf29-exp-rmsprop-mlp": None,
