@@ -22,6 +22,7 @@ from bench.rows import rerun_command
 from bench.step_row import Row
 from dtopt_cli.commands.bench import app
 from optim.errors import DtoptError
+from tests.interrupts import listen_to_sigint
 
 ROOT = Path(__file__).parents[2]
 
@@ -242,7 +243,8 @@ def test_a_real_run() -> None:
 
 def test_ctrl_c_ends_with_130_and_leaves_no_worker() -> None:
     words = ("bench", "-w", "one16m", "-p", "tf_keras", "--rounds", "100000", "--json")
-    started = subprocess.Popen(dtopt(*words), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    started = subprocess.Popen(dtopt(*words), cwd=ROOT, preexec_fn=listen_to_sigint, **pipes)
     children = wait_for_children(started.pid, 3)
     started.send_signal(signal.SIGINT)
     stdout, _ = started.communicate(timeout=60)

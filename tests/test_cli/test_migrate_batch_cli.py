@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.interrupts import listen_to_sigint
+
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 ADAM = CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5"
 SGD = CORPUS / "tf29-adam-clipnorm-decay-nested" / "source" / "model.h5"
@@ -100,6 +102,7 @@ def test_ctrl_c_keeps_what_is_done(dtopt: Any, tmp_path: Path, processes: str) -
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=listen_to_sigint,
     )
     deadline = time.monotonic() + 60
     while not (out.is_dir() and any(not n.startswith(".") for n in os.listdir(out))):
