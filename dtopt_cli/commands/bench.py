@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from dtopt_cli import output
+from dtopt_cli import measuring, output
 from dtopt_cli.commands import (
     bench_check,
     bench_compare,
@@ -23,15 +18,9 @@ from dtopt_cli.commands import (
     bench_scale,
     bench_train,
 )
-
-if TYPE_CHECKING:
-    from bench.results import Result
+from dtopt_cli.measuring import OutputFile
 
 OPTIONS = "What a step does, and how it is timed"
-
-INTERRUPTED = 130
-BROKEN = 3
-NOTHING_RAN = 4
 
 
 class StepByDefault(TyperGroup):
@@ -118,7 +107,7 @@ def step(
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each peer; all by default.")] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds a peer may take for one answer.")] = 300.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
-    file: Annotated[Path | None, typer.Option("--output", help="Also write the JSON to this file.")] = None,
+    file: OutputFile = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Also print how to measure each row again.")] = False,
     names: Annotated[
         bool,
@@ -133,7 +122,7 @@ def step(
     dtopt bench -o sgd:momentum=0.9 --clip norm=1   momentum, each gradient clipped to norm 1
     dtopt bench -p optim -p torch --mesh 2x2        our executors beside PyTorch
     """
-    from bench import plan, results, runner
+    from bench import plan, report, runner
     from bench.options import Options
 
     options = Options(
@@ -162,19 +151,18 @@ def step(
         threads=threads,
         timeout=timeout,
         options=options,
-        command=shlex.join(["dtopt", *sys.argv[1:]]),
+        command=measuring.command(),
     )
-    with _progress() as progress:
+    with measuring.progress() as progress:
         result = runner.run(wanted, progress=progress)
-    if file is not None:
-        results.save(result, file)
+    measuring.keep(result, file)
     if json:
         output.print_json(result.to_json())
     else:
-        _print(result, verbose)
+        measuring.show(report.render(result, reruns=verbose))
         if not (workload or optimizer or peer):
             _print_more()
-    raise typer.Exit(_exit_code(result))
+    raise typer.Exit(measuring.exit_code(result))
 
 
 def _split(values: list[str] | None) -> list[str]:
@@ -230,14 +218,6 @@ def env(
         output.results().print(f"{name:24}{shown}", markup=False)
 
 
-def _print(result: Result, verbose: bool) -> None:
-    from bench import report
-
-    console = output.results()
-    for part in report.render(result, reruns=verbose):
-        console.print(part)
-
-
 def _print_more() -> None:
     from rich.table import Table
 
@@ -249,24 +229,3 @@ def _print_more() -> None:
     console = output.results()
     console.print("\nMore:")
     console.print(table)
-
-
-def _exit_code(result: Result) -> int:
-    statuses = {row.status for row in result.rows}
-    if result.interrupted:
-        return INTERRUPTED
-    if "failed" in statuses:
-        return BROKEN
-    return 0 if "ok" in statuses else NOTHING_RAN
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on stderr, gone when done; silent where stderr is no terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = output.messages()
-    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("")
-        yield lambda what, done, of: bar.update(task, description=what, completed=done, total=of)

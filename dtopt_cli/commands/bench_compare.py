@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dtopt_cli import output
+from dtopt_cli import measuring, output
 from dtopt_cli.options import Json
 
 EXIT_CODES = {"ok": 0, "regression": 1, "broken": 3, "nothing": 4, "noisy": 5}
@@ -44,9 +44,5 @@ def compare(
     if json:
         output.print_json(report.document(found))
     else:
-        console = output.results()
-        if not console.is_terminal:
-            console.width = max(console.width, 160)
-        for part in report.render(found):
-            console.print(part)
+        measuring.show(report.render(found), piped_width=160)
     raise typer.Exit(EXIT_CODES[found.outcome])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dtopt_cli import output
+from dtopt_cli import measuring, output
+from dtopt_cli.measuring import OutputFile
 from dtopt_cli.options import Json
 
 DOES_NOT_FIT = 1
@@ -58,7 +57,7 @@ def plan(
         typer.Option("--roof", metavar="FILE", help="Result of `dtopt bench roof`: a mesh of CPUs that shares it."),
     ] = None,
     json: Json = False,
-    file: Annotated[Path | None, typer.Option("--output", help="Also write the JSON to this file.")] = None,
+    file: OutputFile = None,
 ) -> None:
     """Predict bytes per device, exchanged bytes and step time on any mesh, without the hardware.
 
@@ -66,7 +65,6 @@ def plan(
     dtopt bench plan -w llama-7b --devices 8 --memory 16GB     does it fit, and how?
     dtopt bench plan -w gpt2 --mesh 4x2 --bandwidth 900GB/s --link 50GB/s
     """
-    from bench import results
     from bench.forecast import query, report
 
     found = query.answer(
@@ -86,17 +84,12 @@ def plan(
         bandwidth=bandwidth,
         link=link,
         roof=roof,
-        command=shlex.join(["dtopt", *sys.argv[1:]]),
+        command=measuring.command(),
     )
-    if file is not None:
-        results.save(found, file)
+    measuring.keep(found, file)
     if json:
         output.print_json(found.to_json())
     else:
-        console = output.results()
-        if not console.is_terminal:
-            console.width = max(console.width, PIPE_WIDTH)  # a table cut off at 80 columns has no numbers left
-        for part in report.render(found.rows):
-            console.print(part)
+        measuring.show(report.render(found.rows), piped_width=PIPE_WIDTH)
     if memory is not None and not any(row.fits for row in found.rows):
         raise typer.Exit(DOES_NOT_FIT)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dtopt_cli import output
+from dtopt_cli import measuring, output
+from dtopt_cli.measuring import OutputFile
 from dtopt_cli.options import Json
-from dtopt_cli.progress import Bar
 
 if TYPE_CHECKING:
     from bench.results import Result
 
-BROKEN = 3
-NOTHING_RAN = 4
 TIMEOUT = 124
-INTERRUPTED = 130
 PIPE_WIDTH = 120
 
 
@@ -48,7 +42,7 @@ def scale(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the order within rounds.")] = 0,
     timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds a client may take for an answer.")] = 300,
     json: Json = False,
-    file: Annotated[Path | None, typer.Option("--output", help="Also write the JSON to this file.")] = None,
+    file: OutputFile = None,
 ) -> None:
     """Measure a step on meshes of several shapes, each in processes of its own, beside what is predicted.
 
@@ -57,12 +51,9 @@ def scale(
     dtopt bench scale --clients 2 --mesh 2x1 --mesh 2x2   two DTensor clients on this machine
     dtopt bench scale --mesh 2x1    on every host, with DTENSOR_JOBS and DTENSOR_CLIENT_ID set: client 0 prints
     """
-    from bench import results
     from bench.scale import query, report
 
-    bar = Bar("measuring", in_bytes=False)
-    watched = output.messages().is_terminal
-    try:
+    with measuring.progress() as progress:
         result, hung, reports = query.answer(
             workload=workload,
             optimizer=optimizer,
@@ -78,24 +69,18 @@ def scale(
             threads=threads,
             seed=seed,
             timeout=timeout,
-            command=shlex.join(["dtopt", *sys.argv[1:]]),
-            progress=lambda what, done, of: bar(done, of) if watched else None,
+            command=measuring.command(),
+            progress=progress,
         )
-    finally:
-        bar.close()
-    if file is not None and reports:
-        results.save(result, file)
+    if reports:
+        measuring.keep(result, file)
     if not reports:
         _tell_failures(result)
     elif json:
         output.print_json(result.to_json())
     else:
-        console = output.results()
-        if not console.is_terminal:
-            console.width = max(console.width, PIPE_WIDTH)
-        for part in report.render(result):
-            console.print(part)
-    raise typer.Exit(_exit_code(result, hung))
+        measuring.show(report.render(result), piped_width=PIPE_WIDTH)
+    raise typer.Exit(TIMEOUT if hung and not result.interrupted else measuring.exit_code(result))
 
 
 def _tell_failures(result: Result) -> None:
@@ -103,14 +88,3 @@ def _tell_failures(result: Result) -> None:
     for row in result.rows:
         if row.status != "ok":
             output.messages().print(f"{row.mesh}: {row.reason}", markup=False)
-
-
-def _exit_code(result: Result, hung: bool) -> int:
-    statuses = {row.status for row in result.rows}
-    if result.interrupted:
-        return INTERRUPTED
-    if hung:
-        return TIMEOUT
-    if "failed" in statuses:
-        return BROKEN
-    return 0 if "ok" in statuses else NOTHING_RAN

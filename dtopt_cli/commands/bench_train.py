@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dtopt_cli import output
-from dtopt_cli.commands.bench_migrate import exit_code
+from dtopt_cli import measuring, output
+from dtopt_cli.measuring import OutputFile
 from dtopt_cli.options import Json
-from dtopt_cli.progress import Bar
 
 
 def train(
@@ -40,7 +36,7 @@ def train(
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads of each peer.")] = None,
     timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds that one run may take.")] = 300.0,
     json: Json = False,
-    file: Annotated[Path | None, typer.Option("--output", help="Also write the JSON to this file.")] = None,
+    file: OutputFile = None,
 ) -> None:
     """Train small problems to a target: steps and time, over learning rates and seeds.
 
@@ -50,12 +46,9 @@ def train(
     dtopt bench train -w chars --mesh 1 --mesh 2x2         a mesh beside one device
     dtopt bench train -w teacher -p optim-local -p torch-fused --learning-rate 0.01
     """
-    from bench import results
     from bench.train import report, run
 
-    bar = Bar("training", in_bytes=False)
-    watched = output.messages().is_terminal
-    try:
+    with measuring.progress() as progress:
         found = run.run(
             problems=tuple(problem or ()),
             optimizers=tuple(optimizer or ()),
@@ -67,19 +60,12 @@ def train(
             seeds=seeds,
             threads=threads,
             timeout=timeout,
-            command=shlex.join(["dtopt", *sys.argv[1:]]),
-            progress=lambda what, done, of: bar(done, of) if watched else None,
+            command=measuring.command(),
+            progress=progress,
         )
-    finally:
-        bar.close()
-    if file is not None:
-        results.save(found, file)
+    measuring.keep(found, file)
     if json:
         output.print_json(found.to_json())
     else:
-        console = output.results()
-        if not console.is_terminal:
-            console.width = max(console.width, 160)
-        for part in report.render(found):
-            console.print(part)
-    raise typer.Exit(exit_code(found.interrupted, {row.status for row in found.rows}))
+        measuring.show(report.render(found), piped_width=160)
+    raise typer.Exit(measuring.exit_code(found))

@@ -1,51 +1,18 @@
-"""What the writers of single files share: which file may be replaced, how it appears, and HDF5 tensor by tensor."""
+"""What the writers of Keras's files share: HDF5 tensor by tensor, and what a report says of a model."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import h5py
 import numpy as np
 
-from migrate import atomic
-from migrate.errors import TargetExistsError
 from migrate.models.plan import ModelPlan
 from migrate.state import LazyArray, OptimizerState
-from optim.errors import CheckpointError, DtoptError, HyperparameterError
+from optim.errors import CheckpointError
 
 Progress = Callable[[int, int], None]
-
-
-def check_target(dest: str, suffix: str, sniff: Callable[[str], bool], kind: str, *, overwrite: bool) -> None:
-    """Raises HyperparameterError for another suffix, TargetExistsError where `dest` may not be replaced."""
-    if not dest.endswith(suffix):
-        raise HyperparameterError(f"{dest}: this target is a {suffix} file; give a name that ends so")
-    if not os.path.lexists(dest):
-        return
-    if not overwrite:
-        raise TargetExistsError(f"{dest} exists; give another name, or --overwrite to replace it")
-    try:
-        known = sniff(dest)
-    except DtoptError as error:
-        raise TargetExistsError(f"{dest} is not replaced: {error}") from error
-    if not known:
-        raise TargetExistsError(f"{dest} is not {kind}, so it is not replaced; give another name")
-
-
-def place(path: str, dest: str, *, overwrite: bool) -> None:
-    """Make a finished file durable and give it its name. Raises TargetExistsError if something took it meanwhile."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-    if overwrite:
-        os.replace(path, dest)
-    else:
-        try:
-            os.link(path, dest)  # unlike a rename, never over a file that came meanwhile
-        except FileExistsError as error:
-            raise TargetExistsError(f"{dest} was created by somebody else meanwhile; it was left as it is") from error
-    atomic.sync_folder(os.path.dirname(os.path.abspath(dest)))
 
 
 def constant(array: np.ndarray) -> LazyArray:

@@ -22,7 +22,7 @@ from migrate.models.plan import ModelPlan, model_plan
 from migrate.models.weights import Place, legacy_order
 from migrate.readers import keras_h5 as reader
 from migrate.state import LazyArray, OptimizerState
-from migrate.writers import files
+from migrate.writers import files, single_file
 
 SUFFIX = ".h5"
 KERAS_VERSION = "2.15.0"
@@ -52,7 +52,7 @@ class _Row:
 
 def check_target(dest: str, *, overwrite: bool) -> None:
     """Raises HyperparameterError for another suffix, TargetExistsError where `dest` may not be replaced."""
-    files.check_target(dest, SUFFIX, reader.sniff, "a model of Keras in HDF5", overwrite=overwrite)
+    single_file.check_target(dest, SUFFIX, reader.sniff, "is not a model of Keras in HDF5", overwrite=overwrite)
 
 
 def plan_for(state: OptimizerState) -> ModelPlan:
@@ -110,7 +110,7 @@ def write(
             _describe(file, plan, rows)
             _list_names(file.require_group("optimizer_weights"), "weight_names", [name for name, _ in named])
             files.write_into(file, tensors, progress)
-        files.place(path, dest, overwrite=overwrite)
+        single_file.place(path, dest, overwrite=overwrite)
 
 
 def locations(plan: ModelPlan) -> dict[str, str]:

@@ -21,7 +21,7 @@ from migrate.models.plan import ModelPlan, model_plan, stored_model
 from migrate.models.to_keras3 import Translation, to_keras3
 from migrate.readers import keras_zip as reader
 from migrate.state import LazyArray, OptimizerState
-from migrate.writers import files
+from migrate.writers import files, single_file
 
 SUFFIX = ".keras"
 KERAS_VERSION = "3.10.0"
@@ -32,7 +32,7 @@ INNER = "optimizer/inner_optimizer/vars"
 
 def check_target(dest: str, *, overwrite: bool) -> None:
     """Raises HyperparameterError for another suffix, TargetExistsError where `dest` may not be replaced."""
-    files.check_target(dest, SUFFIX, reader.sniff, "a model of Keras", overwrite=overwrite)
+    single_file.check_target(dest, SUFFIX, reader.sniff, "is not a model of Keras", overwrite=overwrite)
 
 
 def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
@@ -73,7 +73,7 @@ def write(
             archive.writestr(reader.METADATA, json.dumps(metadata))
             archive.writestr(reader.CONFIG, json.dumps(config))
             archive.write(weights, reader.WEIGHTS)
-        files.place(path, dest, overwrite=overwrite)
+        single_file.place(path, dest, overwrite=overwrite)
 
 
 def _config(plan: ModelPlan, told: Translation) -> dict[str, Any]:

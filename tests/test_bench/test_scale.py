@@ -36,6 +36,7 @@ from bench.scale.group import (
 )
 from bench.scale.setup import Setup
 from bench.scale.wire import bytes_sent
+from dtopt_cli import measuring
 from dtopt_cli.commands import bench_scale
 from dtopt_cli.commands.bench import app
 
@@ -274,10 +275,10 @@ def test_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     none = replace(good, rows=(replace(good.rows[0], status="skipped", reason="why"),))
     for result, hung, code in (
         (good, False, 0),
-        (bad, False, bench_scale.BROKEN),
+        (bad, False, measuring.BROKEN),
         (bad, True, bench_scale.TIMEOUT),
-        (none, False, bench_scale.NOTHING_RAN),
-        (replace(good, interrupted=True), False, bench_scale.INTERRUPTED),
+        (none, False, measuring.NOTHING_RAN),
+        (replace(good, interrupted=True), False, measuring.INTERRUPTED),
     ):
         monkeypatch.setattr(query, "answer", lambda result=result, hung=hung, **options: (result, hung, True))
         done = CliRunner().invoke(app, ["scale", "--json"])

@@ -1,0 +1,44 @@
+"""What the writers of single files share: which file may be replaced, and how a finished one appears."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from migrate import atomic
+from migrate.errors import TargetExistsError
+from optim.errors import DtoptError, HyperparameterError
+
+
+def check_target(dest: str, suffix: str, sniff: Callable[[str], bool], otherwise: str, *, overwrite: bool) -> None:
+    """Raises HyperparameterError for another suffix, TargetExistsError where `dest` may not be replaced.
+
+    Args:
+      sniff: whether a file is of the kind that may be replaced; `otherwise` says in words that one is not.
+    """
+    if not dest.endswith(suffix):
+        raise HyperparameterError(f"{dest}: this target is a {suffix} file; give a name that ends so")
+    if not os.path.lexists(dest):
+        return
+    if not overwrite:
+        raise TargetExistsError(f"{dest} exists; give another name, or --overwrite to replace it")
+    try:
+        known = sniff(dest)
+    except DtoptError as error:
+        raise TargetExistsError(f"{dest} is not replaced: {error}") from error
+    if not known:
+        raise TargetExistsError(f"{dest} {otherwise}, so it is not replaced; give another name")
+
+
+def place(path: str, dest: str, *, overwrite: bool) -> None:
+    """Make a finished file durable and give it its name. Raises TargetExistsError if something took it meanwhile."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+    if overwrite:
+        os.replace(path, dest)
+    else:
+        try:
+            os.link(path, dest)  # unlike a rename, never over a file that came meanwhile
+        except FileExistsError as error:
+            raise TargetExistsError(f"{dest} was created by somebody else meanwhile; it was left as it is") from error
+    atomic.sync_folder(os.path.dirname(os.path.abspath(dest)))
