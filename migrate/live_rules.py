@@ -8,14 +8,13 @@ continues the training only approximately. Formulas by release: `migrate/algorit
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from migrate import algorithms, lazy_rows, rule_differences
+from migrate import algorithms, lazy_rows, rule_differences, rules
 from migrate.algorithms import nadam
 from migrate.algorithms.spec import Algorithm
 from migrate.generations import NEW
@@ -32,7 +31,6 @@ MODULE = {
 }
 LINEAR = ("SGD", "Lion")
 """Algorithms that use no power of a gradient alone."""
-LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,7 @@ def _slots_with_rate(change: _Change, algorithm: Algorithm) -> None:
     """tf.train's momentum and RMSprop's of 2.9 keep the learning rate out of the slot, TF 2.4's shrinking Ftrl keeps it
     in; nowhere else."""
     if change.values.get("learning_rate_in_momentum") is False:
-        slot, sign = ("m", -1.0) if algorithm.name == "SGD" else ("momentum", 1.0)
+        slot, sign = rules.MOMENTA[algorithm.name]
         if slot in change.state.slots and change.values.get("momentum"):
             _multiply(change, slot, lambda rate: sign * rate)
         change.values["learning_rate_in_momentum"] = True
@@ -177,15 +175,14 @@ def _time_decay(change: _Change, algorithm: Algorithm) -> None:
     rate = change.values["learning_rate"]
     if isinstance(rate, Mapping):
         raise UnsupportedError("it has a learning rate schedule and decay, and classes from 2.11 on have no decay")
-    config = {"initial_learning_rate": rate, "decay_steps": 1, "decay_rate": decay, "staircase": False}
-    change.values["learning_rate"] = {"class_name": "InverseTimeDecay", "config": config}
+    change.values["learning_rate"] = rules.time_decay(rate, decay)
     change.values["decay"] = None
     change.notes.append(f"decay {decay:.9g}: carried as the schedule InverseTimeDecay, which is the same")
 
 
 def _limits(change: _Change, algorithm: Algorithm) -> None:
     """Classes from 2.11 on clip in one way only; the legacy ones take one limit of the norm."""
-    given = [key for key in LIMITS if change.values.get(key)]
+    given = [key for key in rules.LIMITS if change.values.get(key)]
     left_out = (
         given[1:]
         if change.generation in NEW
@@ -208,7 +205,7 @@ def _epsilon(change: _Change, algorithm: Algorithm) -> None:
     if inside == there:
         return
     if epsilon:
-        converted = epsilon**2 if there else math.sqrt(epsilon)
+        converted = rules.nearest_epsilon(epsilon, inside=bool(inside))
         how = ("sqrt(a) + epsilon", "sqrt(a + epsilon)")
         change.reasons.append(
             f"epsilon: the source divides by {how[bool(inside)]}, the class by {how[there]}; epsilon {converted:.3g}"
@@ -274,7 +271,7 @@ def _config(values: Mapping[str, Any], algorithm: Algorithm, generation: str) ->
     """The constructor's arguments of a class of that generation."""
     defaults = algorithm.defaults(generation)
     config = {key: values.get(key, default) for key, default in defaults.items()}
-    config |= {key: values[key] for key in LIMITS if values.get(key)}
+    config |= {key: values[key] for key in rules.LIMITS if values.get(key)}
     if generation == "optimizer_v2":
         config["decay"] = values.get("decay") or 0.0
         if algorithm.name == "Nadam":  # its config says `decay`, and its constructor listens to `schedule_decay` alone

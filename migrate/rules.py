@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +30,10 @@ NOT_THE_RULE = {
 """Options that do not change what a step makes of its slots, or that are compared by functions of their own."""
 APART = NOT_THE_RULE | {"gradient_accumulation_steps", "initial_accumulator_value", "learning_rate", "decay"}
 """And those that `compare` looks at in its own way, or that only matter to slots not made yet."""
-LIMITS = ("clipnorm", "clipvalue", "global_clipnorm")
+LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
+"""In the order in which they win where a class takes only one."""
+MOMENTA = {"SGD": ("m", -1.0), "RMSprop": ("momentum", 1.0)}
+"""The slot that has the learning rate inside or outside, and its sign where it is inside."""
 CLOSE = 1e-6
 """Relative: hyperparameters that a generation rounds to float32 are the same."""
 
@@ -123,8 +127,22 @@ def rate_of(rule: Rule) -> Any:
         return rate
     if isinstance(rate, Mapping):
         return f"{rate.get('class_name')} with decay {decay:.6g}"
+    return time_decay(rate, decay)
+
+
+def time_decay(rate: Any, decay: Any) -> dict[str, Any]:
+    """rate / (1 + decay · iterations), as the JSON of the stock schedule that is the same."""
     config = {"initial_learning_rate": rate, "decay_steps": 1, "decay_rate": decay, "staircase": False}
     return {"class_name": "InverseTimeDecay", "config": config}
+
+
+def nearest_epsilon(epsilon: float, *, inside: bool) -> float:
+    """What keeps the least denominator where epsilon is to go to the other side of the root.
+
+    Args:
+      inside: whether it stands inside the root now, √(a + ε), or outside, √a + ε.
+    """
+    return math.sqrt(epsilon) if inside else epsilon**2
 
 
 def rate_at(rule: Rule, iterations: int) -> float:

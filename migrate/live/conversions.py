@@ -22,8 +22,6 @@ from optim.errors import UnsupportedError
 
 Change = Callable[[np.ndarray], np.ndarray]
 """Float64 numbers of a slot to float64 numbers."""
-MOMENTA = {"SGD": ("m", -1.0), "RMSprop": ("momentum", 1.0)}
-"""Slot, and its sign where the learning rate is inside."""
 
 
 @dataclass
@@ -55,7 +53,7 @@ def plan(source: Rule, live: Rule, found: Differences, iterations: int, slots: f
 
 
 def _momentum(made: Plan, source: Rule, live: Rule, iterations: int, slots: frozenset[str]) -> None:
-    slot, sign = MOMENTA.get(source.algorithm, ("", 0.0))
+    slot, sign = rules.MOMENTA.get(source.algorithm, ("", 0.0))
     if "learning_rate_in_momentum" not in made.left or slot not in slots:
         return
     inside, _ = made.left.pop("learning_rate_in_momentum")
@@ -123,7 +121,7 @@ def _say_epsilon(made: Plan, source: Rule) -> None:
     """Epsilon stands elsewhere: no change of slots makes up for that, but a better epsilon exists."""
     inside, _ = made.left.pop("epsilon_inside")
     epsilon = float(source.values.get("epsilon") or 0.0)
-    best = epsilon**0.5 if inside else epsilon**2
+    best = rules.nearest_epsilon(epsilon, inside=bool(inside))
     places = ("inside", "outside") if inside else ("outside", "inside")
     made.reasons.append(
         f"epsilon is {places[0]} the root in the source and {places[1]} in the live class, so that steps differ where"
