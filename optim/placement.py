@@ -155,7 +155,7 @@ def new_variable(value: Any, dtype: Any, name: str, layout: dtensor.Layout | Non
         value = dtensor.copy_to_mesh(
             tf.convert_to_tensor(value, dtype=dtype), dtensor.Layout.replicated(layout.mesh, layout.rank)
         )
-    return dtensor.DVariable(relayout(value, layout), dtype=dtype, trainable=False, name=name)
+    return _d_variable(relayout(value, layout), dtype, name)
 
 
 def move_to_mesh(variable: tf.Variable, mesh: dtensor.Mesh) -> None:
@@ -178,7 +178,20 @@ def filled_variable(shape: list[int], fill: float, dtype: Any, name: str, layout
     for device in layout.mesh.local_devices():
         with tf.device(device):
             parts.append(_fill(local_shape(shape, layout), fill, dtype))
-    return dtensor.DVariable(dtensor.pack(parts, layout), trainable=False, name=name)
+    return _d_variable(dtensor.pack(parts, layout), dtype, name)
+
+
+def _d_variable(value: Any, dtype: Any, name: str) -> tf.Variable:
+    """A non-trainable DVariable, given its name only once it is made.
+
+    TensorFlow passes the name of a variable to the op that makes its resource, and DTensor compiles an op anew, in
+    about 10 ms, for every name. All that are made under one name share what was compiled.
+    """
+    scope = tf.get_current_name_scope()
+    with tf.name_scope(""):
+        made = dtensor.DVariable(value, dtype=dtype, trainable=False, name="slot")
+    made._handle_name = made.handle._name = f"{scope}/{name}:0" if scope else f"{name}:0"
+    return made
 
 
 def local_shape(shape: Sequence[int], layout: dtensor.Layout) -> list[int]:
