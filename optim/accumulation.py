@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from optim import master_copies, placement, slot_layout
+from optim.executors.devices import wait_for_pending
 from optim.executors.work import compute_dtype
 from optim.variables import Tracked
 
@@ -29,7 +30,7 @@ def gather_eagerly(optimizer: Optimizer, tracked: Sequence[Tracked], gradients: 
     count = int(counter.peek()) + 1
     complete = count >= optimizer._settings.steps
     gather(optimizer, tracked, gradients)
-    counter.now()
+    wait_for_pending()
     counter.set(0 if complete else count)
     return complete
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim import master_copies, placement, slot_layout
@@ -26,7 +25,6 @@ class Execution:
         self._optimizer = optimizer
         self._plan: tuple[tuple[int, int], local.Plan] | None = None
         self._report: tuple[Any, ExecutorReport] | None = None
-        self._tokens: dict[Any, tf.Variable] = {}
 
     def _key(self) -> tuple[int, int]:
         return len(self._optimizer._state.tracked), len(self._optimizer._state.slots)
@@ -45,20 +43,6 @@ class Execution:
         if self._report is None or self._report[0] != key:
             self._report = (key, executor_report(self._optimizer))
         return self._report[1]
-
-    def wait_for_other_meshes(self, tracked: Sequence[Tracked]) -> None:
-        """The counter has waited for its own mesh; variables on another need one read of theirs."""
-        waited: set[Any] = {self._optimizer._state.mesh, None}
-        for item in {id(t.mesh): t for t in tracked}.values():
-            if item.mesh is not None and item.mesh not in waited:
-                waited.add(item.mesh)
-                local.wait_for(self._token(item.mesh))
-
-    def _token(self, mesh: dtensor.Mesh) -> tf.Variable:
-        if mesh not in self._tokens:
-            layout = dtensor.Layout.replicated(mesh, 0)
-            self._tokens[mesh] = placement.new_variable(0, tf.int64, "token", layout)
-        return self._tokens[mesh]
 
 
 def executor_report(optimizer: Optimizer) -> ExecutorReport:

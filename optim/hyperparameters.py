@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +19,8 @@ def to_number(name: str, value: Any) -> float | None:
     Raises:
       HyperparameterError: not a real scalar.
     """
+    if type(value) is float:  # the usual case; to find out what is a tensor takes TensorFlow 10 us
+        return value
     if tf.is_tensor(value) or isinstance(value, tf.Variable):
         if value.shape.rank not in (0, None):
             raise HyperparameterError(f"{name} must be a scalar, got a tensor of shape {tuple(value.shape)}")
@@ -110,9 +114,13 @@ def fixed(name: str, value: Any, low: float = 0.0) -> float:
     return number
 
 
-def declared(cls: type) -> dict[str, Hyperparameter]:
+_declared: WeakKeyDictionary[type, Mapping[str, Hyperparameter]] = WeakKeyDictionary()
+
+
+def declared(cls: type) -> Mapping[str, Hyperparameter]:
     """The hyperparameters that a class and its bases declare, by name."""
-    found: dict[str, Hyperparameter] = {}
-    for base in reversed(cls.__mro__):
-        found.update({n: v for n, v in vars(base).items() if isinstance(v, Hyperparameter)})
+    found = _declared.get(cls)
+    if found is None:
+        pairs = [(n, v) for base in reversed(cls.__mro__) for n, v in vars(base).items()]
+        found = _declared[cls] = {n: v for n, v in pairs if isinstance(v, Hyperparameter)}
     return found

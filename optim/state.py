@@ -21,12 +21,12 @@ class Counter:
 
     def __init__(self, variable: tf.Variable):
         self.variable = variable
-        self.on_mesh = placement.layout_of(variable) is not None
         self._handles = local.handles_of(variable)
 
     def now(self) -> Any:
-        """The value once everything pending on the mesh is done (waits)."""
-        return local.wait_for(self.variable) if self.on_mesh else self.variable.numpy()
+        """The value once everything pending on any mesh is done (waits)."""
+        local.wait_for_pending()
+        return self.peek()
 
     def peek(self) -> Any:
         """The value on the first device, without waiting: only right after `now()` of some counter of the mesh."""
@@ -34,9 +34,9 @@ class Counter:
 
     def set(self, value: Any) -> None:
         """Assign eagerly on every device: only right after `now()` of some counter of the mesh."""
+        number = tf.constant(value, self.variable.dtype)
         for handle in self._handles:
-            with tf.device(handle.device):
-                kernels.assign(handle, tf.constant(value, self.variable.dtype))
+            kernels.assign(handle, number)
 
 
 class State:

@@ -56,22 +56,22 @@ def _apply_eagerly(optimizer: Optimizer, tracked: list[Tracked], gradients: list
     report = optimizer._execution.report()
     counter = state.counter(slot_layout.ITERATIONS)
     iterations = int(counter.now())
-    optimizer._execution.wait_for_other_meshes(tracked)
     preparation = Preparation(optimizer, iterations)
     if optimizer._settings.steps > 1:
         if not accumulation.gather_eagerly(optimizer, tracked, gradients):
             return
         tracked = [t for t in state.tracked if t.index in optimizer._gathering]
         gradients = accumulation.take_mean(optimizer, tracked)
-        counter.now()
+        local.wait_for_pending()
     work = preparation.work(tracked, gradients)
-    with _undone_on_error(optimizer, tracked):
+    constrained = _constrained(tracked)
+    with _undone_on_error(optimizer, tracked, may_raise=bool(constrained) or not optimizer._uses_rule):
         stepped = _run(work, optimizer, report.executor)
         if stepped:
             counter.set(iterations + 1)
             for name, value in work.new_scalars().items():
                 state.counter(name).set(value)
-            _apply_constraints(optimizer, tracked)
+            _apply_constraints(optimizer, constrained)
     if work.loss_scale is not None:
         loss_scaling.update(optimizer, stepped)
 
@@ -83,14 +83,14 @@ def _run(work: Work, optimizer: Optimizer, executor: str) -> bool:
     stepped = work.loss_scale is None or portable.is_finite(work)
     if stepped:
         portable.run(work)
-    optimizer._state.counter(slot_layout.ITERATIONS).now()
+    local.wait_for_pending()
     return stepped
 
 
 @contextmanager
-def _undone_on_error(optimizer: Optimizer, tracked: Sequence[Tracked]) -> Iterator[None]:
+def _undone_on_error(optimizer: Optimizer, tracked: Sequence[Tracked], may_raise: bool) -> Iterator[None]:
     """Put everything back if a subclass's `update_step`, or a constraint, raises half way; other steps cannot."""
-    if optimizer._uses_rule and all(getattr(t.given, "constraint", None) is None for t in tracked):
+    if not may_raise:
         yield
         return
     changing = [t.variable for t in tracked] + optimizer._state.all_variables()
@@ -128,7 +128,7 @@ def _apply_traced(optimizer: Optimizer, tracked: list[Tracked], gradients: list[
             iterations.assign_add(1)
             for name, value in work.new_scalars().items():
                 state.scalars[name].assign(value)
-            _apply_constraints(optimizer, tracked)
+            _apply_constraints(optimizer, _constrained(tracked))
             return tf.constant(True)
 
         if work.loss_scale is None:
@@ -237,9 +237,12 @@ def update_one(optimizer: Optimizer, gradient: Any, variable: Any) -> None:
     master_copies.write(work.slots, tracked, portable.rule_value(work, 0, work.gradients[0]))
 
 
-def _apply_constraints(optimizer: Optimizer, tracked: Sequence[Tracked]) -> None:
+def _constrained(tracked: Sequence[Tracked]) -> list[Tracked]:
+    return [item for item in tracked if getattr(item.given, "constraint", None) is not None]
+
+
+def _apply_constraints(optimizer: Optimizer, constrained: Sequence[Tracked]) -> None:
     slots = optimizer._state.slots
-    for item in tracked:
-        constraint = getattr(item.given, "constraint", None)
-        if constraint is not None:
-            master_copies.write(slots, item, constraint(master_copies.target(slots, item).read_value()))
+    for item in constrained:
+        value = item.given.constraint(master_copies.target(slots, item).read_value())
+        master_copies.write(slots, item, value)

@@ -13,6 +13,9 @@ from tensorflow.python.framework.ops import EagerTensor
 
 from optim import placement
 from optim.errors import GradientsError, HyperparameterError, MismatchError, UnknownVariableError
+from optim.native import gradients as native_gradients
+from optim.native import library
+from optim.native.gradients import Expected
 
 
 def unwrap(variable: Any) -> tf.Variable:
@@ -57,6 +60,8 @@ class Tracked:
     """None if it is not known in full."""
     dtype_number: int
     """The variable's dtype as TensorFlow's C API numbers it."""
+    expected: Expected
+    """These three for `optim.native`."""
 
     def __str__(self) -> str:
         return repr(self.name)
@@ -119,7 +124,8 @@ class TrackedVariables:
         text = None if layout is None else layout.to_string()
         shape = tuple(variable.shape.as_list()) if variable.shape.is_fully_defined() else None
         number = variable.dtype.as_datatype_enum
-        tracked = Tracked(len(self._items), unique, given, variable, layout, mesh, text, shape, number)
+        wanted = native_gradients.expected(text, number, shape)
+        tracked = Tracked(len(self._items), unique, given, variable, layout, mesh, text, shape, number, wanted)
         self._items.append(tracked)
         self._by_id[id(variable)] = tracked
         self._names.add(unique)
@@ -203,6 +209,11 @@ def conform_all(gradients: Sequence[Any], tracked: Sequence[Tracked]) -> list[An
     """`conform` of each; an eager gradient that is as it should be, which is usual, costs little."""
     if not tf.executing_eagerly():
         return [conform(gradient, item) for gradient, item in zip(gradients, tracked, strict=True)]
+    if library.status().available:
+        conformed = list(gradients)
+        for i in native_gradients.misfits(gradients, [item.expected for item in tracked]):
+            conformed[i] = conform(gradients[i], tracked[i])
+        return conformed
     on_mesh = any(item.layout is not None for item in tracked)
     reader = placement.DTensorReader() if on_mesh else None
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
+from tensorflow.python.eager import context
 from tensorflow.python.util import dispatch
 
 from optim.placement import layout_of
@@ -22,12 +23,14 @@ def handles_of(variable: tf.Variable) -> list[Any]:
     return dtensor.unpack(variable.handle)
 
 
-def wait_for(variable: tf.Variable) -> Any:
-    """Value of a small replicated DVariable, read through DTensor's queues: all that was pending on every device of
-    its mesh is done when this returns."""
-    parts = dtensor.unpack(variable.read_value())
-    values = [part.numpy() for part in parts]  # every part, not only the first: each is another device's queue
-    return values[0]
+def wait_for_pending() -> None:
+    """Return once everything that DTensor was told to do, on every device of every mesh, has been done.
+
+    Each of DTensor's device threads has an executor, a queue that it works off in order, and the context knows them
+    all. An error of something pending is raised here. On a GPU, "done" is that it was launched, and the local steps
+    that follow are launched after it.
+    """
+    context.context().sync_executors()
 
 
 @cache
@@ -58,6 +61,8 @@ def on_every_device(devices: Sequence[str], task: Callable[[str], Any]) -> list[
         with tf.device(device):
             return task(device)
 
+    if not devices:
+        return []
     others = [_pool().submit(placed, device) for device in devices[1:]]
     results: list[Any] = []
     failure: BaseException | None = None

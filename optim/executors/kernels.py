@@ -1,6 +1,6 @@
 """TensorFlow's fused kernels for the rules that have one: a shard updated in place, in one pass over memory.
 
-Each function issues one `ResourceApply*` op on local handles. The kernels' own formulas are in
+Each function gives the call of one `ResourceApply*` op on local handles. The kernels' own formulas are in
 `tensorflow/core/kernels/training_ops.cc`; bias corrections and other scalars are computed beforehand in float64, so
 Adam's kernel is called with beta powers of zero and the corrected learning rate. One difference from the rules'
 maths stays: the kernels form 1 − β₂ and the like in the variable's dtype, which for float32 and 0.999 is off by 1.3e-5.
@@ -8,7 +8,7 @@ maths stays: the kernels form 1 − β₂ and the like in the variable's dtype, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -25,12 +25,22 @@ from optim.rules.rmsprop import RMSpropRule
 from optim.rules.sgd import SGDRule
 
 DTYPES = (tf.float32, tf.float64)
-Kernel = Callable[[Any, Any, Mapping[str, Any], Any, Mapping[str, Any]], None]
+Call = tuple[Any, ...]
+"""The name of an op and its arguments."""
+Kernel = Callable[[Any, Any, Mapping[str, Any], Any, Mapping[str, Any]], Call]
 
 
 def call(op: str, *arguments: Any) -> Any:
     """Run one eager op through TensorFlow's fast path, about half the cost of `tf.raw_ops` per call."""
     return pywrap_tfe.TFE_Py_FastPathExecute(context.context(), op, None, *arguments)
+
+
+def call_all(calls: Sequence[Call]) -> None:
+    """Run ops one after the other with next to no Python between them: threads of other devices wait for Python's lock
+    after each of theirs, and to fall asleep over that takes longer than a small op."""
+    fast, now = pywrap_tfe.TFE_Py_FastPathExecute, context.context()
+    for op, *arguments in calls:
+        fast(now, op, None, *arguments)
 
 
 def read(handle: Any, dtype: tf.DType) -> Any:
@@ -41,52 +51,50 @@ def assign(handle: Any, value: Any) -> None:
     call("AssignVariableOp", handle, value, "dtype", value.dtype.as_datatype_enum, "validate_shape", False)
 
 
-def _sgd(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> None:
+def _sgd(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> Call:
     if not rule.keeps_momentum:
-        call("ResourceApplyGradientDescent", variable, c["lr"], gradient, "use_locking", False)
-        return
+        return ("ResourceApplyGradientDescent", variable, c["lr"], gradient, "use_locking", False)
     options = ("use_locking", False, "use_nesterov", rule.nesterov)
     op = "ResourceApplyKerasMomentum" if rule.learning_rate_in_momentum else "ResourceApplyMomentum"
-    call(op, variable, slots["m"], c["lr"], gradient, c["momentum"], *options)
+    return (op, variable, slots["m"], c["lr"], gradient, c["momentum"], *options)
 
 
-def _adam(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> None:
+def _adam(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> Call:
     scalars = (c["zero"], c["zero"], c["alpha"], c["beta_1"], c["beta_2"], c["epsilon"])
     if rule.amsgrad:
         state = (slots["m"], slots["v"], slots["vhat"])
-        call("ResourceApplyAdamWithAmsgrad", variable, *state, *scalars, gradient, "use_locking", False)
-        return
+        return ("ResourceApplyAdamWithAmsgrad", variable, *state, *scalars, gradient, "use_locking", False)
     options = ("use_locking", False, "use_nesterov", False)
-    call("ResourceApplyAdam", variable, slots["m"], slots["v"], *scalars, gradient, *options)
+    return ("ResourceApplyAdam", variable, slots["m"], slots["v"], *scalars, gradient, *options)
 
 
-def _adadelta(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> None:
+def _adadelta(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> Call:
     state = (slots["accumulated_grad"], slots["accumulated_delta_var"])
     scalars = (c["lr"], c["rho"], c["epsilon"])
-    call("ResourceApplyAdadelta", variable, *state, *scalars, gradient, "use_locking", False)
+    return ("ResourceApplyAdadelta", variable, *state, *scalars, gradient, "use_locking", False)
 
 
-def _adagrad(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> None:
+def _adagrad(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> Call:
     options = ("use_locking", False, "update_slots", True)
-    call("ResourceApplyAdagradV2", variable, slots["accumulator"], c["lr"], c["epsilon"], gradient, *options)
+    return ("ResourceApplyAdagradV2", variable, slots["accumulator"], c["lr"], c["epsilon"], gradient, *options)
 
 
-def _adamax(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> None:
+def _adamax(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> Call:
     scalars = (c["zero"], c["alpha"], c["beta_1"], c["beta_2"], c["epsilon"])
-    call("ResourceApplyAdaMax", variable, slots["m"], slots["u"], *scalars, gradient, "use_locking", False)
+    return ("ResourceApplyAdaMax", variable, slots["m"], slots["u"], *scalars, gradient, "use_locking", False)
 
 
-def _rmsprop(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> None:
+def _rmsprop(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> Call:
     state = (slots["velocity"], slots["momentum"])
     scalars = (c["lr"], c["rho"], c["momentum"], c["epsilon"])
-    call("ResourceApplyRMSProp", variable, *state, *scalars, gradient, "use_locking", False)
+    return ("ResourceApplyRMSProp", variable, *state, *scalars, gradient, "use_locking", False)
 
 
-def _ftrl(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> None:
+def _ftrl(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> Call:
     state = (slots["accumulator"], slots["linear"])
     scalars = (c["lr"], c["l1"], c["l2"], c["shrinkage"], c["power"])
     options = ("use_locking", False, "multiply_linear_by_lr", rule.learning_rate_in_linear)
-    call("ResourceApplyFtrlV2", variable, *state, gradient, *scalars, *options)
+    return ("ResourceApplyFtrlV2", variable, *state, gradient, *scalars, *options)
 
 
 def _has_rmsprop_formula(rule: Any) -> bool:

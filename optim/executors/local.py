@@ -15,7 +15,7 @@ reaches the rounded factor about once in 10⁸ steps, in float64 it may at once.
 elements of a shard otherwise than the others, so that on them meshes agree to rounding only.
 
 DTensor runs asynchronously and a local handle does not wait for it, so a step begins by waiting for whatever is
-pending (`wait_for`); local ops are synchronous, so whatever DTensor does next comes after.
+pending (`wait_for_pending`); local ops are synchronous, so whatever DTensor does next comes after.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from typing import Any
 
 from optim import slot_layout
 from optim.clipping import clip
-from optim.executors import native, shard_step
-from optim.executors.devices import handles_of, on_every_device, wait_for
+from optim.executors import kernels, native, shard_step
+from optim.executors.devices import handles_of, on_every_device, wait_for_pending
 from optim.executors.plan import Plan, Selection, Shard
-from optim.executors.shard_gradients import ShardGradients
+from optim.executors.shard_gradients import ShardGradients, Tensors
 from optim.executors.work import Work, compute_dtype
-from optim.placement import DTensorReader
 
-__all__ = ["Plan", "handles_of", "run", "wait_for"]
+__all__ = ["Plan", "handles_of", "run", "wait_for_pending"]
 
 
 def run(work: Work, plan: Plan) -> bool:
@@ -61,12 +60,10 @@ def _update(work: Work, plan: Plan, selection: Selection, gradients: ShardGradie
     if work.jit_compile:
         on_every_device(selection.devices, lambda device: _compiled_step(work, plan, selection, gradients, device))
         return
-    arranged = native.arrange(work, selection)
-    native.prepare(arranged)
-    on_every_device(selection.devices, lambda device: native.step(work, arranged[device], gradients))
-    rest = {device: batches.rest for device, batches in arranged.items() if batches.rest}
-    if rest:
-        _by_tensorflow(work, plan, rest, gradients)
+    batches = native.arrange(work, selection)
+    native.step(work, batches, gradients)
+    if batches.rest:
+        _by_tensorflow(work, plan, batches.rest, gradients)
 
 
 def _by_tensorflow(
@@ -89,9 +86,17 @@ def _by_tensorflow(
         return gradients.part(i, shard.part), sent[key], work.decay_factors[i]
 
     def update_whole(device: str) -> None:
+        calls = []
         for i, shard in rest[device]:
-            if shard.box is None:
-                shard_step.update(work, shard, *arguments(device, i, shard))
+            if shard.box is not None:
+                continue
+            given = arguments(device, i, shard)
+            found = shard_step.one_call(work, shard, *given) if gradients.is_settled else None
+            if found is None:  # at once, so that no more than one gradient was made for it
+                shard_step.update(work, shard, *given)
+            else:
+                calls.append(found)
+        kernels.call_all(calls)
 
     def in_round(members: set[int]) -> None:
         new: dict[Shard, Any] = {}
@@ -129,10 +134,7 @@ def _rounds(rest: Mapping[str, Sequence[tuple[int, Shard]]]) -> Iterator[set[int
 
 def _unpacked(work: Work, selection: Selection) -> ShardGradients:
     """The gradients as shards, in the dtype in which they are used."""
-    reader = DTensorReader() if any(item.layout is not None for item in work.tracked) else None
-    pairs = zip(work.gradients, work.tracked, strict=True)
-    parts = [[g] if item.layout is None or reader is None else reader.parts(g) for g, item in pairs]
-    gradients = ShardGradients(parts, selection)
+    gradients = ShardGradients(Tensors(work.gradients, [t.layout is not None for t in work.tracked]), selection)
     if slot_layout.MASTER in work.slots.names:
         gradients.cast()
     return gradients

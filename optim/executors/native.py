@@ -1,9 +1,9 @@
-"""One op call of dtopt's own kernel for all shards of a device that it can update: see `optim/native`."""
+"""One op call of dtopt's own kernel for all shards that it can update, on all devices: see `optim/native`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -13,6 +13,7 @@ from optim.executors.kernels import call
 from optim.executors.plan import Selection, Shard
 from optim.executors.work import Work
 from optim.master_copies import target
+from optim.native.gradients import Held
 from optim.native.library import status
 from optim.native.programs import Program, program_for
 from optim.rule import Rule
@@ -21,6 +22,8 @@ from optim.variables import SlotTable, Tracked
 if TYPE_CHECKING:
     from optim.executors.shard_gradients import ShardGradients
 
+Placed = dict[str, list[tuple[int, Shard]]]
+"""By device: shards, each with the position of its variable in the step."""
 DTYPES = (tf.float32, tf.float64, tf.bfloat16, tf.float16)
 
 
@@ -48,97 +51,99 @@ def why_not_here(tracked: Tracked) -> str:
     return "" if status().available else status().reason
 
 
-def square_sums(tensors: Sequence[Any]) -> list[float]:
-    """The sum of squares of each tensor, all of one dtype and on the device that this runs on, added up in float64."""
-    sums: list[float] = call("DtoptSquares", tensors).numpy().tolist()
+def square_sums(held: Held, sources: Sequence[int], dtype: tf.DType) -> list[float]:
+    """The sum of squares of each of the tensors at `sources`, all of one dtype, added up in float64."""
+    where = tf.constant(sources, tf.int64, [len(sources)])
+    found = call("DtoptSquares", tf.constant(held.number, tf.int64), where, "T", dtype.as_datatype_enum)
+    sums: list[float] = found.numpy().tolist()
     return sums
 
 
 class Batch:
-    """Shards of one dtype and learning rate on one device, looked up by the kernel once. Made on that device."""
+    """Shards of one dtype and learning rate on all devices, looked up by the kernel once."""
 
-    def __init__(self, program: Program, placed: Sequence[tuple[int, Shard]], rate_factor: float, has_averages: bool):
+    def __init__(
+        self, program: Program, by_device: Placed, rate_factor: float, has_averages: bool, offsets: Sequence[int]
+    ):
+        placed = [at for on_device in by_device.values() for at in on_device]
         self.program = program
         self.rate_factor = rate_factor
         self.positions = [position for position, _ in placed]
         """Of the variables in the step."""
-        self.shards = [shard for _, shard in placed]
-        self.dtype = self.shards[0].dtype
-        slots = [s.slots[name] for name in program.slots for s in self.shards]
-        averages = [s.slots[slot_layout.AVERAGE] for s in self.shards] if has_averages else []
-        boxes = [n for i, s in enumerate(self.shards) if s.box is not None for n in (i, *s.box.runs())]
-        self.is_partial = bool(boxes)
-        """Whether this device updates only a part of some shard, and the others the rest."""
-        vector = tf.constant(boxes, tf.int64, [len(boxes)])
-        self.group, self._number = call("DtoptGroup", [s.variable for s in self.shards], slots, averages, vector)
+        self.dtype = placed[0][1].dtype
+        groups = []
+        for device, on_device in by_device.items():
+            with tf.device(device):
+                groups.append(_group(program, on_device, has_averages, offsets))
+        links = _links([shard for _, shard in placed])
+        with tf.device(next(iter(by_device))):
+            self.group = call("DtoptJoin", _vector([number for _, number in groups]), _vector(links))
 
-    def places(self) -> dict[int, tuple[int, int]]:
-        """By `id` of a shard: the number that links know this batch by, and where in it the shard is."""
-        number = int(self._number.numpy())
-        return {id(shard): (number, i) for i, shard in enumerate(self.shards)}
 
-    def link(self, places: Mapping[int, tuple[int, int]]) -> None:
-        """Tell the kernel where else the values that this batch computes are to be written."""
-        links = [n for i, s in enumerate(self.shards) for other in s.partners for n in (i, *places[id(other)])]
-        call("DtoptLink", self.group, tf.constant(links, tf.int64, [len(links)]))
+def _group(program: Program, placed: Sequence[tuple[int, Shard]], has_averages: bool, offsets: Sequence[int]) -> Any:
+    """A group of the shards on one device, and its number."""
+    shards = [shard for _, shard in placed]
+    slots = [s.slots[name] for name in program.slots for s in shards]
+    averages = [s.slots[slot_layout.AVERAGE] for s in shards] if has_averages else []
+    boxes = _vector([n for i, s in enumerate(shards) if s.box is not None for n in (i, *s.box.runs())])
+    sources = _vector([offsets[i] + shard.part for i, shard in placed])
+    group, number = call("DtoptGroup", [s.variable for s in shards], slots, averages, boxes, sources)
+    return group, int(number.numpy())
+
+
+def _links(shards: Sequence[Shard]) -> list[int]:
+    """Where else the values that are computed for a part of a shard are to be written: pairs of positions."""
+    at = {id(shard): position for position, shard in enumerate(shards)}
+    return [n for i, shard in enumerate(shards) for other in shard.partners for n in (i, at[id(other)])]
+
+
+def _vector(numbers: Sequence[int]) -> Any:
+    return tf.constant(numbers, tf.int64, [len(numbers)])
 
 
 class Batches:
-    """What the kernel updates on one device, and the `rest`, which it cannot."""
+    """What the kernel updates, and the `rest`, which it cannot, by device."""
 
-    def __init__(self, work: Work, placed: Sequence[tuple[int, Shard]]):
+    def __init__(self, work: Work, selection: Selection):
         program = program_for(work.rule)
-        fits = [program is not None and not why_not(work.rule, shard.tracked, work.slots) for _, shard in placed]
-        self.rest = [at for at, fit in zip(placed, fits, strict=True) if not fit]
-        groups: dict[tuple[Any, float], list[tuple[int, Shard]]] = {}
-        for at, fit in zip(placed, fits, strict=True):
-            if fit:  # a variable's factor of the learning rate never changes
-                groups.setdefault((at[1].dtype, work.rate_factors[at[0]]), []).append(at)
-        averages = work.ema.use_ema
-        self.batches = [Batch(program, b, f, averages) for (_, f), b in groups.items() if program is not None]
+        self.rest: dict[str, list[tuple[int, Shard]]] = {}
+        groups: dict[tuple[Any, float], Placed] = {}
+        for device, placed in selection.by_device.items():
+            for i, shard in placed:
+                if program is None or why_not(work.rule, shard.tracked, work.slots):
+                    self.rest.setdefault(device, []).append((i, shard))
+                else:  # a variable's factor of the learning rate never changes
+                    alike = groups.setdefault((shard.dtype, work.rate_factors[i]), {})
+                    alike.setdefault(device, []).append((i, shard))
+        averages, offsets = work.ema.use_ema, selection.offsets
+        self.batches = [Batch(program, g, f, averages, offsets) for (_, f), g in groups.items() if program is not None]
         self._kept: dict[str, tuple[list[float], Any]] = {}
 
     def numbers(self, name: str, values: list[float]) -> Any:
-        """A float64 vector on the device; one that did not change is not sent again."""
+        """A float64 vector; one that did not change is not made again."""
         kept = self._kept.get(name)
         if kept is None or kept[0] != values:
             kept = self._kept[name] = (values, tf.constant(values, tf.float64, [len(values)]))
         return kept[1]
 
 
-def arrange(work: Work, selection: Selection) -> Mapping[str, Batches]:
-    """Batches by device, made anew only when a step differs from the one before in more than its numbers."""
+def arrange(work: Work, selection: Selection) -> Batches:
+    """Made anew only when a step differs from the one before in more than its numbers."""
     key = (work.ema.use_ema, status().available)
-    if selection.batches is not None and selection.batches[0] == key:
-        return selection.batches[1]
-    found = {}
-    for device, placed in selection.by_device.items():
-        with tf.device(device):
-            found[device] = Batches(work, placed)
-    partial = [(device, batch) for device, b in found.items() for batch in b.batches if batch.is_partial]
-    places = {shard: place for _, batch in partial for shard, place in batch.places().items()}
-    for device, batch in partial:
-        with tf.device(device):
-            batch.link(places)
-    selection.batches = (key, found)
-    return found
-
-
-def prepare(arranged: Mapping[str, Batches]) -> None:
-    """Before `step` on any device: variables that several devices are about to write get buffers of their own."""
-    for device, batches in arranged.items():
-        for batch in batches.batches:
-            if batch.is_partial:
-                with tf.device(device):
-                    call("DtoptOwn", batch.group)
+    if selection.batches is None or selection.batches[0] != key:
+        selection.batches = (key, Batches(work, selection))
+    return selection.batches[1]
 
 
 def step(work: Work, batches: Batches, gradients: ShardGradients) -> None:
-    """Update all batches of the device that this runs on."""
+    """Update all batches."""
+    if not batches.batches:
+        return
     limit = math.inf if gradients.limit is None else gradients.limit
     momentum = work.ema.ema_momentum if work.ema.use_ema else 0.0
     options = batches.numbers("options", [limit, momentum, 1.0 - momentum])
-    parts, factors = gradients.parts, gradients.factors
+    factors = gradients.factors
+    held = tf.constant(gradients.held.number, tf.int64)
     for batch in batches.batches:
         decays = [work.decay_factors[i] for i in batch.positions]
         has_decays = any(d is not None for d in decays)
@@ -146,11 +151,13 @@ def step(work: Work, batches: Batches, gradients: ShardGradients) -> None:
         call(
             "DtoptUpdate",
             batch.group,
-            [parts[i][shard.part] for i, shard in zip(batch.positions, batch.shards, strict=True)],
+            held,
             batches.numbers(f"scalars {kind}", batch.program.scalars(work.coefficients[batch.rate_factor])),
             batches.numbers(f"scales {kind}", [factors[i] for i in batch.positions] if factors else []),
             batches.numbers(f"decays {kind}", [1.0 if d is None else d for d in decays] if has_decays else []),
             options,
+            "T",
+            batch.dtype.as_datatype_enum,
             "rule",
             batch.program.name,
             "overwrite",

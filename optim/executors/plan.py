@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,9 @@ class Selection:
                 self.by_device.setdefault(shard.variable.device, []).append((position, shard))
         self.devices = list(self.by_device)
         self.counts = [len(shards) for shards in by_variable]
-        self.batches: tuple[Any, Mapping[str, Batches]] | None = None
+        self.offsets = [0, *itertools.accumulate(self.counts)][:-1]
+        """Where the shards of each variable begin if those of all are counted."""
+        self.batches: tuple[Any, Batches] | None = None
         """What `native.arrange` made of it, and for which steps."""
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +14,43 @@ from optim.executors import native
 from optim.executors.devices import on_every_device
 from optim.executors.plan import Selection, Shard
 from optim.executors.work import compute_dtype, scaled
+from optim.native.gradients import Held
+from optim.placement import DTensorReader
+
+
+class Tensors:
+    """The gradients as tensors in Python, one per variable and device, or held for dtopt's own kernel: each of the two
+    is made when it is asked for, as it takes longer than to update a small variable."""
+
+    def __init__(self, given: Sequence[Any], on_mesh: Sequence[bool], parts: Sequence[Sequence[Any]] | None = None):
+        """Args: `given`: DTensors, where `on_mesh`, or local tensors; `parts`: what they are unpacked, if known."""
+        self._given = given
+        self._on_mesh = on_mesh
+        self._parts = parts
+        self._held: Held | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def parts(self) -> Sequence[Sequence[Any]]:
+        """Over variables, over the local devices of each."""
+        with self._lock:
+            if self._parts is None:
+                unpack = DTensorReader().parts if any(self._on_mesh) else list
+                pairs = zip(self._given, self._on_mesh, strict=True)
+                self._parts = [unpack(g) if on_mesh else [g] for g, on_mesh in pairs]
+            return self._parts
+
+    def dtype(self, i: int) -> tf.DType:
+        """Of the gradient of variable `i`: float32 where float16 would not do."""
+        return self._given[i].dtype if self._parts is None else self._parts[i][0].dtype
+
+    @property
+    def held(self) -> Held:
+        """The same, one after the other."""
+        with self._lock:
+            if self._held is None:
+                self._held = Held(self._given)
+            return self._held
 
 
 class ShardGradients:
@@ -23,18 +62,31 @@ class ShardGradients:
 
     def __init__(
         self,
-        parts: Sequence[Sequence[Any]],
+        tensors: Tensors,
         selection: Selection,
         factors: list[float] | None = None,
         limit: float | None = None,
         squares: list[float] | None = None,
     ):
-        self.parts = parts
+        self._tensors = tensors
         self.factors = factors
         self.limit = limit
         self._selection = selection
         self._squares = squares
         """Sums of squares of the `parts`, once they were asked for."""
+
+    @property
+    def parts(self) -> Sequence[Sequence[Any]]:
+        return self._tensors.parts
+
+    @property
+    def held(self) -> Held:
+        return self._tensors.held
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is pending, so that `part` makes nothing."""
+        return self.factors is None and self.limit is None
 
     def part(self, i: int, k: int) -> Any:
         """The gradient of variable `i` on its k-th device, with nothing pending."""
@@ -46,7 +98,7 @@ class ShardGradients:
     def clip_values(self, limit: float) -> ShardGradients:
         if self.limit is not None:
             self._settle()
-        return ShardGradients(self.parts, self._selection, self.factors, limit, self._squares)
+        return ShardGradients(self._tensors, self._selection, self.factors, limit, self._squares)
 
     def scale(self, factors: list[float]) -> ShardGradients:
         """Times a factor each. Factors of two calls are multiplied in float64, the gradients only once."""
@@ -54,7 +106,7 @@ class ShardGradients:
             self._settle()
         if self.factors is not None:
             factors = [a * b for a, b in zip(self.factors, factors, strict=True)]
-        return ShardGradients(self.parts, self._selection, factors, None, self._squares)
+        return ShardGradients(self._tensors, self._selection, factors, None, self._squares)
 
     def squared_norms(self) -> list[float]:
         """The sum of squares of each gradient: NaN or infinite if one of its elements is (or, in float64, above 1e154;
@@ -82,11 +134,12 @@ class ShardGradients:
 
     def cast(self) -> None:
         """Bring the gradients of variables that have a master copy to its dtype."""
-        self.parts = self._each(
+        parts = self._each(
             lambda i, shard: (
                 self.parts[i][shard.part] if shard.rounding is None else tf.cast(self.parts[i][shard.part], shard.dtype)
             )
         )
+        self._tensors = _unpacked(parts)
 
     def sqrt(self, scalar: float) -> float:
         return math.sqrt(scalar)
@@ -96,7 +149,8 @@ class ShardGradients:
 
     def _settle(self) -> None:
         """Carry out what is pending, once for all who hold this object."""
-        self.parts = self._each(lambda i, shard: tf.cast(self.part(i, shard.part), self.parts[i][shard.part].dtype))
+        parts = self._each(lambda i, shard: tf.cast(self.part(i, shard.part), self.parts[i][shard.part].dtype))
+        self._tensors = _unpacked(parts)
         self.factors, self.limit, self._squares = None, None, None
 
     def _each(self, task: Callable[[int, Shard], Any]) -> list[list[Any]]:
@@ -118,27 +172,31 @@ class ShardGradients:
 
     def _add_up(self) -> list[float]:
         """Each shard once, whatever holds a replica of it; over devices in float64."""
-        sums: list[list[float]] = [[] for _ in self.parts]
-        found = on_every_device(self._selection.devices, self._squares_on)
-        for per_device in found:
-            for i, square in per_device:
+        sums: list[list[float]] = [[] for _ in self._selection.counts]
+        rest: dict[str, list[tuple[int, Shard]]] = {}
+        by_dtype: dict[tf.DType, list[tuple[int, Shard]]] = {}
+        for device, placed in self._selection.by_device.items():
+            for i, shard in placed:
+                if shard.primary and native.why_not_here(shard.tracked):
+                    rest.setdefault(device, []).append((i, shard))
+                elif shard.primary:
+                    by_dtype.setdefault(self._tensors.dtype(i), []).append((i, shard))
+        for dtype, placed in by_dtype.items():
+            sources = [self._selection.offsets[i] + shard.part for i, shard in placed]
+            for (i, _), square in zip(placed, native.square_sums(self.held, sources, dtype), strict=True):
+                sums[i].append(square)
+        for found in on_every_device(list(rest), lambda device: self._squares_of(rest[device])):
+            for i, square in found:
                 sums[i].append(square)
         return [math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts) for parts in sums]
 
-    def _squares_on(self, device: str) -> list[tuple[int, float]]:
-        wanted = [(i, shard) for i, shard in self._selection.by_device[device] if shard.primary]
-        found: list[tuple[int, float]] = []
-        for dtype in dict.fromkeys(shard.dtype for _, shard in wanted):
-            mine = [(i, shard) for i, shard in wanted if shard.dtype == dtype]
-            parts = [self.parts[i][shard.part] for i, shard in mine]
-            squares = native.square_sums(parts) if _is_native(mine) else map(_square_sum, parts)
-            found += zip([i for i, _ in mine], squares, strict=True)
-        return found
+    def _squares_of(self, placed: Sequence[tuple[int, Shard]]) -> list[tuple[int, float]]:
+        return [(i, _square_sum(self.parts[i][shard.part])) for i, shard in placed]
 
 
-def _is_native(placed: Sequence[tuple[int, Shard]]) -> bool:
-    """Of shards of one device and dtype."""
-    return not native.why_not_here(placed[0][1].tracked)
+def _unpacked(parts: Sequence[Sequence[Any]]) -> Tensors:
+    given = list(itertools.chain(*parts))
+    return Tensors(given, [False] * len(given), parts)
 
 
 def _square_sum(part: Any) -> float:

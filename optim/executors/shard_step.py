@@ -43,11 +43,20 @@ def update(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, Any], 
     if kernel is not None:
         if decay is not None:
             kernels.assign(shard.variable, kernels.read(shard.variable, shard.dtype) * decay)
-        kernel(work.rule, shard.variable, shard.slots, gradient, scalars)
+        kernels.call_all([kernel(work.rule, shard.variable, shard.slots, gradient, scalars)])
     else:
         _update_by_ops(work, shard, gradient, scalars, decay)
     if work.ema.use_ema:
         _average(work, shard)
+
+
+def one_call(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, Any], decay: float | None) -> Any:
+    """All that `update` does as the call of one kernel; None if it takes more than that."""
+    assert work.rule is not None
+    kernel = kernels.kernel_for(work.rule, shard.dtype)
+    if kernel is None or decay is not None or work.ema.use_ema:
+        return None
+    return kernel(work.rule, shard.variable, shard.slots, gradient, scalars)
 
 
 def round_masters(placed: Sequence[tuple[int, Shard]]) -> None:

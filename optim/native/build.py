@@ -21,7 +21,7 @@ from pathlib import Path
 import tensorflow as tf
 
 SOURCE = Path(__file__).with_name("update.cc")
-HEADERS = ("numbers.h", "rules.h", "pieces.h", "threads.h", "groups.h")
+HEADERS = ("numbers.h", "rules.h", "pieces.h", "threads.h", "groups.h", "gradients.h")
 COMPILERS = ("g++", "c++", "clang++")  # the environment variable CXX goes before
 FLAGS = (
     "-O3",
@@ -70,7 +70,7 @@ def _compile(command: list[str], path: Path) -> Path:
         made = Path(folder) / path.name
         try:
             done = subprocess.run(
-                [*command, "-o", str(made), *tf.sysconfig.get_link_flags()],
+                [*command, "-o", str(made), *_link_flags()],
                 capture_output=True,
                 text=True,
                 errors="replace",
@@ -84,6 +84,12 @@ def _compile(command: list[str], path: Path) -> Path:
             raise BuildError(f"{command[0]} failed: {' / '.join(said[:3]) or f'exit status {done.returncode}'}")
         os.replace(made, path)
     return path
+
+
+def _link_flags() -> list[str]:
+    """TensorFlow's, and the same for the library beside it that has DTensor."""
+    flags = tf.sysconfig.get_link_flags()
+    return [*flags, *(f.replace("framework", "cc") for f in flags if f.startswith("-l"))]
 
 
 def _compiler() -> str:

@@ -1,5 +1,6 @@
-// The variables of one device with their slots and averages, looked up once: a step on many small variables would
-// otherwise spend its time on handles.
+// Variables with their slots and averages, looked up once: a step on many small variables would otherwise spend its time
+// on handles. A handle can be looked up on its own device only, so that a group is made for each device; groups of all
+// devices are then joined, for one op to update.
 
 #ifndef DTOPT_GROUPS_H_
 #define DTOPT_GROUPS_H_
@@ -36,50 +37,65 @@ class Group : public tensorflow::ResourceBase {
  public:
   std::string DebugString() const override { return absl::StrCat("dtopt group of ", variables.size(), " variables"); }
 
-  struct Lock {
-    tensorflow::mutex* mutex;
-    bool shared;
-  };
-
   std::vector<Var*> variables, slots, averages;  // slots: all first ones, then all second ones
+  std::vector<int64_t> sources;                  // by variable: where its gradient is
   std::vector<Box> boxes;                        // by variable; one without a run: the whole shard
-  std::vector<std::vector<Var*>> replicas;       // by variable: those on other devices that are written, too
-  std::vector<Lock> locks;                       // in the order of addresses, in which all take them
+  std::vector<std::vector<Var*>> replicas;       // by variable: other variables of the group that are written, too
+  std::vector<tensorflow::mutex*> locks;         // in the order of addresses, in which all take them
   std::vector<tensorflow::core::RefCountPtr<Var>> held;
 
   bool IsWhole(size_t i) const { return boxes[i].run == 0; }
 
-  // Several devices write parts of a variable with boxes at a time, so that it is locked against assignment only.
   absl::Status OrderLocks() {
     locks.clear();
-    for (size_t i = 0; i < variables.size(); ++i) {
-      locks.push_back({variables[i]->mu(), !IsWhole(i)});
-      for (Var* replica : replicas[i]) locks.push_back({replica->mu(), true});
+    for (const auto* list : {&variables, &slots, &averages}) {
+      for (Var* variable : *list) locks.push_back(variable->mu());
     }
-    for (const auto* list : {&slots, &averages}) {
-      for (Var* variable : *list) locks.push_back({variable->mu(), false});
-    }
-    std::sort(locks.begin(), locks.end(), [](const Lock& a, const Lock& b) { return a.mutex < b.mutex; });
-    const auto same = [](const Lock& a, const Lock& b) { return a.mutex == b.mutex; };
-    if (std::adjacent_find(locks.begin(), locks.end(), same) == locks.end()) return absl::OkStatus();
+    std::sort(locks.begin(), locks.end());
+    if (std::adjacent_find(locks.begin(), locks.end()) == locks.end()) return absl::OkStatus();
     return InvalidArgument("the same variable or slot was given twice");
+  }
+
+  // Takes over all that another group has, which has the same number of slots for each variable.
+  absl::Status Append(const Group& other) {
+    const size_t had = variables.size(), more = other.variables.size();
+    const size_t of_each = more == 0 ? 0 : other.slots.size() / more;
+    if (had != 0 && (slots.size() != had * of_each || averages.empty() != other.averages.empty())) {
+      return InvalidArgument("groups with different slots cannot be joined");
+    }
+    std::vector<Var*> all;
+    for (size_t k = 0; k < of_each; ++k) {
+      all.insert(all.end(), slots.begin() + k * had, slots.begin() + (k + 1) * had);
+      all.insert(all.end(), other.slots.begin() + k * more, other.slots.begin() + (k + 1) * more);
+    }
+    slots = std::move(all);
+    variables.insert(variables.end(), other.variables.begin(), other.variables.end());
+    averages.insert(averages.end(), other.averages.begin(), other.averages.end());
+    sources.insert(sources.end(), other.sources.begin(), other.sources.end());
+    boxes.insert(boxes.end(), other.boxes.begin(), other.boxes.end());
+    replicas.resize(variables.size());
+    for (const auto& variable : other.held) {
+      variable->Ref();
+      held.emplace_back(variable.get());
+    }
+    return absl::OkStatus();
   }
 };
 
 class Locks {
  public:
   explicit Locks(const Group& group) : group_(group) {
-    for (const auto& [mutex, shared] : group_.locks) shared ? mutex->lock_shared() : mutex->lock();
+    for (tensorflow::mutex* mutex : group_.locks) mutex->lock();
   }
   ~Locks() {
-    for (const auto& [mutex, shared] : group_.locks) shared ? mutex->unlock_shared() : mutex->unlock();
+    for (tensorflow::mutex* mutex : group_.locks) mutex->unlock();
   }
 
  private:
   const Group& group_;
 };
 
-// Groups by number. A handle serves one device only; by its number a group finds those of the other devices.
+// Groups by number, by which they are found on any device.
 class Registry {
  public:
   static int64_t Add(Group* group) {

@@ -5,22 +5,22 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace dtopt {
 
-constexpr int64_t kBlock = 32 * 1024;  // elements that a thread takes at a time
-
-// The caller works itself, and so do threads of the device's pool while fewer are busy than the pool has. Logical devices
-// of one process share the pool, and each has a caller: helpers give way to callers, and a caller whose own work is
-// done takes part in that of the others.
+constexpr int64_t kBlock = 32 * 1024;               // elements that a thread takes at a time
+constexpr auto kSpin = std::chrono::microseconds(50);  // that the caller waits awake
 
 struct Job {
   std::function<void(int64_t)> run;
@@ -28,62 +28,36 @@ struct Job {
   std::atomic<int64_t> next{0}, done{0};
   std::mutex mutex;
   std::condition_variable finished;
-};
 
-inline std::atomic<int> busy{0};
-inline std::mutex jobs_mutex;
-inline std::vector<std::shared_ptr<Job>> jobs;  // those in hand
-
-inline void TakeBlocks(Job& job, int most_busy) {
-  while (busy.load() <= most_busy) {
-    const int64_t block = job.next.fetch_add(1);
-    if (block >= job.blocks) return;
-    job.run(block);
-    if (job.done.fetch_add(1) + 1 == job.blocks) {
-      std::lock_guard<std::mutex> lock(job.mutex);
-      job.finished.notify_all();
+  void TakeBlocks() {
+    for (int64_t block = next.fetch_add(1); block < blocks; block = next.fetch_add(1)) {
+      run(block);
+      if (done.fetch_add(1) + 1 < blocks) continue;
+      std::lock_guard<std::mutex> lock(mutex);
+      finished.notify_all();
     }
   }
-}
 
-inline void HelpOthers() {
-  std::vector<std::shared_ptr<Job>> others;
-  {
-    std::lock_guard<std::mutex> lock(jobs_mutex);
-    others = jobs;
+  // What others still work on is done in less time than it takes to fall asleep and be woken, usually.
+  void Wait() {
+    const auto soon = std::chrono::steady_clock::now() + kSpin;
+    while (done.load() < blocks && std::chrono::steady_clock::now() < soon) std::this_thread::yield();
+    std::unique_lock<std::mutex> lock(mutex);
+    finished.wait(lock, [&] { return done.load() == blocks; });
   }
-  for (const auto& job : others) TakeBlocks(*job, INT32_MAX);
-}
+};
 
-// run(0), ..., run(blocks - 1), in any order and on any thread.
+// run(0), ..., run(blocks - 1), in any order, on this thread and on those of the device's pool.
 inline void ForEachBlock(tensorflow::OpKernelContext* context, int64_t blocks, std::function<void(int64_t)> run) {
   auto job = std::make_shared<Job>();  // a helper that starts too late still finds it, and nothing left in it
   job->run = std::move(run);
   job->blocks = blocks;
   const auto* workers = context->device()->tensorflow_cpu_worker_threads();
-  const int threads = workers->num_threads;
-  busy.fetch_add(1);
-  if (blocks > 1) {
-    std::lock_guard<std::mutex> lock(jobs_mutex);
-    jobs.push_back(job);
+  for (int64_t i = 1; i < std::min<int64_t>(workers->num_threads, blocks); ++i) {
+    workers->workers->Schedule([job] { job->TakeBlocks(); });
   }
-  for (int64_t i = 1; i < std::min<int64_t>(threads, blocks); ++i) {
-    workers->workers->Schedule([job, threads] {
-      if (busy.fetch_add(1) < threads) TakeBlocks(*job, threads);
-      busy.fetch_sub(1);
-    });
-  }
-  TakeBlocks(*job, INT32_MAX);
-  if (blocks > 1) {
-    std::lock_guard<std::mutex> lock(jobs_mutex);
-    jobs.erase(std::find(jobs.begin(), jobs.end(), job));
-  }
-  HelpOthers();
-  {
-    std::unique_lock<std::mutex> lock(job->mutex);
-    job->finished.wait(lock, [&] { return job->done.load() == job->blocks; });
-  }
-  busy.fetch_sub(1);
+  job->TakeBlocks();
+  job->Wait();
 }
 
 // Tensors laid end to end and cut into blocks, so that a block is a part of a large tensor or many small ones. Each is

@@ -1,4 +1,4 @@
-// One step of an optimizer on the shards of one CPU device, in one pass over memory.
+// One step of an optimizer on the shards of all CPU devices of a process, in one pass over memory.
 //
 // Element by element: the gradient is scaled and clipped, the variable decays, the rule updates slots and variable, and
 // the moving average follows. float32 and float64 are computed in themselves, bfloat16 and float16 in float32; scalars
@@ -8,11 +8,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "gradients.h"
 #include "groups.h"
 #include "pieces.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -24,7 +26,6 @@
 namespace dtopt {
 namespace {
 
-using tensorflow::OpInputList;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::core::RefCountPtr;
@@ -50,6 +51,40 @@ class Reader {
   int64_t at_ = 0;
 };
 
+absl::Status ReadSources(OpKernelContext* context, std::vector<int64_t>* sources) {
+  const Tensor* tensor;
+  TF_RETURN_IF_ERROR(context->input("sources", &tensor));
+  const auto values = tensor->vec<int64_t>();
+  sources->assign(values.data(), values.data() + values.size());
+  return absl::OkStatus();
+}
+
+// The tensors at `sources` of what the input `held` names, which keeps them alive.
+class Sources {
+ public:
+  absl::Status Open(OpKernelContext* context, const std::vector<int64_t>& sources, tensorflow::DataType dtype) {
+    const Tensor* number;
+    TF_RETURN_IF_ERROR(context->input("held", &number));
+    held_ = Holding::Find(number->scalar<int64_t>()());
+    if (held_ == nullptr) return InvalidArgument("nothing is held under number ", number->scalar<int64_t>()());
+    const int64_t count = held_->tensors.size();
+    for (const int64_t source : sources) {
+      if (source < 0 || source >= count) return InvalidArgument("there is no tensor ", source, " of ", count);
+      const Tensor& tensor = held_->tensors[source];
+      if (tensor.dtype() != dtype) return InvalidArgument("tensor ", source, " is ", DataTypeString(tensor.dtype()));
+      tensors_.push_back(&tensor);
+    }
+    return absl::OkStatus();
+  }
+
+  const Tensor& operator[](size_t i) const { return *tensors_[i]; }
+  int64_t size() const { return tensors_.size(); }
+
+ private:
+  std::shared_ptr<Held> held_;
+  std::vector<const Tensor*> tensors_;
+};
+
 class GroupOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -64,7 +99,7 @@ class GroupOp : public OpKernel {
     const Tensor* boxes;
     OP_REQUIRES_OK(context, context->input("boxes", &boxes));
     OP_REQUIRES_OK(context, ReadBoxes(*boxes, group.get()));
-    OP_REQUIRES_OK(context, group->OrderLocks());
+    OP_REQUIRES_OK(context, ReadSources(context, &group->sources));
     Tensor *handle, *number;
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &handle));
     OP_REQUIRES_OK(context, context->allocate_output(1, {}, &number));
@@ -109,52 +144,41 @@ class GroupOp : public OpKernel {
   }
 };
 
-// Names the replicas of a group's variables by (variable, number of a group, variable in it).
-class LinkOp : public OpKernel {
+// Makes one group of those of all devices. links: pairs (i, k), the values of variable i are also those of variable k.
+class JoinOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* context) override {
-    RefCountPtr<Group> group;
-    OP_REQUIRES_OK(context, LookupResource(context, tensorflow::HandleFromInput(context, 0), &group));
-    const Tensor* links;
+    const Tensor *numbers, *links;
+    OP_REQUIRES_OK(context, context->input("numbers", &numbers));
     OP_REQUIRES_OK(context, context->input("links", &links));
+    RefCountPtr<Group> joined(new Group);
+    for (int64_t i = 0; i < numbers->NumElements(); ++i) {
+      const RefCountPtr<Group> part = Registry::Find(numbers->vec<int64_t>()(i));
+      OP_REQUIRES(context, part != nullptr, InvalidArgument("there is no group ", numbers->vec<int64_t>()(i)));
+      OP_REQUIRES_OK(context, joined->Append(*part));
+    }
     Reader reader(*links, "links");
-    while (!reader.done()) OP_REQUIRES_OK(context, Link(&reader, group.get()));
-    OP_REQUIRES_OK(context, group->OrderLocks());
+    while (!reader.done()) OP_REQUIRES_OK(context, Link(&reader, joined.get()));
+    OP_REQUIRES_OK(context, joined->OrderLocks());
+    Tensor* handle;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &handle));
+    handle->scalar<tensorflow::ResourceHandle>()() =
+        tensorflow::ResourceHandle::MakeRefCountingHandle(joined.release(), context->device()->name());
   }
 
  private:
   static absl::Status Link(Reader* reader, Group* group) {
-    int64_t i, number, k;
+    int64_t i, k;
     TF_RETURN_IF_ERROR(reader->Next(0, &i));
-    TF_RETURN_IF_ERROR(reader->Next(0, &number));
     TF_RETURN_IF_ERROR(reader->Next(0, &k));
-    const RefCountPtr<Group> other = Registry::Find(number);
-    if (other == nullptr || k >= static_cast<int64_t>(other->variables.size()) ||
-        i >= static_cast<int64_t>(group->variables.size()) || group->IsWhole(i)) {
-      return InvalidArgument("variable ", i, " cannot be linked to variable ", k, " of group ", number);
+    const int64_t count = group->variables.size();
+    if (i >= count || k >= count || i == k || group->IsWhole(i)) {
+      return InvalidArgument("variable ", i, " cannot be linked to variable ", k, " of ", count);
     }
-    other->variables[k]->Ref();
-    group->held.emplace_back(other->variables[k]);
-    group->replicas[i].push_back(other->variables[k]);
+    group->replicas[i].push_back(group->variables[k]);
     return absl::OkStatus();
-  }
-};
-
-// Gives each variable that several devices will write a buffer of its own.
-class OwnOp : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    RefCountPtr<Group> group;
-    OP_REQUIRES_OK(context, LookupResource(context, tensorflow::HandleFromInput(context, 0), &group));
-    for (size_t i = 0; i < group->variables.size(); ++i) {
-      if (group->IsWhole(i)) continue;
-      tensorflow::mutex_lock lock(*group->variables[i]->mu());
-      OP_REQUIRES_OK(context, OwnBuffer(context, group->variables[i]));
-    }
   }
 };
 
@@ -196,26 +220,30 @@ class UpdateOp : public OpKernel {
     std::string rule;
     OP_REQUIRES_OK(context, context->GetAttr("rule", &rule));
     OP_REQUIRES_OK(context, context->GetAttr("overwrite", &overwrite_));
+    OP_REQUIRES_OK(context, context->GetAttr("T", &dtype_));
     program_ = FindProgram<T>(rule);
     OP_REQUIRES(context, program_.slots >= 0, InvalidArgument("there is no rule ", rule));
   }
 
   void Compute(OpKernelContext* context) override {
-    OpInputList gradients;
-    OP_REQUIRES_OK(context, context->input_list("gradients", &gradients));
+    RefCountPtr<Group> group;
+    OP_REQUIRES_OK(context, LookupResource(context, tensorflow::HandleFromInput(context, 0), &group));
+    Sources gradients;
+    OP_REQUIRES_OK(context, gradients.Open(context, group->sources, dtype_));
     std::vector<C> scalars, scales, decays, options;
     OP_REQUIRES_OK(context, Read(context, "scalars", {program_.scalars}, &scalars));
     OP_REQUIRES_OK(context, Read(context, "scales", {0, gradients.size()}, &scales));
     OP_REQUIRES_OK(context, Read(context, "decays", {0, gradients.size()}, &decays));
     OP_REQUIRES_OK(context, Read(context, "options", {3}, &options));
-    RefCountPtr<Group> group;
-    OP_REQUIRES_OK(context, LookupResource(context, tensorflow::HandleFromInput(context, 0), &group));
     const Locks locks(*group);
     OP_REQUIRES_OK(context, Check(gradients, *group));
+    for (const auto* list : {&group->variables, &group->slots, &group->averages}) {
+      for (Var* variable : *list) OP_REQUIRES_OK(context, OwnBuffer(context, variable));
+    }
     std::vector<Piece<T>> pieces(gradients.size());
     std::vector<int64_t> sizes(gradients.size());
     for (size_t i = 0; i < pieces.size(); ++i) {
-      OP_REQUIRES_OK(context, Open(context, gradients[i], *group, i, &pieces[i]));
+      Open(gradients[i], *group, i, &pieces[i]);
       if (!scales.empty()) pieces[i].scale = scales[i];
       if (!decays.empty()) pieces[i].decay = decays[i];
       sizes[i] = pieces[i].size;
@@ -243,7 +271,7 @@ class UpdateOp : public OpKernel {
   }
 
   // Everything that a caller can have wrong, before any value changes.
-  absl::Status Check(const OpInputList& gradients, const Group& group) {
+  absl::Status Check(const Sources& gradients, const Group& group) {
     const int64_t count = gradients.size(), have = group.variables.size(), slots = group.slots.size();
     const int64_t averages = group.averages.size();
     if (have != count || slots != count * program_.slots || (averages != 0 && averages != count)) {
@@ -262,44 +290,39 @@ class UpdateOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  // Buffers of variables with boxes are owned already, by OwnOp.
-  absl::Status Open(OpKernelContext* context, const Tensor& gradient, const Group& group, size_t i, Piece<T>* piece) {
+  void Open(const Tensor& gradient, const Group& group, size_t i, Piece<T>* piece) {
     const bool whole = group.IsWhole(i);
     piece->size = whole ? gradient.NumElements() : group.boxes[i].Size();
-    if (piece->size == 0) return absl::OkStatus();
-    const auto data = [&](Var* variable, bool own, T** to) -> absl::Status {
-      if (own) TF_RETURN_IF_ERROR(OwnBuffer(context, variable));
-      *to = static_cast<T*>(variable->tensor()->data());
-      return absl::OkStatus();
-    };
+    if (piece->size == 0) return;
+    const auto data = [](Var* variable) { return static_cast<T*>(variable->tensor()->data()); };
     const size_t count = group.variables.size();
     piece->box = whole ? nullptr : &group.boxes[i];
     piece->gradient = static_cast<const T*>(gradient.data());
-    TF_RETURN_IF_ERROR(data(group.variables[i], whole, &piece->variable));
-    for (int k = 0; k < program_.slots; ++k) {
-      TF_RETURN_IF_ERROR(data(group.slots[k * count + i], true, &piece->slots[k]));
-    }
-    if (!group.averages.empty()) TF_RETURN_IF_ERROR(data(group.averages[i], true, &piece->average));
-    for (Var* replica : group.replicas[i]) {
-      TF_RETURN_IF_ERROR(data(replica, false, &piece->replicas.emplace_back()));
-    }
-    return absl::OkStatus();
+    piece->variable = data(group.variables[i]);
+    for (int k = 0; k < program_.slots; ++k) piece->slots[k] = data(group.slots[k * count + i]);
+    if (!group.averages.empty()) piece->average = data(group.averages[i]);
+    for (Var* replica : group.replicas[i]) piece->replicas.push_back(data(replica));
   }
 
   Program<T> program_;
   bool overwrite_;
+  tensorflow::DataType dtype_;
 };
 
 template <typename T>
 class SquaresOp : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit SquaresOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("T", &dtype_));
+  }
 
   void Compute(OpKernelContext* context) override {
-    OpInputList tensors;
-    OP_REQUIRES_OK(context, context->input_list("tensors", &tensors));
+    std::vector<int64_t> sources;
+    OP_REQUIRES_OK(context, ReadSources(context, &sources));
+    Sources tensors;
+    OP_REQUIRES_OK(context, tensors.Open(context, sources, dtype_));
     std::vector<int64_t> sizes;
-    for (const Tensor& tensor : tensors) sizes.push_back(tensor.NumElements());
+    for (int64_t i = 0; i < tensors.size(); ++i) sizes.push_back(tensors[i].NumElements());
     const Line line(std::move(sizes), kSquares);
     std::vector<double> parts(line.length() / kSquares);
     ForEachBlock(context, line.blocks(), [&](int64_t block) {
@@ -318,17 +341,22 @@ class SquaresOp : public OpKernel {
       sums->vec<double>()(i) = sum;
     }
   }
+
+ private:
+  tensorflow::DataType dtype_;
 };
 
 }  // namespace
 
 // boxes: for each variable whose slots are divided further than it is: its index, then `first`, `run`, the number of
-// levels and their (count, stride) of the struct Box. number: what links of other groups call this group.
+// levels and their (count, stride) of the struct Box. sources: where in what is held the gradient of each variable is.
+// number: what DtoptJoin calls this group.
 REGISTER_OP("DtoptGroup")
     .Input("variables: N * resource")
     .Input("slots: S * resource")
     .Input("averages: A * resource")
     .Input("boxes: int64")
+    .Input("sources: int64")
     .Output("group: resource")
     .Output("number: int64")
     .Attr("N: int >= 1")
@@ -341,45 +369,42 @@ REGISTER_OP("DtoptGroup")
       return absl::OkStatus();
     });
 
-// links: triples, see LinkOp.
-REGISTER_OP("DtoptLink")
-    .Input("group: resource")
+REGISTER_OP("DtoptJoin")
+    .Input("numbers: int64")
     .Input("links: int64")
+    .Output("group: resource")
     .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape);
 
-REGISTER_OP("DtoptOwn").Input("group: resource").SetIsStateful().SetShapeFn(tensorflow::shape_inference::NoOutputs);
-
-// scales, decays: one number for each variable, or none. options: the limit that gradients are clipped to, the weights
-// of the old average and of the variable in the new one.
+// held: the number of the gradients, see gradients.h. scales, decays: one number for each variable, or none. options:
+// the limit that gradients are clipped to, the weights of the old average and of the variable in the new one.
 REGISTER_OP("DtoptUpdate")
     .Input("group: resource")
-    .Input("gradients: N * T")
+    .Input("held: int64")
     .Input("scalars: float64")
     .Input("scales: float64")
     .Input("decays: float64")
     .Input("options: float64")
-    .Attr("N: int >= 1")
     .Attr("T: {float, double, bfloat16, half}")
     .Attr("rule: string")
     .Attr("overwrite: bool")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
-// The sum of squares of each tensor, NaN or infinite if one of its elements is.
+// The sum of squares of each of the tensors at `sources` of what is held, NaN or infinite if one of its elements is.
 REGISTER_OP("DtoptSquares")
-    .Input("tensors: N * T")
+    .Input("held: int64")
+    .Input("sources: int64")
     .Output("sums: float64")
-    .Attr("N: int >= 1")
     .Attr("T: {float, double, bfloat16, half}")
+    .SetIsStateful()
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
-      context->set_output(0, context->Vector(context->num_inputs()));
+      context->set_output(0, context->UnknownShapeOfRank(1));
       return absl::OkStatus();
     });
 
 REGISTER_KERNEL_BUILDER(Name("DtoptGroup").Device(tensorflow::DEVICE_CPU), GroupOp);
-REGISTER_KERNEL_BUILDER(Name("DtoptLink").Device(tensorflow::DEVICE_CPU), LinkOp);
-REGISTER_KERNEL_BUILDER(Name("DtoptOwn").Device(tensorflow::DEVICE_CPU), OwnOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptJoin").Device(tensorflow::DEVICE_CPU), JoinOp);
 #define DTOPT_REGISTER(type, storage)                                                                   \
   REGISTER_KERNEL_BUILDER(Name("DtoptUpdate").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("T"),  \
                           UpdateOp<storage>);                                                            \

@@ -20,6 +20,7 @@ from optim.errors import HyperparameterError
 from optim.executors import native
 from optim.executors.kernels import call
 from optim.native import build, library
+from optim.native.gradients import Held
 from optim.native.programs import PROGRAMS, program_for
 from optim.rules.adadelta import AdadeltaRule
 from optim.rules.adagrad import AdagradRule
@@ -96,9 +97,14 @@ def launch(rule: Any, scalars: Any, model: Any, slots: Any, gradients: Any, aver
     flat = [handle for group in slots for handle in handles(group)]
     vectors = [tf.constant(v, tf.float64) for v in (scalars, *(numbers[n] for n in ("scales", "decays", "options")))]
     name = rule if isinstance(rule, str) else program_for(rule).name
-    group, _ = call("DtoptGroup", handles(model), flat, handles(averages), tf.constant(NONE, tf.int64))
     tensors = [tf.convert_to_tensor(g) for g in gradients]
-    call("DtoptUpdate", group, tensors, *vectors, "rule", name, "overwrite", numbers["overwrite"])
+    held, sources = Held(tensors), tf.range(len(tensors), dtype=tf.int64)
+    none = tf.constant(NONE, tf.int64)
+    part, number = call("DtoptGroup", handles(model), flat, handles(averages), none, sources)
+    group = call("DtoptJoin", tf.reshape(number, [1]), none)
+    del part  # what is joined is held
+    attributes = ("T", tensors[0].dtype.as_datatype_enum, "rule", name, "overwrite", numbers["overwrite"])
+    call("DtoptUpdate", group, tf.constant(held.number, tf.int64), *vectors, *attributes)
 
 
 def expected(rule: Any, variable: Any, gradient: Any, slots: Mapping[str, Any], c: Any, **more: Any) -> Any:
@@ -307,17 +313,22 @@ def test_the_portable_executor_agrees(case: Case) -> None:
         np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=2e-6, atol=1e-9)
 
 
+def square_sums(arrays: Any) -> list[float]:
+    tensors = [tf.constant(a) for a in arrays]
+    return native.square_sums(Held(tensors), range(len(tensors)), tensors[0].dtype)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_square_sums_are_exact_but_for_roundings_of_float64(dtype: str) -> None:
     shapes = [(), (0,), (1,), (33,), (4096,), (4097,), (130, 257), (200_003,)]
     random = np.random.default_rng(0)
     tensors = [(random.normal(size=s) * 10.0 ** random.integers(-2, 2, s)).astype(DTYPES[dtype]) for s in shapes]
-    sums = native.square_sums([tf.constant(t) for t in tensors])
+    sums = square_sums(tensors)
     for found, tensor in zip(sums, tensors, strict=True):
         wanted = math.fsum(np.square(tensor.astype(np.float64)).ravel())
         assert abs(found - wanted) <= 64 * np.finfo(np.float64).eps * wanted
     # Neighbours in one call, and where a block of work ends, change no bit.
-    assert sums == [native.square_sums([tf.constant(t)])[0] for t in tensors]
+    assert sums == [square_sums([t])[0] for t in tensors]
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
@@ -325,8 +336,8 @@ def test_square_sums_tell_what_is_not_finite(odd: float) -> None:
     for place in (0, 31, 32, 5000, 9999):
         tensor = np.ones(10_000, np.float32)
         tensor[place] = odd
-        assert not math.isfinite(native.square_sums([tf.constant(tensor)])[0])
-    assert native.square_sums([tf.fill([100], 3e38)])[0] == pytest.approx(9e78)  # no float32 has that square
+        assert not math.isfinite(square_sums([tensor])[0])
+    assert square_sums([tf.fill([100], 3e38)])[0] == pytest.approx(9e78)  # no float32 has that square
 
 
 # Whether it is used.

@@ -1,0 +1,209 @@
+// The gradients of a step, read without Python: to check and unpack a DTensor from there takes several microseconds for
+// each tensor and device, longer than to update a small one.
+
+#ifndef DTOPT_GRADIENTS_H_
+#define DTOPT_GRADIENTS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tensorflow/c/eager/c_api.h"
+#include "tensorflow/c/tf_tensor_internal.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace tensorflow {
+namespace dtensor {
+
+// As in dtensor_device.h, which TensorFlow's wheel leaves out.
+std::vector<TFE_TensorHandle*> Unpack(TFE_Context* context, TFE_TensorHandle* input, void* device, TF_Status* status);
+std::string FetchLayout(TFE_Context* context, TFE_TensorHandle* input, void* device, TF_Status* status);
+
+}  // namespace dtensor
+}  // namespace tensorflow
+
+namespace dtopt {
+
+// What TensorFlow has in Python: how an eager tensor is taken apart, and where tensors are.
+struct Runtime {
+  bool (*is_eager_tensor)(const void* object);
+  TFE_TensorHandle* (*handle_of)(const void* object);
+  TFE_Context* context;
+  void* dtensor_device;  // null as long as DTensor was not used
+};
+
+// What a gradient has to be like to be used as it is.
+struct Expected {
+  const char* layout;  // null: not on a mesh
+  int64_t dtype, rank;
+  const int64_t* shape;  // of the whole tensor
+};
+
+struct StatusDeleter {
+  void operator()(TF_Status* status) const { TF_DeleteStatus(status); }
+};
+using StatusPtr = std::unique_ptr<TF_Status, StatusDeleter>;
+inline StatusPtr NewStatus() { return StatusPtr(TF_NewStatus()); }
+inline bool IsOk(const StatusPtr& status) { return TF_GetCode(status.get()) == TF_OK; }
+
+// DTensor's device is the only custom one that tensors with a layout are on.
+inline bool IsOnMesh(TFE_TensorHandle* handle) {
+  const StatusPtr status = NewStatus();
+  const char* device = TFE_TensorHandleDeviceName(handle, status.get());
+  return IsOk(status) && device != nullptr && std::strstr(device, "device:CUSTOM:") != nullptr;
+}
+
+inline bool Fits(const Runtime& runtime, const void* object, const Expected& expected) {
+  if (!runtime.is_eager_tensor(object)) return false;
+  TFE_TensorHandle* handle = runtime.handle_of(object);
+  if (TFE_TensorHandleDataType(handle) != expected.dtype) return false;
+  const StatusPtr status = NewStatus();
+  if (TFE_TensorHandleNumDims(handle, status.get()) != expected.rank || !IsOk(status)) return false;
+  for (int64_t dim = 0; dim < expected.rank; ++dim) {
+    if (TFE_TensorHandleDim(handle, dim, status.get()) != expected.shape[dim] || !IsOk(status)) return false;
+  }
+  if (expected.layout == nullptr) return !IsOnMesh(handle);
+  if (runtime.dtensor_device == nullptr) return false;
+  const std::string layout =
+      tensorflow::dtensor::FetchLayout(runtime.context, handle, runtime.dtensor_device, status.get());
+  return IsOk(status) && layout == expected.layout;
+}
+
+constexpr int64_t kRange = 128;      // gradients that are worth a thread of their own
+constexpr int64_t kMostThreads = 8;
+
+// run(begin, end) for all of 0, ..., count - 1, each thread with a range. To read a DTensor is to compare its mesh and
+// write out its layout, which the threads of TensorFlow's pool cannot be asked for outside of an op.
+template <typename Run>
+void ForRanges(int64_t count, const Run& run) {
+  const int64_t most = std::max<int64_t>(1, std::min<int64_t>(std::thread::hardware_concurrency(), kMostThreads));
+  const int64_t ranges = std::max<int64_t>(1, std::min(most, count / kRange));
+  std::vector<std::thread> others;
+  for (int64_t i = 1; i < ranges; ++i) others.emplace_back(run, i * count / ranges, (i + 1) * count / ranges);
+  run(0, count / ranges);
+  for (std::thread& other : others) other.join();
+}
+
+// The local tensors of one step's gradients, in the order of variables and of the devices of each.
+class Held {
+ public:
+  std::vector<tensorflow::Tensor> tensors;
+
+  absl::Status Read(const Runtime& runtime, const void* const* objects, int64_t count) {
+    std::vector<std::vector<tensorflow::Tensor>> parts(count);
+    std::vector<absl::Status> read(count);
+    ForRanges(count, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) read[i] = ReadOne(runtime, objects[i], &parts[i]);
+    });
+    for (int64_t i = 0; i < count; ++i) {
+      if (!read[i].ok()) return read[i];
+      for (tensorflow::Tensor& part : parts[i]) tensors.push_back(std::move(part));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static absl::Status ReadOne(const Runtime& runtime, const void* object, std::vector<tensorflow::Tensor>* parts) {
+    TFE_TensorHandle* handle = runtime.handle_of(object);
+    if (!IsOnMesh(handle)) return ReadLocal(handle, parts);
+    const StatusPtr status = NewStatus();
+    const auto unpacked = tensorflow::dtensor::Unpack(runtime.context, handle, runtime.dtensor_device, status.get());
+    absl::Status read = IsOk(status) ? absl::OkStatus() : absl::InternalError(TF_Message(status.get()));
+    for (TFE_TensorHandle* part : unpacked) {
+      if (part == nullptr) continue;
+      if (read.ok()) read = ReadLocal(part, parts);
+      TFE_DeleteTensorHandle(part);
+    }
+    return read;
+  }
+
+  // On a CPU device the buffer is shared.
+  static absl::Status ReadLocal(TFE_TensorHandle* handle, std::vector<tensorflow::Tensor>* parts) {
+    const StatusPtr status = NewStatus();
+    TF_Tensor* resolved = TFE_TensorHandleResolve(handle, status.get());
+    if (!IsOk(status)) return absl::InternalError(TF_Message(status.get()));
+    parts->emplace_back();
+    const absl::Status copied = tensorflow::TF_TensorToTensor(resolved, &parts->back());
+    TF_DeleteTensor(resolved);
+    return copied;
+  }
+};
+
+// What is held, by number, until it is dropped.
+class Holding {
+ public:
+  static int64_t Add(std::shared_ptr<Held> held) {
+    std::lock_guard<std::mutex> lock(mutex());
+    const int64_t number = next()++;
+    all().emplace(number, std::move(held));
+    return number;
+  }
+
+  static std::shared_ptr<Held> Find(int64_t number) {
+    std::lock_guard<std::mutex> lock(mutex());
+    const auto found = all().find(number);
+    return found == all().end() ? nullptr : found->second;
+  }
+
+  static void Drop(int64_t number) {
+    std::shared_ptr<Held> dropped;  // destroyed after the lock is gone
+    std::lock_guard<std::mutex> lock(mutex());
+    const auto found = all().find(number);
+    if (found == all().end()) return;
+    dropped = std::move(found->second);
+    all().erase(found);
+  }
+
+ private:
+  using All = std::map<int64_t, std::shared_ptr<Held>>;
+  // Never destroyed, like the Registry of groups.
+  static std::mutex& mutex() { static auto* it = new std::mutex; return *it; }
+  static All& all() { static auto* it = new All; return *it; }
+  static int64_t& next() { static auto* it = new int64_t(0); return *it; }
+};
+
+}  // namespace dtopt
+
+// Called through ctypes.
+extern "C" {
+
+// Writes the positions of the objects that are not as expected to `misfits`, and returns how many they are.
+inline __attribute__((visibility("default"), used)) int64_t DtoptMisfits(const dtopt::Runtime* runtime,
+                                                                          const void* const* objects,
+                                                                          const dtopt::Expected* const* expected,
+                                                                          int64_t count, int64_t* misfits) {
+  std::vector<char> fits(count);
+  dtopt::ForRanges(count, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) fits[i] = dtopt::Fits(*runtime, objects[i], *expected[i]);
+  });
+  int64_t found = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (!fits[i]) misfits[found++] = i;
+  }
+  return found;
+}
+
+// Holds the local parts of eager tensors, and returns their number; -1, with the reason in `message`, if it cannot.
+inline __attribute__((visibility("default"), used)) int64_t DtoptHold(const dtopt::Runtime* runtime,
+                                                                       const void* const* objects, int64_t count,
+                                                                       char* message, int64_t size) {
+  auto held = std::make_shared<dtopt::Held>();
+  const absl::Status read = held->Read(*runtime, objects, count);
+  if (read.ok()) return dtopt::Holding::Add(std::move(held));
+  std::strncpy(message, std::string(read.message()).c_str(), size - 1);
+  return -1;
+}
+
+inline __attribute__((visibility("default"), used)) void DtoptDrop(int64_t number) { dtopt::Holding::Drop(number); }
+
+}  // extern "C"
+
+#endif  // DTOPT_GRADIENTS_H_
