@@ -11,7 +11,8 @@ from tensorflow.experimental import dtensor
 
 from optim import placement
 from optim.errors import HyperparameterError, MismatchError
-from optim.executors import kernels, local
+from optim.executors import kernels, local, native
+from optim.native import direct, library
 from optim.placement import Placement
 from optim.variables import SlotTable, Tracked, TrackedVariables, common_mesh, plain_name, unwrap
 
@@ -22,6 +23,7 @@ class Counter:
     def __init__(self, variable: tf.Variable):
         self.variable = variable
         self._handles = local.handles_of(variable)
+        self._groups: list[tuple[Any, int]] | None = None
 
     def now(self) -> Any:
         """The value once everything pending on any mesh is done (waits)."""
@@ -30,13 +32,26 @@ class Counter:
 
     def peek(self) -> Any:
         """The value on the first device, without waiting: only right after `now()` of some counter of the mesh."""
-        return kernels.read(self._handles[0], self.variable.dtype).numpy()
+        numbers = self._numbers()
+        value = direct.read_scalar(numbers[0]) if numbers else None
+        return kernels.read(self._handles[0], self.variable.dtype).numpy() if value is None else value
 
     def set(self, value: Any) -> None:
         """Assign eagerly on every device: only right after `now()` of some counter of the mesh."""
-        number = tf.constant(value, self.variable.dtype)
+        numbers = self._numbers()
+        if numbers and all(direct.write_scalar(number, value) for number in numbers):
+            return
+        scalar = tf.constant(value, self.variable.dtype)
         for handle in self._handles:
-            kernels.assign(handle, number)
+            kernels.assign(handle, scalar)
+
+    def _numbers(self) -> list[int]:
+        """What dtopt's own kernel knows the variable by on each device, if there is a kernel: it needs no op."""
+        if not library.status().available:
+            return []
+        if self._groups is None:
+            self._groups = native.scalar_groups(self._handles)
+        return [number for _, number in self._groups]
 
 
 class State:

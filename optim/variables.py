@@ -13,9 +13,8 @@ from tensorflow.python.framework.ops import EagerTensor
 
 from optim import placement
 from optim.errors import GradientsError, HyperparameterError, MismatchError, UnknownVariableError
-from optim.native import gradients as native_gradients
-from optim.native import library
-from optim.native.gradients import Expected
+from optim.native import direct, library
+from optim.native.direct import Expected
 
 
 def unwrap(variable: Any) -> tf.Variable:
@@ -124,7 +123,7 @@ class TrackedVariables:
         text = None if layout is None else layout.to_string()
         shape = tuple(variable.shape.as_list()) if variable.shape.is_fully_defined() else None
         number = variable.dtype.as_datatype_enum
-        wanted = native_gradients.expected(text, number, shape)
+        wanted = direct.expected(text, number, shape)
         tracked = Tracked(len(self._items), unique, given, variable, layout, mesh, text, shape, number, wanted)
         self._items.append(tracked)
         self._by_id[id(variable)] = tracked
@@ -211,7 +210,7 @@ def conform_all(gradients: Sequence[Any], tracked: Sequence[Tracked]) -> list[An
         return [conform(gradient, item) for gradient, item in zip(gradients, tracked, strict=True)]
     if library.status().available:
         conformed = list(gradients)
-        for i in native_gradients.misfits(gradients, [item.expected for item in tracked]):
+        for i in direct.misfits(gradients, [item.expected for item in tracked]):
             conformed[i] = conform(gradients[i], tracked[i])
         return conformed
     on_mesh = any(item.layout is not None for item in tracked)

@@ -1,9 +1,9 @@
-"""The local executor: eager steps on the shards themselves, one thread per device.
+"""The local executor: eager steps on the shards themselves.
 
 DTensor decomposes every fused op and runs each as its own SPMD function. Here each variable is unpacked once, when
-the plan is made, into one resource handle per local device; a step then updates the shards of a device, all devices at
-the same time: with one call of dtopt's own kernel (`native.py`) or, for what it cannot update, with TensorFlow's fused
-kernels or the rule's ops; or, if asked to, with one XLA body per device.
+the plan is made, into one resource handle per local device; a step then updates the shards: with one call of dtopt's own
+kernel for those of all devices (`native.py`); what it cannot update, with TensorFlow's fused kernels or the rule's ops,
+one thread per device; or, if asked to, with one XLA body per device.
 
 Where slots are sharded further than their variable (ZeRO-1), each device updates the part of its shard that it has
 slots for, and writes it into the same shard on the other devices too: dtopt's kernel in the same pass over memory.

@@ -13,7 +13,7 @@ from optim.executors.kernels import call
 from optim.executors.plan import Selection, Shard
 from optim.executors.work import Work
 from optim.master_copies import target
-from optim.native.gradients import Held
+from optim.native.direct import Held
 from optim.native.library import status
 from optim.native.programs import Program, program_for
 from optim.rule import Rule
@@ -57,6 +57,18 @@ def square_sums(held: Held, sources: Sequence[int], dtype: tf.DType) -> list[flo
     found = call("DtoptSquares", tf.constant(held.number, tf.int64), where, "T", dtype.as_datatype_enum)
     sums: list[float] = found.numpy().tolist()
     return sums
+
+
+def scalar_groups(handles: Sequence[Any]) -> list[tuple[Any, int]]:
+    """For each handle of a variable, one per device, a group of one and its number; none if a device is no CPU."""
+    if any("CPU" not in handle.device.upper() for handle in handles):
+        return []
+    groups = []
+    for handle in handles:
+        with tf.device(handle.device):
+            group, number = call("DtoptGroup", [handle], [], [], _vector([]), _vector([]))
+            groups.append((group, int(number.numpy())))
+    return groups
 
 
 class Batch:

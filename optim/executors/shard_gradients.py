@@ -14,7 +14,7 @@ from optim.executors import native
 from optim.executors.devices import on_every_device
 from optim.executors.plan import Selection, Shard
 from optim.executors.work import compute_dtype, scaled
-from optim.native.gradients import Held
+from optim.native.direct import Held
 from optim.placement import DTensorReader
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import tensorflow as tf
 
 SOURCE = Path(__file__).with_name("update.cc")
-HEADERS = ("numbers.h", "rules.h", "pieces.h", "threads.h", "groups.h", "gradients.h")
+HEADERS = ("numbers.h", "rules.h", "pieces.h", "threads.h", "groups.h", "gradients.h", "scalars.h")
 COMPILERS = ("g++", "c++", "clang++")  # the environment variable CXX goes before
 FLAGS = (
     "-O3",

@@ -77,7 +77,7 @@ inline bool Fits(const Runtime& runtime, const void* object, const Expected& exp
   return IsOk(status) && layout == expected.layout;
 }
 
-constexpr int64_t kRange = 128;      // gradients that are worth a thread of their own
+constexpr int64_t kRange = 48;       // gradients that are worth a thread of their own
 constexpr int64_t kMostThreads = 8;
 
 // run(begin, end) for all of 0, ..., count - 1, each thread with a range. To read a DTensor is to compare its mesh and

@@ -14,7 +14,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from optim.errors import HyperparameterError
-from optim.native import build, gradients
+from optim.native import build, direct
 
 VARIABLE = "DTOPT_KERNELS"
 MODES = ("auto", "build", "off")
@@ -76,7 +76,7 @@ def _load(path: Path | None) -> KernelStatus:
         return _NOT_BUILT
     try:
         tf.load_op_library(str(path))
-        gradients.load(path)
+        direct.load(path)
     except (tf.errors.OpError, OSError, RuntimeError) as error:
         return KernelStatus(False, f"{path} cannot be loaded: {str(error).splitlines()[0]}; delete it", path)
     _known["loaded"] = KernelStatus(True, "", path)

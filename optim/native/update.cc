@@ -17,6 +17,7 @@
 #include "gradients.h"
 #include "groups.h"
 #include "pieces.h"
+#include "scalars.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"

@@ -20,7 +20,7 @@ from optim.errors import HyperparameterError
 from optim.executors import native
 from optim.executors.kernels import call
 from optim.native import build, library
-from optim.native.gradients import Held
+from optim.native.direct import Held
 from optim.native.programs import PROGRAMS, program_for
 from optim.rules.adadelta import AdadeltaRule
 from optim.rules.adagrad import AdagradRule

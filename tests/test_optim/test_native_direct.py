@@ -1,4 +1,5 @@
-"""Gradients checked and unpacked by dtopt's own kernel: alike what TensorFlow's Python functions say of them."""
+"""What dtopt's own kernel does without an op: gradients are checked and unpacked, scalars read and written, as
+TensorFlow does."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim.executors import native
-from optim.native import gradients, library
-from optim.native.gradients import Held
+from optim.native import direct, library
+from optim.native.direct import Held
+from optim.state import Counter
 from optim.variables import TrackedVariables, conform_all
 from tests.test_optim.support import put, variable
 
@@ -27,7 +29,7 @@ def _kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _misfits(tensors: list[Any], variables: list[Any]) -> list[int]:
     tracked = TrackedVariables()
-    return gradients.misfits(tensors, [tracked.add(v).expected for v in variables])
+    return direct.misfits(tensors, [tracked.add(v).expected for v in variables])
 
 
 def test_what_is_not_like_its_variable_is_found(mesh_2x2: Any) -> None:
@@ -54,7 +56,7 @@ def test_what_is_not_like_its_variable_is_found(mesh_2x2: Any) -> None:
     tensors, variables = [t for t, _, _ in offered.values()], [v for _, v, _ in offered.values()]
     tracked = TrackedVariables()
     wanted = [tracked.add(v).expected for v in variables]
-    assert gradients.misfits(tensors, wanted) == [i for i, (_, _, fits) in enumerate(offered.values()) if not fits]
+    assert direct.misfits(tensors, wanted) == [i for i, (_, _, fits) in enumerate(offered.values()) if not fits]
 
 
 def test_a_shape_that_is_not_known_is_left_to_python() -> None:
@@ -118,3 +120,41 @@ def test_held_tensors_outlive_what_they_came_from_and_no_longer_than_held(mesh_2
     with pytest.raises(Exception, match=f"nothing is held under number {number}"):
         native.square_sums(gone, [0], tf.float32)
     gone.number = kept
+
+
+@pytest.mark.parametrize("dtype", [tf.int64, tf.float32, tf.float64], ids=lambda d: d.name)
+def test_scalars_are_read_and_written(dtype: Any) -> None:
+    var = tf.Variable(tf.constant(3, dtype))
+    before = var.read_value()
+    ((group, number),) = native.scalar_groups([var.handle])
+    assert direct.read_scalar(number) == 3.0
+    assert direct.write_scalar(number, 0.1 if dtype.is_floating else 2**40 + 1)
+    expected = tf.constant(0.1 if dtype.is_floating else 2**40 + 1, dtype).numpy()
+    assert var.numpy() == expected
+    assert direct.read_scalar(number) == expected
+    assert before.numpy() == 3  # who has read keeps what was there
+    del group
+    assert direct.read_scalar(number) is None
+    assert not direct.write_scalar(number, 1.0)
+
+
+def test_other_scalars_are_left_to_ops() -> None:
+    for value in (tf.constant(1, tf.int32), tf.constant(1.0, tf.bfloat16), tf.zeros([2], tf.float64)):
+        var = tf.Variable(value)
+        groups = native.scalar_groups([var.handle])
+        assert direct.read_scalar(groups[0][1]) is None
+        assert not direct.write_scalar(groups[0][1], 2.0)
+        np.testing.assert_array_equal(var.numpy(), value.numpy())
+
+
+def test_a_counter_is_one_whatever_reads_it(mesh_2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = Counter(variable(0, dtensor.Layout.replicated(mesh_2, 0), "count", tf.int64))
+    for mode, value in (("build", 5), ("off", 6), ("build", 7)):
+        monkeypatch.setenv(library.VARIABLE, mode)
+        counter.set(value)
+        for reader in ("off", "build"):
+            monkeypatch.setenv(library.VARIABLE, reader)
+            assert counter.now() == counter.peek() == value
+        assert [int(part.numpy()) for part in dtensor.unpack(counter.variable.read_value())] == [value, value]
+    counter.variable.assign_add(put(1, dtensor.Layout.replicated(mesh_2, 0), tf.int64))
+    assert counter.now() == 8

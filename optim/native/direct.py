@@ -1,4 +1,5 @@
-"""A step's gradients for the kernel: all of them checked, and unpacked, in one call each. See `gradients.h`."""
+"""What the kernel's library does without an op, called through ctypes: a step's gradients are checked, and unpacked, in
+one call each (`gradients.h`), and scalars read and written (`scalars.h`)."""
 
 from __future__ import annotations
 
@@ -75,6 +76,9 @@ def load(path: Path) -> None:
     library.DtoptHold.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64]
     library.DtoptDrop.argtypes = [ctypes.c_int64]
     library.DtoptDrop.restype = None
+    library.DtoptRead.restype = library.DtoptWrite.restype = ctypes.c_bool
+    library.DtoptRead.argtypes = [ctypes.c_int64, ctypes.POINTER(ctypes.c_double)]
+    library.DtoptWrite.argtypes = [ctypes.c_int64, ctypes.c_double]
     folder = Path(tf.sysconfig.get_lib()) / "python"
     for name in EAGER_TENSORS:
         try:
@@ -85,6 +89,17 @@ def load(path: Path) -> None:
         _loaded[:] = [_Loaded(library, *addresses)]
         return
     raise OSError(f"TensorFlow {tf.version.VERSION} has no EagerTensor_Handle in {' or '.join(EAGER_TENSORS)}")
+
+
+def read_scalar(number: int) -> float | None:
+    """The value of the one variable in a group of that number; None if it cannot be read here."""
+    value = ctypes.c_double()
+    return value.value if _loaded[0].library.DtoptRead(number, value) else None
+
+
+def write_scalar(number: int, value: float) -> bool:
+    """Give it a value, rounded to its dtype; False if it cannot be given one here."""
+    return bool(_loaded[0].library.DtoptWrite(number, float(value)))
 
 
 def misfits(tensors: Sequence[Any], wanted: Sequence[Expected]) -> list[int]:
