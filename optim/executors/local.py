@@ -1,9 +1,9 @@
 """The local executor: eager steps on the shards themselves.
 
 DTensor decomposes every fused op and runs each as its own SPMD function. Here each variable is unpacked once, when
-the plan is made, into one resource handle per local device; a step then updates the shards: with one call of dtopt's own
-kernel for those of all devices (`native.py`); what it cannot update, with TensorFlow's fused kernels or the rule's ops,
-one thread per device; or, if asked to, with one XLA body per device.
+the plan is made, into one resource handle per local device; a step then updates the shards: with one call of dtopt's
+own kernel for those of all devices (`native.py`); what it cannot update, with TensorFlow's fused kernels or the rule's
+ops, one thread per device; or, if asked to, with one XLA body per device.
 
 Where slots are sharded further than their variable (ZeRO-1), each device updates the part of its shard that it has
 slots for, and writes it into the same shard on the other devices too: dtopt's kernel in the same pass over memory.
@@ -23,6 +23,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import tensorflow as tf
 
 from optim import slot_layout
 from optim.clipping import clip
@@ -76,27 +78,31 @@ def _by_tensorflow(
     """
     devices = list(rest)
     scalars = {factor: {**values, "zero": 0.0} for factor, values in work.coefficients.items()}
-    sent: dict[tuple[str, float, Any], Mapping[str, Any]] = {}
+    sent: dict[tuple[str, float, str], Mapping[str, Any]] = {}
 
     def arguments(device: str, i: int, shard: Shard) -> tuple[Any, Mapping[str, Any], float | None]:
         factor = work.rate_factors[i]
-        key = (device, factor, shard.dtype)
+        key = (device, factor, shard.dtype.name)
         if key not in sent:
             sent[key] = plan.scalars[device].tensors(scalars[factor], factor, compute_dtype(shard.dtype))
         return gradients.part(i, shard.part), sent[key], work.decay_factors[i]
 
+    calls: dict[str, list[kernels.Call]] = {device: [] for device in devices}
+    slow: dict[str, list[tuple[int, Shard]]] = {device: [] for device in devices}
+    for device, placed in rest.items():  # made in one thread: several would only wait for Python's lock
+        with tf.device(device):
+            for i, shard in placed:
+                kernel = shard_step.only_kernel(work, shard, i) if gradients.is_settled else None
+                if kernel is not None:
+                    gradient, numbers, _ = arguments(device, i, shard)
+                    calls[device].append(kernel(work.rule, shard.variable, shard.slots, gradient, numbers))
+                elif shard.box is None:
+                    slow[device].append((i, shard))
+
     def update_whole(device: str) -> None:
-        calls = []
-        for i, shard in rest[device]:
-            if shard.box is not None:
-                continue
-            given = arguments(device, i, shard)
-            found = shard_step.one_call(work, shard, *given) if gradients.is_settled else None
-            if found is None:  # at once, so that no more than one gradient was made for it
-                shard_step.update(work, shard, *given)
-            else:
-                calls.append(found)
-        kernels.call_all(calls)
+        kernels.call_all(calls[device])
+        for i, shard in slow[device]:  # each made now, so that there is no more than one gradient at a time
+            shard_step.update(work, shard, *arguments(device, i, shard))
 
     def in_round(members: set[int]) -> None:
         new: dict[Shard, Any] = {}

@@ -33,12 +33,14 @@ class Tensors:
     @property
     def parts(self) -> Sequence[Sequence[Any]]:
         """Over variables, over the local devices of each."""
-        with self._lock:
-            if self._parts is None:
-                unpack = DTensorReader().parts if any(self._on_mesh) else list
-                pairs = zip(self._given, self._on_mesh, strict=True)
-                self._parts = [unpack(g) if on_mesh else [g] for g, on_mesh in pairs]
-            return self._parts
+        if self._parts is None:  # threads that ask again and again need not wait for each other
+            with self._lock:
+                self._parts = self._parts or self._unpack()
+        return self._parts
+
+    def _unpack(self) -> Sequence[Sequence[Any]]:
+        unpack = DTensorReader().parts if any(self._on_mesh) else list
+        return [unpack(g) if on_mesh else [g] for g, on_mesh in zip(self._given, self._on_mesh, strict=True)]
 
     def dtype(self, i: int) -> tf.DType:
         """Of the gradient of variable `i`: float32 where float16 would not do."""

@@ -50,13 +50,12 @@ def update(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, Any], 
         _average(work, shard)
 
 
-def one_call(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, Any], decay: float | None) -> Any:
-    """All that `update` does as the call of one kernel; None if it takes more than that."""
-    assert work.rule is not None
-    kernel = kernels.kernel_for(work.rule, shard.dtype)
-    if kernel is None or decay is not None or work.ema.use_ema:
+def only_kernel(work: Work, shard: Shard, i: int) -> kernels.Kernel | None:
+    """The kernel whose one call is all that `update` does for variable number `i`; None if it takes more than that."""
+    if shard.box is not None or work.decay_factors[i] is not None or work.ema.use_ema:
         return None
-    return kernel(work.rule, shard.variable, shard.slots, gradient, scalars)
+    assert work.rule is not None
+    return kernels.kernel_for(work.rule, shard.dtype)
 
 
 def round_masters(placed: Sequence[tuple[int, Shard]]) -> None:
