@@ -126,6 +126,7 @@ class Optimizer(tf.Module):
         self._rate_factors: dict[int, float] = {}
         self._has_averages_in = False
         self._gathering: set[int] = set()
+        self._warned_of: set[frozenset[int]] = set()
         self._execution = execution.Execution(self)
         self._index_dict: dict[int, int] = {}
         self.built = False

@@ -5,6 +5,7 @@ Everything that can be refused is refused before the first variable changes.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -34,13 +35,14 @@ def apply(optimizer: Optimizer, grads_and_vars: Any) -> None:
         check_distinct(variables)
     missing = sum(gradient is None for gradient in gradients)
     if missing == len(gradients):
-        names = ", ".join(plain_name(v) for v in variables[:5])
-        more = ", ..." if len(variables) > 5 else ""
-        raise NoGradientsError(f"No gradients provided for any variable: {names}{more}. Does the loss depend on them?")
+        raise NoGradientsError(
+            f"No gradients provided for any variable: {_names(variables)}. Does the loss depend on them?"
+        )
     if tracked is None:
         optimizer._build_once(variables)
         tracked = optimizer._state.tracked.find(variables)
     if missing:
+        _warn_once(optimizer, [item for item, gradient in zip(tracked, gradients, strict=True) if gradient is None])
         tracked = [item for item, gradient in zip(tracked, gradients, strict=True) if gradient is not None]
         gradients = [gradient for gradient in gradients if gradient is not None]
     gradients = conform_all(gradients, tracked)
@@ -49,6 +51,21 @@ def apply(optimizer: Optimizer, grads_and_vars: Any) -> None:
     else:
         execution.check_traceable(optimizer, tracked)
         _apply_traced(optimizer, tracked, gradients)
+
+
+def _names(variables: Sequence[Any]) -> str:
+    """Of the first five."""
+    return ", ".join(plain_name(v) for v in variables[:5]) + (", ..." if len(variables) > 5 else "")
+
+
+def _warn_once(optimizer: Optimizer, without_gradient: Sequence[Tracked]) -> None:
+    """Tell which variables a step leaves alone for want of a gradient, once for each set of them."""
+    indices = frozenset(item.index for item in without_gradient)
+    if indices not in optimizer._warned_of:
+        optimizer._warned_of.add(indices)
+        names = _names([item.given for item in without_gradient])
+        text = f"no gradients for {names}: they stay as they are. Does the loss depend on them?"
+        warnings.warn(text, UserWarning, stacklevel=5)
 
 
 def _apply_eagerly(optimizer: Optimizer, tracked: list[Tracked], gradients: list[Any]) -> None:

@@ -59,8 +59,10 @@ class RMSpropRule(Elementwise):
         if self.centered:
             average = c["rho"] * slots["average_gradient"] + c["one_minus_rho"] * gradient
             new["average_gradient"] = average
-            # A variance: only rounding makes it negative, and then the root would be NaN.
-            spread = xp.maximum(velocity - xp.square(average), 0.0)
+            spread = velocity - xp.square(average)
+            # A variance: only rounding makes it negative, and then the root would be NaN. Complex ones have no order.
+            if not getattr(spread.dtype, "is_complex", False):
+                spread = xp.maximum(spread, 0.0)
         root = xp.sqrt(spread + c["epsilon"]) if self.epsilon_inside else xp.sqrt(spread) + c["epsilon"]
         if not self.keeps_momentum:
             return -c["lr"] * gradient / root, new

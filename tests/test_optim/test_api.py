@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from typing import Any
 
 import numpy as np
@@ -331,3 +332,16 @@ def test_a_gradient_of_another_floating_dtype_is_cast(sharding: Any, mesh_2: Any
         optim.SGD(0.5).apply_gradients([(put(np.full((4, 2), 0.25), layout, given), var)])
         assert var.dtype == dtype
         np.testing.assert_array_equal(value_of(var), np.full((4, 2), 0.875))
+
+
+def test_variables_without_gradients_are_named_once() -> None:
+    one, two, three = (tf.Variable([1.0], name=name) for name in ("one", "two", "three"))
+    optimizer, gradient = optim.SGD(0.5), tf.ones(1)
+    with pytest.warns(UserWarning, match="no gradients for two: they stay as they are"):
+        optimizer.apply_gradients([(gradient, one), (None, two), (gradient, three)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.apply_gradients([(gradient, one), (None, two), (gradient, three)])
+    with pytest.warns(UserWarning, match="no gradients for two, three"):
+        optimizer.apply_gradients([(gradient, one), (None, two), (None, three)])
+    assert [float(v[0]) for v in (one, two, three)] == [-0.5, 1.0, 0.0]

@@ -341,3 +341,28 @@ def test_its_state_is_kept_by_a_checkpoint(tmp_path: Any) -> None:
     other._create_all_weights([weights])
     tf.train.Checkpoint(optimizer=other, weights=weights).read(prefix).assert_consumed()
     same_lists(other.get_weights(), optimizer.get_weights())
+
+
+COMPLEX = {
+    "SGD": ({}, {"momentum": 0.9}),
+    "RMSprop": ({}, {"momentum": 0.9}, {"centered": True}, {"centered": True, "momentum": 0.9}),
+    "Adagrad": ({},),
+    "Adadelta": ({},),
+    "Adam": ({},),
+    "Nadam": ({},),
+}
+
+
+@pytest.mark.parametrize("dtype", [tf.complex64, tf.complex128], ids=lambda d: d.name)
+@pytest.mark.parametrize(("name", "options"), [(n, o) for n, each in COMPLEX.items() for o in each], ids=str)
+def test_complex_variables_move_as_those_of_tf_keras(name: str, options: dict[str, Any], dtype: Any) -> None:
+    import tf_keras
+
+    values, gradient = tf.constant([1 + 1j, 2 - 1j], dtype), tf.constant([0.1 + 0.2j, 0.3 - 0.1j], dtype)
+    mine, theirs = tf.Variable(values), tf.Variable(values)
+    ours = getattr(v2, name)(learning_rate=0.1, **options)
+    other = getattr(tf_keras.optimizers.legacy, name)(learning_rate=0.1, **options)
+    for _ in range(3):
+        ours.apply_gradients([(gradient, mine)])
+        other.apply_gradients([(gradient, theirs)])
+    np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=2e-6)
