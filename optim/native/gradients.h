@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -87,7 +88,14 @@ void ForRanges(int64_t count, const Run& run) {
   const int64_t most = std::max<int64_t>(1, std::min<int64_t>(std::thread::hardware_concurrency(), kMostThreads));
   const int64_t ranges = std::max<int64_t>(1, std::min(most, count / kRange));
   std::vector<std::thread> others;
-  for (int64_t i = 1; i < ranges; ++i) others.emplace_back(run, i * count / ranges, (i + 1) * count / ranges);
+  for (int64_t i = 1; i < ranges; ++i) {
+    const int64_t begin = i * count / ranges, end = (i + 1) * count / ranges;
+    try {
+      others.emplace_back(run, begin, end);
+    } catch (const std::system_error&) {  // no more threads to be had
+      run(begin, end);
+    }
+  }
   run(0, count / ranges);
   for (std::thread& other : others) other.join();
 }
@@ -125,9 +133,15 @@ class Held {
     return read;
   }
 
-  // On a CPU device the buffer is shared.
+  // On a CPU device the buffer is shared; what is elsewhere no op here can use, and an empty tensor takes its place.
   static absl::Status ReadLocal(TFE_TensorHandle* handle, std::vector<tensorflow::Tensor>* parts) {
     const StatusPtr status = NewStatus();
+    const char* device = TFE_TensorHandleDeviceName(handle, status.get());
+    if (!IsOk(status)) return absl::InternalError(TF_Message(status.get()));
+    if (device == nullptr || std::strstr(device, "CPU:") == nullptr) {
+      parts->emplace_back();
+      return absl::OkStatus();
+    }
     TF_Tensor* resolved = TFE_TensorHandleResolve(handle, status.get());
     if (!IsOk(status)) return absl::InternalError(TF_Message(status.get()));
     parts->emplace_back();
