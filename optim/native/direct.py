@@ -70,7 +70,8 @@ _loaded: list[_Loaded] = []
 
 def load(path: Path) -> None:
     """Find what is needed in the kernel at `path` and in TensorFlow. Raises OSError."""
-    library = ctypes.CDLL(str(path))
+    # PyDLL keeps Python's lock, under which DTensor's meshes are registered: nothing changes while they are read.
+    library = ctypes.PyDLL(str(path))
     library.DtoptMisfits.restype = library.DtoptHold.restype = ctypes.c_int64
     library.DtoptMisfits.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64, ctypes.c_void_p]
     library.DtoptHold.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64]
