@@ -105,6 +105,8 @@ def write_scalar(number: int, value: float) -> bool:
 
 def misfits(tensors: Sequence[Any], wanted: Sequence[Expected]) -> list[int]:
     """Positions of all that are no eager tensors as expected."""
+    # A tensor that Python code still computes, in asynchronous mode, would wait for Python's lock, and this for it.
+    context.context().sync_executors()
     count = len(tensors)
     found = (ctypes.c_int64 * count)()
     addresses = (ctypes.c_void_p * count)(*map(ctypes.addressof, wanted))

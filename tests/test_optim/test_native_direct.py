@@ -3,6 +3,8 @@ TensorFlow does."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -158,3 +160,23 @@ def test_a_counter_is_one_whatever_reads_it(mesh_2: Any, monkeypatch: pytest.Mon
         assert [int(part.numpy()) for part in dtensor.unpack(counter.variable.read_value())] == [value, value]
     counter.variable.assign_add(put(1, dtensor.Layout.replicated(mesh_2, 0), tf.int64))
     assert counter.now() == 8
+
+
+PENDING = """
+import time
+import tensorflow as tf
+from tensorflow.python.eager import context
+import optim
+
+weights, optimizer = tf.Variable(tf.zeros([4])), optim.SGD(1.0)
+optimizer.apply_gradients([(tf.ones([4]), weights)])
+context.context().execution_mode = context.ASYNC
+pending = tf.py_function(lambda x: time.sleep(0.2) or x * 2, [tf.ones([4])], tf.float32)
+optimizer.apply_gradients([(tf.reshape(pending, [4]), weights)])
+print(weights.numpy().tolist(), optimizer.executor_report().kernels)
+"""
+
+
+def test_a_gradient_that_python_still_computes_is_waited_for() -> None:
+    done = subprocess.run([sys.executable, "-c", PENDING], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "[-3.0, -3.0, -3.0, -3.0] {'Variable': 'native'}", done.stderr[-2000:]
