@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from optim import slot_layout
+from optim.executors.devices import wait_for_pending
 from optim.executors.kernels import call
 from optim.executors.plan import Selection, Shard
 from optim.executors.work import Work
@@ -175,3 +176,4 @@ def step(work: Work, batches: Batches, gradients: ShardGradients) -> None:
             "overwrite",
             bool(work.overwrite),
         )
+    wait_for_pending()  # in asynchronous mode the ops are yet to run, and need what is held
