@@ -40,12 +40,22 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
         yield lambda what, done, of: bar.update(task, description=what, completed=done, total=of)
 
 
-def keep(result: Result, file: Path | None) -> None:
-    """Write a result to the file of `--output`, if one is named."""
+def give(
+    result: Result, render: Callable[[], Iterable[Any]], *, json: bool, file: Path | None, piped_width: int = 0
+) -> None:
+    """Write a result to the file of `--output`, if one is named, and print it: as JSON, or as the report it makes.
+
+    Args:
+      piped_width: as `show` takes it.
+    """
     from bench import results
 
     if file is not None:
         results.save(result, file)
+    if json:
+        output.print_json(result.to_json())
+    else:
+        show(render(), piped_width=piped_width)
 
 
 def show(parts: Iterable[Any], *, piped_width: int = 0) -> None:

@@ -155,13 +155,9 @@ def step(
     )
     with measuring.progress() as progress:
         result = runner.run(wanted, progress=progress)
-    measuring.keep(result, file)
-    if json:
-        output.print_json(result.to_json())
-    else:
-        measuring.show(report.render(result, reruns=verbose))
-        if not (workload or optimizer or peer):
-            _print_more()
+    measuring.give(result, lambda: report.render(result, reruns=verbose), json=json, file=file)
+    if not (json or workload or optimizer or peer):
+        _print_more()
     raise typer.Exit(measuring.exit_code(result))
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dtopt_cli import measuring, output
+from dtopt_cli import measuring
 from dtopt_cli.measuring import OutputFile
 from dtopt_cli.options import Json
 
@@ -86,10 +86,6 @@ def plan(
         roof=roof,
         command=measuring.command(),
     )
-    measuring.keep(found, file)
-    if json:
-        output.print_json(found.to_json())
-    else:
-        measuring.show(report.render(found.rows), piped_width=PIPE_WIDTH)
+    measuring.give(found, lambda: report.render(found.rows), json=json, file=file, piped_width=PIPE_WIDTH)
     if memory is not None and not any(row.fits for row in found.rows):
         raise typer.Exit(DOES_NOT_FIT)

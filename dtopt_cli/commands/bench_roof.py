@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dtopt_cli import measuring, output
+from dtopt_cli import measuring
 from dtopt_cli.measuring import OutputFile
 from dtopt_cli.options import Json
 
@@ -34,11 +34,7 @@ def roof(
             command=measuring.command(),
             progress=progress,
         )
-    measuring.keep(found, file)
-    if json:
-        output.print_json(found.to_json())
-    else:
-        measuring.show(roof_report.render(found))
+    measuring.give(found, lambda: roof_report.render(found), json=json, file=file)
     if found.interrupted:
         raise typer.Exit(measuring.INTERRUPTED)
     if not found.rows:

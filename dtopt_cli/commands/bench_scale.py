@@ -73,13 +73,9 @@ def scale(
             progress=progress,
         )
     if reports:
-        measuring.keep(result, file)
-    if not reports:
-        _tell_failures(result)
-    elif json:
-        output.print_json(result.to_json())
+        measuring.give(result, lambda: report.render(result), json=json, file=file, piped_width=PIPE_WIDTH)
     else:
-        measuring.show(report.render(result), piped_width=PIPE_WIDTH)
+        _tell_failures(result)
     raise typer.Exit(TIMEOUT if hung and not result.interrupted else measuring.exit_code(result))
 
 

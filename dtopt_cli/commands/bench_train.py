@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dtopt_cli import measuring, output
+from dtopt_cli import measuring
 from dtopt_cli.measuring import OutputFile
 from dtopt_cli.options import Json
 
@@ -63,9 +63,5 @@ def train(
             command=measuring.command(),
             progress=progress,
         )
-    measuring.keep(found, file)
-    if json:
-        output.print_json(found.to_json())
-    else:
-        measuring.show(report.render(found), piped_width=160)
+    measuring.give(found, lambda: report.render(found), json=json, file=file, piped_width=160)
     raise typer.Exit(measuring.exit_code(found))

@@ -43,7 +43,7 @@ def update(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, Any], 
     if kernel is not None:
         if decay is not None:
             kernels.assign(shard.variable, kernels.read(shard.variable, shard.dtype) * decay)
-        kernels.call_all([kernel(work.rule, shard.variable, shard.slots, gradient, scalars)])
+        kernels.call(*kernel(work.rule, shard.variable, shard.slots, gradient, scalars))
     else:
         _update_by_ops(work, shard, gradient, scalars, decay)
     if work.ema.use_ema:
