@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 
-.PHONY: setup demo test format lint types lock clean
+.PHONY: setup demo check test test-all format lint types lock clean
 
 setup: $(STAMP)
 
@@ -26,8 +26,15 @@ $(STAMP): requirements.lock pyproject.toml
 demo: setup
 	$(BIN)/python examples/demo.py
 
+# Each includes the one before: a minute, a few minutes, everything.
+check: setup lint types
+	$(BIN)/python -m pytest tests/test_architecture.py tests/test_optim/test_rules.py
+
 test: setup lint types
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+test-all: setup lint types
+	$(BIN)/python -m pytest -n auto --dist worksteal -m ""
 
 lint: setup
 	$(BIN)/ruff format --check .

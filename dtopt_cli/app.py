@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from dtopt_cli import output
 from dtopt_cli.commands import bench, migrate
+from dtopt_cli.exit_codes import Exit
 from optim.errors import DtoptError
-
-INTERRUPTED = 130
 
 app = typer.Typer(
     name="dtopt",
@@ -49,13 +49,19 @@ def main() -> None:
     except DtoptError as error:
         if debug:
             raise
-        typer.echo(f"dtopt: {error}", err=True)
+        typer.echo(output.message(f"dtopt: {error}"), err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         if debug:
             raise
         typer.echo("dtopt: interrupted", err=True)
-        sys.exit(INTERRUPTED)
+        sys.exit(Exit.INTERRUPTED)
+    except Exception as error:
+        if debug:
+            raise
+        what = f"{type(error).__name__}: {error}"
+        typer.echo(output.message(f"dtopt: {what}; please report it, with what --debug shows"), err=True)
+        sys.exit(Exit.BROKEN)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dtopt_cli import output
+from dtopt_cli.exit_codes import Exit
 
 if TYPE_CHECKING:
-    from bench.results import Result
+    from bench.results.document import Result
 
-BROKEN = 3
-NOTHING_RAN = 4
-INTERRUPTED = 130
-
-OutputFile = Annotated[Path | None, typer.Option("--output", help="Also write the JSON to this file.")]
+OutputFile = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="FILE|@NAME", help="Also write the JSON to this file, or keep it under a name."),
+]
 
 
 def command() -> str:
@@ -28,13 +29,43 @@ def command() -> str:
     return shlex.join(["dtopt", *sys.argv[1:]])
 
 
+def require_writable(file: Path | None) -> None:
+    """Refuse a file that cannot be written before anything is measured. Raises: ResultsError."""
+    from bench.results import document
+
+    if file is not None:
+        document.require_writable(file)
+
+
+def end_like_ctrl_c(context: typer.Context) -> None:
+    """SIGTERM ends a command as Ctrl-C does, so that what was measured so far is kept and nothing is left behind. A
+    second one changes nothing: the first is being obeyed."""
+
+    def end(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    context.call_on_close(lambda: signal.signal(signal.SIGTERM, before))
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """What is asked to end ends after the block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
     """A bar on stderr, called with (what, done, of), gone when done; silent where stderr is no terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     console = output.messages()
-    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    columns = (BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("")
         yield lambda what, done, of: bar.update(task, description=what, completed=done, total=of)
@@ -48,14 +79,26 @@ def give(
     Args:
       piped_width: as `show` takes it.
     """
-    from bench import results
+    from bench.results import document
 
-    if file is not None:
-        results.save(result, file)
-    if json:
-        output.print_json(result.to_json())
-    else:
-        show(render(), piped_width=piped_width)
+    try:
+        if file is not None:
+            with _uninterrupted():
+                document.save(result, file)
+    finally:  # what was measured is printed although it cannot be kept
+        if json:
+            tell_failures(result)
+            output.print_json(result.to_json())
+        else:
+            show(render(), piped_width=piped_width)
+
+
+def tell_failures(result: Result) -> None:
+    """Why rows failed, on stderr: where a person sees it although stdout goes elsewhere."""
+    for row in result.rows:
+        if row.status == "failed":
+            name = " ".join(str(getattr(row, member)) for member in ("peer", "mesh") if hasattr(row, member))
+            output.messages().print(f"{name}: {row.reason}", markup=False)
 
 
 def show(parts: Iterable[Any], *, piped_width: int = 0) -> None:
@@ -75,7 +118,7 @@ def exit_code(result: Result) -> int:
     """What a command that measured ends with."""
     statuses = {row.status for row in result.rows}
     if result.interrupted:
-        return INTERRUPTED
+        return Exit.INTERRUPTED
     if "failed" in statuses:
-        return BROKEN
-    return 0 if "ok" in statuses else NOTHING_RAN
+        return Exit.BROKEN
+    return Exit.OK if "ok" in statuses else Exit.NOTHING_RAN

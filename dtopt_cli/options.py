@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,23 +16,29 @@ From = Annotated[
     typer.Option("--from", metavar="FORMAT", help="Format of SOURCE; auto recognises it.", rich_help_panel=HINTS),
 ]
 OptimizerConfig = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--optimizer-config",
         metavar="FILE",
-        exists=True,
-        dir_okay=False,
-        help='JSON {"class_name": ..., "config": {...}} of the optimizer, as Keras writes it.',
+        help='JSON {"class_name": ..., "config": {...}} of the optimizer, as Keras writes it: a file, or the JSON'
+        " itself. Adds what SOURCE does not say.",
+        rich_help_panel=HINTS,
+    ),
+]
+OptimizerFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--optimizer-from",
+        metavar="SCRIPT[:NAME]",
+        help="The program that trained it, whose optimizer is read (not run); NAME is what it is bound to.",
         rich_help_panel=HINTS,
     ),
 ]
 Variables = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--variables",
         metavar="FILE",
-        exists=True,
-        dir_okay=False,
         help='JSON list of {"name": ..., "shape": [...]} in the order in which the optimizer had them.',
         rich_help_panel=HINTS,
     ),
@@ -55,6 +62,17 @@ OptimizerPath = Annotated[
         rich_help_panel=HINTS,
     ),
 ]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Take this value whatever SOURCE says, or confirm one that was assumed: learning_rate=0.001,"
+        " iterations=500, clipnorm=none, class_name=Adam. May be given several times.",
+        rich_help_panel=HINTS,
+    ),
+]
+Explain = Annotated[bool, typer.Option("--explain", help="Show of every value where it came from.")]
 Order = Annotated[
     str | None,
     typer.Option(
@@ -68,10 +86,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and 
 
 def hints(
     format: str,
-    optimizer_config: Path | None,
-    variables: Path | None,
+    optimizer_config: str | None,
+    variables: str | None,
     generation: str | None,
     optimizer_path: str | None = None,
+    overrides: list[str] | None = None,
 ) -> dict[str, Any]:
     """The hints as keyword arguments of `migrate`'s functions. A file that is no JSON is a usage error."""
     config = _json(optimizer_config, "--optimizer-config", dict)
@@ -82,17 +101,57 @@ def hints(
         "variables": names,
         "generation": generation,
         "optimizer_path": optimizer_path,
+        "overrides": dict(map(_setting, overrides or ())),
     }
 
 
-def _json(path: Path | None, option: str, kind: type) -> Any:
-    if path is None:
-        return None
+def _setting(text: str) -> tuple[str, Any]:
+    """`NAME=VALUE`: the value is JSON, `none`, or else a word."""
+    name, equals, value = text.partition("=")
+    name, value = name.strip(), value.strip()
+    if not equals or not name or not value:
+        raise typer.BadParameter(f"{text!r} is not NAME=VALUE, such as learning_rate=0.001", param_hint="--set")
+    if value.lower() in ("none", "null"):
+        return name, None
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise typer.BadParameter(f"{path} is not JSON: {error}", param_hint=option) from error
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def repeated(
+    format: str,
+    optimizer_config: str | None,
+    variables: str | None,
+    generation: str | None,
+    optimizer_path: str | None,
+    overrides: list[str] | None,
+) -> str:
+    """The hints as they were typed, for a command that is to be given them, too."""
+    given = (
+        ("--from", None if format == "auto" else format),
+        ("--optimizer-config", optimizer_config),
+        ("--variables", variables),
+        ("--generation", generation),
+        ("--optimizer", optimizer_path),
+        *(("--set", each) for each in overrides or ()),
+    )
+    return "".join(f" {option} {shlex.quote(value)}" for option, value in given if value is not None)
+
+
+def _json(given: str | None, option: str, kind: type) -> Any:
+    """A file of JSON, or the JSON itself."""
+    if given is None:
+        return None
+    inline = given.lstrip().startswith(("{", "["))
+    shown = "the value" if inline else given
+    try:
+        value = json.loads(given if inline else Path(given).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise typer.BadParameter(f"{given} cannot be read: {error.strerror}", param_hint=option) from error
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"{shown} is not JSON: {error}", param_hint=option) from error
     if not isinstance(value, kind):
         wanted = "an object" if kind is dict else "a list"
-        raise typer.BadParameter(f"{path} holds no JSON {wanted.split()[1]}; it must be {wanted}", param_hint=option)
+        raise typer.BadParameter(f"{shown} holds no JSON {wanted.split()[1]}; it must be {wanted}", param_hint=option)
     return value

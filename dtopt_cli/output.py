@@ -16,16 +16,41 @@ if TYPE_CHECKING:
 
 def results() -> Console:
     """Console for results. Rich honours NO_COLOR, TERM=dumb and pipes by itself."""
-    from rich.console import Console
-
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return _console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def messages() -> Console:
     """Console for progress, warnings and errors."""
+    return _console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def _console(**options: Any) -> Console:
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    class Plain(Console):
+        """Shows control characters in what it prints."""
+
+        def print(self, *objects: Any, **how: Any) -> None:
+            super().print(*(plain(each) if isinstance(each, str) else each for each in objects), **how)
+
+    return Plain(**options)
+
+
+LONGEST = 500
+"""Characters of a message."""
+_CONTROLS = {i: f"\\x{i:02x}" for i in (*range(32), *range(127, 160)) if i != 10}
+
+
+def plain(text: str) -> str:
+    """Control characters as such, so that a name in a file cannot steer the terminal; undecodable bytes as escapes."""
+    return text.translate(_CONTROLS).encode("utf-8", "backslashreplace").decode()
+
+
+def message(text: str) -> str:
+    """One line of at most LONGEST characters."""
+    line = plain(" ".join(text.split("\n")))
+    rest = " ... (--debug shows all of it)"
+    return line if len(line) <= LONGEST else line[: LONGEST - len(rest)] + rest
 
 
 def print_json(document: Any) -> None:

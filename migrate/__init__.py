@@ -7,26 +7,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from migrate.batch import BatchInterrupted, BatchItem, BatchReport, migrate_batch
-    from migrate.convert import Report, inspect, migrate_checkpoint, read, write
+    from migrate.batch.run import BatchInterrupted, BatchItem, BatchReport, migrate_batch
     from migrate.errors import (
         AmbiguousError,
+        ContradictionError,
         DamagedFileError,
         MissingHintError,
         StrictError,
         TargetExistsError,
         UnknownFormatError,
     )
-    from migrate.inspection import Inspection
-    from migrate.restoring import Restoration, restore
+    from migrate.live.restoring import Restoration, restore
+    from migrate.operations.convert import Report, inspect, migrate_checkpoint, read, write
+    from migrate.operations.inspection import Inspection
+    from migrate.proof.verification import Verification, verify
     from migrate.state import OptimizerState
-    from migrate.verification import Verification, verify
 
 __all__ = [
     "AmbiguousError",
     "BatchInterrupted",
     "BatchItem",
     "BatchReport",
+    "ContradictionError",
     "DamagedFileError",
     "Inspection",
     "MissingHintError",
@@ -47,11 +49,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("BatchInterrupted", "BatchItem", "BatchReport", "migrate_batch"), "migrate.batch"),
-    **dict.fromkeys(("Report", "inspect", "migrate_checkpoint", "read", "write"), "migrate.convert"),
+    **dict.fromkeys(("BatchInterrupted", "BatchItem", "BatchReport", "migrate_batch"), "migrate.batch.run"),
+    **dict.fromkeys(("Report", "inspect", "migrate_checkpoint", "read", "write"), "migrate.operations.convert"),
     **dict.fromkeys(
         (
             "AmbiguousError",
+            "ContradictionError",
             "DamagedFileError",
             "MissingHintError",
             "StrictError",
@@ -60,10 +63,10 @@ _HOMES = {
         ),
         "migrate.errors",
     ),
-    "Inspection": "migrate.inspection",
+    "Inspection": "migrate.operations.inspection",
     "OptimizerState": "migrate.state",
-    **dict.fromkeys(("Restoration", "restore"), "migrate.restoring"),
-    **dict.fromkeys(("Verification", "verify"), "migrate.verification"),
+    **dict.fromkeys(("Restoration", "restore"), "migrate.live.restoring"),
+    **dict.fromkeys(("Verification", "verify"), "migrate.proof.verification"),
 }
 
 

@@ -17,6 +17,10 @@ class AmbiguousError(DtoptError, ValueError):
     """More than one reading of the source fits; the message lists them and the hint that decides."""
 
 
+class ContradictionError(DtoptError, ValueError):
+    """Two sources of one fact say different things: the file, its graph, its numbers, or a hint. Both are shown."""
+
+
 class MissingHintError(DtoptError, ValueError):
     """The source does not say something that is needed, and an option can: the message names that option."""
 

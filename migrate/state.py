@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from migrate.extents import Check, Extent
-from migrate.layer_order import Layers
+from migrate import evidence
+from migrate.bytes.arrays import LazyArray
+from migrate.bytes.ranges import Check
+from migrate.evidence import Origin
 
 
 @dataclass(frozen=True)
-class LazyArray:
-    """An array in a file: shape and dtype are known, the bytes are read by `load()`, each time anew.
-
-    `dtype` is TensorFlow's name (`"float32"`, `"bfloat16"`, `"int64"`, ...); `load` gives a numpy array, and for
-    bfloat16 a `uint16` array of the same bits.
-    """
-
+class LayerVariable:
+    name: str
     shape: tuple[int, ...]
-    dtype: str
-    load: Callable[[], np.ndarray]
-    stored_as: str
-    """Where it lies in the source: a key, a dataset path, or `weights[3]`."""
-    extent: Extent | None = None
-    """Its bytes in the source where they are just those that `load` gives, so that they can be copied unseen."""
+    trainable: bool | None
 
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
+
+@dataclass(frozen=True)
+class Layers:
+    """A layer or model: its own variables, then what is in it; members of one chain follow each other, while the
+    chains may be interleaved in any way."""
+
+    own: tuple[LayerVariable, ...] = ()
+    chains: tuple[tuple[Layers, ...], ...] = ()
+
+    def variables(self) -> list[LayerVariable]:
+        """All of them, chain after chain."""
+        return [*self.own, *(v for chain in self.chains for layer in chain for v in layer.variables())]
+
+    def ordered(self) -> bool:
+        """Whether only one order is possible."""
+        trained = [chain for chain in self.chains if any(layer.trained() for layer in chain)]
+        return len(trained) <= 1 and all(layer.ordered() for chain in trained for layer in chain)
+
+    def trained(self) -> bool:
+        """Whether anything in it may be trained."""
+        return any(v.trainable is not False for v in self.variables())
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,15 @@ class Stored:
     """Paths of all optimizers in a checkpoint that can hold several; the state is of one of them."""
     outside: Mapping[str, str] = field(default_factory=dict)
     """`learning_rate`, `clipping` -> what the program did about it outside the optimizer, where the source shows it."""
+    graph_config: Mapping[str, Any] | None = None
+    """`{"class_name", "config"}` as constants and ops of the source's graph say it; a part of the config, or None."""
+    graph_seen: bool | None = None
+    """Whether the graph shows all that happens to gradients and rate before they reach the optimizer; None where the
+    program is not in a graph, as in eager TensorFlow."""
+    sparse: frozenset[str] | None = None
+    """Variables with sparse gradients, where the source tells it of all that it trains."""
+    optimizer_name: str | None = None
+    """What the source's names call the optimizer, usually after its class."""
     model: StoredModel | None = None
     """None where the source does not describe its model."""
 
@@ -122,9 +139,20 @@ class OptimizerState:
     matched: Mapping[str, str] = field(default_factory=dict)
     """`slot/variable` -> how it was matched: `name`, `object graph`, `shape` or `position`."""
     source: Stored | None = None
-    fidelity: str = "exact"
-    reasons: tuple[str, ...] = ()
+    origins: tuple[Origin, ...] = ()
+    """Where every value came from that the next step depends on."""
     warnings: tuple[str, ...] = ()
+    """What a person may like to know; none of it decides whether the state is exact."""
+
+    @property
+    def fidelity(self) -> str:
+        """`exact` or `approximate`."""
+        return evidence.fidelity(self.origins)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is not exact."""
+        return evidence.reasons(self.origins)
 
     def arrays(self) -> Iterator[LazyArray]:
         """Every array: of slots, of variables, and unmapped."""

@@ -9,30 +9,48 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from optim.layouts import program_order
+
 if TYPE_CHECKING:
     from optim import legacy as legacy
-    from optim.checkpoint import save_checkpoint as save_checkpoint
-    from optim.checkpoint_reading import describe_checkpoint as describe_checkpoint
-    from optim.checkpoint_reading import load_checkpoint as load_checkpoint
-    from optim.fit import for_keras as for_keras
-    from optim.fit import keras_objects as keras_objects
+    from optim.arguments import Hyperparameter as Hyperparameter
+    from optim.arguments import choice as choice
+    from optim.checkpoints.loading import describe_checkpoint as describe_checkpoint
+    from optim.checkpoints.loading import load_checkpoint as load_checkpoint
+    from optim.checkpoints.saving import save_checkpoint as save_checkpoint
+    from optim.keras.making import for_keras as for_keras
+    from optim.keras.making import keras_objects as keras_objects
     from optim.native.library import build_kernels as build_kernels
     from optim.optimizer import Optimizer as Optimizer
+    from optim.optimizers.adabelief import AdaBelief as AdaBelief
     from optim.optimizers.adadelta import Adadelta as Adadelta
     from optim.optimizers.adafactor import Adafactor as Adafactor
     from optim.optimizers.adagrad import Adagrad as Adagrad
     from optim.optimizers.adam import Adam as Adam
     from optim.optimizers.adamax import Adamax as Adamax
     from optim.optimizers.adamw import AdamW as AdamW
+    from optim.optimizers.adan import Adan as Adan
     from optim.optimizers.ftrl import Ftrl as Ftrl
     from optim.optimizers.lamb import Lamb as Lamb
+    from optim.optimizers.lars import LARS as LARS
     from optim.optimizers.lion import Lion as Lion
     from optim.optimizers.muon import Muon as Muon
     from optim.optimizers.nadam import Nadam as Nadam
+    from optim.optimizers.novograd import NovoGrad as NovoGrad
+    from optim.optimizers.of_rule import RuleOptimizer as RuleOptimizer
+    from optim.optimizers.rectified_adam import RectifiedAdam as RectifiedAdam
     from optim.optimizers.rmsprop import RMSprop as RMSprop
+    from optim.optimizers.schedule_free_adamw import ScheduleFreeAdamW as ScheduleFreeAdamW
     from optim.optimizers.sgd import SGD as SGD
-    from optim.options import EMAOption as EMAOption
-    from optim.options import GradientsClipOption as GradientsClipOption
+    from optim.optimizers.yogi import Yogi as Yogi
+    from optim.options.lookahead import Lookahead as Lookahead
+    from optim.options.option_objects import EMAOption as EMAOption
+    from optim.options.option_objects import GradientsClipOption as GradientsClipOption
+    from optim.options.stochastic_average import StochasticAverage as StochasticAverage
+    from optim.rule import Rule as Rule
+    from optim.rule import Slot as Slot
+
+program_order.keep()
 
 _HOME = {
     "Adadelta": "optim.optimizers.adadelta",
@@ -47,16 +65,30 @@ _HOME = {
     "Muon": "optim.optimizers.muon",
     "Nadam": "optim.optimizers.nadam",
     "RMSprop": "optim.optimizers.rmsprop",
+    "RectifiedAdam": "optim.optimizers.rectified_adam",
+    "AdaBelief": "optim.optimizers.adabelief",
+    "Yogi": "optim.optimizers.yogi",
+    "NovoGrad": "optim.optimizers.novograd",
+    "LARS": "optim.optimizers.lars",
+    "Adan": "optim.optimizers.adan",
+    "ScheduleFreeAdamW": "optim.optimizers.schedule_free_adamw",
     "SGD": "optim.optimizers.sgd",
-    "EMAOption": "optim.options",
-    "GradientsClipOption": "optim.options",
+    "RuleOptimizer": "optim.optimizers.of_rule",
+    "Rule": "optim.rule",
+    "Slot": "optim.rule",
+    "Hyperparameter": "optim.arguments",
+    "choice": "optim.arguments",
+    "EMAOption": "optim.options.option_objects",
+    "GradientsClipOption": "optim.options.option_objects",
+    "Lookahead": "optim.options.lookahead",
+    "StochasticAverage": "optim.options.stochastic_average",
     "Optimizer": "optim.optimizer",
     "build_kernels": "optim.native.library",
-    "describe_checkpoint": "optim.checkpoint_reading",
-    "load_checkpoint": "optim.checkpoint_reading",
-    "for_keras": "optim.fit",
-    "keras_objects": "optim.fit",
-    "save_checkpoint": "optim.checkpoint",
+    "describe_checkpoint": "optim.checkpoints.loading",
+    "load_checkpoint": "optim.checkpoints.loading",
+    "for_keras": "optim.keras.making",
+    "keras_objects": "optim.keras.making",
+    "save_checkpoint": "optim.checkpoints.saving",
 }
 
 __all__ = sorted(_HOME)

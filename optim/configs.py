@@ -1,56 +1,46 @@
-"""An optimizer's constructor arguments as JSON values, and back."""
+"""The config of an optimizer, and an optimizer out of its config, or out of that of Keras's."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-import tensorflow as tf
-
-from optim import hyperparameters, meshes, schedules, settings
+from optim import keras_configs
 from optim.errors import HyperparameterError
+from optim.hyperparameters import Values
+from optim.layouts import meshes
+from optim.options.settings import OPTIONS, Settings
+from optim.state.state import State
 
-if TYPE_CHECKING:
-    from optim.optimizer import Optimizer
-
-
-def to_config(optimizer: Optimizer) -> dict[str, Any]:
-    """What `Optimizer.get_config` returns, but for what a subclass adds."""
-    config: dict[str, Any] = {"name": optimizer.name, "learning_rate": _rate(optimizer._rate)}
-    config.update({name: p.config(optimizer) for name, p in hyperparameters.declared(type(optimizer)).items()})
-    config.update(optimizer._settings.to_config())
-    excluded = config["weight_decay_exclude"]
-    for tracked in optimizer._state.tracked:
-        pattern = f"^{settings.escape(tracked.name)}$"
-        if id(tracked.variable) in optimizer._not_decayed and pattern not in excluded:
-            excluded.append(pattern)
-    config["mesh"] = meshes.to_config(optimizer._state.given_mesh)
-    return config
+_T = TypeVar("_T")
 
 
-def _rate(rate: Any) -> Any:
-    if rate is None:
-        return None
-    if schedules.is_schedule(rate):
-        return schedules.to_config(rate)
-    return hyperparameters.to_number("learning_rate", rate if isinstance(rate, tf.Variable) else rate())
+def to_config(name: str, hyper: Values, settings: Settings, state: State) -> dict[str, Any]:
+    """What `Optimizer.get_config` returns."""
+    own = {"name": name, "learning_rate": settings.rate.to_json(), **hyper.config()}
+    return {**own, **settings.config(), "mesh": meshes.to_config(state.given_mesh)}
 
 
-def from_config(cls: type[Optimizer], config: Mapping[str, Any]) -> Optimizer:
+def from_config(cls: type[_T], config: Mapping[str, Any]) -> _T:
     """What `Optimizer.from_config` returns.
 
     A subclass whose constructor takes fewer arguments than `Optimizer` gets those that it takes; the others must
     then be at their defaults.
     """
-    arguments = dict(config)
-    arguments.pop("is_legacy_optimizer", None)  # a mark in Keras's own configs
+    arguments = keras_configs.arguments(config, tuple(base.__name__ for base in cls.__mro__))
     if isinstance(arguments.get("mesh"), Mapping):
         arguments["mesh"] = meshes.from_config(arguments["mesh"])
+    defaults = {name: option.default for name, option in OPTIONS.items()}
+    defaults |= {"mesh": None, "learning_rate": None, "name": cls.__name__}
     accepted = inspect.signature(cls.__init__).parameters
     if any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
-        return cls(**arguments)
-    defaults = settings.parse(None, None, {}).to_config() | {"mesh": None, "learning_rate": None, "name": cls.__name__}
+        try:
+            return cls(**arguments)
+        except TypeError as error:
+            if "unexpected keyword" not in str(error):
+                raise
+            raise HyperparameterError(f"the config does not fit {cls.__name__}: {error}") from None
     for key in [k for k in arguments if k not in accepted]:
         if key not in defaults or not _same(arguments[key], defaults[key]):
             raise HyperparameterError(f"{cls.__name__} takes no {key!r}, but its config says {arguments[key]!r}")
@@ -59,4 +49,6 @@ def from_config(cls: type[Optimizer], config: Mapping[str, Any]) -> Optimizer:
 
 
 def _same(value: Any, default: Any) -> bool:
-    return value is None if default is None else bool(value == default)  # a Mesh cannot be compared with None
+    if default is None or default == ():
+        return value is None or (default == () and not value)
+    return bool(value == default)  # a Mesh cannot be compared with None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import tensorflow as tf
 
-from optim.errors import HyperparameterError
+from optim.arguments import Hyperparameter
+from optim.errors import HyperparameterError, UnsupportedError
 
 
 def to_number(name: str, value: Any) -> float | None:
@@ -37,90 +36,96 @@ def to_number(name: str, value: Any) -> float | None:
         raise HyperparameterError(f"{name} must be a number, got {value!r}") from error
 
 
-class Hyperparameter:
-    """A hyperparameter of an optimizer class, as an attribute that checks what is assigned to it.
+class Values:
+    """The hyperparameters of one optimizer: numbers, scalar tensors or zero-argument callables.
 
     Args:
-      low: the least value allowed.
-      high: the upper bound, excluded; None for no bound.
-      closed: the upper bound is allowed, too.
+      declared: as its rule declares them, by name.
+      given: values of some of them; the others have their defaults.
 
     A Python number keeps float64 precision. A tensor, a `tf.Variable` or a zero-argument callable is asked again at
     every step (inside a `tf.function`: when it is traced, but for a `tf.Variable`, which stays live).
+
+    Raises:
+      HyperparameterError: out of range, not a number, or missing.
     """
 
-    def __init__(self, low: float = 0.0, high: float | None = None, closed: bool = False):
-        self.low = low
-        self.high = high
-        self.closed = closed
+    def __init__(self, declared: Mapping[str, Hyperparameter], given: Mapping[str, Any]):
+        self.declared = declared
+        self.values: dict[str, Any] = {}
+        for name, declaration in declared.items():
+            self.set(name, given.get(name, declaration.default))
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        if instance is None:
-            return self
-        values = instance.__dict__.get("_hyperparameters", {})
-        if self.name not in values:
-            raise AttributeError(f"{type(instance).__name__}.{self.name} was not set")
-        return values[self.name]
-
-    def __set__(self, instance: Any, value: Any) -> None:
+    def set(self, name: str, value: Any) -> None:
+        """Check and keep a value, for the next step on."""
         if not callable(value):
-            number = to_number(self.name, value)
+            number = to_number(name, value)
             if number is not None:
-                self.check(number)
+                self.declared[name].check(name, number)
                 if not (tf.is_tensor(value) or isinstance(value, tf.Variable)):
                     value = number
-        instance.__dict__.setdefault("_hyperparameters", {})[self.name] = value
+        self.values[name] = value
 
-    def check(self, number: float) -> float:
-        """Return `number` if it is in range. Raises HyperparameterError."""
-        below = self.high is None or number < self.high or (self.closed and number == self.high)
-        if math.isfinite(number) and self.low <= number and below:
-            return number
-        if self.high is None:
-            bounds = "finite" if self.low == -math.inf else f">= {self.low:g}"
-        else:
-            bounds = f"in [{self.low:g}, {self.high:g}{']' if self.closed else ')'}"
-        raise HyperparameterError(f"{self.name} must be {bounds}, got {number!r}")
+    def current(self) -> dict[str, Any]:
+        """This step's values: checked Python floats, or float64 tensors inside a `tf.function`."""
+        return {name: self._current(name, value) for name, value in self.values.items()}
 
-    def current(self, instance: Any) -> Any:
-        """This step's value: a checked Python float, or a float64 tensor inside a `tf.function`."""
-        value = self.__get__(instance)
+    def _current(self, name: str, value: Any) -> Any:
         if callable(value) and not isinstance(value, tf.Variable):
             value = value()
         if tf.executing_eagerly() or not (tf.is_tensor(value) or isinstance(value, tf.Variable)):
-            number = to_number(self.name, value)
+            number = to_number(name, value)
             if number is not None:
-                return self.check(number)
+                return self.declared[name].check(name, number)
         return tf.cast(value, tf.float64)
 
-    def config(self, instance: Any) -> float:
-        """A JSON number: the value now."""
-        value = self.__get__(instance)
-        with tf.init_scope():
-            number = to_number(self.name, value() if callable(value) and not isinstance(value, tf.Variable) else value)
-        if number is None:
-            raise HyperparameterError(f"{self.name} is symbolic; call get_config() outside of tf.function")
-        return number
+    def config(self) -> dict[str, float]:
+        """JSON numbers: the values now."""
+        found = {}
+        for name, value in self.values.items():
+            with tf.init_scope():
+                is_callable = callable(value) and not isinstance(value, tf.Variable)
+                number = to_number(name, value() if is_callable else value)
+            if number is None:
+                raise HyperparameterError(f"{name} is symbolic; call get_config() outside of tf.function")
+            found[name] = number
+        return found
 
 
-def fixed(name: str, value: Any, low: float = 0.0) -> float:
-    """A number that an optimizer takes once and for all, finite and at least `low`. Raises HyperparameterError."""
-    number = to_number(name, value)
-    if number is None or not math.isfinite(number) or number < low:
-        raise HyperparameterError(f"{name} must be a finite number >= {low:g}, got {value!r}")
-    return number
+class HyperparameterAttribute:
+    """One of `Values` as an attribute of the optimizer, which checks what is assigned to it."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else instance._hyper.values[self.name]
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        values = instance._hyper.values
+        before = values[self.name]
+        instance._hyper.set(self.name, value)
+        missing = instance._slots_missing()
+        if missing:
+            values[self.name] = before
+            raise UnsupportedError(
+                f"this {type(instance).__name__} was made without {self.name} and has no slot {missing[0]!r} for it;"
+                f" make a new one with from_config({{**optimizer.get_config(), {self.name!r}: {value!r}}})"
+            )
+        instance._stepper.options_changed()
 
 
-_declared: WeakKeyDictionary[type, Mapping[str, Hyperparameter]] = WeakKeyDictionary()
+class ChoiceAttribute:
+    """A structural choice as an attribute of the optimizer, which cannot be changed."""
 
+    def __init__(self, name: str):
+        self.name = name
 
-def declared(cls: type) -> Mapping[str, Hyperparameter]:
-    """The hyperparameters that a class and its bases declare, by name."""
-    found = _declared.get(cls)
-    if found is None:
-        pairs = [(n, v) for base in reversed(cls.__mro__) for n, v in vars(base).items()]
-        found = _declared[cls] = {n: v for n, v in pairs if isinstance(v, Hyperparameter)}
-    return found
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else instance._choices[self.name]
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        raise UnsupportedError(
+            f"{self.name} is fixed when {type(instance).__name__} is made; make a new one with"
+            f" from_config({{**optimizer.get_config(), {self.name!r}: {value!r}}})"
+        )

@@ -231,6 +231,10 @@ STOCK: dict[str, type[LearningRateSchedule]] = {
 }
 
 
+HOMES = ("keras", "tf_keras", "tensorflow", "builtins", "optim")
+"""Packages whose schedule of a stock one's name is that one, in Keras's `{"module", "class_name", ...}`."""
+
+
 def is_schedule(value: Any) -> bool:
     """Whether `value` is a schedule of ours, of Keras 3, tf_keras or tf.keras (a class of that name in its bases)."""
     return any(base.__name__ == "LearningRateSchedule" for base in type(value).__mro__)
@@ -248,7 +252,8 @@ def from_config(document: Mapping[str, Any]) -> LearningRateSchedule:
       HyperparameterError: a class that is not a stock one; give the live object instead.
     """
     name = str(document.get("class_name"))
-    if name not in STOCK:
+    home = str(document.get("module") or "keras").split(".")[0]
+    if name not in STOCK or home not in HOMES or document.get("registered_name") not in (None, name):
         raise HyperparameterError(
             f"learning_rate is the schedule {name!r}, which is not one of Keras's ({', '.join(STOCK)});"
             " put the live schedule object into config['learning_rate']"

@@ -1,6 +1,6 @@
 """Keys and metadata of the slot-variable layout, docs/formats/slot-variables.md; numpy- and TensorFlow-free.
 
-`optim.checkpoint` and `migrate` both go through this module, so the layout is written down once.
+`optim.checkpoints.saving` and `migrate` both go through this module, so the layout is written down once.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ POINTER_NAME = "checkpoint"
 STATE_PREFIX = "state-"
 AVERAGE = "average"
 ACCUMULATED_GRADIENT = "accumulated_gradient"
+GATHERED = "gathered"
 MASTER = "master"
 ITERATIONS = "iterations"
 LEARNING_RATE = "learning_rate"
@@ -30,6 +31,8 @@ LOSS_SCALE = "loss_scale"
 FINITE_STEPS = "finite_steps"
 SCALAR_DTYPES = {ACCUMULATED_STEPS: "int64", LOSS_SCALE: "float32", FINITE_STEPS: "int64"}
 """Of scalars that options bring along; those of algorithms are float64."""
+GATHERED_DTYPE = "int64"
+"""Of the mark that GATHERED is for each variable: a scalar."""
 
 
 def escape(name: str) -> str:

@@ -15,6 +15,15 @@ os.environ["XDG_CACHE_HOME"] = str(Path(__file__).resolve().parent.parent / ".py
 LOGICAL_CPUS = 8
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """A suite of upstream's that could not be run is told apart from other skips."""
+    from tests.upstream.sources import NOT_RUN
+
+    skipped = (str(report.longrepr) for report in terminalreporter.stats.get("skipped", []))
+    for line in sorted({text[text.index(NOT_RUN) :].rstrip("')") for text in skipped if NOT_RUN in text}):
+        terminalreporter.write_line(line, red=True, bold=True)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def devices() -> list[str]:
     """Names of the logical CPU devices, set before any test starts TensorFlow."""

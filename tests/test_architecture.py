@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,18 @@ ALLOWED = {
 }
 OURS = {*ALLOWED, "tests"}
 HEAVY = {"tensorflow", "keras", "tf_keras", "torch", "jax", "optax"}
+ROOMS = {
+    "optim": (
+        "errors", "slot_layout", "precision", "arrays", "namespace", "arguments", "hyperparameters", "layouts",
+        "devices", "rule", "rules", "algorithm", "schedules", "native", "state", "options", "keras_configs", "configs",
+        "executors", "step", "optimizer", "checkpoints", "optimizers", "legacy", "keras",
+    ),
+    "migrate": (
+        "errors", "generations", "evidence", "bytes", "state", "algorithms", "rules", "lists", "matching", "readers",
+        "models", "writers", "operations", "live", "proof", "batch", "code",
+    ),
+}  # fmt: skip
+"""The rooms of a package, each of which knows only itself and those before it."""
 FILES = sorted(path for package in ALLOWED for path in (ROOT / package).rglob("*.py"))
 
 
@@ -56,6 +69,52 @@ def test_imports_run_one_way(path: Path) -> None:
     assert found <= ALLOWED[package], f"{path} imports {sorted(found - ALLOWED[package])}"
 
 
+def _module(path: Path) -> str:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+def _imported_modules(path: Path, modules: set[str]) -> set[str]:
+    """Modules of this project that a file names in any import, those for types and inside functions included."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in modules else str(node.module))
+    return found & modules - {_module(path)}
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_a_room_knows_only_what_lies_below_it(package: str) -> None:
+    """The package's own file, which lists its public names, knows all; it may be asked for one of them."""
+    modules = {_module(path): path for path in FILES if path.is_relative_to(ROOT / package)}
+    found = {name.split(".")[1] for name in modules if name != package}
+    assert found == set(ROOMS[package]), "every room has its place in ROOMS"
+    above = []
+    for name, path in modules.items():
+        if name == package:
+            continue
+        for other in _imported_modules(path, set(modules)) - {package}:
+            here, there = (ROOMS[package].index(m.split(".")[1]) for m in (name, other))
+            if there > here:
+                above.append(f"{name} imports {other}")
+    assert not above
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_no_files_import_one_another_in_a_circle(package: str) -> None:
+    """Imports of types count: who names a class to reach into it knows it."""
+    modules = {_module(path): path for path in FILES if path.is_relative_to(ROOT / package)}
+    graph = {name: _imported_modules(path, set(modules)) for name, path in modules.items() if name != package}
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_frameworks_are_imported_where_they_are_used(path: Path) -> None:
     """`optim` is TensorFlow's; elsewhere a framework is imported inside the function that needs it."""
@@ -69,7 +128,7 @@ def test_frameworks_are_imported_where_they_are_used(path: Path) -> None:
     "modules",
     [
         "optim, optim.errors, optim.slot_layout, optim.rule, optim.rules.adam, optim.rules.sgd, optim.rules.adadelta",
-        "optim.sharding, bench.forecast.query, bench.forecast.report",
+        "optim.layouts.sharding, bench.forecast.query, bench.forecast.report",
         "migrate",
         "dtopt_cli.app",
     ],
@@ -81,3 +140,20 @@ def test_what_must_not_load_tensorflow(modules: str) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, timeout=120
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_the_optimizer_is_a_face() -> None:
+    """It makes its parts and passes on to them; what it does is theirs."""
+    text = (ROOT / "optim" / "optimizer.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 250
+    (face,) = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+    assert [ast.unparse(base) for base in face.bases] == ["tf.Module"], "parts are held, not inherited"
+    methods = [node for node in face.body if isinstance(node, ast.FunctionDef)]
+    assert all(len(method.body) <= 14 for method in methods)
+
+
+def test_parts_do_not_know_the_optimizer() -> None:
+    for folder in ("options", "state", "step", "executors", "layouts"):
+        for path in (ROOT / "optim" / folder).glob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            assert "optim.optimizer " not in text, f"{path} knows Optimizer"

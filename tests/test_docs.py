@@ -18,11 +18,12 @@ PAGES = [
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     if FENCE.search(path.read_text(encoding="utf-8"))
 ]
+QUICK_PAGES = ("README.md",)  # the others take minutes: `make test-all`
 SLOW_COMMANDS = (
     "dtopt bench -w gpt2",
     "dtopt bench scale",
-    "dtopt bench train -w chars",
-    "dtopt bench train -w teacher",
+    "dtopt bench train --problem chars",
+    "dtopt bench train --problem teacher",
     "dtopt bench migrate",
 )  # minutes; tests/test_bench covers the same path in small
 
@@ -42,7 +43,7 @@ def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [p if p in QUICK_PAGES else pytest.param(p, marks=pytest.mark.breadth) for p in PAGES])
 def test_examples_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     found = blocks(page)

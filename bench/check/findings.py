@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from bench.records import plain
-from bench.results import SCHEMA_VERSION
+from bench.results.document import SCHEMA_VERSION
+from bench.results.records import plain
 
 SEVERITIES = ("noisy", "doubtful", "told")
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import stats
 from bench.check.findings import Finding
 from bench.check.run import drift
-from bench.clock import Clock
-from bench.rows import UNSTEADY_IQR, VERY_UNSTEADY_IQR
-from bench.runner import BUSY_LOAD
+from bench.measuring import stats
+from bench.measuring.clock import Clock
+from bench.measuring.environment import BUSY_LOAD
+from bench.measuring.stats import UNSTEADY_IQR, VERY_UNSTEADY_IQR
 
 SHARE_NAMED = 0.05
 """Part of one CPU from which another process is named; SHARE_NOISY: from which all of them together make it noisy."""

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from math import sqrt
 from statistics import fmean, median, pstdev
 
-from bench import stats
 from bench.check.findings import Finding
-from bench.compare.measurements import READINGS, Measurement, measurements
+from bench.compare.measurements import Measurement, measurements
 from bench.compare.pairing import label
 from bench.compare.report import USUAL
-from bench.results import Result
-from bench.rows import UNSTEADY_IQR, VERY_UNSTEADY_IQR
+from bench.kinds import KINDS
+from bench.measuring import stats
+from bench.measuring.stats import UNSTEADY_IQR, VERY_UNSTEADY_IQR
+from bench.results.document import Result
 
 FEWEST = 8
 """Samples below which drift, outliers and modes are not looked for."""
@@ -37,7 +38,8 @@ SMALLEST_GROUP = 0.2
 def check(result: Result) -> tuple[Finding, ...]:
     """What makes a run doubtful; empty for a quiet one."""
     found = [*_context(result)]
-    if result.kind in READINGS and READINGS[result.kind].unit == "s":
+    reading = KINDS[result.kind].reading
+    if reading is not None and reading.unit == "s":
         for measurement in measurements(result).values():
             found += _row(measurement)
     for row in result.rows:

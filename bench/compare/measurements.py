@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isinf
 from statistics import median
@@ -10,8 +10,9 @@ from typing import Any
 
 from bench.compare.statistics import Series
 from bench.errors import IncomparableError
-from bench.records import Roof
-from bench.results import Result
+from bench.kinds import KINDS
+from bench.results.document import Result
+from bench.results.records import Roof
 
 Name = tuple[tuple[str, Any], ...]
 Roofs = Mapping[str, tuple[float, ...]]
@@ -54,53 +55,12 @@ class Measurement:
         return None if isinf(middle) else middle
 
 
-_STEP = (
-    "workload optimizer peer mesh layout device threads seed dtype clip ema accumulate weight_decay placement"
-    " sparse_rows lazy_rows cache in_situ"
-)
-_SCALE = "workload optimizer mesh clients layout placement clip ema scaling device threads"
-_TRAIN = "problem optimizer learning_rate peer mesh layout device threads"
-_MIGRATE = "format tensor_bytes"
-
-
-def _samples(row: Any) -> dict[str, tuple[float, ...]]:
-    return {"step": tuple(sample.seconds for sample in row.samples)}
-
-
-def _train(row: Any) -> dict[str, tuple[float, ...]]:
-    steps = [inf if run.steps is None else float(run.steps) for run in row.runs]
-    return {"steps to target": tuple(steps)}
-
-
-def _migrate(row: Any) -> dict[str, tuple[float, ...]]:
-    return {command.name: command.seconds for command in row.commands}
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """How to read the rows of a kind: members that name a row, members that must agree, what was measured."""
-
-    name: str
-    version: str
-    values: Callable[[Any], Mapping[str, tuple[float, ...]]]
-    unit: str = "s"
-
-
-READINGS: dict[str, _Reading] = {
-    "step": _Reading(_STEP, "parameters tensors bytes_per_step", _samples),
-    "roof": _Reading("pattern threads working_set", "bytes_per_step", _samples),
-    "scale": _Reading(_SCALE, "parameters tensors copies", _samples),
-    "train": _Reading(_TRAIN, "problem_version target", _train, unit="steps"),
-    "migrate": _Reading(_MIGRATE, "bytes", _migrate),
-}
-
-
 def measurements(result: Result, apart_from: Collection[str] = ()) -> dict[Name, Measurement]:
     """What a result measured, by name; some members of names may be left out.
 
     Raises: IncomparableError for plans, which measure nothing.
     """
-    reading = READINGS.get(result.kind)
+    reading = KINDS[result.kind].reading
     if reading is None:
         raise IncomparableError(
             f"a result of `dtopt bench {result.kind}` holds nothing measured that could be compared"
@@ -112,15 +72,15 @@ def measurements(result: Result, apart_from: Collection[str] = ()) -> dict[Name,
         for what, values in measured.items():
             name = (*plain, *((("measured", what),) if len(measured) > 1 else ()))
             version = _members(row, reading.version)
-            roofs: Roofs = field(default_factory=dict)
+            roofs: Roofs = {}
             if result.roofs and values:
                 values, roofs = _beside_roofs(result, row)
             found[name] = Measurement(name, values, reading.unit, row.status, row.reason, row.rerun, version, roofs)
     return found
 
 
-def _members(row: Any, names: str) -> Name:
-    return tuple((name, getattr(row, name)) for name in names.split())
+def _members(row: Any, names: Sequence[str]) -> Name:
+    return tuple((name, getattr(row, name)) for name in names)
 
 
 def _beside_roofs(result: Result, row: Any) -> tuple[tuple[float, ...], Roofs]:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import isinf
-from statistics import median
 from typing import Any
 
-from bench import stats
 from bench.compare import statistics
 from bench.compare.measurements import Measurement, Name, measurements
 from bench.compare.statistics import Ratio
 from bench.errors import IncomparableError, OptionError
-from bench.results import Result
+from bench.measuring import stats
+from bench.results.document import Result
 
-MACHINE = ("host", "machine", "cpu", "cpus", "cpus_allowed", "threads")
-"""Members of the context that must agree."""
+MACHINE = ("identity", "machine", "cpu", "cpus", "cpus_allowed", "threads")
+"""Members of the context that must agree, where both results have them. The name of a host says nothing: containers get
+a new one each time."""
 
 SETTINGS = ("system", "governor", "memory_bytes", "huge_pages", "python", "packages", "variables")
 """Members of the context whose differences are told beside the numbers."""
+
+USUAL = ("seed", "threads", "device", "dtype", "accumulate", "placement", "cache", "clip", "layout")
+"""Members of names that are left out of what is printed where they are alike."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,8 @@ def compare(first: Result, second: Result, *, fail_above: float | None = None, f
 def _obstacles(first: Result, second: Result) -> list[str]:
     if first.kind != second.kind:
         return [f"kind is {first.kind!r} in one and {second.kind!r} in the other"]
-    found = [_differs(name, first.context, second.context) for name in MACHINE]
+    contexts = first.context, second.context
+    found = [_differs(name, *contexts) for name in MACHINE if all(context.get(name) for context in contexts)]
     ones, twos = measurements(first), measurements(second)
     found += [
         f"{label(name)} is another version: {_said(ones[name].version)}, then {_said(twos[name].version)}"
@@ -138,6 +142,29 @@ def label(name: Name, leave_out: Collection[str] = ()) -> str:
     return " ".join([*first, *rest])
 
 
+NAMED = ("workload", "optimizer", "peer", "mesh")
+"""Members whose values say what they are."""
+
+
+def short(names: Sequence[Name]) -> list[str]:
+    """Names as far as they differ; alone, one says all that it is."""
+    differ = [key for key, _ in names[0] if len({dict(name).get(key) for name in names}) > 1] if names else []
+    if not differ:
+        return [label(name, USUAL) for name in names]
+    found = [[(key, dict(name).get(key)) for key in differ] for name in names]
+    return [" ".join(str(v) if key in NAMED else f"{key}={v}" for key, v in name) for name in found]
+
+
+def common(names: Sequence[Name]) -> str:
+    """What `short` leaves out of several names."""
+    if len(names) < 2:
+        return ""
+    same = tuple(pair for pair in names[0] if all(pair in name for name in names))
+    return " ".join(
+        str(v) if key in NAMED else f"{key}={v}" for key, v in same if key not in USUAL and v not in (None, False)
+    )
+
+
 def _change(one: Measurement, two: Measurement, fail_above: float | None) -> Change:
     reason = _no_ratio(one, two)
     ratio = None if reason else _ratio(one, two)
@@ -149,7 +176,7 @@ def _change(one: Measurement, two: Measurement, fail_above: float | None) -> Cha
 
 
 def _gate(ratio: Ratio, limit: float) -> str:
-    if ratio.rounds < stats.FEWEST_ROUNDS:
+    if ratio.low is None or ratio.high is None:
         return "unclear"
     return "above" if ratio.low > limit else "below" if ratio.high <= limit else "unclear"
 
@@ -166,10 +193,9 @@ def _no_ratio(one: Measurement, two: Measurement) -> str | None:
 def _ratio(one: Measurement, two: Measurement) -> Ratio:
     if one.unit != "steps":
         return statistics.ratio(one.series, two.series)
-    ratios = [b / a for a, b in _paired_steps(one, two)]
-    low, high = stats.interval(ratios)
-    middle = median(ratios)
-    return Ratio(middle, low, high, middle, None, False, len(ratios), stats.verdict(low, high, len(ratios)))
+    found = stats.estimate([b / a for a, b in _paired_steps(one, two)])
+    word = stats.verdict(found.low, found.high)
+    return Ratio(found.median, found.low, found.high, found.median, None, False, found.rounds, word)
 
 
 def _paired_steps(one: Measurement, two: Measurement) -> list[tuple[float, float]]:

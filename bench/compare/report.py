@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from bench.compare.pairing import Change, Comparison, label
+from bench.compare.pairing import USUAL, Change, Comparison, common, label, short
 from bench.compare.statistics import Ratio
-from bench.records import plain
-from bench.results import SCHEMA_VERSION
+from bench.page import tables, terminal
+from bench.page.tables import Table
+from bench.page.words import interval
+from bench.results.document import SCHEMA_VERSION
+from bench.results.records import plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 COLOURS = {"faster": "green", "slower": "red", "same": "cyan", "unclear": "yellow"}
-USUAL = ("seed", "threads", "device", "dtype", "accumulate", "placement", "cache", "clip", "layout")
-"""Members of names that are left out where no two names become alike by that."""
-
 SHOWN = 8
 
 
@@ -43,10 +43,30 @@ def render(comparison: Comparison) -> list[RenderableType]:
         parts.append(
             f"[bold red]Not comparable, shown because of --force:[/] {'; '.join(map(_plain, comparison.forced))}."
         )
-    parts += [_table(comparison), "", *_machine(comparison), *_left_out(comparison), *_summary(comparison)]
+    parts += [
+        *_common(comparison),
+        _table(comparison),
+        "",
+        *_machine(comparison),
+        *_left_out(comparison),
+        *_summary(comparison),
+    ]
     if comparison.notes:
         parts.append(f"[yellow]Between the runs:[/] {'; '.join(map(_plain, comparison.notes))}.")
     return parts
+
+
+def markdown(comparison: Comparison) -> str:
+    """The same for a comment on a pull request."""
+    from rich.text import Text
+
+    headings = ("", *_headings(comparison), "")
+    lines = zip(short([change.name for change in comparison.changes]), comparison.changes, strict=True)
+    rows = [tuple(Text.from_markup(cell).plain for cell in (n, *_numbers(c), _remark(c))) for n, c in lines]
+    first, *rest = render(comparison)
+    forced = [first] if comparison.forced else []
+    text = [Text.from_markup(part).plain for part in (*forced, *rest) if isinstance(part, str) and part]
+    return "\n\n".join(["## dtopt bench compare", tables.markdown(Table("", headings, tuple(rows))), *text]) + "\n"
 
 
 def _plain(text: str) -> str:
@@ -56,24 +76,16 @@ def _plain(text: str) -> str:
 
 
 def _table(comparison: Comparison) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    unit = "steps" if comparison.kind == "train" else "ms"
-    for heading in (f"before, {unit}", f"after, {unit}", "ratio", "rounds"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
-    names = _names(comparison)
+    table = terminal.table(("", *_headings(comparison), ""))
+    names = short([change.name for change in comparison.changes])
     for change, name in zip(comparison.changes, names, strict=True):
         table.add_row(name, *_numbers(change), _remark(change))
     return table
 
 
-def _names(comparison: Comparison) -> list[str]:
-    """Short names, unless two would be alike."""
-    names = [label(change.name, USUAL) for change in comparison.changes]
-    return names if len(set(names)) == len(names) else [label(change.name) for change in comparison.changes]
+def _headings(comparison: Comparison) -> tuple[str, ...]:
+    unit = "steps" if comparison.kind == "train" else "ms"
+    return f"before, {unit}", f"after, {unit}", "ratio", "rounds"
 
 
 def _numbers(change: Change) -> tuple[str, str, str, str]:
@@ -82,7 +94,7 @@ def _numbers(change: Change) -> tuple[str, str, str, str]:
     if change.ratio is None:
         return first, second, "-", ""
     ratio = change.ratio
-    shown = f"[{COLOURS[ratio.verdict]}]{ratio.median:.2f}[/] \\[{ratio.low:.2f}, {ratio.high:.2f}]"
+    shown = f"[{COLOURS[ratio.verdict]}]{ratio.median:.2f}[/] {_plain(interval(ratio.low, ratio.high))}"
     return first, second, shown, str(ratio.rounds)
 
 
@@ -92,6 +104,12 @@ def _remark(change: Change) -> str:
     unit = "in units of the roofs" if change.ratio.in_roofs else ""
     gate = {"above": "[bold red]regression[/]", "unclear": "[yellow]too noisy to say[/]"}.get(change.gate or "", "")
     return ", ".join(word for word in (change.ratio.verdict, gate, unit) if word)
+
+
+def _common(comparison: Comparison) -> Iterator[str]:
+    """What is the same in all rows."""
+    if said := common([change.name for change in comparison.changes]):
+        yield f"Of each: {_plain(said)}."
 
 
 def _machine(comparison: Comparison) -> Iterator[str]:

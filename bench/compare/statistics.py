@@ -7,7 +7,7 @@ true between rounds need not be true between runs, so the interval is stretched 
 both sides by the largest of: what the roofs disagree by about the machine, FOLLOWS_WITHIN of what they agree on, half
 of the drift from the first half of a run to its second, and LEAST_BETWEEN_RUNS.
 
-Rounds are resampled in blocks, neighbours being alike, and in each run on its own. Background: Kalibera and Jones,
+Within each run the interval is the one of `bench.measuring.stats`. Background: Kalibera and Jones,
 "Rigorous benchmarking in reasonable time" (ISMM 2013), doi 10.1145/2464157.2464160, on variation at several levels.
 """
 
@@ -16,18 +16,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, hypot, log
+from statistics import median
 from typing import TYPE_CHECKING
 
-from bench import stats
+from bench.measuring import stats
 
 if TYPE_CHECKING:
     import numpy as np
 
-RESAMPLES = 4000
 LEAST_BETWEEN_RUNS = 0.01
 """Runs of the same program on an idle machine still differ by about this, through the layout of memory."""
 FOLLOWS_WITHIN = 0.5
 """Where the whole machine is faster or slower, a row may follow the roofs for no more than this part of it."""
+
+FEWEST_BETWEEN_RUNS = 9
+"""Rounds below which neighbours that are alike leave too little to tell two runs apart by."""
 
 OF_A_RANGE = 1.7
 """1.96 standard deviations, of which the range of two values is 1.13 on average."""
@@ -43,8 +46,8 @@ class Ratio:
     """
 
     median: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     plain: float
     roofs: float | None
     in_roofs: bool
@@ -75,9 +78,8 @@ def ratio(first: Series, second: Series) -> Ratio:
     points = [_difference(*pair) for pair in pairs]
     middle, edges = _difference(*best), _interval(*best)
     rounds = min(len(first.times), len(second.times))
-    few = _small_sample(rounds)
-    low = exp(min(middle - few * hypot(middle - edges[0], stretch), *points))
-    high = exp(max(middle + few * hypot(edges[1] - middle, stretch), *points))
+    low = exp(min(middle - hypot(middle - edges[0], stretch), *points)) if edges else None
+    high = exp(max(middle + hypot(edges[1] - middle, stretch), *points)) if edges else None
     return Ratio(
         median=exp(middle),
         low=low,
@@ -86,7 +88,7 @@ def ratio(first: Series, second: Series) -> Ratio:
         roofs=exp(sum(shifts) / len(shifts)) if shifts else None,
         in_roofs=best is not pairs[0],
         rounds=rounds,
-        verdict=stats.verdict(low, high, rounds),
+        verdict=stats.verdict(low, high),
     )
 
 
@@ -103,20 +105,6 @@ def _spread(values: np.ndarray) -> float:
     return float(np.median(np.abs(values - np.median(values))))
 
 
-def _block(rounds: int) -> int:
-    """Neighbouring rounds that are resampled together."""
-    return max(1, round(rounds**0.5))
-
-
-def _small_sample(rounds: int) -> float:
-    """How much wider Student's interval is than the normal one, which a bootstrap of few blocks comes close to."""
-    from scipy.stats import norm, t
-
-    edge = (1 + stats.CONFIDENCE) / 2
-    blocks = -(-rounds // _block(rounds))
-    return float(t.ppf(edge, max(1, blocks - 1)) / norm.ppf(edge))
-
-
 def _between_runs(shifts: Sequence[float]) -> float:
     """By how much, as a logarithm, the roofs let two runs of the same thing differ; `shifts` are theirs."""
     disagreement = OF_A_RANGE * (max(shifts, default=0.0) - min(shifts, default=0.0))
@@ -130,23 +118,12 @@ def _drift(series: np.ndarray) -> float:
     return _difference(series[:half], series[half:]) / 2 if half >= stats.FEWEST_FOR_IQR else 0.0
 
 
-def _interval(one: np.ndarray, two: np.ndarray) -> tuple[float, float]:
-    """95% bootstrap interval of the difference of two medians."""
-    import numpy as np
-
-    random = np.random.default_rng(0)
-    differences = _medians(two, random) - _medians(one, random)
-    edge = (1 - stats.CONFIDENCE) / 2
-    low, high = np.quantile(differences, [edge, 1 - edge])
-    return float(low), float(high)
-
-
-def _medians(series: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Medians of resampled series, made of blocks of neighbours (circular block bootstrap)."""
-    import numpy as np
-
-    count = len(series)
-    length = _block(count)
-    starts = random.integers(0, count, (RESAMPLES, -(-count // length)))
-    places = (starts[:, :, None] + np.arange(length)) % count
-    return np.median(series[places.reshape(RESAMPLES, -1)[:, :count]], axis=1)
+def _interval(one: np.ndarray, two: np.ndarray) -> tuple[float, float] | None:
+    """Interval of the difference of two medians, from those of each (Donner and Zou's MOVER, 2012); None where one has
+    too few rounds."""
+    first, second = stats.interval(one.tolist()), stats.interval(two.tolist())
+    if first is None or second is None or min(len(one), len(two)) < FEWEST_BETWEEN_RUNS:
+        return None
+    middle = _difference(one, two)
+    a, b = median(one.tolist()), median(two.tolist())
+    return middle - hypot(b - second[0], first[1] - a), middle + hypot(second[1] - b, a - first[0])

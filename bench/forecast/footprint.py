@@ -6,18 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from bench.cases.layouts import MeshShape, sharding
+from bench.cases.workloads import Tensor
 from bench.errors import OptionError, UnknownNameError
+from bench.forecast.activations import CHECKPOINTING
 from bench.forecast.state import SlotShape, slots
-from bench.layouts import MeshShape, sharding
-from bench.workloads import Tensor
-from optim.sharding import UNSHARDED, local_shape, zero1_specs
+from optim import slot_layout
+from optim.layouts.sharding import UNSHARDED, local_shape, zero1_specs
 
-PLACEMENTS = ("like_variable", "zero1")
+PLACEMENTS = ("like_variable", "zero1", "zero2", "zero3")
+"""Nothing sharded further over the data axis; slots; gradients too; parameters too (ZeRO, Rajbhandari et al. 2020)."""
+
+OF_OPTIM = PLACEMENTS[:2]
+"""What `optim` can do on a real mesh today."""
+
 DTYPES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 """Bytes per number."""
 
+_MARK_BYTES = {"int64": 8}[slot_layout.GATHERED_DTYPE]
+"""Of each variable's mark that some call brought a gradient for it."""
+
 CLIPS = ("none", "clipvalue", "clipnorm", "global_clipnorm")
-AVERAGE, ACCUMULATED = "average", "accumulated_gradient"
+AVERAGE, ACCUMULATED, MASTER = slot_layout.AVERAGE, slot_layout.ACCUMULATED_GRADIENT, "master copy"
 
 
 @dataclass(frozen=True)
@@ -25,10 +35,13 @@ class Training:
     """How a model is trained, as far as its size depends on it.
 
     Attributes:
-      optimizer: a name in `bench.algorithms`, with arguments where it has some.
-      dtype: of parameters, gradients and slots.
+      optimizer: a name in `bench.cases.algorithms`, with arguments where it has some.
+      dtype: of parameters and gradients, and of slots without master copies.
       ema: whether an average of every parameter is kept; accumulate: whether gradients are gathered over calls.
       clip: "none", "clipvalue", "clipnorm" or "global_clipnorm".
+      master_copies: of parameters, in float32, with slots in float32: what trains 16-bit parameters.
+      batch: examples of a step, on all devices; micro_batch: that a device processes at once; sequence: tokens of one.
+      checkpointing: what is computed again, see `bench.forecast.activations`.
 
     Raises: UnknownNameError.
     """
@@ -38,15 +51,28 @@ class Training:
     ema: bool = False
     accumulate: bool = False
     clip: str = "none"
+    master_copies: bool = False
+    batch: int | None = None
+    micro_batch: int = 1
+    sequence: int | None = None
+    checkpointing: str = "selective"
 
     def __post_init__(self) -> None:
-        for what, value, known in (("dtype", self.dtype, tuple(DTYPES)), ("clipping", self.clip, CLIPS)):
+        for what, value, known in (
+            ("dtype", self.dtype, tuple(DTYPES)),
+            ("clipping", self.clip, CLIPS),
+            ("checkpointing", self.checkpointing, CHECKPOINTING),
+        ):
             if value not in known:
                 raise UnknownNameError(f"no {what} is called {value!r}; there are: {', '.join(known)}")
 
     @property
     def itemsize(self) -> int:
         return DTYPES[self.dtype]
+
+    @property
+    def slot_itemsize(self) -> int:
+        return 4 if self.master_copies else self.itemsize
 
     @property
     def wide_itemsize(self) -> int:
@@ -56,7 +82,8 @@ class Training:
 
 @dataclass(frozen=True)
 class Placed:
-    """One tensor on a mesh: the specs of its parameter, and each slot with its specs."""
+    """One tensor on a mesh: the specs of its parameter in use, at rest, and of its gradient, and each slot with its
+    specs."""
 
     tensor: Tensor
     specs: tuple[str, ...]
@@ -64,6 +91,8 @@ class Placed:
     options: tuple[tuple[str, tuple[str, ...]], ...]
     """Averages and accumulated gradients, where asked for, with their specs."""
     note: str | None
+    at_rest: tuple[str, ...] = ()
+    gradient: tuple[str, ...] = ()
 
 
 def place(tensors: Sequence[Tensor], mesh: MeshShape, layout: str, placement: str, training: Training) -> list[Placed]:
@@ -75,15 +104,17 @@ def place(tensors: Sequence[Tensor], mesh: MeshShape, layout: str, placement: st
     for tensor in tensors:
         on_mesh = sharding(layout, tensor, mesh)
         specs = tuple(axis or UNSHARDED for axis in on_mesh.axes)
-        further = tuple(zero1_specs(specs, axes, tensor.shape)) if placement == "zero1" else specs
+        further = tuple(zero1_specs(specs, axes, tensor.shape)) if placement != "like_variable" else specs
+        gradient = further if placement in ("zero2", "zero3") else specs
+        at_rest = further if placement == "zero3" else specs
         kept = []
         for slot in slots(training.optimizer, tensor):
-            # As `optim.state` does it: a slot that lacks dims follows its variable under every placement.
+            # As `optim.state.state` does it: a slot that lacks dims follows its variable under every placement.
             mine = further if slot.is_whole(tensor) else tuple(specs[d] for d in slot.dims)
             kept.append((slot, mine))
-        wanted = ((AVERAGE, training.ema), (ACCUMULATED, training.accumulate))
+        wanted = ((AVERAGE, training.ema), (ACCUMULATED, training.accumulate), (MASTER, training.master_copies))
         options = tuple((name, further) for name, asked in wanted if asked)
-        found.append(Placed(tensor, specs, tuple(kept), options, on_mesh.note))
+        found.append(Placed(tensor, specs, tuple(kept), options, on_mesh.note, at_rest, gradient))
     return found
 
 
@@ -94,11 +125,14 @@ def local_elements(shape: Sequence[int], specs: Sequence[str], mesh: MeshShape) 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes on one device: parameters, gradients, and slots by name, averages and accumulated gradients included."""
+    """Bytes on one device: parameters, gradients, and slots by name, averages, accumulated gradients and master copies
+    included; activations, None where unknown; temporaries: what is gathered or reduced at one time."""
 
     parameters: int
     gradients: int
     slots: Mapping[str, int]
+    activations: int | None = None
+    temporaries: int = 0
 
     @property
     def slot_bytes(self) -> int:
@@ -106,21 +140,26 @@ class Footprint:
 
     @property
     def total(self) -> int:
-        return self.parameters + self.gradients + self.slot_bytes
+        return self.parameters + self.gradients + self.slot_bytes + (self.activations or 0) + self.temporaries
 
 
 def footprint(placed: Sequence[Placed], mesh: MeshShape, training: Training) -> Footprint:
     """What one device holds when `apply_gradients` is called; gradients are laid out like their variables."""
-    parameters = sum(local_elements(p.tensor.shape, p.specs, mesh) for p in placed) * training.itemsize
+    parameters = sum(local_elements(p.tensor.shape, p.at_rest, mesh) for p in placed) * training.itemsize
+    gradients = sum(local_elements(p.tensor.shape, p.gradient, mesh) for p in placed) * training.itemsize
     sizes: dict[str, int] = {}
     for one in placed:
         for slot, specs in one.slots:
             shape = [one.tensor.shape[d] for d in slot.dims]
-            sizes[slot.name] = sizes.get(slot.name, 0) + local_elements(shape, specs, mesh) * training.itemsize
+            sizes[slot.name] = sizes.get(slot.name, 0) + local_elements(shape, specs, mesh) * training.slot_itemsize
         for name, specs in one.options:
-            itemsize = training.wide_itemsize if name == ACCUMULATED else training.itemsize
+            itemsize = training.wide_itemsize if name == ACCUMULATED else training.slot_itemsize
             sizes[name] = sizes.get(name, 0) + local_elements(one.tensor.shape, specs, mesh) * itemsize
-    return Footprint(parameters, parameters, sizes)
+    if training.accumulate:
+        sizes[slot_layout.GATHERED] = _MARK_BYTES * len(placed)
+    gathered = [one for one in placed if one.at_rest != one.specs]
+    temporaries = max((local_elements(p.tensor.shape, p.specs, mesh) for p in gathered), default=0) * training.itemsize
+    return Footprint(parameters, gradients, sizes, temporaries=2 * temporaries)  # a parameter and its gradient
 
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}

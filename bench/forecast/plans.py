@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import log, prod
 
+from bench.cases.layouts import MeshShape
+from bench.cases.workloads import Workload
 from bench.errors import OptionError
-from bench.forecast.footprint import ACCUMULATED, AVERAGE, Footprint, Placed, Training, footprint, local_elements, place
+from bench.forecast import activations
+from bench.forecast.devices import Device
+from bench.forecast.footprint import (
+    ACCUMULATED,
+    AVERAGE,
+    PLACEMENTS,
+    Footprint,
+    Placed,
+    Training,
+    footprint,
+    local_elements,
+    place,
+)
 from bench.forecast.state import algorithm
-from bench.forecast.traffic import Collective, collectives
-from bench.layouts import MeshShape
-from bench.workloads import Workload
+from bench.forecast.traffic import ACTIVATIONS, ALL_REDUCE, FORWARD, GRADIENTS, Collective, collectives, data_axes
 
 
 @dataclass(frozen=True)
@@ -19,14 +32,37 @@ class Speeds:
 
     Attributes:
       memory: of `sharing` devices together.
-      link: what one device sends at the same time as all others send.
+      links: what one device sends at the same time as all others, by mesh axis; link: over any other axis.
       sharing: how many devices share `memory`: 1 for accelerators with memory of their own, all of the mesh for
         logical devices of one machine (None stands for that).
+      flops: products per second of a device; device: whose nodes say how fast axes without a link are.
     """
 
     memory: float | None = None
     link: float | None = None
     sharing: int | None = 1
+    links: Mapping[str, float] = field(default_factory=dict)
+    flops: float | None = None
+    device: Device | None = None
+
+    def of(self, axes: Sequence[str], mesh: MeshShape) -> float | None:
+        """Of the slowest of these axes. An axis of a mesh stays within nodes where it and all axes further in do."""
+        found = [self._of_axis(axis, mesh) for axis in axes]
+        return None if None in found else min(speed for speed in found if speed is not None)
+
+    def _of_axis(self, axis: str, mesh: MeshShape) -> float | None:
+        if axis in self.links:
+            return self.links[axis]
+        if self.link is not None or self.device is None:
+            return self.link
+        names = [name for name, _ in mesh.axes]
+        reach = prod(size for _, size in mesh.axes[names.index(axis) :])
+        return self.device.near if reach <= self.device.node else self.device.far
+
+
+USED = 0.5
+"""Part of its products per second that a device reaches in training: Megatron-LM's table 1 (Narayanan et al. 2021) has
+44 to 52% on A100, PaLM (Chowdhery et al. 2022) 46% on TPU v4."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +74,11 @@ class Plan:
       held: bytes on each device.
       collectives: what a step exchanges.
       update_bytes: least memory traffic of the update on each device, every array read or written once.
-      update_seconds, exchange_seconds: at the speeds given; None where a speed is unknown.
-      notes: tensors on which the layout rule could not be kept.
+      update_seconds, exchange_seconds, compute_seconds: at the speeds given, one after the other; None where a speed,
+        or what is computed, is unknown.
+      notes: tensors on which the layout rule could not be kept, and what else stands against the plan.
       fits: whether `held` and what else needs memory stay within the limit; None without a limit.
+      possible: whether the batch can be divided over its data axes.
     """
 
     mesh: MeshShape
@@ -51,18 +89,33 @@ class Plan:
     update_bytes: int
     update_seconds: float | None
     exchange_seconds: float | None
+    compute_seconds: float | None
     notes: tuple[str, ...]
     fits: bool | None
+    possible: bool = True
 
     @property
     def sent(self) -> int:
-        """Bytes that each device sends in a step, gathering for forward and backward passes included."""
+        """Bytes that each device sends in a step, those of forward and backward passes included."""
         return sum(c.sent for c in self.collectives)
 
     @property
     def sent_in_step(self) -> int:
         """Of those, what the gradients' reduction and the optimizer send."""
         return sum(c.sent for c in self.collectives if c.in_step)
+
+    @property
+    def seconds(self) -> float | None:
+        """Of a step as far as it is known: None where the update or the exchange is not."""
+        if self.update_seconds is None or self.exchange_seconds is None:
+            return None
+        return self.update_seconds + self.exchange_seconds + (self.compute_seconds or 0.0)
+
+    @property
+    def split(self) -> int:
+        """Devices over which single tensors are computed: all but the data axes."""
+        data = data_axes(self.mesh, self.layout)
+        return prod(size for name, size in self.mesh.axes if name not in data)
 
 
 def plan(
@@ -77,23 +130,85 @@ def plan(
     """The plan of one combination; `limit`: bytes that a device has for it. Raises: UnknownNameError."""
     speeds = speeds or Speeds()
     placed = place(workload.tensors, mesh, layout, placement, training)
-    held = footprint(placed, mesh, training)
-    exchanged = tuple(collectives(placed, mesh, layout, training))
+    passes = _passes(workload, mesh, layout, training)
+    held = replace(footprint(placed, mesh, training), activations=passes.kept if passes else None)
+    exchanged = [_repeated(c, placement, passes) for c in collectives(placed, mesh, layout, training)]
+    if passes and passes.reduced and passes.axes:
+        exchanged.append(
+            Collective(ACTIVATIONS, ALL_REDUCE, passes.axes, passes.split, passes.reduced, passes.count, in_step=False)
+        )
     moved = update_bytes(placed, mesh, training)
     sharing = speeds.sharing or mesh.devices
-    sent = sum(c.sent for c in exchanged if c.in_step)
+    times = [(c.sent, speeds.of(c.axes, mesh)) for c in exchanged]
+    known = all(speed is not None for _, speed in times)
+    computed = passes.flops / mesh.devices / (speeds.flops * USED) if passes and speeds.flops else None
+    notes = [one.note for one in placed if one.note]
     return Plan(
         mesh,
         layout,
         placement,
         held,
-        exchanged,
+        tuple(exchanged),
         moved,
         None if speeds.memory is None else moved * sharing / speeds.memory,
-        0.0 if sent == 0 else None if speeds.link is None else sent / speeds.link,
-        tuple(one.note for one in placed if one.note),
+        sum(sent / speed for sent, speed in times if speed is not None) if known else None,
+        computed,
+        tuple(notes),
         None if limit is None else held.total <= limit,
+        passes.possible if passes else True,
     )
+
+
+def _repeated(one: Collective, placement: str, passes: _Passes | None) -> Collective:
+    """What is exchanged for each micro-batch: parameters that are gathered, and gradients that are not kept whole."""
+    each = one.purpose == FORWARD or (one.purpose == GRADIENTS and placement in ("zero2", "zero3"))
+    return replace(one, payload=one.payload * passes.micro_batches) if passes and each else one
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """Forward and backward passes on one device. Attributes: kept, activations in bytes; reduced, bytes that the axes
+    reduce for them, in so many tensors (count); split, devices of those axes; flops of the whole step; possible:
+    whether the batch can be divided; micro_batches that each device processes one after the other."""
+
+    kept: int
+    reduced: int
+    count: int
+    axes: tuple[str, ...]
+    split: int
+    flops: float
+    possible: bool
+    micro_batches: int
+
+
+def _passes(workload: Workload, mesh: MeshShape, layout: str, training: Training) -> _Passes | None:
+    """None where the model's architecture is not known."""
+    model = workload.architecture
+    if model is None:
+        return None
+    data = data_axes(mesh, layout)
+    replicas = prod(size for name, size in mesh.axes if name in data)
+    axes = tuple(name for name, size in mesh.axes if name not in data and size > 1)
+    tensor = layout not in ("replicated", "fsdp")  # the others compute whole tensors everywhere
+    split = prod(size for name, size in mesh.axes if name in axes) if tensor else 1
+    sequence, batch = training.sequence or model.sequence, training.batch or replicas * training.micro_batch
+    each = max(1, -(-batch // replicas))
+    itemsize, word = min(training.itemsize, 4), training.checkpointing
+    return _Passes(
+        kept=activations.kept(model, sequence, min(each, training.micro_batch), split, word, itemsize),
+        reduced=activations.reduced(model, sequence, each, word, itemsize) if tensor else 0,
+        count=activations.REDUCTIONS[word] * model.layers,
+        axes=axes if tensor else (),
+        split=split,
+        flops=activations.flops(workload.elements, batch * sequence, word) * (1 if tensor else prod_of(mesh, axes)),
+        possible=batch % replicas == 0 and model.heads % split == 0,
+        micro_batches=-(-each // training.micro_batch),
+    )
+
+
+def prod_of(mesh: MeshShape, axes: Sequence[str]) -> int:
+    """Devices of some axes."""
+    return prod(size for name, size in mesh.axes if name in axes)
 
 
 def update_bytes(placed: Sequence[Placed], mesh: MeshShape, training: Training) -> int:
@@ -108,8 +223,9 @@ def update_bytes(placed: Sequence[Placed], mesh: MeshShape, training: Training) 
         shards = [specs for slot, specs in one.slots if slot.is_whole(one.tensor)]
         shards += [options[AVERAGE]] if training.ema else []
         share = local_elements(one.tensor.shape, shards[0], mesh) if shards else mine
-        arrays = 3 + 2 * len(shards) + algorithm(training.optimizer).further_reads
-        total += arrays * share * training.itemsize
+        arrays = 3 + algorithm(training.optimizer).further_reads
+        total += arrays * share * training.itemsize + 2 * len(shards) * share * training.slot_itemsize
+        total += 2 * 4 * share if training.master_copies else 0
         total += mine * training.itemsize if share < mine else 0
         total += mine * training.itemsize if training.clip in ("clipnorm", "global_clipnorm") else 0
         if training.accumulate:  # read and written with each gradient, read and cleared at each step
@@ -149,6 +265,17 @@ def _divisors(number: int) -> Iterator[int]:
 
 
 def ranked(found: Sequence[Plan]) -> list[Plan]:
-    """Those that fit first, and of these the one that sends least, then in the order given (megatron before rules whose
-    forward pass nobody has written down); of those that do not fit, or with no limit, the one that holds least."""
-    return sorted(found, key=lambda p: (0, p.sent) if p.fits else (1, p.held.total))
+    """Those that can be made and fit first, and of these the one whose step is the shortest; where speeds are not
+    known, the one that sends least; then the simpler one, with less sharded. Of those that do not fit, or with no
+    limit, the one that holds least."""
+    return sorted(found, key=_rank)
+
+
+def _rank(one: Plan) -> tuple[float, ...]:
+    simple = PLACEMENTS.index(one.placement) + one.split / 1e6
+    if one.fits and one.possible:
+        seconds = one.seconds
+        # Times within a hundredth are alike, and then the simpler plan is better.
+        first = (0.0, float(one.sent)) if seconds is None else (0.0, round(log(max(seconds, 1e-12)) * 100))
+        return (*first, simple, one.held.total)
+    return (1.0 + (not one.possible), float(one.held.total), simple, 0.0)

@@ -3,70 +3,74 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from bench import results, workloads
-from bench.environment import versions
+from bench.cases import workloads
+from bench.cases.layouts import RULES, MeshShape, parse_mesh
+from bench.cases.shapes import Shapes
 from bench.errors import OptionError, UnknownNameError
-from bench.forecast import shapes as shape_files
-from bench.forecast.footprint import PLACEMENTS, Training, parse_bytes
+from bench.forecast import devices as devices_by_name
+from bench.forecast.devices import Device
+from bench.forecast.footprint import OF_OPTIM, PLACEMENTS, Training, parse_bytes
 from bench.forecast.plans import Speeds, meshes_of, plans, ranked
+from bench.forecast.row import make_row
 from bench.forecast.state import algorithm
-from bench.layouts import RULES, MeshShape, parse_mesh
-from bench.plan_row import make_row
+from bench.measuring.environment import versions
+from bench.results.document import Result
 
 WORKLOAD = "gpt2"
 MESH = "2x2"
+SEARCHED = ("megatron",)
+"""With ZeRO's stages over its data axis: what people train on many devices with."""
 
 
 def answer(
     *,
     workload: str | None = None,
-    shapes: Path | None = None,
+    shapes: Shapes | None = None,
     optimizer: str = "adam",
     mesh: Sequence[str] = (),
     devices: int | None = None,
     layout: Sequence[str] = (),
     placement: Sequence[str] = (),
-    dtype: str = "float32",
-    clip: str = "none",
-    ema: bool = False,
-    accumulate: bool = False,
+    training: Training | None = None,
+    device: str | None = None,
     memory: str | None = None,
     other: str | None = None,
     bandwidth: str | None = None,
-    link: str | None = None,
+    link: Sequence[str] = (),
     roof: Path | None = None,
+    roof_speed: Callable[[Path], float] | None = None,
     command: str = "",
-) -> results.Result:
+) -> Result:
     """Plans from the options of `dtopt bench plan`, ranked; without a mesh or devices it is a mesh of 2x2.
 
-    Raises: UnknownNameError; OptionError for values that cannot be used or exclude each other; ResultsError for a
-    `roof` that is none.
+    Args:
+      device: an accelerator of `bench.forecast.devices`, for what `memory`, `bandwidth` and `link` leave out.
+      roof: a result of `dtopt bench roof`; roof_speed: reads from it the speed of memory that a mesh of CPUs shares.
+
+    Raises: UnknownNameError; OptionError for values that cannot be used or exclude each other.
     """
     if workload is not None and shapes is not None:
         raise OptionError("--workload and --shapes exclude each other; give one")
-    model = workloads.workload(workload or WORKLOAD) if shapes is None else shape_files.read(shapes)
-    given = {"--memory": memory, "--other": other, "--bandwidth": bandwidth, "--link": link, "--roof": roof}
-    words = ["-w", model.name] if shapes is None else ["--shapes", str(shapes)]
+    model = workloads.workload(workload or WORKLOAD) if shapes is None else shapes.workload
+    preset = None if device is None else devices_by_name.device(device)
+    given = {"--device-type": device, "--memory": memory, "--other": other, "--bandwidth": bandwidth, "--roof": roof}
+    words = ["-w", model.name] if shapes is None else ["--shapes", shapes.source]
     again = [*words, *(word for option, value in given.items() if value is not None for word in (option, str(value)))]
+    again += [word for text in link for word in ("--link", text)]
     algorithm(optimizer)
-    training = Training(optimizer, dtype, ema, accumulate, clip)
-    limit = _limit(memory, other)
-    found = ranked(
-        plans(
-            model,
-            _meshes(mesh, devices),
-            _layouts(layout),
-            tuple(placement) or PLACEMENTS,
-            training,
-            _speeds(bandwidth, link, roof),
-            limit,
-        )
-    )
-    rows = [make_row(one, model, training, again, limit, one is found[0] and bool(one.fits)) for one in found]
-    return results.Result(_context(command), (), tuple(rows), kind="plan")
+    wanted = replace(training or Training(), optimizer=optimizer)
+    limit = _limit(memory or (f"{preset.memory}" if preset else None), other)
+    meshes = _meshes(mesh, devices)
+    speeds = _speeds(bandwidth, link, roof, roof_speed, preset)
+    chosen = tuple(placement) or (PLACEMENTS if devices is not None or preset else OF_OPTIM)
+    found = ranked(plans(model, meshes, _layouts(layout, devices is not None), chosen, wanted, speeds, limit))
+    best = found[0] if found[0].fits and found[0].possible else None
+    rows = [make_row(one, model, wanted, again, limit, one is best, device) for one in found]
+    return Result(_context(command), (), tuple(rows), kind="plan")
 
 
 def _context(command: str) -> dict[str, object]:
@@ -74,12 +78,12 @@ def _context(command: str) -> dict[str, object]:
     return {"command": command, "started": now, "packages": {k: v for k, v in versions().items() if k == "dtopt"}}
 
 
-def _layouts(wanted: Sequence[str]) -> Sequence[str]:
-    """Those asked for, or every rule."""
+def _layouts(wanted: Sequence[str], searching: bool) -> Sequence[str]:
+    """Those asked for; where meshes are searched, the one whose forward pass is written down; else every rule."""
     for name in wanted:
         if name not in RULES:
             raise UnknownNameError(f"no layout rule is called {name!r}; there are: {', '.join(RULES)}")
-    return wanted or tuple(RULES)
+    return wanted or (SEARCHED if searching else tuple(RULES))
 
 
 def _meshes(mesh: Sequence[str], devices: int | None) -> list[MeshShape]:
@@ -99,18 +103,25 @@ def _limit(memory: str | None, other: str | None) -> int | None:
     return limit
 
 
-def _speeds(bandwidth: str | None, link: str | None, roof: Path | None) -> Speeds:
+def _speeds(
+    bandwidth: str | None,
+    link: Sequence[str],
+    roof: Path | None,
+    roof_speed: Callable[[Path], float] | None,
+    device: Device | None,
+) -> Speeds:
     if bandwidth is not None and roof is not None:
         raise OptionError("--bandwidth and --roof exclude each other; give one")
-    sending = None if link is None else float(parse_bytes(link))
-    if roof is not None:
-        return Speeds(measured(roof), sending, sharing=None)
-    return Speeds(None if bandwidth is None else float(parse_bytes(bandwidth)), sending)
-
-
-def measured(path: Path) -> float:
-    """Bytes per second of the best roof in a result. Raises: ResultsError."""
-    found = results.load(path).roofs
-    if not found:
-        raise results.ResultsError(f"{path} holds no roof; `dtopt bench roof --output FILE` measures one")
-    return max(one.bytes_per_second for one in found)
+    links: dict[str, float] = {}
+    everywhere: float | None = None
+    for text in link:
+        axis, equals, speed = text.partition("=")
+        if equals:
+            links[axis] = float(parse_bytes(speed))
+        else:
+            everywhere = float(parse_bytes(text))
+    flops = device.flops if device else None
+    if roof is not None and roof_speed is not None:
+        return Speeds(roof_speed(roof), everywhere, None, links, flops, device)
+    memory = float(parse_bytes(bandwidth)) if bandwidth is not None else device.bandwidth if device else None
+    return Speeds(memory, everywhere, 1, links, flops, device)

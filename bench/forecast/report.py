@@ -1,16 +1,19 @@
-"""Plans as a table for people, with the answer to "does it fit" in a sentence."""
+"""Plans as a table for people: the answer in a sentence, the runners-up and why, and what is not known."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from bench.plan_row import Row
+from bench.forecast.devices import device
+from bench.forecast.row import Row
+from bench.page import terminal
+from bench.page.words import size, three_digits
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-MOST_ROWS = 12
+MOST_ROWS = 10
 SHOWN_LAYOUT_NOTES = 3
 
 
@@ -22,54 +25,53 @@ def render(rows: Sequence[Row]) -> list[RenderableType]:
     title = Text(f"{first.optimizer} on {first.workload}", style="bold")
     title.append(f", {first.parameters:,} {first.dtype} parameters in {first.tensors:,} tensors", style="not bold")
     shown = _shown(rows)
-    parts: list[RenderableType] = [title, "", _table(shown)]
+    parts: list[RenderableType] = [title, *_training(first), "", *_answer(rows), "", _table(shown)]
     if len(shown) < len(rows):
         parts.append(f"and {len(rows) - len(shown)} more, see --json")
-    return [*parts, "", *_answer(rows), *_exchanges(shown[0]), *_notes(shown[0]), *_what_is_not_counted(first)]
+    return [*parts, "", *_exchanges(shown[0]), *_notes(shown[0]), *_what_is_not_known(first)]
+
+
+def _training(row: Row) -> Iterator[str]:
+    if row.sequence is None:
+        return
+    batch = "one micro-batch per replica" if row.batch is None else f"a batch of {row.batch:,}"
+    master = ", master copies and slots in float32" if row.master_copies else ""
+    yield (
+        f"{batch.capitalize()}, {row.micro_batch} at once, {row.sequence:,} tokens each; {row.checkpointing}"
+        f" recomputation{master}."
+    )
 
 
 def _shown(rows: Sequence[Row]) -> Sequence[Row]:
-    fitting = [row for row in rows if row.fits]
+    fitting = [row for row in rows if row.fits and row.possible]
     return (fitting or rows)[:MOST_ROWS]
 
 
 def _table(rows: Sequence[Row]) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("mesh", "layout", "placement"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("parameters", "gradients", "slots", "per device", "sent/step"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    timed = any(row.update_seconds is not None for row in rows)
-    limited = rows[0].fits is not None
-    if timed:
-        table.add_column("step", justify="right", no_wrap=True)
-    if limited:
-        table.add_column("fits")
+    table = terminal.table(("plan", "params", "grads", "slots", "activ.", "device", "sent", "step", "fits"))
     for row in rows:
-        sizes = (row.parameter_bytes, row.gradient_bytes, sum(row.slot_bytes.values()), row.device_bytes)
-        cells = [row.mesh, row.layout, row.placement, *map(size, sizes), size(row.sent_bytes)]
-        cells += [_time(row)] if timed else []
-        cells += [("[green]yes[/]" if row.fits else "[red]no[/]")] if limited else []
-        table.add_row(*cells, style="bold" if row.recommended else None)
+        activations = "?" if row.activation_bytes is None else size(row.activation_bytes)
+        sizes = (row.parameter_bytes, row.gradient_bytes, sum(row.slot_bytes.values()))
+        fits = {None: "", True: "[green]yes[/]", False: "[red]no[/]"}[row.fits if row.possible else False]
+        cells = [*map(size, sizes), activations, size(row.device_bytes), size(row.sent_bytes), _time(row), fits]
+        short = (cell.replace(" ", "") for cell in cells)
+        table.add_row(name(row), *short, style="bold" if row.recommended else None)
     return table
 
 
-def size(count: int) -> str:
-    """Bytes with three digits: `13.5 GB`."""
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            value = count / factor
-            return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f} {unit}"
-    return f"{count} B"
+def name(row: Row) -> str:
+    """`batch=8,model=1 zero1`, with the layout where it is not megatron."""
+    words = [row.mesh, *([row.layout] if row.layout != "megatron" else [])]
+    return " ".join([*words, *([row.placement] if row.placement != "like_variable" else [])])
 
 
 def _time(row: Row) -> str:
     seconds = row.step_seconds
-    if seconds is not None:
-        return f"{seconds * 1e3:.3g} ms"
-    return f"{(row.update_seconds or 0.0) * 1e3:.3g} ms + exchange"
+    return "?" if seconds is None else _seconds(seconds)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{three_digits(seconds)} s" if seconds >= 1 else f"{three_digits(seconds * 1e3)} ms"
 
 
 def _answer(rows: Sequence[Row]) -> Iterator[RenderableType]:
@@ -81,25 +83,44 @@ def _answer(rows: Sequence[Row]) -> Iterator[RenderableType]:
     if chosen is None:
         least = min(rows, key=lambda row: row.device_bytes)
         yield (
-            f"[red]{what} does not fit:[/] the least is {size(least.device_bytes)} per device ({least.mesh},"
-            f" {least.layout}, {least.placement}), and there are {size(limit)}. Take more devices, a narrower --dtype,"
-            " or an optimizer with fewer slots."
+            f"[red]{what} does not fit:[/] the least is {size(least.device_bytes)} per device ({name(least)}), and"
+            f" there are {size(limit)}. Take more devices, --checkpointing full, a narrower --dtype, or an optimizer"
+            " with fewer slots."
         )
         return
     yield (
-        f"[green]{what} fits:[/] --mesh {chosen.mesh} --layout {chosen.layout} --placement {chosen.placement} holds"
-        f" {size(chosen.device_bytes)} per device and leaves {size(limit - chosen.device_bytes)} for all else. Of what"
-        " fits it sends least."
+        f"[green]{what} fits:[/] --mesh {chosen.mesh} --layout {chosen.layout} --slot-placement {chosen.placement}"
+        f" holds {size(chosen.device_bytes)} per device and leaves {size(limit - chosen.device_bytes)}."
     )
+    timed = chosen.step_seconds is not None
+    yield f"Of what fits it {'takes the shortest step' if timed else 'sends least'}" + _parts(chosen) + "."
+    yield from _runners_up(chosen, [row for row in rows if row.fits and row.possible and row is not chosen][:2])
+
+
+def _parts(row: Row) -> str:
+    if row.step_seconds is None or row.update_seconds is None or row.exchange_seconds is None:
+        return ""
+    computed = "" if row.compute_seconds is None else f"{_seconds(row.compute_seconds)} of forward and backward, "
+    return f": {computed}{_seconds(row.exchange_seconds)} of exchange, {_seconds(row.update_seconds)} of update"
+
+
+def _runners_up(chosen: Row, others: Sequence[Row]) -> Iterator[str]:
+    for row in others:
+        if chosen.step_seconds is not None and row.step_seconds is not None:
+            more = row.step_seconds / chosen.step_seconds - 1
+            why = f"{more:+.1%} of the time{_parts(row)}" if abs(more) > 0.01 else "as fast, but more is sharded"
+        else:
+            why = f"sends {size(row.sent_bytes)} instead of {size(chosen.sent_bytes)}"
+        yield f"Next: {name(row)}, {why}."
 
 
 def _exchanges(row: Row) -> Iterator[RenderableType]:
     if not row.exchanges:
-        yield f"With {row.mesh} and {row.layout} a step exchanges nothing between devices."
+        yield f"With {name(row)} a step exchanges nothing between devices."
         return
-    yield f"Each device sends per step ({row.mesh}, {row.layout}, {row.placement}):"
+    yield f"Each device sends per step ({name(row)}):"
     for one in row.exchanges:
-        where = "" if one.in_step else ", before the step"
+        where = "" if one.in_step else ", not in the optimizer's step"
         yield (
             f"  {size(one.sent)}: {one.purpose}, {one.operation} over {' and '.join(one.axes)} ({one.devices} devices,"
             f" {one.tensors} tensors{where})"
@@ -110,12 +131,13 @@ def _notes(row: Row) -> Iterator[RenderableType]:
     yield from row.layout_notes[:SHOWN_LAYOUT_NOTES]
     if len(row.layout_notes) > SHOWN_LAYOUT_NOTES:
         yield f"and {len(row.layout_notes) - SHOWN_LAYOUT_NOTES} more such tensors"
+    if row.device is not None:
+        yield f"{row.device}: {device(row.device).source}."
 
 
-def _what_is_not_counted(row: Row) -> Iterator[RenderableType]:
-    yield (
-        "Not counted: activations, what tensor parallelism exchanges for them, and temporaries; reserve room with"
-        " --other."
-    )
+def _what_is_not_known(row: Row) -> Iterator[RenderableType]:
+    if row.activation_bytes is None:
+        yield "Not known: activations, and what tensor parallelism sends for them; reserve room with --other."
+    yield "Not counted: overlap of exchange and computing, pipelines, memory that libraries and fragments take."
     if row.optimizer == "muon" and row.update_seconds is not None:
         yield "Muon's matrix products are not in the time."

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from bench.algorithms import Algorithm
-from bench.algorithms import algorithm as parse
-from bench.workloads import Tensor
+from bench.cases.algorithms import Algorithm
+from bench.cases.algorithms import algorithm as parse
+from bench.cases.workloads import Tensor
 from optim.rule import slot_dims
 
 

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from bench.cases.layouts import MeshShape
 from bench.forecast.footprint import ACCUMULATED, AVERAGE, Placed, Training, local_elements
 from bench.forecast.state import algorithm, made_orthogonal
-from bench.layouts import MeshShape
-from optim.sharding import UNSHARDED
+from optim.layouts.sharding import UNSHARDED
 
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = "all-reduce", "reduce-scatter", "all-gather"
 
@@ -30,6 +30,7 @@ ACCUMULATORS = "zero1: accumulated gradients"
 NORMS = "norms of clipping"
 RULE = "norms, means and matrices of the rule"
 FORWARD = "forward and backward: parameters"
+ACTIVATIONS = "forward and backward: activations"
 
 DATA_AXES = ("batch", "data")
 """Names of mesh axes that the examples of a batch are divided over."""
@@ -87,7 +88,15 @@ def collectives(
                 total[purpose, operation, used] = (size + payload, count + 1)
     sizes = dict(mesh.axes)
     return [
-        Collective(purpose, operation, axes, prod(sizes[a] for a in axes), payload, count, purpose != FORWARD)
+        Collective(
+            purpose,
+            operation,
+            axes,
+            prod(sizes[a] for a in axes),
+            payload,
+            count,
+            purpose not in (FORWARD, ACTIVATIONS),
+        )
         for (purpose, operation, axes), (payload, count) in total.items()
     ]
 
@@ -107,9 +116,9 @@ def _used(specs: Iterable[str]) -> list[str]:
 
 def _gradients(one: Placed, mesh: MeshShape, data: Sequence[str], training: Training) -> Iterator[_Need]:
     """Every device of a data axis has a gradient of its own examples; the sum ends where the variable is."""
-    mine = local_elements(one.tensor.shape, one.specs, mesh) * training.itemsize
-    scattered = [axis for axis in data if axis in one.specs]
-    reduced = [axis for axis in data if axis not in one.specs]
+    mine = local_elements(one.tensor.shape, one.gradient or one.specs, mesh) * training.itemsize
+    scattered = [axis for axis in data if axis in (one.gradient or one.specs)]
+    reduced = [axis for axis in data if axis not in (one.gradient or one.specs)]
     sizes = dict(mesh.axes)
     yield GRADIENTS, REDUCE_SCATTER, scattered, mine * prod(sizes[axis] for axis in scattered)
     yield GRADIENTS, ALL_REDUCE, reduced, mine
@@ -117,9 +126,10 @@ def _gradients(one: Placed, mesh: MeshShape, data: Sequence[str], training: Trai
 
 def _forward(one: Placed, mesh: MeshShape, data: Sequence[str], training: Training) -> Iterator[_Need]:
     """Parameters sharded over a data axis are gathered twice, as in ZeRO's third stage."""
-    gathered = [axis for axis in data if axis in one.specs]
+    at_rest = one.at_rest or one.specs
+    gathered = [axis for axis in data if axis in at_rest]
     sizes = dict(mesh.axes)
-    mine = local_elements(one.tensor.shape, one.specs, mesh) * training.itemsize
+    mine = local_elements(one.tensor.shape, at_rest, mesh) * training.itemsize
     for _ in range(2):
         yield FORWARD, ALL_GATHER, gathered, mine * prod(sizes[axis] for axis in gathered)
 
@@ -143,7 +153,8 @@ def _optimizer(one: Placed, mesh: MeshShape, training: Training) -> Iterator[_Ne
         yield from _reductions(one, mesh, training)
         further = False
     last = options.get(AVERAGE) or (whole_slots[0] if further else one.specs)
-    yield PARAMETERS, ALL_GATHER, _beyond(last, one.specs), mine
+    if one.at_rest in ((), one.specs):
+        yield PARAMETERS, ALL_GATHER, _beyond(last, one.specs), mine
     if ACCUMULATED in options:
         yield ACCUMULATORS, ALL_GATHER, _beyond(options[ACCUMULATED], one.specs), mine
 

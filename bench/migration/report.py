@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bench.forecast.report import size
-from bench.migrate_row import Row
-from bench.page import of_migration
-from bench.results import Result
+from bench.migration import page as of_migration
+from bench.migration.row import Row
+from bench.page import terminal
+from bench.page.words import size
+from bench.results.document import Result
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,12 +25,8 @@ together in twice the time of the migration; `inspect` in a second; this memory 
 
 def render(result: Result) -> list[RenderableType]:
     """What to print, from top to bottom, on a rich console."""
-    from rich.table import Table
-
     found = of_migration.table(result)
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for number, heading in enumerate(found.headings):
-        shown.add_column(heading, justify="left" if found.is_text(number) else "right")
+    shown = terminal.table(found.headings, found.is_text)
     for line in found.rows:
         shown.add_row(*(cell.replace("[", "\\[") for cell in line))
     parts: list[RenderableType] = [shown, ""]

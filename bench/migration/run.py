@@ -8,27 +8,24 @@ migration syncs what it writes.
 
 from __future__ import annotations
 
-import datetime
 import json
 import shutil
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from bench import environment, stats
 from bench.errors import OptionError, UnknownNameError
-from bench.migrate_row import COMMANDS, Command, OfCopy, Row
+from bench.measuring import environment, stats
+from bench.measuring.process import allowed_cpus
 from bench.migration import commands
 from bench.migration.commands import CommandError
 from bench.migration.inputs import ADAM, INPUTS, WIDTH, Input, rows_for
-from bench.process import allowed_cpus
-from bench.results import Result
-from bench.runner import BUSY_LOAD
+from bench.migration.row import COMMANDS, Command, OfCopy, Row
+from bench.results.document import Result
 
 ROOM = 4.0
 """Free space that is needed, as a multiple of an input: it, its copy or its migration, and temporary files."""
@@ -69,8 +66,7 @@ def run(
     """
     chosen = _chosen(formats)
     _require_room(folder, size)
-    context = environment.describe(len(allowed_cpus()))
-    begun, started = time.monotonic(), datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    log = environment.Log(command, len(allowed_cpus()))
     measured = [_Measured(one) for one in chosen]
     interrupted = False
     try:
@@ -80,10 +76,8 @@ def run(
                 _measure(one, list(migrate), Path(place), size, rounds, timeout, told)
     except KeyboardInterrupt:
         interrupted = True
-    context |= {"command": command, "rounds": rounds, "started": started, "seconds": time.monotonic() - begun}
-    context |= {"load_after": environment.load(), "busy": context["load"] > BUSY_LOAD}
     rows = tuple(_row(one, size, rounds) for one in measured)
-    return Result(context, (), rows, interrupted, kind="migrate")
+    return Result(log.context(rounds=rounds), (), rows, interrupted, kind="migrate")
 
 
 def _chosen(formats: Sequence[str]) -> list[Input]:
@@ -200,5 +194,5 @@ def _command(one: _Measured, name: str) -> Command:
 
 def _of_copy(copies: Sequence[float], migrations: Sequence[float]) -> OfCopy:
     ratios = [copy / migration for copy, migration in zip(copies, migrations, strict=True)]
-    low, high = stats.interval(ratios)
-    return OfCopy(median(ratios), low, high, len(ratios))
+    found = stats.estimate(ratios)
+    return OfCopy(found.median, found.low, found.high, found.rounds)

@@ -13,18 +13,41 @@ from contextlib import contextmanager
 from html import escape
 from typing import Any
 
-from bench.page.section import Bars, Figure, Lines, alternative
+from bench.page.section import Bars, Figure, Lines, Ratios, alternative
 from optim.errors import UnsupportedError
 
 INK = "#010203"
 """Stands for the colour of the page's text until the SVG is written."""
 
-PALETTE = ("#3b82c4", "#d9762b", "#2a9d6e", "#c2569b", "#8d7bd6", "#b8952f", "#6f7d8c", "#c94f4f")
-"""Told apart on white and on black, and by most colour-blind readers."""
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f")
+"""Okabe and Ito's colours (2008), told apart by colour-blind readers, on white and on black."""
+
+VERDICTS = {
+    "faster": ("#0072b2", "<"),
+    "slower": ("#d55e00", ">"),
+    "same": ("#009e73", "o"),
+    "unclear": ("#7f7f7f", "D"),
+    "baseline": (INK, "|"),
+}
+"""Colour and sign of each: the sign points to where the peer lies, so that the colour is not needed."""
 
 MARKERS = "os^Dvpx+"
-WIDTH = 5.8
-"""Inches at which text has its nominal size; pages scale it."""
+WIDTH = 4.6
+TEXT, SMALL_TEXT = 13, 12.5
+"""Points; `_for_a_page` lets no screen make them smaller than 11 pixels."""
+
+LOGARITHMIC = 10.0
+"""Times the smallest value that the largest of some bars must be for a logarithmic axis."""
+
+
+class Colours:
+    """One colour for each name through a page."""
+
+    def __init__(self, names: Sequence[str] = ("parameters", "gradients", "slots", "activations", "median")) -> None:
+        self._of = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
+
+    def of(self, name: str) -> str:
+        return self._of.setdefault(name, PALETTE[len(self._of) % len(PALETTE)])
 
 
 def require() -> None:
@@ -36,13 +59,15 @@ def require() -> None:
         )
 
 
-def svg(figure: Figure, number: int) -> str:
+def svg(figure: Figure, number: int, colours: Colours) -> str:
     """One figure; `number` keeps its ids apart from those of the others on the page."""
     with _axes(figure) as (drawn, axes):
-        if isinstance(figure, Bars):
-            _bars(axes, figure)
+        if isinstance(figure, Ratios):
+            _ratios(axes, figure)
+        elif isinstance(figure, Bars):
+            _bars(axes, figure, colours)
         else:
-            _lines(axes, figure)
+            _lines(axes, figure, colours)
         written = io.StringIO()
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
         drawn.savefig(written, format="svg", bbox_inches="tight", transparent=True, metadata=nothing)
@@ -55,13 +80,13 @@ def _axes(figure: Figure) -> Iterator[tuple[Any, Any]]:
     from matplotlib.figure import Figure as Canvas
 
     beside = len(figure.series) if isinstance(figure, Bars) and not figure.stacked else 1
-    height = 1.1 + 0.3 * len(figure.labels) * (0.5 + 0.5 * beside) if isinstance(figure, Bars) else 3.6
+    height = 3.6 if isinstance(figure, Lines) else 1.2 + 0.34 * len(figure.labels) * (0.5 + 0.5 * beside)
     look = {
         "svg.fonttype": "none",
         "svg.hashsalt": "dtopt",
         "font.family": "sans-serif",
         "font.sans-serif": ["system-ui", "DejaVu Sans"],
-        "font.size": 11,
+        "font.size": TEXT,
         **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -79,24 +104,61 @@ def _axes(figure: Figure) -> Iterator[tuple[Any, Any]]:
         logger.setLevel(level)
 
 
-def _bars(axes: Any, figure: Bars) -> None:
+def _ratios(axes: Any, figure: Ratios) -> None:
+    axes.axvline(1.0, color=INK, linestyle="--", linewidth=1)
+    for place, (value, verdict) in enumerate(zip(figure.values, figure.verdicts, strict=True)):
+        middle, low, high = value
+        colour, sign = VERDICTS[verdict]
+        if low is not None and high is not None:
+            axes.plot((low, high), (place, place), color=colour, linewidth=3, alpha=0.6, solid_capstyle="butt")
+        axes.plot((middle,), (place,), color=colour, marker=sign, markersize=9, linestyle="none")
+        shown = figure.baseline if verdict == "baseline" else f"{middle:.2f}x  {verdict}"
+        axes.annotate(
+            "baseline" if verdict == "baseline" else shown,
+            (max(middle, high or middle), place),
+            (8, 0),
+            textcoords="offset points",
+            va="center",
+            size=SMALL_TEXT,
+        )
+    axes.set_yticks(range(len(figure.labels)), figure.labels)
+    for label, ours in zip(axes.get_yticklabels(), figure.ours, strict=True):
+        label.set_fontweight("bold" if ours else "normal")
+    axes.set_ylim(len(figure.labels) - 0.4, -0.6)
+    edges = [edge for value in figure.values for edge in value if edge is not None]
+    axes.set_xscale("log")
+    axes.set_xlim(min(edges) / 1.3, max(edges) * 2.6)  # room for the words behind the longest interval
+    _plain_ticks(axes, min(edges) / 1.3, max(edges) * 1.3)
+    axes.set_xlabel(f"time over that of {figure.baseline}: left is faster")
+
+
+def _plain_ticks(axes: Any, low: float, high: float) -> None:
+    """Few numbers as people write them on a logarithmic axis."""
+    from matplotlib.ticker import NullFormatter
+
+    steps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
+    shown = [step for step in steps if low <= step <= high]
+    axes.set_xticks(shown[:: max(1, -(-len(shown) // 6))])
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _bars(axes: Any, figure: Bars, colours: Colours) -> None:
     count = len(figure.labels)
     thickness = 0.75 if figure.stacked else 0.75 / len(figure.series)
     left = [0.0] * count
+    all_known = [value for values in figure.series.values() for value in values if value]
+    logarithmic = not figure.stacked and bool(all_known) and max(all_known) > LOGARITHMIC * min(all_known)
     for number, (name, values) in enumerate(figure.series.items()):
         known = [value or 0.0 for value in values]
         shift = 0.0 if figure.stacked else (number - (len(figure.series) - 1) / 2) * thickness
         places = [place + shift for place in range(count)]
-        colour = PALETTE[number % len(PALETTE)]
+        colour = colours.of(name)
         axes.barh(places, known, thickness * 0.92, left=left if figure.stacked else 0.0, color=colour, label=name)
         if figure.stacked:
             left = [a + b for a, b in zip(left, known, strict=True)]
         else:
-            for place, value in zip(places, values, strict=True):
-                if value is not None:
-                    axes.annotate(
-                        f"{value:.3g}", (value, place), (4, 0), textcoords="offset points", va="center", size=9
-                    )
+            _write_values(axes, places, values, figure.spans)
     for place, span in enumerate(figure.spans):
         if span:
             axes.plot(span, (place, place), color=INK, linewidth=1.2, marker="|")
@@ -104,10 +166,16 @@ def _bars(axes: Any, figure: Bars) -> None:
         axes.axvline(figure.line[0], color=INK, linestyle="--", linewidth=1, label=figure.line[1])
     axes.set_yticks(range(count), figure.labels)
     axes.invert_yaxis()
-    axes.set_xlim(left=0)
+    if logarithmic:
+        axes.set_xscale("log")
+        axes.set_xlim(min(all_known) / 2, max(all_known) * 3)
+        _plain_ticks(axes, min(all_known) / 2, max(all_known) * 2)
+    else:
+        axes.set_xlim(left=0)
+        axes.margins(x=0.15)
     axes.set_xlabel(figure.unit)
     if len(figure.series) > 1 or figure.line:
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=9)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=1, fontsize=SMALL_TEXT)
 
 
 def _write_values(axes: Any, places: list[float], values: Sequence[float | None], spans: Sequence[Any]) -> None:
@@ -115,22 +183,26 @@ def _write_values(axes: Any, places: list[float], values: Sequence[float | None]
     for number, (place, value) in enumerate(zip(places, values, strict=True)):
         if value is not None:
             end = max(value, spans[number][1]) if spans and spans[number] else value
-            axes.annotate(f"{value:.3g}", (end, place), (4, 0), textcoords="offset points", va="center", size=9)
+            axes.annotate(
+                f"{value:.3g}", (end, place), (6, 0), textcoords="offset points", va="center", size=SMALL_TEXT
+            )
 
 
-def _lines(axes: Any, figure: Lines) -> None:
+def _lines(axes: Any, figure: Lines, colours: Colours) -> None:
     for number, (name, points) in enumerate(figure.series.items()):
-        style = {"color": PALETTE[number % len(PALETTE)], "linestyle": "-" if number < len(PALETTE) else "--"}
+        style = {"color": colours.of(name), "linestyle": "-" if number < len(PALETTE) else "--"}
         marker = MARKERS[number % len(MARKERS)] if len(points) <= 12 else None
         axes.plot(*zip(*points, strict=True), label=name, marker=marker, markersize=5, linewidth=1.6, **style)
     if figure.log_x:
         axes.set_xscale("log")
+    elif all(isinstance(x, int) for points in figure.series.values() for x, _ in points):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     if figure.log_y:
         axes.set_yscale("log")
     axes.set_xlabel(figure.x)
     axes.set_ylabel(figure.y)
     axes.grid(color=INK, alpha=0.15)
-    axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.18), ncols=2, fontsize=9)
+    axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.18), ncols=1, fontsize=SMALL_TEXT)
 
 
 def _for_a_page(text: str, number: int, words: str) -> str:
@@ -142,5 +214,9 @@ def _for_a_page(text: str, number: int, words: str) -> str:
     rest = re.sub(r'\bid="', f'id="f{number}-', rest)
     rest = rest.replace("url(#", f"url(#f{number}-").replace('href="#', f'href="#f{number}-')
     rest = rest.replace(INK, "currentColor")
+    # No narrower than that its text has 11 pixels: the figure scrolls instead.
+    width = float(box[0].split()[2]) if box else 0.0
+    least = f'style="min-width:{width * 11 / SMALL_TEXT:.0f}px"'
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    return f'<svg {box[0] if box else ""} role="img" aria-label="{escape(words, quote=True)}" {names}>{rest.rstrip()}'
+    said = f'role="img" aria-label="{escape(words, quote=True)}"'
+    return f"<svg {box[0] if box else ''} {least} {said} {names}>{rest.rstrip()}"

@@ -38,24 +38,47 @@ class Lines:
     log_y: bool = False
 
 
-Figure = Bars | Lines
+@dataclass(frozen=True)
+class Ratios:
+    """Ratios to a baseline with their intervals, on a logarithmic axis.
+
+    Attributes: title; baseline; labels from top to bottom; values, (ratio, low, high) of each, the edges None where
+      there is no interval; verdicts: "faster", "slower", "same", "unclear" or "baseline"; ours: which labels stand out.
+    """
+
+    title: str
+    baseline: str
+    labels: tuple[str, ...]
+    values: tuple[tuple[float, float | None, float | None], ...]
+    verdicts: tuple[str, ...]
+    ours: tuple[bool, ...]
+
+
+Figure = Bars | Lines | Ratios
 
 
 @dataclass(frozen=True)
 class Section:
-    """Attributes: title; text, a paragraph each; tables; figures; reruns: commands that measure its rows again."""
+    """Attributes: title; answer: what people came for, in a sentence, and first: its picture; text, a paragraph each;
+    tables; figures; reruns: commands that measure its rows again."""
 
     title: str
     text: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
     reruns: tuple[str, ...] = field(default=())
+    answer: str = ""
+    first: Figure | None = None
 
 
 def alternative(figure: Figure) -> str:
     """The figure in words, for who does not see it; the tables beside it hold all its numbers."""
     if isinstance(figure, Lines):
         return f"{figure.title}. Curves of {figure.y} over {figure.x}: {', '.join(figure.series)}."
+    if isinstance(figure, Ratios):
+        parts = zip(figure.labels, figure.values, figure.verdicts, strict=True)
+        said = "; ".join(f"{label} {value[0]:.2f} ({word})" for label, value, word in parts)
+        return f"{figure.title}, time over that of {figure.baseline}: {said}."
     name = next(iter(figure.series))
     values = zip(figure.labels, figure.series[name], strict=True)
     shown = "; ".join(f"{label} {value:.3g}" for label, value in values if value is not None)

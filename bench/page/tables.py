@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+WIDE = 5
+"""Columns from which a table scrolls on a phone, and says so."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -37,9 +40,10 @@ def html(table: Table) -> str:
     """A table in a box of its own that scrolls sideways on narrow screens, also by keyboard."""
     head = "".join(f'<th scope="col"{_kind(table, i)}>{escape(cell)}</th>' for i, cell in enumerate(table.headings))
     body = "\n".join(f"<tr>{_cells(table, row)}</tr>" for row in table.rows)
-    caption = escape(table.caption)
+    caption = f"<span>{escape(table.caption)}</span>"
+    kind = "scroll wide" if len(table.headings) >= WIDE else "scroll"
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.caption, quote=True)}">\n<table>\n'
+        f'<div class="{kind}" role="region" tabindex="0" aria-label="{escape(table.caption, quote=True)}">\n<table>\n'
         f"<caption>{caption}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</div>"
     )
 

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bench import jax_setup
-from bench.options import clip_of
-from bench.peer import Conventions, Peer, Session, first, needs, wants, without
+from bench.cases.options import clip_of
+from bench.peers import jax
+from bench.peers.abilities import USUAL_ALGORITHMS, Abilities
+from bench.peers.peer import Conventions, Peer, Session
 
 if TYPE_CHECKING:
-    from bench.case import Case
+    from bench.cases.case import Case
 
 
-def unavailable(case: Case) -> str | None:
-    options, name = case.options, case.algorithm.name
-    amsgrad = case.algorithm.hyperparameters.get("amsgrad", False)
-    within = name == "lamb" and options.weight_decay
-    return first(
-        (
-            needs("jax", "optax", install="jax optax"),
-            without(case, "nadam", "ftrl", "adafactor", "muon"),
-            "its AMSGrad takes the maximum of the bias-corrected moments" if amsgrad else None,
-            "its LAMB scales the decay of weights as well" if within else None,
-            wants(case, "adagrad", "epsilon_inside", True),
-            "optax clips no norm of one tensor" if (options.clip or "").startswith("norm") else None,
-            "optax takes no sparse gradients" if options.sparse_rows is not None else None,
-            "its state is always placed like its parameters" if options.placement != "like_variable" else None,
-        )
-    )
+def _differs(case: Case) -> str | None:
+    if case.algorithm.hyperparameters.get("amsgrad", False):
+        return "its AMSGrad takes the maximum of the bias-corrected moments"
+    if case.algorithm.name == "lamb" and case.options.weight_decay:
+        return "its LAMB scales the decay of weights as well"
+    return None
 
 
 def _direction(optax: Any, case: Case) -> Any:
@@ -70,12 +61,12 @@ def _transformation(optax: Any, case: Case) -> Any:
     return chain
 
 
-def prepare(case: Case) -> Session:
+def _prepare(case: Case) -> Session:
     import jax.numpy as jnp
     import optax
 
     transformation = _transformation(optax, case)
-    start = jax_setup.parameters(case)
+    start = jax.parameters(case)
     mix = case.options.ema
     averages = [jnp.array(value) for value in start] if mix is not None else None
 
@@ -90,16 +81,30 @@ def prepare(case: Case) -> Session:
         return parameters, (inner, averages)
 
     state = (transformation.init(start), averages)
-    return jax_setup.session(case, start, state, update, (lambda state: state[1]) if mix is not None else None)
+    return jax.session(case, start, state, update, (lambda state: state[1]) if mix is not None else None)
 
 
-PEER = Peer(
-    name="optax",
-    summary="optax, jax.jit with donated parameters and state",
-    module=__name__,
-    unavailable=unavailable,
-    prepare=prepare,
-    packages=("jax", "jaxlib", "optax"),
-    conventions=Conventions(paper_epsilon=True),
-    note="no mesh",
+_HAS = Abilities(
+    ("jax", "optax"),
+    "jax optax",
+    algorithms=USUAL_ALGORITHMS - {"nadam", "ftrl", "adafactor", "muon"},
+    only={"adagrad": {"epsilon_inside": True}},
+    clips=("value", "global_norm"),
+    tables=lambda case: (),
+    ways=("function",),
+    but=_differs,
+)
+
+PEERS = (
+    Peer(
+        "optax",
+        "optax, jax.jit with donated parameters and state",
+        __name__,
+        _HAS,
+        _prepare,
+        packages=("jax", "jaxlib", "optax"),
+        conventions=Conventions(paper_epsilon=True),
+        note="no mesh",
+        waits="xla",
+    ),
 )

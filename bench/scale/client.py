@@ -1,4 +1,4 @@
-"""The process of one DTensor client: `python -m bench.scale.client FD`, driven over the pipe FD, see `bench.worker`.
+"""The process of one DTensor client: `python -m bench.scale.client FD`, driven as `bench.measuring.serving` says.
 
 What is asked of it must be asked of all clients of the mesh at the same time: their steps wait for each other.
 """
@@ -9,9 +9,10 @@ import resource
 import time
 from typing import Any
 
+from bench.measuring.serving import serve
+from bench.scale import parting
 from bench.scale.setup import Setup
 from bench.scale.wire import bytes_sent
-from bench.worker import main
 
 CHECK_STEPS = 3
 WARM_STEPS = 4
@@ -69,6 +70,15 @@ class Client:
             "peak_bytes": peak,
         }
 
+    def leave(self) -> dict[str, Any]:
+        """Returns when no client needs this process any more. Clients of one machine are ended together, after all
+        have answered; between machines each is ended by its own parent, so they meet here first."""
+        if self._alone:
+            from tensorflow.experimental import dtensor
+
+            parting.leave(self._setup.clients, dtensor.client_id())
+        return {}
+
     def _largest(self, value: float) -> float:
         return self._session.largest_of_all_clients(value) if self._alone else value
 
@@ -78,4 +88,4 @@ def _make(hello: dict[str, Any]) -> Client:
 
 
 if __name__ == "__main__":
-    main(_make)
+    serve(_make)

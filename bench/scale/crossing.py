@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+from bench.cases.layouts import MeshShape
 from bench.forecast.traffic import Collective
-from bench.layouts import MeshShape
 
 
 def sent_by_a_client(exchanged: Sequence[Collective], mesh: MeshShape, clients: int, *, on_cpu: bool) -> int:

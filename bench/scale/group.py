@@ -6,21 +6,29 @@ all pipes are watched at once, and whatever happens to one ends all.
 
 from __future__ import annotations
 
+import random
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any
 
 from bench.errors import OptionError
-from bench.process import Child, HungError, WorkerError, allowed_cpus, worker_environment
+from bench.measuring.process import Child, HungError, WorkerError, allowed_cpus, worker_environment
 from bench.scale.setup import Setup
 
 JOBS, CLIENT_ID, NUM_CLIENTS, JOB_NAME = "DTENSOR_JOBS", "DTENSOR_CLIENT_ID", "DTENSOR_NUM_CLIENTS", "DTENSOR_JOB_NAME"
 
+FIRST_PORT, TRIED_PORTS = 10_000, 200
+
 GRACE = 1.0
 """Seconds in which a death is looked for when a client reports an error."""
+
+PARTING = 60.0
+"""Seconds that a client waits at the end for those of other machines."""
 
 Launch = Callable[[Setup, int, dict[str, Any], dict[str, str]], Child]
 """(setup, number of the client on this machine, first message, environment) -> its process."""
@@ -58,15 +66,28 @@ def find_clients(wanted: int | None, environment: Mapping[str, str]) -> Clients:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
+    """Ports of this machine that nobody listens on, below those that the kernel hands out for outgoing connections: of
+    these any process could be given one before the clients listen on it."""
+    found: list[int] = []
+    candidates = random.sample(range(FIRST_PORT, _first_handed_out()), TRIED_PORTS)
+    for port in candidates:
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise OptionError(f"no {count} ports are free between {FIRST_PORT} and {_first_handed_out()}")
+
+
+def _first_handed_out() -> int:
     try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        first = 0
+    return first if first > FIRST_PORT + TRIED_PORTS else 2**15
 
 
 def environments(clients: Clients, threads: int) -> list[dict[str, str]]:
@@ -121,6 +142,13 @@ class Group:
             except WorkerError as error:
                 raise self._ended(number, error) from None
         return self._answers(timeout)
+
+    def leave(self, timeout: float) -> None:
+        """Ends the processes when the clients of other machines need them no more. What was measured stands, so a
+        failure here says only that another machine had its numbers, or failed, and went first."""
+        with suppress(WorkerError):
+            self.ask("leave", min(timeout, PARTING))
+        self.stop()
 
     def _answers(self, timeout: float) -> list[dict[str, Any]]:
         found: dict[int, dict[str, Any]] = {}

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import shlex
-import time
 from collections.abc import Sequence
 from statistics import median
 
-from bench import environment, layouts, stats, workloads
+from bench.cases import layouts, workloads
+from bench.cases.shapes import Shapes
+from bench.cases.workloads import Workload
 from bench.errors import OptionError, UnknownNameError
-from bench.forecast.footprint import PLACEMENTS
+from bench.forecast.footprint import OF_OPTIM
 from bench.forecast.state import algorithm
-from bench.process import allowed_cpus
-from bench.results import Result
-from bench.runner import BUSY_LOAD
+from bench.measuring import environment, stats
+from bench.measuring.process import threads_of
+from bench.results.document import Result
 from bench.scale.crossing import sent_by_a_client
 from bench.scale.group import Clients, Launch, find_clients, start_client
+from bench.scale.row import SCALINGS, Efficiency, Row
 from bench.scale.run import Entry, Measurement, Progress, make_entry
 from bench.scale.setup import Setup
-from bench.scale_row import SCALINGS, Efficiency, Row
 
 WORKLOAD = "gpt2:layer"
 MESHES = ("1x1", "2x1", "1x2", "2x2")
@@ -28,7 +28,8 @@ MESHES = ("1x1", "2x1", "1x2", "2x2")
 
 def answer(
     *,
-    workload: str = WORKLOAD,
+    workload: str | None = None,
+    shapes: Shapes | None = None,
     optimizer: str = "adam",
     mesh: Sequence[str] = (),
     layout: str = "megatron",
@@ -38,7 +39,7 @@ def answer(
     device: str = "auto",
     clip: str = "none",
     ema: bool = False,
-    rounds: int = 7,
+    rounds: int = 9,
     threads: int | None = None,
     seed: int = 0,
     timeout: float = 300.0,
@@ -54,10 +55,19 @@ def answer(
     """
     here = find_clients(clients, os.environ)
     setups = _setups(
-        here, workload, optimizer, mesh, layout, placement, scaling, device, clip, ema, _threads(threads, here)
+        here,
+        shapes or workloads.workload(workload or WORKLOAD),
+        optimizer,
+        mesh,
+        layout,
+        placement,
+        scaling,
+        device,
+        clip,
+        ema,
+        _threads(threads, here),
     )
-    context = environment.describe(setups[0].threads)
-    begun, started = time.monotonic(), _now()
+    log = environment.Log(command, setups[0].threads)
     measurement = Measurement([make_entry(setup) for setup in setups], here, rounds, timeout, seed, launch)
     interrupted = False
     try:
@@ -65,30 +75,20 @@ def answer(
     except KeyboardInterrupt:
         interrupted = True
         measurement.interrupt()
-    context |= {"command": command, "rounds": rounds, "order_seed": seed, "started": started}
-    context |= {"seconds": time.monotonic() - begun, "load_after": environment.load()}
-    context |= {"busy": context["load"] > BUSY_LOAD, "interleaved": measurement.interleaved, "client": here.own}
+    context = log.context(rounds=rounds, order_seed=seed, interleaved=measurement.interleaved, client=here.own)
     rows = _rows(measurement.entries, here, rounds)
     hung = any(entry.hung for entry in measurement.entries)
     return Result(context, (), rows, interrupted, kind="scale"), hung, here.prints
 
 
-def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-
-
 def _threads(wanted: int | None, clients: Clients) -> int:
     """Threads of each client."""
-    allowed = len(allowed_cpus())
-    if wanted is not None and wanted > allowed:
-        raise OptionError(f"{wanted} threads are asked for, and this process may use {allowed} CPUs")
-    here = clients.count if clients.own is None else 1
-    return max(1, (wanted or allowed) // here)
+    return max(1, threads_of(wanted) // (clients.count if clients.own is None else 1))
 
 
 def _setups(
     clients: Clients,
-    workload: str,
+    workload: Workload | Shapes,
     optimizer: str,
     mesh: Sequence[str],
     layout: str,
@@ -102,7 +102,7 @@ def _setups(
     algorithm(optimizer)
     for what, value, known in (
         ("layout rule", layout, tuple(layouts.RULES)),
-        ("placement", placement, PLACEMENTS),
+        ("placement", placement, OF_OPTIM),
         ("scaling", scaling, SCALINGS),
     ):
         if value not in known:
@@ -114,7 +114,8 @@ def _setups(
         raise OptionError(f"none of the default meshes has a multiple of {clients.count} devices; give --mesh")
     return [
         Setup(
-            workload=workloads.workload(workload).name,
+            workload=workload.name,
+            shapes=workload.tensors if isinstance(workload, Shapes) else (),
             optimizer=optimizer,
             mesh=shape,
             layout=layout,
@@ -137,20 +138,23 @@ def _rows(entries: Sequence[Entry], clients: Clients, rounds: int) -> tuple[Row,
         return tuple(rows)
     from dataclasses import replace
 
-    return tuple(replace(row, efficiency=efficiency(row, first)) if row.status == "ok" else row for row in rows)
+    return tuple(
+        replace(row, efficiency=efficiency(row, first, max(1, len(rows) - 1))) if row.status == "ok" else row
+        for row in rows
+    )
 
 
-def efficiency(row: Row, first: Row) -> Efficiency | None:
+def efficiency(row: Row, first: Row, comparisons: int = 1) -> Efficiency | None:
     """Strong: t₀·n₀ / (t·n), the same work over the devices' time. Weak: t₀ / t, n times the work in the same time."""
-    times = {place[1]: seconds for place, seconds in row.times().items()}
-    base = {place[1]: seconds for place, seconds in first.times().items()}
+    times = {number: seconds for (_, number, _), seconds in row.times().items()}
+    base = {number: seconds for (_, number, _), seconds in first.times().items()}
     shared = sorted(times.keys() & base.keys())
     if not shared:
         return None
     ideal = first.devices / row.devices if row.scaling == "strong" else 1.0
     values = [ideal * base[number] / times[number] for number in shared]
-    low, high = stats.interval(values)
-    return Efficiency(first.mesh, median(values), low, high, len(values))
+    found = stats.estimate(values, comparisons)
+    return Efficiency(first.mesh, found.median, found.low, found.high, found.rounds)
 
 
 def _row(entry: Entry, clients: Clients, rounds: int) -> Row:
@@ -198,9 +202,9 @@ def _row(entry: Entry, clients: Clients, rounds: int) -> Row:
 
 def _rerun(setup: Setup, clients: Clients, rounds: int) -> str:
     words = ["dtopt", "bench", "scale", "-w", setup.workload, "-o", setup.optimizer, "--mesh", str(setup.mesh)]
-    words += ["--layout", setup.layout, "--placement", setup.placement, "--scaling", setup.scaling]
+    words += ["--layout", setup.layout, "--slot-placement", setup.placement, "--scaling", setup.scaling]
     words += ["--device", setup.device, "--rounds", str(rounds)]
     words += ["--clients", str(setup.clients)] if clients.own is None and setup.clients > 1 else []
-    words += ["--clip", setup.clip] if setup.clip != "none" else []
-    words += ["--ema"] if setup.ema else []
+    words += [f"--{setup.clip.replace('_', '-')}", "1"] if setup.clip != "none" else []
+    words += ["--use-ema"] if setup.ema else []
     return shlex.join(words)

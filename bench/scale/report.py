@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from bench.forecast.report import size
-from bench.results import Result
-from bench.scale_row import Row
+from bench.page import terminal
+from bench.page.words import size, with_interval
+from bench.results.document import Result
+from bench.scale.row import Row
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,12 +26,7 @@ def render(result: Result) -> list[RenderableType]:
 
 
 def _table(rows: Sequence[Row]) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("mesh", no_wrap=True)
-    for heading in ("copies", "per device", "sent", "measured", "ms/step", "efficiency"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = terminal.table(("mesh", "copies", "per device", "sent", "measured", "ms/step", "efficiency"))
     for row in rows:
         if row.status == "ok":
             table.add_row(*_cells(row))
@@ -45,7 +41,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     time = f"{(row.median or 0) * 1e3:.3g} ±{(row.mad or 0) * 1e3:.2g}"
     reached = row.efficiency
     # Without the backslash rich would read the bracket as markup.
-    shown = f"{reached.median:.0%} \\[{reached.low:.0%}, {reached.high:.0%}]" if reached else "-"
+    shown = with_interval(reached.median, reached.low, reached.high, "{:.0%}").replace("[", "\\[") if reached else "-"
     return row.mesh, str(row.copies), size(row.device_bytes), size(sent), measured, time, shown
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from bench import clock
 from bench.forecast.plans import Plan, plan
-from bench.process import HungError, WorkerError
-from bench.records import Sample
+from bench.measuring import clock
+from bench.measuring.process import HungError, WorkerError
+from bench.results.records import Sample
 from bench.scale.group import Clients, Group, Launch, start_client
 from bench.scale.setup import Setup
 
@@ -139,6 +139,8 @@ class Measurement:
                 place = (0 if self.interleaved else number, round_number, position)
                 self._try(entry, partial(self._sample, place=place))
         for entry in alive:
+            if entry.group is not None and entry.status == "ok":
+                entry.group.leave(self._timeout)
             entry.stop()
 
     def _try(self, entry: Entry, act: Callable[[Entry], None]) -> None:

@@ -11,10 +11,10 @@ import time
 from typing import Any
 
 from bench.forecast.footprint import place
+from bench.peers.tensorflow import barrier
 from bench.scale.optimizers import make
 from bench.scale.setup import Setup
-from bench.tensorflow_setup import barrier
-from optim.sharding import UNSHARDED, local_shape
+from optim.layouts.sharding import UNSHARDED, local_shape
 
 START = 0.05
 GRADIENT = 0.1

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from math import prod
 from typing import Any
 
+from bench.cases.layouts import MeshShape, parse_mesh
+from bench.cases.workloads import Tensor, Workload, workload
 from bench.errors import OptionError
 from bench.forecast.footprint import Training
 from bench.forecast.traffic import data_axes
-from bench.layouts import MeshShape, parse_mesh
-from bench.workloads import Tensor, Workload, workload
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Setup:
       clients: number of DTensor clients, each with an equal part of the devices.
       scaling: "strong": the same model on every mesh. "weak": the model grows with the axes that no example is divided
         over, by copies of its tensors; a data axis grows the batch.
+      shapes: the tensors, where they are no workload of `bench`.
       device: "cpu", "gpu" or "tpu". threads: CPU threads of each client.
 
     Raises: OptionError.
@@ -40,6 +41,7 @@ class Setup:
     threads: int = 1
     clip: str = "none"
     ema: bool = False
+    shapes: tuple[Tensor, ...] = ()
 
     def __post_init__(self) -> None:
         if self.mesh.devices % self.clients:
@@ -69,7 +71,7 @@ class Setup:
     @cached_property
     def model(self) -> Workload:
         """The tensors on this mesh."""
-        found = workload(self.workload)
+        found = Workload(self.workload, "", self.shapes) if self.shapes else workload(self.workload)
         if self.copies == 1:
             return found
         tensors = [replace(t, name=f"copy{i}/{t.name}") for i in range(self.copies) for t in found.tensors]
@@ -81,8 +83,10 @@ class Setup:
 
     def to_message(self) -> dict[str, Any]:
         """Plain values for the pipe to a client."""
-        return {**{field.name: getattr(self, field.name) for field in fields(self)}, "mesh": str(self.mesh)}
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**plain, "mesh": str(self.mesh), "shapes": [asdict(shape) for shape in self.shapes]}
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> Setup:
-        return cls(**{**message, "mesh": parse_mesh(message["mesh"])})
+        shapes = tuple(Tensor(**{**shape, "shape": tuple(shape["shape"])}) for shape in message["shapes"])
+        return cls(**{**message, "mesh": parse_mesh(message["mesh"]), "shapes": shapes})

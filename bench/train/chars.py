@@ -11,7 +11,7 @@ from functools import cache
 from math import log, sqrt
 from typing import TYPE_CHECKING
 
-from bench.workloads import Tensor
+from bench.cases.workloads import Tensor
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.workloads import Tensor
+from bench.cases.workloads import Tensor
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from bench.cases.workloads import Tensor
 from bench.errors import UnknownNameError
 from bench.train import chars, logistic, quadratic, teacher
-from bench.workloads import Tensor
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.page import of_training
-from bench.results import Result
+from bench.page import terminal
+from bench.results.document import Result
+from bench.train import page as of_training
 from bench.train.problems import problem
 
 if TYPE_CHECKING:
@@ -14,16 +15,13 @@ if TYPE_CHECKING:
 
 def render(result: Result) -> list[RenderableType]:
     """What to print, from top to bottom, on a rich console."""
-    from rich.table import Table
     from rich.text import Text
 
     parts: list[RenderableType] = []
     for name in dict.fromkeys(row.problem for row in result.rows):
         rows = [row for row in result.rows if row.problem == name]
         found = of_training.table(rows)
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for number, heading in enumerate(found.headings):
-            table.add_column(heading, justify="left" if found.is_text(number) else "right")
+        table = terminal.table(found.headings, found.is_text)
         for row, cells in zip(rows, found.rows, strict=True):
             table.add_row(*(Text(cell) for cell in cells), style="bold" if row.best else None)
         title = Text(name, style="bold")

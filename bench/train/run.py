@@ -6,42 +6,36 @@ the next, so that slow moments of the machine meet all.
 
 from __future__ import annotations
 
-import datetime
 import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isinf
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
-from bench import environment, layouts, peers, stats
-from bench.algorithms import algorithm, shown
+from bench import peers
+from bench.cases import layouts
+from bench.cases.algorithms import algorithm, shown
 from bench.errors import OptionError, UnknownNameError
-from bench.peer import Peer
-from bench.process import Child, UnsupportedCaseError, WorkerError, allowed_cpus, worker_environment
-from bench.records import read
-from bench.results import Result
-from bench.runner import BUSY_LOAD
+from bench.measuring import environment, stats
+from bench.measuring.process import (
+    Child,
+    UnsupportedCaseError,
+    Worker,
+    WorkerError,
+    allowed_cpus,
+    threads_of,
+    worker_environment,
+)
+from bench.peers.peer import Peer
+from bench.results.document import Result
+from bench.results.records import read
 from bench.train.problems import Problem, problem
+from bench.train.row import Row, Run
 from bench.train.worker import TrainingCase
-from bench.train_row import Row, Run
 
 GRID = (0.1, 10**-0.5, 1.0, 10**0.5, 10.0)
 """Learning rates that are tried, as parts of the optimizer's default."""
-
-FEWEST_FOR_INTERVAL = 6
-"""Values below which no pair of them covers a median with 95%: their range does with 94% for five."""
-
-
-class Worker(Protocol):
-    """`bench.process.Child`, or a fake."""
-
-    def request(self, do: str, **arguments: Any) -> None: ...
-
-    def answer(self, timeout: float) -> dict[str, Any]: ...
-
-    def stop(self) -> None: ...
 
 
 Launch = Callable[[Peer, TrainingCase], Worker]
@@ -104,7 +98,7 @@ def run(
     mesh: Sequence[str] = (),
     layout: str = "megatron",
     device: str = "auto",
-    seeds: int = 5,
+    seeds: int = 6,
     threads: int | None = None,
     timeout: float = 300.0,
     command: str = "",
@@ -117,8 +111,7 @@ def run(
     """
     cells = _cells(problems or ("teacher",), optimizers or ("adam",), learning_rates)
     places = _places(peer or ("optim-local",), mesh or ("1",), layout, environment.find_device(device), threads)
-    context = environment.describe(places[0].case.threads)
-    begun, started = time.monotonic(), datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    log = environment.Log(command, places[0].case.threads)
     interrupted = False
     try:
         _run(cells, places, seeds, timeout, launch, progress)
@@ -128,10 +121,8 @@ def run(
         for place in places:
             if place.worker is not None:
                 place.worker.stop()
-    context |= {"command": command, "rounds": seeds, "started": started, "seconds": time.monotonic() - begun}
-    context |= {"load_after": environment.load(), "busy": context["load"] > BUSY_LOAD}
     rows = [_row(place, cell, seeds) for cell in cells for place in places]
-    return Result(context, (), tuple(_with_ratios(_with_best(rows))), interrupted, kind="train")
+    return Result(log.context(rounds=seeds), (), tuple(_with_ratios(_with_best(rows))), interrupted, kind="train")
 
 
 def _cells(problems: Sequence[str], optimizers: Sequence[str], rates: Sequence[float]) -> list[_Cell]:
@@ -148,16 +139,13 @@ def _cells(problems: Sequence[str], optimizers: Sequence[str], rates: Sequence[f
 
 
 def _places(names: Sequence[str], mesh: Sequence[str], layout: str, device: str, threads: int | None) -> list[_Place]:
-    allowed = len(allowed_cpus())
-    if threads is not None and threads > allowed:
-        raise OptionError(f"{threads} threads are asked for, and this process may use {allowed} CPUs")
     if layout not in layouts.RULES:
         raise UnknownNameError(f"no layout rule is called {layout!r}; there are: {', '.join(layouts.RULES)}")
     meshes = [layouts.parse_mesh(text) for text in mesh]
     found = []
     for one in peers.find(tuple(names)):
         for shape in meshes if one.on_mesh else [layouts.parse_mesh("1")]:
-            case = TrainingCase("teacher", "adam", shape, layout, device=device, threads=threads or allowed)
+            case = TrainingCase("teacher", "adam", shape, layout, device=device, threads=threads_of(threads))
             found.append(_Place(one, case))
     return found
 
@@ -220,7 +208,7 @@ def _row(place: _Place, cell: _Cell, seeds: int) -> Row:
     case = place.case
     steps = [inf if run.steps is None else float(run.steps) for run in runs]
     seconds = [inf if run.seconds is None else run.seconds for run in runs]
-    low, high = interval(steps)
+    found = stats.estimate(steps) if steps else None
     row = Row(
         problem=cell.problem.name,
         optimizer=cell.optimizer,
@@ -239,27 +227,13 @@ def _row(place: _Place, cell: _Cell, seeds: int) -> Row:
         source=cell.problem.source(),
         runs=runs,
         reached=sum(run.steps is not None for run in runs),
-        median_steps=_finite(median(steps)) if steps else None,
-        low_steps=low,
-        high_steps=high,
+        median_steps=_finite(found.median) if found else None,
+        low_steps=found.low if found else None,
+        high_steps=found.high if found else None,
         median_seconds=_finite(median(seconds)) if seconds else None,
         versions=place.versions,
     )
     return replace(row, rerun=_rerun(row, seeds))
-
-
-def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """95% interval of the median from order statistics, which misses do not disturb; the range of fewer than
-    FEWEST_FOR_INTERVAL. A miss is None."""
-    from scipy.stats import binom
-
-    if not values:
-        return None, None
-    ordered = sorted(values)
-    edge = max(0, int(binom.ppf((1 - stats.CONFIDENCE) / 2, len(ordered), 0.5)) - 1)
-    if len(ordered) < FEWEST_FOR_INTERVAL:
-        edge = 0
-    return _finite(ordered[edge]), _finite(ordered[-1 - edge])
 
 
 def _finite(value: float) -> float | None:
@@ -276,7 +250,7 @@ def _with_best(rows: Sequence[Row]) -> list[Row]:
 
 
 def _rank(row: Row) -> tuple[float, float, float]:
-    ends = [run.curve[-1].loss for run in row.runs if not run.diverged]
+    ends = [run.curve[-1].value for run in row.runs if not run.diverged]
     return (inf if row.median_steps is None else row.median_steps, -row.reached, median(ends) if ends else inf)
 
 
@@ -292,11 +266,19 @@ def _with_ratios(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def _steps(row: Row) -> dict[tuple[int, int], float]:
-    return {(0, run.seed): float(run.steps) for run in row.runs if run.steps}
+def _steps(row: Row) -> dict[stats.Place, float]:
+    return {(0, run.seed, 0): float(run.steps) for run in row.runs if run.steps}
 
 
 def _rerun(row: Row, seeds: int) -> str:
-    words = ["dtopt bench train", "-w", row.problem, "-o", row.optimizer, "--learning-rate", shown(row.learning_rate)]
+    words = [
+        "dtopt bench train",
+        "--problem",
+        row.problem,
+        "-o",
+        row.optimizer,
+        "--learning-rate",
+        shown(row.learning_rate),
+    ]
     words += ["-p", row.peer, "--mesh", row.mesh, "--layout", row.layout, "--device", row.device]
     return " ".join([*words, "--seeds", str(seeds), "--threads", str(row.threads)])

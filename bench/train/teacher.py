@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from bench.workloads import Tensor
+from bench.cases.workloads import Tensor
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,4 +1,4 @@
-"""The child process of one peer that trains: `python -m bench.train.worker FD`, see `bench.worker` for the pipe.
+"""The child process of one peer that trains: `python -m bench.train.worker FD`, see `bench.measuring.serving`.
 
 The gradient comes from numpy at the peer's own parameters, and the peer makes the step: what differs between two peers
 is their step alone.
@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from bench.case import Case
-from bench.environment import package_version
-from bench.peer import Peer, Session
+from bench import peers
+from bench.cases.case import Case
+from bench.cases.workloads import Tensor
+from bench.measuring.environment import package_version
+from bench.measuring.serving import serve
+from bench.peers.peer import Peer, Session
 from bench.train.problems import Problem, Task, problem
-from bench.train_row import Point, Run
-from bench.worker import load_peer
-from bench.worker import main as serve
-from bench.workloads import Tensor
+from bench.train.row import Point, Run
 
 DIVERGED = 1e4
 """Times its first value at which a loss is said to have diverged."""
@@ -78,22 +78,22 @@ def train(session: Session, found: Problem, task: Task, seed: int) -> Run:
         session.set_gradients(gradients)
         session.synchronise()
         start = clock()
-        session.step()
+        session.run(1)
         session.synchronise()
         stepping += clock() - start
         first = first or stepping
     last = curve[-1]
-    reached = last.loss <= found.target
+    reached = last.value <= found.target
     steps, seconds = (last.step, last.seconds) if reached else (None, None)
     return Run(seed, steps, seconds, tuple(curve), _diverged(curve), stepping, computing, looking, first)
 
 
 def _diverged(curve: list[Point]) -> bool:
-    return not math.isfinite(curve[-1].loss) or curve[-1].loss > DIVERGED * max(curve[0].loss, 1e-9)
+    return not math.isfinite(curve[-1].value) or curve[-1].value > DIVERGED * max(curve[0].value, 1e-9)
 
 
 def _make(hello: dict[str, Any]) -> Trainer:
-    return Trainer(TrainingCase.from_message(hello["case"]), load_peer(hello["module"], hello["peer"]))
+    return Trainer(TrainingCase.from_message(hello["case"]), peers.load(hello["module"], hello["peer"]))
 
 
 if __name__ == "__main__":

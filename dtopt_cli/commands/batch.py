@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dtopt_cli import output
-from dtopt_cli.options import From, Generation, Json, OptimizerConfig, OptimizerPath, Order, Variables, hints
+from dtopt_cli.options import From, Generation, Json, OptimizerConfig, OptimizerPath, Order, Set, Variables, hints
 from dtopt_cli.progress import Bar
 
 if TYPE_CHECKING:
-    from migrate.batch import BatchReport
+    from migrate.batch.run import BatchReport
 
 COLORS = {"migrated": "green", "skipped": "green", "refused": "yellow", "failed": "red", "not reached": "yellow"}
 
@@ -29,6 +29,9 @@ def batch(
     shard: Annotated[
         str | None, typer.Option("--shard", metavar="I/N", help="Only the I-th of N parts, one per machine.")
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Take every checkpoint of a folder and of the folders in it.")
+    ] = False,
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="Target format, as for `checkpoint`.")] = "slots",
     order: Order = None,
     format: From = "auto",
@@ -36,6 +39,7 @@ def batch(
     variables: Variables = None,
     generation: Generation = None,
     optimizer_path: OptimizerPath = None,
+    overrides: Set = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse whatever is not exact.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace migrated checkpoints in DIR.")] = False,
     as_json: Json = False,
@@ -46,8 +50,8 @@ def batch(
     Exit code 0 if all are there, 1 if --strict refused some, 3 if some failed. After Ctrl-C, go on with --resume.
     """
     part = _part(shard)
-    given = hints(format, optimizer_config, variables, generation, optimizer_path)
-    from migrate.batch import BatchInterrupted, migrate_batch
+    given = hints(format, optimizer_config, variables, generation, optimizer_path, overrides)
+    from migrate.batch.run import BatchInterrupted, migrate_batch
 
     progress = None if quiet or as_json or not sys.stderr.isatty() else Bar("migrating", in_bytes=False)
     try:
@@ -57,6 +61,7 @@ def batch(
             jobs=jobs,
             resume=resume,
             shard=part,
+            every=every,
             to=to,
             order=order,
             strict=strict,

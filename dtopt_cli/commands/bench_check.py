@@ -8,15 +8,15 @@ from typing import Annotated
 import typer
 
 from dtopt_cli import output
+from dtopt_cli.exit_codes import Exit
 from dtopt_cli.options import Json
 
-NOISY = 5
 COLOURS = {"noisy": "red", "doubtful": "yellow", "told": "dim"}
 
 
 def check(
     run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN.json]", help="A result; without one this machine is looked at.")
+        Path | None, typer.Argument(metavar="[RUN.json|@NAME]", help="A result; without one this machine is looked at.")
     ] = None,
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="How long to watch the machine.")] = 2.0,
     json: Json = False,
@@ -27,11 +27,11 @@ def check(
     dtopt bench check               load, other processes, clocks, throttling, a fixed piece of work
     dtopt bench check run.json      spread, drift, outliers and double modes of every row
     """
-    from bench import results
+    from bench import kinds
     from bench.check import findings, machine
     from bench.check import run as of_run
 
-    found = machine.check(seconds) if run is None else of_run.check(results.load(run))
+    found = machine.check(seconds) if run is None else of_run.check(kinds.load(run))
     stable = findings.stable(found)
     if json:
         output.print_json(findings.document(found, "machine" if run is None else "run"))
@@ -42,4 +42,4 @@ def check(
             console.print(f"{finding.where}: {finding.text}", markup=False)
         what = "This machine" if run is None else "This run"
         console.print(f"{what} is {'stable' if stable else 'not stable: its times are not to be believed'}.")
-    raise typer.Exit(0 if stable else NOISY)
+    raise typer.Exit(Exit.OK if stable else Exit.TOO_NOISY)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dtopt_cli import measuring
+from dtopt_cli.commands import bench_options as options
 from dtopt_cli.measuring import OutputFile
 from dtopt_cli.options import Json
 
@@ -17,7 +18,12 @@ MIGRATE = (sys.executable, "-m", "dtopt_cli", "migrate")
 
 def migrate(
     format: Annotated[
-        list[str] | None, typer.Option("--format", help="h5, checkpoint or keras; may be repeated; all by default.")
+        list[str] | None,
+        typer.Option(
+            "--format",
+            help="h5, checkpoint or keras; may be repeated; all by default.",
+            autocompletion=options.one_of("h5", "checkpoint", "keras"),
+        ),
     ] = None,
     size: Annotated[str, typer.Option("--size", help="Of the tensors in each input, such as 200MB or 4GB.")] = "1GB",
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Samples of each command.")] = 5,
@@ -37,6 +43,7 @@ def migrate(
     from bench.forecast.footprint import parse_bytes
     from bench.migration import report, run
 
+    measuring.require_writable(file)
     with measuring.progress() as progress:
         found = run.run(
             MIGRATE,

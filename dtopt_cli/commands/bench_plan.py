@@ -8,84 +8,150 @@ from typing import Annotated
 import typer
 
 from dtopt_cli import measuring
+from dtopt_cli.commands import bench_options as options
+from dtopt_cli.exit_codes import Exit
 from dtopt_cli.measuring import OutputFile
 from dtopt_cli.options import Json
 
-DOES_NOT_FIT = 1
-PIPE_WIDTH = 120
+DEVICE_NAMES = ["v100-32gb", "a100-40gb", "a100-80gb", "h100", "h200", "tpu-v4", "tpu-v5e", "tpu-v5p"]
+MACHINE = "The machine"
+
+
+Devices = Annotated[int | None, typer.Option("--devices", min=1, help="Try every mesh of so many devices.")]
+Layouts = Annotated[
+    list[str] | None,
+    typer.Option("--layout", help="Only this rule; may be repeated.", autocompletion=options.complete(options.layouts)),
+]
+Placements = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slot-placement",
+        help="like_variable, zero1, zero2 or zero3; may be repeated.",
+        autocompletion=options.one_of("like_variable", "zero1", "zero2", "zero3"),
+    ),
+]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype",
+        help="float32, bfloat16, float16 or float64.",
+        autocompletion=options.one_of("float32", "bfloat16", "float16", "float64"),
+    ),
+]
+MasterCopies = Annotated[bool, typer.Option("--master-copies", help="Keep parameters and slots in float32 as well.")]
+Batch = Annotated[int | None, typer.Option("--batch-size", min=1, help="Examples of a step, on all devices.")]
+MicroBatch = Annotated[int, typer.Option("--micro-batch", min=1, help="Examples that are processed at once.")]
+Sequence = Annotated[int | None, typer.Option("--sequence", min=1, help="Tokens of an example.")]
+Checkpointing = Annotated[
+    str,
+    typer.Option(
+        "--checkpointing",
+        help="What is recomputed: none, selective (attention) or full.",
+        autocompletion=options.one_of("none", "selective", "full"),
+    ),
+]
+DeviceType = Annotated[
+    str | None,
+    typer.Option(
+        "--device-type",
+        help=f"{', '.join(DEVICE_NAMES)}.",
+        rich_help_panel=MACHINE,
+        autocompletion=options.one_of(*DEVICE_NAMES),
+    ),
+]
+Memory = Annotated[
+    str | None, typer.Option("--memory", metavar="SIZE", help="Of one device: 16GB.", rich_help_panel=MACHINE)
+]
+Other = Annotated[
+    str | None, typer.Option("--other", metavar="SIZE", help="What else needs of --memory.", rich_help_panel=MACHINE)
+]
+Bandwidth = Annotated[
+    str | None, typer.Option("--bandwidth", metavar="SPEED", help="Of memory: 900GB/s.", rich_help_panel=MACHINE)
+]
+Links = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--link", metavar="SPEED", help="What a device sends: 50GB/s or model=300GB/s.", rich_help_panel=MACHINE
+    ),
+]
+RoofOf = Annotated[
+    Path | None,
+    typer.Option("--roof", metavar="FILE", help="Of `dtopt bench roof`: CPUs share it.", rich_help_panel=MACHINE),
+]
 
 
 def plan(
-    workload: Annotated[str | None, typer.Option("-w", "--workload", help="A workload of `dtopt bench list`.")] = None,
-    shapes: Annotated[
-        Path | None,
-        typer.Option(
-            "--shapes", metavar="FILE", help='JSON list of shapes: [256, 64] or {"name", "shape", "model_dim"}.'
-        ),
-    ] = None,
-    optimizer: Annotated[
-        str, typer.Option("-o", "--optimizer", help="adam, adafactor, rmsprop:momentum=0.9, ...")
-    ] = "adam",
-    mesh: Annotated[
-        list[str] | None, typer.Option("--mesh", help="batch=2,model=4 or 2x4, of any size; may be repeated.")
-    ] = None,
-    devices: Annotated[
-        int | None, typer.Option("--devices", min=1, help="Try every (batch, model) mesh of so many devices.")
-    ] = None,
-    layout: Annotated[list[str] | None, typer.Option("--layout", help="Only this rule; may be repeated.")] = None,
-    placement: Annotated[
-        list[str] | None, typer.Option("--placement", help="like_variable or zero1; both by default.")
-    ] = None,
-    dtype: Annotated[str, typer.Option("--dtype", help="float32, bfloat16, float16 or float64.")] = "float32",
-    clip: Annotated[str, typer.Option("--clip", help="none, clipvalue, clipnorm or global_clipnorm.")] = "none",
-    ema: Annotated[bool, typer.Option("--ema", help="Keep averages of the parameters.")] = False,
-    accumulate: Annotated[bool, typer.Option("--accumulate", help="Accumulate gradients over calls.")] = False,
-    memory: Annotated[
-        str | None, typer.Option("--memory", metavar="SIZE", help="Of one device, such as 16GB or 16GiB: what fits?")
-    ] = None,
-    other: Annotated[
-        str | None, typer.Option("--other", metavar="SIZE", help="What activations and all else need of --memory.")
-    ] = None,
-    bandwidth: Annotated[
-        str | None, typer.Option("--bandwidth", metavar="SPEED", help="Memory of one device, such as 900GB/s.")
-    ] = None,
-    link: Annotated[
-        str | None, typer.Option("--link", metavar="SPEED", help="What one device sends to others, such as 50GB/s.")
-    ] = None,
-    roof: Annotated[
-        Path | None,
-        typer.Option("--roof", metavar="FILE", help="Result of `dtopt bench roof`: a mesh of CPUs that shares it."),
-    ] = None,
+    workload: options.Workload = None,
+    shapes: options.ShapesFrom = None,
+    optimizer: options.Optimizer = "adam",
+    mesh: options.Meshes = None,
+    devices: Devices = None,
+    layout: Layouts = None,
+    placement: Placements = None,
+    dtype: Dtype = "float32",
+    master_copies: MasterCopies = False,
+    batch: Batch = None,
+    micro_batch: MicroBatch = 1,
+    sequence: Sequence = None,
+    checkpointing: Checkpointing = "selective",
+    clipnorm: options.Clipnorm = None,
+    clipvalue: options.Clipvalue = None,
+    global_clipnorm: options.GlobalClipnorm = None,
+    use_ema: options.UseEma = False,
+    accumulation: options.Accumulation = 1,
+    device_type: DeviceType = None,
+    memory: Memory = None,
+    other: Other = None,
+    bandwidth: Bandwidth = None,
+    link: Links = None,
+    roof: RoofOf = None,
     json: Json = False,
     file: OutputFile = None,
 ) -> None:
     """Predict bytes per device, exchanged bytes and step time on any mesh, without the hardware.
 
     \b
-    dtopt bench plan -w llama-7b --devices 8 --memory 16GB     does it fit, and how?
-    dtopt bench plan -w gpt2 --mesh 4x2 --bandwidth 900GB/s --link 50GB/s
+    dtopt bench plan -w llama-7b --devices 8 --device-type a100-80gb --dtype bfloat16 --master-copies
+    dtopt bench plan --shapes model.h5 --mesh 4x2 --bandwidth 900GB/s --link 50GB/s
     """
+    from bench import kinds
     from bench.forecast import query, report
+    from bench.forecast.footprint import Training
+    from bench.roof.run import speed
 
+    limits = {"clipnorm": clipnorm, "clipvalue": clipvalue, "global_clipnorm": global_clipnorm}
+    options.clip(clipnorm, clipvalue, global_clipnorm)
+    measuring.require_writable(file)
+    training = Training(
+        optimizer,
+        dtype,
+        ema=use_ema,
+        accumulate=accumulation > 1,
+        clip=next((kind for kind, limit in limits.items() if limit is not None), "none"),
+        master_copies=master_copies,
+        batch=batch,
+        micro_batch=micro_batch,
+        sequence=sequence,
+        checkpointing=checkpointing,
+    )
     found = query.answer(
         workload=workload,
-        shapes=shapes,
+        shapes=options.shapes(shapes),
         optimizer=optimizer,
         mesh=tuple(mesh or ()),
         devices=devices,
         layout=tuple(layout or ()),
         placement=tuple(placement or ()),
-        dtype=dtype,
-        clip=clip,
-        ema=ema,
-        accumulate=accumulate,
+        training=training,
+        device=device_type,
         memory=memory,
         other=other,
         bandwidth=bandwidth,
-        link=link,
+        link=tuple(link or ()),
         roof=roof,
+        roof_speed=lambda path: speed(kinds.load(path), str(path)),
         command=measuring.command(),
     )
-    measuring.give(found, lambda: report.render(found.rows), json=json, file=file, piped_width=PIPE_WIDTH)
-    if memory is not None and not any(row.fits for row in found.rows):
-        raise typer.Exit(DOES_NOT_FIT)
+    measuring.give(found, lambda: report.render(found.rows), json=json, file=file)
+    if found.rows[0].limit_bytes is not None and not any(row.recommended for row in found.rows):
+        raise typer.Exit(Exit.NO)

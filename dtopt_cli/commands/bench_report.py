@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,50 +9,69 @@ from typing import Annotated
 import typer
 
 from dtopt_cli import output
+from dtopt_cli.exit_codes import Exit
 from dtopt_cli.options import Json
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN.json...", help="Results of any kind.")],
+    runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN.json|@NAME...", help="Results of any kind.")] = None,
     file: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write it; report.html by default.")
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Where to write it; report.html by default, - for stdout."),
     ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Markdown without plots, on stdout without -o.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="The rows without samples, on stdout without -o.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Markdown without plots, on stdout by default.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="The rows without samples, on stdout by default.")] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option(
+            "--into", metavar="PAGE.md", help="Make the tables of this Markdown page anew from the results beside it."
+        ),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="With --into: write nothing, end with 1 if a number differs.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Make one self-contained page of results, with plots; or Markdown, or CSV.
 
     \b
-    dtopt bench report run.json scaling.json -o report.html
+    dtopt bench report run.json scaling.json --output report.html
     dtopt bench report run.json --markdown
-    dtopt bench report *.json --csv -o rows.csv
+    dtopt bench report *.json --csv --output rows.csv
+    dtopt bench report --into docs/benchmarks.md     tables from docs/benchmarks/*.json, numbers checked
     """
-    from bench import results
-    from bench.page import make
+    from bench import kinds
+    from bench.kinds import page as make
+    from bench.results import document
 
+    if into is not None:
+        _fill(into, check)
+        return
+    if not runs:
+        raise typer.BadParameter("name at least one result", param_hint="RUN.json")
     if markdown and csv:
         raise typer.BadParameter("give one of them", param_hint="--markdown and --csv")
-    loaded = [(path.name, results.load(path)) for path in runs]
+    loaded = [(path.name, kinds.load(path)) for path in runs]
     text = make.markdown(loaded) if markdown else make.csv_text(loaded) if csv else make.html(loaded)
-    if file is None and (markdown or csv) and not json:
+    if str(file) == "-" or (file is None and (markdown or csv) and not json):
         sys.stdout.write(text)
         return
     target = file or Path("report.md" if markdown else "report.csv" if csv else "report.html")
-    _write(text, target)
+    document.write(text, target)
     if json:
         output.print_json({"written": str(target), "results": len(loaded), "bytes": len(text.encode())})
     else:
         output.messages().print(f"wrote {target}", markup=False)
 
 
-def _write(text: str, target: Path) -> None:
-    """Through a sibling, so that no half of a page is ever seen."""
-    from bench.errors import ResultsError
+def _fill(page: Path, check: bool) -> None:
+    """The tables of a documentation page, and what is wrong with its numbers."""
+    from bench.kinds import prose
 
-    beside = target.with_name(target.name + ".part")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, target)
-    except OSError as error:
-        raise ResultsError(f"cannot write {target}: {error.strerror}; name a file in a folder that exists") from None
+    if not check:
+        prose.fill(page)
+    found = prose.problems(page)
+    for problem in found:
+        output.messages().print(f"{page}: {problem}", markup=False)
+    if found:
+        raise typer.Exit(Exit.NO)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dtopt_cli import measuring
+from dtopt_cli.exit_codes import Exit
 from dtopt_cli.measuring import OutputFile
 from dtopt_cli.options import Json
 
@@ -24,8 +25,10 @@ def roof(
     dtopt bench roof --output roof.json
     dtopt bench plan -w gpt2 --mesh 2x2 --roof roof.json
     """
-    from bench import roof_report, roof_run
+    from bench.roof import report as roof_report
+    from bench.roof import run as roof_run
 
+    measuring.require_writable(file)
     with measuring.progress() as progress:
         found = roof_run.run(
             threads,
@@ -36,6 +39,6 @@ def roof(
         )
     measuring.give(found, lambda: roof_report.render(found), json=json, file=file)
     if found.interrupted:
-        raise typer.Exit(measuring.INTERRUPTED)
+        raise typer.Exit(Exit.INTERRUPTED)
     if not found.rows:
-        raise typer.Exit(measuring.NOTHING_RAN)
+        raise typer.Exit(Exit.NOTHING_RAN)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,13 +11,28 @@ import typer
 
 from dtopt_cli import output
 from dtopt_cli.commands.batch import batch
-from dtopt_cli.options import From, Generation, Json, OptimizerConfig, OptimizerPath, Order, Variables, hints
+from dtopt_cli.commands.migrate_code import code, from_program
+from dtopt_cli.options import (
+    Explain,
+    From,
+    Generation,
+    Json,
+    OptimizerConfig,
+    OptimizerFrom,
+    OptimizerPath,
+    Order,
+    Set,
+    Variables,
+    hints,
+    repeated,
+)
 from dtopt_cli.progress import Bar
 
 if TYPE_CHECKING:
-    from migrate.convert import Report
-    from migrate.inspection import Inspection, SlotRow
-    from migrate.verification import Verification
+    from migrate.evidence import Origin
+    from migrate.operations.convert import Report
+    from migrate.operations.inspection import Inspection, SlotRow
+    from migrate.proof.verification import Verification
 
 SHOWN_DIFFERENCES = 20
 PIPED_WIDTH = 200
@@ -39,17 +56,22 @@ def checkpoint(
     order: Order = None,
     format: From = "auto",
     optimizer_config: OptimizerConfig = None,
+    optimizer_from: OptimizerFrom = None,
     variables: Variables = None,
     generation: Generation = None,
     optimizer_path: OptimizerPath = None,
+    overrides: Set = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse whatever is not exact.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do everything but write.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a migrated checkpoint at DEST.")] = False,
+    explain: Explain = False,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
     """Migrate the optimizer state in SOURCE to DEST. SOURCE is never changed, DEST is whole or not there."""
-    given = hints(format, optimizer_config, variables, generation, optimizer_path)
+    given = hints(format, optimizer_config, variables, generation, optimizer_path, overrides)
+    if optimizer_from is not None:
+        given |= from_program(optimizer_from, optimizer_config, generation)
     from migrate import migrate_checkpoint
 
     progress = _byte_bar("writing", quiet=quiet, as_json=as_json)
@@ -71,7 +93,10 @@ def checkpoint(
     if as_json:
         output.print_json(report.to_dict())
     elif not quiet:
-        _print_report(report)
+        if optimizer_from is not None:
+            optimizer_config, generation = json.dumps(given["optimizer_config"]), given["generation"]
+        typed = repeated(format, optimizer_config, variables, generation, optimizer_path, overrides)
+        _print_report(report, typed, explain)
 
 
 @app.command()
@@ -83,17 +108,19 @@ def inspect(
     variables: Variables = None,
     generation: Generation = None,
     optimizer_path: OptimizerPath = None,
+    overrides: Set = None,
+    explain: Explain = False,
     as_json: Json = False,
 ) -> None:
     """Say what SOURCE is, how that was recognised, every slot, and what would be lost."""
-    given = hints(format, optimizer_config, variables, generation, optimizer_path)
+    given = hints(format, optimizer_config, variables, generation, optimizer_path, overrides)
     from migrate import inspect as look
 
     found = look(source, stats=stats, **given)
     if as_json:
         output.print_json(found.to_dict())
     else:
-        _print_inspection(found)
+        _print_inspection(found, explain)
 
 
 @app.command()
@@ -105,11 +132,12 @@ def verify(
     variables: Variables = None,
     generation: Generation = None,
     optimizer_path: OptimizerPath = None,
+    overrides: Set = None,
     order: Order = None,
     as_json: Json = False,
 ) -> None:
     """Compare DEST with SOURCE: every slot bit for bit, and one step of both. Exit code 1 if they differ."""
-    given = hints(format, optimizer_config, variables, generation, optimizer_path)
+    given = hints(format, optimizer_config, variables, generation, optimizer_path, overrides)
     from migrate import verify as compare
 
     progress = _byte_bar("comparing", as_json=as_json)
@@ -128,13 +156,14 @@ def verify(
 
 
 app.command()(batch)
+app.command()(code)
 
 
 def _byte_bar(label: str, *, quiet: bool = False, as_json: bool = False) -> Bar | None:
     return None if quiet or as_json or not sys.stderr.isatty() else Bar(label, in_bytes=True)
 
 
-def _print_report(report: Report) -> None:
+def _print_report(report: Report, hints_typed: str, explain: bool) -> None:
     console = output.results()
     done = "migrated to" if report.written else "would be migrated to"
     console.print(
@@ -149,11 +178,13 @@ def _print_report(report: Report) -> None:
     if ways:
         console.print("  slots matched by " + ", ".join(f"{how} ({count})" for how, count in ways.items()))
     _print_fidelity(report.fidelity, report.reasons)
+    _print_origins(report.origins, explain)
     if report.unmapped:
         console.print(f"  carried without interpretation: {', '.join(report.unmapped)}", markup=False)
     _print_warnings(report.warnings)
     if report.written and report.target == "slots":
-        console.print(f"  prove it: dtopt migrate verify {report.source} {report.dest}", markup=False)
+        paths = f"{shlex.quote(report.source)} {shlex.quote(report.dest)}"
+        console.print(f"  prove it: dtopt migrate verify {paths}{hints_typed}", markup=False)
 
 
 def _print_fidelity(fidelity: str, reasons: tuple[str, ...]) -> None:
@@ -164,12 +195,29 @@ def _print_fidelity(fidelity: str, reasons: tuple[str, ...]) -> None:
         console.print(f"    - {reason}", markup=False)
 
 
+def _print_origins(origins: tuple[Origin, ...], explain: bool) -> None:
+    """In one line how many values are from where; with `explain` each of them."""
+    console = output.results()
+    counts: dict[str, int] = {}
+    for origin in origins:
+        kind = origin.kind if origin.certain else f"{origin.kind}, not certain"
+        counts[kind] = counts.get(kind, 0) + 1
+    console.print("  values from: " + "; ".join(f"{kind} ({count})" for kind, count in counts.items()), markup=False)
+    for origin in origins if explain else ():
+        mark = " " if origin.certain else "?"
+        told = origin.doubt or origin.where
+        value = "" if origin.value is None else f" = {origin.value!r}"
+        console.print(
+            f"  {mark} {origin.kind:<13} {origin.subject}{value}" + (f": {told}" if told else ""), markup=False
+        )
+
+
 def _print_warnings(warnings: tuple[str, ...]) -> None:
     for warning in warnings:
         output.messages().print(f"  note: {warning}", markup=False)
 
 
-def _print_inspection(found: Inspection) -> None:
+def _print_inspection(found: Inspection, explain: bool) -> None:
     console = output.results()
     console.print(f"[bold]{found.source}[/bold]\n  format      {found.format}\n  generation  {found.generation}")
     for reason in found.evidence:
@@ -194,6 +242,7 @@ def _print_inspection(found: Inspection) -> None:
     if found.unmapped:
         console.print("  unmapped    " + ", ".join(f"{n} {list(s)}" for n, s in found.unmapped.items()), markup=False)
     _print_fidelity(found.fidelity, found.reasons)
+    _print_origins(found.origins, explain)
     _print_warnings(found.warnings)
 
 
@@ -218,7 +267,7 @@ def _slot_table(rows: tuple[SlotRow, ...]) -> Any:
                 f"{row.stats.max:.2g}",
                 "yes" if row.stats.finite else "NO",
             ]
-        table.add_row(*map(Text, cells))
+        table.add_row(*(Text(output.plain(cell)) for cell in cells))
     return table
 
 

@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
-from migrate.algorithms import adadelta, adafactor, adagrad, adam, adamax, adamw, ftrl, lamb, lion, nadam, rmsprop, sgd
+from migrate.algorithms import (
+    adabelief,
+    adadelta,
+    adafactor,
+    adagrad,
+    adam,
+    adamax,
+    adamw,
+    ftrl,
+    lamb,
+    lars,
+    lion,
+    nadam,
+    novograd,
+    rectified_adam,
+    rmsprop,
+    sgd,
+    yogi,
+)
 from migrate.algorithms.spec import Algorithm
 from optim.errors import UnsupportedError
 
@@ -19,6 +37,11 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     lion.ALGORITHM,
     adafactor.ALGORITHM,
     lamb.ALGORITHM,
+    rectified_adam.ALGORITHM,
+    adabelief.ALGORITHM,
+    yogi.ALGORITHM,
+    novograd.ALGORITHM,
+    lars.ALGORITHM,
 )
 
 
@@ -34,6 +57,7 @@ def find(class_name: str) -> Algorithm:
             return algorithm
     known = ", ".join(a.name for a in ALGORITHMS)
     raise UnsupportedError(
-        f"the optimizer is {class_name!r}, and this dtopt carries the state of {known}; a custom"
-        " optimizer with the state of one of these can be migrated by naming that one in --optimizer-config"
+        f"the optimizer is {class_name!r}, and this dtopt carries the state of {known}; the"
+        " rule of another class is not known here, and its state is not carried under the name of one of these; to"
+        " carry it for a rule of your own, add --set own_rule=true"
     )

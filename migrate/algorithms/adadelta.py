@@ -14,14 +14,17 @@ from migrate.algorithms.spec import (
     Algorithm,
     Block,
     Blocks,
+    ByRelease,
     Config,
-    SlotSpec,
     Versions,
     epsilon,
     kept,
     number,
+    rounded_before,
+    slots_of,
 )
-from migrate.generations import version_tuple
+from migrate.generations import NATIVE, NEW, version_tuple
+from optim.rules.adadelta import AdadeltaRule
 
 GRAD, DELTA = "accumulated_grad", "accumulated_delta_var"
 
@@ -49,30 +52,30 @@ def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any],
     return {}, (GRAD, DELTA)
 
 
-def _by_release(config: Config, generation: str, versions: Versions) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
     """The kernel that moved variables by the new second slot was run in TF 1.0 and 1.4, its successor in 1.12."""
     if generation != "tf1":
-        return {}, ()
+        return {}, {}
     release = version_tuple(versions.get("tensorflow"))
     if release is not None and release < (1, 5):
-        return {"new_delta_in_step": True}, ()
+        return {"new_delta_in_step": True}, {}
     if release is not None and release >= (1, 12):
-        return {}, ()
-    return {}, (
-        "tf.train.AdadeltaOptimizer of TF 1.0 to 1.4 steps by another formula than that of TF 1.12 and later, and the"
-        " source does not say its release: the later one is carried",
-    )
+        return {}, {}
+    return {}, {"new_delta_in_step": _DOUBT}
+
+
+_DOUBT = (
+    "tf.train.AdadeltaOptimizer of TF 1.0 to 1.4 steps by another formula than that of TF 1.12 and later, and the"
+    " source does not say its release: the later one is carried"
+)
 
 
 ALGORITHM = Algorithm(
     name="Adadelta",
-    slots=(
-        SlotSpec(GRAD, ("accumulated_grads", "accum_grad", "accumulators", "accumulator"), nonnegative=True),
-        SlotSpec(
-            DELTA,
-            ("accumulated_delta_vars", "accum_var", "delta_accumulators", "delta_accumulator"),
-            nonnegative=True,
-        ),
+    slots=slots_of(
+        AdadeltaRule(),
+        accumulated_grad=("accumulated_grads", "accum_grad", "accumulators", "accumulator"),
+        accumulated_delta_var=("accumulated_delta_vars", "accum_var", "delta_accumulators", "delta_accumulator"),
     ),
     blocks=_blocks,
     arguments=_arguments,
@@ -80,6 +83,7 @@ ALGORITHM = Algorithm(
     adjust=_adjust,
     counts=ALWAYS_COUNTED,
     scalars=("rho",),
+    in_float32=rounded_before(NEW | NATIVE, "rho"),  # which Keras up to 2.3 keeps as a Python number
     lazy=kept,
     by_release=_by_release,
 )

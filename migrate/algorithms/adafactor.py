@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import ALWAYS_COUNTED, Algorithm, Block, Blocks, Config, SlotSpec, number
-from optim.rule import COLUMNS, ROWS, UNFACTORED
+from migrate.algorithms.spec import ALWAYS_COUNTED, Algorithm, Block, Blocks, Config, number, slots_of
+from optim.rules.adafactor import AdafactorRule
 
 KEYS = ("beta_2_decay", "epsilon_1", "epsilon_2", "clip_threshold")
 
@@ -42,11 +42,7 @@ def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any],
 
 ALGORITHM = Algorithm(
     name="Adafactor",
-    slots=(
-        SlotSpec("r", ("r",), nonnegative=True, like=ROWS),
-        SlotSpec("c", ("c",), nonnegative=True, like=COLUMNS),
-        SlotSpec("v", ("v", "velocity"), nonnegative=True, like=UNFACTORED),
-    ),
+    slots=slots_of(AdafactorRule(), r=("r",), c=("c",), v=("v", "velocity")),
     blocks=_blocks,
     arguments=_arguments,
     defaults=_defaults,

@@ -8,17 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import (
-    ALWAYS_COUNTED,
-    Algorithm,
-    Block,
-    Blocks,
-    Config,
-    SlotSpec,
-    epsilon,
-    number,
-)
+from migrate.algorithms.spec import ALWAYS_COUNTED, Algorithm, Block, Blocks, Config, epsilon, number, slots_of
 from migrate.generations import NATIVE, NEW
+from optim.rules.adagrad import AdagradRule
 
 ACCUMULATOR = "accumulator"
 
@@ -52,7 +44,7 @@ def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any],
 
 ALGORITHM = Algorithm(
     name="Adagrad",
-    slots=(SlotSpec(ACCUMULATOR, ("accumulators",), nonnegative=True),),
+    slots=slots_of(AdagradRule(), accumulator=("accumulators",)),
     blocks=_blocks,
     arguments=_arguments,
     defaults=_defaults,

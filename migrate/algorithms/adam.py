@@ -10,7 +10,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import COUNTED, SLOT_MAJOR, Algorithm, Block, Blocks, Config, SlotSpec, epsilon, number
+from migrate.algorithms.addons import CORRECTED, LAZY, NESTEROV
+from migrate.algorithms.spec import (
+    APART,
+    COUNTED,
+    KEPT,
+    SLOT_MAJOR,
+    Algorithm,
+    Block,
+    Blocks,
+    Config,
+    epsilon,
+    number,
+    rounded_betas,
+    slots_of,
+)
+from optim.rules.adam import AdamRule
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
@@ -32,6 +47,8 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
         "beta_2": number(config, "beta_2"),
         "epsilon": epsilon(config, generation),
         "amsgrad": bool(config["amsgrad"]),
+        **({} if config.get(CORRECTED, True) else {CORRECTED: False}),
+        **({NESTEROV: True} if config.get(NESTEROV) else {}),
     }
 
 
@@ -47,12 +64,23 @@ def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any],
     return {}, ("m", "v", "vhat") if arguments["amsgrad"] else ("m", "v")
 
 
+def _in_float32(arguments: Config, generation: str) -> dict[str, Any]:
+    """BERT's computes 1 − β from Python numbers."""
+    return rounded_betas(arguments, generation) if arguments.get(CORRECTED, True) else {}
+
+
+def _lazy(config: Config, generation: str) -> str | None:
+    """Only LazyAdam, and the Nadam of tf.contrib.opt, see `addons`."""
+    return KEPT if config.get(LAZY) else APART if config.get(NESTEROV) else None
+
+
 ALGORITHM = Algorithm(
     name="Adam",
-    slots=(
-        SlotSpec("m", ("momentums", "momentum", "ms")),
-        SlotSpec("v", ("velocities", "velocity", "vs"), nonnegative=True),
-        SlotSpec("vhat", ("velocity_hats", "velocity_hat", "vhats"), nonnegative=True),
+    slots=slots_of(
+        AdamRule(amsgrad=True),
+        m=("momentums", "momentum", "ms"),
+        v=("velocities", "velocity", "vs"),
+        vhat=("velocity_hats", "velocity_hat", "vhats"),
     ),
     blocks=_blocks,
     arguments=_arguments,
@@ -60,6 +88,7 @@ ALGORITHM = Algorithm(
     adjust=_adjust,
     counts=COUNTED,
     scalars=("beta_1", "beta_2"),
-    rounded=("beta_1", "beta_2"),
+    in_float32=_in_float32,
     uses_count=True,
+    lazy=_lazy,
 )

@@ -15,11 +15,13 @@ from migrate.algorithms.spec import (
     Block,
     Blocks,
     Config,
-    SlotSpec,
     epsilon,
     kept,
     number,
+    rounded_betas,
+    slots_of,
 )
+from optim.rules.adamax import AdamaxRule
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
@@ -48,17 +50,14 @@ def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any],
 
 ALGORITHM = Algorithm(
     name="Adamax",
-    slots=(
-        SlotSpec("m", ("m", "ms", "momentum", "momentums")),
-        SlotSpec("u", ("u", "us", "v", "norm", "norms"), nonnegative=True),
-    ),
+    slots=slots_of(AdamaxRule(), m=("m", "ms", "momentum", "momentums"), u=("u", "us", "v", "norm", "norms")),
     blocks=_blocks,
     arguments=_arguments,
     defaults=_defaults,
     adjust=_adjust,
     counts=COUNTED,
     scalars=("beta_1", "beta_2"),
-    rounded=("beta_1", "beta_2"),
+    in_float32=rounded_betas,
     uses_count=True,
     generations=KERAS,
     lazy=kept,

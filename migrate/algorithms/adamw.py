@@ -28,8 +28,7 @@ def _check(config: Config, generation: str, versions: Versions) -> str | None:
     return (
         "optimizers.experimental.AdamW of TF 2.9 multiplied the weights by weight_decay times the learning rate at"
         " every step, which nearly sets them to zero: a defect that is not reproduced, and this source shows no sign"
-        " of a later release. To carry the moments over into a correct AdamW, give --optimizer-config with the class"
-        " Adam and set weight_decay afterwards"
+        " of a later release. No correct optimizer goes on as it did; start AdamW anew from the weights"
     )
 
 

@@ -13,13 +13,15 @@ from migrate.algorithms.spec import (
     Algorithm,
     Block,
     Blocks,
+    ByRelease,
     Config,
-    SlotSpec,
     Versions,
     kept,
     number,
+    slots_of,
 )
 from migrate.generations import NEW
+from optim.rules.ftrl import FtrlRule
 
 ACCUMULATOR, LINEAR = "accumulator", "linear"
 STRENGTHS = ("l1_regularization_strength", "l2_regularization_strength", "l2_shrinkage_regularization_strength")
@@ -44,14 +46,14 @@ def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any],
     return {}, (ACCUMULATOR, LINEAR)
 
 
-def _by_release(config: Config, generation: str, versions: Versions) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
     """Which releases have TF 2.4's kernel is known for those that were run; and Keras 2.4.0 is TF 2.3's, too."""
     if generation != "optimizer_v2" or not config["l2_shrinkage_regularization_strength"]:
-        return {}, ()
+        return {}, {}
     release = versions.get("tensorflow") or versions.get("keras") or ""
     scaled = {"learning_rate_in_linear": True} if release.startswith("2.4.") else {}
     unsure = ("2.3.", "2.5.") if versions.get("tensorflow") else ("2.4.0", "2.5.")
-    return scaled, (_DOUBT,) if not release or release.startswith(unsure) else ()
+    return scaled, {"learning_rate_in_linear": _DOUBT} if not release or release.startswith(unsure) else {}
 
 
 _DOUBT = (
@@ -63,7 +65,7 @@ _DOUBT = (
 
 ALGORITHM = Algorithm(
     name="Ftrl",
-    slots=(SlotSpec(ACCUMULATOR, ("accumulators", "accum"), nonnegative=True), SlotSpec(LINEAR, ("linears",))),
+    slots=slots_of(FtrlRule(), accumulator=("accumulators", "accum"), linear=("linears",)),
     blocks=_blocks,
     arguments=_arguments,
     defaults=_defaults,

@@ -1,6 +1,6 @@
-"""LAMB, from Keras 3.7 on.
+"""LAMB: of Keras 3.7 and later, and of TensorFlow Addons and tf-models, where weights decay inside of the step.
 
-Source: `optimizers/lamb.py` 3.15.
+Sources: `optimizers/lamb.py` of Keras 3.15 and of TensorFlow Addons 0.23 (`weight_decay_rate` before 0.13).
 """
 
 from __future__ import annotations
@@ -9,20 +9,34 @@ from dataclasses import replace
 from typing import Any
 
 from migrate.algorithms import adam
+from migrate.algorithms.addons import EXCLUDED
 from migrate.algorithms.spec import Block, Blocks, Config, epsilon, number
+
+NOT_ADAPTED = "exclude_from_layer_adaptation"
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    return ((Block(("m", "v")),),)
+    return ((Block(("m",)), Block(("v",))),) if generation == "optimizer_v2" else ((Block(("m", "v")),),)
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
     betas = {key: number(config, key) for key in ("beta_1", "beta_2")}
-    return {**betas, "epsilon": epsilon(config, generation)}
+    given: dict[str, Any] = {**betas, "epsilon": epsilon(config, generation)}
+    if generation != "optimizer_v2":
+        return given
+    kept = list(config.get(EXCLUDED) or ())
+    amount = number(config, "weight_decay")
+    if amount:
+        given |= {"weight_decay": amount, EXCLUDED: kept, "decay_in_step": True}
+    unadapted = list(config.get(NOT_ADAPTED) or kept)
+    return {**given, NOT_ADAPTED: unadapted} if unadapted else given
 
 
 def _defaults(generation: str) -> dict[str, Any]:
-    return {"learning_rate": 0.001, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
+    defaults = {"learning_rate": 0.001, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
+    if generation != "optimizer_v2":
+        return defaults
+    return {**defaults, "epsilon": 1e-6, "weight_decay": 0.0, EXCLUDED: None, NOT_ADAPTED: None}
 
 
 def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -37,5 +51,7 @@ ALGORITHM = replace(
     arguments=_arguments,
     defaults=_defaults,
     adjust=_adjust,
-    generations=frozenset({"keras3"}),
+    scalars=("beta_1", "beta_2", "weight_decay"),
+    generations=frozenset({"keras3", "optimizer_v2"}),
+    elsewhere=frozenset({"optimizer_v2"}),
 )

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import ALWAYS_COUNTED, Algorithm, Block, Blocks, Config, SlotSpec, number
+from migrate.algorithms.spec import ALWAYS_COUNTED, Algorithm, Block, Blocks, Config, number, rounded, slots_of
 from migrate.generations import NEW
+from optim.rules.lion import LionRule
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
@@ -29,12 +30,12 @@ def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any],
 
 ALGORITHM = Algorithm(
     name="Lion",
-    slots=(SlotSpec("m", ("momentums", "momentum")),),
+    slots=slots_of(LionRule(), m=("momentums", "momentum")),
     blocks=_blocks,
     arguments=_arguments,
     defaults=_defaults,
     adjust=_adjust,
     counts=ALWAYS_COUNTED,
-    rounded=("beta_1", "beta_2"),
+    in_float32=rounded("beta_1", "beta_2"),
     generations=NEW,
 )

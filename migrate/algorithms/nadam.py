@@ -19,15 +19,17 @@ from migrate.algorithms.spec import (
     Block,
     Blocks,
     Config,
-    SlotSpec,
+    State,
     epsilon,
     number,
+    rounded,
+    slots_of,
 )
+from migrate.evidence import COMPUTED, FILE, RELEASE, Origin
 from migrate.generations import NATIVE, NEW
+from optim.rules.nadam import NadamRule
 
 PRODUCT = "u_product"
-TOLERANCE = 1e-3
-"""Relative; float32 loses far less in the steps that it takes to make the product vanish."""
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
@@ -82,35 +84,32 @@ def product(beta_1: float, schedule_decay: float, steps: int) -> float:
     return value
 
 
-def _state(
-    arguments: Config, found: Mapping[str, float], generation: str, iterations: int
-) -> tuple[dict[str, float], list[str]]:
+def _state(arguments: Config, found: Mapping[str, float], generation: str, iterations: int) -> State:
     """The product as the source holds it; the optimizers from 2.9 on multiply it inside `fit` once per variable."""
     computed = product(arguments["beta_1"], arguments["schedule_decay"], iterations)
-    if PRODUCT not in found:
-        return {PRODUCT: computed}, [f"{PRODUCT} is not in the source: computed from the {iterations} steps taken"]
-    stored = found[PRODUCT]
-    if generation in NEW and abs(stored - computed) > TOLERANCE * computed:
-        return {PRODUCT: stored}, [
-            f"{PRODUCT}: the source has {stored:.6g}, which is carried; {iterations} steps make {computed:.6g}, but"
-            " inside fit these releases multiply it once per variable"
-        ]
-    return {PRODUCT: stored}, []
+    if PRODUCT in found:
+        return {PRODUCT: found[PRODUCT]}, (Origin(PRODUCT, found[PRODUCT], FILE, "a variable of the optimizer"),)
+    if iterations == 0:
+        return {PRODUCT: 1.0}, (Origin(PRODUCT, 1.0, RELEASE, "no step was taken"),)
+    why = "inside fit these releases multiply it once per variable" if generation in NEW else "a reload began anew at 1"
+    doubt = (
+        f"{PRODUCT}, the product of Nadam's momenta, is not in the source: {computed:.9g} follows from {iterations}"
+        f" steps, and {why}"
+    )
+    confirm = f"--set {PRODUCT}={computed!r}"
+    return {PRODUCT: computed}, (Origin(PRODUCT, computed, COMPUTED, doubt=doubt, confirm=confirm),)
 
 
 ALGORITHM = Algorithm(
     name="Nadam",
-    slots=(
-        SlotSpec("m", ("momentums", "momentum", "ms")),
-        SlotSpec("v", ("velocities", "velocity", "vs"), nonnegative=True),
-    ),
+    slots=slots_of(NadamRule(), m=("momentums", "momentum", "ms"), v=("velocities", "velocity", "vs")),
     blocks=_blocks,
     arguments=_arguments,
     defaults=_defaults,
     adjust=_adjust,
     counts=COUNTED,
     scalars=("beta_1", "beta_2"),
-    rounded=("beta_1", "beta_2"),
+    in_float32=rounded("beta_1", "beta_2"),
     uses_count=True,
     generations=KERAS,
     state_scalars=((PRODUCT, ("momentum_cache", "m_schedule", "_u_product")),),

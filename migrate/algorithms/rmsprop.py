@@ -15,13 +15,15 @@ from migrate.algorithms.spec import (
     Block,
     Blocks,
     Config,
-    SlotSpec,
     Versions,
     epsilon,
     kept_with_momentum,
     number,
+    rounded_before,
+    slots_of,
 )
-from migrate.generations import NATIVE
+from migrate.generations import NATIVE, NEW
+from optim.rules.rmsprop import RMSpropRule
 
 VELOCITY, MOMENTUM, AVERAGE_GRADIENT = "velocity", "momentum", "average_gradient"
 
@@ -77,17 +79,17 @@ def _check(config: Config, generation: str, versions: Versions) -> str | None:
     return (
         "the centered RMSprop of optimizers.experimental (and DTensor) in TF 2.9 and 2.10 averaged squared gradients"
         " where gradients are meant, and wrote the difference back into its slot: a defect, whose state no correct"
-        " RMSprop can continue. Start the optimizer anew, or migrate with centered=False in --optimizer-config if that"
-        " is what you want"
+        " RMSprop can continue; start the optimizer anew from the weights"
     )
 
 
 ALGORITHM = Algorithm(
     name="RMSprop",
-    slots=(
-        SlotSpec(VELOCITY, ("velocities", "rms", "accumulators", "accumulator"), nonnegative=True),
-        SlotSpec(MOMENTUM, ("momentums",)),
-        SlotSpec(AVERAGE_GRADIENT, ("average_gradients", "mg")),
+    slots=slots_of(
+        RMSpropRule(centered=True, momentum_slot=True),
+        velocity=("velocities", "rms", "accumulators", "accumulator"),
+        momentum=("momentums",),
+        average_gradient=("average_gradients", "mg"),
     ),
     blocks=_blocks,
     arguments=_arguments,
@@ -95,6 +97,7 @@ ALGORITHM = Algorithm(
     adjust=_adjust,
     counts=ALWAYS_COUNTED,
     scalars=("rho", "momentum"),
+    in_float32=rounded_before(NEW, "rho"),
     lazy=kept_with_momentum,
     check=_check,
 )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import COUNTED, Algorithm, Block, Blocks, Config, SlotSpec, kept_with_momentum, number
+from migrate.algorithms.spec import COUNTED, Algorithm, Block, Blocks, Config, kept_with_momentum, number, slots_of
+from optim.rules.sgd import SGDRule
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
@@ -36,7 +37,7 @@ def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any],
 
 ALGORITHM = Algorithm(
     name="SGD",
-    slots=(SlotSpec("m", ("momentums", "momentum", "moments")),),
+    slots=slots_of(SGDRule(momentum_slot=True), m=("momentums", "momentum", "moments")),
     blocks=_blocks,
     arguments=_arguments,
     defaults=_defaults,

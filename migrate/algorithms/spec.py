@@ -3,12 +3,15 @@ ALGORITHMS."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from migrate.evidence import Origin
 from migrate.generations import NATIVE, NEW
-from optim.rule import VARIABLE, slot_dims
+from optim.rule import Rule, Slot, slot_dims
 
 Config = Mapping[str, Any]
 Shape = tuple[int, ...]
@@ -16,21 +19,35 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class SlotSpec:
-    """One slot: `optim`'s name, the names it has in sources, and whether its numbers are sums of squares.
+    """One slot of a rule of `optim`, and the names that it has in sources.
 
     The first alias is the attribute of Keras 2.9's experimental optimizers, by which their lists are sorted.
-    `like` says the slot's shape, see `optim.rule.slot_dims`.
+    `is_negated`: sources keep it with the other sign.
     """
 
-    name: str
+    slot: Slot
     aliases: tuple[str, ...]
-    nonnegative: bool = False
-    like: str = VARIABLE
+    is_negated: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.slot.name
+
+    @property
+    def nonnegative(self) -> bool:
+        return self.slot.nonnegative
 
     def shape(self, variable: Shape) -> Shape | None:
         """Shape of the slot of a variable of that shape, None where such a variable has none."""
-        dims = slot_dims(self.like, len(variable))
+        dims = slot_dims(self.slot.like, len(variable))
         return None if dims is None else tuple(variable[d] for d in dims)
+
+
+def slots_of(rule: Rule, **aliases: tuple[str, ...]) -> tuple[SlotSpec, ...]:
+    """All slots of a rule, which has its options on, in its order."""
+    slots = {slot.name: slot for slot in rule.slots}
+    assert slots.keys() == aliases.keys(), f"{type(rule).__name__} has the slots {', '.join(slots)}"
+    return tuple(SlotSpec(slot, aliases[name]) for name, slot in slots.items())
 
 
 @dataclass(frozen=True)
@@ -53,13 +70,16 @@ Blocks = tuple["str | Block", ...]
 
 
 Versions = Mapping[str, str]
+State = tuple[dict[str, float], tuple[Origin, ...]]
+ByRelease = tuple[dict[str, Any], dict[str, str]]
+"""Arguments, and by argument why it need not be right."""
 SLOT_MAJOR = NATIVE | {"optimizer_v2"}
 ALWAYS_COUNTED = frozenset({"keras2.3", "optimizer_v2"}) | NEW
 """Generations that store iterations for every algorithm."""
 COUNTED = ALWAYS_COUNTED | NATIVE
 KERAS = NATIVE | {"optimizer_v2"} | NEW
 EVERY = KERAS | {"tf1"}
-KEPT, STILL = "kept", "still"
+KEPT, STILL, APART = "kept", "still", "apart"
 
 
 def _never(config: Config, generation: str) -> str | None:
@@ -70,14 +90,35 @@ def _no_check(config: Config, generation: str, versions: Versions) -> str | None
     return None
 
 
-def _stateless(
-    arguments: Config, found: Mapping[str, float], generation: str, iterations: int
-) -> tuple[dict[str, float], list[str]]:
-    return {}, []
-
-
-def _same_in_all(config: Config, generation: str, versions: Versions) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _stateless(arguments: Config, found: Mapping[str, float], generation: str, iterations: int) -> State:
     return {}, ()
+
+
+def _not_rounded(arguments: Config, generation: str) -> dict[str, Any]:
+    return {}
+
+
+def rounded(*names: str) -> Callable[[Config, str], dict[str, Any]]:
+    """`in_float32` of algorithms that cast these hyperparameters to the variable's dtype wherever they act."""
+    return lambda arguments, generation: {name: float(np.float32(arguments[name])) for name in names}
+
+
+def rounded_before(newer: Collection[str], *names: str) -> Callable[[Config, str], dict[str, Any]]:
+    """As `rounded`, but for the `newer` generations, which take them as Python numbers."""
+    return lambda arguments, generation: {} if generation in newer else rounded(*names)(arguments, generation)
+
+
+def rounded_betas(arguments: Config, generation: str) -> dict[str, Any]:
+    """`in_float32` of Adam and its kin: from 2.9's experimental classes on, only in the powers of the bias corrections.
+
+    `optimizers/optimizer_experimental/adam.py` 2.9, `optimizers/adam.py` 2.15 and 3.15: `1 - self.beta_2` is a Python
+    float, `beta_2_power` a float32 power. Before, a float32 hyperparameter is used for both.
+    """
+    return {"float32_powers": True} if generation in NEW else rounded("beta_1", "beta_2")(arguments, generation)
+
+
+def _same_in_all(config: Config, generation: str, versions: Versions) -> ByRelease:
+    return {}, {}
 
 
 def kept_with_momentum(config: Config, generation: str) -> str | None:
@@ -108,16 +149,20 @@ class Algorithm:
       uses_count: whether the update itself depends on iterations, beside schedules.
       scalars: names of hyperparameters that TF2 object checkpoints keep as variables, beside learning_rate
         and decay.
-      rounded: hyperparameters that every release casts to the variable's dtype before they act, so that in float32
-        0.999 is 0.99900001287, and that matter to that precision.
+      in_float32: (arguments, generation) -> the arguments that are others for float32 variables, because the generation
+        rounds 0.999 to 0.99900001287 before it acts, in some places or in all.
       generations: those that have this algorithm.
+      is_foreign: whether only its state is known, and no rule.
+      elsewhere: those of them in which other projects have it, and Keras itself has not.
       state_scalars: (`optim`'s name, names in sources) of state of the whole optimizer beside iterations.
-      state: (arguments, state scalars found, generation, iterations) -> the optimizer's scalars, and notes on them.
+      state: (arguments, state scalars found, generation, iterations) -> the optimizer's scalars, and where they
+        came from.
       time_decay: whether the hyperparameter `decay` of generations before 2.11 is inverse time decay.
       lazy: (config, generation) -> what became of the rows that a sparse gradient leaves out: `"kept"`, with their
-        slots, `"still"`, while their slots went on, or None, where they did what a dense gradient of zeros does.
+        slots, `"still"`, while their slots went on, `"apart"`, as no option of `optim` has it, or None, where they did
+        what a dense gradient of zeros does.
       check: (config, generation, versions) -> why the state of some release cannot be continued, else None.
-      by_release: (config, generation, versions) -> arguments that depend on the release, and the reasons why they need
+      by_release: (config, generation, versions) -> arguments that depend on the release, and by argument why it need
         not be right.
     """
 
@@ -129,15 +174,17 @@ class Algorithm:
     adjust: Callable[[Config, frozenset[str]], tuple[dict[str, Any], tuple[str, ...]]]
     counts: frozenset[str]
     scalars: tuple[str, ...] = ()
-    rounded: tuple[str, ...] = ()
+    in_float32: Callable[[Config, str], dict[str, Any]] = _not_rounded
     uses_count: bool = False
     generations: frozenset[str] = EVERY
+    elsewhere: frozenset[str] = frozenset()
+    is_foreign: bool = False
     state_scalars: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    state: Callable[[Config, Mapping[str, float], str, int], tuple[dict[str, float], list[str]]] = _stateless
+    state: Callable[[Config, Mapping[str, float], str, int], State] = _stateless
     time_decay: bool = True
     lazy: Callable[[Config, str], str | None] = _never
     check: Callable[[Config, str, Versions], str | None] = _no_check
-    by_release: Callable[[Config, str, Versions], tuple[dict[str, Any], tuple[str, ...]]] = _same_in_all
+    by_release: Callable[[Config, str, Versions], ByRelease] = _same_in_all
 
     def slot(self, name: str) -> SlotSpec:
         return next(s for s in (*self.slots, *SHARED_SLOTS) if s.name == name)
@@ -148,11 +195,16 @@ class Algorithm:
         return next((s.name for s in (*self.slots, *SHARED_SLOTS) if plain == s.name or plain in s.aliases), None)
 
 
-AVERAGE = SlotSpec("average", ("model_variables_moving_average", "model_variables_moving_averages", "moving_average"))
+AVERAGE = SlotSpec(
+    Slot("average", unit="variable"),
+    ("model_variables_moving_average", "model_variables_moving_averages", "moving_average"),
+)
 """The moving average of `use_ema`, which every algorithm may have."""
-ACCUMULATED = SlotSpec("accumulated_gradient", ("accumulated_gradients", "gradient_accumulator"))
+ACCUMULATED = SlotSpec(Slot("accumulated_gradient", unit="gradient"), ("accumulated_gradients", "gradient_accumulator"))
 """The sum of gradients that `gradient_accumulation_steps` gathers."""
-SHARED_SLOTS = (AVERAGE, ACCUMULATED)
+SLOW = SlotSpec(Slot("slow", unit="variable"), ("slow",))
+"""The slow weights of Lookahead."""
+SHARED_SLOTS = (AVERAGE, ACCUMULATED, SLOW)
 
 
 def number(config: Config, key: str) -> float:
@@ -162,8 +214,8 @@ def number(config: Config, key: str) -> float:
     value = config[key]
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise UnsupportedError(
-            f"the optimizer's config has {key} = {value!r}, which is not a number; pass the value to use in"
-            f' --optimizer-config, {{"class_name": ..., "config": {{"{key}": ...}}}}'
+            f"the optimizer's config has {key} = {value!r}, which is not a number; give the value to use"
+            f" with --set {key}=VALUE"
         )
     try:
         return float(value)

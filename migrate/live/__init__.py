@@ -48,11 +48,13 @@ def _is_ours(optimizer: Any) -> bool:
 
 
 def _unwrapped(optimizer: Any) -> tuple[Any, str]:
-    """The optimizer proper inside a LossScaleOptimizer, and the class of that."""
+    """The optimizer proper inside a LossScaleOptimizer or what `for_keras` made, and the class of the former."""
     name = type(optimizer).__name__
-    if name.startswith("LossScaleOptimizer"):
-        return optimizer.inner_optimizer, name
-    return optimizer, ""
+    is_scaled = name.startswith("LossScaleOptimizer")
+    found = optimizer.inner_optimizer if is_scaled else optimizer
+    if type(found).__module__.startswith("optim.keras."):
+        found = found.inner
+    return found, name if is_scaled else ""
 
 
 def _version(distribution: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from migrate.rules import Rule
+from migrate.rules.comparison import Rule
 
 
 class Live(Protocol):

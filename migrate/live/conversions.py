@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from migrate import rules
 from migrate.algorithms import nadam
-from migrate.rules import Differences, Rule
+from migrate.rules import comparison
+from migrate.rules.comparison import Differences, Rule
 from optim.errors import UnsupportedError
 
 Change = Callable[[np.ndarray], np.ndarray]
@@ -38,7 +38,7 @@ def plan(source: Rule, live: Rule, found: Differences, iterations: int, slots: f
     """What to do with the slots of `source` so that `live` goes on as `source` would.
 
     Args:
-      found: as `rules.compare` gives it. iterations: steps taken. slots: names of those in the source.
+      found: as `comparison.compare` gives it. iterations: steps taken. slots: names of those in the source.
 
     Raises:
       UnsupportedError: a change is needed and cannot be computed.
@@ -53,7 +53,7 @@ def plan(source: Rule, live: Rule, found: Differences, iterations: int, slots: f
 
 
 def _momentum(made: Plan, source: Rule, live: Rule, iterations: int, slots: frozenset[str]) -> None:
-    slot, sign = rules.MOMENTA.get(source.algorithm, ("", 0.0))
+    slot, sign = comparison.MOMENTA.get(source.algorithm, ("", 0.0))
     if "learning_rate_in_momentum" not in made.left or slot not in slots:
         return
     inside, _ = made.left.pop("learning_rate_in_momentum")
@@ -69,7 +69,7 @@ def _linear(made: Plan, source: Rule, live: Rule, iterations: int, slots: frozen
 def _scale(made: Plan, slot: str, sign: float, inside: bool, source: Rule, live: Rule, iterations: int) -> None:
     """Take the source's learning rate out of a slot, or put the live one in."""
     rule = source if inside else live
-    rate = rules.rate_at(rule, iterations)
+    rate = comparison.rate_at(rule, iterations)
     if rate == 0.0:
         raise UnsupportedError(
             f"slot {slot} would have to be {'divided' if inside else 'multiplied'} by the learning rate, which is 0;"
@@ -82,7 +82,7 @@ def _scale(made: Plan, slot: str, sign: float, inside: bool, source: Rule, live:
     )
     where += "" if inside else " and inside in the live class"
     made.warnings.append(f"slot {slot}: the learning rate is {where}; its numbers are multiplied by {factor:.9g}")
-    if not (rules.is_constant(source) and rules.is_constant(live)):
+    if not (comparison.is_constant(source) and comparison.is_constant(live)):
         made.reasons.append(
             f"slot {slot}: the learning rate, which is {where}, changes from step to step, so that no factor is exact;"
             f" that of step {iterations} is used"
@@ -121,7 +121,7 @@ def _say_epsilon(made: Plan, source: Rule) -> None:
     """Epsilon stands elsewhere: no change of slots makes up for that, but a better epsilon exists."""
     inside, _ = made.left.pop("epsilon_inside")
     epsilon = float(source.values.get("epsilon") or 0.0)
-    best = rules.nearest_epsilon(epsilon, inside=bool(inside))
+    best = comparison.nearest_epsilon(epsilon, inside=bool(inside))
     places = ("inside", "outside") if inside else ("outside", "inside")
     made.reasons.append(
         f"epsilon is {places[0]} the root in the source and {places[1]} in the live class, so that steps differ where"
@@ -132,6 +132,6 @@ def _say_epsilon(made: Plan, source: Rule) -> None:
 def momentum_product(source: Rule, live: Rule, scalars: Mapping[str, float], iterations: int) -> float:
     """Nadam's product for the live schedule: the stored one where the schedules are the same, else computed."""
     keys = ("beta_1", "schedule_decay")
-    if nadam.PRODUCT in scalars and all(rules.same(source.values.get(k), live.values.get(k)) for k in keys):
+    if nadam.PRODUCT in scalars and all(comparison.same(source.values.get(k), live.values.get(k)) for k in keys):
         return float(scalars[nadam.PRODUCT])
     return nadam.product(float(live.values["beta_1"]), float(live.values["schedule_decay"]), iterations)

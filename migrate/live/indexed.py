@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from migrate import rules
 from migrate.algorithms.nadam import PRODUCT
 from migrate.live import keras
+from migrate.rules import comparison
 from optim import slot_layout
 from optim.errors import UnsupportedError
-from optim.variables import plain_name, unwrap
+from optim.state.tracked import plain_name, unwrap
 
 NADAM_IN_FUNCTIONS = (
     "tf_keras multiplies Nadam's product of momenta once per variable instead of once per step inside a tf.function, as"
@@ -38,11 +38,11 @@ class Indexed:
                 " (KERAS_BACKEND=tensorflow), or migrate to a list"
             )
 
-    def rule(self, dtypes: Sequence[str]) -> rules.Rule:
+    def rule(self, dtypes: Sequence[str]) -> comparison.Rule:
         rule = keras.rule_of(self._optimizer, self._spec, self._stock, self._generation, self._version, dtypes)
         self._values = rule.values
         if self.algorithm == "Nadam" and self._generation == "optimizer":
-            return rules.Rule(
+            return comparison.Rule(
                 rule.algorithm,
                 rule.values,
                 rule.unknown_rate,

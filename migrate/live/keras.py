@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from migrate import algorithms, conventions, lazy_rows, rules
+from migrate import algorithms, evidence
+from migrate.algorithms import keras_config, lazy_rows
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, Algorithm
+from migrate.rules import comparison
 from optim.errors import UnsupportedError
 
 PLACEHOLDER_RATE = 1.0
@@ -34,25 +36,30 @@ def algorithm_of(optimizer: Any, home: str) -> tuple[Algorithm, bool]:
 
 def rule_of(
     optimizer: Any, algorithm: Algorithm, stock: bool, generation: str, version: str, dtypes: Sequence[str]
-) -> rules.Rule:
+) -> comparison.Rule:
     """The rule that a library's optimizer follows, from its own `get_config()`."""
     rate = getattr(optimizer, "_learning_rate", None)
     unknown, config = None, _config(optimizer)
     if isinstance(config.get("learning_rate"), Mapping):
         config["learning_rate"] = _plain(config["learning_rate"])
-        if str(config["learning_rate"].get("class_name")) not in conventions.SCHEDULES:
+        if str(config["learning_rate"].get("class_name")) not in keras_config.SCHEDULES:
             unknown = f"the schedule {config['learning_rate'].get('class_name')}"
     elif callable(config.get("learning_rate")) or not isinstance(config.get("learning_rate"), (int, float)):
         unknown = f"a callable ({type(rate).__name__})"
     if unknown is not None:
         config["learning_rate"] = PLACEHOLDER_RATE
-    full, _ = conventions.completed(config, algorithm, generation)
-    told = conventions.arguments(full, {}, algorithm, generation, {"keras": version}, dtypes)
-    reasons = list(told.reasons)
+    full, _ = keras_config.completed(config, algorithm, generation)
+    told = keras_config.arguments(full, {}, algorithm, generation, {"keras": version}, dtypes)
+    own = (o for o in told.origins.values() if o.subject != keras_config.EXCLUDED)  # it is asked itself
+    reasons = list(evidence.reasons(own))
     if not stock:
         reasons.append(f"{type(optimizer).__name__} is a class of your own: its rule was not compared")
-    return rules.Rule(
-        algorithm.name, rules.spelled_out(algorithm.name, told.values), unknown, tuple(reasons), tuple(told.warnings)
+    return comparison.Rule(
+        algorithm.name,
+        comparison.spelled_out(algorithm.name, told.values),
+        unknown,
+        tuple(reasons),
+        tuple(told.warnings),
     )
 
 
@@ -69,20 +76,20 @@ def _plain(schedule: Mapping[str, Any]) -> dict[str, Any]:
 
 def lazy_by_convention(algorithm: Algorithm, values: Mapping[str, Any], generation: str, name: str) -> bool:
     """Whether a variable of that name keeps the rows that sparse gradients leave out, see `migrate.lazy_rows`."""
-    told = conventions.Arguments()
+    told = keras_config.Arguments()
     lazy_rows.put_in(
-        told, {k: v for k, v in values.items() if k != conventions.LAZY_ROWS}, algorithm, generation, [name]
+        told, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, [name]
     )
-    return any(re.search(pattern, name) for pattern in told.values.get(conventions.LAZY_ROWS, ()))
+    return any(re.search(pattern, name) for pattern in told.values.get(keras_config.LAZY_ROWS, ()))
 
 
 def lazy_reasons(algorithm: Algorithm, values: Mapping[str, Any], generation: str, names: Sequence[str]) -> list[str]:
     """Why the library's handling of sparse gradients is none that `optim` knows; empty where it is one."""
-    told = conventions.Arguments()
+    told = keras_config.Arguments()
     lazy_rows.put_in(
-        told, {k: v for k, v in values.items() if k != conventions.LAZY_ROWS}, algorithm, generation, names
+        told, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, names
     )
-    return told.reasons
+    return list(told.reasons)
 
 
 def by_attribute(optimizer: Any, algorithm: Algorithm) -> dict[str, Sequence[Any]]:

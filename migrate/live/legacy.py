@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from migrate import rules
 from migrate.algorithms.nadam import PRODUCT
 from migrate.live import keras
+from migrate.rules import comparison
 from optim import slot_layout
-from optim.variables import unwrap
+from optim.state.tracked import unwrap
 
 GENERATION = "optimizer_v2"
 
@@ -24,7 +24,7 @@ class Legacy:
         self.what = f"tf_keras.optimizers.legacy.{type(optimizer).__name__} (tf_keras {version})"
         self._values: Mapping[str, Any] = {}
 
-    def rule(self, dtypes: Sequence[str]) -> rules.Rule:
+    def rule(self, dtypes: Sequence[str]) -> comparison.Rule:
         rule = keras.rule_of(self._optimizer, self._spec, self._stock, GENERATION, self._version, dtypes)
         self._values = rule.values
         return rule

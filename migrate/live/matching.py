@@ -10,7 +10,7 @@ import numpy as np
 
 from migrate import generations
 from migrate.errors import AmbiguousError
-from migrate.matching import plain
+from migrate.matching.stages import plain
 from migrate.state import OptimizerState, StoredVariable
 from optim.errors import MismatchError
 
@@ -38,7 +38,7 @@ class Pair:
 
 def given(variables: Sequence[Any] | Mapping[str, Any]) -> list[Given]:
     """The live variables as they are matched. Raises GradientsError for what is none."""
-    from optim.variables import plain_name, unwrap
+    from optim.state.tracked import plain_name, unwrap
 
     named = variables.items() if isinstance(variables, Mapping) else [(plain_name(v), v) for v in variables]
     found = []
@@ -75,8 +75,8 @@ def _in_model_order(state: OptimizerState) -> Sequence[StoredVariable]:
 
 def _equal(live: Given, stored: StoredVariable) -> bool:
     """Whether a live variable has the value of a stored one, bit for bit."""
-    from optim import placement
-    from optim.variables import unwrap
+    from optim.layouts import placement
+    from optim.state.tracked import unwrap
 
     variable = unwrap(live.variable)
     if stored.array is None or stored.dtype != variable.dtype.name or stored.shape != live.shape:

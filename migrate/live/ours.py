@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from migrate import rules
+from migrate.rules import comparison
 from optim import slot_layout
 from optim.errors import HyperparameterError, UnsupportedError
 
@@ -28,24 +28,24 @@ class Ours:
         self.what = f"optim.{base.__name__}" if type(optimizer) is base else f"{type(optimizer).__name__} (optim)"
         self._stock = type(optimizer) is base
 
-    def rule(self, dtypes: Sequence[str]) -> rules.Rule:
+    def rule(self, dtypes: Sequence[str]) -> comparison.Rule:
         unknown = None
         try:
             values = dict(self._optimizer.get_config())
         except HyperparameterError as error:  # a schedule of the caller's own has no config
             raise UnsupportedError(f"{self.what} has options that cannot be compared: {error}") from error
-        rate = self._optimizer._rate
+        rate = self._optimizer._learning_rate
         if callable(rate) and not isinstance(values["learning_rate"], Mapping):
             unknown, values["learning_rate"] = "a callable", None
         reasons = () if self._stock else (f"{self.what} is a class of your own: its rule was not compared",)
-        return rules.Rule(self.algorithm, values, unknown, reasons)
+        return comparison.Rule(self.algorithm, values, unknown, reasons)
 
     def missing(self, variables: Sequence[Any]) -> tuple[list[str], list[str]]:
         tracked = list(self._optimizer._state.tracked)
         if not tracked:
             return [], []
         known = {id(t.variable) for t in tracked}
-        from optim.variables import plain_name, unwrap
+        from optim.state.tracked import plain_name, unwrap
 
         given = {id(unwrap(v)) for v in variables}
         return (
@@ -59,7 +59,8 @@ class Ours:
 
     def slots(self, variable: Any) -> Mapping[str, Any]:
         state = self._optimizer._state
-        return dict(state.slots.of(state.tracked[variable], state.slots.names))
+        names = [name for name in state.slots.names if name != slot_layout.GATHERED]  # made by `settle`
+        return dict(state.slots.of(state.tracked[variable], names))
 
     def scalars(self, values: Mapping[str, float]) -> list[tuple[str, Any, float]]:
         kept = self._optimizer._state.scalars
@@ -69,29 +70,30 @@ class Ours:
         if slot == slot_layout.AVERAGE:
             return None
         rule = self._optimizer._rule
-        return next((float(s.initial) for s in (rule.slots if rule is not None else ()) if s.name == slot), 0.0)
+        initial = next((s.initial for s in (rule.slots if rule is not None else ()) if s.name == slot), 0.0)
+        return None if isinstance(initial, str) else initial
 
     def lazy(self, variable: Any, source_name: str) -> bool:
-        return any(re.search(p, self._name(variable)) for p in self._optimizer._settings.lazy_rows)
+        return any(re.search(p, self._name(variable)) for p in self._optimizer.lazy_rows)
 
     def lazy_reasons(self, names: Sequence[str]) -> list[str]:
         return []
 
     def decayed(self, variable: Any) -> bool:
-        from optim.variables import unwrap
+        from optim.state.tracked import unwrap
 
-        if id(unwrap(variable)) in self._optimizer._not_decayed:
+        if self._optimizer._settings.weight_decay.lists(unwrap(variable)):
             return False
-        return not any(re.search(p, self._name(variable)) for p in self._optimizer._settings.weight_decay_exclude)
+        return not any(re.search(p, self._name(variable)) for p in self._optimizer.weight_decay_exclude)
 
     def _name(self, variable: Any) -> str:
         """Its name in the optimizer, or the one that it will have there."""
-        from optim.variables import plain_name
+        from optim.state.tracked import plain_name
 
         tracked = self._optimizer._state.tracked
         return str(tracked[variable].name) if variable in tracked else plain_name(variable)
 
     def settle(self, values: Mapping[str, float]) -> None:
-        from optim import assigning
+        from optim.checkpoints import assigning
 
         assigning.settle(self._optimizer)

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from migrate.inspection import widened
+from migrate.bytes.arrays import LazyArray, widened
 from migrate.live.conversions import Change
-from migrate.state import LazyArray
 
 
 def size(value: Any) -> int:
@@ -26,7 +25,7 @@ def holds(wide: str, narrow: str) -> bool:
 
 def stored(what: str, array: LazyArray, dtype: Any, change: Change | None) -> Any:
     """An array of the source in the dtype of its variable, changed if need be."""
-    from optim.assigning import Value
+    from optim.checkpoints.assigning import Value
 
     wanted = dtype.as_numpy_dtype
 
@@ -42,9 +41,9 @@ def stored(what: str, array: LazyArray, dtype: Any, change: Change | None) -> An
 
 def filled(what: str, variable: Any, value: Any) -> Any:
     """A number everywhere, or the present value of another variable."""
-    from optim import placement
-    from optim.assigning import Value
-    from optim.variables import unwrap
+    from optim.checkpoints.assigning import Value
+    from optim.layouts import placement
+    from optim.state.tracked import unwrap
 
     shape, wanted = tuple(int(n) for n in variable.shape), variable.dtype.as_numpy_dtype
 

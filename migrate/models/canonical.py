@@ -9,7 +9,7 @@ from typing import Any
 from migrate.models.layers import KINDS, MODELS
 from optim.errors import UnsupportedError
 
-ADVICE = "migrate to slots, or build the model in today's code and load the optimizer's state there (docs/migrating.md)"
+ADVICE = "migrate to slots, or build the model in today's code and restore into it (docs/migrating.md)"
 SERIALIZED = {"module", "registered_name", "build_config", "shared_object_id", "compile_config"}
 RENAMED_CLASSES = {
     "Model": "Functional",

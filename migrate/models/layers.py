@@ -67,6 +67,18 @@ def _recurrent(config: Config) -> tuple[Weight, ...]:
     return tuple(Weight(role, f"cell/vars/{i}") for i, role in enumerate(roles))
 
 
+def _normalization(config: Config) -> tuple[Weight, ...]:
+    """What `adapt` measured; none where mean and variance were given."""
+    roles = ("mean", "variance", "count") if config.get("mean") is None else ()
+    return tuple(Weight(role, f"vars/{i}", False) for i, role in enumerate(roles))
+
+
+def _attention_scale(config: Config) -> tuple[Weight, ...]:
+    used = (("scale", config.get("use_scale")), ("concat_score_weight", config.get("score_mode") == "concat"))
+    roles = [role for role, on in used if on]
+    return tuple(Weight(role, f"vars/{i}") for i, role in enumerate(roles))
+
+
 def _within(config: Config, argument: str, place: str, role: str) -> tuple[Weight, ...]:
     layer = config[argument]
     weights = KINDS[layer["class_name"]].weights(layer["config"])
@@ -83,6 +95,10 @@ def _bidirectional(config: Config) -> tuple[Weight, ...]:
 
 def _time_distributed(config: Config) -> tuple[Weight, ...]:
     return _within(config, "layer", "layer", "")
+
+
+def _of_cell(config: Config) -> tuple[Weight, ...]:
+    return _within(config, "cell", "cell", "")
 
 
 def _attention(config: Config) -> tuple[Weight, ...]:
@@ -105,10 +121,14 @@ CONV_TRANSPOSE = Kind(_listed("kernel"), dropped={"groups": (1,)})
 UNUSED = {"groups": (1,), "kernel_initializer": (...,), "kernel_regularizer": (None,), "kernel_constraint": (None,)}
 DEPTHWISE = Kind(_listed("depthwise_kernel"), dropped=UNUSED)
 SEPARABLE = Kind(_listed("depthwise_kernel", "pointwise_kernel"), dropped=UNUSED)
-RECURRENT = Kind(
-    _recurrent,
-    dropped={"implementation": (0, 1, 2), "time_major": (False,), "input_length": (None,), "stateful": (False,)},
+AROUND_CELL: dict[str, tuple[Any, ...]] = {"time_major": (False,), "input_length": (None,), "num_constants": (None, 0)}
+RECURRENT = Kind(_recurrent, dropped={"implementation": (0, 1, 2), **AROUND_CELL})
+CELL = Kind(_listed("kernel", "recurrent_kernel"), dropped={"implementation": (0, 1, 2)})
+RANDOM = (
+    *("RandomFlip", "RandomTranslation", "RandomRotation", "RandomZoom", "RandomContrast", "RandomBrightness"),
+    "RandomCrop",
 )
+"""Layers that alter images in training."""
 SPATIAL_DROPOUT = Kind(dropped={"trainable": (...,), "noise_shape": (None,)})
 NONE = Kind()
 KINDS: dict[str, Kind] = {
@@ -134,10 +154,15 @@ KINDS: dict[str, Kind] = {
     "LayerNormalization": Kind(_normalized()),
     "GroupNormalization": Kind(_normalized()),
     "UnitNormalization": NONE,
+    "Normalization": Kind(_normalization),
+    "Attention": Kind(_attention_scale, dropped={"causal": (False,)}),
+    "AdditiveAttention": Kind(_attention_scale, dropped={"causal": (False,)}),
     "PReLU": Kind(_fixed("alpha")),
     "LeakyReLU": Kind(renamed={"alpha": "negative_slope"}),
     **dict.fromkeys(("SimpleRNN", "LSTM"), RECURRENT),
-    "GRU": RECURRENT,
+    **dict.fromkeys(("GRU", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"), RECURRENT),
+    **dict.fromkeys(("SimpleRNNCell", "GRUCell", "LSTMCell"), CELL),
+    "RNN": Kind(_of_cell, dropped=AROUND_CELL, inner=("cell",)),
     "Bidirectional": Kind(_bidirectional, inner=("layer", "backward_layer")),
     "TimeDistributed": Kind(_time_distributed, inner=("layer",)),
     "MultiHeadAttention": Kind(
@@ -153,7 +178,8 @@ KINDS: dict[str, Kind] = {
             *("Dropout", "GaussianNoise", "GaussianDropout", "AlphaDropout"),
             *("Activation", "Flatten", "Reshape", "Permute", "RepeatVector", "Masking", "ActivityRegularization"),
             *("ELU", "ReLU", "Softmax", "Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum"),
-            *("Concatenate", "Dot", "Rescaling"),
+            *("Concatenate", "Dot", "Identity", "Rescaling", "Resizing", "CenterCrop", "CategoryEncoding"),
+            *RANDOM,
             *(f"{kind}Pooling{n}D" for kind in ("Max", "Average", "GlobalMax", "GlobalAverage") for n in (1, 2, 3)),
             *(f"{kind}{n}D" for kind in ("ZeroPadding", "Cropping", "UpSampling") for n in (1, 2, 3)),
         ),

@@ -9,15 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from migrate import algorithms, list_plan, live_rules
+from migrate import algorithms
+from migrate.algorithms import keras_config
 from migrate.algorithms.spec import AVERAGE
-from migrate.live_rules import LiveClass
-from migrate.models import canonical, loss_scale, weights
+from migrate.bytes.arrays import LazyArray
+from migrate.lists import planning
+from migrate.models import canonical, loss_scale, passing, weights
 from migrate.models.compiled import compile_arguments
 from migrate.models.layers import KINDS
 from migrate.models.loss_scale import LossScale
 from migrate.models.weights import Place
-from migrate.state import LazyArray, OptimizerState, StoredModel, StoredVariable
+from migrate.rules import keras_targets
+from migrate.rules.keras_targets import LiveClass
+from migrate.state import OptimizerState, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
 
 WITHOUT_MODEL = (
@@ -33,7 +37,7 @@ class ModelPlan:
     Attributes:
       live: the optimizer's class, its config, and the state in its terms with variables in its order and every slot.
       document: the model, as `canonical.canonical` returns it; None where the source's own description of it and its
-        own places for the weights are right there, too.
+        own places for the weights are right there, too (`_as_it_is`, `_passed_through`).
       places: (layer, role) -> name of its variable; empty without document.
       flat: (slot or scalar, variable, array) in the order of the optimizer's own list.
       compiled: loss and metrics, see `compiled.compile_arguments`.
@@ -44,7 +48,7 @@ class ModelPlan:
     live: LiveClass
     document: dict[str, Any] | None
     places: Mapping[Place, str]
-    flat: tuple[list_plan.Entry, ...]
+    flat: tuple[planning.Entry, ...]
     compiled: Mapping[str, Any]
     scale: LossScale | None
     notes: tuple[str, ...]
@@ -68,7 +72,7 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     """What to write for a state.
 
     Args:
-      families: of `live_rules.GENERATION`, in order of preference; the most exact one is taken.
+      families: of `keras_targets.GENERATION`, in order of preference; the most exact one is taken.
       scaled: those that are possible inside a LossScaleOptimizer, if not all.
 
     Raises:
@@ -77,16 +81,27 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     """
     model = stored_model(state)
     assert state.source is not None
-    if state.source.generation == "keras3" and tuple(families) == (live_rules.KERAS3,):
+    rate = state.hyperparameters["learning_rate"]
+    if keras_config.is_own_schedule(rate):
+        raise UnsupportedError(
+            f"the learning rate is {rate['class_name']}, a schedule of your own, which no file can hold;"
+            f" {canonical.ADVICE}"
+        )
+    if state.source.generation == "keras3" and tuple(families) == (keras_targets.KERAS3,):
         return _as_it_is(state)
-    document = copy.deepcopy(canonical.canonical(model.config, state.source.generation))
+    try:
+        document = copy.deepcopy(canonical.canonical(model.config, state.source.generation))
+    except UnsupportedError:
+        if passing.possible(state, families):
+            return _passed_through(state, model, families)
+        raise
     places = weights.assign(state.source, model, document)
     notes: list[str] = []
     trained = _trained(state, document, places, notes)
     ordered = _filled(state, trained, notes)
     scale = loss_scale.find(state, document)
-    live = live_rules.best(ordered, families if scale is None or scaled is None else scaled)
-    flat = list_plan.newest(live.state, live_rules.GENERATION[live.family])
+    live = keras_targets.best(ordered, families if scale is None or scaled is None else scaled)
+    flat = planning.newest(live.state, keras_targets.GENERATION[live.family])
     _check_dtypes([*(array for _, _, array in flat), *(v.array for v in state.variables if v.array is not None)])
     compiled = compile_arguments(model.training, notes)
     return ModelPlan(live, document, places, flat, compiled, scale, (*live.notes, *notes))
@@ -94,10 +109,22 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
 
 def _as_it_is(state: OptimizerState) -> ModelPlan:
     """From Keras 3 to Keras 3: nothing of the model has to be understood, custom layers included."""
-    live = live_rules.live_class(state, live_rules.KERAS3)
-    flat = list_plan.newest(live.state, "keras3")
+    live = keras_targets.live_class(state, keras_targets.KERAS3)
+    flat = planning.newest(live.state, "keras3")
     _check_dtypes([*(array for _, _, array in flat), *(v.array for v in state.variables if v.array is not None)])
     return ModelPlan(live, None, {}, flat, {}, loss_scale.find(state, None), live.notes)
+
+
+def _passed_through(state: OptimizerState, model: StoredModel, families: Sequence[str]) -> ModelPlan:
+    """From tf.keras to tf_keras: the model as its source describes it, whatever its layers are."""
+    passing.check_code(model)
+    notes: list[str] = []
+    ordered = _filled(state, passing.trained(state), notes)
+    live = keras_targets.best(ordered, families)
+    flat = planning.newest(live.state, keras_targets.GENERATION[live.family])
+    _check_dtypes([*(array for _, _, array in flat), *(v.array for v in state.variables if v.array is not None)])
+    compiled = compile_arguments(model.training, notes)
+    return ModelPlan(live, None, {}, flat, compiled, loss_scale.find(state, None), (*live.notes, *notes))
 
 
 def _check_dtypes(arrays: Sequence[LazyArray]) -> None:
@@ -173,5 +200,5 @@ def _filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> 
 def _initial(state: OptimizerState, slot: str, variable: StoredVariable, shape: tuple[int, ...]) -> LazyArray:
     if slot == AVERAGE.name and variable.array is not None:
         return variable.array
-    value = live_rules.initial_value(state, slot)
+    value = keras_targets.initial_value(state, slot)
     return LazyArray(shape, variable.dtype, lambda: np.full(shape, value, variable.dtype), "the initial value")

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from migrate.models import calls
 from migrate.models.canonical import ADVICE, Layer, layer_name
-from migrate.models.layers import DIFFERENT_ACTIVATIONS, INERT, KINDS, MODELS
+from migrate.models.layers import DIFFERENT_ACTIVATIONS, INERT, KINDS, MODELS, RANDOM
 from optim.errors import UnsupportedError
 
 INITIALIZERS = (
@@ -21,6 +22,8 @@ ACTIVATIONS = (
     *("linear", "relu", "relu6", "elu", "selu", "gelu", "leaky_relu", "sigmoid", "hard_sigmoid", "tanh", "softmax"),
     *("softplus", "softsign", "exponential", "swish", "silu", "mish", "log_softmax"),
 )
+WITH_STATE = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D")
+"""Layers that a model may give an initial state."""
 
 
 @dataclass
@@ -85,9 +88,7 @@ def _model(model: Layer, told: Translation) -> dict[str, Any]:
         made["name"] = made["config"]["name"] = told.names.get(layer_name(layer), layer_name(layer))
         made["inbound_nodes"] = [_node(node, shifts, told, layer) for node in layer.get("inbound_nodes") or []]
         layers.append(made)
-    ends = {
-        key: [_history(end, shifts, told) for end in _ends(config[key])] for key in ("input_layers", "output_layers")
-    }
+    ends = {key: _ends(config[key], shifts, told) for key in ("input_layers", "output_layers")}
     return _object(
         "keras.src.models.functional", "Functional", {"name": name, "trainable": None, "layers": layers, **ends}
     )
@@ -123,8 +124,13 @@ def _node_shifts(layers: Sequence[Layer]) -> dict[str, int]:
     return shifts
 
 
-def _ends(ends: Any) -> list[Any]:
-    return [ends] if ends and isinstance(ends[0], str) else list(ends)
+def _ends(ends: Any, shifts: Mapping[str, int], told: Translation) -> Any:
+    """Inputs or outputs as Keras 3 has them: Keras 2 took a list of one for what is in it, which Keras 3 does not."""
+    if isinstance(ends, Mapping):
+        return {key: _ends(end, shifts, told) for key, end in ends.items()}
+    if ends and isinstance(ends[0], str):
+        return _history(ends, shifts, told)
+    return _ends(ends[0], shifts, told) if len(ends) == 1 else [_ends(end, shifts, told) for end in ends]
 
 
 def _history(end: Sequence[Any], shifts: Mapping[str, int], told: Translation) -> list[Any]:
@@ -143,7 +149,12 @@ def _node(node: Sequence[Any], shifts: Mapping[str, int], told: Translation, lay
     given: dict[str, Any] = {}
     for end in node:
         given |= {k: v for k, v in (end[3] if len(end) > 3 else {}).items() if v is not None}
-    given.pop("training", None) if given.get("training") in (None, False) else None
+    acting = calls.acting_in_training(layer) if given.get("training") is False else []
+    if acting:
+        told.reasons.append(
+            f"{layer_name(layer)!r} is called with training=False, which Keras 3 passes over while a model trains:"
+            f" {', '.join(acting)} will act as in training"
+        )
     kwargs = {}
     for key, value in given.items():
         is_tensor = isinstance(value, list) and len(value) >= 3 and isinstance(value[0], str)
@@ -152,8 +163,8 @@ def _node(node: Sequence[Any], shifts: Mapping[str, int], told: Translation, lay
         kwargs[key] = _tensor(value, shifts, told) if is_tensor else value
     tensors = [_tensor(end, shifts, told) for end in node]
     several = len(tensors) > 1
-    if several and layer["class_name"] in ("SimpleRNN", "LSTM", "GRU", "Bidirectional"):
-        raise UnsupportedError(f"the layer {layer_name(layer)!r} is given its initial state by the model; {ADVICE}")
+    if several and layer["class_name"] in WITH_STATE:  # which Keras 2 lists behind the sequence
+        return {"args": tensors[:1], "kwargs": {**kwargs, "initial_state": tensors[1:]}}
     return {"args": [tensors] if several else tensors, "kwargs": kwargs}
 
 
@@ -176,10 +187,22 @@ def _layer(layer: Layer, told: Translation) -> dict[str, Any]:
     config["name"] = told.names.get(shown, shown)
     if name == "BatchNormalization" and isinstance(config.get("axis"), list):
         config["axis"] = _only(config["axis"], shown)
+    if name == "RandomContrast":
+        config["factor"] = _contrast(config["factor"], shown)
+    if name in RANDOM:
+        told.notes.append(f"the layer {shown!r} draws other random numbers in Keras 3, of the same distribution")
     for key in kind.inner:
         if layer["config"].get(key):
             config[key] = _layer(layer["config"][key], told)
     return _object("keras.layers", name, config)
+
+
+def _contrast(factor: Any, shown: str) -> list[float]:
+    """Keras 3 takes one number for 0 to that much more contrast, and sorts a pair; both are (less, more) in Keras 2."""
+    less, more = factor if isinstance(factor, Sequence) else (factor, factor)
+    if less > more:
+        raise UnsupportedError(f"the layer {shown!r} has the factor {factor!r}, which Keras 3 would sort; {ADVICE}")
+    return [less, more]
 
 
 def _only(axes: Sequence[int], shown: str) -> int:

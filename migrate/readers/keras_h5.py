@@ -14,14 +14,19 @@ from typing import Any
 import h5py
 import numpy as np
 
+from migrate.algorithms.wrappers import innermost
+from migrate.bytes import hdf5
+from migrate.bytes.arrays import LazyArray
 from migrate.errors import DamagedFileError
 from migrate.generations import from_hdf5, version_tuple
-from migrate.readers import hdf5
 from migrate.readers.keras_model import class_names, top_layers, trainable_flags
-from migrate.state import LazyArray, Stored, StoredModel, StoredVariable
+from migrate.state import Stored, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
 
 NAME = "h5"
+NOT_COMPILED = (
+    "the model was not compiled, or with an optimizer of tf.train, which Keras keeps in TensorFlow checkpoints only"
+)
 WITHOUT_OPTIMIZER = "it was saved with include_optimizer=False, or by a release that did not save this optimizer"
 
 
@@ -51,7 +56,7 @@ def read(path: str, generation: str | None = None) -> Stored:
         optimizer = _optimizer_config(training)
         weights = _optimizer_weights(file, path)
         if weights is None:
-            why = "the model was not compiled" if training is None else WITHOUT_OPTIMIZER
+            why = NOT_COMPILED if training is None else WITHOUT_OPTIMIZER
             raise UnsupportedError(_no_state(path, why))
         version = hdf5.text_attribute(file, "keras_version")
         inner = innermost(optimizer)
@@ -137,17 +142,6 @@ def _told_by_metrics(version: str | None, training: Any) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def innermost(optimizer: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The optimizer that a LossScaleOptimizer wraps, else the optimizer itself."""
-    while optimizer is not None:
-        config = optimizer.get("config")
-        inner = config.get("inner_optimizer", config.get("optimizer")) if isinstance(config, Mapping) else None
-        if not isinstance(inner, Mapping) or "class_name" not in inner:
-            return optimizer
-        optimizer = inner
-    return {}
-
-
 def _json_attribute(file: h5py.File, name: str, path: str) -> Any:
     stored = hdf5.text_attribute(file, name)
     if stored is None:
@@ -163,7 +157,7 @@ def _optimizer_config(training: Any) -> dict[str, Any] | None:
     found = training.get("optimizer_config") if isinstance(training, Mapping) else None
     if not isinstance(found, Mapping) or not isinstance(found.get("config"), Mapping):
         return None
-    return {"class_name": str(found.get("class_name", "")), "config": dict(found["config"])}
+    return {**found, "class_name": str(found.get("class_name", "")), "config": dict(found["config"])}
 
 
 def _optimizer_weights(file: h5py.File, path: str) -> tuple[tuple[str, LazyArray], ...] | None:

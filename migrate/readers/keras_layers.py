@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from migrate.layer_order import Layers, Variable
+from migrate.bytes.arrays import LazyArray
 from migrate.readers.keras_model import layer_name, never_trained, sublayers
 from migrate.readers.keras_tree import Node, by_class
-from migrate.state import LazyArray, StoredVariable
+from migrate.state import Layers, LayerVariable, StoredVariable
 
 LISTS = ("layers", "_layer_checkpoint_dependencies")
 """Where a model's layers lie; tf.keras 2.12 and 2.13 wrote the second."""
@@ -35,6 +35,7 @@ ROLES: dict[str, dict[int, tuple[str, ...]]] = {
         2: ("moving_mean", "moving_variance"),
     },
     **dict.fromkeys(("layer_normalization", "group_normalization"), NORM),
+    "normalization": {3: ("mean", "variance", "count")},
     **{f"separable_conv{n}d": SEPARABLE for n in (1, 2)},
     **dict.fromkeys(("cell", "lstm_cell", "gru_cell", "simple_rnn_cell"), CELL),
     "p_re_lu": {1: ("alpha",)},
@@ -117,7 +118,7 @@ def _unique(rows: Mapping[str, tuple[str, str, LazyArray]]) -> dict[str, str]:
 
 
 def _renamed(layers: Layers, names: Mapping[str, str]) -> Layers:
-    own = tuple(Variable(names[v.name], v.shape, v.trainable) for v in layers.own)
+    own = tuple(LayerVariable(names[v.name], v.shape, v.trainable) for v in layers.own)
     return Layers(own, tuple(tuple(_renamed(x, names) for x in chain) for chain in layers.chains))
 
 
@@ -135,17 +136,17 @@ def _node(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found, 
     return Layers(_own(node, config, at, found, kind), tuple(chains))
 
 
-def _own(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found, kind: str) -> tuple[Variable, ...]:
+def _own(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found, kind: str) -> tuple[LayerVariable, ...]:
     roles = _roles(kind, len(node.own), config) or tuple(node.own)
     variables = []
     for key, role in zip(node.own, roles, strict=True):
         array, path = node.own[key], f"{node.path}/vars/{key}".lstrip("/")
         numeric = array.dtype.startswith(("float", "bfloat", "complex"))
         flag: bool | None = True if at.told else None
-        if at.frozen or not numeric or never_trained(role):
+        if at.frozen or not numeric or never_trained(role) or kind == "normalization":
             flag = False
         found.rows[path] = "/".join((*at.scope, role)), "/".join((*at.full, role)), array
-        variables.append(Variable(path, array.shape, flag))
+        variables.append(LayerVariable(path, array.shape, flag))
     return tuple(variables)
 
 

@@ -23,6 +23,8 @@ NEVER_TRAINED = (
     "seed_generator_state",
 )
 """Tails of weight names that Keras's own layers create with `trainable=False`."""
+ADAPTED = ("Normalization",)
+"""Keras's own layers whose weights `adapt` measures, and no optimizer trains, whatever their flag says."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Leaf:
 
     name: str
     frozen: bool | None
+    kind: str = ""
+    """Its class."""
 
 
 def sublayers(config: Any) -> list[Mapping[str, Any]] | None:
@@ -77,7 +81,7 @@ def leaves(layer: Mapping[str, Any], above: bool = False) -> Iterator[Leaf]:
     if children is None and isinstance(inner, Mapping):
         children = sublayers(inner.get("config")) if isinstance(inner.get("config"), (Mapping, list)) else None
     if children is None:
-        yield Leaf(layer_name(layer), True if frozen else _frozen(layer))
+        yield Leaf(layer_name(layer), True if frozen else _frozen(layer), str(layer.get("class_name")))
         return
     for child in children:
         yield from leaves(child, frozen)
@@ -106,7 +110,7 @@ def trainable_flags(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> 
     flags: list[bool | None] = []
     for weight in weights:
         leaf = owner(weight, found)
-        if never_trained(weight):
+        if never_trained(weight) or (leaf is not None and leaf.kind in ADAPTED):
             flags.append(False)
         elif leaf is None or leaf.frozen is None:
             flags.append(None)

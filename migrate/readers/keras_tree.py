@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import h5py
 
+from migrate.bytes import hdf5
+from migrate.bytes.arrays import LazyArray
 from migrate.errors import DamagedFileError
-from migrate.readers import hdf5
-from migrate.state import LazyArray
 
 VARS = "vars"
 MAX_DEPTH = 64

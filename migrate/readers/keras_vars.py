@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from migrate.bytes.arrays import LazyArray
 from migrate.errors import DamagedFileError
 from migrate.readers.keras_layers import arrange
 from migrate.readers.keras_tree import Node
-from migrate.state import LazyArray, Stored
+from migrate.state import Stored
 from optim.errors import UnsupportedError
 
 OPTIMIZER = "optimizer"

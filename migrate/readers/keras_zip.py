@@ -20,10 +20,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from migrate.bytes import hdf5
+from migrate.bytes.ranges import CHUNK, Check, Extent
 from migrate.errors import DamagedFileError
-from migrate.extents import CHUNK, Check, Extent
 from migrate.generations import version_tuple
-from migrate.readers import hdf5
 from migrate.readers.keras_tree import check_numbering, read_tree
 from migrate.readers.keras_vars import stored
 from migrate.state import Stored, StoredModel
@@ -139,7 +139,7 @@ def _optimizer_config(config: Mapping[str, Any]) -> tuple[dict[str, Any] | None,
         return {"class_name": found, "config": {}}, (said,)
     if not isinstance(found, Mapping) or not isinstance(found.get("config"), Mapping):
         return None, ()
-    return {"class_name": str(found.get("class_name", "")), "config": dict(found["config"])}, ()
+    return {**found, "class_name": str(found.get("class_name", "")), "config": dict(found["config"])}, ()
 
 
 def _embedded(path: str, info: zipfile.ZipInfo) -> hdf5.Embedded:

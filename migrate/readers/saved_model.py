@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from migrate import protos
+from migrate.bytes import protos
+from migrate.bytes.bundle import BundleReader
+from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import DamagedFileError, UnknownFormatError
 from migrate.readers import tf_object
+from migrate.readers.keras_model import layer_name, sublayers
 from migrate.state import Stored, StoredModel
-from migrate.tensor_bundle import BundleReader
 
 NAME = "saved_model"
 _GRAPH_FILE = "saved_model.pb"
@@ -44,14 +47,15 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     folder = _folder(path)
     if not sniff(path):
         raise UnknownFormatError(f"{path} is no SavedModel: it has no {_GRAPH_FILE}")
-    stored = tf_object.read_bundle(BundleReader(os.path.join(folder, "variables", "variables")), NAME, optimizer_path)
+    bundle = BundleReader(os.path.join(folder, "variables", "variables"))
+    stored = tf_object.read_bundle(bundle, NAME, optimizer_path)
     model = _parse(protos.SavedModel(), os.path.join(folder, _GRAPH_FILE))
     versions = {"tensorflow": str(model.meta_graphs[0].meta_info_def.tensorflow_version)} if model.meta_graphs else {}
     config, where, described = None, "", None
     for name, text in _metadata(folder, model):
         config, where = _optimizer_config(text, name), name
         if config is not None:
-            described = _model(text, stored)
+            described = _model(text, stored, _aliases(bundle))
             break
     evidence = [f"{folder} holds {_GRAPH_FILE}", *stored.evidence]
     if config is not None:
@@ -65,14 +69,33 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     )
 
 
-def _model(text: str, stored: Stored) -> StoredModel | None:
+def _model(text: str, stored: Stored, aliases: Mapping[str, str]) -> StoredModel | None:
     """The model of a Keras object whose metadata `_optimizer_config` could read; None for a subclassed one."""
     metadata = json.loads(text)
     config = metadata.get("model_config")
     if not isinstance(config, Mapping):
         return None
-    names = tuple((v.name, v.name) for v in stored.variables)
+    names = tuple((_readable(v.name, config, aliases), v.name) for v in stored.variables)
     return StoredModel(config, metadata.get("training_config"), {"": names})
+
+
+def _aliases(bundle: BundleReader) -> dict[str, str]:
+    """`layer_with_weights-1` -> `layer-3`: two names of one layer of the model."""
+    graph = ObjectGraph(bundle)
+    numbered = {node: name for name, node in graph.children[0].items() if re.fullmatch(r"layer-\d+", name)}
+    return {name: numbered[node] for name, node in graph.children[0].items() if node in numbered}
+
+
+def _readable(name: str, config: Mapping[str, Any], aliases: Mapping[str, str]) -> str:
+    """`layer_with_weights-1.kernel` -> `dense/kernel`: a distribution strategy saves variables without their names."""
+    first, _, rest = name.partition(".")
+    listed = sublayers(config.get("config")) or []
+    if config.get("class_name") == "Sequential":
+        listed = [layer for layer in listed if layer.get("class_name") != "InputLayer"]
+    number = int(aliases.get(first, "layer--1").removeprefix("layer-"))
+    if not rest or not 0 <= number < len(listed):
+        return name
+    return f"{layer_name(listed[number])}/{rest.replace('.', '/')}"
 
 
 def _metadata(folder: str, model: Any) -> Iterator[tuple[str, str]]:
@@ -105,6 +128,6 @@ def _optimizer_config(text: str, where: str) -> Mapping[str, Any] | None:
         config = training.get("optimizer_config")
         if config is None:
             return None
-        return {"class_name": str(config["class_name"]).rpartition(">")[2], "config": dict(config["config"])}
+        return {**config, "class_name": str(config["class_name"]), "config": dict(config["config"])}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DamagedFileError(f"{where} is damaged: its training_config cannot be read ({error!r})") from error

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from functools import partial
 
+from migrate.bytes.arrays import LazyArray
+from migrate.bytes.bundle import BundleReader
+from migrate.bytes.object_graph import unescape
 from migrate.errors import DamagedFileError
-from migrate.object_graph import unescape
-from migrate.state import LazyArray, OptimizerState, Stored, StoredVariable
-from migrate.tensor_bundle import BundleReader
+from migrate.evidence import UNINTERPRETED, Origin
+from migrate.state import OptimizerState, Stored, StoredVariable
 from optim import slot_layout
 from optim.errors import CheckpointError
 
@@ -68,7 +70,15 @@ def read(path: str) -> OptimizerState:
         unmapped=_below(bundle, "unmapped/"),
         matched={f"{slot}/{name}": "name" for slot, owners in slots.items() for name in owners},
         source=_source(metadata, variables, path),
+        origins=_origins(metadata),
     )
+
+
+def _origins(metadata: slot_layout.Metadata) -> tuple[Origin, ...]:
+    """What was not certain when it was migrated is not certain now."""
+    told = metadata.provenance.get("reasons")
+    texts = [str(each) for each in told] if isinstance(told, list) else []
+    return tuple(Origin("migrated state", None, UNINTERPRETED, doubt=text) for text in texts)
 
 
 def _lazy(bundle: BundleReader, key: str) -> LazyArray:

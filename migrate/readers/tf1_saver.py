@@ -12,20 +12,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from migrate import saver_graph, saver_optimizers
-from migrate.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
+from migrate.bytes.arrays import LazyArray
+from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
+from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.errors import AmbiguousError, UnknownFormatError
-from migrate.layer_order import Layers, Variable
+from migrate.readers import saver_graph, saver_optimizers, train_kernels
 from migrate.readers.keras_model import never_trained
-from migrate.readers.tf_object import lazy
-from migrate.saver_graph import SaverGraph
-from migrate.state import LazyArray, Stored, StoredVariable
-from migrate.tensor_bundle import GRAPH_KEY, STRING, BundleReader
+from migrate.readers.saver_graph import SaverGraph
+from migrate.readers.tf_object import lazy, not_numbers
+from migrate.readers.train_kernels import VARIABLES
+from migrate.state import Layers, LayerVariable, Stored, StoredVariable
 from optim.errors import CheckpointError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 
 NAME = "tf1_saver"
+GLOBAL_STEP = "global_step"
 AVERAGES = "ExponentialMovingAverage"
 KINDS = ("m", "v", "vhat", "u", "moment", "accumulator", "delta_accumulator")
 """Slots of Keras 2.3, in the order of its lists."""
@@ -75,17 +78,21 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     if GRAPH_KEY in bundle:
         raise UnknownFormatError(f"{prefix} holds an object graph, so it was not written by tf.train.Saver")
     bundle.check_sizes()
-    everything = {key: lazy(bundle, key) for key, entry in bundle.items() if entry.dtype != STRING}
-    graph = saver_graph.read(prefix)
+    everything = {key: lazy(bundle, key) for key, entry in bundle.items() if is_numeric(entry.dtype)}
+    graph, strange = _own_graph(prefix, everything)
     evidence = [f"{prefix}.index has no object graph: tensors are keyed by variable names, as tf.train.Saver does"]
     if graph is not None:
         evidence.append(f"{prefix}.meta is its graph, of TensorFlow {graph.version or '?'}")
+        everything, swapped = _put_back(everything, graph)
+        evidence += swapped
     choice = _choice(everything, graph, optimizer_path, prefix)
     arrays = {key: array for key, array in everything.items() if key not in choice.foreign}
     counter = next(iter(_counters(arrays)), None)
     if len(choice.names) > 1:
         evidence.append(f"it holds {len(choice.names)} optimizers: {', '.join(choice.names)}")
-    if counter is None:
+    if counter is None and (scope := _estimator_scope(arrays)) is not None:
+        stored = _of_optimizer_v2(arrays, f"{scope}/iter", graph)
+    elif counter is None:
         stored = _of_train(arrays, graph)
     elif counter.endswith("/iter"):
         stored = _of_optimizer_v2(arrays, counter, graph)
@@ -102,13 +109,60 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
         scalars=stored.scalars,
         weights=stored.weights,
         versions=versions,
-        warnings=(*stored.warnings, *choice.warnings),
+        warnings=(*stored.warnings, *choice.warnings, *strange, *not_numbers(bundle)),
         matched={f"{slot}/{owner}": "name" for slot, per in stored.slots.items() for owner in per},
         unmapped={**stored.unmapped, **{key: everything[key] for key in sorted(choice.foreign)}},
         optimizers=choice.names,
         layers=stored.layers,
-        outside=graph.outside if graph is not None and stored.generation == "tf1" else {},
+        **(_program(graph, choice.chosen) if stored.generation == "tf1" else {}),
     )
+
+
+def _put_back(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> tuple[dict[str, LazyArray], list[str]]:
+    """The arrays by the variables whose values they are, and evidence where those are not their keys."""
+    swapped = {key: variable for key, variable in graph.saved_as.items() if key in arrays and variable in arrays}
+    if set(swapped) != set(swapped.values()):  # one that is saved under another's name only
+        swapped = {}
+    found = dict(arrays) | {variable: arrays[key] for key, variable in swapped.items()}
+    shown = next(iter(swapped.items()), None)
+    why = f"{shown[1]!r} is saved as {shown[0]!r} and the other way round: put back" if shown else ""
+    return found, [f"the graph shows a swapping_saver: {why}"] if shown else []
+
+
+def _estimator_scope(arrays: Mapping[str, LazyArray]) -> str | None:
+    """Scope of an OptimizerV2 in an Estimator, which has it count in `global_step`; None where there is none."""
+    if GLOBAL_STEP not in arrays:
+        return None
+    found = [key.rpartition("/")[0] for key in arrays if key.endswith("/learning_rate") and arrays[key].shape == ()]
+    scopes = [scope for scope in found if f"{scope}/decay" in arrays]
+    return scopes[0] if len(scopes) == 1 else None
+
+
+def _program(graph: SaverGraph | None, scope: str | None) -> dict[str, Any]:
+    """What the graph says of a tf.train optimizer."""
+    if graph is None or graph.nodes is None:
+        return {"graph_seen": False}
+    told = train_kernels.describe(graph.nodes, graph.updates, scope)
+    config = {"class_name": told.class_name or "", "config": dict(told.config)}
+    return {
+        "graph_config": config if told.class_name else None,
+        "graph_seen": told.seen,
+        "sparse": told.sparse,
+        "outside": told.outside,
+    }
+
+
+def _own_graph(prefix: str, arrays: Mapping[str, LazyArray]) -> tuple[SaverGraph | None, tuple[str, ...]]:
+    """The graph beside the checkpoint if it has the checkpoint's variables, else None and a note."""
+    graph = saver_graph.read(prefix)
+    if graph is None or graph.nodes is None:
+        return graph, ()
+    known = {name for name in graph.nodes.by_name if graph.nodes.op(name) in VARIABLES}
+    known |= {name.rpartition("/part_")[0] for name in known if "/part_" in name}
+    lacking = [name for name in arrays if name not in known]
+    if not lacking:
+        return graph, ()
+    return None, (f"{prefix}.meta is left aside: it is another program's, without the variable {lacking[0]!r}",)
 
 
 @dataclass(frozen=True)
@@ -225,14 +279,18 @@ def _of_optimizer_v2(arrays: Mapping[str, LazyArray], counter: str, graph: Saver
     """Names say slot and variable; `matching.by_name` reads them."""
     scope = counter.removesuffix("iter")
     names = [key for key in arrays if not key.startswith(scope)]
-    scalars = {n: arrays[n] for n in names if arrays[n].shape == () and n == "global_step"}
+    scalars = {n: arrays[n] for n in names if arrays[n].shape == () and n == GLOBAL_STEP}
     variables = _in_order([n for n in names if n not in scalars], graph)
+    if counter not in arrays:
+        scalars = {"iter": scalars[GLOBAL_STEP]}
     place = {f"{scope}{name}": i for i, name in enumerate(variables)}
     slots = sorted((k for k in arrays if k.startswith(scope)), key=lambda k: place.get(k.rpartition("/")[0], -1))
     weights = tuple((key, arrays[key]) for key in slots)
     return _Parts(
         "optimizer_v2",
-        f"the step counter is called {counter!r}, as OptimizerV2 does in graph mode",
+        f"the step counter is called {counter!r}, as OptimizerV2 does in graph mode"
+        if counter in arrays
+        else "an OptimizerV2 in graph mode that counts in global_step, as in an Estimator",
         tuple(_variable(name, arrays[name], _flag(name, graph)) for name in variables),
         {},
         scalars,
@@ -328,7 +386,7 @@ def _layers(variables: Sequence[StoredVariable]) -> Layers:
     chains: list[tuple[Layers, ...]] = []
     for group in groups.values():
         roles = [v.name.rpartition("/")[2] for v in group]
-        members = [Variable(v.name, v.shape, v.trainable) for v in group]
+        members = [LayerVariable(v.name, v.shape, v.trainable) for v in group]
         if all(role in ROLES for role in roles) and len(set(roles)) == len(roles):
             ordered = [m for _, m in sorted(zip(map(ROLES.index, roles), members, strict=True), key=lambda p: p[0])]
             chains.append((Layers(tuple(ordered)),))

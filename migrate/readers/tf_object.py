@@ -13,20 +13,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from migrate import graph_optimizers, slot_owners
-from migrate.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
+from migrate.bytes.arrays import LazyArray
+from migrate.bytes.bundle import GRAPH_KEY, STRING, BundleReader, is_numeric
+from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
+from migrate.bytes.object_graph import ObjectGraph, unescape
 from migrate.errors import DamagedFileError, UnknownFormatError
-from migrate.graph_optimizers import GraphOptimizer
-from migrate.object_graph import ObjectGraph
-from migrate.slot_owners import Owner
-from migrate.state import LazyArray, Stored, StoredVariable
-from migrate.tensor_bundle import GRAPH_KEY, BundleReader
+from migrate.matching import slot_owners
+from migrate.matching.slot_owners import Owner
+from migrate.readers import graph_optimizers
+from migrate.readers.graph_optimizers import GraphOptimizer
+from migrate.state import Stored, StoredVariable
 from optim.errors import CheckpointError
 from optim.slot_layout import METADATA_KEY
 
 NAME = "tf_object"
 # Lists of an optimizer that hold no slots of their own.
 _NO_SLOTS = frozenset({"_variables", "_trainable_variables", "_trainable_variables_indices"})
+GLOBAL_STEP = "global_step"
 _NEVER_TRAINED = frozenset({"moving_mean", "moving_variance"})
 
 
@@ -88,8 +91,9 @@ def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | No
             *([f"it holds {len(every)} optimizers: {graph_optimizers.listed(paths)}"] if len(every) > 1 else []),
             *_naming(graph, optimizer.node),
         ]
-        if generation == "optimizer_v2":
-            found.add_table(optimizer.node, names)
+        if generation in ("optimizer_v2", "tf1"):
+            for node in optimizer.nodes:
+                found.add_table(node, names)
         elif generation == "keras3" and found.has_unlisted(optimizer.node):
             evidence.append("its own list of variables is read in order, as its lists of slots were not saved")
             order = found.add_in_order(optimizer.node, names)
@@ -98,13 +102,13 @@ def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | No
         if not found.slots and found.weights is None:
             warnings.append(_no_slots(generation))
         found.add_scalars(optimizer)
-    found.add_rest(names)
+    warnings += found.add_rest(names)
     return Stored(
         format=format_name,
         generation=generation,
         evidence=tuple(evidence),
         optimizer_config=None,
-        variables=_variables(graph, bundle, owners, found.slots, generation == "optimizer_v2", foreign, order),
+        variables=_variables(graph, bundle, owners, found.slots, generation in ("optimizer_v2", "tf1"), foreign, order),
         slots=found.slots,
         scalars=found.scalars,
         weights=found.weights,
@@ -113,6 +117,7 @@ def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | No
         matched=found.matched,
         unmapped=found.unmapped,
         optimizers=tuple(paths),
+        optimizer_name=None if optimizer is None else _name_of(graph, optimizer.node),
     )
 
 
@@ -143,6 +148,8 @@ def _release(graph: ObjectGraph, optimizer: GraphOptimizer | None, generation: s
 
 def _generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
     children = graph.children[optimizer]
+    if graph.slot_variables[optimizer] and not {"iter", "learning_rate", "decay"} & children.keys():
+        return "tf1", "it has a table of slot variables and no `iter`, as tf.train optimizers"
     if "iter" in children or graph.slot_variables[optimizer]:
         return "optimizer_v2", "it has `iter` and a table of slot variables, as OptimizerV2 (legacy) does"
     if "_trainable_variables" in children or "_trainable_variables_indices" in children:
@@ -154,6 +161,18 @@ def _generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
         "experimental",
         "slots hang on it without `_iterations` in `_variables`, as in tf.keras 2.9 and 2.10",
     )
+
+
+def _name_of(graph: ObjectGraph, optimizer: int) -> str | None:
+    """What the names of its variables call an optimizer, None where they do not agree or say nothing."""
+    children = graph.children[optimizer]
+    counter = next((children[name] for name in graph_optimizers.COUNTERS if name in children), None)
+    scope = graph.full_names[counter].rpartition("/")[0].split("/")[-1] if counter is not None else ""
+    if scope:
+        return scope
+    lists = [graph.list_of(child) for name, child in children.items() if name not in _NO_SLOTS]
+    heads = {graph.full_names[i].partition("/")[0] for members in lists for i in members.values()} - {""}
+    return heads.pop() if len(heads) == 1 else None
 
 
 def _naming(graph: ObjectGraph, optimizer: int) -> list[str]:
@@ -194,6 +213,7 @@ def _model_variables(graph: ObjectGraph, bundle: BundleReader, optimizers: Seque
         if tracked is not None:
             path = (*at, "_trainable_variables")
             nodes += [(n, (*path, str(i))) for i, n in graph.list_of(tracked).items() if n not in seen]
+    nodes = [(n, _attribute_path(graph.keys[n], path)) for n, path in nodes]
     found = [(n, path) for n, path in nodes if graph.keys[n] is not None and _is_model_variable(graph, bundle, n, path)]
     full_names = [graph.full_names[n] for n, _ in found]
     owners = []
@@ -202,6 +222,13 @@ def _model_variables(graph: ObjectGraph, bundle: BundleReader, optimizers: Seque
         shape = bundle[graph.keys[node] or ""].shape
         owners.append(Owner(node, full_name if unique else ".".join(path), full_name, path, shape))
     return owners
+
+
+def _attribute_path(key: str | None, path: tuple[str, ...]) -> tuple[str, ...]:
+    """The path of attributes, as the key has it, where the walk came upon a layer's list of variables first."""
+    if key is None or "variables" not in path or "metrics" in path:
+        return path
+    return tuple(map(unescape, key.partition("/.ATTRIBUTES")[0].split("/")))
 
 
 def _is_model_variable(graph: ObjectGraph, bundle: BundleReader, node: int, path: tuple[str, ...]) -> bool:
@@ -290,22 +317,46 @@ class _Found:
             if name == "loss_scale":
                 self._add_below(node, name)
         if optimizer.wrapper is not None:
+            step = self.graph.children[optimizer.wrapper].get("iter")
+            if step is not None and self.graph.keys[step] is not None:
+                self.scalars.setdefault("iter", self.lazy(step))  # with which the optimizer inside counts, too
             self._add_below(optimizer.wrapper, "loss_scale")
+        step = self.graph.children[self._above(optimizer)].get(GLOBAL_STEP)
+        if (
+            step is not None and self.graph.keys[step] is not None
+        ):  # of the TFOptimizer that Keras puts around tf.train's
+            self.scalars[GLOBAL_STEP] = self.lazy(step)
+
+    def _above(self, optimizer: GraphOptimizer) -> int:
+        node = 0
+        for name in optimizer.path[:-1]:
+            node = self.graph.children[node][name]
+        return node
 
     def _add_below(self, node: int, prefix: str) -> None:
         for name, child in self.graph.children[node].items():
             if self.graph.keys[child] is not None:
                 self.unmapped.setdefault(f"{prefix}/{name}", self.lazy(child))
 
-    def add_rest(self, names: Mapping[int, str]) -> None:
-        """Tensors that are nothing of the above, under their own keys: no tensor is dropped."""
+    def add_rest(self, names: Mapping[int, str]) -> list[str]:
+        """Tensors that are nothing of the above, under their own keys; returns a warning of what is no array."""
         used = {a.stored_as for owners in self.slots.values() for a in owners.values()}
         used |= {a.stored_as for a in (*self.scalars.values(), *self.unmapped.values())}
         used |= {self.graph.keys[n] or "" for n in names}
         used |= {array.stored_as for _, array in self.weights or ()}
         for key, entry in self.bundle.items():
-            if key not in used and key != GRAPH_KEY and entry.dtype != "string":
+            if key not in used and key != GRAPH_KEY and is_numeric(entry.dtype):
                 self.unmapped[key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")] = lazy(self.bundle, key)
+        return not_numbers(self.bundle)
+
+
+def not_numbers(bundle: BundleReader) -> list[str]:
+    """A warning of the tensors that no state can be made of, as a saved data iterator is one; empty without them."""
+    left = [f"{k} ({e.dtype})" for k, e in bundle.items() if not is_numeric(e.dtype) and e.dtype != STRING]
+    if not left:
+        return []
+    shown = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if left[3:] else "")
+    return [f"no arrays of numbers, as what tf.data keeps of an iterator, so that they stay in the source: {shown}"]
 
 
 def lazy(bundle: BundleReader, key: str) -> LazyArray:

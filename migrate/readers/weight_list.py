@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from migrate.bytes import safe_pickle
+from migrate.bytes.arrays import LazyArray
 from migrate.errors import DamagedFileError
-from migrate.readers import safe_pickle
-from migrate.state import LazyArray, Stored
+from migrate.state import Stored
 from optim.errors import UnsupportedError
 
 NAME = "list"

@@ -12,8 +12,8 @@ from typing import Any
 
 import h5py
 
+from migrate.bytes import hdf5
 from migrate.errors import DamagedFileError
-from migrate.readers import hdf5
 from migrate.readers.keras_tree import VARS, Node, check_numbering, merge, read_tree
 from migrate.readers.keras_vars import is_keras3, stored
 from migrate.state import Stored

@@ -8,8 +8,11 @@ from dataclasses import replace
 import h5py
 import numpy as np
 
+from migrate.bytes.arrays import LazyArray
+from migrate.evidence import doubts
 from migrate.models.plan import ModelPlan
-from migrate.state import LazyArray, OptimizerState
+from migrate.state import OptimizerState
+from migrate.writers.hdf5_file import Sink, created
 from optim.errors import CheckpointError
 
 Progress = Callable[[int, int], None]
@@ -23,13 +26,13 @@ def write_datasets(
     path: str, tensors: Mapping[str, LazyArray], progress: Progress | None, *, groups: Iterable[str] = ()
 ) -> None:
     """An HDF5 file with these tensors by path, one at a time, and with these groups even if they are empty."""
-    with h5py.File(path, "x") as file:
+    with created(path) as (file, sink):
         for group in groups:
             file.require_group(group)
-        write_into(file, tensors, progress)
+        write_into(file, tensors, progress, sink)
 
 
-def write_into(file: h5py.File, tensors: Mapping[str, LazyArray], progress: Progress | None) -> None:
+def write_into(file: h5py.File, tensors: Mapping[str, LazyArray], progress: Progress | None, sink: Sink) -> None:
     total, done = sum(map(_size, tensors.values())), 0
     for name, array in tensors.items():
         value = np.asarray(array.load())
@@ -38,6 +41,7 @@ def write_into(file: h5py.File, tensors: Mapping[str, LazyArray], progress: Prog
                 f"{array.stored_as} has shape {list(value.shape)}, its file's table says {list(array.shape)}"
             )
         file.create_dataset(name, data=value)
+        sink.check()
         del value  # before the next one is loaded, so that two are never held
         done += _size(array)
         if progress is not None:
@@ -50,15 +54,13 @@ def _size(array: LazyArray) -> int:
 
 def told(state: OptimizerState, plan: ModelPlan, reasons: Sequence[str], notes: Sequence[str]) -> OptimizerState:
     """A state for a report: what the plan and the translation of the model change is among its reasons and warnings."""
-    every = (*plan.live.state.reasons, *reasons)
     left = [name for name in state.unmapped if plan.scale is None or not name.startswith("optimizer/vars/")]
     if left:
         shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
         notes = (*notes, f"a model of Keras has no place for what no optimizer reads; left out: {shown}")
     return replace(
         plan.live.state,
-        reasons=every,
-        fidelity="approximate" if every else "exact",
+        origins=(*plan.live.state.origins, *doubts("model", reasons)),
         unmapped={},
         warnings=(*state.warnings, *plan.notes, *notes),
     )

@@ -14,15 +14,17 @@ from typing import Any
 import h5py
 import numpy as np
 
-from migrate import atomic
-from migrate.live_rules import GENERATION, TF_KERAS, TF_KERAS_LEGACY
+from migrate.bytes import atomic
+from migrate.bytes.arrays import LazyArray
+from migrate.models import passing
 from migrate.models.canonical import leaves
 from migrate.models.layers import DIFFERENT_ACTIVATIONS
-from migrate.models.plan import ModelPlan, model_plan
-from migrate.models.weights import Place, legacy_order
+from migrate.models.plan import ModelPlan, model_plan, stored_model
+from migrate.models.weights import legacy_order
 from migrate.readers import keras_h5 as reader
-from migrate.state import LazyArray, OptimizerState
-from migrate.writers import files, single_file
+from migrate.rules.keras_targets import GENERATION, TF_KERAS, TF_KERAS_LEGACY
+from migrate.state import OptimizerState
+from migrate.writers import files, hdf5_file, single_file
 
 SUFFIX = ".h5"
 KERAS_VERSION = "2.15.0"
@@ -43,11 +45,11 @@ SCALARS = {
 
 @dataclass(frozen=True)
 class _Row:
-    """A weight of a top-level layer: `name` is its dataset under `model_weights/<layer>`."""
+    """A weight of a top-level layer: `name` is its dataset under `model_weights/<layer>`, `variable` the source's."""
 
     layer: str
     name: str
-    place: Place
+    variable: str
 
 
 def check_target(dest: str, *, overwrite: bool) -> None:
@@ -71,7 +73,9 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
 
 
 def _reasons(state: OptimizerState, plan: ModelPlan) -> list[str]:
-    if state.source is None or state.source.generation != "keras3" or plan.document is None:
+    if plan.document is None:
+        return passing.own_classes(stored_model(state))
+    if state.source is None or state.source.generation != "keras3":
         return []
     found = [(leaf.path[-1], leaf.config.get(key)) for leaf in leaves(plan.document) for key in _ACTIVATIONS]
     return [
@@ -106,33 +110,44 @@ def write(
     tensors |= {f"optimizer_weights/{name}": array for name, array in named}
     with atomic.scratch_folder(dest) as scratch:
         path = os.path.join(scratch, "model.h5")
-        with h5py.File(path, "x") as file:
+        with hdf5_file.created(path) as (file, sink):
             _describe(file, plan, rows)
             _list_names(file.require_group("optimizer_weights"), "weight_names", [name for name, _ in named])
-            files.write_into(file, tensors, progress)
+            files.write_into(file, tensors, progress, sink)
         single_file.place(path, dest, overwrite=overwrite)
 
 
 def locations(plan: ModelPlan) -> dict[str, str]:
     """Dataset -> name of the source's variable that is there."""
-    return {f"model_weights/{row.layer}/{row.name}": plan.places[row.place] for row in _rows(plan)}
+    return {f"model_weights/{row.layer}/{row.name}": row.variable for row in _rows(plan)}
 
 
-def _layers(plan: ModelPlan) -> Sequence[Mapping[str, Any]]:
-    assert plan.document is not None
-    return list(plan.document["config"]["layers"])
+def _layer_names(plan: ModelPlan) -> list[str]:
+    """Of the groups under `model_weights`."""
+    if plan.document is None:
+        return list(_own_groups(plan))
+    return list(dict.fromkeys(_name(layer) for layer in plan.document["config"]["layers"]))
+
+
+def _own_groups(plan: ModelPlan) -> Mapping[str, tuple[tuple[str, str], ...]]:
+    groups = stored_model(plan.live.state).groups
+    assert groups is not None
+    return groups
 
 
 def _rows(plan: ModelPlan) -> Iterator[_Row]:
-    assert plan.document is not None
+    if plan.document is None:
+        for layer, members in _own_groups(plan).items():
+            yield from (_Row(layer, name, variable) for name, variable in members)
+        return
     every = list(leaves(plan.document))
-    for layer in _layers(plan):
+    for layer in plan.document["config"]["layers"]:
         top = _name(layer)
         inside = legacy_order([leaf for leaf in every if leaf.path[0] == top])
         short = [f"{path[-1]}/{_weight_name(role)}" for path, role in inside]
         for (path, role), brief in zip(inside, short, strict=True):
             name = brief if short.count(brief) == 1 else f"{'/'.join(path)}/{_weight_name(role)}"
-            yield _Row(top, name, (path, role))
+            yield _Row(top, name, plan.places[path, role])
 
 
 def _weight_name(role: str) -> str:
@@ -147,14 +162,14 @@ def _name(layer: Mapping[str, Any]) -> str:
 
 def _describe(file: h5py.File, plan: ModelPlan, rows: Sequence[_Row]) -> None:
     """Attributes of the file and of the groups of its layers."""
-    assert plan.document is not None
+    config = stored_model(plan.live.state).config if plan.document is None else _without(plan.document, "input_dtype")
     file.attrs["keras_version"], file.attrs["backend"] = KERAS_VERSION, "tensorflow"
-    file.attrs["model_config"] = json.dumps(_without(plan.document, "input_dtype"))
+    file.attrs["model_config"] = json.dumps(config)
     training = {key: plan.compiled[key] for key in ("loss", "metrics", "weighted_metrics", "loss_weights")}
     file.attrs["training_config"] = json.dumps({**training, "optimizer_config": _optimizer(plan)})
     group = file.create_group("model_weights")
     group.attrs["keras_version"], group.attrs["backend"] = KERAS_VERSION, "tensorflow"
-    names = list(dict.fromkeys(_name(layer) for layer in _layers(plan)))
+    names = _layer_names(plan)
     _list_names(group, "layer_names", names)
     for name in names:
         _list_names(group.require_group(name), "weight_names", [row.name for row in rows if row.layer == name])
@@ -195,7 +210,7 @@ def _optimizer_names(plan: ModelPlan) -> Iterator[tuple[str, LazyArray]]:
     """The optimizer's list with the names that tf_keras itself gives."""
     rows = list(_rows(plan))
     shown = reader.unique_names([(row.layer, row.name) for row in rows])
-    names = {plan.places[row.place]: name for row, name in zip(rows, shown, strict=True)}
+    names = {row.variable: name for row, name in zip(rows, shown, strict=True)}
     live = plan.live
     renamed = LEGACY_SLOTS.get(live.class_name, {})
     assert GENERATION[live.family] in ("optimizer", "optimizer_v2")

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from migrate import atomic
-from migrate.live_rules import KERAS3, MODULE
+from migrate.bytes import atomic
+from migrate.bytes.arrays import LazyArray
+from migrate.models import passing
 from migrate.models.canonical import leaves
 from migrate.models.compiled import for_keras3
 from migrate.models.layers import KINDS
@@ -20,7 +21,8 @@ from migrate.models.places import places
 from migrate.models.plan import ModelPlan, model_plan, stored_model
 from migrate.models.to_keras3 import Translation, to_keras3
 from migrate.readers import keras_zip as reader
-from migrate.state import LazyArray, OptimizerState
+from migrate.rules.keras_targets import KERAS3, MODULE
+from migrate.state import OptimizerState
 from migrate.writers import files, single_file
 
 SUFFIX = ".keras"
@@ -42,7 +44,8 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
     """
     plan, told = model_plan(state, (KERAS3,)), Translation()
     _config(plan, told)
-    return files.told(state, plan, told.reasons, told.notes), plan
+    own = passing.own_classes(stored_model(state)) if plan.document is None else []
+    return files.told(state, plan, [*told.reasons, *own], told.notes), plan
 
 
 def write(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from migrate import atomic
+from migrate.bytes import atomic
+from migrate.bytes.source import still_the_same
 from migrate.errors import TargetExistsError
 from optim.errors import DtoptError, HyperparameterError
 
@@ -34,6 +35,7 @@ def place(path: str, dest: str, *, overwrite: bool) -> None:
     """Make a finished file durable and give it its name. Raises TargetExistsError if something took it meanwhile."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
+    still_the_same()
     if overwrite:
         os.replace(path, dest)
     else:

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from migrate import atomic, object_graph
+from migrate.bytes import atomic, object_graph
+from migrate.bytes.arrays import LazyArray
+from migrate.bytes.bundle import GRAPH_KEY, STRING, BundleWriter, numpy_dtype, shard_name
+from migrate.bytes.ranges import CHUNK
+from migrate.bytes.source import still_the_same
 from migrate.errors import TargetExistsError
-from migrate.extents import CHUNK
-from migrate.state import LazyArray, OptimizerState
-from migrate.tensor_bundle import GRAPH_KEY, STRING, BundleWriter, numpy_dtype, shard_name
+from migrate.state import OptimizerState
 from optim import slot_layout
 from optim.errors import CheckpointError
 
@@ -187,6 +189,7 @@ def _counted(chunks: Iterable[np.ndarray], done: int, report: Callable[[int], No
 
 def _replace_state(scratch: str, dest: str, name: str) -> None:
     """Move a finished state, then the pointer, into a checkpoint; then remove what it no longer names."""
+    still_the_same()
     with atomic.locked(dest):
         for path in (shard_name(name, 0, 1), name + ".index"):
             os.rename(os.path.join(scratch, path), os.path.join(dest, path))

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from migrate import atomic
-from migrate.list_plan import plan
+from migrate.bytes import atomic
+from migrate.lists.planning import plan
 from migrate.readers import weight_list
 from migrate.state import OptimizerState
 from migrate.writers import single_file

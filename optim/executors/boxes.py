@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tensorflow.experimental import dtensor
 
-from optim.placement import local_shape
+from optim.layouts.placement import local_shape
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,12 @@ maths stays: the kernels form 1 − β₂ and the like in the variable's dtype, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python import pywrap_tfe
-from tensorflow.python.eager import context
 
+from optim.devices import Call
 from optim.rule import Rule
 from optim.rules.adadelta import AdadeltaRule
 from optim.rules.adagrad import AdagradRule
@@ -25,30 +24,7 @@ from optim.rules.rmsprop import RMSpropRule
 from optim.rules.sgd import SGDRule
 
 DTYPES = (tf.float32, tf.float64)
-Call = tuple[Any, ...]
-"""The name of an op and its arguments."""
 Kernel = Callable[[Any, Any, Mapping[str, Any], Any, Mapping[str, Any]], Call]
-
-
-def call(op: str, *arguments: Any) -> Any:
-    """Run one eager op through TensorFlow's fast path, about half the cost of `tf.raw_ops` per call."""
-    return pywrap_tfe.TFE_Py_FastPathExecute(context.context(), op, None, *arguments)
-
-
-def call_all(calls: Sequence[Call]) -> None:
-    """Run ops one after the other with next to no Python between them: threads of other devices wait for Python's lock
-    after each of theirs, and to fall asleep over that takes longer than a small op."""
-    fast, now = pywrap_tfe.TFE_Py_FastPathExecute, context.context()
-    for op, *arguments in calls:
-        fast(now, op, None, *arguments)
-
-
-def read(handle: Any, dtype: tf.DType) -> Any:
-    return call("ReadVariableOp", handle, "dtype", dtype.as_datatype_enum)
-
-
-def assign(handle: Any, value: Any) -> None:
-    call("AssignVariableOp", handle, value, "dtype", value.dtype.as_datatype_enum, "validate_shape", False)
 
 
 def _sgd(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: Mapping[str, Any]) -> Call:
@@ -64,7 +40,7 @@ def _adam(rule: Any, variable: Any, slots: Mapping[str, Any], gradient: Any, c: 
     if rule.amsgrad:
         state = (slots["m"], slots["v"], slots["vhat"])
         return ("ResourceApplyAdamWithAmsgrad", variable, *state, *scalars, gradient, "use_locking", False)
-    options = ("use_locking", False, "use_nesterov", False)
+    options = ("use_locking", False, "use_nesterov", rule.nesterov)
     return ("ResourceApplyAdam", variable, slots["m"], slots["v"], *scalars, gradient, *options)
 
 
@@ -103,13 +79,23 @@ def _has_rmsprop_formula(rule: Any) -> bool:
     return rule.keeps_momentum and inside and not rule.centered
 
 
+def _has_adams_formula(rule: Any) -> bool:
+    """The kernel of AMSGrad knows no Nesterov momentum; without bias correction, 1 − β is wanted exact, too."""
+    return _rounds_as_the_kernel(rule) and rule.bias_correction and not (rule.amsgrad and rule.nesterov)
+
+
+def _rounds_as_the_kernel(rule: Any) -> bool:
+    """The kernels form 1 − β in the variable's dtype. A rule that rounds the powers alone wants it exact."""
+    return not rule.float32_powers
+
+
 KERNELS: Mapping[type, tuple[Kernel, Callable[[Any], bool]]] = {
     SGDRule: (_sgd, lambda rule: True),
     RMSpropRule: (_rmsprop, _has_rmsprop_formula),
     AdagradRule: (_adagrad, lambda rule: not rule.epsilon_inside),
     AdadeltaRule: (_adadelta, lambda rule: not rule.new_delta_in_step),
-    AdamRule: (_adam, lambda rule: True),
-    AdamaxRule: (_adamax, lambda rule: True),
+    AdamRule: (_adam, _has_adams_formula),
+    AdamaxRule: (_adamax, _rounds_as_the_kernel),
     FtrlRule: (_ftrl, lambda rule: True),
 }
 """By class of rule: its kernel, and for which of its variants that computes the rule's formula."""

@@ -27,12 +27,15 @@ from typing import Any
 import tensorflow as tf
 
 from optim import slot_layout
-from optim.clipping import clip
-from optim.executors import kernels, native, shard_step
-from optim.executors.devices import handles_of, on_every_device, wait_for_pending
+from optim.devices import Call, call_all, handles_of, on_every_device, wait_for_pending
+from optim.executors import native, one_op, portable, shard_step
 from optim.executors.plan import Plan, Selection, Shard
+from optim.executors.rows import RowGradient
 from optim.executors.shard_gradients import ShardGradients, Tensors
-from optim.executors.work import Work, compute_dtype
+from optim.executors.work import Group, Work
+from optim.native import direct
+from optim.options.clipping import clip
+from optim.precision import compute_dtype
 
 __all__ = ["Plan", "handles_of", "run", "wait_for_pending"]
 
@@ -43,6 +46,8 @@ def run(work: Work, plan: Plan) -> bool:
     Returns:
       Whether there was a step: under loss scaling, a gradient that is not finite leaves everything as it was.
     """
+    if any(isinstance(gradient, RowGradient) for gradient in work.gradients) or not _can_hold(work):
+        return _by_one_op(work)
     selection = plan.selection(work.tracked)
     gradients = _unpacked(work, selection)
     if work.loss_scale is not None:
@@ -52,20 +57,38 @@ def run(work: Work, plan: Plan) -> bool:
     clipped = clip(gradients, work.clip)
     assert isinstance(clipped, ShardGradients)
     _update(work, plan, selection, clipped)
-    if slot_layout.MASTER in work.slots.names:
-        on_every_device(selection.devices, lambda device: shard_step.round_masters(selection.by_device[device]))
     return True
 
 
 def _update(work: Work, plan: Plan, selection: Selection, gradients: ShardGradients) -> None:
     """Update all shards of all devices."""
-    if work.jit_compile:
-        on_every_device(selection.devices, lambda device: _compiled_step(work, plan, selection, gradients, device))
-        return
     batches = native.arrange(work, selection)
     native.step(work, batches, gradients)
-    if batches.rest:
+    if not batches.rest:
+        return
+    if work.jit_compile:
+        on_every_device(list(batches.rest), lambda d: _compiled_step(work, plan, batches.rest[d], gradients, d))
+    else:
         _by_tensorflow(work, plan, batches.rest, gradients)
+    _round_masters(batches.rest)
+
+
+def _can_hold(work: Work) -> bool:
+    """Whether gradients can be held for the kernel, or some variable is not one that is given it by its handle."""
+    return direct.available() or not all(one_op.takes(work, i) for i in range(len(work.tracked)))
+
+
+def _by_one_op(work: Work) -> bool:
+    """A step of plain variables that the kernel updates, where gradients are not held: some may have some rows only."""
+    if work.loss_scale is not None and not portable.is_finite(work):
+        return False
+    portable.run(work)
+    wait_for_pending()
+    return True
+
+
+def _round_masters(by_device: Mapping[str, Sequence[tuple[int, Shard]]]) -> None:
+    on_every_device(list(by_device), lambda device: shard_step.round_masters(by_device[device]))
 
 
 def _by_tensorflow(
@@ -78,7 +101,7 @@ def _by_tensorflow(
     """
     devices = list(rest)
     scalars = {factor: {**values, "zero": 0.0} for factor, values in work.coefficients.items()}
-    sent: dict[tuple[str, float, str], Mapping[str, Any]] = {}
+    sent: dict[tuple[str, Group, str], Mapping[str, Any]] = {}
 
     def arguments(device: str, i: int, shard: Shard) -> tuple[Any, Mapping[str, Any], float | None]:
         factor = work.rate_factors[i]
@@ -87,7 +110,7 @@ def _by_tensorflow(
             sent[key] = plan.scalars[device].tensors(scalars[factor], factor, compute_dtype(shard.dtype))
         return gradients.part(i, shard.part), sent[key], work.decay_factors[i]
 
-    calls: dict[str, list[kernels.Call]] = {device: [] for device in devices}
+    calls: dict[str, list[Call]] = {device: [] for device in devices}
     slow: dict[str, list[tuple[int, Shard]]] = {device: [] for device in devices}
     for device, placed in rest.items():  # made in one thread: several would only wait for Python's lock
         with tf.device(device):
@@ -100,7 +123,7 @@ def _by_tensorflow(
                     slow[device].append((i, shard))
 
     def update_whole(device: str) -> None:
-        kernels.call_all(calls[device])
+        call_all(calls[device])
         for i, shard in slow[device]:  # each made now, so that there is no more than one gradient at a time
             shard_step.update(work, shard, *arguments(device, i, shard))
 
@@ -139,14 +162,15 @@ def _rounds(rest: Mapping[str, Sequence[tuple[int, Shard]]]) -> Iterator[set[int
 
 
 def _unpacked(work: Work, selection: Selection) -> ShardGradients:
-    """The gradients as shards, in the dtype in which they are used."""
+    """The gradients as shards, in the dtype in which they are used; dtopt's own kernel takes them in any."""
     gradients = ShardGradients(Tensors(work.gradients, [t.layout is not None for t in work.tracked]), selection)
-    if slot_layout.MASTER in work.slots.names:
+    if slot_layout.MASTER in work.slots.names and native.arrange(work, selection).rest:
         gradients.cast()
     return gradients
 
 
-def _compiled_step(work: Work, plan: Plan, selection: Selection, gradients: ShardGradients, device: str) -> None:
-    placed = selection.by_device[device]
+def _compiled_step(
+    work: Work, plan: Plan, placed: Sequence[tuple[int, Shard]], gradients: ShardGradients, device: str
+) -> None:
     parts = [gradients.part(i, shard.part) for i, shard in placed]
     shard_step.update_compiled(work, plan, device, placed, parts)

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
 from optim import slot_layout
-from optim.executors.devices import wait_for_pending
-from optim.executors.kernels import call
+from optim.devices import call, wait_for_pending
 from optim.executors.plan import Selection, Shard
-from optim.executors.work import Work
-from optim.master_copies import target
+from optim.executors.work import Group, Work
+from optim.native import direct, library
 from optim.native.direct import Held
+from optim.native.generate import Program, program_for, why_none
 from optim.native.library import status
-from optim.native.programs import Program, program_for
+from optim.options.master_copies import target
 from optim.rule import Rule
-from optim.variables import SlotTable, Tracked
+from optim.state.slots import SlotTable
+from optim.state.tracked import Tracked
 
-if TYPE_CHECKING:
-    from optim.executors.shard_gradients import ShardGradients
+
+class Pending(Protocol):
+    """Gradients that are held for the kernel, and what it does to them on the way: `ShardGradients`."""
+
+    @property
+    def factors(self) -> list[float] | None: ...
+
+    @property
+    def limit(self) -> float | None: ...
+
+    @property
+    def held(self) -> Held: ...
+
 
 Placed = dict[str, list[tuple[int, Shard]]]
 """By device: shards, each with the position of its variable in the step."""
@@ -32,13 +44,12 @@ def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> str:
     """Why the kernel cannot update a variable; empty if it can."""
     program = program_for(rule)
     if program is None:
-        return f"it does not have {type(rule).__name__}"
+        return why_none(rule)
+    library.want(program)
     dtype = target(slots, tracked).dtype
     if any(slot.dtype != dtype for slot in slots.of(tracked, program.slots).values()):
         return f"a slot of {tracked} has another dtype"
-    if dtype == tf.float16 and slots.find(slot_layout.ACCUMULATED_GRADIENT, tracked) is not None:
-        return f"accumulated gradients of {tracked} stay float32, where float16 would underflow"
-    return why_not_here(tracked)
+    return why_not_here(tracked) or library.why_no_program(program)
 
 
 def why_not_here(tracked: Tracked) -> str:
@@ -49,34 +60,25 @@ def why_not_here(tracked: Tracked) -> str:
     device = tracked.variable.device if tracked.mesh is None else tracked.mesh.device_type()
     if device and "CPU" not in device.upper():
         return f"it runs on CPU devices, {tracked} is on {device}"
-    return "" if status().available else status().reason
+    if not status().available:
+        return status().reason
+    if tracked.mesh is None or direct.available():
+        return ""
+    return f"TensorFlow {tf.version.VERSION} has no functions that take DTensors apart"
 
 
-def square_sums(held: Held, sources: Sequence[int], dtype: tf.DType) -> list[float]:
-    """The sum of squares of each of the tensors at `sources`, all of one dtype, added up in float64."""
-    where = tf.constant(sources, tf.int64, [len(sources)])
-    found = call("DtoptSquares", tf.constant(held.number, tf.int64), where, "T", dtype.as_datatype_enum)
+def square_sums(held: Held, sources: Sequence[int]) -> list[float]:
+    """The sum of squares of each of the tensors at `sources`, added up in float64."""
+    found = call("DtoptSquares", tf.constant(held.number, tf.int64), _vector(sources))
     sums: list[float] = found.numpy().tolist()
     return sums
-
-
-def scalar_groups(handles: Sequence[Any]) -> list[tuple[Any, int]]:
-    """For each handle of a variable, one per device, a group of one and its number; none if a device is no CPU."""
-    if any("CPU" not in handle.device.upper() for handle in handles):
-        return []
-    groups = []
-    for handle in handles:
-        with tf.device(handle.device):
-            group, number = call("DtoptGroup", [handle], [], [], _vector([]), _vector([]))
-            groups.append((group, int(number.numpy())))
-    return groups
 
 
 class Batch:
     """Shards of one dtype and learning rate on all devices, looked up by the kernel once."""
 
     def __init__(
-        self, program: Program, by_device: Placed, rate_factor: float, has_averages: bool, offsets: Sequence[int]
+        self, program: Program, by_device: Placed, rate_factor: Group, has_averages: bool, offsets: Sequence[int]
     ):
         placed = [at for on_device in by_device.values() for at in on_device]
         self.program = program
@@ -100,7 +102,8 @@ def _group(program: Program, placed: Sequence[tuple[int, Shard]], has_averages: 
     averages = [s.slots[slot_layout.AVERAGE] for s in shards] if has_averages else []
     boxes = _vector([n for i, s in enumerate(shards) if s.box is not None for n in (i, *s.box.runs())])
     sources = _vector([offsets[i] + shard.part for i, shard in placed])
-    group, number = call("DtoptGroup", [s.variable for s in shards], slots, averages, boxes, sources)
+    roundings = [s.rounding for s in shards if s.rounding is not None]
+    group, number = call("DtoptGroup", [s.variable for s in shards], slots, averages, roundings, boxes, sources)
     return group, int(number.numpy())
 
 
@@ -120,16 +123,17 @@ class Batches:
     def __init__(self, work: Work, selection: Selection):
         program = program_for(work.rule)
         self.rest: dict[str, list[tuple[int, Shard]]] = {}
-        groups: dict[tuple[Any, float], Placed] = {}
+        groups: dict[tuple[Any, bool, Group], Placed] = {}
         for device, placed in selection.by_device.items():
             for i, shard in placed:
-                if program is None or why_not(work.rule, shard.tracked, work.slots):
+                if program is None or why_not(work.rule, shard.tracked, work.slots) or not direct.available():
                     self.rest.setdefault(device, []).append((i, shard))
-                else:  # a variable's factor of the learning rate never changes
-                    alike = groups.setdefault((shard.dtype, work.rate_factors[i]), {})
+                else:
+                    key = (shard.dtype, shard.rounding is None, work.rate_factors[i])
+                    alike = groups.setdefault(key, {})
                     alike.setdefault(device, []).append((i, shard))
-        averages, offsets = work.ema.use_ema, selection.offsets
-        self.batches = [Batch(program, g, f, averages, offsets) for (_, f), g in groups.items() if program is not None]
+        averages, offsets = work.has_averages, selection.offsets
+        self.batches = [Batch(program, g, f, averages, offsets) for (*_, f), g in groups.items() if program is not None]
         self._kept: dict[str, tuple[list[float], Any]] = {}
 
     def numbers(self, name: str, values: list[float]) -> Any:
@@ -142,30 +146,31 @@ class Batches:
 
 def arrange(work: Work, selection: Selection) -> Batches:
     """Made anew only when a step differs from the one before in more than its numbers."""
-    key = (work.ema.use_ema, status().available)
+    changing = tuple(work.rate_factors) if isinstance(work.rate_factors[0], tuple) else ()  # a factor never changes
+    key = (work.has_averages, status(), changing)
     if selection.batches is None or selection.batches[0] != key:
         selection.batches = (key, Batches(work, selection))
     return selection.batches[1]
 
 
-def step(work: Work, batches: Batches, gradients: ShardGradients) -> None:
+def step(work: Work, batches: Batches, gradients: Pending) -> None:
     """Update all batches."""
     if not batches.batches:
         return
     limit = math.inf if gradients.limit is None else gradients.limit
-    momentum = work.ema.ema_momentum if work.ema.use_ema else 0.0
+    momentum = work.ema_momentum if work.has_averages else 0.0
     options = batches.numbers("options", [limit, momentum, 1.0 - momentum])
     factors = gradients.factors
     held = tf.constant(gradients.held.number, tf.int64)
-    for batch in batches.batches:
+    for number, batch in enumerate(batches.batches):
         decays = [work.decay_factors[i] for i in batch.positions]
         has_decays = any(d is not None for d in decays)
-        kind = f"{batch.dtype.name} {batch.rate_factor}"
+        kind, coefficients = str(number), work.coefficients[batch.rate_factor]
         call(
             "DtoptUpdate",
             batch.group,
             held,
-            batches.numbers(f"scalars {kind}", batch.program.scalars(work.coefficients[batch.rate_factor])),
+            batches.numbers(f"scalars {kind}", [coefficients[name] for name in batch.program.scalars]),
             batches.numbers(f"scales {kind}", [factors[i] for i in batch.positions] if factors else []),
             batches.numbers(f"decays {kind}", [1.0 if d is None else d for d in decays] if has_decays else []),
             options,
@@ -173,6 +178,10 @@ def step(work: Work, batches: Batches, gradients: ShardGradients) -> None:
             batch.dtype.as_datatype_enum,
             "rule",
             batch.program.name,
+            "slots_of_each",
+            len(batch.program.slots),
+            "scalars_of_all",
+            len(batch.program.scalars),
             "overwrite",
             bool(work.overwrite),
         )

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim import slot_layout
+from optim.devices import handles_of
 from optim.executors.boxes import Box, box_of, partners
-from optim.executors.devices import handles_of
-from optim.placement import layout_of
-from optim.variables import SlotTable, Tracked
-
-if TYPE_CHECKING:
-    from optim.executors.native import Batches
+from optim.executors.work import Group
+from optim.layouts.placement import layout_of
+from optim.state.slots import SlotTable
+from optim.state.tracked import Tracked
 
 
 class Shard:
@@ -53,12 +52,12 @@ class DeviceScalars:
     """Scalar tensors on one device; a value that did not change is not sent again."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, float, str], tuple[float, Any]] = {}
+        self._kept: dict[tuple[str, Group, str], tuple[float, Any]] = {}
 
-    def tensors(self, values: Mapping[str, float], rate_factor: float, dtype: tf.DType) -> dict[str, Any]:
+    def tensors(self, values: Mapping[str, float], rate_factor: Group, dtype: tf.DType) -> dict[str, Any]:
         return {name: self._tensor(name, value, rate_factor, dtype) for name, value in values.items()}
 
-    def _tensor(self, name: str, value: float, rate_factor: float, dtype: tf.DType) -> Any:
+    def _tensor(self, name: str, value: float, rate_factor: Group, dtype: tf.DType) -> Any:
         key = (name, rate_factor, dtype.name)
         kept = self._kept.get(key)
         if kept is None or kept[0] != value:
@@ -96,7 +95,7 @@ class Selection:
         self.counts = [len(shards) for shards in by_variable]
         self.offsets = [0, *itertools.accumulate(self.counts)][:-1]
         """Where the shards of each variable begin if those of all are counted."""
-        self.batches: tuple[Any, Batches] | None = None
+        self.batches: tuple[Any, Any] | None = None
         """What `native.arrange` made of it, and for which steps."""
 
 

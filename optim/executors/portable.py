@@ -1,7 +1,7 @@
 """The portable executor: one step in TensorFlow ops on whole tensors, DTensors or plain ones, eager or traced.
 
-Inside a user's `tf.function` this is the only way. It asks nothing of layouts: every operand is brought to the layout
-of the slots, where the update is computed, and the result to the layout of the variable.
+Inside a user's `tf.function` it does what dtopt's own kernel (`one_op.py`) does not. It asks nothing of layouts: every
+operand is brought to the layout of the slots, where the update is computed, and the result to that of the variable.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim import slot_layout
-from optim.clipping import clip
-from optim.executors.work import Work, averaged, cast_scalar, compute_dtype, scaled, updated
-from optim.master_copies import target, write
-from optim.placement import layout_of, relayout, to_host
+from optim.executors import one_op
+from optim.executors.norms import square_sum
+from optim.executors.work import Work, averaged, scaled, updated
+from optim.layouts.placement import layout_of, relayout, to_host
+from optim.options.clipping import clip
+from optim.options.master_copies import target, write
+from optim.precision import cast_scalar, compute_dtype
 from optim.rule import Rule
-from optim.variables import Tracked
+from optim.state.tracked import Tracked
 
 
 class TensorGradients:
-    """Whole gradients for `optim.clipping`; norms are formed in at least float32."""
+    """Whole gradients for `optim.options.clipping`; norms are formed in at least float32."""
 
     def __init__(self, tensors: Sequence[Any]):
         self.tensors = list(tensors)
@@ -31,11 +34,8 @@ class TensorGradients:
         return TensorGradients([tf.clip_by_value(g, -limit, limit) for g in self.tensors])
 
     def squared_norms(self) -> list[Any]:
-        # Summed up in float64, so that variables of several dtypes have one joint norm.
-        squares = [tf.reduce_sum(tf.square(tf.cast(g, compute_dtype(g.dtype)))) for g in self.tensors]
-        if tf.executing_eagerly():  # brought off their meshes, of which there may be several
-            return [tf.constant(to_host(square), tf.float64) for square in squares]
-        return [tf.cast(square, tf.float64) for square in squares]
+        # Added up over variables in float64, so that those of several dtypes have one joint norm.
+        return [square_sum(g) for g in self.tensors]
 
     def scale(self, factors: list[Any]) -> TensorGradients:
         return TensorGradients([scaled(g, factor) for g, factor in zip(self.tensors, factors, strict=True)])
@@ -49,14 +49,31 @@ class TensorGradients:
 
 def is_finite(work: Work) -> Any:
     """Whether all numbers in all gradients are finite: a bool eagerly, a bool tensor in a function."""
-    bad = [tf.reduce_sum(tf.cast(tf.logical_not(tf.math.is_finite(g)), tf.float32)) for g in work.gradients]
+    if one_op.is_possible(work) and all(one_op.adds_squares(work, i) for i in range(len(work.tracked))):
+        finite = tf.reduce_all(tf.math.is_finite(one_op.squared_norms(work.gradients)))
+        return bool(finite) if tf.executing_eagerly() else finite
+    bad = [
+        tf.reduce_sum(tf.cast(tf.logical_not(tf.math.is_finite(g)), tf.float32))
+        for g in map(one_op.numbers_of, work.gradients)
+    ]
     if tf.executing_eagerly():  # brought off their meshes, of which there may be several
         return not any(to_host(count) for count in bad)
     return tf.equal(tf.add_n(bad), 0.0)
 
 
-def run(work: Work) -> None:
-    """Carry out one step; under loss scaling, after `is_finite` said yes."""
+def run(work: Work) -> list[tf.Operation]:
+    """Carry out one step; under loss scaling, after `is_finite` said yes. dtopt's own kernel does what it can.
+
+    Returns:
+      Inside a function, ops that may fail: what must not happen without the step has to wait for them.
+    """
+    left, done = one_op.step(work)
+    if left is not None:
+        _run(left)
+    return done
+
+
+def _run(work: Work) -> None:
     gradients = [relayout(g, t.layout) for g, t in zip(work.gradients, work.tracked, strict=True)]
     if work.loss_scale is not None:
         gradients = [scaled(g, 1.0 / work.loss_scale) for g in gradients]
@@ -70,9 +87,9 @@ def run(work: Work) -> None:
             value = tracked.variable.read_value()
         else:
             value = rule_value(work, i, gradients[i])
-        if work.ema.use_ema:
+        if work.has_averages:
             value = _average(work, i, value)
-        if work.rule is not None or work.ema.use_ema:
+        if work.rule is not None or work.has_averages:
             write(work.slots, tracked, value)
 
 
@@ -88,10 +105,11 @@ def rule_value(work: Work, i: int, gradient: Any) -> Any:
     slots = work.slots.of(tracked, [s.name for s in work.rule.slots])
     layout = _update_layout(work.rule, tracked, layout_of(variable), slots)
     old_value = relayout(variable.read_value(), layout)
+    scalars, decay = _scalars(work, i)
     whole = {name: slot.shape == variable.shape for name, slot in slots.items()}
     old = {n: relayout(s.read_value(), layout) if whole[n] else s.read_value() for n, s in slots.items()}
     gradient = relayout(gradient, layout)
-    value, new = updated(work.rule, old_value, gradient, old, work.scalars(i), work.decay_factors[i])
+    value, new = updated(work.rule, old_value, gradient, old, scalars, decay)
     if work.rule.gathers(slots):  # pin the other end, too, or DTensor's compiler shards matrix products in between
         value, new = relayout(value, layout), {name: relayout(new[name], layout) for name in new}
     if work.lazy[i]:
@@ -102,6 +120,25 @@ def rule_value(work: Work, i: int, gradient: Any) -> Any:
     for name, slot in slots.items():
         slot.assign(relayout(_choose(work.active[i], new[name], old[name]), layout_of(slot)))
     return _choose(work.active[i], value, old_value)
+
+
+def _scalars(work: Work, i: int) -> tuple[dict[str, Any], Any]:
+    """The scalars of variable number `i`, and its weight decay.
+
+    DTensor compiles an eager op anew for each value of a Python number beside a DTensor, and keeps all of them; not so
+    for a tensor. Numbers that are few anyway stay: a rule may look at them.
+    """
+    scalars = work.scalars(i) if work.coefficients else {}
+    decay = work.decay_factors[i]
+    if not tf.executing_eagerly() or work.tracked[i].mesh is None:
+        return dict(scalars), decay
+    wide = compute_dtype(work.tracked[i].variable.dtype)
+
+    def tensor(value: Any) -> Any:
+        is_one_of_few = not isinstance(value, float) or (abs(value) <= 2 and (2 * value).is_integer())
+        return value if is_one_of_few else tf.constant(value, wide)
+
+    return {name: tensor(value) for name, value in scalars.items()}, tensor(decay)
 
 
 def _update_layout(
@@ -130,7 +167,7 @@ def _user_step(work: Work, i: int, gradient: Any) -> None:
     def step() -> tf.Tensor:
         if decay is not None:
             wide = compute_dtype(variable.dtype)
-            decayed = tf.cast(variable.read_value(), wide) * cast_scalar(decay, wide)
+            decayed = tf.cast(variable.read_value(), wide) * cast_scalar(_scalars(work, i)[1], wide)
             variable.assign(tf.cast(decayed, variable.dtype))
         work.update_step(gradient, tracked.given)
         return tf.constant(True)
@@ -146,7 +183,7 @@ def _average(work: Work, i: int, value: Any) -> Any:
     tracked, active = work.tracked[i], work.active[i]
     average = work.slots.get(slot_layout.AVERAGE, tracked)
     value, old = relayout(value, layout_of(average)), average.read_value()
-    new = _choose(active, averaged(old, value, work.ema.ema_momentum), old)
+    new = _choose(active, averaged(old, value, work.ema_momentum), old)
     average.assign(new)
     if work.overwrite is False:
         return value

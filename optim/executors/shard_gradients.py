@@ -1,4 +1,4 @@
-"""Gradients as local shards, for `optim.clipping` and for the kernels."""
+"""Gradients as local shards, for `optim.options.clipping` and for the kernels."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from optim.devices import on_every_device
 from optim.executors import native
-from optim.executors.devices import on_every_device
 from optim.executors.plan import Selection, Shard
-from optim.executors.work import compute_dtype, scaled
+from optim.executors.work import scaled
+from optim.layouts.placement import DTensorReader
+from optim.native import direct
 from optim.native.direct import Held
-from optim.placement import DTensorReader
+from optim.precision import compute_dtype
 
 
 class Tensors:
@@ -41,10 +43,6 @@ class Tensors:
     def _unpack(self) -> Sequence[Sequence[Any]]:
         unpack = DTensorReader().parts if any(self._on_mesh) else list
         return [unpack(g) if on_mesh else [g] for g, on_mesh in zip(self._given, self._on_mesh, strict=True)]
-
-    def dtype(self, i: int) -> tf.DType:
-        """Of the gradient of variable `i`: float32 where float16 would not do."""
-        return self._given[i].dtype if self._parts is None else self._parts[i][0].dtype
 
     @property
     def held(self) -> Held:
@@ -111,8 +109,7 @@ class ShardGradients:
         return ShardGradients(self._tensors, self._selection, factors, None, self._squares)
 
     def squared_norms(self) -> list[float]:
-        """The sum of squares of each gradient: NaN or infinite if one of its elements is (or, in float64, above 1e154;
-        without dtopt's own kernel, above 1e19 in the other dtypes)."""
+        """The sum of squares of each gradient: NaN or infinite if one of its elements is (in float64: above 1e154)."""
         if self.limit is not None:
             self._settle()
         squares = self._square_sums()
@@ -151,6 +148,7 @@ class ShardGradients:
 
     def _settle(self) -> None:
         """Carry out what is pending, once for all who hold this object."""
+        self.cast()
         parts = self._each(lambda i, shard: tf.cast(self.part(i, shard.part), self.parts[i][shard.part].dtype))
         self._tensors = _unpacked(parts)
         self.factors, self.limit, self._squares = None, None, None
@@ -176,16 +174,16 @@ class ShardGradients:
         """Each shard once, whatever holds a replica of it; over devices in float64."""
         sums: list[list[float]] = [[] for _ in self._selection.counts]
         rest: dict[str, list[tuple[int, Shard]]] = {}
-        by_dtype: dict[tf.DType, list[tuple[int, Shard]]] = {}
+        here: list[tuple[int, Shard]] = []
         for device, placed in self._selection.by_device.items():
             for i, shard in placed:
-                if shard.primary and native.why_not_here(shard.tracked):
+                if shard.primary and (native.why_not_here(shard.tracked) or not direct.available()):
                     rest.setdefault(device, []).append((i, shard))
                 elif shard.primary:
-                    by_dtype.setdefault(self._tensors.dtype(i), []).append((i, shard))
-        for dtype, placed in by_dtype.items():
-            sources = [self._selection.offsets[i] + shard.part for i, shard in placed]
-            for (i, _), square in zip(placed, native.square_sums(self.held, sources, dtype), strict=True):
+                    here.append((i, shard))
+        if here:
+            sources = [self._selection.offsets[i] + shard.part for i, shard in here]
+            for (i, _), square in zip(here, native.square_sums(self.held, sources), strict=True):
                 sums[i].append(square)
         for found in on_every_device(list(rest), lambda device: self._squares_of(rest[device])):
             for i, square in found:
@@ -202,7 +200,8 @@ def _unpacked(parts: Sequence[Sequence[Any]]) -> Tensors:
 
 
 def _square_sum(part: Any) -> float:
-    return 2.0 * float(tf.nn.l2_loss(tf.cast(part, compute_dtype(part.dtype))))
+    found = 2.0 * float(tf.nn.l2_loss(tf.cast(part, compute_dtype(part.dtype))))
+    return found if math.isfinite(found) else 2.0 * float(tf.nn.l2_loss(tf.cast(part, tf.float64)))
 
 
 def _has_bad(part: Any) -> bool:

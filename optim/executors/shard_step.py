@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from optim import slot_layout
+from optim import devices, slot_layout
 from optim.executors import kernels
 from optim.executors.boxes import Box
 from optim.executors.plan import Plan, Shard
@@ -18,7 +18,7 @@ def update_box(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, An
     """One step of the part of a shard that this device has slots for: its new value, which the caller writes."""
     assert shard.box is not None
     begin, end = shard.box.begin, shard.box.end
-    value = tf.strided_slice(kernels.read(shard.variable, shard.dtype), begin, end)
+    value = tf.strided_slice(devices.read(shard.variable, shard.dtype), begin, end)
     copy = tf.Variable(value, trainable=False)
     part = Shard(shard.tracked, copy.handle, shard.slots)
     update(work, part, tf.strided_slice(gradient, begin, end), scalars, decay)
@@ -42,17 +42,17 @@ def update(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, Any], 
     kernel = kernels.kernel_for(work.rule, shard.dtype)
     if kernel is not None:
         if decay is not None:
-            kernels.assign(shard.variable, kernels.read(shard.variable, shard.dtype) * decay)
-        kernels.call(*kernel(work.rule, shard.variable, shard.slots, gradient, scalars))
+            devices.assign(shard.variable, devices.read(shard.variable, shard.dtype) * decay)
+        devices.call(*kernel(work.rule, shard.variable, shard.slots, gradient, scalars))
     else:
         _update_by_ops(work, shard, gradient, scalars, decay)
-    if work.ema.use_ema:
-        _average(work, shard)
+    if work.has_averages:
+        _average(work, shard, work.ema_momentum)
 
 
 def only_kernel(work: Work, shard: Shard, i: int) -> kernels.Kernel | None:
     """The kernel whose one call is all that `update` does for variable number `i`; None if it takes more than that."""
-    if shard.box is not None or work.decay_factors[i] is not None or work.ema.use_ema:
+    if shard.box is not None or work.decay_factors[i] is not None or work.has_averages:
         return None
     assert work.rule is not None
     return kernels.kernel_for(work.rule, shard.dtype)
@@ -62,8 +62,8 @@ def round_masters(placed: Sequence[tuple[int, Shard]]) -> None:
     """Write the roundings of master copies into their variables, on the device that this runs on."""
     for _, shard in placed:
         if shard.rounding is not None:
-            master = kernels.read(shard.variable, shard.dtype)
-            kernels.assign(shard.rounding, tf.cast(master, shard.tracked.variable.dtype))
+            master = devices.read(shard.variable, shard.dtype)
+            devices.assign(shard.rounding, tf.cast(master, shard.tracked.variable.dtype))
 
 
 def _update_by_ops(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, Any], decay: Any) -> None:
@@ -78,11 +78,11 @@ def _update_by_ops(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str
     tf.raw_ops.AssignVariableOp(resource=shard.variable, value=value)
 
 
-def _average(work: Work, shard: Shard) -> None:
+def _average(work: Work, shard: Shard, momentum: Any) -> None:
     handle = shard.slots[slot_layout.AVERAGE]
     average = tf.raw_ops.ReadVariableOp(resource=handle, dtype=shard.dtype)
     value = tf.raw_ops.ReadVariableOp(resource=shard.variable, dtype=shard.dtype)
-    new = averaged(average, value, work.ema.ema_momentum)
+    new = averaged(average, value, momentum)
     tf.raw_ops.AssignVariableOp(resource=handle, value=new)
     if work.overwrite:
         tf.raw_ops.AssignVariableOp(resource=shard.variable, value=tf.identity(new))
@@ -105,16 +105,17 @@ def update_compiled(
     if key not in plan.compiled:
 
         @tf.function(jit_compile=True, autograph=False)
-        def body(gradients: Sequence[Any], scalars: Mapping[str, Any], decays: Sequence[Any]) -> None:
+        def body(gradients: Sequence[Any], scalars: Mapping[str, Any], decays: Sequence[Any], momentum: Any) -> None:
             with tf.device(device):
                 for shard, factor, gradient, decay in zip(shards, factors, gradients, decays, strict=True):
                     _update_by_ops(work, shard, gradient, scalars[factor], decay)
-                    if work.ema.use_ema:
-                        _average(work, shard)
+                    if work.has_averages:
+                        _average(work, shard, momentum)
 
         plan.compiled[key] = body
     wide = {
         repr(factor): {name: tf.constant(value, tf.float64) for name, value in scalars.items()}
         for factor, scalars in work.coefficients.items()
     }
-    plan.compiled[key](list(gradients), wide, [None if d is None else tf.constant(d, tf.float64) for d in decays])
+    decay_factors = [None if d is None else tf.constant(d, tf.float64) for d in decays]
+    plan.compiled[key](list(gradients), wide, decay_factors, tf.constant(work.ema_momentum, tf.float64))

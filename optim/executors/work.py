@@ -8,9 +8,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from optim.options import EMAOption, GradientsClipOption
+from optim.namespace import XP
+from optim.options.option_objects import GradientsClipOption
+from optim.precision import cast_scalar, cast_scalars, compute_dtype
 from optim.rule import Rule
-from optim.variables import SlotTable, Tracked
+from optim.state.slots import SlotTable
+from optim.state.tracked import Tracked
+
+Group = float | tuple[float, tuple[tuple[str, float], ...]]
+"""What the coefficients of a variable depend on: its factor of the learning rate, and constants of its rule."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +32,10 @@ class Work:
     rule: Rule | None
     """None where a subclass brings its own `update_step`."""
     update_step: Callable[[Any, Any], None]
-    coefficients: Mapping[float, Mapping[str, Any]]
-    """What the rule made of the step's scalars, by the factor that the learning rate was multiplied with."""
-    rate_factors: Sequence[float]
-    """Per variable: its factor of the learning rate, a key of `coefficients`."""
+    coefficients: Mapping[Group, Mapping[str, Any]]
+    """What the rule made of the step's scalars, for each group of variables."""
+    rate_factors: Sequence[Group]
+    """Per variable: its key in `coefficients`."""
     decay_factors: Sequence[Any]
     """Per variable: what weight decay multiplies it with before the update, `1 − weight_decay · lr`; None for none."""
     active: Sequence[Any]
@@ -37,12 +43,16 @@ class Work:
     lazy: Sequence[bool]
     """Per variable: whether rows whose gradient is all zero are left as they are."""
     clip: GradientsClipOption
-    ema: EMAOption
+    has_averages: bool
+    ema_momentum: Any
+    """μ of average ← μ·average + (1 − μ)·variable in this step, 1 where averages stay: a float, or a float64 tensor."""
     overwrite: Any
     """Whether this step ends with variables overwritten by their averages: a bool, or a bool tensor."""
     loss_scale: Any = None
     """What gradients are divided by first; where one of them is not finite, there is no step. None: neither."""
     jit_compile: bool = False
+    only_ops: bool = False
+    """`executor="portable"`: dtopt's own kernel is not used in functions either."""
 
     def scalars(self, i: int) -> Mapping[str, Any]:
         """The rule's coefficients for variable number `i`."""
@@ -52,20 +62,6 @@ class Work:
         """State of the whole optimizer after this step, which no learning rate enters."""
         names = self.rule.scalars if self.rule is not None else ()
         return {name: self.scalars(0)[name] for name in names}
-
-
-def compute_dtype(dtype: tf.DType) -> tf.DType:
-    """Dtype in which a variable of `dtype` is updated: at least float32, or 0.999 would round to 1 in bfloat16."""
-    return tf.float32 if dtype in (tf.bfloat16, tf.float16) else dtype
-
-
-def cast_scalars(scalars: Mapping[str, Any], dtype: tf.DType) -> dict[str, Any]:
-    """Scalar tensors cast to `dtype`; Python floats stay, TensorFlow rounds them once where they meet a tensor."""
-    return {name: tf.cast(value, dtype) if tf.is_tensor(value) else value for name, value in scalars.items()}
-
-
-def cast_scalar(value: Any, dtype: tf.DType) -> Any:
-    return tf.cast(value, dtype) if tf.is_tensor(value) else value
 
 
 def scaled(gradient: Any, factor: Any) -> Any:
@@ -81,10 +77,11 @@ def _constant(value: Any, dtype: tf.DType) -> Any:
     return tf.cast(value, dtype) if tf.is_tensor(value) else tf.constant(value, dtype)
 
 
-def averaged(average: Any, value: Any, momentum: float) -> Any:
+def averaged(average: Any, value: Any, momentum: Any) -> Any:
     """average ← momentum·average + (1 − momentum)·value, computed in `compute_dtype`, in the dtype of `average`."""
     wide = compute_dtype(average.dtype)
-    new = momentum * tf.cast(average, wide) + (1.0 - momentum) * tf.cast(value, wide)
+    old, share = _constant(momentum, wide), _constant(1.0 - momentum, wide)
+    new = old * tf.cast(average, wide) + share * tf.cast(value, wide)
     return tf.cast(new, average.dtype)
 
 
@@ -101,5 +98,5 @@ def updated(
     if decay is not None:
         value = value * cast_scalar(decay, wide)
     wide_slots = {name: tf.cast(slot, wide) for name, slot in slots.items()}
-    change, new = rule.update(tf, value, tf.cast(gradient, wide), wide_slots, cast_scalars(scalars, wide))
+    change, new = rule.update(XP, value, tf.cast(gradient, wide), wide_slots, cast_scalars(scalars, wide))
     return tf.cast(value + change, dtype), {name: tf.cast(new[name], slots[name].dtype) for name in new}

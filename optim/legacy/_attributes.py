@@ -15,17 +15,17 @@ class Delegated:
         self.name = name
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else getattr(instance._optimizer, self.name)
+        return self if instance is None else getattr(instance._modern, self.name)
 
     def __set__(self, instance: Any, value: Any) -> None:
-        setattr(instance._optimizer, self.name, value)
+        setattr(instance._modern, self.name, value)
 
 
 class Momentum(Delegated):
     """Momentum: what was made without it has no slot for it, and cannot get it later."""
 
     def __set__(self, instance: Any, value: Any) -> None:
-        if not instance._optimizer._rule.keeps_momentum:
+        if not instance._modern._rule.keeps_momentum:
             raise AttributeError(
                 f"this {type(instance).__name__} was made with momentum=0 and has no slot for it; make another one"
             )
@@ -39,7 +39,7 @@ class Fixed:
         self.name = name
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else instance._optimizer.get_config()[self.name]
+        return self if instance is None else instance._modern.get_config()[self.name]
 
     def __set__(self, instance: Any, value: Any) -> None:
         raise AttributeError(f"{self.name} is fixed when the optimizer is made; make another one")

@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from optim import learning_rate as rates
-from optim import schedules
+from optim import schedules, slot_layout
 from optim.errors import UnsupportedError
-from optim.legacy import _gradients, _weights
+from optim.legacy import _gradients
 from optim.optimizer import Optimizer
-from optim.options import GradientsClipOption
-from optim.variables import check_pairs
+from optim.options import rate as rates
+from optim.options.option_objects import GradientsClipOption
+from optim.state import weights as weights_of_state
+from optim.step import replicas
+from optim.step.gradients import check_pairs
+from optim.step.stepping import check_not_tf1
 
 
 class LegacyOptimizer(tf.Module):
@@ -31,9 +34,10 @@ class LegacyOptimizer(tf.Module):
 
     def __init__(self, optimizer: Optimizer, clip: GradientsClipOption, decay: Any):
         super().__init__()
-        self._optimizer = optimizer
+        self._modern = optimizer
         self._clip = clip
         self._iterations_exist = False
+        self._counts_elsewhere = False
         self._track_trackable(optimizer, "optimizer")
         self.decay = decay
 
@@ -45,40 +49,60 @@ class LegacyOptimizer(tf.Module):
 
         In v2 it joins `weights` when it is first asked for, or at the first step, as in OptimizerV2.
         """
-        self._iterations_exist = True
-        return self._optimizer.iterations
+        self._iterations_exist = not self._counts_elsewhere
+        return self._modern.iterations
 
     @iterations.setter
     def iterations(self, value: Any) -> None:
         if isinstance(value, tf.Variable):
-            raise UnsupportedError("iterations cannot be another's variable; set the number that it holds")
-        self._optimizer.iterations = value
+            self._iterations = value
+            self._iterations_exist = True
+        else:
+            self._modern.iterations = value
+
+    @property
+    def _iterations(self) -> tf.Variable:
+        return self._modern.iterations
+
+    @_iterations.setter
+    def _iterations(self, variable: tf.Variable) -> None:
+        """Count with the variable of another optimizer, as wrappers have it; it is then none of `weights`."""
+        if variable is not self._modern.iterations:
+            self._modern._state.put_scalar(slot_layout.ITERATIONS, variable)
+        self._iterations_exist, self._counts_elsewhere = False, True
 
     @property
     def learning_rate(self) -> Any:
         """The constant rate's float64 variable; the schedule; or what the callable gives. `lr` is the same."""
-        rate = self._optimizer._rate
-        return rate if schedules.is_schedule(rate) else self._optimizer.learning_rate
+        rate = self._modern._learning_rate
+        if rate is None:
+            raise AttributeError(f"{type(self).__name__} has no learning_rate; declare it with _set_hyper")
+        return rate if schedules.is_schedule(rate) else self._modern.learning_rate
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
         parsed = rates.parse(value)
-        current = self._optimizer._rate
+        current = self._modern._learning_rate
         if isinstance(parsed, float) and isinstance(current, tf.Variable):
             current.assign(parsed)  # which a traced function sees, too
         else:
-            self._optimizer._learning_rate = parsed
+            self._modern._learning_rate = parsed
 
     lr = learning_rate
 
     @property
     def decay(self) -> float:
         """The learning rate is divided by 1 + decay · iterations, iterations before the step. >= 0."""
-        return self._optimizer._settings.decay
+        return self._modern.decay
 
     @decay.setter
     def decay(self, value: Any) -> None:
-        self._optimizer._settings = replace(self._optimizer._settings, decay=rates.check_decay(value))
+        self._modern.decay = value
+
+    @property
+    def _rate_decay(self) -> float:
+        """The decay of the learning rate, which Nadam's `decay` is not."""
+        return self._modern.decay
 
     @property
     def clipvalue(self) -> float | None:
@@ -87,7 +111,7 @@ class LegacyOptimizer(tf.Module):
 
     @clipvalue.setter
     def clipvalue(self, value: float | None) -> None:
-        self._clip = replace(self._clip, clipvalue=value)
+        self._clip = self._checked_clip(replace(self._clip, clipvalue=value))
 
     @property
     def clipnorm(self) -> float | None:
@@ -96,7 +120,7 @@ class LegacyOptimizer(tf.Module):
 
     @clipnorm.setter
     def clipnorm(self, value: float | None) -> None:
-        self._clip = replace(self._clip, clipnorm=value)
+        self._clip = self._checked_clip(replace(self._clip, clipnorm=value))
 
     @property
     def global_clipnorm(self) -> float | None:
@@ -105,7 +129,10 @@ class LegacyOptimizer(tf.Module):
 
     @global_clipnorm.setter
     def global_clipnorm(self, value: float | None) -> None:
-        self._clip = replace(self._clip, global_clipnorm=value)
+        self._clip = self._checked_clip(replace(self._clip, global_clipnorm=value))
+
+    def _checked_clip(self, clip: GradientsClipOption) -> GradientsClipOption:
+        return clip
 
     # Weights.
 
@@ -116,28 +143,43 @@ class LegacyOptimizer(tf.Module):
 
     def get_weights(self) -> list[np.ndarray]:
         """The values of `weights`, as whole numpy arrays whatever the layouts."""
-        return _weights.read(self.weights)
+        return weights_of_state.read(self.weights)
 
     def _create_all_weights(self, var_list: Sequence[Any]) -> None:
         """Make the slots of variables before the first step, so that `set_weights` has something to set."""
-        self._optimizer.build(list(var_list))
+        self._modern.build(list(var_list))
 
     # Steps.
 
     @tf.autograph.experimental.do_not_convert
     def _step(self, pairs: Sequence[tuple[Any, Any]]) -> None:
         """One step on gradients that are clipped already, none of them None; errors as `Optimizer.apply_gradients`."""
+        check_not_tf1()
+        if replicas.needed():
+            raise UnsupportedError(
+                "optim.legacy.v1 does not step in a tf.distribute.Strategy, which it never knew; use optim.legacy.v2"
+            )
         pairs = check_pairs(pairs)
         self._create_all_weights([variable for _, variable in pairs])
         if self._kept_rows is None:
-            self._optimizer.apply_gradients(pairs)
+            self._modern.apply_gradients(pairs)
             return
-        with _gradients.other_rows_kept(self._optimizer._state, pairs, self._kept_rows):
-            self._optimizer.apply_gradients(pairs)
+        with _gradients.other_rows_kept(self._modern._state, pairs, self._kept_rows):
+            self._modern.apply_gradients(pairs)
+
+    def _apply_pairs(self, pairs: Sequence[tuple[Any, Any]], aggregate: bool = True) -> None:
+        """What Keras's `fit` asks for: one step on gradients that are not clipped yet, some of which may be None."""
+        given = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+        clipped = _gradients.clipped([gradient for gradient, _ in given], self._clip)
+        self._step(list(zip(clipped, [variable for _, variable in given], strict=True)))
+
+    def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Any:
+        """(gradient, variable) pairs of a loss."""
+        return _gradients.compute(loss, var_list, grad_loss, tape)
 
     def _updated(self, params: Sequence[Any]) -> list[Any]:
         """What a step on `params` wrote: iterations and other scalars, their slots, themselves."""
-        state, rule = self._optimizer._state, self._optimizer._rule
+        state, rule = self._modern._state, self._modern._rule
         assert rule is not None
         names = [slot.name for slot in rule.slots]
         slots = [slot for p in params for slot in state.slots.of(state.tracked[p], names).values()]

@@ -2,51 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from optim.clipping import clip
 from optim.errors import NoGradientsError, UnsupportedError
 from optim.executors.portable import TensorGradients
-from optim.options import GradientsClipOption
-from optim.placement import layout_of, relayout
-from optim.state import State
-from optim.variables import conform, plain_name, unwrap
+from optim.layouts.placement import layout_of, relayout
+from optim.options.clipping import clip
+from optim.options.option_objects import GradientsClipOption
+from optim.state.state import State
+from optim.state.tracked import plain_name, unwrap
+from optim.step.gradients import conform
 
 
-def compute(loss: Any, var_list: Any, grad_loss: Any = None) -> list[tuple[Any, Any]]:
+def compute(
+    loss: Any,
+    var_list: Any,
+    grad_loss: Any = None,
+    tape: tf.GradientTape | None = None,
+    transform: Callable[[Any], Any] = lambda loss: loss,
+    by: Callable[..., list[tuple[Any, Any]]] | None = None,
+) -> list[tuple[Any, Any]]:
     """(gradient, variable) pairs; a gradient may be None.
 
     Args:
-      loss: a callable without arguments; or, inside a `tf.function`, a tensor of it.
+      loss: a callable without arguments; or a tensor, with its tape, or inside a `tf.function` that computes it.
       var_list: variables in any nesting, or a callable that gives them, asked after `loss` was called.
       grad_loss: what the gradient of `loss` is taken to be, shaped like it; ones by default.
+      tape: what recorded `loss`, or is to record it.
+      transform: what is differentiated in place of the loss.
+      by: `differentiate`, or what stands for it.
 
     Raises:
-      UnsupportedError (a ValueError): `loss` is an eager tensor, of which nothing is recorded.
+      UnsupportedError (a ValueError): `loss` is an eager tensor without a tape, of which nothing is recorded.
     """
-    if not callable(loss):
+    if not callable(loss) and tape is None:
         if tf.executing_eagerly():
             raise UnsupportedError(
-                "loss is a tensor, and nobody recorded how it came about; pass a callable that computes it, or call"
-                " this inside of the tf.function that computes it"
+                "loss is a tensor, and nobody recorded how it came about: `tape` is required; pass the GradientTape"
+                " that recorded it, or a callable that computes the loss"
             )
         variables = tf.nest.flatten(var_list() if callable(var_list) else var_list)
-        return list(zip(tf.gradients(loss, [unwrap(v) for v in variables], grad_loss), variables, strict=True))
-    tape = tf.GradientTape()
+        found = tf.gradients(transform(loss), [unwrap(v) for v in variables], grad_loss)
+        return list(zip(found, variables, strict=True))
+    tape = tape or tf.GradientTape()
+    if callable(loss):
+        with tape:
+            if not callable(var_list):
+                tape.watch([unwrap(v) for v in tf.nest.flatten(var_list)])
+            loss = loss()
     with tape:
-        if not callable(var_list):
-            tape.watch([unwrap(v) for v in tf.nest.flatten(var_list)])
-        value = loss()
-        variables = tf.nest.flatten(var_list() if callable(var_list) else var_list)
-    if grad_loss is None and tf.executing_eagerly() and dtensor.is_dtensor(value):
-        grad_loss = tf.ones_like(value)  # the tape would start from a plain 1, which does not meet DTensors
-    gradients = tape.gradient(value, [unwrap(v) for v in variables], output_gradients=grad_loss)
-    return list(zip(gradients, variables, strict=True))
+        loss = transform(loss)
+    variables = tf.nest.flatten(var_list() if callable(var_list) else var_list)
+    return (by or differentiate)(tape, loss, variables, grad_loss)
+
+
+def differentiate(tape: tf.GradientTape, loss: Any, variables: Sequence[Any], grad_loss: Any) -> list[tuple[Any, Any]]:
+    """(gradient, variable) pairs of a loss that `tape` recorded."""
+    if grad_loss is None and tf.executing_eagerly() and dtensor.is_dtensor(loss):
+        grad_loss = tf.ones_like(loss)  # the tape would start from a plain 1, which does not meet DTensors
+    found = tape.gradient(loss, [unwrap(v) for v in variables], output_gradients=grad_loss)
+    return list(zip(found, variables, strict=True))
 
 
 def require_all(pairs: Sequence[tuple[Any, Any]]) -> list[Any]:

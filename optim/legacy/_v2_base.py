@@ -1,23 +1,29 @@
-"""`Optimizer`, the base of `optim.legacy.v2`."""
+"""`Optimizer`, the base of `optim.legacy.v2` and of optimizers that users wrote for OptimizerV2."""
 
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypedDict
 
 import tensorflow as tf
 
-from optim.errors import HyperparameterError, NoGradientsError, UnsupportedError
-from optim.legacy import _gradients, _weights
-from optim.legacy._base import LegacyOptimizer
+from optim import schedules
+from optim.errors import HyperparameterError, NoGradientsError
+from optim.legacy import _extension, _gradients, _hypers
+from optim.legacy._slots import SlotOptimizer, Slots
 from optim.optimizer import Optimizer as ModernOptimizer
-from optim.options import GradientsClipOption
-from optim.variables import check_pairs, plain_name
+from optim.options.option_objects import GradientsClipOption
+from optim.state.tracked import plain_name
+from optim.step import replicas
+from optim.step.gradients import check_pairs
+from optim.step.stepping import check_not_tf1
 
 NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 """What TensorFlow takes as the name of a scope."""
+
+Transformer = Callable[[list[tuple[Any, Any]]], Sequence[tuple[Any, Any]]]
+"""Makes (gradient, variable) pairs from such pairs."""
 
 
 class Keywords(TypedDict, total=False):
@@ -29,12 +35,24 @@ class Keywords(TypedDict, total=False):
     clip_order: str
     lr: Any
     decay: float
+    gradient_aggregator: Transformer | None
+    gradient_transformers: Sequence[Transformer] | None
 
 
-class Optimizer(LegacyOptimizer):
-    """Base of all v2 optimizers; use a subclass.
+class Optimizer(SlotOptimizer):
+    """Base of all v2 optimizers, with the extension API of OptimizerV2 (TF 2.4 to 2.10, `optimizer_v2.py`).
 
-    Args (of every subclass, as `**kwargs`):
+    A subclass declares its hyperparameters with `_set_hyper`, its slots in `_create_slots` with `add_slot`, and updates
+    a variable in `_resource_apply_dense(grad, var, apply_state=None)` and `_resource_apply_sparse(grad, var, indices,
+    apply_state=None)`. `_prepare_local` adds to the coefficients in `apply_state`. Subclasses of the built-in classes
+    may override any of these, and call `super()`; their steps are then TensorFlow's ops and not the kernel's.
+
+    Args:
+      name: of the optimizer, and prefix of the names of slots.
+      gradient_aggregator: what takes (gradient, variable) pairs of a replica and returns those that it steps by; None
+        sums gradients over the replicas of a `tf.distribute.Strategy`.
+      gradient_transformers: are called in turn after that, each with the pairs that the one before returned. Not with
+        `clipnorm`, `clipvalue` or `global_clipnorm`.
       clipnorm: each gradient is scaled down to at most this norm. > 0.
       clipvalue: each element of a gradient is clipped to [-clipvalue, clipvalue]. > 0.
       global_clipnorm: all gradients are scaled down together to at most this joint norm. > 0, not with `clipnorm`.
@@ -46,42 +64,42 @@ class Optimizer(LegacyOptimizer):
       HyperparameterError (a ValueError): out of range, or a malformed name. TypeError: another keyword.
     """
 
+    _HAS_AGGREGATE_GRAD = True
+    _use_locking = True
     _slot_names: ClassVar[Mapping[str, str]] = {}
     """Slots by the names of OptimizerV2, with those of `optim`."""
     _per_variable: ClassVar[bool] = False
     """Whether weights go variable by variable (Ftrl), and not slot by slot."""
-    _config_keys: ClassVar[tuple[str, ...]] = ()
-    _shorter_list: ClassVar[bool] = False
-    """Whether a list without iterations, as the v1 optimizer of that name has it, is understood."""
 
-    def __init__(
-        self, kind: type[ModernOptimizer], name: Any, learning_rate: Any, keywords: Keywords, **arguments: Any
-    ):
-        unknown = sorted(set(keywords) - set(Keywords.__annotations__))
+    def __init__(self, name: Any, *, _modern: ModernOptimizer | None = None, **kwargs: Any):
+        unknown = sorted(set(kwargs) - set(Keywords.__annotations__))
         if unknown:
             raise TypeError(
                 f"{type(self).__name__} got an unexpected keyword argument {unknown[0]!r}; it takes"
                 f" {', '.join(Keywords.__annotations__)}"
             )
-        given = dict(keywords)
-        rate = self._pick_rate(learning_rate, given.pop("lr", None))
+        given = {key: value for key, value in kwargs.items() if key != "lr"}
+        self.gradient_aggregator = given.pop("gradient_aggregator", None) or replicas.summed
+        self.gradient_transformers = list(given.pop("gradient_transformers", None) or [])
+        self._hyper = _hypers.Hypers(self._new_hyper)
         decay = given.pop("decay", 0.0)
-        made = kind(learning_rate=rate, name=_checked("name", name), **arguments)
-        super().__init__(made, GradientsClipOption(**given), decay)  # type: ignore[arg-type]
-        self._order: list[tuple[str, int]] = []
-        self._added: list[str] = []
+        made = _modern or ModernOptimizer(checked_name("name", name))
+        super().__init__(made, self._checked_clip(GradientsClipOption(**given)), decay)
+        self._slots = Slots(made, self._slot_names, self._per_variable)
 
-    def _pick_rate(self, rate: Any, lr: Any) -> Any:
-        if lr is None:
-            return rate
-        warnings.warn("lr is the old name of learning_rate, which it overrides here", DeprecationWarning, 4)
-        return lr
+    def _checked_clip(self, clip: GradientsClipOption) -> GradientsClipOption:
+        if clip.active and self.gradient_transformers:
+            raise HyperparameterError(
+                "clipnorm, clipvalue and global_clipnorm cannot be set where gradient_transformers are; clip in one of"
+                " the transformers"
+            )
+        return clip
 
     @property
     def name(self) -> str:
-        return self._optimizer.name
+        return self._modern.name
 
-    # Steps.
+    # Gradients.
 
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
         """Gradients of `loss` with respect to `params`, before clipping, as from TF 2.4 on.
@@ -106,18 +124,57 @@ class Optimizer(LegacyOptimizer):
         self.apply_gradients(list(zip(self.get_gradients(loss, variables), variables, strict=True)))
         return self._updated(variables)
 
-    def minimize(self, loss: Any, var_list: Any, grad_loss: Any = None, name: str | None = None) -> Any:
+    def minimize(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, name: str | None = None, tape: Any = None
+    ) -> Any:
         """Compute gradients of `loss` and apply them.
 
         Args:
-          loss: a callable without arguments that gives the value to minimize; or, inside a `tf.function`, a tensor.
+          loss: a callable without arguments that gives the value to minimize; or a tensor, with the tape that recorded
+            it, or inside of the `tf.function` that computes it.
           var_list: variables, or a callable that gives them, asked after `loss` was called.
           grad_loss: what the gradient of `loss` is taken to be, shaped like it; ones by default.
           name: see `apply_gradients`.
+          tape: the `tf.GradientTape` that recorded `loss`; of a callable, one that is to record it.
 
-        Returns, raises: as `apply_gradients`; and UnsupportedError (a ValueError) for an eager tensor as loss.
+        Returns, raises: as `apply_gradients`; and UnsupportedError (a ValueError) for an eager tensor without a tape.
         """
-        return self.apply_gradients(_gradients.compute(loss, var_list, grad_loss), name=name)
+        return self.apply_gradients(self._compute_gradients(loss, var_list, grad_loss, tape), name=name)
+
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[tuple[Any, Any]]:
+        return _gradients.compute(loss, var_list, grad_loss, tape, self._transform_loss, self._get_gradients)
+
+    def _transform_loss(self, loss: Any) -> Any:
+        """What `minimize` differentiates in place of `loss`; subclasses override it."""
+        return loss
+
+    def _get_gradients(self, tape: Any, loss: Any, var_list: Any, grad_loss: Any = None) -> list[tuple[Any, Any]]:
+        """How `minimize` differentiates; subclasses override it."""
+        return _gradients.differentiate(tape, loss, var_list, grad_loss)
+
+    def _transform_unaggregated_gradients(self, grads_and_vars: Any) -> Any:
+        """What `apply_gradients` does to the pairs of a replica before they are aggregated; subclasses override it."""
+        return grads_and_vars
+
+    def _aggregate_gradients(self, grads_and_vars: Any) -> Any:
+        """`gradient_aggregator` of the pairs; subclasses may override it."""
+        return self.gradient_aggregator(grads_and_vars)
+
+    def _transform_gradients(self, grads_and_vars: Any) -> Any:
+        """Clip, then call `gradient_transformers`; subclasses may override it."""
+        pairs = list(grads_and_vars)
+        clipped = _gradients.clipped([gradient for gradient, _ in pairs], self._clip)
+        pairs = list(zip(clipped, [variable for _, variable in pairs], strict=True))
+        for transformer in self.gradient_transformers:
+            pairs = list(transformer(pairs))
+        return pairs
+
+    # Steps.
+
+    def _apply_pairs(self, pairs: Sequence[tuple[Any, Any]], aggregate: bool = True) -> None:
+        self.apply_gradients(pairs, experimental_aggregate_gradients=aggregate)
 
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(
@@ -132,8 +189,6 @@ class Optimizer(LegacyOptimizer):
           name: inside a `tf.function` the name of the operation behind the result, and always that of the step in
             traces of TensorFlow's profiler; the optimizer's name by default.
           experimental_aggregate_gradients: whether replicas of a `tf.distribute.Strategy` sum up their gradients.
-            Without a strategy there is nothing to sum, and both values mean the same; under one it raises, since a
-            mesh of DTensors takes its place here.
 
         Returns:
           `iterations` after the step: eagerly, where the updates are done, the variable; inside a `tf.function` a
@@ -142,16 +197,14 @@ class Optimizer(LegacyOptimizer):
         Raises:
           GradientsError (a TypeError): malformed pairs, or a variable twice.
           NoGradientsError (a ValueError): no gradients.
-          UnsupportedError (a ValueError): under a `tf.distribute.Strategy`, or `IndexedSlices` of a variable with a
-            constraint. MismatchError, HyperparameterError: as `optim.Optimizer.apply_gradients`.
+          UnsupportedError (a ValueError): in a TF1 graph, or `IndexedSlices` of a variable with a constraint.
+          MismatchError, HyperparameterError: as `optim.Optimizer.apply_gradients`.
           No variable is changed when any of these is raised.
         """
-        if tf.distribute.has_strategy():
-            raise UnsupportedError(
-                f"experimental_aggregate_gradients={experimental_aggregate_gradients}: gradients of replicas of a"
-                " tf.distribute.Strategy are not aggregated here; put the variables on a DTensor mesh instead"
-            )
-        label = self.name if name is None else _checked("name", name)
+        check_not_tf1()
+        if replicas.needed():
+            replicas.check("apply_gradients")
+        label = self.name if name is None else checked_name("name", name)
         pairs = check_pairs(grads_and_vars)
         if pairs and all(gradient is None for gradient, _ in pairs):
             names = ", ".join(plain_name(variable) for _, variable in pairs[:5])
@@ -159,144 +212,101 @@ class Optimizer(LegacyOptimizer):
         pairs = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
         with tf.profiler.experimental.Trace(label):
             if pairs:
-                self._create_all_weights([variable for _, variable in pairs])
-                clipped = _gradients.clipped([gradient for gradient, _ in pairs], self._clip)
-                self._step(list(zip(clipped, [variable for _, variable in pairs], strict=True)))
+                self._apply(pairs, experimental_aggregate_gradients)
         return self.iterations if tf.executing_eagerly() else tf.identity(self.iterations.read_value(), name=label)
 
-    # Slots and weights.
-
-    def _create_all_weights(self, var_list: Sequence[Any]) -> None:
-        """Make the slots of variables that have none; they come after those that there are, in the order given."""
-        state = self._optimizer._state
-        known = len(state.tracked)
-        super()._create_all_weights(var_list)
-        self._iterations_exist = True
-        new, slots = range(known, len(state.tracked)), list(self._slot_names.values())
-        order = [(s, i) for i in new for s in slots] if self._per_variable else [(s, i) for s in slots for i in new]
-        self._order += [(s, i) for s, i in order if state.slots.find(s, state.tracked.at(i)) is not None]
-
-    def __dir__(self) -> list[str]:
-        # TensorFlow's checkpoints look for get_slot_names in dir(), and would try to save each slot a second time.
-        return [name for name in super().__dir__() if name != "get_slot_names"]
-
-    def get_slot_names(self) -> list[str]:
-        """Names of the slots: those of the algorithm, then those that were added."""
-        rule = self._optimizer._rule
-        assert rule is not None
-        used = [slot.name for slot in rule.slots]
-        return [old for old, new in self._slot_names.items() if new in used] + self._added
-
-    def get_slot(self, var: Any, slot_name: str) -> tf.Variable:
-        """One slot of a variable. Raises UnknownVariableError (a KeyError)."""
-        state = self._optimizer._state
-        return state.slots.get(self._inner_name(slot_name), state.tracked[var])
-
-    def _inner_name(self, slot_name: str) -> str:
-        return self._slot_names.get(slot_name) or f"added_{slot_name}"
-
-    def add_slot(self, var: Any, slot_name: str, initializer: Any = "zeros", shape: Any = None) -> tf.Variable:
-        """Add a slot to a variable, and to the end of `weights`; one that is there already is returned as it is.
-
-        Args:
-          var: a variable; it gets the algorithm's slots, too.
-          slot_name: name of the slot; one of the algorithm's is filled by `initializer` if `var` is new.
-          initializer: `"zeros"`, `"ones"`, a callable `(shape, dtype=...) -> tensor`, or the initial value itself.
-          shape: another shape than that of `var`; the slot is then replicated on its mesh.
-
-        Raises:
-          HyperparameterError: an unknown initializer. UnsupportedError: another shape for a slot of the algorithm.
-        """
-        state = self._optimizer._state
-        is_new = var not in state.tracked
-        self._create_all_weights([var])
-        item, inner = state.tracked[var], self._inner_name(slot_name)
-        found = state.slots.find(inner, item)
-        dims = item.variable.shape.as_list() if shape is None else tf.TensorShape(shape).as_list()
-        if found is None:
-            value = _initial(initializer, dims, item.variable.dtype)
-            found = self._optimizer.add_variable_from_reference(var, inner, dims, value)
-            self._added += [slot_name] if slot_name not in self._added else []
-            self._order.append((inner, item.index))
-        elif found.shape.as_list() != dims:
-            raise UnsupportedError(f"slot {slot_name!r} of {item} has shape {found.shape}, it cannot have {dims}")
-        elif is_new:
+    def _apply(self, pairs: list[tuple[Any, Any]], aggregate: bool) -> None:
+        if not replicas.needed():  # the slots are there when the hooks are called, as in OptimizerV2
             with tf.init_scope():
-                value = tf.convert_to_tensor(_initial(initializer, dims, found.dtype), found.dtype)
-                _weights.write([found], [tf.broadcast_to(value, dims).numpy()], self.name)
-        return found
-
-    def add_weight(
-        self,
-        name: str,
-        shape: Any,
-        dtype: Any = None,
-        initializer: Any = "zeros",
-        trainable: bool | None = None,
-        synchronization: Any = tf.VariableSynchronization.AUTO,
-        aggregation: Any = tf.VariableAggregation.NONE,
-    ) -> tf.Variable:
-        """Create a variable of the whole optimizer, replicated on the mesh if there is one; it is not in `weights`.
-
-        Args:
-          name: its name, and its key in checkpoints. shape: sequence of ints. dtype: float32 by default.
-          initializer: as of `add_slot`.
-          trainable, synchronization, aggregation: other than the defaults these raise: an optimizer's weights are not
-            trained here, and replicas of a `tf.distribute.Strategy` do not exist.
-        """
-        plain = synchronization == tf.VariableSynchronization.AUTO and aggregation == tf.VariableAggregation.NONE
-        if trainable or not plain:
-            raise UnsupportedError(
-                f"weight {name!r}: trainable, synchronization and aggregation have no effect here (no part of an"
-                " optimizer is trained, a DTensor has one value on all devices); leave them out"
+                self._create_all_weights([variable for _, variable in pairs])
+        if aggregate:
+            pairs = self._aggregate_gradients(self._transform_unaggregated_gradients(pairs))
+        pairs = list(self._transform_gradients(pairs))
+        if replicas.needed():
+            replicas.step(
+                pairs,
+                aggregate=False,
+                build=lambda: self._create_all_weights([variable for _, variable in pairs]),
+                anchor=self._modern.iterations,
+                one=self._step_by,
             )
-        kind = tf.as_dtype(dtype or tf.float32)
-        dims = tf.TensorShape(shape).as_list()
-        value = tf.broadcast_to(tf.convert_to_tensor(_initial(initializer, dims, kind), kind), dims)
-        return self._optimizer.add_variable(dims, kind, lambda shape, dtype: value, name)
+        else:
+            self._step_by(pairs)
 
-    @property
-    def weights(self) -> list[tf.Variable]:
-        """State in the order of its creation: iterations (Nadam: and momentum_cache), then slot by slot."""
-        state = self._optimizer._state
-        rule = self._optimizer._rule
-        assert rule is not None
-        scalars = [state.scalars[name] for name in rule.scalars] if self._optimizer.built else []
-        slots = [state.slots.get(slot, state.tracked.at(index)) for slot, index in self._order]
-        return [*([self._optimizer.iterations] if self._iterations_exist else []), *scalars, *slots]
+    def _step_by(self, pairs: list[tuple[Any, Any]]) -> None:
+        if not _extension.is_extended(type(self)):
+            self._step(pairs)
+            return
+        variables = [variable for _, variable in pairs]
+        state = self._prepare(variables)
+        with _extension.undone_on_error([*variables, *self.weights]):
+            _extension.step(self, pairs, state)
+            _extension.finish(self._modern, self._rule_hypers)
 
-    def variables(self) -> list[tf.Variable]:
-        """The same as `weights`."""
-        return self.weights
+    def _prepare(self, var_list: Sequence[Any]) -> Any:
+        """Coefficients of a step by (device, dtype) of the variables, for `apply_state`."""
+        state: dict[tuple[str, tf.DType], dict[str, Any]] = {}
+        for variable in var_list:
+            for device in getattr(variable, "_devices", None) or [variable.device]:
+                key = (device, variable.dtype.base_dtype)
+                if key not in state:
+                    state[key] = {}
+                    self._prepare_local(*key, state)
+        return state
 
-    def set_weights(self, weights: Sequence[Any]) -> None:
-        """Set the values of `weights`, in its order.
+    def _prepare_local(self, var_device: str, var_dtype: Any, apply_state: Any) -> None:
+        """Put the coefficients of one device and dtype into `apply_state`; subclasses extend it."""
+        if self._modern._learning_rate is not None:
+            apply_state[(var_device, var_dtype)]["lr_t"] = tf.identity(self._decayed_lr(var_dtype))
 
-        RMSprop, Adagrad and Adadelta take the list of their v1 namesake, too, which lacks iterations, and set them to
-        0, as OptimizerV2 did; Adam takes its namesake's placeholders of vhat.
+    def _fallback_apply_state(self, var_device: str, var_dtype: Any) -> Any:
+        """The coefficients of one device and dtype, where none were passed on."""
+        state: Any = {(var_device, var_dtype): {}}
+        self._prepare_local(var_device, var_dtype, state)
+        return state[(var_device, var_dtype)]
 
-        Raises:
-          MismatchError (a ValueError): number or shapes of the arrays do not fit. Then nothing was set.
-        """
-        given = list(weights)
-        if self._shorter_list and len(self.weights) == len(given) + 1:
-            given = [0, *given]
-        _weights.write(self.weights, given, self.name)
+    def _rule_hypers(self, apply_state: Any = None, variable: Any = None) -> dict[str, Any]:
+        """What the rule of a built-in class reads, with the learning rate of `apply_state`."""
+        dtype = tf.float32 if variable is None else variable.dtype.base_dtype
+        own = None if variable is None else (apply_state or {}).get((variable.device, dtype))
+        rate = own["lr_t"] if own else self._decayed_lr(dtype)
+        names = _hypers.declared(type(self))
+        return {**{name: self._get_hyper(name, tf.float64) for name in names}, "learning_rate": rate}
+
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        """Update a variable and its slots; a subclass brings its own, or extends that of a built-in class."""
+        _extension.apply_dense(self._modern, self._rule_hypers(apply_state, var), grad, var)
+
+    def _resource_apply_sparse_duplicate_indices(self, grad: Any, var: Any, indices: Any, **kwargs: Any) -> Any:
+        """As `_resource_apply_sparse`, where indices may repeat: here slices of the same row are summed first."""
+        values, unique = _extension.summed(grad, indices)
+        return self._resource_apply_sparse(values, var, unique, **kwargs)
+
+    def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any, apply_state: Any = None) -> Any:
+        """Update rows of a variable and of its slots. grad: (n, ...), the slices. indices: (n,), each row once."""
+        slices = tf.IndexedSlices(grad, indices)
+        _extension.apply_sparse(self._modern, self._rule_hypers(apply_state, var), slices, var, self._kept_rows)
+
+    def _resource_scatter_add(self, x: Any, i: Any, v: Any) -> Any:
+        """Add slices to rows of a variable, which is returned as a tensor."""
+        return x.scatter_add(tf.IndexedSlices(v, i)).read_value()
+
+    def _resource_scatter_update(self, x: Any, i: Any, v: Any) -> Any:
+        """Put slices in place of rows of a variable, which is returned as a tensor."""
+        return x.scatter_update(tf.IndexedSlices(v, i)).read_value()
 
     # Config.
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments as JSON values."""
-        known = self._optimizer.get_config()
+        """The name and how gradients are clipped; a subclass adds its hyperparameters."""
         clips = ("clipnorm", "clipvalue", "global_clipnorm")
         config = {name: getattr(self, name) for name in clips if getattr(self, name) is not None}
         if self._clip.clip_order != "value_first":
             config["clip_order"] = self._clip.clip_order
-        own = {key: known[key] for key in self._config_keys}
-        return {"name": self.name, "learning_rate": known["learning_rate"], "decay": self.decay, **own, **config}
+        return {"name": self.name, **config}
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Optimizer:
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
         """An optimizer with this configuration and no state; `config` is not changed.
 
         Args:
@@ -309,25 +319,18 @@ class Optimizer(LegacyOptimizer):
         if "lr" in arguments:
             arguments["learning_rate"] = arguments.pop("lr")
         rate = arguments.get("learning_rate")
-        if isinstance(rate, Mapping) and rate.get("class_name") in custom:
-            arguments["learning_rate"] = custom[rate["class_name"]].from_config(dict(rate["config"]))
+        if isinstance(rate, Mapping):
+            known = custom.get(str(rate.get("class_name")))
+            arguments["learning_rate"] = (
+                known.from_config(dict(rate["config"])) if known else schedules.from_config(rate)
+            )
         for key, value in arguments.items():
             if key != "name" and isinstance(value, str) and value in custom:
                 arguments[key] = custom[value]
         return cls(**arguments)
 
 
-def _checked(argument: str, name: Any) -> str:
+def checked_name(argument: str, name: Any) -> str:
     if isinstance(name, str) and NAME.fullmatch(name):
         return name
     raise HyperparameterError(f"{argument} must be a non-empty string that can name a scope, got {name!r}")
-
-
-def _initial(initializer: Any, dims: Sequence[int], dtype: Any) -> Any:
-    """What an `initializer` argument says."""
-    if isinstance(initializer, str):
-        known = {"zeros": tf.zeros, "ones": tf.ones}
-        if initializer.lower() not in known:
-            raise HyperparameterError(f"initializer must be a callable, a value or one of {list(known)}")
-        return known[initializer.lower()](dims, dtype)
-    return initializer(dims, dtype=dtype) if callable(initializer) else initializer

@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 import numpy as np
 import tensorflow as tf
 
-from optim import placement
-from optim.legacy import _gradients, _weights
+from optim.layouts import placement
+from optim.legacy import _gradients
 from optim.legacy._attributes import Delegated, Fixed, none_is_default
 from optim.legacy._base import LegacyOptimizer
 from optim.optimizer import Optimizer as ModernOptimizer
 from optim.optimizers import adadelta, adagrad, adam, adamax, nadam, rmsprop, sgd
-from optim.options import GradientsClipOption
+from optim.options.option_objects import GradientsClipOption
 from optim.rules.nadam import DECAY_BASE
+from optim.state import weights as weights_of_state
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -101,13 +102,13 @@ class Optimizer(LegacyOptimizer):
     @property
     def weights(self) -> list[tf.Variable]:
         """State in the order of tf.keras 1.13, see the class; empty before the first step."""
-        if not self._optimizer.built:
+        if not self._modern.built:
             return []
         return [self.iterations, *self._slot_weights()] if self._lists_iterations else self._slot_weights()
 
     def _slot_weights(self) -> list[tf.Variable]:
         """All of the first slot, then all of the second, and so on."""
-        state = self._optimizer._state
+        state = self._modern._state
         return [state.slots.get(name, tracked) for name in self._slots for tracked in state.tracked]
 
     def _other_lists(self) -> list[list[tf.Variable]]:
@@ -123,13 +124,13 @@ class Optimizer(LegacyOptimizer):
           MismatchError (a ValueError): number or shapes of the arrays do not fit. Then nothing was set.
         """
         chosen = self.weights
-        if self._optimizer.built:
+        if self._modern.built:
             chosen = next((v for v in [chosen, *self._other_lists()] if len(v) == len(weights)), chosen)
-        _weights.write(chosen, weights, type(self).__name__)
+        weights_of_state.write(chosen, weights, type(self).__name__)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments as JSON values, under their old names."""
-        known = self._optimizer.get_config()
+        known = self._modern.get_config()
         clips = {name: getattr(self, name) for name in Keywords.__annotations__ if getattr(self, name) is not None}
         return {"lr": known["learning_rate"], **{key: known[key] for key in self._config_keys}, **clips} | (
             {"decay": self.decay} if "decay" in self._config_keys else {}
@@ -253,7 +254,7 @@ class Adam(Optimizer):
         self._placeholders: list[tf.Variable] = []
 
     def _slot_weights(self) -> list[tf.Variable]:
-        state = self._optimizer._state
+        state = self._modern._state
         if self.amsgrad:
             return super()._slot_weights() + [state.slots.get("vhat", tracked) for tracked in state.tracked]
         for tracked in list(state.tracked)[len(self._placeholders) :]:
@@ -324,12 +325,12 @@ class Nadam(Optimizer):
         super().__init__(made, 0.0, kwargs)
 
     def _other_lists(self) -> list[list[tf.Variable]]:
-        return [[self.iterations, self._optimizer._state.scalars["u_product"], *self._slot_weights()]]
+        return [[self.iterations, self._modern._state.scalars["u_product"], *self._slot_weights()]]
 
     def set_weights(self, weights: Sequence[Any]) -> None:
         super().set_weights(weights)
         if 0 < len(weights) == len(self.weights):
             steps = np.arange(1, int(placement.to_host(self.iterations)) + 1)
-            known = self._optimizer.get_config()
+            known = self._modern.get_config()
             schedule = known["beta_1"] * (1.0 - 0.5 * DECAY_BASE ** (known["schedule_decay"] * steps))
-            _weights.write([self._optimizer._state.scalars["u_product"]], [np.prod(schedule)], "Nadam")
+            weights_of_state.write([self._modern._state.scalars["u_product"]], [np.prod(schedule)], "Nadam")

@@ -8,9 +8,11 @@ in TF 2.4 alone, whose state only `optim.Ftrl(learning_rate_in_linear=True)` con
 Hyperparameters are attributes. A number counts as it is when a step is taken, or a `tf.function` traced; set a
 `tf.Variable` to change it afterwards. `learning_rate` is one already.
 
-Sparse gradients (`IndexedSlices`) move what they moved in OptimizerV2: with momentum (SGD, RMSprop), Adadelta and Ftrl
-only the rows that they name; with Adamax these, while m decays in all rows; with Nadam these, while both slots decay in
-all rows; with Adam all rows. That needs a copy of the variable and of those slots for the time of the step.
+Sparse gradients (`IndexedSlices`) move what they moved in OptimizerV2: with momentum (SGD, RMSprop), Adadelta, Adamax
+and Ftrl only the rows that they name; with Nadam these, while both slots decay in all rows; with Adam all rows. That
+needs a copy of the variable and of those slots for the time of the step.
+
+Write subclasses as for OptimizerV2, see `Optimizer`.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import tensorflow as tf
 
 from optim.errors import HyperparameterError, MismatchError
 from optim.legacy._attributes import Delegated, Fixed, Momentum, none_is_default, zero_is_default
+from optim.legacy._built_in import BuiltIn
 from optim.legacy._v2_base import Keywords, Optimizer
 from optim.optimizers import adadelta, adagrad, adam, adamax, ftrl, nadam, rmsprop, sgd
 
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "Optimizer", "RMSprop"]
 
 
-class SGD(Optimizer):
+class SGD(BuiltIn):
     """Gradient descent. Slot: `momentum`, which includes the learning rate, if there is momentum.
 
     Args:
@@ -55,8 +59,14 @@ class SGD(Optimizer):
         super().__init__(sgd.SGD, name, learning_rate, kwargs, momentum=momentum, nesterov=nesterov)
         self._kept_rows = ("m",) if self.get_slot_names() else None
 
+    def _resource_apply_sparse_duplicate_indices(self, grad: Any, var: Any, indices: Any, **kwargs: Any) -> Any:
+        """As in OptimizerV2, a subclass's `_resource_apply_sparse` is asked only where there is momentum."""
+        if self._kept_rows is not None:
+            return super()._resource_apply_sparse_duplicate_indices(grad, var, indices, **kwargs)
+        return SGD._resource_apply_sparse(self, grad, var, indices, **kwargs)
 
-class RMSprop(Optimizer):
+
+class RMSprop(BuiltIn):
     """RMSprop. Slots: `rms`, then `momentum` if there is momentum, then `mg` if centered.
 
     ε is outside of the root, and with momentum inside, as in the kernel that OptimizerV2 used for it.
@@ -91,7 +101,7 @@ class RMSprop(Optimizer):
         self._kept_rows = tuple(self._slot_names.values()) if has_momentum else None
 
 
-class Adagrad(Optimizer):
+class Adagrad(BuiltIn):
     """Adagrad, ε outside of the root. Slot: `accumulator`.
 
     Args:
@@ -118,7 +128,7 @@ class Adagrad(Optimizer):
         super().__init__(adagrad.Adagrad, name, learning_rate, kwargs, epsilon_inside=False, **own)
 
 
-class Adadelta(Optimizer):
+class Adadelta(BuiltIn):
     """Adadelta. Slots: `accum_grad`, `accum_var`.
 
     Args:
@@ -144,7 +154,7 @@ class Adadelta(Optimizer):
         super().__init__(adadelta.Adadelta, name, learning_rate, kwargs, rho=rho, epsilon=zero_is_default(epsilon))
 
 
-class Adam(Optimizer):
+class Adam(BuiltIn):
     """Adam or AMSGrad. Slots: `m`, `v`, and `vhat` with `amsgrad`.
 
     Args:
@@ -173,8 +183,13 @@ class Adam(Optimizer):
         own = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": zero_is_default(epsilon), "amsgrad": amsgrad}
         super().__init__(adam.Adam, name, learning_rate, kwargs, **own)
 
+    def _prepare_local(self, var_device: str, var_dtype: Any, apply_state: Any) -> None:
+        super()._prepare_local(var_device, var_dtype, apply_state)
+        own = apply_state[(var_device, var_dtype)]
+        own["lr"] = own["lr_t"] * tf.sqrt(1.0 - own["beta_2_power"]) / (1.0 - own["beta_1_power"])
+
     def set_weights(self, weights: Sequence[Any]) -> None:
-        count = len(self._optimizer._state.tracked)
+        count = len(self._modern._state.tracked)
         if not self.amsgrad and count and len(weights) == 3 * count + 1 != len(self.weights):
             if any(np.shape(peak) != (1,) for peak in weights[2 * count + 1 :]):
                 raise MismatchError(
@@ -185,7 +200,7 @@ class Adam(Optimizer):
         super().set_weights(weights)
 
 
-class Adamax(Optimizer):
+class Adamax(BuiltIn):
     """Adamax. Slots: `m`, and `v`, the decaying maximum.
 
     Args: as Adam's, without `amsgrad`.
@@ -196,7 +211,7 @@ class Adamax(Optimizer):
     epsilon = Delegated()
     _slot_names: ClassVar = {"m": "m", "v": "u"}
     _config_keys = ("beta_1", "beta_2", "epsilon")
-    _kept_rows = ("u",)
+    _kept_rows = ("m", "u")
 
     def __init__(
         self,
@@ -210,8 +225,13 @@ class Adamax(Optimizer):
         own = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": zero_is_default(epsilon)}
         super().__init__(adamax.Adamax, name, learning_rate, kwargs, **own)
 
+    def _prepare_local(self, var_device: str, var_dtype: Any, apply_state: Any) -> None:
+        super()._prepare_local(var_device, var_dtype, apply_state)
+        own = apply_state[(var_device, var_dtype)]
+        own["neg_scaled_lr"] = -own["lr_t"] / (1.0 - own["beta_1_power"])
 
-class Nadam(Optimizer):
+
+class Nadam(BuiltIn):
     """Nadam. Slots: `m`, `v`; and after `iterations` the scalar `momentum_cache`.
 
     Args: as Adam's, without `amsgrad`; kwargs may hold `schedule_decay` (0.004, >= 0), which is what `decay` means here
@@ -253,11 +273,13 @@ class Nadam(Optimizer):
     def decay(self, value: Any) -> None:
         self.schedule_decay = value
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "decay": self._optimizer.get_config()["schedule_decay"]}
+    def _serialize_hyperparameter(self, hyperparameter_name: str) -> Any:
+        return super()._serialize_hyperparameter(
+            "schedule_decay" if hyperparameter_name == "decay" else hyperparameter_name
+        )
 
 
-class Ftrl(Optimizer):
+class Ftrl(BuiltIn):
     """FTRL-Proximal. Slots: `accumulator`, `linear`, listed variable by variable.
 
     Args:

@@ -1,4 +1,5 @@
-"""dtopt's own update kernel: `update.cc` and its headers, compiled on demand against the TensorFlow installed.
+"""dtopt's own update kernel, for CPU devices: an accelerator and never a need.
 
-An accelerator and never a need: without it every step runs on TensorFlow's kernels.
+`trace` makes a graph of a rule, `generate` C++ of the graph, `compiling` and `build` make libraries of that and of the
+ops in `ops.cc`, `library` loads them; without them every step runs on TensorFlow's kernels.
 """

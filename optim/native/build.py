@@ -1,8 +1,11 @@
-"""Compile `update.cc` and keep the result in the user's cache.
+"""Which libraries there are, what each is made of, and where it lies.
 
-One build serves one version of the sources, TensorFlow and processor: all that it depends on is hashed into its name.
-The compiler is not, so that a build outlives it: with the flags below, IEEE arithmetic leaves no compiler a choice of
-results.
+- `maths`: the functions of the built-in rules, generated from them, for several instruction sets. No TensorFlow.
+- `rule`: the same for one rule of a user's, for this processor.
+- `ops`: TensorFlow's ops, for one minor version of TensorFlow.
+
+Each lies in the package, where the wheel or `python -m optim.native.prebuild` put it, or in the user's cache. Beside it
+stands what it was made of: a build of other sources, or a damaged one, is never loaded.
 """
 
 from __future__ import annotations
@@ -10,140 +13,131 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-import tensorflow as tf
+from optim.native import generate
+from optim.native.compiling import Recipe, is_intact
 
-SOURCE = Path(__file__).with_name("update.cc")
-HEADERS = ("numbers.h", "rules.h", "pieces.h", "threads.h", "groups.h", "gradients.h", "scalars.h")
-COMPILERS = ("g++", "c++", "clang++")  # the environment variable CXX goes before
-FLAGS = (
+HERE = Path(__file__).parent
+PREBUILT = HERE / "prebuilt"
+MATHS_SOURCES = ("abi.h", "math.h", "basics.cc")
+OPS_SOURCES = (
+    "abi.h",
+    "pieces.h",
+    "threads.h",
+    "groups.h",
+    "gradients.h",
+    "rows.h",
+    "scalars.h",
+    "spmd.h",
+    "step.h",
+    "ops.cc",
+)
+COMMON = ("-std=c++17", "-fPIC", "-w", "-fvisibility=hidden")
+MATHS_FLAGS = (
+    *COMMON,
     "-O3",
-    "-march=native",
     "-fno-math-errno",  # a vector sqrt; values stay the same
     "-fno-trapping-math",  # vector code for choices; values stay the same
-    "-ffp-contract=off",  # no fused multiply-add, or vector bodies and scalar tails would round differently
-    "-w",
-    "-shared",
-    "-fPIC",
+    "-ffp-contract=off",  # no fused multiply-add, or processors, vector bodies and scalar tails would round differently
+    f"-I{HERE}",
 )
-LIMIT = 600  # seconds that a compiler may take
-
-
-class BuildError(Exception):
-    """Why there is no build; never leaves `optim.native`."""
-
-
-def cached() -> Path | None:
-    """The build for this machine, or None if there is none."""
-    path = _path()
-    return path if path.is_file() and _is_ours(path) else None
-
-
-def build() -> Path:
-    """Compile, unless that was done before; processes that build at the same time wait for one of them.
-
-    Raises:
-      BuildError: no compiler, or it failed, or the cache cannot be written.
-    """
-    found = cached()
-    if found is not None:
-        return found
-    path = _path()
-    command = [_compiler(), str(SOURCE), *FLAGS, *tf.sysconfig.get_compile_flags()]
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _lock(path.with_suffix(".lock")):
-            return cached() or _compile(command, path)
-    except OSError as error:
-        raise BuildError(f"the cache {path.parent} cannot be used: {error}; set XDG_CACHE_HOME to a folder") from error
-
-
-def _compile(command: list[str], path: Path) -> Path:
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / path.name
-        try:
-            done = subprocess.run(
-                [*command, "-o", str(made), *_link_flags()],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=LIMIT,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise BuildError(f"{command[0]} took longer than {LIMIT} s") from error
-        if done.returncode != 0:
-            said = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-            raise BuildError(f"{command[0]} failed: {' / '.join(said[:3]) or f'exit status {done.returncode}'}")
-        os.replace(made, path)
-    return path
-
-
-def _link_flags() -> list[str]:
-    """TensorFlow's, and the same for the library beside it that has DTensor."""
-    flags = tf.sysconfig.get_link_flags()
-    return [*flags, *(f.replace("framework", "cc") for f in flags if f.startswith("-l"))]
-
-
-def _compiler() -> str:
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else COMPILERS
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None:
-        raise BuildError(f"no C++ compiler: {', '.join(names)} not found; install one, or set CXX")
-    return found
-
-
-def _path() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(root) / "dtopt" / "kernels" / f"update-{_key()}.so"
+OPS_FLAGS = (*COMMON, "-O1", "-fvisibility=default")
+AVX2 = ("avx2", "fma", "f16c", "bmi", "bmi2")
+AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+LEVELS = {"base": (), "avx2": AVX2, "avx512": AVX512}
+"""Instruction sets by name, as compilers call their parts: a processor uses the last one that it has."""
 
 
 @cache
-def _key() -> str:
-    parts = (
-        *(SOURCE.with_name(name).read_text(encoding="utf-8") for name in (SOURCE.name, *HEADERS)),
-        tf.version.VERSION,
-        tf.version.GIT_VERSION,
-        " ".join([*FLAGS, *(f for f in tf.sysconfig.get_compile_flags() if not f.startswith("-I"))]),
-        platform.system(),
-        platform.machine(),
-        _processor(),
-    )
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
-
-
-def _processor() -> str:
-    """What `-march=native` goes by: the model and its instruction sets."""
+def level() -> str:
+    """The best of LEVELS that this processor, and its system, have."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return platform.processor()
-    names = ("model name", "flags", "Features", "CPU part")
-    return "\n".join(sorted({line for line in lines if line.split("\t")[0].strip() in names}))
+        return "base"
+    said = next((line.partition(":")[2] for line in lines if line.startswith("flags")), "")
+    has = set(said.replace(" bmi1 ", " bmi ").split())
+    return [name for name, parts in LEVELS.items() if has.issuperset(parts)][-1]
+
+
+def levels() -> list[str]:
+    """Those that are compiled for this kind of machine."""
+    return list(LEVELS) if platform.machine().lower() in ("x86_64", "amd64") else ["base"]
+
+
+@cache
+def maths(everywhere: bool = False) -> Recipe:
+    """The library of all built-in rules: for this processor, or for all that have the same machine code."""
+    names = tuple(levels()) if everywhere else (level(),)
+    title = "maths" if everywhere else "maths-here"
+    return _maths(title, generate.builtin_programs(), names, with_basics=True)
+
+
+def needed() -> list[Recipe]:
+    """What a process loads: the ops, and the maths as they are in the package or else for this machine."""
+    return [ops(), maths(everywhere=find(maths(everywhere=True)) is not None)]
+
+
+def rule(program: generate.Program) -> Recipe:
+    """The library of one rule, for this processor."""
+    return _maths("rule", [program], (level(),), with_basics=False)
+
+
+def _maths(title: str, programs: Sequence[generate.Program], names: Sequence[str], with_basics: bool) -> Recipe:
+    source = generate.source(programs)
+    files = [source, *([str(HERE / "basics.cc")] if with_basics else [])]
+    flags = {name: (*(f"-m{part}" for part in LEVELS[name]), f"-DDTOPT_LEVEL={name}") for name in names}
+    objects = tuple((file, flags[name]) for name in names for file in files)
+    same = [flag for flag in MATHS_FLAGS if not flag.startswith("-I")]
+    key = _digest(source, *map(_text, MATHS_SOURCES), *same, *names, platform.system(), platform.machine())
+    return Recipe(title, key, objects, MATHS_FLAGS)
+
+
+@cache
+def ops() -> Recipe:
+    """The library of ops, for the TensorFlow that is installed."""
+    import tensorflow as tf
+
+    flags = tf.sysconfig.get_compile_flags()
+    said = [flag for flag in flags if not flag.startswith("-I")]
+    minor = ".".join(tf.version.VERSION.split(".")[:2])
+    key = _digest(*map(_text, OPS_SOURCES), *OPS_FLAGS, minor, *said, platform.system(), platform.machine())
+    objects = ((str(HERE / "ops.cc"), tuple(flags)),)
+    return Recipe(f"ops-{minor}", key, objects, OPS_FLAGS, tuple(tf.sysconfig.get_link_flags()))
+
+
+def find(recipe: Recipe) -> Path | None:
+    """A library made by this recipe; None if there is none."""
+    for path, is_trusted in ((PREBUILT / f"{recipe.name}.so", True), (cached(recipe), False)):
+        if (is_trusted or _is_ours(path)) and is_intact(path, recipe.key):
+            return path
+    return None
+
+
+def cached(recipe: Recipe) -> Path:
+    """Where the library lies in the user's cache."""
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(root) / "dtopt" / "kernels" / f"{recipe.name}-{recipe.key[:16]}.so"
 
 
 def _is_ours(path: Path) -> bool:
     """Whether nobody but this user and root can have put it there: it is about to be run."""
     if os.name != "posix":
         return True
-    status = path.stat()
+    try:
+        status = path.stat()
+    except OSError:
+        return False
     return status.st_uid in (os.getuid(), 0) and not status.st_mode & 0o022
 
 
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    if os.name != "posix":  # os.replace alone keeps builds whole; the lock only spares a second one
-        yield
-        return
-    import fcntl
+@cache
+def _text(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")
 
-    with open(path, "w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -12,10 +12,23 @@ import tensorflow as tf
 from tensorflow.dtensor.python import api
 from tensorflow.python.eager import context
 
-EAGER_TENSORS = ("lib_pywrap_tensorflow_common.so", "_pywrap_tensorflow_internal.so")
+EAGER_TENSORS = ("python/lib_pywrap_tensorflow_common.so", "python/_pywrap_tensorflow_internal.so")
 """Where TensorFlow 2.21, and earlier ones, keep the functions that take an eager tensor apart."""
-IS_EAGER_TENSOR = "_Z22EagerTensor_CheckExactPK7_object"
-HANDLE_OF = "_Z18EagerTensor_HandlePK7_object"
+DTENSORS = ("libtensorflow_cc.so.2", *EAGER_TENSORS)
+"""Where those are that take a DTensor apart."""
+SYMBOLS = {
+    "_Z22EagerTensor_CheckExactPK7_object": EAGER_TENSORS,
+    "_Z18EagerTensor_HandlePK7_object": EAGER_TENSORS,
+    "_ZN10tensorflow7dtensor6UnpackEP11TFE_ContextP16TFE_TensorHandlePvP10TSL_Status": DTENSORS,
+    "_ZN10tensorflow7dtensor11FetchLayoutB5cxx11EP11TFE_ContextP16TFE_TensorHandlePvP10TSL_Status": DTENSORS,
+    "TFE_DeleteTensorHandle": DTENSORS,
+    "TFE_TensorHandleDataType": DTENSORS,
+    "TFE_TensorHandleDeviceName": DTENSORS,
+    "TFE_TensorHandleDim": DTENSORS,
+    "TFE_TensorHandleNumDims": DTENSORS,
+    "TFE_TensorHandleResolve": DTENSORS,
+}
+"""Functions of TensorFlow, first its private ones, and the files that may have them; in the order of struct Runtime."""
 MESSAGE_SIZE = 1000
 
 
@@ -42,6 +55,14 @@ class _Runtime(ctypes.Structure):
     _fields_ = (
         ("is_eager_tensor", ctypes.c_void_p),
         ("handle_of", ctypes.c_void_p),
+        ("unpack", ctypes.c_void_p),
+        ("fetch_layout", ctypes.c_void_p),
+        ("delete_handle", ctypes.c_void_p),
+        ("dtype_of", ctypes.c_void_p),
+        ("device_of", ctypes.c_void_p),
+        ("dim_of", ctypes.c_void_p),
+        ("rank_of", ctypes.c_void_p),
+        ("resolve", ctypes.c_void_p),
         ("context", ctypes.c_void_p),
         ("dtensor_device", ctypes.c_void_p),
     )
@@ -50,9 +71,9 @@ class _Runtime(ctypes.Structure):
 class _Loaded:
     """The kernel's library, and what TensorFlow's Python side has."""
 
-    def __init__(self, library: Any, is_eager_tensor: int | None, handle_of: int | None):
+    def __init__(self, library: Any, functions: Sequence[int | None]):
         self.library = library
-        self._functions = (is_eager_tensor, handle_of)
+        self._functions = functions
         self._last: tuple[Any, Any, Any] = (None, None, None)
 
     def runtime(self) -> Any:
@@ -69,7 +90,7 @@ _loaded: list[_Loaded] = []
 
 
 def load(path: Path) -> None:
-    """Find what is needed in the kernel at `path` and in TensorFlow. Raises OSError."""
+    """Find what is needed in the kernel at `path` and in TensorFlow; what is missing is done without (`available`)."""
     # PyDLL keeps Python's lock, under which DTensor's meshes are registered: nothing changes while they are read.
     library = ctypes.PyDLL(str(path))
     library.DtoptMisfits.restype = library.DtoptHold.restype = ctypes.c_int64
@@ -80,31 +101,43 @@ def load(path: Path) -> None:
     library.DtoptRead.restype = library.DtoptWrite.restype = ctypes.c_bool
     library.DtoptRead.argtypes = [ctypes.c_int64, ctypes.POINTER(ctypes.c_double)]
     library.DtoptWrite.argtypes = [ctypes.c_int64, ctypes.c_double]
-    folder = Path(tf.sysconfig.get_lib()) / "python"
-    for name in EAGER_TENSORS:
+    found = [address(symbol, files) for symbol, files in SYMBOLS.items()]
+    if None not in found:
+        _loaded[:] = [_Loaded(library, found)]
+
+
+def available() -> bool:
+    """Whether gradients can be read without ops: the kernel is loaded, and TensorFlow has the private functions."""
+    return bool(_loaded)
+
+
+def address(symbol: str, files: Sequence[str]) -> int | None:
+    """Where a function of TensorFlow's is, in the first of these files of its wheel that has it; None if none does."""
+    for name in files:
         try:
-            found = ctypes.CDLL(str(folder / name))
-            addresses = [ctypes.cast(found[symbol], ctypes.c_void_p).value for symbol in (IS_EAGER_TENSOR, HANDLE_OF)]
+            return ctypes.cast(ctypes.CDLL(str(Path(tf.sysconfig.get_lib()) / name))[symbol], ctypes.c_void_p).value
         except (OSError, AttributeError):
             continue
-        _loaded[:] = [_Loaded(library, *addresses)]
-        return
-    raise OSError(f"TensorFlow {tf.version.VERSION} has no EagerTensor_Handle in {' or '.join(EAGER_TENSORS)}")
+    return None
 
 
 def read_scalar(number: int) -> float | None:
     """The value of the one variable in a group of that number; None if it cannot be read here."""
+    if not _loaded:
+        return None
     value = ctypes.c_double()
     return value.value if _loaded[0].library.DtoptRead(number, value) else None
 
 
 def write_scalar(number: int, value: float) -> bool:
     """Give it a value, rounded to its dtype; False if it cannot be given one here."""
-    return bool(_loaded[0].library.DtoptWrite(number, float(value)))
+    return bool(_loaded) and bool(_loaded[0].library.DtoptWrite(number, float(value)))
 
 
 def misfits(tensors: Sequence[Any], wanted: Sequence[Expected]) -> list[int]:
-    """Positions of all that are no eager tensors as expected."""
+    """Positions of all that are no eager tensors as expected, or that cannot be told."""
+    if not _loaded:
+        return list(range(len(tensors)))
     # A tensor that Python code still computes, in asynchronous mode, would wait for Python's lock, and this for it.
     context.context().sync_executors()
     count = len(tensors)

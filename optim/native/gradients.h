@@ -21,22 +21,23 @@
 #include "tensorflow/c/tf_tensor_internal.h"
 #include "tensorflow/core/framework/tensor.h"
 
-namespace tensorflow {
-namespace dtensor {
-
-// As in dtensor_device.h, which TensorFlow's wheel leaves out.
-std::vector<TFE_TensorHandle*> Unpack(TFE_Context* context, TFE_TensorHandle* input, void* device, TF_Status* status);
-std::string FetchLayout(TFE_Context* context, TFE_TensorHandle* input, void* device, TF_Status* status);
-
-}  // namespace dtensor
-}  // namespace tensorflow
-
 namespace dtopt {
 
 // What TensorFlow has in Python: how an eager tensor is taken apart, and where tensors are.
 struct Runtime {
   bool (*is_eager_tensor)(const void* object);
   TFE_TensorHandle* (*handle_of)(const void* object);
+  // As in dtensor_device.h, which TensorFlow's wheel leaves out.
+  std::vector<TFE_TensorHandle*> (*unpack)(TFE_Context* context, TFE_TensorHandle* input, void* device,
+                                           TF_Status* status);
+  std::string (*fetch_layout)(TFE_Context* context, TFE_TensorHandle* input, void* device, TF_Status* status);
+  // Of c_api.h; no library that a kernel is linked with has them in every version.
+  void (*delete_handle)(TFE_TensorHandle*);
+  TF_DataType (*dtype_of)(TFE_TensorHandle*);
+  const char* (*device_of)(TFE_TensorHandle*, TF_Status*);
+  int64_t (*dim_of)(TFE_TensorHandle*, int, TF_Status*);
+  int (*rank_of)(TFE_TensorHandle*, TF_Status*);
+  TF_Tensor* (*resolve)(TFE_TensorHandle*, TF_Status*);
   TFE_Context* context;
   void* dtensor_device;  // null as long as DTensor was not used
 };
@@ -56,25 +57,25 @@ inline StatusPtr NewStatus() { return StatusPtr(TF_NewStatus()); }
 inline bool IsOk(const StatusPtr& status) { return TF_GetCode(status.get()) == TF_OK; }
 
 // DTensor's device is the only custom one that tensors with a layout are on.
-inline bool IsOnMesh(TFE_TensorHandle* handle) {
+inline bool IsOnMesh(const Runtime& runtime, TFE_TensorHandle* handle) {
   const StatusPtr status = NewStatus();
-  const char* device = TFE_TensorHandleDeviceName(handle, status.get());
+  const char* device = runtime.device_of(handle, status.get());
   return IsOk(status) && device != nullptr && std::strstr(device, "device:CUSTOM:") != nullptr;
 }
 
 inline bool Fits(const Runtime& runtime, const void* object, const Expected& expected) {
   if (!runtime.is_eager_tensor(object)) return false;
   TFE_TensorHandle* handle = runtime.handle_of(object);
-  if (TFE_TensorHandleDataType(handle) != expected.dtype) return false;
+  if (runtime.dtype_of(handle) != expected.dtype) return false;
   const StatusPtr status = NewStatus();
-  if (TFE_TensorHandleNumDims(handle, status.get()) != expected.rank || !IsOk(status)) return false;
+  if (runtime.rank_of(handle, status.get()) != expected.rank || !IsOk(status)) return false;
   for (int64_t dim = 0; dim < expected.rank; ++dim) {
-    if (TFE_TensorHandleDim(handle, dim, status.get()) != expected.shape[dim] || !IsOk(status)) return false;
+    if (runtime.dim_of(handle, dim, status.get()) != expected.shape[dim] || !IsOk(status)) return false;
   }
-  if (expected.layout == nullptr) return !IsOnMesh(handle);
+  if (expected.layout == nullptr) return !IsOnMesh(runtime, handle);
   if (runtime.dtensor_device == nullptr) return false;
   const std::string layout =
-      tensorflow::dtensor::FetchLayout(runtime.context, handle, runtime.dtensor_device, status.get());
+      runtime.fetch_layout(runtime.context, handle, runtime.dtensor_device, status.get());
   return IsOk(status) && layout == expected.layout;
 }
 
@@ -121,28 +122,29 @@ class Held {
  private:
   static absl::Status ReadOne(const Runtime& runtime, const void* object, std::vector<tensorflow::Tensor>* parts) {
     TFE_TensorHandle* handle = runtime.handle_of(object);
-    if (!IsOnMesh(handle)) return ReadLocal(handle, parts);
+    if (!IsOnMesh(runtime, handle)) return ReadLocal(runtime, handle, parts);
     const StatusPtr status = NewStatus();
-    const auto unpacked = tensorflow::dtensor::Unpack(runtime.context, handle, runtime.dtensor_device, status.get());
+    const auto unpacked = runtime.unpack(runtime.context, handle, runtime.dtensor_device, status.get());
     absl::Status read = IsOk(status) ? absl::OkStatus() : absl::InternalError(TF_Message(status.get()));
     for (TFE_TensorHandle* part : unpacked) {
       if (part == nullptr) continue;
-      if (read.ok()) read = ReadLocal(part, parts);
-      TFE_DeleteTensorHandle(part);
+      if (read.ok()) read = ReadLocal(runtime, part, parts);
+      runtime.delete_handle(part);
     }
     return read;
   }
 
   // On a CPU device the buffer is shared; what is elsewhere no op here can use, and an empty tensor takes its place.
-  static absl::Status ReadLocal(TFE_TensorHandle* handle, std::vector<tensorflow::Tensor>* parts) {
+  static absl::Status ReadLocal(const Runtime& runtime, TFE_TensorHandle* handle,
+                                std::vector<tensorflow::Tensor>* parts) {
     const StatusPtr status = NewStatus();
-    const char* device = TFE_TensorHandleDeviceName(handle, status.get());
+    const char* device = runtime.device_of(handle, status.get());
     if (!IsOk(status)) return absl::InternalError(TF_Message(status.get()));
     if (device == nullptr || std::strstr(device, "CPU:") == nullptr) {
       parts->emplace_back();
       return absl::OkStatus();
     }
-    TF_Tensor* resolved = TFE_TensorHandleResolve(handle, status.get());
+    TF_Tensor* resolved = runtime.resolve(handle, status.get());
     if (!IsOk(status)) return absl::InternalError(TF_Message(status.get()));
     parts->emplace_back();
     const absl::Status copied = tensorflow::TF_TensorToTensor(resolved, &parts->back());

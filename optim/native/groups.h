@@ -38,6 +38,7 @@ class Group : public tensorflow::ResourceBase {
   std::string DebugString() const override { return absl::StrCat("dtopt group of ", variables.size(), " variables"); }
 
   std::vector<Var*> variables, slots, averages;  // slots: all first ones, then all second ones
+  std::vector<Var*> roundings;                   // by variable, where those are master copies: what is rounded
   std::vector<int64_t> sources;                  // by variable: where its gradient is
   std::vector<Box> boxes;                        // by variable; one without a run: the whole shard
   std::vector<std::vector<Var*>> replicas;       // by variable: other variables of the group that are written, too
@@ -48,7 +49,7 @@ class Group : public tensorflow::ResourceBase {
 
   absl::Status OrderLocks() {
     locks.clear();
-    for (const auto* list : {&variables, &slots, &averages}) {
+    for (const auto* list : {&variables, &slots, &averages, &roundings}) {
       for (Var* variable : *list) locks.push_back(variable->mu());
     }
     std::sort(locks.begin(), locks.end());
@@ -60,7 +61,8 @@ class Group : public tensorflow::ResourceBase {
   absl::Status Append(const Group& other) {
     const size_t had = variables.size(), more = other.variables.size();
     const size_t of_each = more == 0 ? 0 : other.slots.size() / more;
-    if (had != 0 && (slots.size() != had * of_each || averages.empty() != other.averages.empty())) {
+    if (had != 0 && (slots.size() != had * of_each || averages.empty() != other.averages.empty() ||
+                     roundings.empty() != other.roundings.empty())) {
       return InvalidArgument("groups with different slots cannot be joined");
     }
     std::vector<Var*> all;
@@ -71,6 +73,7 @@ class Group : public tensorflow::ResourceBase {
     slots = std::move(all);
     variables.insert(variables.end(), other.variables.begin(), other.variables.end());
     averages.insert(averages.end(), other.averages.begin(), other.averages.end());
+    roundings.insert(roundings.end(), other.roundings.begin(), other.roundings.end());
     sources.insert(sources.end(), other.sources.begin(), other.sources.end());
     boxes.insert(boxes.end(), other.boxes.begin(), other.boxes.end());
     replicas.resize(variables.size());
@@ -81,6 +84,29 @@ class Group : public tensorflow::ResourceBase {
     return absl::OkStatus();
   }
 };
+
+// The variables whose handles are the inputs called `list`.
+inline absl::Status FindAll(OpKernelContext* context, const char* list, std::vector<Var*>* found, Group* group) {
+  int begin, end;
+  TF_RETURN_IF_ERROR(context->op_kernel().InputRange(list, &begin, &end));
+  for (int i = begin; i < end; ++i) {
+    tensorflow::core::RefCountPtr<Var> variable;
+    TF_RETURN_IF_ERROR(LookupResource(context, tensorflow::HandleFromInput(context, i), &variable));
+    found->push_back(variable.get());
+    group->held.push_back(std::move(variable));
+  }
+  return absl::OkStatus();
+}
+
+inline absl::Status FindAll(OpKernelContext* context, Group* group) {
+  TF_RETURN_IF_ERROR(FindAll(context, "variables", &group->variables, group));
+  TF_RETURN_IF_ERROR(FindAll(context, "slots", &group->slots, group));
+  TF_RETURN_IF_ERROR(FindAll(context, "averages", &group->averages, group));
+  TF_RETURN_IF_ERROR(FindAll(context, "roundings", &group->roundings, group));
+  group->boxes.resize(group->variables.size());
+  group->replicas.resize(group->variables.size());
+  return absl::OkStatus();
+}
 
 class Locks {
  public:

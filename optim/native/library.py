@@ -1,37 +1,77 @@
 """Whether the kernel is used, and why not.
 
-The environment variable DTOPT_KERNELS says what happens: `auto` (the default) uses a build that is there, `build`
-compiles at the first use if there is none, `off` leaves all to TensorFlow's kernels.
+The environment variable DTOPT_KERNELS says what happens: `auto` (the default) uses a build that is there and, if there
+is none, has one compiled in the background while steps run on TensorFlow's kernels; `build` waits for it; `off` leaves
+all to TensorFlow's kernels.
 """
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import os
+import subprocess
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
 from optim.errors import HyperparameterError
-from optim.native import build, direct
+from optim.native import build, compiling, direct, generate, spmd
+from optim.native.compiling import BuildError, Recipe
 
 VARIABLE = "DTOPT_KERNELS"
 MODES = ("auto", "build", "off")
+BASICS = ("average", "squares", "widen", "narrow", "add")
+DTYPES = (tf.float32, tf.float64, tf.bfloat16, tf.float16)
+
+_log = logging.getLogger("optim")
 
 
 @dataclass(frozen=True)
 class KernelStatus:
-    """Whether steps on CPU devices can use dtopt's own kernel; if not, `reason` says why and what to do."""
+    """Whether steps on CPU devices can use dtopt's own kernel; if not, `reason` says why and what to do.
+
+    `path` is the library of its ops, `rules` how many libraries of single rules were loaded beside the built-in ones.
+    """
 
     available: bool
     reason: str
     path: Path | None = None
+    rules: int = 0
 
 
-_NOT_BUILT = KernelStatus(False, "it was not compiled; call optim.build_kernels() once, or set DTOPT_KERNELS=build")
-_lock = threading.Lock()
-_known: dict[str, KernelStatus] = {}  # by mode; and "loaded" once there is one, for a process loads only one
+class _Kernels:
+    """What this process has loaded, and what is being compiled for it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.ops: Any = None
+        """The module of TensorFlow's wrappers."""
+        self.path: Path | None = None
+        self.register: Any = None
+        self.known: set[str] = set()
+        """Programs that ops find."""
+        self.wanted: dict[str, generate.Program] = {}
+        """Programs that steps have asked for, by name."""
+        self.failed: dict[str, str] = {}
+        """Why there is no build, by the recipe's key."""
+        self.building: set[str] = set()
+        self.rules = 0
+
+
+_kernels = _Kernels()
+
+
+def mode() -> str:
+    """DTOPT_KERNELS. Raises HyperparameterError: it is something else."""
+    found = os.environ.get(VARIABLE) or "auto"
+    if found not in MODES:
+        raise HyperparameterError(f"{VARIABLE} must be one of {', '.join(MODES)}, got {found!r}")
+    return found
 
 
 def status() -> KernelStatus:
@@ -40,44 +80,170 @@ def status() -> KernelStatus:
     Raises:
       HyperparameterError: DTOPT_KERNELS is something else.
     """
-    mode = os.environ.get(VARIABLE) or "auto"
-    if mode not in MODES:
-        raise HyperparameterError(f"{VARIABLE} must be one of {', '.join(MODES)}, got {mode!r}")
-    if mode == "off":
+    how = mode()
+    if how == "off":
         return KernelStatus(False, f"{VARIABLE}=off")
-    with _lock:
-        if "loaded" not in _known and mode not in _known:
-            _known[mode] = _build_and_load() if mode == "build" else _load(build.cached())
-        return _known.get("loaded") or _known[mode]
+    if _kernels.ops is None:
+        with _kernels.lock:
+            reason = _provide(build.needed(), waits=how == "build") if _kernels.ops is None else ""
+        if reason:
+            return KernelStatus(False, reason)
+    return KernelStatus(True, "", _kernels.path, _kernels.rules)
 
 
 def build_kernels() -> KernelStatus:
-    """Compile dtopt's own update kernel for this machine, which takes about half a minute, and use it from now on.
+    """Compile dtopt's own update kernel for this machine now, which takes about half a minute, and use it from now on.
 
-    The result stays in `$XDG_CACHE_HOME/dtopt/kernels` (`~/.cache/dtopt/kernels`), where later processes find it. Needs
-    a C++ compiler (`CXX`, g++, c++ or clang++) and the headers that TensorFlow brings along. Raises nothing for want of
-    them: the status says what is missing, and steps run on TensorFlow's kernels.
+    So are those of your own rules that were asked for, by a step or by `executor_report()`. This is only of use where
+    the package came without the kernel for the TensorFlow installed, or for your rule; it is compiled in the background
+    anyway. The result stays in `$XDG_CACHE_HOME/dtopt/kernels` (`~/.cache/dtopt/kernels`), where later processes find
+    it. Needs a C++ compiler (`CXX`, g++, c++ or clang++) and the headers that TensorFlow brings along. Nothing is
+    raised if they are missing: the status says what is, and steps run on TensorFlow's kernels.
     """
-    with _lock:
-        if "loaded" not in _known:
-            _known.clear()  # what was missing before may be there now
-        return _known.get("loaded") or _build_and_load()
+    with _kernels.lock:
+        _kernels.failed.clear()  # what was missing before may be there now
+        reason = _provide(build.needed(), waits=True) if _kernels.ops is None else ""
+        missing = [p for name, p in _kernels.wanted.items() if name not in _kernels.known] if not reason else []
+        for program in missing:
+            reason = reason or _provide([build.rule(program)], waits=True, program=program)
+    return KernelStatus(not reason, reason, _kernels.path, _kernels.rules)
 
 
-def _build_and_load() -> KernelStatus:
+def want(program: generate.Program) -> None:
+    """Remember what `build_kernels` is to wait for."""
+    _kernels.wanted.setdefault(program.name, program)
+
+
+def ops() -> Any:
+    """The ops, as functions in Python; only where `status` says that they are available."""
+    return _kernels.ops
+
+
+def why_no_program(program: generate.Program) -> str:
+    """Why the ops do not have a rule yet; empty if they do. One that is missing is compiled, as the mode says."""
+    if program.name in _kernels.known:
+        return ""
+    with _kernels.lock:
+        return "" if program.name in _kernels.known else _provide([build.rule(program)], mode() == "build", program)
+
+
+def _provide(recipes: Sequence[Recipe], waits: bool, program: generate.Program | None = None) -> str:
+    """Load libraries, compiled first where they are missing. Returns why that cannot be, or not yet."""
+    for recipe in recipes:
+        if recipe.key in _kernels.failed:
+            return _kernels.failed[recipe.key]
+    missing = [recipe for recipe in recipes if build.find(recipe) is None]
+    if missing and not waits:
+        return _start(missing)
     try:
-        return _load(build.build())
-    except build.BuildError as error:
-        return KernelStatus(False, str(error))
+        for recipe in missing:
+            compiling.compile_into(recipe, build.cached(recipe))
+        paths = [build.find(recipe) for recipe in recipes]
+        _load([path for path in paths if path is not None], program)
+    except BuildError as error:
+        return _fail(recipes, str(error))
+    except (tf.errors.OpError, OSError, RuntimeError, AttributeError) as error:
+        return _fail(recipes, f"the kernel cannot be used: {str(error).splitlines()[0]}")
+    return ""
 
 
-def _load(path: Path | None) -> KernelStatus:
-    if path is None:
-        return _NOT_BUILT
+def _fail(recipes: Sequence[Recipe], reason: str) -> str:
+    _kernels.failed.update({recipe.key: reason for recipe in recipes})
+    return reason
+
+
+def _start(missing: Sequence[Recipe]) -> str:
+    """Have libraries compiled by another process, said once."""
+    reason = "it is being compiled in the background"
+    new = [recipe for recipe in missing if recipe.key not in _kernels.building]
+    if not new:
+        return reason
     try:
-        tf.load_op_library(str(path))
-        direct.load(path)
-    except (tf.errors.OpError, OSError, RuntimeError) as error:
-        return KernelStatus(False, f"{path} cannot be loaded: {str(error).splitlines()[0]}; delete it", path)
-    _known["loaded"] = KernelStatus(True, "", path)
-    return _known["loaded"]
+        compiling.compiler()
+        process = compiling.start([(recipe, build.cached(recipe)) for recipe in new])
+    except (BuildError, OSError) as error:
+        return _fail(new, str(error))
+    _kernels.building.update(recipe.key for recipe in new)
+    what = "a rule's kernel" if new[0].name == "rule" else "dtopt's update kernel"
+    _log.warning(
+        "compiling %s in the background, once, about half a minute; until then steps run on TensorFlow's ops"
+        " (%s=off: always)",
+        what,
+        VARIABLE,
+    )
+    threading.Thread(target=_wait, args=(process, new), daemon=True, name="optim-compiling").start()
+    return reason
+
+
+def _wait(process: subprocess.Popen[str], recipes: Sequence[Recipe]) -> None:
+    assert process.stderr is not None
+    said = process.stderr.read()
+    failed = process.wait() != 0
+    with _kernels.lock:
+        _kernels.building.difference_update(recipe.key for recipe in recipes)
+        if failed:
+            _log.warning("the kernel was not compiled: %s", _fail(recipes, said.strip() or "the compiler was ended"))
+
+
+def _load(paths: Sequence[Path], program: generate.Program | None) -> None:
+    if program is not None:
+        _register(ctypes.CDLL(str(paths[0])), [program.name])
+        _kernels.rules += 1
+        return
+    path, maths = paths
+    module = tf.load_op_library(str(path))
+    library = ctypes.CDLL(str(path))
+    library.DtoptRegister.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p]
+    library.DtoptRegister.restype = None
+    _kernels.register = library.DtoptRegister
+    _register(ctypes.CDLL(str(maths)), [*BASICS, *(known.name for known in generate.builtin_programs())])
+    _check(module)
+    direct.load(path)
+    spmd.load(path)
+    _kernels.path, _kernels.ops = path, module
+
+
+def _register(library: Any, names: Sequence[str]) -> None:
+    """Tell the ops where a library's functions are, those for this processor."""
+    for name in names:
+        for dtype in DTYPES:
+            function = ctypes.cast(library[f"dtopt_{name}_{dtype.name}_{build.level()}"], ctypes.c_void_p)
+            _kernels.register(name.encode(), dtype.as_datatype_enum, function)
+        _kernels.known.add(name)
+
+
+def _check(module: Any) -> None:
+    """One step of three numbers: whether the library gets on with this TensorFlow. Raises RuntimeError."""
+    from optim.rules.sgd import SGDRule
+
+    program = generate.program_for(SGDRule())
+    assert program is not None
+    with tf.init_scope(), tf.device("CPU:0"):
+        variable = tf.Variable([1.0, 2.0, 3.0], trainable=False)
+        before = variable.read_value()
+        module.dtopt_step(
+            variables=[variable.handle],
+            slots=[],
+            averages=[],
+            roundings=[],
+            gradients=[tf.constant([1.0, 0.0, 2.0])],
+            rows=[],
+            starts=[],
+            scalars=tf.constant([0.5], tf.float64),
+            scales=tf.constant([], tf.float64),
+            decays=tf.constant([], tf.float64),
+            options=tf.constant([float("inf"), 0.0, 0.0], tf.float64),
+            active=tf.constant([], tf.bool),
+            overwrite=False,
+            T=tf.float32,
+            rule=program.name,
+            slots_of_each=0,
+            scalars_of_all=1,
+            identity_at_zero=program.is_identity_at_zero,
+            sparse=[],
+            others=[],
+            totals=[],
+        )
+        after, kept = variable.numpy().tolist(), before.numpy().tolist()
+    if after != [0.5, 2.0, 2.0] or kept != [1.0, 2.0, 3.0]:
+        raise RuntimeError(f"its test step gave {after}")

@@ -1,21 +1,28 @@
-// One shard's update, over any range of its elements, in one pass over memory.
+// One shard's update, over any range of its elements, in one pass over memory: the functions of abi.h around one rule.
 
 #ifndef DTOPT_PIECES_H_
 #define DTOPT_PIECES_H_
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
+#include <cstring>
 #include <utility>
 #include <vector>
 
-#include "numbers.h"
-#include "rules.h"
+#include "abi.h"
 
 namespace dtopt {
 
-constexpr int kMaxSlots = 3;
 constexpr int64_t kChunk = 2 * 1024;  // elements between the loops of a pass; they stay in the first cache
+
+// The functions for one storage type.
+struct Basics {
+  int64_t element = 0, wide = 0;  // bytes
+  DtoptAverage average = nullptr;
+  DtoptSquares squares = nullptr;
+  DtoptConvert widen = nullptr, narrow = nullptr;
+  DtoptAdd add = nullptr;
+};
 
 // The part of a variable's shard that a device updates where its slots are divided further: runs of elements without a
 // gap, counted as the slots lie. The number of a run, written in digits of the bases `counts`, gives its offset.
@@ -45,144 +52,186 @@ struct Box {
   }
 };
 
-template <typename T>
-struct Piece {  // pointers to the first element of the shard; `size` counts what is updated
-  T* variable = nullptr;
-  const T* gradient = nullptr;
-  T* slots[kMaxSlots] = {};
-  T* average = nullptr;
-  Wide<T> scale = 1, decay = 1;
+// What happens to rows without a gradient: all of it zeros, or left out of IndexedSlices.
+enum class Others { kMove, kStay, kMoveSlots };
+
+// What one step does with all shards.
+struct Step {
+  DtoptUpdate update;
+  const Basics* basics;        // of variables, slots and averages
+  const double* scalars;
+  double limit;                // that gradients are clipped to
+  double average_weight, value_weight;
+  bool overwrite;              // variables by their averages
+};
+
+struct Piece {  // pointers to the first element of the shard; `size` counts what is visited
+  char* variable = nullptr;
+  std::vector<char*> slots;
+  char* average = nullptr;
+  char* rounding = nullptr;             // of `variable`, in another storage type
+  const Basics* rounded = nullptr;      // that type
+  std::vector<char*> replicas;          // of the variable, on other devices, which are given the new values, too
+  const char* gradient = nullptr;
+  const Basics* given = nullptr;        // the storage type of the gradient
+  double scale = 1, decay = 1;
   int64_t size = 0;
-  const Box* box = nullptr;   // null: the whole shard
-  std::vector<T*> replicas;   // of the variable, on other devices, which are given the new values, too
+  const Box* box = nullptr;             // null: the whole shard
+  Others others = Others::kMove;
+  int64_t columns = 0;                  // elements of a row of the shard; used with `rows`, or if not all others move
+  // The gradient's rows, ascending, where it has some rows only. Row k is at gradient + (k * stride + first_column).
+  const int64_t* rows = nullptr;
+  int64_t count = 0, stride = 0, first_row = 0, first_column = 0;
+  bool listed = false;                  // `size` counts the elements of `rows`, and nothing else is visited
 };
 
-template <typename C>
-struct Options {
-  C limit, average_weight, value_weight;
-  bool overwrite;
-};
-
-// In these two, `at` is where slots and average begin, `offset` where variable and gradient do. Buffers never overlap: a
-// variable whose buffer anything else holds, a gradient included, was given its own before.
-
-template <typename T, typename Rule>
-void UpdateChunk(const Rule& rule, const Piece<T>& piece, Wide<T> limit, int64_t at, int64_t offset, int64_t size) {
-  using C = Wide<T>;
-  T* __restrict variable = piece.variable + offset;
-  const T* __restrict gradient = piece.gradient + offset;
-  T* __restrict a = piece.slots[0] + at;
-  T* __restrict b = piece.slots[1] + at;
-  T* __restrict c = piece.slots[2] + at;
-  const C scale = piece.scale, decay = piece.decay;  // 1 changes nothing, nor does a limit of infinity
-  for (int64_t i = 0; i < size; ++i) {
-    Slots<C> s{0, 0, 0};
-    if constexpr (Rule::kSlots > 0) s.a = Load(a[i]);
-    if constexpr (Rule::kSlots > 1) s.b = Load(b[i]);
-    if constexpr (Rule::kSlots > 2) s.c = Load(c[i]);
-    const C g = Clip(Load(gradient[i]) * scale, limit);
-    const C w = Load(variable[i]) * decay;
-    const C change = rule(g, w, s);
-    Store(w + change, variable + i);
-    if constexpr (Rule::kSlots > 0) Store(s.a, a + i);
-    if constexpr (Rule::kSlots > 1) Store(s.b, b + i);
-    if constexpr (Rule::kSlots > 2) Store(s.c, c + i);
+class Pass {
+ public:
+  Pass(const Step& step, const Piece& piece) : step_(step), piece_(piece), at_(piece.slots.size()) {
+    simple_ = !NeedsWidening() && piece.average == nullptr && piece.rounding == nullptr && piece.replicas.empty();
   }
-}
 
-template <typename T>
-void AverageChunk(const Piece<T>& piece, const Options<Wide<T>>& options, int64_t at, int64_t offset, int64_t size) {
-  T* __restrict variable = piece.variable + offset;
-  T* __restrict average = piece.average + at;
-  for (int64_t i = 0; i < size; ++i) {
-    Store(options.average_weight * Load(average[i]) + options.value_weight * Load(variable[i]), average + i);
-  }
-  if (options.overwrite) std::copy_n(average, size, variable);
-}
-
-template <typename T, typename Rule>
-void UpdateRun(const Rule& rule, const Piece<T>& piece, const Options<Wide<T>>& options, int64_t at, int64_t offset,
-               int64_t size) {
-  const int64_t chunk = piece.average == nullptr && piece.replicas.empty() ? size : kChunk;
-  for (int64_t done = 0; done < size; done += chunk) {
-    const int64_t now = std::min(chunk, size - done), begin = offset + done;
-    UpdateChunk<T, Rule>(rule, piece, options.limit, at + done, begin, now);
-    if (piece.average != nullptr) AverageChunk<T>(piece, options, at + done, begin, now);
-    for (T* replica : piece.replicas) std::copy_n(piece.variable + begin, now, replica + begin);
-  }
-}
-
-template <typename T, typename Rule>
-void Update(const Wide<T>* scalars, const Piece<T>& piece, const Options<Wide<T>>& options, int64_t begin,
-            int64_t end) {
-  const Rule rule(scalars);
-  if (piece.box == nullptr) {
-    UpdateRun<T, Rule>(rule, piece, options, begin, begin, end - begin);
-    return;
-  }
-  const int64_t run = piece.box->run;
-  while (begin < end) {
-    const int64_t number = begin / run, stop = std::min(end, (number + 1) * run);
-    UpdateRun<T, Rule>(rule, piece, options, begin, piece.box->Offset(number) + begin - number * run, stop - begin);
-    begin = stop;
-  }
-}
-
-template <typename T>
-struct Program {
-  int slots = -1, scalars = 0;  // -1: there is no such rule
-  void (*update)(const Wide<T>*, const Piece<T>&, const Options<Wide<T>>&, int64_t, int64_t) = nullptr;
-};
-
-template <typename T, typename Rule>
-Program<T> Of() {
-  static_assert(Rule::kSlots <= kMaxSlots);
-  return {Rule::kSlots, Rule::kScalars, &Update<T, Rule>};
-}
-
-template <typename T>
-Program<T> FindProgram(const std::string& rule) {
-  using C = Wide<T>;
-  if (rule == "sgd") return Of<T, Sgd<C>>();
-  if (rule == "momentum") return Of<T, Momentum<C, false>>();
-  if (rule == "nesterov") return Of<T, Momentum<C, true>>();
-  if (rule == "adam") return Of<T, Adam<C, false>>();
-  if (rule == "amsgrad") return Of<T, Adam<C, true>>();
-  if (rule == "adadelta") return Of<T, Adadelta<C, false>>();
-  if (rule == "adadelta_new_delta") return Of<T, Adadelta<C, true>>();
-  if (rule == "adagrad") return Of<T, Adagrad<C>>();
-  if (rule == "rmsprop") return Of<T, RMSprop<C, false, false>>();
-  if (rule == "rmsprop_momentum") return Of<T, RMSprop<C, true, false>>();
-  if (rule == "rmsprop_centered") return Of<T, RMSprop<C, false, true>>();
-  if (rule == "rmsprop_momentum_centered") return Of<T, RMSprop<C, true, true>>();
-  if (rule == "lion") return Of<T, Lion<C>>();
-  if (rule == "adamax") return Of<T, Adamax<C>>();
-  if (rule == "nadam") return Of<T, Nadam<C>>();
-  if (rule == "ftrl") return Of<T, Ftrl<C>>();
-  return {};
-}
-
-// The sum of squares of up to a few thousand elements, in float64, always added up in the same order.
-template <typename T>
-double SquareSum(const T* values, int64_t size) {
-  constexpr int64_t kLanes = 32;
-  double sums[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) {
-    for (int64_t k = 0; k < kLanes; ++k) {
-      const double x = Load(values[i + k]);
-      sums[k] += x * x;
+  void Run(int64_t begin, int64_t end) {
+    if (piece_.listed) return RunListed(begin, end);
+    if (piece_.rows != nullptr || piece_.others != Others::kMove) return RunRows(begin, end);
+    if (piece_.box == nullptr) return Dense(begin, begin, end - begin);
+    const int64_t run = piece_.box->run;
+    while (begin < end) {
+      const int64_t number = begin / run, stop = std::min(end, (number + 1) * run);
+      Dense(begin, piece_.box->Offset(number) + begin - number * run, stop - begin);
+      begin = stop;
     }
   }
-  for (; i < size; ++i) {
-    const double x = Load(values[i]);
-    sums[i % kLanes] += x * x;
+
+ private:
+  bool NeedsWidening() const { return piece_.given != nullptr && piece_.given->element != piece_.given->wide; }
+
+  void Dense(int64_t at, int64_t offset, int64_t size) {
+    Update(at, offset, piece_.gradient + offset * piece_.given->element, size, true);
   }
-  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
-    for (int64_t k = 0; k < width; ++k) sums[k] += sums[k + width];
+
+  const char* Row(int64_t k, int64_t column) const {
+    return piece_.gradient + (k * piece_.stride + piece_.first_column + column) * piece_.given->element;
   }
-  return sums[0];
-}
+
+  void RunListed(int64_t begin, int64_t end) {
+    while (begin < end) {
+      const int64_t k = begin / piece_.columns, column = begin % piece_.columns;
+      const int64_t size = std::min(end - begin, piece_.columns - column);
+      const int64_t offset = (piece_.rows[k] - piece_.first_row) * piece_.columns + column;
+      if (piece_.others == Others::kMove || !IsZero(Row(k, 0))) Update(offset, offset, Row(k, column), size, true);
+      begin += size;
+    }
+  }
+
+  // Every row of the shard, with its gradient or without.
+  void RunRows(int64_t begin, int64_t end) {
+    const int64_t columns = piece_.columns;
+    int64_t row = begin / columns, column = begin % columns;
+    int64_t k = 0;
+    if (piece_.rows != nullptr) {
+      k = std::lower_bound(piece_.rows, piece_.rows + piece_.count, row + piece_.first_row) - piece_.rows;
+    }
+    while (begin < end) {
+      const char* gradient = nullptr;
+      int64_t rows = 1;
+      if (piece_.rows == nullptr) {
+        gradient = piece_.gradient + row * columns * piece_.given->element;
+      } else if (k < piece_.count && piece_.rows[k] == row + piece_.first_row) {
+        gradient = Row(k++, 0);
+      } else {  // up to the next row that has one
+        rows = (k < piece_.count ? piece_.rows[k] - piece_.first_row : (end + columns - 1) / columns) - row;
+      }
+      const int64_t size = std::min(end - begin, rows * columns - column);
+      if (gradient == nullptr || (piece_.others != Others::kMove && IsZero(gradient))) {
+        Untouched(begin, size);
+      } else {
+        Update(begin, begin, gradient + column * piece_.given->element, size, true);
+      }
+      begin += size;
+      row += rows;
+      column = 0;
+    }
+  }
+
+  bool IsZero(const char* row) const {  // of the elements' bits, all but the sign
+    const int64_t bytes = piece_.columns * piece_.given->element;
+    switch (piece_.given->element) {
+      case 2: return AllZero<uint16_t>(row, bytes / 2);
+      case 4: return AllZero<uint32_t>(row, bytes / 4);
+      default: return AllZero<uint64_t>(row, bytes / 8);
+    }
+  }
+
+  template <typename Bits>
+  static bool AllZero(const char* row, int64_t size) {
+    const Bits* bits = reinterpret_cast<const Bits*>(row);
+    Bits any = 0;
+    for (int64_t i = 0; i < size; ++i) any |= static_cast<Bits>(bits[i] << 1);
+    return any == 0;
+  }
+
+  void Untouched(int64_t offset, int64_t size) {
+    if (piece_.others == Others::kStay) {
+      if (piece_.average != nullptr) Update(offset, offset, nullptr, size, false);
+      return;
+    }
+    alignas(64) static const char zeros[kChunk * sizeof(double)] = {};
+    for (int64_t done = 0; done < size; done += kChunk) {
+      const int64_t now = std::min(kChunk, size - done);
+      if (piece_.others == Others::kMoveSlots) MoveSlots(offset + done, zeros, now);
+      Update(offset + done, offset + done, zeros, now, piece_.others == Others::kMove, true);
+    }
+  }
+
+  // The slots move as by a gradient of zero; the variable stays.
+  void MoveSlots(int64_t offset, const char* zeros, int64_t size) {
+    alignas(64) char scratch[kChunk * sizeof(double)];
+    std::memcpy(scratch, piece_.variable + offset * step_.basics->element, size * step_.basics->element);
+    Locate(offset);
+    step_.update(scratch, zeros, at_.data(), step_.scalars, piece_.scale, step_.limit, piece_.decay, size);
+  }
+
+  void Locate(int64_t at) {
+    for (size_t k = 0; k < at_.size(); ++k) at_[k] = piece_.slots[k] + at * step_.basics->element;
+  }
+
+  // Elements without a gap: `at` is where slots and average begin, `offset` where the variable does.
+  void Update(int64_t at, int64_t offset, const char* gradient, int64_t size, bool updates, bool is_wide = false) {
+    const int64_t element = step_.basics->element, chunk = simple_ ? size : kChunk;
+    for (int64_t done = 0; done < size; done += chunk) {
+      const int64_t now = std::min(chunk, size - done);
+      char* variable = piece_.variable + (offset + done) * element;
+      if (updates) Rule(at + done, variable, gradient, done, now, is_wide);
+      if (simple_) continue;
+      if (piece_.average != nullptr) {
+        char* average = piece_.average + (at + done) * element;
+        step_.basics->average(average, variable, step_.average_weight, step_.value_weight, now);
+        if (step_.overwrite) std::memcpy(variable, average, now * element);
+      }
+      for (char* replica : piece_.replicas) std::memcpy(replica + (offset + done) * element, variable, now * element);
+      if (piece_.rounding != nullptr) {
+        piece_.rounded->narrow(variable, piece_.rounding + (offset + done) * piece_.rounded->element, now);
+      }
+    }
+  }
+
+  void Rule(int64_t at, char* variable, const char* gradient, int64_t done, int64_t size, bool is_wide) {
+    alignas(64) char wide[kChunk * sizeof(double)];
+    const char* g = gradient + done * (is_wide ? step_.basics->wide : piece_.given->element);
+    if (!is_wide && NeedsWidening()) {
+      piece_.given->widen(g, wide, size);
+      g = wide;
+    }
+    Locate(at);
+    step_.update(variable, g, at_.data(), step_.scalars, piece_.scale, step_.limit, piece_.decay, size);
+  }
+
+  const Step& step_;
+  const Piece& piece_;
+  std::vector<void*> at_;
+  bool simple_;
+};
 
 }  // namespace dtopt
 

@@ -13,18 +13,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from optim.rule import Arrays, Elementwise, Scalars, Slot
+from optim.arguments import Hyperparameter, choice, rate
+from optim.rule import Arrays, Rule, Scalars, Slot
 
 
 @dataclass(frozen=True)
-class AdadeltaRule(Elementwise):
-    new_delta_in_step: bool = False
+class AdadeltaRule(Rule):
+    learning_rate = rate(
+        meaning="float >= 0, scalar tensor, schedule or zero-argument callable; 1.0 is the paper's form"
+    )
+    rho = Hyperparameter(0.95, "decay rate of both means", high=1.0, closed=True)
+    epsilon = Hyperparameter(1e-07, "added under both roots")
+    new_delta_in_step: bool = choice(
+        False,
+        "move the variable by the mean of squared steps that already has this step in it, as the kernel of"
+        " `tf.train.AdadeltaOptimizer` did in TF 1.0 to 1.4",
+    )
 
     @property
     def slots(self) -> tuple[Slot, ...]:
         return (
-            Slot("accumulated_grad", unit="gradient^2"),
-            Slot("accumulated_delta_var", unit="(step/lr)^2"),
+            Slot("accumulated_grad", unit="gradient^2", nonnegative=True),
+            Slot("accumulated_delta_var", unit="(step/lr)^2", nonnegative=True),
         )
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:

@@ -15,22 +15,52 @@ is overwritten, so here it is none. Their `relative_step` changes nothing, becau
 
 from __future__ import annotations
 
+import math
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from optim.arguments import Hyperparameter, choice, rate
+from optim.errors import HyperparameterError
 from optim.rule import COLUMNS, ROWS, UNFACTORED, Arrays, Scalars, Slot, Whole
 
 
 @dataclass(frozen=True)
 class AdafactorRule(Whole):
-    learning_rate_cap: bool = True
+    learning_rate = rate()
+    beta_2_decay = Hyperparameter(
+        -0.8, "γ in the decay rate 1 − t^γ of the means", low=-math.inf, high=0.0, closed=True
+    )
+    epsilon_1 = Hyperparameter(1e-30, "added to squared gradients")
+    epsilon_2 = Hyperparameter(1e-3, "the least root mean square that a variable counts with")
+    clip_threshold = Hyperparameter(
+        1.0, "the greatest root mean square of a step before it is scaled", low=math.ulp(0.0)
+    )
+    relative_step: bool = choice(
+        True,
+        "as in Keras, which documents False to leave the learning rate alone, but caps it at 1/√t all the same. So"
+        " False alone changes nothing here, either, and warns; it is `learning_rate_cap` that lifts the cap",
+        keyword=False,
+    )
+    learning_rate_cap: bool = choice(True, "cap the learning rate at 1/√t. False needs `relative_step=False`")
+
+    @classmethod
+    def from_arguments(cls, choices: Mapping[str, Any], hyper: Mapping[str, Any]) -> AdafactorRule:
+        if choices["relative_step"] and not choices["learning_rate_cap"]:
+            raise HyperparameterError(
+                "learning_rate_cap=False contradicts relative_step=True; pass relative_step=False"
+            )
+        if not choices["relative_step"] and choices["learning_rate_cap"]:
+            warnings.warn("relative_step=False alone changes nothing; see learning_rate_cap", UserWarning, 3)
+        return cls(**choices)
 
     @property
     def slots(self) -> tuple[Slot, ...]:
         return (
-            Slot("r", unit="gradient^2", like=ROWS),
-            Slot("c", unit="gradient^2", like=COLUMNS),
-            Slot("v", unit="gradient^2", like=UNFACTORED),
+            Slot("r", unit="gradient^2", like=ROWS, nonnegative=True),
+            Slot("c", unit="gradient^2", like=COLUMNS, nonnegative=True),
+            Slot("v", unit="gradient^2", like=UNFACTORED, nonnegative=True),
         )
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:

@@ -13,17 +13,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from optim.rule import Arrays, Elementwise, Scalars, Slot
+from optim.arguments import Hyperparameter, choice, fixed_number, rate
+from optim.rule import Arrays, Rule, Scalars, Slot
 
 
 @dataclass(frozen=True)
-class AdagradRule(Elementwise):
-    epsilon_inside: bool = True
-    initial_accumulator_value: float = 0.1
+class AdagradRule(Rule):
+    learning_rate = rate()
+    initial_accumulator_value: float = choice(0.1, "what `accumulator` starts at, >= 0", fixed_number, keyword=False)
+    epsilon = Hyperparameter(1e-07, "keeps the denominator from zero")
+    epsilon_inside: bool = choice(
+        True,
+        "True divides by √(a + ε), as Keras does from 2.11 on; False by √a + ε, as OptimizerV2 and Keras before it"
+        " (whose accumulators start at 0), and, with `epsilon=0`, `tf.train.AdagradOptimizer`",
+    )
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        return (Slot("accumulator", unit="gradient^2", initial=self.initial_accumulator_value),)
+        start = self.initial_accumulator_value
+        return (Slot("accumulator", unit="gradient^2", initial=start, nonnegative=True),)
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         return {"lr": hyper["learning_rate"], "epsilon": hyper["epsilon"]}

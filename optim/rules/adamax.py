@@ -11,19 +11,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from optim.rule import Arrays, Elementwise, Scalars, Slot
+from optim.arguments import Hyperparameter, rate
+from optim.rule import Arrays, Rule, Scalars, Slot
+from optim.rules.powers import float32_powers, power
 
 
 @dataclass(frozen=True)
-class AdamaxRule(Elementwise):
+class AdamaxRule(Rule):
+    learning_rate = rate()
+    beta_1 = Hyperparameter(0.9, "decay rate of the mean of gradients", high=1.0)
+    beta_2 = Hyperparameter(0.999, "decay rate of the maximum", high=1.0)
+    epsilon = Hyperparameter(1e-07, "added to the maximum")
+    float32_powers: bool = float32_powers()
+
     @property
     def slots(self) -> tuple[Slot, ...]:
-        return (Slot("m", unit="gradient"), Slot("u", unit="gradient"))
+        return (Slot("m", unit="gradient"), Slot("u", unit="gradient", nonnegative=True))
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         beta_1 = hyper["beta_1"]
         return {
-            "alpha": hyper["learning_rate"] / (1.0 - beta_1**step),
+            "alpha": hyper["learning_rate"] / (1.0 - power(xp, beta_1, step, self.float32_powers)),
             "beta_1": beta_1,
             "one_minus_beta_1": 1.0 - beta_1,
             "beta_2": hyper["beta_2"],

@@ -14,23 +14,39 @@ As `tf.train.FtrlOptimizer`, OptimizerV2 (`optimizer_v2/ftrl.py`; β from TF 2.4
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from optim.arguments import Hyperparameter, choice, fixed_number, rate
 from optim.errors import HyperparameterError
-from optim.rule import Arrays, Elementwise, Scalars, Slot
+from optim.rule import Arrays, Rule, Scalars, Slot
 
 
 @dataclass(frozen=True)
-class FtrlRule(Elementwise):
-    initial_accumulator_value: float = 0.1
-    learning_rate_in_linear: bool = False
+class FtrlRule(Rule):
+    learning_rate = rate(meaning="float > 0, scalar tensor, schedule or zero-argument callable")
+    learning_rate_power = Hyperparameter(-0.5, "-π; 0 for a fixed learning rate", low=-math.inf, high=0.0, closed=True)
+    initial_accumulator_value: float = choice(0.1, "what `accumulator` starts at, >= 0", fixed_number, keyword=False)
+    l1_regularization_strength = Hyperparameter(0.0, "l₁")
+    l2_regularization_strength = Hyperparameter(0.0, "l₂")
+    l2_shrinkage_regularization_strength = Hyperparameter(
+        0.0, "an L2 penalty on the size of the variable, added to its gradient"
+    )
+    beta = Hyperparameter(
+        0.0, "the paper's β, or an addition of β / (2 · learning rate) to `l2_regularization_strength`"
+    )
+    learning_rate_in_linear: bool = choice(
+        False,
+        "True keeps `linear` multiplied by the learning rate, as the FtrlV2 kernel (the one for shrinkage) did in TF"
+        " 2.4",
+    )
 
     @property
     def slots(self) -> tuple[Slot, ...]:
         return (
-            Slot("accumulator", unit="gradient^2", initial=self.initial_accumulator_value),
+            Slot("accumulator", unit="gradient^2", initial=self.initial_accumulator_value, nonnegative=True),
             Slot("linear", unit="gradient*lr" if self.learning_rate_in_linear else "gradient"),
         )
 

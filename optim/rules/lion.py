@@ -11,11 +11,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from optim.rule import Arrays, Elementwise, Scalars, Slot
+from optim.arguments import Hyperparameter, rate
+from optim.rule import Arrays, Rule, Scalars, Slot
 
 
 @dataclass(frozen=True)
-class LionRule(Elementwise):
+class LionRule(Rule):
+    learning_rate = rate()
+    beta_1 = Hyperparameter(
+        0.9,
+        "weight of the mean in the direction of a step; with 0 the mean does not count: that is sign descent",
+        high=1.0,
+        closed=True,
+    )
+    beta_2 = Hyperparameter(0.99, "decay rate of the mean of gradients", high=1.0)
+
     @property
     def slots(self) -> tuple[Slot, ...]:
         return (Slot("m", unit="gradient"),)

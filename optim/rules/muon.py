@@ -12,10 +12,12 @@ section 2.2. As in Keras 3 (`optimizers/muon.py`), a variable with a slot `v` is
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from optim.arguments import Hyperparameter, choice, count, optional_number, patterns, rate
 from optim.rule import Arrays, Scalars, Slot, Whole
 from optim.rules.adam import AdamRule
 
@@ -24,15 +26,53 @@ ADAM = "adam_"
 
 @dataclass(frozen=True)
 class MuonRule(Whole):
-    """`ns_steps`: number of iterations, n above. `rms_rate`: s above, None leaves the factor of x out."""
+    learning_rate = rate()
+    adam_beta_1 = Hyperparameter(0.9, "as `beta_1` in `Adam`", high=1.0)
+    adam_beta_2 = Hyperparameter(0.999, "as `beta_2` in `Adam`", high=1.0)
+    adam_weight_decay: float | None = choice(
+        0.004,
+        "weight decay of the variables that Adam updates, >= 0, or None for none",
+        optional_number,
+        keyword=False,
+    )
+    epsilon = Hyperparameter(1e-07, "as in `Adam`")
+    exclude_layers: tuple[str, ...] = choice(
+        (),
+        "regular expressions; Adam updates a variable whose name one of them matches (`re.search`)",
+        lambda name, value: patterns(name, value or ()),
+    )
+    exclude_embeddings: bool = choice(
+        True, 'whether Adam updates variables with "embedding", in any case, in their names'
+    )
+    muon_a = Hyperparameter(3.4445, "a, of the Newton-Schulz polynomial", low=-math.inf, keyword=True)
+    muon_b = Hyperparameter(-4.7750, "b", low=-math.inf, keyword=True)
+    muon_c = Hyperparameter(2.0315, "c", low=-math.inf, keyword=True)
+    adam_lr_ratio = Hyperparameter(1.0, "what Adam's learning rate is multiplied with", keyword=True)
+    momentum = Hyperparameter(0.95, "μ", high=1.0, keyword=True)
+    ns_steps: int = choice(5, "number of Newton-Schulz iterations, an integer >= 1", count)
+    nesterov: bool = choice(True, "Nesterov's momentum")
+    rms_rate: float | None = choice(
+        0.2,
+        "s, which multiplies a step with s · √max(rows, columns) (Liu et al., 2025), >= 0; None leaves it as it is",
+        optional_number,
+    )
 
-    nesterov: bool = True
-    ns_steps: int = 5
-    rms_rate: float | None = 0.2
+    def uses_adam(self, shape: Sequence[int], names: Sequence[str]) -> bool:
+        """Whether Adam updates a variable of that shape, which goes by `names`."""
+        embeddings = ["(?i)embedding"] if self.exclude_embeddings else []
+        excluded = [*self.exclude_layers, *embeddings]
+        return len(shape) != 2 or any(re.search(pattern, name) for pattern in excluded for name in names)
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        return (Slot("m", unit="gradient"), Slot("v", unit="gradient^2"))
+        return (Slot("m", unit="gradient"), Slot("v", unit="gradient^2", nonnegative=True))
+
+    def slot_dims(self, slot: Slot, shape: Sequence[int], names: Sequence[str]) -> tuple[int, ...] | None:
+        is_missing = slot.name == "v" and not self.uses_adam(shape, names)
+        return None if is_missing else super().slot_dims(slot, shape, names)
+
+    def weight_decay(self, given: float | None, shape: Sequence[int], names: Sequence[str]) -> float | None:
+        return self.adam_weight_decay if self.uses_adam(shape, names) else given
 
     def gathers(self, slots: Collection[str]) -> bool:
         return "v" not in slots

@@ -16,20 +16,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from optim.rule import Arrays, Elementwise, Scalars, Slot
+from optim.arguments import Hyperparameter, choice, rate
+from optim.rule import Arrays, Rule, Scalars, Slot
 
 DECAY_BASE = 0.96
 
 
 @dataclass(frozen=True)
-class NadamRule(Elementwise):
-    """`keeps_lazy_slots`: see `Rule`; False is `_resource_apply_sparse` of `optimizer_v2/nadam.py`."""
+class NadamRule(Rule):
+    learning_rate = rate()
+    beta_1 = Hyperparameter(0.9, "decay rate of the mean of gradients", high=1.0)
+    beta_2 = Hyperparameter(0.999, "decay rate of the mean of squared gradients", high=1.0)
+    epsilon = Hyperparameter(1e-07, "added to the root")
+    schedule_decay = Hyperparameter(
+        1.0,
+        "s in the schedule μ_t = β₁ · (1 − ½·0.96^(s·t)). 1 is Keras from 2.11 on; 0.004 the paper, OptimizerV2 (where"
+        " its config calls it `decay`) and Keras before it",
+        keyword=True,
+    )
+    lazy_rows_keep_slots: bool = choice(
+        True,
+        "False: in rows that `lazy_rows` leaves out, `m` and `v` decay all the same, as the sparse steps of"
+        " OptimizerV2's Nadam have it",
+    )
 
-    keeps_lazy_slots: bool = True
+    @property
+    def keeps_lazy_slots(self) -> bool:
+        return self.lazy_rows_keep_slots
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        return (Slot("m", unit="gradient"), Slot("v", unit="gradient^2"))
+        return (Slot("m", unit="gradient"), Slot("v", unit="gradient^2", nonnegative=True))
 
     @property
     def scalars(self) -> Mapping[str, float]:

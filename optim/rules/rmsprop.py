@@ -17,25 +17,54 @@ momentum. Releases differ in where ε and lr are:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from optim.rule import Arrays, Elementwise, Scalars, Slot
+from optim.arguments import Hyperparameter, choice, fixed_number, optional_flag, rate, used
+from optim.errors import HyperparameterError
+from optim.rule import Arrays, Rule, Scalars, Slot
 
 
 @dataclass(frozen=True)
-class RMSpropRule(Elementwise):
-    """`keeps_momentum`: whether the slot `momentum` exists (with μ = 0 it is the last step, and harmless)."""
+class RMSpropRule(Rule):
+    learning_rate = rate()
+    rho = Hyperparameter(0.9, "decay rate of the means", high=1.0)
+    momentum = Hyperparameter(0.0, "μ", high=1.0, closed=True)
+    epsilon = Hyperparameter(1e-07, "keeps the denominator from zero")
+    centered: bool = choice(
+        False,
+        "divide by the standard deviation of the gradients in place of their root mean square",
+        keyword=False,
+    )
+    epsilon_inside: bool = choice(True, "True divides by √(v + ε), False by √v + ε")
+    learning_rate_in_momentum: bool = choice(
+        True, "whether the slot `momentum` gathers steps (True) or steps without the learning rate"
+    )
+    momentum_slot: bool | None = choice(
+        None,
+        "True keeps the slot `momentum` although `momentum` is 0, as `tf.train.RMSPropOptimizer` does (it is then the"
+        " last step); None keeps it if momentum is used",
+        optional_flag,
+    )
+    initial_velocity: float = choice(
+        0.0, "what `velocity` starts at, >= 0; `tf.train.RMSPropOptimizer` starts at 1", fixed_number
+    )
 
-    keeps_momentum: bool = False
-    centered: bool = False
-    epsilon_inside: bool = True
-    learning_rate_in_momentum: bool = True
-    initial_velocity: float = 0.0
+    @classmethod
+    def from_arguments(cls, choices: Mapping[str, Any], hyper: Mapping[str, Any]) -> RMSpropRule:
+        if used(hyper["momentum"]) and choices["momentum_slot"] is False:
+            raise HyperparameterError("momentum_slot=False contradicts the momentum given")
+        return cls(**{**choices, "momentum_slot": used(hyper["momentum"]) or bool(choices["momentum_slot"])})
+
+    @property
+    def keeps_momentum(self) -> bool:
+        """Whether the slot `momentum` exists (with μ = 0 it is the last step, and harmless)."""
+        return bool(self.momentum_slot)
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        slots = [Slot("velocity", unit="gradient^2", initial=self.initial_velocity)]
+        slots = [Slot("velocity", unit="gradient^2", initial=self.initial_velocity, nonnegative=True)]
         if self.keeps_momentum:
             slots.append(Slot("momentum", unit="-step" if self.learning_rate_in_momentum else "-step/lr"))
         if self.centered:

@@ -11,19 +11,48 @@ deep learning" (2013), eqs. 1-2 and 3-4, the latter in the form that keeps p at 
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from optim.rule import Arrays, Elementwise, Scalars, Slot
+from optim.arguments import Hyperparameter, choice, optional_flag, rate, used
+from optim.errors import HyperparameterError
+from optim.rule import Arrays, Rule, Scalars, Slot
 
 
 @dataclass(frozen=True)
-class SGDRule(Elementwise):
-    """`keeps_momentum`: whether the slot m exists (with μ = 0 it is the last step, and harmless)."""
+class SGDRule(Rule):
+    learning_rate = rate(0.01)
+    momentum = Hyperparameter(0.0, "μ", high=1.0, closed=True)
+    nesterov: bool = choice(
+        False, "Nesterov's momentum; without `momentum` it changes nothing, and warns", keyword=False
+    )
+    momentum_slot: bool | None = choice(
+        None,
+        "True keeps the slot `m` although `momentum` is 0, as Keras up to 2.3 and from 2.11 on do (it is then the last"
+        " step); None keeps it if momentum is used",
+        optional_flag,
+    )
+    learning_rate_in_momentum: bool = choice(
+        True,
+        "False keeps the learning rate out of the slot, m ← μ·m + g and p ← p − lr·m, as `tf.train.MomentumOptimizer`"
+        " does: a change of rate then acts on the gradients gathered so far, too",
+    )
 
-    keeps_momentum: bool = False
-    nesterov: bool = False
-    learning_rate_in_momentum: bool = True
+    @classmethod
+    def from_arguments(cls, choices: Mapping[str, Any], hyper: Mapping[str, Any]) -> SGDRule:
+        is_used = used(hyper["momentum"])
+        if choices["nesterov"] and not is_used:
+            warnings.warn("nesterov=True changes nothing while momentum is 0", UserWarning, 3)
+        if is_used and choices["momentum_slot"] is False:
+            raise HyperparameterError("momentum_slot=False contradicts the momentum given")
+        return cls(**{**choices, "momentum_slot": is_used or bool(choices["momentum_slot"])})
+
+    @property
+    def keeps_momentum(self) -> bool:
+        """Whether the slot m exists (with μ = 0 it is the last step, and harmless)."""
+        return bool(self.momentum_slot)
 
     @property
     def slots(self) -> tuple[Slot, ...]:

@@ -21,6 +21,8 @@ class Adam:
     beta_2: float = 0.999
     epsilon: float = 1e-7
     amsgrad: bool = False
+    bias_correction: bool = True
+    nesterov: bool = False
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Array]:
         return {name: np.zeros(shape) for name in ("m", "v", *(["vhat"] if self.amsgrad else []))}
@@ -31,5 +33,8 @@ class Adam:
         second = slots["v"]
         if self.amsgrad:
             second = slots["vhat"] = np.maximum(slots["vhat"], slots["v"])
-        corrected_rate = rate * np.sqrt(1 - self.beta_2**number) / (1 - self.beta_1**number)
-        return value - corrected_rate * slots["m"] / (np.sqrt(second) + self.epsilon)
+        corrected_rate = rate
+        if self.bias_correction:
+            corrected_rate = rate * np.sqrt(1 - self.beta_2**number) / (1 - self.beta_1**number)
+        ahead = self.beta_1 * slots["m"] + (1 - self.beta_1) * gradient if self.nesterov else slots["m"]
+        return value - corrected_rate * ahead / (np.sqrt(second) + self.epsilon)

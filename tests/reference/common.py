@@ -1,6 +1,7 @@
 """A small training loop in float64 NumPy: what goes around an algorithm, in the order that docs/optimizers.md gives.
 
-    gather -> unscale, or skip what is not finite -> clip -> decay weights -> update -> average -> overwrite -> count
+    gather -> unscale, or skip what is not finite -> clip -> decay weights -> update -> look ahead -> average
+    -> overwrite -> count
 
 Independent of `optim`: it imports nothing from there.
 """
@@ -34,18 +35,33 @@ class Options:
     global_clipnorm: float | None = None
     clip_order: str = "value_first"
     weight_decay: float = 0.0
+    decoupled_weight_decay: bool = True
+    learning_rate_in_weight_decay: bool = True
     not_decayed: Collection[str] = ()
     use_ema: bool = False
     ema_momentum: float = 0.99
     ema_overwrite_frequency: int | None = None
+    ema_start: str = "initial"
+    stochastic_average: Mapping[str, int] | None = None
+    lookahead: Mapping[str, Any] | None = None
     gradient_accumulation_steps: int = 1
     decay: float = 0.0
     learning_rate_multipliers: Mapping[str, float] = field(default_factory=dict)
     loss_scale: float | str | None = None
     loss_scale_growth_steps: int = 2000
 
+    @property
+    def has_averages(self) -> bool:
+        return self.use_ema or self.stochastic_average is not None
+
     def factor(self, name: str) -> float:
         return next((f for p, f in self.learning_rate_multipliers.items() if re.search(p, name)), 1.0)
+
+
+def new_slots(algorithm: Algorithm, value: Array) -> dict[str, Array]:
+    """Of one variable; an algorithm whose slots start from the variable has `start`."""
+    start = getattr(algorithm, "start", None)
+    return algorithm.slots(value.shape) if start is None else start(value)
 
 
 @dataclass
@@ -62,8 +78,11 @@ class Training:
 
     def __post_init__(self) -> None:
         self.values = {name: np.array(value, np.float64) for name, value in self.values.items()}
-        self.slots = {name: self.algorithm.slots(value.shape) for name, value in self.values.items()}
+        self.slots = {name: new_slots(self.algorithm, value) for name, value in self.values.items()}
         self.averages = {name: value.copy() for name, value in self.values.items()}
+        if self.options.lookahead is not None:
+            for name, value in self.values.items():
+                self.slots[name]["slow"] = value.copy()
         self.iterations = 0
         self.gathered: dict[str, Array] = {}
         self.calls = 0
@@ -103,16 +122,41 @@ class Training:
         for name, gradient in clipped(gradients, options).items():
             value, rate = self.values[name], base * options.factor(name)
             if options.weight_decay and name not in options.not_decayed:
-                value = value - options.weight_decay * rate * value
+                decay_rate = getattr(self.algorithm, "decay_rate", lambda rate, number: rate)
+                if not options.decoupled_weight_decay:
+                    gradient = gradient + options.weight_decay * value
+                elif options.learning_rate_in_weight_decay:
+                    value = value - options.weight_decay * decay_rate(rate, self.iterations + 1) * value
+                else:
+                    value = value - options.weight_decay * value
             value = self.algorithm.step(value, gradient, self.slots[name], rate, self.iterations + 1)
+            if options.lookahead is not None:
+                value = self._looked_ahead(name, value)
             self.values[name] = value
+            if options.stochastic_average is not None:
+                self._take_snapshot(name, value)
             if options.use_ema:
-                mix = options.ema_momentum
+                is_start = options.ema_start == "first_step" and self.iterations == 0
+                mix = 0.0 if is_start else options.ema_momentum
                 self.averages[name] = mix * self.averages[name] + (1 - mix) * value
                 every = options.ema_overwrite_frequency
                 if every is not None and (self.iterations + 1) % every == 0:
                     self.values[name] = self.averages[name].copy()
         self.iterations += 1
+
+    def _looked_ahead(self, name: str, fast: Array) -> Array:
+        option, slots = self.options.lookahead or {}, self.slots[name]
+        if (self.iterations + 1) % option["sync_period"]:
+            return fast
+        slots["slow"] = (1 - option["slow_step_size"]) * slots["slow"] + option["slow_step_size"] * fast
+        return slots["slow"].copy()
+
+    def _take_snapshot(self, name: str, value: Array) -> None:
+        option = self.options.stochastic_average or {}
+        late = self.iterations - option["start_averaging"]
+        if late >= 0 and late % option["average_period"] == 0:
+            before = late // option["average_period"]
+            self.averages[name] = (before * self.averages[name] + value) / (before + 1)
 
 
 def clipped(gradients: Mapping[str, Array], options: Options) -> dict[str, Array]:

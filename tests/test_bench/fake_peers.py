@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from bench.case import Case, parameter
-from bench.peer import Peer, Session
+from bench.cases.case import Case
+from bench.cases.values import parameter
+from bench.peers.abilities import Abilities
+from bench.peers.peer import Peer, Session
 
-
-def _always(case: Case) -> None:
-    return None
+ABLE = Abilities(("numpy",), "numpy")
 
 
 def _session(case: Case, on_step: Callable[[int], None] = lambda step: None, beta_2: float | None = None) -> Session:
@@ -59,20 +59,42 @@ def _raise(case: Case) -> Session:
     raise ValueError("the framework does not know this shape\nsecond line")
 
 
-GOOD = Peer("good", "right", __name__, _always, _session)
-TWIN = Peer("twin", "right too", __name__, _always, _session, on_mesh=True)
-WRONG = Peer("wrong", "another beta", __name__, _always, lambda case: _session(case, beta_2=0.99))
-CRASHES = Peer("crashes", "aborts", __name__, _always, lambda case: _session(case, _crash_on_step_9))
-HANGS = Peer("hangs", "sleeps", __name__, _always, lambda case: _session(case, _hang_on_step_9))
-RAISES = Peer("raises", "cannot be prepared", __name__, _always, _raise)
-ABSENT = Peer("absent", "not installed", __name__, lambda case: "nothing not installed: pip install nothing", _raise)
+GOOD = Peer("good", "right", __name__, ABLE, _session)
+TWIN = Peer("twin", "right too", __name__, ABLE, _session, on_mesh=True)
+WRONG = Peer("wrong", "another beta", __name__, ABLE, lambda case: _session(case, beta_2=0.99))
+CRASHES = Peer("crashes", "aborts", __name__, ABLE, lambda case: _session(case, _crash_on_step_9))
+HANGS = Peer("hangs", "sleeps", __name__, ABLE, lambda case: _session(case, _hang_on_step_9))
+RAISES = Peer("raises", "cannot be prepared", __name__, ABLE, _raise)
+ABSENT = Peer("absent", "not installed", __name__, Abilities(("nothing",), "nothing"), _raise)
 
-SLEEP = 0.02
+SLEEP = 0.06
 
 
 def _sleep(seconds: float) -> Callable[[Case], Session]:
-    return lambda case: _session(case, lambda step: time.sleep(seconds))
+    """Sleeps and computes nothing: arithmetic would take as long as the machine is busy."""
+
+    def prepare(case: Case) -> Session:
+        values = [parameter(case, i) for i in range(len(case.tensors))]
+        return Session(lambda i, array: array, lambda g: time.sleep(seconds), lambda: None, lambda i: values[i])
+
+    return prepare
 
 
-SLEEPS = Peer("sleeps", "takes 20 ms", __name__, _always, _sleep(SLEEP))
-WAITS = Peer("waits", "the same, and waits a tenth of it", __name__, _always, _sleep(1.1 * SLEEP))
+def _marks(case: Case) -> Session:
+    """Sleeps, and makes the file MARK names once some samples have been taken."""
+    session = _sleep(SLEEP)(case)
+    made = [0]
+
+    def apply(gradients: list[Any]) -> None:
+        made[0] += 1
+        time.sleep(SLEEP)
+        if made[0] == 30:
+            open(os.environ["MARK"], "w").close()
+
+    session.apply = apply
+    return session
+
+
+MARKS = Peer("marks", "tells that it is measured", __name__, ABLE, _marks, own_algorithm=True)
+SLEEPS = Peer("sleeps", "takes 60 ms", __name__, ABLE, _sleep(SLEEP))
+WAITS = Peer("waits", "the same, and waits a tenth of it", __name__, ABLE, _sleep(1.1 * SLEEP))

@@ -6,8 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from bench.case import Case, parameter
-from bench.peer import Peer, Session
+from bench.cases.case import Case
+from bench.cases.values import parameter
+from bench.peers.abilities import Abilities
+from bench.peers.peer import Peer, Session
+
+ABLE = Abilities(("numpy",), "numpy")
 
 
 def _session(case: Case, factor: float = 1.0) -> Session:
@@ -32,11 +36,7 @@ def _session(case: Case, factor: float = 1.0) -> Session:
     )
 
 
-def _nothing(case: Case) -> None:
-    return None
-
-
-GOOD = Peer("good", "right", __name__, _nothing, _session)
-DOUBLE = Peer("double", "steps twice as long", __name__, _nothing, lambda case: _session(case, 2.0))
-ABSENT = Peer("absent", "", __name__, lambda case: "nothing not installed: pip install nothing", _session)
+GOOD = Peer("good", "right", __name__, ABLE, _session)
+DOUBLE = Peer("double", "steps twice as long", __name__, ABLE, lambda case: _session(case, 2.0))
+ABSENT = Peer("absent", "", __name__, Abilities(("nothing",), "nothing"), _session)
 ALL = {peer.name: peer for peer in (GOOD, DOUBLE, ABSENT)}

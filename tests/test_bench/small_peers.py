@@ -7,11 +7,12 @@ import json
 import sys
 from typing import Any
 
-from bench import agreement, peers
-from bench.case import Case
-from bench.layouts import parse_mesh
-from bench.options import Options
-from bench.workloads import Tensor, Workload
+from bench import peers
+from bench.cases.case import Case
+from bench.cases.layouts import parse_mesh
+from bench.cases.options import Options
+from bench.cases.workloads import Tensor, Workload
+from bench.step import agreement
 
 SMALL = Workload(
     "small",
@@ -37,7 +38,7 @@ def checked(name: str, case: Case) -> agreement.Agreement:
     session = peer.prepare(case)
     session.calls = case.options.accumulate
     agreement.give_gradients(case, session, 0)
-    session.step()
+    session.run(1)
     found = agreement.check(case, session, peer.conventions)
     if session.compute is not None:
         gradients = session.compute()
@@ -62,9 +63,9 @@ def elsewhere() -> list[tuple[str, Case]]:
 
 
 def main() -> None:
-    import bench.case
+    import bench.cases.case
 
-    bench.case.workload = lambda name: SMALL  # type: ignore[assignment]
+    bench.cases.case.workload = lambda name: SMALL  # type: ignore[assignment]
     found = []
     for name, case in elsewhere():
         (peer,) = peers.find((name,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ import pytest
 
 from bench.check import findings, machine
 from bench.check import run as of_run
-from bench.records import Sample
-from bench.results import Result, load
-from bench.step_row import Row
+from bench.kinds import load
+from bench.measuring.stats import median_absolute_deviation
+from bench.results.document import Result
+from bench.results.records import Sample
+from bench.step.row import Row
 
 SOURCE = Path(__file__).parent / "step-v1.json"
 
@@ -23,8 +26,15 @@ def result(times: Any, **context: Any) -> Result:
     """One row with these times, nothing else to complain about."""
     loaded = load(SOURCE)
     row: Row = next(row for row in loaded.rows if row.status == "ok")
-    samples = tuple(Sample(0, i, 0, 1, float(value)) for i, value in enumerate(times))
-    row = replace(row, samples=samples, warm_up=None)
+    seconds = [float(value) for value in times]
+    row = replace(
+        row,
+        samples=tuple(Sample(0, i, 0, 1, value) for i, value in enumerate(seconds)),
+        median=median(seconds),
+        mad=median_absolute_deviation(seconds),
+        bytes_per_second=row.bytes_per_step / median(seconds),
+        warm_up=None,
+    )
     quiet = {**loaded.context, "busy": False, "governor": "performance", **context}
     return Result(quiet, (), (row,))
 

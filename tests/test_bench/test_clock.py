@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from bench.clock import sample, steps_per_sample, warm_up
+from bench.measuring.clock import sample, steps_per_sample, warm_up
 
 
 class FakeSession:
@@ -23,10 +23,11 @@ class FakeSession:
     def now(self) -> float:
         return self.time
 
-    def step(self) -> None:
-        self.collected |= gc.isenabled()
-        self.calls.append("step")
-        self.time += next(self._steps)
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.collected |= gc.isenabled()
+            self.calls.append("step")
+            self.time += next(self._steps)
 
     def synchronise(self) -> None:
         self.calls.append("wait")

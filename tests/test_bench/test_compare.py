@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.case import Case
+from bench.cases.case import Case
+from bench.cases.layouts import parse_mesh
 from bench.compare import pairing, report, statistics
 from bench.compare.measurements import Measurement, measurements
 from bench.compare.statistics import Series
 from bench.errors import IncomparableError, OptionError
-from bench.layouts import parse_mesh
-from bench.process import Process
-from bench.results import Result, load
-from bench.step_row import Row
+from bench.kinds import load
+from bench.results.document import Result
+from bench.step.row import Row
+from bench.step.run import start
 
 RECORDED = sorted((Path(__file__).parent / "data").glob("aa-*.json"))
 """Six runs of one command on a shared machine of two cores, its load from 2 to 8: between the runs it became twice as
@@ -35,11 +36,6 @@ BLOCK = 15
 def runs() -> list[dict[str, Measurement]]:
     """For each recorded run its rows by peer."""
     return [{dict(name)["peer"]: row for name, row in measurements(load(path)).items()} for path in RECORDED]
-
-
-@pytest.fixture(autouse=True)
-def fewer_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "RESAMPLES", 500)
 
 
 def draw(row: Measurement, rounds: int, random: np.random.Generator) -> Series:
@@ -140,7 +136,7 @@ def result() -> Result:
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
-        (lambda r: changed(r, host="elsewhere"), "host is recorder in one and elsewhere in the other"),
+        (lambda r: changed(r, cpus=64), "cpus is 2 in one and 64 in the other"),
         (lambda r: changed(r, cpu="another"), "cpu is"),
         (lambda r: changed(r, cpus_allowed=1), "cpus_allowed is"),
         (lambda r: changed(r, threads=4), "threads is 1 in one and 4 in the other"),
@@ -155,7 +151,7 @@ def test_what_must_not_be_compared(result: Result, other: Any, reason: str) -> N
 
 
 def test_force_compares_and_marks(result: Result) -> None:
-    other = rows(changed(result, host="elsewhere", threads=2), threads=2)
+    other = rows(changed(result, cpus=64, threads=2), threads=2)
     found = pairing.compare(result, other, force=True)
     assert [change.ratio.verdict for change in found.changes if change.ratio] != []
     assert len(found.forced) == 2
@@ -174,7 +170,9 @@ def scaled(result: Result, factor: float) -> Result:
     """Every row, but no roof, slower."""
 
     def slower(row: Row) -> Row:
-        return replace(row, samples=tuple(replace(s, seconds=factor * s.seconds) for s in row.samples))
+        samples = tuple(replace(s, seconds=factor * s.seconds) for s in row.samples)
+        middle, mad, speed = (row.median or 0.0) * factor, (row.mad or 0.0) * factor, row.bytes_per_second
+        return replace(row, samples=samples, median=middle, mad=mad, bytes_per_second=(speed or 0.0) / factor)
 
     return replace(result, rows=tuple(slower(row) for row in result.rows))
 
@@ -217,18 +215,18 @@ def test_thresholds_that_are_none(text: str) -> None:
 
 
 def test_a_peer_that_waits_a_tenth_longer_is_found_in_real_processes() -> None:
-    """Sleeping, so that a busy machine hardly disturbs it; the twin run is not called different."""
+    """Sleeping alone, and long beside what a busy machine is late by; the twin run is not called different."""
     sys.path.append(str(Path(__file__).parent))  # workers find the fakes by the same path
     fakes = importlib.import_module("fake_peers")
     case = Case("many-small", "adam", parse_mesh("1"), "replicated", threads=1)
-    workers = [Process(peer, case) for peer in (fakes.SLEEPS, fakes.SLEEPS, fakes.WAITS)]
+    workers = [start(peer, case) for peer in (fakes.SLEEPS, fakes.SLEEPS, fakes.WAITS)]
     times: list[list[float]] = [[], [], []]
     try:
         for worker in workers:
             worker.request("prepare")
             for _ in range(2):  # that it has started, that it is prepared
                 worker.answer(60.0)
-        for _ in range(15):
+        for _ in range(31):  # of which the interval of a median spares the nine latest
             for worker, found in zip(workers, times, strict=True):
                 worker.request("sample", steps=1)
                 found.append(worker.answer(60.0)["seconds"])

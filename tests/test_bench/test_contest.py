@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench import runner
-from bench.agreement import Agreement
-from bench.case import Case
-from bench.contest import Contest, Settings
-from bench.layouts import parse_mesh
-from bench.memory import SHARE, groups, need, too_large
-from bench.peer import Peer
-from bench.plan import Plan
-from bench.process import UnsupportedCaseError, WorkerError
-from bench.results import Result
-from bench.roof import ROOFS
+from bench.cases.case import Case
+from bench.cases.layouts import parse_mesh
+from bench.measuring.process import UnsupportedCaseError, WorkerError
+from bench.measuring.rounds import Pace
+from bench.peers.abilities import Abilities
+from bench.peers.peer import Peer
+from bench.results.document import Result
+from bench.roof.patterns import ROOFS
+from bench.step import run as runner
+from bench.step.agreement import Agreement
+from bench.step.contest import Contest, Settings
+from bench.step.memory import SHARE, groups, need, too_large
+from bench.step.query import Plan
 
 CASE = Case("gpt2:layer", "adam", parse_mesh("model=2"), "megatron", threads=1)
 PLENTY = 10**15
@@ -30,7 +33,7 @@ def peer(name: str, reason: str | None = None, on_mesh: bool = False) -> Peer:
     def prepare(case: Case) -> Any:
         raise AssertionError("a fake worker prepares nothing")
 
-    return Peer(name, name, __name__, lambda case: reason, prepare, on_mesh=on_mesh)
+    return Peer(name, name, __name__, Abilities(("numpy",), "numpy", but=lambda case: reason), prepare, on_mesh=on_mesh)
 
 
 class FakeWorker:
@@ -72,11 +75,14 @@ class FakeWorker:
         return {
             "seconds": seconds,
             "latency": 1.5 * seconds,
-            "step_share": None,
+            "late": None,
             "resident_bytes": resident,
             "peak_bytes": 1000,
             "device_peak_bytes": None,
         }
+
+    def check_again(self) -> dict[str, Any]:
+        return {"agreement": asdict(Agreement(30, 10, self.error, "w", 2e-4))}
 
     def stop(self) -> None:
         if not self.stopped:
@@ -99,7 +105,7 @@ def launcher(
 
 
 def run(peers: tuple[Peer, ...], rounds: int = 5, memory: int = PLENTY, **fakes: Any) -> Result:
-    plan = Plan((CASE,), peers, "base", Settings(rounds=rounds), seed=1)
+    plan = Plan((CASE,), peers, "base", Settings(Pace(rounds), processes=1), seed=1)
     return runner.run(plan, launcher(**fakes), available_memory=lambda: memory)
 
 
@@ -125,7 +131,7 @@ def test_ratios_are_taken_within_rounds() -> None:
     result = run((peer("a"), peer("base")), seconds={"a": lambda n: 0.02 * n, "base": lambda n: 0.01 * n})
     a, base = result.rows
     assert a.ratio is not None
-    assert (a.ratio.median, a.ratio.verdict) == (pytest.approx(2.0), "slower")
+    assert (a.ratio.median, a.ratio.verdict) == (pytest.approx(2.0), "unclear")  # five rounds have no interval
     assert base.ratio is not None
     assert base.ratio.median == 1.0
     assert a.median == pytest.approx(0.06)
@@ -208,7 +214,7 @@ def test_a_case_too_large_to_check_is_skipped() -> None:
         worker.check = lambda: nothing  # type: ignore[method-assign]
         return worker
 
-    plan = Plan((CASE,), (peer("base"),), "base", Settings(rounds=2), seed=1)
+    plan = Plan((CASE,), (peer("base"),), "base", Settings(Pace(2), processes=1), seed=1)
     row = runner.run(plan, launch, available_memory=lambda: PLENTY).rows[0]
     assert row.status == "skipped"
     assert row.reason is not None
@@ -274,6 +280,59 @@ def test_groups_hold_everyone_once() -> None:
 
 def test_progress_ends_at_its_total() -> None:
     seen: list[tuple[int, int]] = []
-    contest = Contest(CASE, (peer("a"), peer("base")), Settings(rounds=2), random.Random(0), launcher())
+    contest = Contest(CASE, (peer("a"), peer("base")), Settings(Pace(2), processes=1), random.Random(0), launcher())
     contest.run("base", PLENTY, lambda what, done, of: seen.append((done, of)))
     assert seen == [(i, 16) for i in range(16)]
+
+
+def test_an_own_algorithm_is_never_said_to_agree_with_the_reference() -> None:
+    """Also where the run ends before it was seen to move."""
+
+    class Stopped(FakeWorker):
+        def sample(self, steps: int) -> dict[str, Any]:
+            if self.samples == 2:
+                raise KeyboardInterrupt
+            return super().sample(steps)
+
+    own = replace(peer("mine:R"), own_algorithm=True)
+    plan = Plan((CASE,), (own,), "base", Settings(Pace(5), processes=1), seed=1)
+    result = runner.run(
+        plan, lambda peer, case: Stopped(peer.name, lambda n: 0.01, 0.5), available_memory=lambda: PLENTY
+    )
+    assert result.interrupted
+    (row,) = result.rows
+    assert (row.status, row.agreement) == ("ok", None)
+
+
+def test_rounds_end_when_no_peer_is_left() -> None:
+    """The roofs alone answer nothing."""
+    result = run((peer("base"),), rounds=100, errors={"base": 0.5})
+    assert [row.status for row in result.rows] == ["failed"]
+    assert ("base", "sample") not in FakeWorker.log
+    assert len([name for name, what in FakeWorker.log if what == "sample"]) == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_first_measured_peer_is_traced_after_the_last_round(fails: bool, tmp_path: Path) -> None:
+    class Traced(FakeWorker):
+        def trace(self, steps: int, path: str) -> dict[str, Any]:
+            if fails:
+                raise WorkerError("no profiler")
+            Path(path).write_text(f"{self.name} {steps}")
+            return {}
+
+    settings = Settings(Pace(3), processes=2, profile=tmp_path / "t.json")
+    plan = Plan((CASE,), (peer("wrong"), peer("a"), peer("base")), "base", settings, seed=1)
+    errors = {"wrong": 0.5}
+    result = runner.run(
+        plan,
+        lambda peer, case: Traced(peer.name, lambda n: 0.01, errors.get(peer.name, 0.0)),
+        available_memory=lambda: PLENTY,
+    )
+    assert [row.status for row in result.rows] == ["failed", "ok", "ok"]
+    asked = [what for name, what in FakeWorker.log if name == "a"]
+    assert asked.count("trace") == 1
+    assert asked.index("trace") > max(i for i, what in enumerate(asked) if what in ("sample", "check_again"))
+    assert result.rows[1].warnings == (("there is no trace: no profiler",) if fails else ())
+    if not fails:
+        assert (tmp_path / "t.json").read_text() == "a 10"

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from bench.kinds import prose as table
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "benchmarks.md"
 SOURCE = Path(__file__).parent / "step-v1.json"
-
-
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("table", ROOT / "benchmarks" / "table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-table = _load()
 
 
 def page(folder: Path, text: str) -> Path:
@@ -44,15 +32,15 @@ def test_the_page_holds_no_number_without_a_source() -> None:
 
 def test_tables_are_made_from_the_file(tmp_path: Path) -> None:
     made = page(tmp_path, "# Run of 2026\n\n<!-- table: run.json -->\n<!-- end -->\n")
-    assert table.problems(made) == ["a table is not what its results file says: run benchmarks/table.py"]
-    assert table.main([str(made)]) == 0
+    assert table.problems(made) == ["a table is not what its results file says: run `dtopt bench report --into`"]
+    table.fill(made)
     text = made.read_text()
     rows = {row["peer"]: row for row in json.loads(SOURCE.read_text())["rows"]}
     assert f"| optim-local | {rows['optim-local']['median'] * 1e3:.0f} ±" in text
     assert "| tf_keras-mesh | failed | | | | | gave no answer within 300 s" in text
-    assert table.main(["--check", str(made)]) == 0
+    assert table.problems(made) == []
     made.write_text(text.replace("| optim-local | 1", "| optim-local | 2"))
-    assert table.main(["--check", str(made)]) == 1
+    assert len(table.problems(made)) == 1
 
 
 @pytest.mark.parametrize(

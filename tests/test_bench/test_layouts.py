@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bench.case import Case
+from bench.cases.case import Case
+from bench.cases.layouts import RULES, elements_on_all_devices, parse_mesh, sharding
+from bench.cases.workloads import NAMES, Tensor, workload
 from bench.errors import OptionError, UnknownNameError
-from bench.layouts import RULES, elements_on_all_devices, parse_mesh, sharding
-from bench.workloads import NAMES, Tensor, workload
 
 
 @pytest.mark.parametrize(

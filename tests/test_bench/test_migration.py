@@ -11,10 +11,10 @@ import pytest
 
 import migrate
 from bench.errors import OptionError, UnknownNameError
+from bench.kinds import from_json
 from bench.migration import commands, run
 from bench.migration.commands import CommandError
 from bench.migration.inputs import ADAM, INPUTS, LAYERS, WIDTH, rows_for, tensors
-from bench.results import from_json
 
 STAND_IN = """
 import pathlib, shutil, sys
@@ -37,6 +37,17 @@ def stand_in(tmp_path: Path) -> list[str]:
     return [sys.executable, str(script)]
 
 
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands use the byte code that is there: a run compiles TensorFlow anew, which takes 20 s."""
+    made = commands.environment
+
+    def without_prefix(folder: Path) -> dict[str, str]:
+        return {name: value for name, value in made(folder).items() if name != "PYTHONPYCACHEPREFIX"}
+
+    monkeypatch.setattr(commands, "environment", without_prefix)
+
+
 @pytest.mark.parametrize("made", INPUTS, ids=lambda one: one.name)
 def test_inputs_are_what_migrate_reads(made: run.Input, tmp_path: Path) -> None:
     source, rows = tmp_path / made.file, 3
@@ -53,6 +64,7 @@ def test_inputs_are_what_migrate_reads(made: run.Input, tmp_path: Path) -> None:
         assert all(np.array_equal(a, b) for a, b in zip(values, wanted, strict=True))
 
 
+@pytest.mark.usefixtures("compiled")
 def test_rounds_give_rows(stand_in: list[str], tmp_path: Path) -> None:
     size = 3_000_000
     told: list[str] = []
@@ -71,12 +83,21 @@ def test_rounds_give_rows(stand_in: list[str], tmp_path: Path) -> None:
     assert from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
+@pytest.mark.usefixtures("compiled")
 def test_a_command_that_fails_is_a_row_with_what_it_said(tmp_path: Path) -> None:
     script = tmp_path / "migrate.py"
     script.write_text(STAND_IN.format(broken=True))
     found = run.run([sys.executable, str(script)], formats=["keras"], size=400_000, rounds=1, folder=tmp_path)
     assert found.rows[0].status == "failed"
     assert found.rows[0].reason.endswith("ended with 1: model.keras")
+
+
+def test_byte_code_lies_in_the_folder_of_the_run_and_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    commands.run([sys.executable, "-c", "import fractions"], commands.environment(tmp_path), tmp_path, timeout=60.0)
+    assert list((tmp_path / "bytecode").rglob("fractions*.pyc"))
 
 
 def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:

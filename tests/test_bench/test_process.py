@@ -12,13 +12,15 @@ from types import ModuleType
 
 import pytest
 
-from bench import runner
-from bench.case import Case
-from bench.contest import Settings
-from bench.layouts import parse_mesh
-from bench.plan import Plan
-from bench.process import Process, WorkerError, worker_environment
-from bench.results import Result
+from bench.cases.case import Case
+from bench.cases.layouts import parse_mesh
+from bench.measuring.process import WorkerError, worker_environment
+from bench.measuring.rounds import Pace
+from bench.results.document import Result
+from bench.step import run as runner
+from bench.step.contest import Settings
+from bench.step.query import Plan
+from bench.step.run import start
 
 HERE = Path(__file__).parent
 CASE = Case("many-small", "adam", parse_mesh("model=2"), "replicated", threads=1)
@@ -36,7 +38,7 @@ def fakes() -> Iterator[ModuleType]:
 def result(fakes: ModuleType) -> Result:
     """One run with every kind of peer."""
     peers = (fakes.GOOD, fakes.TWIN, fakes.WRONG, fakes.CRASHES, fakes.RAISES, fakes.ABSENT)
-    plan = Plan((CASE,), peers, "good", Settings(rounds=2, warm_up_seconds=0.2, timeout=60.0))
+    plan = Plan((CASE,), peers, "good", Settings(Pace(2), 1, warm_up_seconds=0.2, timeout=60.0))
     return runner.run(plan)
 
 
@@ -81,7 +83,7 @@ def test_an_absent_peer_starts_no_process(result: Result) -> None:
 
 
 def test_a_hanging_worker_is_given_up_and_killed(fakes: ModuleType) -> None:
-    plan = Plan((CASE,), (fakes.GOOD, fakes.HANGS), "good", Settings(rounds=1, warm_up_seconds=30.0, timeout=8.0))
+    plan = Plan((CASE,), (fakes.GOOD, fakes.HANGS), "good", Settings(Pace(1), 1, warm_up_seconds=30.0, timeout=8.0))
     start = time.monotonic()
     good, hung = runner.run(plan).rows
     assert time.monotonic() - start < 40
@@ -92,7 +94,7 @@ def test_a_hanging_worker_is_given_up_and_killed(fakes: ModuleType) -> None:
 
 
 def test_a_stopped_worker_leaves_no_process_and_no_folder(fakes: ModuleType) -> None:
-    process = Process(fakes.GOOD, CASE)
+    process = start(fakes.GOOD, CASE)
     process.answer(60.0)
     child, folder = process._child.pid, process._folder
     process.stop()
@@ -103,7 +105,7 @@ def test_a_stopped_worker_leaves_no_process_and_no_folder(fakes: ModuleType) -> 
 
 
 def test_a_worker_cannot_be_asked_what_it_does_not_know(fakes: ModuleType) -> None:
-    process = Process(fakes.GOOD, CASE)
+    process = start(fakes.GOOD, CASE)
     try:
         process.answer(60.0)
         process.request("sample", steps=1)

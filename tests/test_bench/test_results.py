@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench import report
-from bench.agreement import Agreement
-from bench.clock import WarmUp
 from bench.errors import ResultsError
-from bench.records import Roof, Sample
-from bench.results import Result, from_json, load, save
-from bench.stats import Ratio
-from bench.step_row import Row
+from bench.kinds import from_json, load
+from bench.measuring.clock import WarmUp
+from bench.measuring.stats import Ratio
+from bench.results.document import Result, save
+from bench.results.records import Roof, Sample
+from bench.step import report
+from bench.step.agreement import Agreement
+from bench.step.row import Row
 
 SAMPLES = tuple(Sample(0, i, i % 2, 10, 0.002 + 0.0001 * i) for i in range(5))
 ROW = Row(
@@ -43,7 +44,7 @@ ROW = Row(
     samples=SAMPLES,
     median=0.0022,
     mad=0.0001,
-    bytes_per_second=9.0e10,
+    bytes_per_second=198_589_440 / 0.0022,
     roof_fraction=0.5,
     ratio=Ratio("tf_keras-mesh", 1.0, 1.0, 1.0, 5, "same"),
     agreement=Agreement(3, 26317, 8e-6, "h0/mlp/in/kernel", 2e-4),
@@ -60,8 +61,11 @@ OURS = replace(
     peer="optim-local",
     samples=HALF,
     median=0.0011,
+    mad=0.00005,
+    bytes_per_second=198_589_440 / 0.0011,
     ratio=Ratio("tf_keras-mesh", 0.5, 0.49, 0.51, 5, "faster"),
     note="eager",
+    beside=(Ratio("tf_keras-mesh", 0.5, 0.49, 0.51, 9, "faster"),),
     warnings=("samples spread by 30%: disturbed",),
 )
 SKIPPED = replace(
@@ -101,7 +105,7 @@ def test_unknown_members_are_ignored() -> None:
     assert from_json(changed) == RESULT
 
 
-def test_a_failed_agreement_of_nan_is_written_as_null_and_read_as_nan() -> None:
+def test_an_error_that_is_no_number_is_written_as_null_and_agrees_with_nothing() -> None:
     row = replace(
         ROW, status="failed", reason="computes something else", agreement=Agreement(3, 1, float("nan"), "w", 2e-4)
     )
@@ -116,11 +120,13 @@ def test_a_failed_agreement_of_nan_is_written_as_null_and_read_as_nan() -> None:
         (lambda d: d.update(kind="other"), "no result that this dtopt knows"),
         (lambda d: d.pop("kind"), "no result of `dtopt bench`"),
         (lambda d: d.update(schema_version=3), "schema_version is 3 and this dtopt reads 1 and 2"),
-        (lambda d: d["rows"][0].update(median="fast"), r"rows\[0\].median is 'fast' where float is expected"),
-        (lambda d: d["rows"][0].update(threads=None), r"rows\[0\].threads is None"),
-        (lambda d: d["rows"][0].update(in_situ=1), r"rows\[0\].in_situ is 1"),
-        (lambda d: d["rows"][0].update(samples=7), r"rows\[0\].samples is 7"),
-        (lambda d: d["rows"][0].update(versions=[]), r"rows\[0\].versions is \[\]"),
+        (lambda d: d["rows"][0].update(median="fast"), r"rows\[0\].median: Expected `float . null`, got `str`"),
+        (lambda d: d["rows"][0].update(threads=None), r"rows\[0\].threads: Expected `int`, got `null`"),
+        (lambda d: d["rows"][0].update(in_situ=1), r"rows\[0\].in_situ: Expected `bool`, got `int`"),
+        (lambda d: d["rows"][0].update(samples=7), r"rows\[0\].samples: Expected `array`, got `int`"),
+        (lambda d: d["rows"][0].update(versions=[]), r"rows\[0\].versions: Expected `object`, got `array`"),
+        (lambda d: d["rows"][0].update(median=0.0001), "its median is 0.0001, and its samples say"),
+        (lambda d: d["rows"][0].update(bytes_per_second=1e12), "its samples say"),
         (lambda d: d["rows"][0]["samples"][0].update(latency=0.0), "impossible"),
         (lambda d: d["rows"][0].update(cache="hot"), "cache 'hot' is none of"),
         (lambda d: d["rows"][0].update(noise="loud"), "noise 'loud' is none of"),
@@ -154,13 +160,6 @@ def test_version_1_is_still_read() -> None:
     assert from_json(json.loads(json.dumps(old.to_json()))) == old
 
 
-def test_a_kind_holds_its_own_rows_only() -> None:
-    with pytest.raises(ResultsError, match="cannot hold a Roof"):
-        Result(CONTEXT, (), RESULT.roofs)
-    with pytest.raises(ResultsError, match="no result that this dtopt knows"):
-        Result(CONTEXT, (), (), kind="nothing")
-
-
 def test_files_that_are_no_results_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="cannot read"):
         load(tmp_path / "absent.json")
@@ -179,18 +178,34 @@ def printed(result: Result, width: int = 100) -> str:
     return text.getvalue()
 
 
+def test_an_optimizer_without_a_reference_is_not_said_to_agree_with_one() -> None:
+    own = replace(ROW, peer="mine:R", agreement=Agreement(57, 7_087_872, 0.0, "", 0.0))
+    alone, beside = (printed(replace(RESULT, rows=rows)) for rows in ((own,), (OURS, own)))
+    for text in (alone, beside):
+        assert "Not compared: what mine:R computes" in text
+    assert "Agreement:" not in alone
+    assert "Agreement: all others compute what a float64 reference does, within 8e-06" in beside
+
+
+def test_agreement_is_said_of_those_that_were_compared_alone() -> None:
+    unknown, none = (replace(ROW, agreement=a) for a in (Agreement(3, 10, None, "w", 2e-4), None))
+    text = printed(replace(RESULT, rows=(OURS, unknown, none)))
+    assert "Agreement: those that were compared compute what a float64 reference does, within 8e-06" in text
+    assert "Agreement:" not in printed(replace(RESULT, rows=(unknown, none)))
+
+
 def test_the_report_says_what_matters() -> None:
     text = printed(RESULT)
     assert "One adam step on gpt2:layer (one of the 12 blocks of GPT-2 small)" in text
     assert "dim 1 is split over model instead" in text
     lines = {line.split()[0]: line for line in text.splitlines() if line.split()}
     assert "0.50 [0.49, 0.51]" in lines["optim-local"] or "0.50 [0.49, 0.51]" in text
-    assert "optim-local takes of the time: 50% [50%, 50%] of tf_keras-mesh." in text
+    assert "optim-local takes of the time: 50% [49%, 51%] of tf_keras-mesh." in text
     assert "Skipped torch-fused: torch not installed: pip install torch" in text
     assert "Doubtful: optim-local (samples spread by 30%: disturbed)." in text
     assert "Roof: 60.0 GB/s, moved in place in the same rounds (a += b)." in text
     assert "within 8e-06 of the movement after 3 steps (26,317 elements" in text
-    assert "The machine was busy before the run (load 3.5):" in text
+    assert "The machine had other work during the run:" in text
     assert "  dtopt bench step -w gpt2:layer -p tf_keras-mesh" in text
 
 

@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,12 +18,12 @@ from typing import Any, ClassVar
 import pytest
 from typer.testing import CliRunner
 
-from bench import results
+from bench import kinds
+from bench.cases.layouts import parse_mesh
 from bench.errors import OptionError, UnknownNameError
 from bench.forecast.traffic import ALL_REDUCE, Collective
-from bench.layouts import parse_mesh
-from bench.process import WorkerError
-from bench.scale import query
+from bench.measuring.process import WorkerError
+from bench.scale import parting, query
 from bench.scale.crossing import sent_by_a_client
 from bench.scale.group import (
     CLIENT_ID,
@@ -36,9 +38,8 @@ from bench.scale.group import (
 )
 from bench.scale.setup import Setup
 from bench.scale.wire import bytes_sent
-from dtopt_cli import measuring
-from dtopt_cli.commands import bench_scale
 from dtopt_cli.commands.bench import app
+from dtopt_cli.exit_codes import Exit
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,6 +71,7 @@ class FakeClient:
             "prepare": {"seconds": 1.0, "held": {"parameters": 4, "slots": 8}},
             "check": {"gradient_error": 1e-7, "movements": [self.movement, -0.003]},
             "warm": {"step_seconds": 0.05},
+            "leave": {},
             "sample": {"seconds": self.seconds * (1 + self.number), "sent": 1000.0, "peak_bytes": 5},
         }
         self._put(answers[do])
@@ -117,7 +119,7 @@ def test_strong_efficiency_is_time_by_devices() -> None:
     assert [row.efficiency.median for row in result.rows] == pytest.approx([1, 1, 1])
     assert all(row.efficiency.baseline == "batch=1,model=1" for row in result.rows)
     assert result.context["interleaved"]
-    assert results.from_json(json.loads(json.dumps(result.to_json()))) == result
+    assert kinds.from_json(json.loads(json.dumps(result.to_json()))) == result
 
 
 def test_weak_scaling_copies_the_model_over_axes_that_divide_no_examples() -> None:
@@ -163,6 +165,59 @@ def test_the_death_of_one_client_is_the_reason_and_not_what_the_others_say_of_it
         raise group._ended(0, WorkerError("UnavailableError: Collective ops is aborted"))
     assert first.stopped
     assert second.stopped
+
+
+@pytest.mark.parametrize("way", ["", "dies", "hangs"])
+def test_clients_of_several_machines_part_before_one_ends(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the collective that another still reads is aborted. What was measured stands, however the parting goes."""
+    monkeypatch.setenv(JOBS, "host1:1000,host2:1000")
+    monkeypatch.setenv(CLIENT_ID, "1")
+    result, hung, _ = answer(failing(2, 0, "leave", way) if way else FakeClient, mesh=("2x1", "1x2"), timeout=0.2)
+    assert [row.status for row in result.rows] == ["ok", "ok"]
+    assert not hung
+    assert [client.asked[-1] for client in FakeClient.made] == ["leave", "leave"]
+    assert all(client.stopped for client in FakeClient.made)
+
+
+def test_client_0_ends_when_all_are_done_and_the_others_when_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three threads on one store, as of the coordination service: a value is waited for, and the end of client 0 ends
+    all waiting."""
+    values: dict[str, str] = {}
+    changed = threading.Condition()
+    ended: list[int] = []
+
+    class Store:
+        def set_config_key_value(self, key: str, value: str) -> None:
+            with changed:
+                values[key] = value
+                changed.notify_all()
+
+        def get_config_key_value(self, key: str) -> str:
+            with changed:
+                assert changed.wait_for(lambda: key in values or 0 in ended, timeout=30)
+                if key not in values:
+                    raise OSError("Socket closed")
+                return values[key]
+
+    monkeypatch.setattr(parting, "_store", Store)
+
+    def end(client: int) -> None:
+        with suppress(OSError):
+            parting.leave(3, client)
+        with changed:
+            ended.append(client)
+            changed.notify_all()
+
+    threads = [threading.Thread(target=end, args=(client,)) for client in (0, 1, 2)]
+    for thread in threads[:2]:
+        thread.start()
+    time.sleep(0.2)
+    assert ended == []
+    threads[2].start()
+    for thread in threads:
+        thread.join(30)
+    assert ended[0] == 0
+    assert sorted(ended) == [0, 1, 2]
 
 
 def test_a_client_that_hangs_is_named_and_ends_its_mesh() -> None:
@@ -275,10 +330,10 @@ def test_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     none = replace(good, rows=(replace(good.rows[0], status="skipped", reason="why"),))
     for result, hung, code in (
         (good, False, 0),
-        (bad, False, measuring.BROKEN),
-        (bad, True, bench_scale.TIMEOUT),
-        (none, False, measuring.NOTHING_RAN),
-        (replace(good, interrupted=True), False, measuring.INTERRUPTED),
+        (bad, False, Exit.BROKEN),
+        (bad, True, Exit.NO_ANSWER),
+        (none, False, Exit.NOTHING_RAN),
+        (replace(good, interrupted=True), False, Exit.INTERRUPTED),
     ):
         monkeypatch.setattr(query, "answer", lambda result=result, hung=hung, **options: (result, hung, True))
         done = CliRunner().invoke(app, ["scale", "--json"])
@@ -295,6 +350,7 @@ def test_hosts_that_do_not_report_print_failures_only(monkeypatch: pytest.Monkey
     assert "died of SIGKILL" in done.stderr
 
 
+@pytest.mark.breadth
 def test_two_real_clients_send_what_was_predicted_and_one_that_is_killed_ends_its_mesh() -> None:
     """Both meshes are alive at the same time; the client of the second is killed when its first sample is due."""
     begun: list[Any] = []
@@ -346,7 +402,7 @@ def test_the_same_command_on_every_host_and_client_0_prints(tmp_path: Path) -> N
     (first, errors), (second, _) = (host.communicate(timeout=500) for host in hosts)
     assert [host.returncode for host in hosts] == [0, 0], errors
     assert second == ""
-    (row,) = results.from_json(json.loads(first)).rows
+    (row,) = kinds.from_json(json.loads(first)).rows
     assert (row.clients, row.status) == (2, "ok")
     assert row.measured_sent_bytes == pytest.approx(row.predicted_sent_bytes, rel=0.02)
     assert row.client_seconds == ()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.stats import (
+from bench.measuring.stats import (
     Ratio,
+    between,
     interval,
+    log_ratios,
     median_absolute_deviation,
     paired_ratio,
     ratio_by_way_of,
@@ -17,7 +19,7 @@ from bench.stats import (
 
 
 def rounds(values: object) -> dict[tuple[int, int], float]:
-    return {(0, i): float(value) for i, value in enumerate(values)}  # type: ignore[call-overload]
+    return {(0, i, 0): float(value) for i, value in enumerate(values)}  # type: ignore[call-overload]
 
 
 def test_a_common_drift_cancels() -> None:
@@ -29,12 +31,12 @@ def test_a_common_drift_cancels() -> None:
 
 
 def test_only_shared_rounds_of_the_same_group_are_paired() -> None:
-    mine = {(1, 0): 2.0, (1, 1): 2.0, (1, 2): 2.0}
-    base = {(0, 0): 100.0, (1, 0): 1.0, (1, 1): 1.0, (2, 2): 100.0}
+    mine = {(1, 0, 0): 2.0, (1, 1, 1): 2.0, (1, 2, 0): 2.0}
+    base = {(0, 0, 0): 100.0, (1, 0, 0): 1.0, (1, 1, 1): 1.0, (2, 2, 0): 100.0}
     ratio = paired_ratio(mine, "base", base)
     assert ratio is not None
     assert (ratio.median, ratio.rounds) == (2.0, 2)
-    assert paired_ratio({(3, 0): 1.0}, "base", base) is None
+    assert paired_ratio({(3, 0, 0): 1.0}, "base", base) is None
 
 
 def test_peers_without_a_common_round_are_compared_by_way_of_the_baseline() -> None:
@@ -55,33 +57,82 @@ def test_one_outlier_does_not_move_the_median() -> None:
     assert ratio.high < 1.1
 
 
-def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
-    random = np.random.default_rng(7)
-    covered = 0
-    for _ in range(200):
-        low, high = interval(list(np.exp(random.normal(0.0, 0.1, 9))))
-        covered += low <= 1.0 <= high
-    assert 0.88 <= covered / 200 <= 1.0
+@pytest.mark.parametrize("count", [6, 7, 8, 9, 12, 15, 25, 40, 80])
+@pytest.mark.parametrize("shape", ["normal", "heavy tails", "skewed", "two modes"])
+def test_intervals_cover_the_truth_as_often_as_they_say(count: int, shape: str) -> None:
+    """Of 2,000 simulated medians 95% must be covered: fewer than 94% are not put down to chance."""
+    random = np.random.default_rng([7, count])
+    draw = {
+        "normal": lambda: random.normal(0.0, 1.0, count),
+        "heavy tails": lambda: random.standard_t(1.5, count),
+        "skewed": lambda: random.exponential(1.0, count) - np.log(2.0),
+        "two modes": lambda: random.choice([-1.0, 1.0], count) + random.normal(0.0, 0.3, count),
+    }[shape]
+    found = [interval(draw().tolist()) for _ in range(2000)]
+    assert np.mean([low <= 0.0 <= high for low, high in found if True]) >= 0.94  # type: ignore[misc]
 
 
-def test_intervals_of_few_values_are_their_range() -> None:
-    assert interval([2.0]) == (2.0, 2.0)
-    assert interval([2.0, 1.0]) == (1.0, 2.0)
+@pytest.mark.parametrize(("count", "peers", "processes"), [(9, 2, 1), (9, 6, 2), (15, 6, 2), (16, 2, 4), (40, 4, 3)])
+def test_ratios_of_identical_twins(count: int, peers: int, processes: int) -> None:
+    """Peers that are the same program in processes that differ by 3%, samples that differ by 5% more, the machine's
+    phases by 20%: 94% of the intervals hold 1, and at most one run in twenty calls any twin different."""
+    random = np.random.default_rng([3, count, peers])
+    covered, called, runs = [], 0, 250
+    for _ in range(runs):
+        phases = random.normal(0.0, 0.2, count)
+        twins = []
+        for _ in range(peers):
+            of_process = random.normal(0.0, 0.03 if processes > 1 else 0.0, processes)
+            logs = phases + of_process[np.arange(count) % processes] + random.normal(0.0, 0.05, count)
+            twins.append({(0, i, i % processes): float(np.exp(value)) for i, value in enumerate(logs)})
+        base, *others = twins
+        spread = between([log_ratios(other, base) for other in others])
+        ratios = [paired_ratio(other, "", base, len(others), spread) for other in others]
+        covered += [ratio.low <= 1.0 <= ratio.high for ratio in ratios if ratio and ratio.low and ratio.high]
+        called += any(ratio is not None and ratio.verdict in ("faster", "slower") for ratio in ratios)
+    assert np.mean(covered) >= 0.94
+    assert called / runs <= 0.05
+
+
+def test_a_tenth_is_found_at_the_default_budget() -> None:
+    """Two versions in six processes each, 48 rounds, samples off by 4% and processes by 1%."""
+    random = np.random.default_rng(5)
+    found, runs = 0, 200
+    for _ in range(runs):
+        phases = random.normal(0.0, 0.2, 48)
+        series = []
+        for factor in (1.0, 1.1):
+            of_process = random.normal(0.0, 0.01, 6)
+            logs = np.log(factor) + phases + of_process[np.arange(48) % 6] + random.normal(0.0, 0.04, 48)
+            series.append({(0, i, i % 6): float(np.exp(value)) for i, value in enumerate(logs)})
+        spread = between([log_ratios(series[1], series[0])])
+        ratio = paired_ratio(series[1], "", series[0], 1, spread)
+        found += ratio is not None and ratio.verdict == "slower"
+    assert found / runs >= 0.95
+
+
+def test_too_few_rounds_have_no_interval() -> None:
+    assert interval([2.0, 1.0, 1.5, 1.2, 1.1]) is None
+    assert interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == (1.0, 6.0)
+    assert interval([]) is None
+    assert interval([1.0, 2.0, 3.0, 4.0, 5.0, float("inf")]) == (1.0, float("inf"))
+    assert interval([float(i) for i in range(20)]) == (5.0, 14.0)  # the 6th and the 15th
+    assert interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], comparisons=5) is None  # each may miss less often
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "rounds", "word"),
+    ("low", "high", "word"),
     [
-        (0.90, 0.96, 9, "faster"),
-        (1.04, 1.10, 9, "slower"),
-        (0.98, 1.02, 9, "same"),
-        (0.95, 1.05, 9, "unclear"),
-        (0.90, 0.99, 9, "unclear"),
-        (0.10, 0.20, 4, "unclear"),
+        (0.90, 0.96, "faster"),
+        (1.04, 1.10, "slower"),
+        (0.98, 1.02, "same"),
+        (0.95, 1.05, "unclear"),
+        (0.90, 0.99, "unclear"),
+        (None, None, "unclear"),
     ],
 )
-def test_verdicts(low: float, high: float, rounds: int, word: str) -> None:
-    assert verdict(low, high, rounds) == word
+def test_verdicts(low: float | None, high: float | None, word: str) -> None:
+    assert verdict(low, high) == word
 
 
 def test_spreads() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.case import Case, gradient, parameter
-from bench.layouts import RULES, parse_mesh
-from bench.tensorflow_setup import assemble, barrier, mesh_session, shards
+from bench.cases.case import Case
+from bench.cases.layouts import RULES, parse_mesh
+from bench.cases.values import gradient, parameter
+from bench.peers.tensorflow import assemble, barrier, mesh_session, shards
 
 
 def case(layout: str) -> Case:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bench import traffic
-from bench.case import Case
-from bench.layouts import parse_mesh
-from bench.options import Options
+from bench.cases import traffic
+from bench.cases.case import Case
+from bench.cases.layouts import parse_mesh
+from bench.cases.options import Options
 
 BYTES = {
     "sgd": 12,

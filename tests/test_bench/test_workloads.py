@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bench.cases.workloads import NAMES, workload
 from bench.errors import UnknownNameError
-from bench.workloads import NAMES, workload
 
 TOTALS = {
     "gpt2": (124_439_808, 148),

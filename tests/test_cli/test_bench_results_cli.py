@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from bench.check import machine
 from bench.check.findings import Finding
+from bench.kinds import load
 from bench.migration import run as migration
-from bench.results import Result, load
+from bench.results.document import Result
 from bench.train import run as training
 from dtopt_cli.commands import bench_migrate
 from dtopt_cli.commands.bench import app
@@ -33,6 +34,8 @@ def changed(tmp_path: Path, factor: float = 1.0, **context: Any) -> str:
     for row in document["rows"]:
         for sample in row["samples"]:
             sample["seconds"] *= factor
+        row["median"], row["mad"] = row["median"] * factor, row["mad"] * factor
+        row["bytes_per_second"] /= factor
     path = tmp_path / "changed.json"
     path.write_text(json.dumps(document))
     return str(path)
@@ -51,7 +54,7 @@ def test_compare_ends_with_its_verdict(tmp_path: Path) -> None:
 
 
 def test_compare_refuses_other_machines_unless_forced(tmp_path: Path) -> None:
-    elsewhere = changed(tmp_path, host="elsewhere")
+    elsewhere = changed(tmp_path, cpu="another one")
     refused = call("compare", QUIET, elsewhere).exception
     assert isinstance(refused, DtoptError)
     assert refused.exit_code == 6
@@ -83,18 +86,32 @@ def test_check_of_the_machine(monkeypatch: pytest.MonkeyPatch, severity: str, co
     assert "machine: 3 [processes]" in done.stdout
 
 
+def test_report_fills_the_tables_of_a_page_or_only_checks_them(tmp_path: Path) -> None:
+    (tmp_path / "page").mkdir()
+    (tmp_path / "page" / "run.json").write_text(Path(QUIET).read_text())
+    page = tmp_path / "page.md"
+    empty = "# Page\n\n<!-- table: run.json -->\n<!-- end -->\n"
+    page.write_text(empty)
+    assert call("report", "--into", str(page), "--check").exit_code == 1
+    assert page.read_text() == empty
+    assert call("report", "--into", str(page)).exit_code == 0
+    assert "torch-fused" in page.read_text()
+    assert call("report", "--into", str(page), "--check").exit_code == 0
+    assert call("report").exit_code == 2
+
+
 def test_report_writes_a_page_markdown_or_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = call("report", OTHER)
     assert (done.exit_code, done.stdout) == (0, "")
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert call("report", OTHER, "--markdown").stdout.startswith("# dtopt bench")
-    assert call("report", OTHER, QUIET, "--csv", "-o", "rows.csv").stdout == ""
+    assert call("report", OTHER, QUIET, "--csv", "--output", "rows.csv").stdout == ""
     assert len((tmp_path / "rows.csv").read_text().splitlines()) == 7
-    told = json.loads(call("report", OTHER, "--json", "-o", "x.html").stdout)
+    told = json.loads(call("report", OTHER, "--json", "--output", "x.html").stdout)
     assert told == {"written": "x.html", "results": 1, "bytes": (tmp_path / "x.html").stat().st_size}
     assert call("report", OTHER, "--markdown", "--csv").exit_code == 2
-    assert "cannot write" in str(call("report", OTHER, "--csv", "-o", "absent/rows.csv").exception)
+    assert "cannot write" in str(call("report", OTHER, "--csv", "--output", "absent/rows.csv").exception)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "rows.csv", "x.html"]
 
 
@@ -118,7 +135,20 @@ def empty(kind: str) -> Result:
 def test_every_option_of_train_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(empty("train"))
     monkeypatch.setattr(training, "run", recorder)
-    words = ["-w", "chars", "-w", "quadratic", "-o", "sgd", "--learning-rate", "0.5", "-p", "optax", "--mesh", "2x2"]
+    words = [
+        "--problem",
+        "chars",
+        "--problem",
+        "quadratic",
+        "-o",
+        "sgd",
+        "--learning-rate",
+        "0.5",
+        "-p",
+        "optax",
+        "--mesh",
+        "2x2",
+    ]
     words += ["--layout", "fsdp", "--device", "cpu", "--seeds", "3", "--threads", "1", "--timeout", "9"]
     assert call("train", *words).exit_code == 4
     expected = {

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bench import clock, results, roof_run
-from bench.roof import ROOFS
+from bench import kinds
+from bench.measuring import clock
+from bench.roof import run as roof_run
+from bench.roof.patterns import ROOFS
 from dtopt_cli.commands.bench import app
 from optim.errors import DtoptError
 
@@ -20,7 +22,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that says 2 ms for each sample; what is timed still runs."""
 
     def sample(session: Any, steps: int) -> float:
-        session.step()
+        session.run(1)
         return 0.002
 
     monkeypatch.setattr(clock, "sample", sample)
@@ -39,8 +41,8 @@ def test_each_pattern_size_and_number_of_threads(tmp_path: Path) -> None:
     assert done.exit_code == 0
     document = json.loads(done.stdout)
     assert document["kind"] == "dtopt bench roof"
-    read = results.load(file)
-    assert results.from_json(document) == read
+    read = kinds.load(file)
+    assert kinds.from_json(document) == read
     threads = {row.threads for row in read.rows}
     assert 1 in threads
     assert len(read.rows) == len(ROOFS) * len(threads) * 2

@@ -19,6 +19,7 @@ import tf_keras
 
 import migrate
 import optim
+from tests.test_migrate.confirm import confirmed
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 ROUNDING_OF_MOVEMENT, ROUNDING_OF_VALUE = 1e-5, 2e-6
@@ -61,7 +62,8 @@ class Run:
         return float(worst)
 
     def with_dtopt(self, folder: Path, source: Path, **hints: Any) -> float:
-        migrate.migrate_checkpoint(source, folder / "migrated", strict=True, **hints)
+        overrides = confirmed(source, **hints)
+        migrate.migrate_checkpoint(source, folder / "migrated", strict=True, overrides=overrides, **hints)
         names = [v.name for v in optim.describe_checkpoint(folder / "migrated").variables if v.trainable]
         live = {name: tf.Variable(self.start(i)) for i, name in enumerate(names)}
         optimizer = optim.load_checkpoint(folder / "migrated", live, restore_variables=False)

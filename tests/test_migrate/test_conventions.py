@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from migrate import conventions, lazy_rows, tf1
-from migrate.algorithms import ALGORITHMS, find, nadam
-from migrate.errors import MissingHintError
-from migrate.state import LazyArray
+from migrate.algorithms import ALGORITHMS, find, keras_config, lazy_rows, nadam, tf_train
+from migrate.bytes.arrays import LazyArray
+from migrate.errors import ContradictionError, MissingHintError
 from optim.errors import UnsupportedError
+from tests.test_migrate.confirm import typed
 
 
 def _arguments(
@@ -22,11 +22,11 @@ def _arguments(
     scalars: Any = None,
     dtype: str = "float32",
     **versions: str | None,
-) -> conventions.Arguments:
+) -> keras_config.Arguments:
     algorithm = find(name)
-    full, _ = conventions.completed(config, algorithm, generation)
+    full, _ = keras_config.completed(config, algorithm, generation)
     known = {key: value for key, value in {"keras": keras, **versions}.items() if value}
-    return conventions.arguments(full, scalars or {}, algorithm, generation, known, [dtype])
+    return keras_config.arguments(full, scalars or {}, algorithm, generation, known, [dtype])
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,24 @@ def test_scalars_in_the_checkpoint_are_newer_than_the_config() -> None:
 
 
 def test_betas_are_those_that_act_in_float32() -> None:
-    assert _arguments("Adam", {}, "optimizer").values["beta_2"] == 0.9990000128746033
-    assert _arguments("Adam", {}, "optimizer", dtype="float64").values["beta_2"] == 0.999
+    """OptimizerV2 rounds β wherever it acts; since 2.9's experimental classes only the powers are of the rounded β."""
+    rounded = 0.9990000128746033
+    for generation in ("optimizer_v2", "optimizer_v1", "keras2.3", "tf1"):
+        assert _arguments("Adam", {}, generation).values["beta_2"] == rounded
+    for generation in ("experimental", "optimizer", "keras3"):
+        for name in ("Adam", "Adamax"):
+            values = _arguments(name, {}, generation).values
+            assert values["beta_2"] == 0.999
+            assert values["float32_powers"] is True
+        assert _arguments("Nadam", {}, generation).values["beta_2"] == rounded
+        assert _arguments("RMSprop", {"rho": 0.999}, generation).values["rho"] == 0.999
+    assert _arguments("Lamb", {}, "keras3").values["float32_powers"] is True
+    assert _arguments("RMSprop", {"rho": 0.999}, "optimizer_v2").values["rho"] == rounded
+    assert _arguments("Adadelta", {"rho": 0.999}, "optimizer_v2").values["rho"] == rounded
+    assert _arguments("Adadelta", {"rho": 0.999}, "keras2.3").values["rho"] == 0.999
+    wide = _arguments("Adam", {}, "optimizer", dtype="float64").values
+    assert wide["beta_2"] == 0.999
+    assert "float32_powers" not in wide
 
 
 def test_a_stock_schedule_is_carried_and_a_custom_one_refused() -> None:
@@ -119,8 +135,9 @@ def test_a_stock_schedule_is_carried_and_a_custom_one_refused() -> None:
     }
     found = _arguments("SGD", {"learning_rate": schedule}, "optimizer", scalars={"learning_rate": 0.3}).values
     assert found["learning_rate"] == {"class_name": "ExponentialDecay", "config": {"decay_rate": 0.5}}
-    with pytest.raises(UnsupportedError, match="MySchedule"):
-        _arguments("SGD", {"learning_rate": {"class_name": "Mine>MySchedule", "config": {}}}, "optimizer")
+    for own in ({"class_name": "Mine>ExponentialDecay"}, {**schedule, "module": "mine"}):
+        config = {"learning_rate": {"config": {}, **own}}
+        assert keras_config.is_own_schedule(_arguments("SGD", config, "optimizer").values["learning_rate"])
 
 
 def test_what_is_not_carried_makes_it_approximate() -> None:
@@ -191,10 +208,12 @@ def test_the_product_of_nadam_is_what_the_source_holds_and_computed_where_it_hol
     exact = nadam.product(0.9, 1.0, 3)
     assert exact == pytest.approx(0.9**3 * (1 - 0.48) * (1 - 0.5 * 0.96**2) * (1 - 0.5 * 0.96**3))
     assert algorithm.state(values, {}, "optimizer", 3)[0] == {"u_product": exact}
-    assert algorithm.state(values, {"u_product": 0.5}, "optimizer_v2", 3) == ({"u_product": 0.5}, [])
-    state, notes = algorithm.state(values, {"u_product": 0.5}, "optimizer", 3)
-    assert state == {"u_product": 0.5}
-    assert "once per variable" in notes[0]
+    assert algorithm.state(values, {"u_product": 0.5}, "optimizer_v2", 3)[0] == {"u_product": 0.5}
+    assert algorithm.state(values, {"u_product": 0.5}, "optimizer", 3)[1][0].certain
+    (origin,) = algorithm.state(values, {}, "optimizer", 3)[1]
+    assert "once per variable" in origin.reason
+    assert typed(origin.confirm) == {"u_product": exact}
+    assert algorithm.state(values, {}, "keras2", 0)[1][0].certain
 
 
 @pytest.mark.parametrize(
@@ -246,7 +265,7 @@ def test_state_of_releases_with_a_defect_is_refused(
 def test_accumulation_is_carried_where_it_is_the_same() -> None:
     config = {"gradient_accumulation_steps": 4}
     found = _arguments("Adam", config, "keras3", "3.8.0")
-    assert (found.values["gradient_accumulation_steps"], found.reasons) == (4, [])
+    assert (found.values["gradient_accumulation_steps"], found.reasons) == (4, ())
     assert _arguments("Adam", config, "keras3").reasons
     schedule = {"class_name": "ExponentialDecay", "config": {}}
     for more, keras in (({}, "3.4.1"), ({"learning_rate": schedule}, "3.8.0"), ({"use_ema": True}, "3.8.0")):
@@ -273,7 +292,7 @@ def test_rows_without_a_gradient_are_kept_where_they_were(
 ) -> None:
     algorithm = find(name)
     full = {**algorithm.defaults(generation), **config}
-    told = conventions.Arguments()
+    told = keras_config.Arguments()
     lazy_rows.put_in(told, full, algorithm, generation, ["a.b/embeddings", "dense/kernel"])
     assert told.values == ({"lazy_rows": [r"^a\.b/embeddings$"]} if rows else {})
     assert bool(told.warnings) is rows
@@ -282,7 +301,7 @@ def test_rows_without_a_gradient_are_kept_where_they_were(
 
 
 def test_nadams_sparse_rows_stood_still_while_their_slots_went_on() -> None:
-    algorithm, told = find("Nadam"), conventions.Arguments()
+    algorithm, told = find("Nadam"), keras_config.Arguments()
     lazy_rows.put_in(told, algorithm.defaults("optimizer_v2"), algorithm, "optimizer_v2", ["embedding/embeddings"])
     assert told.values == {"lazy_rows": ["^embedding/embeddings$"], "lazy_rows_keep_slots": False}
     assert not told.reasons
@@ -300,7 +319,7 @@ def test_nadams_sparse_rows_stood_still_while_their_slots_went_on() -> None:
 def test_tf_train_arguments_under_keras_names(given: str, name: str, config: dict[str, Any]) -> None:
     wanted = {"use_nesterov": "nesterov", "decay": "rho", "beta1": "beta_1", "momentum": "momentum"}
     kept = {wanted[key]: value for key, value in config.items() if key in wanted}
-    assert tf1.keras_style(given, config) == (name, kept)
+    assert tf_train.keras_style(given, config) == (name, kept)
 
 
 def test_steps_of_adam_optimizer_from_its_powers() -> None:
@@ -311,7 +330,8 @@ def test_steps_of_adam_optimizer_from_its_powers() -> None:
         "train/beta2_power": LazyArray((), "float32", lambda: np.array(power), "train/beta2_power"),
         "train/beta1_power": LazyArray((), "float32", lambda: np.array(0, np.float32), "train/beta1_power"),
     }
-    found = tf1.steps(scalars, {"beta_1": 0.9, "beta_2": 0.999})
+    found = tf_train.steps(scalars, {"beta_1": 0.9, "beta_2": 0.999})
     assert found is not None
     assert (found[0], "beta2_power" in found[1]) == (5000, True)
-    assert tf1.steps(scalars, {"beta_1": 0.9, "beta_2": 0.99}) is None
+    with pytest.raises(ContradictionError, match=r"beta_2 is 0.99 and train/beta2_power is 0\.0067"):
+        tf_train.steps(scalars, {"beta_1": 0.9, "beta_2": 0.99})

@@ -8,12 +8,12 @@ import h5py
 import numpy as np
 import pytest
 
-from migrate.compare import Comparer
+from migrate.bytes import hdf5
+from migrate.bytes.arrays import LazyArray
+from migrate.bytes.bundle import BundleReader, BundleWriter
+from migrate.bytes.ranges import Check, Extent
 from migrate.errors import DamagedFileError
-from migrate.extents import Check, Extent
-from migrate.readers import hdf5
-from migrate.state import LazyArray
-from migrate.tensor_bundle import BundleReader, BundleWriter
+from migrate.proof.compare import Comparer
 
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -109,7 +109,7 @@ def _in_file(path: Path, values: np.ndarray) -> LazyArray:
 
 
 def test_arrays_are_compared_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("migrate.compare.CHUNK", 64)
+    monkeypatch.setattr("migrate.proof.compare.CHUNK", 64)
     want = np.linspace(-1, 1, 100, dtype=np.float32)
     seen: list[int] = []
     comparer = Comparer(seen.append)

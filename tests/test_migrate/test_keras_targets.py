@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate import live_rules
 from migrate.errors import StrictError, TargetExistsError
+from migrate.proof import loaded, loading
+from migrate.rules import keras_targets
 from optim.errors import HyperparameterError, UnsupportedError
+from tests.test_migrate.confirm import confirmed
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 SUFFIX = {"keras": ".keras", "tf-keras": ".h5"}
@@ -58,6 +60,12 @@ APPROXIMATE = {
     },
     "tf-keras": {"extra-tf22-sgd-clipboth-order-trap-h5": "clip_order"},
 }
+
+
+@pytest.fixture(autouse=True)
+def _loaded_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`verify` loads targets in a process of its own, see test_verify_models.py; here, where Keras is, without one."""
+    monkeypatch.setattr(loaded, "_run", loading.main)
 
 
 def _source(case: Any) -> str:
@@ -105,7 +113,7 @@ def _check_steps(case: Any, optimizer: Any, variables: list[Any]) -> float:
 
 def _loaded(case: Any, to: str, folder: Path) -> tuple[migrate.Report, str, Any]:
     dest = str(folder / f"model{SUFFIX[to]}")
-    report = migrate.migrate_checkpoint(_source(case), dest, to=to)
+    report = migrate.migrate_checkpoint(_source(case), dest, to=to, overrides=confirmed(_source(case)))
     return report, dest, _keras(to).models.load_model(dest)
 
 
@@ -118,7 +126,7 @@ def test_keras_takes_the_sources_own_next_steps(to: str, name: str, tmp_path: Pa
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     assert int(np.asarray(optimizer.iterations)) == report.iterations
     assert _check_steps(case, optimizer, list(model.trainable_variables)) <= 1
-    verification = migrate.verify(_source(case), dest)
+    verification = migrate.verify(_source(case), dest, overrides=confirmed(_source(case)))
     assert verification.ok, verification.differences
 
 
@@ -146,7 +154,7 @@ def test_momentum_without_the_learning_rate_is_converted(load_case: Any) -> None
     optimizer = case.document["optimizer"]
     config = {"class_name": optimizer["class"].split(".")[-1], "config": optimizer["args"]}
     state = migrate.read(_source(case), optimizer_config=config)
-    live = live_rules.live_class(state, live_rules.KERAS3)
+    live = keras_targets.live_class(state, keras_targets.KERAS3)
     assert live.reasons == ()
     assert "multiplied by" in " ".join(live.notes)
     names = [v.name for v in state.variables if v.trainable]
@@ -166,9 +174,9 @@ def test_repeated_rows_of_an_embedding_are_squared_one_by_one_in_keras_3(load_ca
     model.train_on_batch(np.array([[1, 1]]), np.array([[1.0, 1.0]]))
     assert float(model.optimizer.variables[2].numpy()[1, 0]) == pytest.approx(2.0)  # 1 + 1, and not (1 + 1) squared
     report = migrate.migrate_checkpoint(_source(load_case("tf215-new-lion-embed")), tmp_path / "a.keras", to="keras")
-    assert report.fidelity == "exact"  # Lion squares nothing
+    assert not any("a row several times" in reason for reason in report.reasons)  # Lion squares nothing
     state = migrate.read(_source(load_case("tf20-rmsprop-centered-momentum-embed")))
-    assert "a row several times" in " ".join(live_rules.live_class(state, live_rules.KERAS3).reasons)
+    assert "a row several times" in " ".join(keras_targets.live_class(state, keras_targets.KERAS3).reasons)
 
 
 def test_layers_mean_the_same_in_both(tmp_path: Path) -> None:
@@ -216,9 +224,8 @@ def test_a_custom_layer_is_refused_with_what_to_do(tmp_path: Path, load_case: An
         layers[-1]["class_name"] = "Custom>MyDense"
 
     source = _edited(load_case("tf24-adam-convbn"), tmp_path, custom)
-    for to, suffix in SUFFIX.items():
-        with pytest.raises(UnsupportedError, match=r"MyDense.*migrate to slots"):
-            migrate.migrate_checkpoint(source, tmp_path / f"x{suffix}", to=to)
+    with pytest.raises(UnsupportedError, match=r"MyDense.*migrate to slots"):
+        migrate.migrate_checkpoint(source, tmp_path / "x.keras", to="keras")
     assert migrate.migrate_checkpoint(source, tmp_path / "slots").fidelity == "exact"
 
 

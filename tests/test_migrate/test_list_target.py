@@ -11,7 +11,7 @@ import pytest
 
 import migrate
 from migrate.errors import AmbiguousError, MissingHintError, TargetExistsError
-from migrate.list_plan import plan
+from migrate.lists.planning import plan
 from optim.errors import DtoptError, HyperparameterError, UnsupportedError
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"

@@ -29,9 +29,9 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.errors import DamagedFileError
+from migrate.bytes.hdf5_heaps import check_heaps
+from migrate.errors import DamagedFileError, TargetExistsError
 from migrate.readers import weight_list
-from migrate.readers.hdf5_heaps import check_heaps
 from optim.errors import DtoptError, UnsupportedError
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -403,22 +403,36 @@ def test_a_hyperparameter_that_is_no_number(key: str, value: Any, tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
-def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("to", ["slots", "keras", "tf-keras", "list"])
+@pytest.mark.parametrize("room", [700, pytest.param(1500, marks=pytest.mark.breadth)])
+def test_a_full_disk_leaves_nothing(to: str, room: int, tmp_path: Path) -> None:
     """RLIMIT_FSIZE refuses to let a file grow, as a full disk does, and here also as root."""
     subject = SUBJECTS[4]
     source = CORPUS / subject.case / "source" / subject.source
     code = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        " resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096));"
+        f" resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}));"
         " import migrate; from optim.errors import DtoptError\n"
-        "try: migrate.migrate_checkpoint(*sys.argv[1:])\n"
+        "try: migrate.migrate_checkpoint(*sys.argv[1:3], to=sys.argv[3])\n"
         "except DtoptError as error: print(error); sys.exit(error.exit_code)"
     )
-    command = [sys.executable, "-c", code, str(source), str(tmp_path / "out")]
+    suffix = {"slots": "", "keras": ".keras", "tf-keras": ".h5", "list": ".npz"}[to]
+    command = [sys.executable, "-c", code, str(source), str(tmp_path / f"out{suffix}"), to]
     result = subprocess.run(command, capture_output=True, text=True, cwd=CORPUS.parents[2])
     assert (result.returncode, result.stderr) == (3, "")
     assert "File too large" in result.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("to", ["slots", "keras", "tf-keras", "list"])
+def test_a_pipe_in_the_place_of_a_target_is_left_alone(to: str, tmp_path: Path) -> None:
+    subject = SUBJECTS[4]
+    source = CORPUS / subject.case / "source" / subject.source
+    dest = tmp_path / f"out{ {'slots': '', 'keras': '.keras', 'tf-keras': '.h5', 'list': '.npz'}[to] }"
+    os.mkfifo(dest)
+    with pytest.raises(TargetExistsError):
+        migrate.migrate_checkpoint(source, dest, to=to, overwrite=True)
+    assert [p.name for p in tmp_path.iterdir()] == [dest.name]
 
 
 def test_a_target_where_no_folder_can_be_made(tmp_path: Path) -> None:

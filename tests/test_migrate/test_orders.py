@@ -11,23 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import optim
-from migrate import orders
 from migrate.algorithms import ALGORITHMS, find
 from migrate.algorithms.spec import Block
+from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError, DamagedFileError, MissingHintError
 from migrate.generations import NATIVE
-from migrate.interpret import interpret
-from migrate.state import LazyArray, OptimizerState, Stored
+from migrate.lists import orders
+from migrate.operations.interpret import interpret
+from migrate.state import OptimizerState, Stored
 from optim.errors import DtoptError, MismatchError
 
 GENERATIONS = ("keras1", "keras2", "keras2.3", "optimizer_v1", "optimizer_v2", "experimental", "optimizer", "keras3")
 CONFIGS = {
-    "SGD": {"learning_rate": 0.1, "momentum": 0.9, "nesterov": False},
-    "Adam": {"learning_rate": 0.1, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7, "amsgrad": False},
-    "Adadelta": {"learning_rate": 0.1, "rho": 0.95, "epsilon": 1e-7},
-    "RMSprop": {"learning_rate": 0.1, "momentum": 0.0, "centered": False, "epsilon": 1e-7},
-    "Nadam": {"learning_rate": 0.1, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7},
-    "Adamax": {"learning_rate": 0.1, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7},
+    "SGD": {"learning_rate": 0.25, "momentum": 0.9, "nesterov": False},
+    "Adam": {"learning_rate": 0.25, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7, "amsgrad": False},
+    "Adadelta": {"learning_rate": 0.25, "rho": 0.95, "epsilon": 1e-7, "decay": 0.0},
+    "RMSprop": {"learning_rate": 0.25, "momentum": 0.0, "centered": False, "epsilon": 1e-7},
+    "Nadam": {"learning_rate": 0.25, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7},
+    "Adamax": {"learning_rate": 0.25, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7},
 }
 SHAPES = st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple), min_size=1, max_size=5, unique=True)
 
@@ -229,7 +230,7 @@ def test_adafactors_lists(kind: str, average: bool) -> None:
         arrays.append(positive(shape))
         if len(shape) < 2:
             truth["v", f"v{i}"] = arrays[-1]
-    config = {"learning_rate": 0.1, "use_ema": average, "ema_momentum": 0.9}
+    config = {"learning_rate": 0.25, "use_ema": average, "ema_momentum": 0.9}
     state = _read(arrays, "Adafactor", config, "optimizer", shapes)
     got = {(slot, v): a.load() for slot, owners in state.slots.items() for v, a in owners.items()}
     assert got.keys() == truth.keys()

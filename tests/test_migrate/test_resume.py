@@ -43,9 +43,25 @@ CASES = {
     "tfk221-new-adamw-convbn": "optimizer",
     "tf215-new-adafactor-mlp": None,
     "tf115-train-momentum-nesterov-mlp": None,
+    "extra-tf115-contrib-lars-saver": None,
+    "extra-tf115-contrib-nadam-saver": None,
+    "extra-tfa19-lookahead-adam-ckpt": None,
+    "extra-tfa19-radam-mlp-h5": None,
+    "extra-tfa19-radam-late-amsgrad-ckpt": None,
+    "extra-tfa19-adabelief-mlp-h5": None,
+    "extra-tfa19-yogi-proximal-ckpt": None,
+    "extra-tfa19-novograd-mlp-h5": None,
+    "extra-tfa19-lamb-decay-ckpt": None,
+    "extra-tfa19-lamb-decay-h5": None,
 }
 APPROXIMATE = {
     "tf24-sgd-clipboth-mlp": "TF 2.3 or 2.4",
+    "keras224-nadam-mlp": "u_product",
+    "extra-keras38-adamax-convbn-ckpt": "exclude_from_weight_decay",
+    "tf215-new-lion-embed": "exclude_from_weight_decay",
+    "tfk221-new-adamw-convbn": "exclude_from_weight_decay",
+    "extra-tf115-contrib-lars-saver": "--set clipnorm=none",
+    "extra-tfa19-novograd-mlp-h5": "--set decay=none",  # which its config never names
 }
 ROUNDING_OF_MOVEMENT, ROUNDING_OF_VALUE = 1e-5, 2e-6
 """float32 over six steps; a step of another rule differs by at least a hundred times as much."""
@@ -85,7 +101,8 @@ def test_the_next_six_steps_are_those_of_the_release(name: str, tmp_path: Path) 
 
     oracle, target = np.load(CORPUS / name / "oracle.npz"), str(tmp_path / "out")
     report = migrate.migrate_checkpoint(_source(name), target, **_hints(name))
-    assert report.fidelity == ("approximate" if name in APPROXIMATE else "exact")
+    raced = "231" in name and any("before or after it raises it" in reason for reason in report.reasons)
+    assert report.fidelity == ("approximate" if name in APPROXIMATE or raced else "exact"), report.reasons
     assert APPROXIMATE.get(name, "") in "".join(report.reasons)
     trained = [v.name for v in optim.describe_checkpoint(target).variables if v.trainable]
     count = range(len(trained))

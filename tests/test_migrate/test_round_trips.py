@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import migrate
-from migrate import algorithms, conventions, generations
+from migrate import algorithms, generations
+from migrate.algorithms import keras_config
+from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError
-from migrate.rule_differences import SLOT_MEANING
-from migrate.state import LazyArray, OptimizerState, StoredVariable
+from migrate.rules.differences import SLOT_MEANING
+from migrate.state import OptimizerState, StoredVariable
 from optim.errors import UnsupportedError
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1, max_size=12).filter(
@@ -89,7 +91,7 @@ def _state(
 ) -> tuple[Any, OptimizerState]:
     """A state as it would have been read from that generation, with its defaults, and its config there."""
     config = {"epsilon": 1e-7, **algorithm.defaults(generation)}
-    told = conventions.arguments(config, {}, algorithm, generation, {}, {"float32"})
+    told = keras_config.arguments(config, {}, algorithm, generation, {}, {"float32"})
     more, slots = algorithm.adjust(told.values, frozenset())
     rng = np.random.default_rng(iterations)
     names = [f"layer_{i}/kernel" for i in range(len(shapes))]

@@ -16,11 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from migrate import object_graph
+from migrate.bytes import object_graph
+from migrate.bytes.arrays import LazyArray
 from migrate.errors import DamagedFileError, TargetExistsError
 from migrate.readers import slots as reader
 from migrate.readers import tf_object
-from migrate.state import LazyArray, OptimizerState, StoredVariable
+from migrate.state import OptimizerState, StoredVariable
 from migrate.writers import slots as writer
 from optim import slot_layout
 from optim.errors import CheckpointError
@@ -73,7 +74,7 @@ def test_reading_back_gives_the_same_state(tmp_path: Path) -> None:
 
 
 def test_a_schedule_leaves_no_learning_rate(tmp_path: Path) -> None:
-    from migrate.tensor_bundle import BundleReader
+    from migrate.bytes.bundle import BundleReader
 
     schedule = {"class_name": "ExponentialDecay", "config": {"decay_rate": 0.9}}
     for name, rate in (("schedule", schedule), ("number", 0.1)):

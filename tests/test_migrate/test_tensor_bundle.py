@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from migrate import protos, sstable
+from migrate.bytes import protos, sstable
+from migrate.bytes.bundle import BundleReader, BundleWriter, numpy_dtype, shard_name
 from migrate.errors import DamagedFileError
-from migrate.tensor_bundle import BundleReader, BundleWriter, numpy_dtype, shard_name
 from optim.errors import CheckpointError
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
@@ -288,7 +288,7 @@ def test_field_numbers_are_tensorflows() -> None:
     from tensorflow.core.framework import types_pb2
     from tensorflow.core.protobuf import saved_model_pb2, tensor_bundle_pb2, trackable_object_graph_pb2
 
-    from migrate.tensor_bundle import _NUMBER_TO_NAME
+    from migrate.bytes.bundle import _NUMBER_TO_NAME
 
     def fields(descriptor: object, seen: frozenset[str] = frozenset()) -> dict[str, object]:
         return {

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from migrate.checkpoint_paths import find_prefix
+from migrate.bytes.arrays import LazyArray
+from migrate.bytes.bundle import BundleWriter
+from migrate.bytes.checkpoint_paths import find_prefix
 from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
+from migrate.matching.slot_owners import Owner, match
 from migrate.readers import saved_model, tf_dtensor_names, tf_object
-from migrate.slot_owners import Owner, match
-from migrate.state import LazyArray, Stored
-from migrate.tensor_bundle import BundleWriter
+from migrate.state import Stored
 from optim.errors import MismatchError
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -79,7 +80,7 @@ def test_real_checkpoints_are_read_bit_for_bit(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_no_tensor_is_dropped(name: str) -> None:
-    from migrate.tensor_bundle import BundleReader
+    from migrate.bytes.bundle import BundleReader
 
     reader, _, _, _ = CASES[name]
     stored = reader.read(_source(name))
@@ -268,7 +269,7 @@ def test_shapes_decide_between_variables_of_one_name() -> None:
 
 
 def test_an_altered_graph_is_damage(tmp_path: Path) -> None:
-    from migrate import protos
+    from migrate.bytes import protos
 
     graph = protos.ObjectGraph()
     graph.nodes.add().children.add(node_id=7, local_name="x")
@@ -281,7 +282,7 @@ def test_an_altered_graph_is_damage(tmp_path: Path) -> None:
 
 
 def test_arrays_are_lazy(monkeypatch: pytest.MonkeyPatch) -> None:
-    from migrate.tensor_bundle import BundleReader
+    from migrate.bytes.bundle import BundleReader
 
     loaded: list[str] = []
     original = BundleReader.load

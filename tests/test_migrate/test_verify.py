@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate import parity_sample, verification
-from migrate.tensor_bundle import BundleWriter
+from migrate.bytes.bundle import BundleWriter
+from migrate.proof import parity_sample, verification
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 ADAM = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
@@ -108,7 +108,7 @@ def test_tensorflow_would_notice_another_value_dtype_or_key(tmp_path: Path, monk
 
 
 def migrate_reader(prefix: str) -> Any:
-    from migrate.tensor_bundle import BundleReader
+    from migrate.bytes.bundle import BundleReader
 
     return BundleReader(prefix)
 

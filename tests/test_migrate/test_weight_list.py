@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from migrate.bytes import safe_pickle
 from migrate.errors import DamagedFileError, MissingHintError
-from migrate.readers import safe_pickle, weight_list
+from migrate.readers import weight_list
 from optim.errors import DtoptError, UnsupportedError
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"

@@ -14,8 +14,9 @@ import pytest
 import migrate
 from migrate.algorithms import find
 from migrate.errors import AmbiguousError, DamagedFileError, MissingHintError
-from migrate.layer_order import Layers, Variable, match
+from migrate.matching.layers import match
 from migrate.readers import detect
+from migrate.state import Layers, LayerVariable
 from optim.errors import MismatchError, UnsupportedError
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -163,7 +164,7 @@ def test_truncated(tmp_path: Path) -> None:
 
 
 def _layer(*shapes: tuple[int, ...], name: str, trainable: bool | None = None) -> Layers:
-    return Layers(tuple(Variable(f"{name}/{i}", shape, trainable) for i, shape in enumerate(shapes)))
+    return Layers(tuple(LayerVariable(f"{name}/{i}", shape, trainable) for i, shape in enumerate(shapes)))
 
 
 def test_orders_of_layers() -> None:

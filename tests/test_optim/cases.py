@@ -6,9 +6,11 @@ fails until it does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import pytest
 
 import optim
 from tests.reference.adadelta import Adadelta
@@ -16,18 +18,23 @@ from tests.reference.adafactor import Adafactor
 from tests.reference.adagrad import Adagrad
 from tests.reference.adam import Adam
 from tests.reference.adamax import Adamax
+from tests.reference.adan import Adan
 from tests.reference.common import Algorithm, Options, Training
 from tests.reference.ftrl import Ftrl
 from tests.reference.lamb import Lamb
+from tests.reference.layerwise import LARS, NovoGrad
 from tests.reference.lion import Lion
 from tests.reference.muon import Muon
 from tests.reference.nadam import Nadam
+from tests.reference.rectified_adam import AdaBelief, RectifiedAdam
 from tests.reference.rmsprop import RMSprop
+from tests.reference.schedule_free_adamw import ScheduleFreeAdamW
 from tests.reference.sgd import SGD
+from tests.reference.yogi import Yogi
 from tests.test_optim.support import MODES
 
 RATE = 0.05
-WHOLE = ("Adafactor", "Lamb", "Muon")
+WHOLE = ("Adafactor", "Lamb", "LARS", "Muon", "NovoGrad")
 """Optimizers whose rules look at whole variables: eager steps are portable, too."""
 
 
@@ -48,7 +55,9 @@ class Case:
     @property
     def modes(self) -> tuple[str, ...]:
         """The ways to run a step."""
-        return tuple(mode for mode in MODES if mode not in ("local", "native") or self.optimizer not in WHOLE)
+        return tuple(
+            mode for mode in MODES if mode not in ("local", "native", "native_function") or self.optimizer not in WHOLE
+        )
 
     def make(self, **more: Any) -> Any:
         arguments = {"learning_rate": RATE, **self.arguments, **more}
@@ -72,6 +81,7 @@ _FTRL = {
     "l2_shrinkage_regularization_strength": 0.05,
     "beta": 0.4,
 }
+_WARM = {"total_steps": 6, "warmup_proportion": 0.3, "min_lr": 1e-3}
 _MUON = {"adam_beta_1": 0.8, "adam_lr_ratio": 0.5, "momentum": 0.7, "ns_steps": 3, "nesterov": False, "rms_rate": None}
 
 VARIANTS = (
@@ -79,6 +89,8 @@ VARIANTS = (
     _variant("sgd-momentum", "SGD", SGD, momentum=0.9),
     _variant("sgd-nesterov", "SGD", SGD, momentum=0.8, nesterov=True),
     _variant("adam", "Adam", Adam),
+    _variant("adam-nesterov", "Adam", Adam, epsilon=1e-3, beta_1=0.7, nesterov=True),
+    _variant("adam-uncorrected", "Adam", Adam, epsilon=1e-3, bias_correction=False),
     _variant("adam-amsgrad", "Adam", Adam, beta_1=0.8, beta_2=0.7, epsilon=1e-3, amsgrad=True),
     _variant("adadelta", "Adadelta", Adadelta, rho=0.9, epsilon=1e-5),
     _variant("sgd-train", "SGD", SGD, momentum=0.9, learning_rate_in_momentum=False),
@@ -116,6 +128,41 @@ VARIANTS = (
         learning_rate_cap=False,
     ),
     _variant("lamb", "Lamb", Lamb, epsilon=1e-3),
+    _variant("lamb-decay", "Lamb", Lamb, epsilon=1e-3, weight_decay=0.3, decay_in_step=True),
+    _variant("rectified-adam", "RectifiedAdam", RectifiedAdam, beta_2=0.95),
+    _variant("rectified-adam-warm", "RectifiedAdam", RectifiedAdam, beta_2=0.9, epsilon=1e-3, amsgrad=True, **_WARM),
+    _variant("rectified-adam-torch", "RectifiedAdam", RectifiedAdam, beta_2=0.9, epsilon=1e-3, epsilon_hat=True),
+    _variant("adabelief", "AdaBelief", AdaBelief, beta_2=0.9, epsilon=1e-6, amsgrad=True, **_WARM),
+    _variant("adabelief-plain", "AdaBelief", AdaBelief, epsilon=1e-6, rectify=False),
+    _variant("yogi", "Yogi", Yogi),
+    _variant(
+        "yogi-all",
+        "Yogi",
+        Yogi,
+        beta_1=0.8,
+        l1_regularization_strength=0.3,
+        l2_regularization_strength=0.2,
+        initial_accumulator_value=0.1,
+        activation="tanh",
+    ),
+    _variant("novograd", "NovoGrad", NovoGrad, epsilon=1e-3),
+    _variant("novograd-all", "NovoGrad", NovoGrad, beta_2=0.5, grad_averaging=True, amsgrad=True, weight_decay=0.1),
+    _variant("lars", "LARS", LARS, trust_coefficient=0.1),
+    _variant("lars-all", "LARS", LARS, trust_coefficient=0.1, epsilon=0.2, nesterov=True, weight_decay=0.3),
+    _variant("adan", "Adan", Adan, epsilon=1e-3),
+    _variant("schedule-free", "ScheduleFreeAdamW", ScheduleFreeAdamW, epsilon=1e-3),
+    _variant(
+        "schedule-free-all",
+        "ScheduleFreeAdamW",
+        ScheduleFreeAdamW,
+        beta_1=0.8,
+        beta_2=0.9,
+        epsilon=1e-3,
+        warmup_steps=3,
+        r=0.5,
+        weight_lr_power=2.0,
+        weight_decay=0.1,
+    ),
     Case("muon", "Muon", {}, Muon(), Options(weight_decay=0.004)),
     Case(
         "muon-all",
@@ -161,6 +208,13 @@ _ALL = {
     "loss_scale_growth_steps": 2,
 }
 
+_AROUND = {
+    **{key: value for key, value in _ALL.items() if not key.startswith(("use_ema", "ema_"))},
+    "decoupled_weight_decay": False,
+    "lookahead": {"sync_period": 2, "slow_step_size": 0.8},
+    "stochastic_average": {"start_averaging": 0, "average_period": 2},
+}
+
 OPTIONS = (
     _with("adam", "clipvalue", clipvalue=0.3),
     _with("sgd-momentum", "clipnorm", clipnorm=0.7),
@@ -174,8 +228,23 @@ OPTIONS = (
         weight_decay=0.3,
         not_decayed=("bias", "scale"),
     ),
+    _with("adam", "coupled", weight_decay=0.3, decoupled_weight_decay=False, clipnorm=1.0),
+    _with("sgd-nesterov", "decay-without-rate", weight_decay=0.02, learning_rate_in_weight_decay=False),
+    _with("adam", "lookahead", lookahead={"sync_period": 3, "slow_step_size": 0.4}),
+    _with("sgd-momentum", "stochastic-average", stochastic_average={"start_averaging": 1, "average_period": 2}),
+    _with("lamb", "around", **_AROUND),
+    _with("schedule-free", "lookahead", lookahead={"sync_period": 2, "slow_step_size": 0.4}),
+    _with("adam-amsgrad", "around", arguments={"master_copies": True}, **_AROUND),
     _with("sgd-momentum", "ema", use_ema=True, ema_momentum=0.6),
     _with("adam-amsgrad", "ema_overwrite", use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2),
+    _with(
+        "adam",
+        "ema_first_step",
+        use_ema=True,
+        ema_momentum=0.6,
+        ema_start="first_step",
+        ema_overwrite_frequency=2,
+    ),
     _with("adadelta", "accumulation", gradient_accumulation_steps=3),
     _with("sgd-momentum", "decay", decay=0.5),
     _with("adam", "schedule", rate=lambda i: 0.1 * 0.5 ** (i / 3), arguments={"learning_rate": lambda: _schedule()}),
@@ -195,3 +264,20 @@ OPTIONS = (
 )
 
 ROWS = VARIANTS + OPTIONS
+
+FIRST = {case.optimizer: case for case in reversed(VARIANTS)}
+"""One variant of each optimizer; the others differ in elementwise formulas only."""
+FEW = ("SGD", "Adam", "Adafactor", "ScheduleFreeAdamW")
+"""Without slots, with two, of whole variables, with a second point: what a place can do wrong, it does to these."""
+
+
+def marked(rows: Iterable[tuple[Any, ...]], is_quick: Callable[..., bool]) -> list[Any]:
+    """Parameters of a test: those that only broaden what the quick ones show are left to `make test-all`."""
+    return [
+        pytest.param(*row, marks=() if is_quick(*row) else pytest.mark.breadth, id="-".join(map(str, row)))
+        for row in rows
+    ]
+
+
+def is_one_of_few(case: Case, *_: Any) -> bool:
+    return FIRST[case.optimizer].name == case.name and case.optimizer in FEW

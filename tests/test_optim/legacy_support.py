@@ -55,7 +55,7 @@ class Case:
 
     def check(self, step: int, live: list[Any]) -> None:
         """The variables are where the release's were after this step."""
-        from optim.placement import to_host
+        from optim.layouts.placement import to_host
 
         for i, name in enumerate(self.names):
             want = self.oracle[f"var/{step}/{i}"].astype(np.float64)

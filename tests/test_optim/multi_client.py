@@ -35,7 +35,7 @@ def laid_out(mesh: Any, axes: tuple[str, str]) -> tuple[dict[str, Any], Any, Any
     """The variables, and x and y, on a mesh."""
     from tensorflow.experimental import dtensor
 
-    from optim import placement
+    from optim.layouts import placement
 
     rows, columns = axes
     values = data()
@@ -69,7 +69,7 @@ def main(client: int, ports: list[str], folder: Path) -> None:
     from tensorflow.experimental import dtensor
 
     import optim
-    from optim import placement
+    from optim.layouts import placement
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)

@@ -31,7 +31,8 @@ LAYOUTS: Mapping[str, tuple[str | None, Mapping[str, Sequence[str]]]] = {
         {"kernel": ["batch", "model"], "table": ["model", "unsharded"], "bias": ["batch"]},
     ),
 }
-MODES = ("local", "portable", "function", "native")
+MODES = ("local", "portable", "function", "native", "native_function")
+"""`native` ones run dtopt's own kernel."""
 
 
 def put(value: Any, layout: dtensor.Layout | None, dtype: Any = tf.float64) -> Any:
@@ -97,8 +98,10 @@ def scaled_values(values: Mapping[str, Any], scale: float, call: int, steps: int
     return scaled
 
 
-def slot_layout(layout: dtensor.Layout | None, slot: str) -> dtensor.Layout | None:
-    """The layout of a slot: its variable's, without the dim that Adafactor's means are over."""
+def slot_layout(layout: dtensor.Layout | None, slot: str, rank: int) -> dtensor.Layout | None:
+    """The layout of a slot of that rank: its variable's, without the dim that Adafactor's means are over."""
+    if layout is not None and rank == 0:
+        return dtensor.Layout.replicated(layout.mesh, 0)
     if layout is None or slot not in ("r", "c"):
         return layout
     specs = list(layout.sharding_specs)
@@ -121,7 +124,7 @@ def put_gradients(
 
 def stepper(optimizer: Any, mode: str) -> Callable[[Sequence[tuple[Any, Any]]], None]:
     """`apply_gradients`, eagerly, or in one `tf.function` per set of None gradients, which may trace at first only."""
-    if mode != "function":
+    if mode not in ("function", "native_function"):
         return optimizer.apply_gradients
     functions: dict[tuple[Any, ...], Any] = {}
     traces: dict[tuple[Any, ...], int] = {}
@@ -144,7 +147,7 @@ def stepper(optimizer: Any, mode: str) -> Callable[[Sequence[tuple[Any, Any]]], 
 
 
 def executor_for(mode: str) -> str:
-    return {"function": "auto", "native": "local"}.get(mode, mode)
+    return {"function": "auto", "native": "local", "native_function": "auto"}.get(mode, mode)
 
 
 def snapshot(variables: Sequence[Any]) -> list[bytes]:

@@ -76,7 +76,7 @@ def test_methods_take_what_is_documented(name: str) -> None:
     cls = getattr(optim, name)
     for method, parameters in METHODS.items():
         found = [p for p in inspect.signature(getattr(cls, method)).parameters if p != "self"]
-        assert found == parameters, method
+        assert found[: len(parameters)] == parameters, method
     assert list(inspect.signature(cls.add_variable).parameters.values())[1].default in (inspect.Parameter.empty, ())
     assert issubclass(cls, tf.Module)
 

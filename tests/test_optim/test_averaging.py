@@ -11,6 +11,7 @@ from tensorflow.experimental import dtensor
 
 import optim
 from optim.errors import UnsupportedError
+from tests.breadth import broad
 from tests.dtensor_asserts import layout_of, value_of
 from tests.test_optim.support import (
     LAYOUTS,
@@ -36,7 +37,7 @@ def _trained(place: Place, dtype: Any = tf.float64, **options: Any) -> tuple[Any
 
 
 @pytest.mark.parametrize("options", [{}, {"slot_placement": "zero1"}], ids=str)
-@pytest.mark.parametrize("dtype", [tf.float64, tf.float32, tf.bfloat16, tf.float16], ids=lambda d: d.name)
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, broad(tf.float64), broad(tf.float16)], ids=lambda d: d.name)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_round_trip_is_exact(layout: str, dtype: Any, options: Any, request: Any) -> None:
     optimizer, variables = _trained(Place.named(layout, request), dtype, **options)

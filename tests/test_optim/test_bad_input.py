@@ -162,6 +162,7 @@ COMMON_BAD: dict[str, tuple[Any, ...]] = {
     "clip_order": ("sideways",),
     "use_ema": ("yes", 1),
     "ema_momentum": (-0.1, 1.1, float("nan"), "0.9"),
+    "ema_start": ("", "last_step", 1),
     "ema_overwrite_frequency": (0, -1, 1.5, True),
     "jit_compile": ("yes", 1),
     "weight_decay": (-0.1, float("nan"), "0.1", True),
@@ -176,7 +177,7 @@ COMMON_BAD: dict[str, tuple[Any, ...]] = {
     "lr": (-1.0, float("nan")),
 }
 OWN_BAD: dict[str, dict[str, tuple[Any, ...]]] = {
-    "SGD": {"momentum": (-0.1, 1.0, float("nan"), "0.9")},
+    "SGD": {"momentum": (-0.1, 1.1, float("nan"), "0.9")},
     "Adam": {
         "beta_1": (-0.1, 1.0, float("nan")),
         "beta_2": (-0.1, 1.0, float("nan"), None),

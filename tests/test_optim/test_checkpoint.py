@@ -16,6 +16,7 @@ import tensorflow as tf
 
 import optim
 from optim.errors import CheckpointError
+from tests.breadth import broad
 from tests.dtensor_asserts import assert_dtensor_equal, layout_of, value_of
 from tests.test_optim.cases import ROWS, VARIANTS
 from tests.test_optim.support import Place, gradient_values, put_gradients, snapshot, start_values
@@ -259,8 +260,8 @@ def test_a_killed_save_leaves_the_previous_whole(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("when", ["before build", "after build"])
-@pytest.mark.parametrize("target", ["plain", "rows", "mixed"])
-@pytest.mark.parametrize("case", [ADAM, EVERYTHING], ids=str)
+@pytest.mark.parametrize("target", ["plain", broad("rows"), "mixed"])
+@pytest.mark.parametrize("case", [broad(ADAM), EVERYTHING], ids=str)
 def test_tf_train_checkpoint(case: Any, target: str, when: str, request: Any, tmp_path: Any) -> None:
     optimizer, variables, reference = _trained(Place.named("mixed", request), case)
     path = tf.train.Checkpoint(optimizer=optimizer, model=_module(variables)).write(os.fspath(tmp_path / "ckpt"))

@@ -104,7 +104,7 @@ def test_09_slots_are_laid_out_like_their_variables(cls: Any, mesh_2x2: Any) -> 
     var = variable(np.ones((4, 6)), dtensor.Layout(["model", "batch"], mesh_2x2), "w")
     optimizer = cls(gradient_accumulation_steps=2, use_ema=True)
     optimizer.build([var])
-    for slot in optimizer.slot_names:
+    for slot in [name for name in optimizer.slot_names if name != "gathered"]:  # a scalar
         assert optimizer.get_slot(var, slot).layout == var.layout
 
 

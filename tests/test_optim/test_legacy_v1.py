@@ -119,9 +119,9 @@ def test_set_weights_of_nadam_finds_the_product_again() -> None:
     pickled = np.empty(len(saved), object)  # what np.save makes of a list
     pickled[:] = saved
     resumed.set_weights(pickled)
-    want = trained._optimizer._state.scalars["u_product"].numpy()
+    want = trained._modern._state.scalars["u_product"].numpy()
     assert want != 1
-    assert resumed._optimizer._state.scalars["u_product"].numpy() == pytest.approx(want, rel=1e-12)
+    assert resumed._modern._state.scalars["u_product"].numpy() == pytest.approx(want, rel=1e-12)
 
 
 def test_the_orders_of_weights() -> None:

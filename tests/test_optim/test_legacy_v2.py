@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from optim import schedules
 from optim.errors import GradientsError, HyperparameterError, NoGradientsError, UnsupportedError
+from optim.layouts.placement import to_host
 from optim.legacy import v2
-from optim.placement import to_host
 from tests.test_optim.legacy_support import Case, same_lists
 from tests.test_optim.support import Place, put
 
@@ -366,3 +366,18 @@ def test_complex_variables_move_as_those_of_tf_keras(name: str, options: dict[st
         ours.apply_gradients([(gradient, mine)])
         other.apply_gradients([(gradient, theirs)])
     np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=2e-6)
+
+
+def test_a_checkpoint_of_optimizer_v2_is_restored(tmp_path: Any) -> None:
+    """`tf.train.Checkpoint(optimizer=...)`, written with tf_keras's legacy Adam: iterations and slots, late or soon."""
+    import tf_keras
+
+    weights, theirs = tf.Variable([1.0, 2.0], name="w"), tf_keras.optimizers.legacy.Adam(0.1)
+    theirs.apply_gradients([(tf.ones(2), weights)])
+    path = tf.train.Checkpoint(optimizer=theirs, w=weights).write(str(tmp_path / "ckpt"))
+    for is_built in (False, True):
+        other, ours = tf.Variable([0.0, 0.0], name="w"), v2.Adam(0.1)
+        if is_built:
+            ours._create_all_weights([other])
+        tf.train.Checkpoint(optimizer=ours, w=other).read(path).expect_partial()
+        same_lists(ours.get_weights(), theirs.get_weights())

@@ -11,12 +11,12 @@ from tensorflow.experimental import dtensor
 
 import optim
 from optim.errors import HyperparameterError, UnsupportedError
+from tests.breadth import broad
 from tests.dtensor_asserts import layout_of, value_of
-from tests.test_optim.cases import RATE, VARIANTS, Case
+from tests.test_optim.cases import FIRST, RATE, Case, is_one_of_few, marked
 from tests.test_optim.support import Place, executor_for, put, put_gradients, snapshot, start_values, stepper, variable
 
 LOW = (tf.bfloat16, tf.float16)
-FIRST = {case.optimizer: case for case in reversed(VARIANTS)}
 STEPS = 6
 
 
@@ -47,8 +47,10 @@ def _error(variables: dict[str, Any], reference: Any, start: dict[str, Any]) -> 
 @pytest.mark.parametrize("dtype", LOW, ids=lambda d: d.name)
 @pytest.mark.parametrize(
     ("case", "mode"),
-    [(c, m) for c in FIRST.values() for m in c.modes if m != "portable" or c.optimizer == "SGD"],
-    ids=str,
+    marked(
+        [(c, m) for c in FIRST.values() for m in c.modes if m != "portable" or c.optimizer == "SGD"],
+        is_one_of_few,
+    ),
 )
 def test_the_copies_follow_the_reference(case: Case, mode: str, dtype: Any, request: Any) -> None:
     """As closely as float32 variables do."""
@@ -111,7 +113,7 @@ EVERYTHING = {
 }
 
 
-@pytest.mark.parametrize("placement", ["like_variable", "zero1"])
+@pytest.mark.parametrize("placement", [broad("like_variable"), "zero1"])
 @pytest.mark.parametrize("mode", ["local", "portable", "function", "native"])
 def test_with_every_option(mode: str, placement: str, mesh_2x2: Any) -> None:
     from tests.reference.adam import Adam

@@ -10,8 +10,8 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 import optim
-from optim import meshes
 from optim.errors import HyperparameterError, UnsupportedError
+from optim.layouts import meshes
 from tests.dtensor_asserts import assert_dtensor_equal, layout_of
 from tests.test_optim.cases import OPTIONS, VARIANTS, Case
 from tests.test_optim.support import SHAPES, gradient_values, put_gradients, start_values, variable

@@ -13,16 +13,16 @@ import optim
 from optim.errors import HyperparameterError
 from optim.executors import native
 from tests.dtensor_asserts import value_of
-from tests.test_optim.cases import VARIANTS, Case
+from tests.test_optim.cases import FIRST, Case, is_one_of_few, marked
 from tests.test_optim.support import Place, executor_for, gradient_values, put, put_gradients, start_values, variable
-
-FIRST = {case.optimizer: case for case in reversed(VARIANTS)}
 
 
 @pytest.mark.parametrize(
     ("case", "mode"),
-    [(c, m) for c in FIRST.values() for m in ("local", "portable", "native") if m in c.modes],
-    ids=str,
+    marked(
+        [(c, m) for c in FIRST.values() for m in ("local", "portable", "native") if m in c.modes],
+        lambda case, mode: mode == case.modes[0] or is_one_of_few(case),
+    ),
 )
 def test_a_factor_is_another_learning_rate(case: Case, mode: str, request: Any) -> None:
     """Bit for bit what an optimizer with the rate times the factor does, decay of weights included."""

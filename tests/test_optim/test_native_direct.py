@@ -12,11 +12,15 @@ import pytest
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+import optim
 from optim.executors import native
 from optim.native import direct, library
 from optim.native.direct import Held
-from optim.state import Counter
-from optim.variables import TrackedVariables, conform_all
+from optim.state import counter
+from optim.state.counter import Counter
+from optim.state.tracked import TrackedVariables
+from optim.step.gradients import conform_all
+from tests.test_optim.kernel_support import require_kernel
 from tests.test_optim.support import put, variable
 
 MANY = 1000  # enough for several threads
@@ -25,8 +29,7 @@ MANY = 1000  # enough for several threads
 @pytest.fixture(autouse=True)
 def _kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(library.VARIABLE, "build")
-    if not library.status().available:
-        pytest.skip(library.status().reason)
+    require_kernel()
 
 
 def _misfits(tensors: list[Any], variables: list[Any]) -> list[int]:
@@ -88,7 +91,7 @@ def test_python_and_the_kernel_conform_alike(mesh_2: Any, monkeypatch: pytest.Mo
 
 
 def _sums(tensors: list[Any], places: list[int]) -> list[float]:
-    return native.square_sums(Held(tensors), places, tensors[0].dtype)
+    return native.square_sums(Held(tensors), places)
 
 
 def test_parts_are_held_in_the_order_of_variables_and_devices(mesh_2x2: Any) -> None:
@@ -111,16 +114,14 @@ def test_held_tensors_outlive_what_they_came_from_and_no_longer_than_held(mesh_2
     held = Held(tensors)
     number = held.number
     del tensors
-    assert native.square_sums(held, [0, 1], tf.float64) == [9.0, 9.0]
+    assert native.square_sums(held, [0, 1]) == [9.0, 9.0]
     with pytest.raises(Exception, match="no tensor 2 of 2"):
-        native.square_sums(held, [2], tf.float64)
-    with pytest.raises(Exception, match="tensor 0 is double"):
-        native.square_sums(held, [0], tf.float32)
+        native.square_sums(held, [2])
     del held
     gone = Held([tf.zeros([1])])
     gone.number, kept = number, gone.number
     with pytest.raises(Exception, match=f"nothing is held under number {number}"):
-        native.square_sums(gone, [0], tf.float32)
+        native.square_sums(gone, [0])
     gone.number = kept
 
 
@@ -128,7 +129,7 @@ def test_held_tensors_outlive_what_they_came_from_and_no_longer_than_held(mesh_2
 def test_scalars_are_read_and_written(dtype: Any) -> None:
     var = tf.Variable(tf.constant(3, dtype))
     before = var.read_value()
-    ((group, number),) = native.scalar_groups([var.handle])
+    ((group, number),) = counter.scalar_groups([var.handle])
     assert direct.read_scalar(number) == 3.0
     assert direct.write_scalar(number, 0.1 if dtype.is_floating else 2**40 + 1)
     expected = tf.constant(0.1 if dtype.is_floating else 2**40 + 1, dtype).numpy()
@@ -143,7 +144,7 @@ def test_scalars_are_read_and_written(dtype: Any) -> None:
 def test_other_scalars_are_left_to_ops() -> None:
     for value in (tf.constant(1, tf.int32), tf.constant(1.0, tf.bfloat16), tf.zeros([2], tf.float64)):
         var = tf.Variable(value)
-        groups = native.scalar_groups([var.handle])
+        groups = counter.scalar_groups([var.handle])
         assert direct.read_scalar(groups[0][1]) is None
         assert not direct.write_scalar(groups[0][1], 2.0)
         np.testing.assert_array_equal(var.numpy(), value.numpy())
@@ -180,3 +181,17 @@ print(weights.numpy().tolist(), optimizer.executor_report().kernels)
 def test_a_gradient_that_python_still_computes_is_waited_for() -> None:
     done = subprocess.run([sys.executable, "-c", PENDING], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.strip() == "[-3.0, -3.0, -3.0, -3.0] {'Variable': 'native'}", done.stderr[-2000:]
+
+
+def test_without_these_functions_steps_go_on(mesh_2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "_loaded", [])
+    weights, optimizer = tf.Variable(np.ones(4, np.float32)), optim.Adam(0.1, global_clipnorm=1.0, use_ema=True)
+    for _ in range(2):
+        optimizer.apply_gradients([(tf.ones(4), weights)])
+    assert set(optimizer.executor_report().kernels.values()) == {"native"}
+    np.testing.assert_allclose(weights.numpy(), np.full(4, 0.8), rtol=1e-5)
+    layout = dtensor.Layout(["x"], mesh_2)
+    sharded, on_mesh = variable(np.ones(4), layout, "w", tf.float32), optim.Adam(0.1)
+    on_mesh.apply_gradients([(put(np.ones(4), layout, tf.float32), sharded)])
+    assert "take DTensors apart" in on_mesh.executor_report().why_not_native
+    assert on_mesh.iterations.numpy() == 1

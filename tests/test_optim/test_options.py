@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 import optim
-from optim.settings import Options
+from optim.options.settings import Options
 from tests.dtensor_asserts import value_of
 from tests.test_optim.support import put, variable
 
@@ -19,7 +19,15 @@ BASE = {"SGD": {"momentum": 0.9}, "Adam": {"learning_rate": 0.1, "beta_2": 0.9},
 # Own hyperparameters first, then options. Each list of values must give another trajectory than the defaults.
 OWN: dict[str, dict[str, Any]] = {
     "SGD": {"learning_rate": 0.3, "momentum": 0.5, "nesterov": True},
-    "Adam": {"learning_rate": 0.3, "beta_1": 0.5, "beta_2": 0.5, "epsilon": 0.5, "amsgrad": True},
+    "Adam": {
+        "learning_rate": 0.3,
+        "beta_1": 0.5,
+        "beta_2": 0.5,
+        "epsilon": 0.5,
+        "amsgrad": True,
+        "bias_correction": False,
+        "nesterov": True,
+    },
     "Adadelta": {"learning_rate": 0.3, "rho": 0.5, "epsilon": 0.5, "new_delta_in_step": True},
 }
 ACTING: dict[str, dict[str, Any]] = {
@@ -30,6 +38,7 @@ ACTING: dict[str, dict[str, Any]] = {
     "ema_option": {"ema_option": {"use_ema": True, "ema_overwrite_frequency": 2}},
     "use_ema": {"use_ema": True, "ema_overwrite_frequency": 1},
     "weight_decay": {"weight_decay": 0.5},
+    "lookahead": {"lookahead": {"sync_period": 2}},
     "gradient_accumulation_steps": {"gradient_accumulation_steps": 3},
     "learning_rate_multipliers": {"learning_rate_multipliers": {"^w$": 0.5}},
     "loss_scale": {"loss_scale": 1e-3, "clipvalue": 0.05},
@@ -41,18 +50,23 @@ QUALIFYING: dict[str, tuple[dict[str, Any], Any]] = {
     "clip_order": ({"clipvalue": 0.3, "clipnorm": 0.4}, "norm_first"),
     "ema_momentum": ({"use_ema": True, "ema_overwrite_frequency": 2}, 0.5),
     "ema_overwrite_frequency": ({"use_ema": True}, 2),
+    "ema_start": ({"use_ema": True, "ema_overwrite_frequency": 1}, "first_step"),
     "weight_decay_exclude": ({"weight_decay": 0.5}, ["w"]),
+    "decoupled_weight_decay": ({"weight_decay": 0.5}, False),
+    "learning_rate_in_weight_decay": ({"weight_decay": 0.5}, False),
 }
 # Options that change where and how, never what: their own tests look at the reports.
 PLACING = {"jit_compile", "slot_placement", "executor", "mesh", "name"}
-# Options of which the tests are elsewhere, because they need gradients of a special kind.
+# Options of which the tests are elsewhere, because they need gradients of a special kind, or move one rounding.
 ELSEWHERE = {
+    "float32_powers",
     "lazy_rows",
     "lazy_rows_keep_slots",
     "learning_rate_in_momentum",
     "loss_scale_growth_steps",
     "master_copies",
     "momentum_slot",
+    "stochastic_average",
 }
 
 

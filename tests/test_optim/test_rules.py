@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optim import hyperparameters
-from optim.rule import slot_dims
+from optim.rule import AS_VARIABLE, slot_dims
 from tests.test_optim.cases import VARIANTS, Case
 from tests.test_optim.support import SHAPES, start_values
 
@@ -18,7 +17,7 @@ def _reduction(function: Any) -> Any:
     return lambda x, axis=None, keepdims=False: function(x, axis=axis, keepdims=keepdims)
 
 
-SHARED = ["sqrt", "square", "abs", "sign", "maximum", "minimum", "where"]
+SHARED = ["sqrt", "square", "abs", "sign", "tanh", "maximum", "minimum", "where"]
 SHARED += ["ones_like", "expand_dims", "matmul", "transpose"]
 """What NumPy and TensorFlow spell alike, and a rule may therefore use."""
 XP = SimpleNamespace(
@@ -34,8 +33,13 @@ class _Alone:
         self.rule = self.optimizer._rule
         self.scalars = dict(self.rule.scalars)
         wanted = case.algorithm.slots(SHAPES[name])
-        self.slots = {s.name: np.full(self._shape(s, name), s.initial) for s in self.rule.slots if s.name in wanted}
+        self.slots = {s.name: self._new(s, name) for s in self.rule.slots if s.name in wanted}
         self.decay = case.loop.weight_decay
+
+    def _new(self, slot: Any, name: str) -> Any:
+        if slot.initial == AS_VARIABLE:
+            return start_values()[name]
+        return np.full(self._shape(slot, name), slot.initial)
 
     def _shape(self, slot: Any, name: str) -> tuple[int, ...]:
         dims = slot_dims(slot.like, len(SHAPES[name]))
@@ -43,8 +47,9 @@ class _Alone:
         return tuple(SHAPES[name][d] for d in dims)
 
     def step(self, value: Any, gradient: Any, rate: float, number: int) -> Any:
-        hyper = {k: p.current(self.optimizer) for k, p in hyperparameters.declared(type(self.optimizer)).items()}
-        c = self.rule.coefficients(XP, {**hyper, **self.scalars, "learning_rate": rate}, float(number))
+        hyper = self.optimizer._hyper.current()
+        given = {**hyper, **self.scalars, "learning_rate": rate, "weight_decay": self.optimizer.weight_decay or 0.0}
+        c = self.rule.coefficients(XP, given, float(number))
         self.scalars = {key: float(c[key]) for key in self.scalars}
         value = value * (1 - self.decay * rate)
         change, self.slots = self.rule.update(XP, value, gradient, self.slots, c)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import optim
+from tests.breadth import broad
 from tests.dtensor_asserts import value_of
 from tests.test_optim.support import Place, put_gradients
 
@@ -31,7 +32,7 @@ TOLERANCE = {"rtol": 1e-12, "atol": 1e-14}
 DIFFERENT: Mapping[tuple[str, ...], str] = {
     ("ASGD",): "averaged SGD with a decaying rate is no algorithm of ours",
     ("LBFGS",): "calls the loss again and again within a step",
-    ("RAdam",): "no algorithm of ours",
+    ("RAdam",): "followed by test_rule_goldens.py",
     ("Rprop",): "no algorithm of ours",
     ("SparseAdam",): "leaves the rows without gradients alone; torch takes sparse gradients only",
     ("Muon",): "iterates in bfloat16, whatever the dtype of the parameter",
@@ -159,7 +160,7 @@ def _id(index: int) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:decay is the old inverse time decay:DeprecationWarning")
-@pytest.mark.parametrize("layout", ["plain", "mixed"])
+@pytest.mark.parametrize("layout", [broad("plain"), "mixed"])
 @pytest.mark.parametrize("index", COMPARED, ids=_id)
 def test_same_as_torch(index: int, layout: str, request: pytest.FixtureRequest) -> None:
     entry = ABOUT["configurations"][index]

@@ -1,0 +1,1 @@
+"""Many results of one measurement: where they are kept by name, and when what they measure changed."""

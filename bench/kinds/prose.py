@@ -1,0 +1,105 @@
+"""A page of prose with tables made from results files, and every measured number of its text checked against them.
+
+A table stands between `<!-- table: FILE.json -->` and `<!-- end -->`; results lie in the folder that has the page's
+name (`docs/benchmarks/`). A number in the text names its source right behind it, `1.9 ms <!-- FILE.json PATH -->`,
+where PATH leads from the document to the number: `rows[peer=optim-local].median`, `context.cpus`, or two of them with
+`/` between, for a quotient. It must be the number of the file, rounded to the digits shown; `ms`, `%`, `GB/s`, `MB` and
+`GB` scale it.
+Text in backticks, links and headings may hold other numbers; nothing else may.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from bench.kinds import load
+from bench.page import tables
+from bench.results.document import Result
+from bench.step import page as steps
+
+TABLE = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- end -->", re.DOTALL)
+CLAIM = re.compile(
+    r"(?P<number>\d[\d,]*(?:\.\d+)*) ?(?P<unit>ms|%|GB/s|MB|GB)?\s*<!-- (?P<file>\S+\.json) (?P<path>[^>]+?) -->"
+)
+OWN_NUMBERS = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)|^#.*$|<!--.*?-->", re.DOTALL | re.MULTILINE)
+SCALES = {"ms": 1e3, "%": 100.0, "GB/s": 1e-9, "MB": 1e-6, "GB": 1e-9}
+STEP = re.compile(r"(\w+)(?:\[(\w+)=([^\]]+)\]|\[(\d+)\])?$")
+
+
+def folder_of(page: Path) -> Path:
+    return page.with_suffix("")
+
+
+def table(result: Result) -> str:
+    """A Markdown table of the rows of steps, with the skipped and failed ones and their reasons."""
+    return tables.markdown(steps.table(result.rows))
+
+
+def filled(page: Path) -> str:
+    """The text of the page with its tables made anew. Raises: ResultsError."""
+
+    def make(match: re.Match[str]) -> str:
+        return f"<!-- table: {match[1]} -->\n{table(load(folder_of(page) / match[1]))}\n<!-- end -->"
+
+    return TABLE.sub(make, page.read_text(encoding="utf-8"))
+
+
+def find(document: Any, path: str) -> Any:
+    """What a path leads to in a JSON document. Raises: LookupError, naming the step that leads nowhere."""
+    if "/" in path:
+        above, below = (find(document, part.strip()) for part in path.split("/"))
+        return above / below
+    for step in re.split(r"\.(?![^\[]*\])", path):
+        match = STEP.match(step)
+        if match is None or match[1] not in document:
+            raise LookupError(f"no {step!r}")
+        document = document[match[1]]
+        if match[2]:
+            found = [item for item in document if str(item.get(match[2])) == match[3]]
+            if len(found) != 1:
+                raise LookupError(f"{len(found)} of {step!r}")
+            document = found[0]
+        elif match[4]:
+            document = document[int(match[4])]
+    return document
+
+
+def _fits(shown: str, unit: str | None, value: Any) -> bool:
+    """Whether a number is the value rounded to the digits shown. Versions are strings and are shown whole or begun."""
+    if isinstance(value, str):
+        return value == shown or value.startswith(shown + ".")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    text = shown.replace(",", "")
+    decimals = len(text.partition(".")[2])
+    return f"{value * SCALES.get(unit or '', 1.0):.{decimals}f}" == text
+
+
+def problems(page: Path) -> list[str]:
+    """What is wrong with the numbers of a page: none where it is empty."""
+    text = page.read_text(encoding="utf-8")
+    found = (
+        [] if filled(page) == text else ["a table is not what its results file says: run `dtopt bench report --into`"]
+    )
+    prose = TABLE.sub("", text)
+    for match in CLAIM.finditer(prose):
+        shown = match["number"] + (match["unit"] or "")
+        try:
+            document = json.loads((folder_of(page) / match["file"]).read_text(encoding="utf-8"))
+            value = find(document, match["path"].strip())
+        except (OSError, ValueError, LookupError) as error:
+            found.append(f"{shown}: {match['file']} {match['path']}: {error}")
+            continue
+        if not _fits(match["number"], match["unit"], value):
+            found.append(f"{shown}: {match['file']} {match['path']} is {value!r}")
+    unsourced = OWN_NUMBERS.sub("", CLAIM.sub("", prose))
+    found += [f"{number}: names no source" for number in re.findall(r"\d[\d.,]*", unsourced)]
+    return found
+
+
+def fill(page: Path) -> None:
+    """Writes the tables of a page anew. Raises: ResultsError."""
+    page.write_text(filled(page), encoding="utf-8")

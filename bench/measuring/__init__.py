@@ -1,0 +1,1 @@
+"""Time and what it can be trusted for: the clock, rounds, processes, statistics, and the machine."""

@@ -1,0 +1,170 @@
+"""The machine and the software that a result belongs to."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import importlib.metadata
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.errors import OptionError
+from bench.measuring import source
+from optim.errors import UnsupportedError
+
+BUSY_LOAD = 0.5
+"""Runnable processes before a run above which the machine is called busy."""
+
+PACKAGES = ("dtopt", "numpy", "scipy", "tensorflow", "tf_keras", "keras", "torch", "jax", "jaxlib", "optax")
+
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "GLIBC_TUNABLES",
+    "LD_PRELOAD",
+    "MALLOC_ARENA_MAX",
+    "TF_ENABLE_ONEDNN_OPTS",
+)
+"""Environment variables that change speed and are not set by the runner; recorded where they are set."""
+
+VARIABLE_PREFIXES = ("DTENSOR_", "XLA_", "TF_XLA_", "JAX_", "OMP_", "MKL_", "KMP_")
+
+_DEVICE_FILES = {"gpu": ("/dev/nvidiactl", "/dev/kfd"), "tpu": ("/dev/accel0", "/dev/vfio/0")}
+
+_HOW_TO_GET = {
+    "gpu": "run it on a machine with an NVIDIA GPU and driver (`nvidia-smi` shows it), with"
+    " `pip install 'tensorflow[and-cuda]'`, and in a container start it with `--gpus all`",
+    "tpu": "run it on a Cloud TPU VM with `pip install tensorflow-tpu -f"
+    " https://storage.googleapis.com/libtpu-tf-releases/index.html`",
+}
+
+
+def find_device(wanted: str) -> str:
+    """The device for "auto", "cpu", "gpu" or "tpu". Raises: OptionError; UnsupportedError with how to get a missing
+    one."""
+    present = [name for name, files in _DEVICE_FILES.items() if any(Path(file).exists() for file in files)]
+    if wanted not in ("auto", "cpu", *_DEVICE_FILES):
+        raise OptionError(f"no device is called {wanted!r}; there are: auto, cpu, {', '.join(_DEVICE_FILES)}")
+    if wanted == "auto":
+        return "gpu" if "gpu" in present else "cpu"
+    if wanted != "cpu" and wanted not in present:
+        files = " and ".join(_DEVICE_FILES[wanted])
+        raise UnsupportedError(
+            f"there is no {wanted.upper()} on this machine ({files} do not exist); {_HOW_TO_GET[wanted]},"
+            " or measure here with --device cpu"
+        )
+    return wanted
+
+
+class Log:
+    """What a result says of the run around its numbers. Made before the run; `context` is asked for after it."""
+
+    def __init__(self, command: str, threads: int) -> None:
+        self._began = time.monotonic()
+        started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        self._members = describe(threads) | {"command": command, "started": started}
+
+    def context(self, **further: Any) -> dict[str, Any]:
+        """Machine, versions, command, dates and load, and what the kind of result adds."""
+        after = {"seconds": time.monotonic() - self._began, "load_after": load()}
+        return {**self._members, **after, "busy": self._members["load"] > BUSY_LOAD, **further}
+
+
+def describe(threads: int) -> dict[str, Any]:
+    """What the machine and its software are. Values that cannot be read are None."""
+    return {
+        "host": platform.node(),
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "cpu": _cpu_model(),
+        "cpus": os.cpu_count(),
+        "cpus_allowed": len(os.sched_getaffinity(0)),
+        "threads": threads,
+        "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "memory_bytes": _meminfo("MemTotal"),
+        "last_level_cache_bytes": last_level_cache(),
+        "huge_pages": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
+        "load": load(),
+        "python": platform.python_version(),
+        "packages": versions(),
+        "source": source.describe(),
+        "identity": identity(),
+        "variables": _variables(),
+    }
+
+
+def identity() -> str:
+    """The same for machines that must give the same times, whatever their names: hash of processor, its number and
+    caches, and memory in whole GB."""
+    memory = round((_meminfo("MemTotal") or 0) / 1e9)
+    parts = (platform.system(), platform.machine(), _cpu_model(), os.cpu_count(), last_level_cache(), memory)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that are installed."""
+    return {name: version for name in PACKAGES if (version := package_version(name)) is not None}
+
+
+def package_version(name: str) -> str | None:
+    """The version of an installed distribution, or None."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def load() -> float:
+    """Runnable processes, mean of the last minute."""
+    return os.getloadavg()[0]
+
+
+def available_memory() -> int:
+    """Bytes that can be allocated without swapping."""
+    return _meminfo("MemAvailable") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+
+def last_level_cache() -> int | None:
+    """Bytes of the largest cache that a core sees."""
+    sizes = [_read(str(file)) for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    units = {"K": 1024, "M": 1024**2}
+    return max((int(size[:-1]) * units[size[-1]] for size in sizes if size and size[-1] in units), default=None)
+
+
+def regime(working_set: int, cache: int | None) -> str:
+    """Where the numbers live: "cache" (half of it or less), "dram" (four times or more, STREAM's rule),
+    "mixed"."""
+    if cache is None:
+        return "unknown"
+    if working_set <= cache / 2:
+        return "cache"
+    return "dram" if working_set >= 4 * cache else "mixed"
+
+
+def _variables() -> dict[str, str]:
+    return {
+        name: value for name, value in os.environ.items() if name in VARIABLES or name.startswith(VARIABLE_PREFIXES)
+    }
+
+
+def _cpu_model() -> str | None:
+    for line in (_read("/proc/cpuinfo") or "").splitlines():
+        if line.lower().startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or None
+
+
+def _meminfo(key: str) -> int | None:
+    for line in (_read("/proc/meminfo") or "").splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,72 @@
+"""When to stop: a fixed number of rounds, or as soon as every interval is narrow or the time is spent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.measuring import stats
+from bench.measuring.clock import Clock
+
+NARROW = 0.02
+"""Half an interval, as a part of the ratio, at which rounds end: with it a difference of SMALLEST_DIFFERENCE shows."""
+
+MOST_ROUNDS = 500
+
+AROUND = 8.0
+"""Seconds of a budget, at most half of it, that are left for what is before the processes and after the last round."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How many rounds. Attributes: rounds, if their number is fixed; budget, seconds from the command to its answer
+    otherwise. At least as many rounds are made as an interval needs."""
+
+    rounds: int | None = None
+    budget: float = 60.0
+
+    @property
+    def seconds(self) -> float:
+        """From the start of the processes to the last round."""
+        return max(self.budget - AROUND, self.budget / 2)
+
+    def least(self, comparisons: int) -> int:
+        """The fewest rounds with which each of so many ratios has an interval."""
+        return next(n for n in range(1, MOST_ROUNDS) if stats.edge(n, max(1, comparisons)) is not None)
+
+
+class Rounds:
+    """The rounds of one case; `start` is when its time began to run."""
+
+    def __init__(self, pace: Pace, comparisons: int, start: float, clock: Clock = time.monotonic) -> None:
+        self._pace = pace
+        self._least = pace.least(comparisons)
+        self._start = start
+        self._clock = clock
+        self._first: float | None = None
+        self.done = 0
+
+    @property
+    def expected(self) -> int:
+        """For a progress bar: how many it will be, as far as is known."""
+        if self._pace.rounds is not None:
+            return self._pace.rounds
+        left = self._pace.seconds - (self._clock() - self._start)
+        each = self._each()
+        return max(self._least, self.done + int(left / each) if each else self._least)
+
+    def more(self, width: Callable[[], float]) -> bool:
+        """Whether to make another round; `width` is the wider half of the widest interval."""
+        if self._first is None:
+            self._first = self._clock()
+        if self._pace.rounds is not None:
+            return self.done < self._pace.rounds
+        if self.done < self._least:
+            return True
+        if self.done >= MOST_ROUNDS or self._clock() - self._start + self._each() > self._pace.seconds:
+            return False
+        return width() > NARROW
+
+    def _each(self) -> float:
+        return (self._clock() - self._first) / self.done if self._first is not None and self.done else 0.0

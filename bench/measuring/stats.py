@@ -1,0 +1,200 @@
+"""Medians, their intervals, and paired ratios of interleaved rounds: the one place where any kind of result gets these.
+
+Samples of one peer share the machine's slow phases with their neighbours, so peers are compared round by round: the
+ratio of a peer is the median over rounds of (its time / the baseline's in the same round). Its interval runs from one
+order statistic to another, which covers the median of any distribution at least as often as it says (binomial; David
+and Nagaraja, Order Statistics, 2003, §7.1); with several comparisons each takes its part of what may go wrong
+(Bonferroni). Rounds that are too few for that have no interval.
+
+Several processes of one program differ, through the layout of their memory, and more rounds do not tell by how much
+(Kalibera and Jones, doi 10.1145/2464157.2464160). Where peers have several, they take turns round by round,
+and what ratios differ by from one turn to the next, pooled over all peers, widens every interval as Student's t asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import exp, hypot, inf, isfinite, isinf, log, sqrt
+from statistics import fmean, median
+
+CONFIDENCE = 0.95
+
+SMALLEST_DIFFERENCE = 0.03
+"""Two times closer than this are called the same."""
+
+FEWEST_ROUNDS = 6
+"""Below it no two order statistics cover a median with 95%."""
+
+FEWEST_FOR_IQR = 4
+
+UNSTEADY_IQR = 0.10
+VERY_UNSTEADY_IQR = 0.25
+"""Bands of IQR over median from which torch.utils.benchmark warns."""
+
+Place = tuple[int, int, int]
+"""(group, round, process) of a sample."""
+
+Times = Mapping[Place, float]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median with its 95% interval; None where there are too few rounds for one, or an edge is infinite."""
+
+    median: float
+    low: float | None
+    high: float | None
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Time of a peer over time of the baseline.
+
+    Attributes: baseline's name; median over rounds; low, high: 95% interval, None with too few rounds; rounds; verdict:
+    "faster", "slower", "same" or "unclear"; processes of each; why: what stands against a verdict, where there is one.
+    """
+
+    baseline: str
+    median: float
+    low: float | None
+    high: float | None
+    rounds: int
+    verdict: str
+    processes: int = 1
+    why: str | None = None
+
+
+@cache
+def edge(count: int, comparisons: int = 1) -> int | None:
+    """How many values from either end the interval of a median begins, so that it covers; None where none does."""
+    from scipy.stats import binom
+
+    miss = (1 - CONFIDENCE) / comparisons / 2
+    found = int(binom.ppf(miss, count, 0.5)) if count else 0
+    while found >= 0 and binom.cdf(found, count, 0.5) > miss:
+        found -= 1
+    return found if found >= 0 else None
+
+
+def interval(values: Sequence[float], comparisons: int = 1) -> tuple[float, float] | None:
+    """The interval of the median from order statistics. Infinite values, such as misses, are larger than any."""
+    place = edge(len(values), comparisons)
+    if place is None:
+        return None
+    ordered = sorted(values)
+    return ordered[place], ordered[-1 - place]
+
+
+def estimate(values: Sequence[float], comparisons: int = 1) -> Estimate:
+    """Median and interval of values that are at least one."""
+    found = interval(values, comparisons)
+    low, high = (None if isinf(x) else x for x in found) if found else (None, None)
+    return Estimate(median(values), low, high, len(values))
+
+
+@dataclass(frozen=True)
+class Between:
+    """What a ratio differs by from one pair of processes to another. Attributes: standard deviation of its logarithm;
+    degrees of freedom it was found with."""
+
+    deviation: float
+    freedom: int
+
+    def half_width(self, processes: int, comparisons: int) -> float:
+        """Of the mean over so many pairs of processes, as a logarithm."""
+        from scipy.stats import t
+
+        return float(t.ppf(1 - (1 - CONFIDENCE) / comparisons / 2, self.freedom)) * self.deviation / sqrt(processes)
+
+
+def between(all_logs: Sequence[Mapping[Place, float]]) -> Between | None:
+    """The spread of `log_ratios` between processes, pooled over peers; None where no peer has several. What
+    their rounds explain of it is not taken off: with two processes the rest would too often come out as nothing."""
+    squares, freedom = 0.0, 0
+    for logs in all_logs:
+        by_process: dict[int, list[float]] = {}
+        for (_, _, process), value in logs.items():
+            by_process.setdefault(process, []).append(value)
+        if len(by_process) < 2:
+            continue
+        middles = [median(values) for values in by_process.values()]
+        squares += sum((middle - fmean(middles)) ** 2 for middle in middles)
+        freedom += len(middles) - 1
+    return Between(sqrt(squares / freedom), freedom) if freedom else None
+
+
+def log_ratios(times: Times, baseline_times: Times) -> dict[Place, float]:
+    """The logarithm of the ratio in each round that both have."""
+    return {place: log(times[place] / baseline_times[place]) for place in sorted(times.keys() & baseline_times.keys())}
+
+
+def paired_ratio(
+    times: Times, baseline: str, baseline_times: Times, comparisons: int = 1, spread: Between | None = None
+) -> Ratio | None:
+    """The ratio over the rounds that both have. None where they share no round.
+
+    Args:
+      comparisons: how many ratios are judged side by side; spread: between processes, from `between`.
+    """
+    logs = log_ratios(times, baseline_times)
+    if not logs:
+        return None
+    processes = len({process for _, _, process in logs})
+    values = list(logs.values())
+    more = spread.half_width(processes, comparisons) if spread is not None else 0.0
+    middle, found = median(values), interval(values, comparisons)
+    if found is None:
+        return Ratio(baseline, exp(middle), None, None, len(values), "unclear", processes)
+    low, high = exp(middle - hypot(middle - found[0], more)), exp(middle + hypot(found[1] - middle, more))
+    return Ratio(baseline, exp(middle), low, high, len(values), verdict(low, high), processes)
+
+
+def ratio_by_way_of(mine: Ratio, other: Ratio, name: str) -> Ratio | None:
+    """The ratio to a peer `name` that shares no round, through the baseline that both were compared with.
+
+    Its interval is the widest that the two intervals allow. None where the baselines differ.
+    """
+    if mine.baseline != other.baseline:
+        return None
+    rounds = min(mine.rounds, other.rounds)
+    if mine.low is None or mine.high is None or other.low is None or other.high is None:
+        return Ratio(name, mine.median / other.median, None, None, rounds, "unclear")
+    low, high = mine.low / other.high, mine.high / other.low
+    return Ratio(name, mine.median / other.median, low, high, rounds, verdict(low, high))
+
+
+def verdict(low: float | None, high: float | None) -> str:
+    """What the interval of a ratio says, in one word."""
+    most, least = 1 + SMALLEST_DIFFERENCE, 1 / (1 + SMALLEST_DIFFERENCE)
+    if low is None or high is None:
+        return "unclear"
+    if high < least:
+        return "faster"
+    if low > most:
+        return "slower"
+    return "same" if least <= low and high <= most else "unclear"
+
+
+def width(ratio: Ratio | None) -> float:
+    """The wider side of a ratio's interval, as a part of the ratio; infinite without one."""
+    if ratio is None or ratio.low is None or ratio.high is None or not isfinite(ratio.median):
+        return inf
+    return max(ratio.high / ratio.median, ratio.median / ratio.low) - 1
+
+
+def median_absolute_deviation(values: Sequence[float]) -> float:
+    middle = median(values)
+    return median([abs(value - middle) for value in values])
+
+
+def relative_iqr(values: Sequence[float]) -> float:
+    """Interquartile range as a part of the median; 0 for fewer than FEWEST_FOR_IQR values."""
+    if len(values) < FEWEST_FOR_IQR:
+        return 0.0
+    from statistics import quantiles
+
+    first, _, third = quantiles(values, n=4, method="inclusive")
+    return (third - first) / median(values)

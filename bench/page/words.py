@@ -1,0 +1,26 @@
+"""Numbers in words: the same on a terminal and on a page."""
+
+from __future__ import annotations
+
+
+def size(count: int) -> str:
+    """Bytes with three digits: `13.5 GB`."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{three_digits(count / factor)} {unit}"
+    return f"{count} B"
+
+
+def interval(low: float | None, high: float | None, form: str = "{:.2f}") -> str:
+    """`[0.98, 1.02]`, or nothing where there is none."""
+    return "" if low is None or high is None else f"[{form.format(low)}, {form.format(high)}]"
+
+
+def with_interval(middle: float, low: float | None, high: float | None, form: str = "{:.2f}") -> str:
+    """`1.00 [0.98, 1.02]`."""
+    return f"{form.format(middle)} {interval(low, high, form)}".rstrip()
+
+
+def three_digits(value: float) -> str:
+    """`1.23`, `12.3`, `123`."""
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"

@@ -1,0 +1,81 @@
+"""What the JAX peers share: values on a device, donated to one jitted update. Runs in workers only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bench.cases import in_situ
+from bench.cases.values import parameter
+from bench.peers.peer import Session
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bench.cases.case import Case
+
+
+def device(case: Case) -> Any:
+    import jax
+
+    return jax.devices(case.device)[0]
+
+
+def put(case: Case, array: Any) -> Any:
+    """An array on the device, in the dtype of the case."""
+    import jax
+
+    return jax.device_put(array.astype(case.options.dtype), device(case))
+
+
+def parameters(case: Case) -> list[Any]:
+    return [put(case, parameter(case, i)) for i in range(len(case.tensors))]
+
+
+def session(
+    case: Case,
+    start: list[Any],
+    state: Any,
+    update: Callable[[Any, Any, Any], Any],
+    averages: Callable[[Any], list[Any]] | None = None,
+) -> Session:
+    """A session of `update(parameters, state, gradients) -> (parameters, state)`, jitted, both donated so that they
+    are updated in place; `averages(state)` are the moving averages."""
+    import jax
+    import numpy as np
+
+    held = {"parameters": start, "state": state}
+    jitted = jax.jit(update, donate_argnums=(0, 1))
+
+    def apply(gradients: list[Any]) -> None:
+        held["parameters"], held["state"] = jitted(held["parameters"], held["state"], gradients)
+
+    def read(values: list[Any], index: int) -> np.ndarray:
+        return np.asarray(values[index]).astype(np.float32)
+
+    return Session(
+        place=lambda index, array: put(case, array),
+        apply=apply,
+        wait=lambda: jax.block_until_ready(held),
+        read=lambda index: read(held["parameters"], index),
+        read_average=(lambda index: read(averages(held["state"]), index)) if averages else None,
+        compute=_compute(case, held),
+        device_memory=_memory(case),
+    )
+
+
+def _compute(case: Case, held: dict[str, Any]) -> Callable[[], list[Any]] | None:
+    if not case.options.in_situ:
+        return None
+    import jax
+    import jax.numpy as jnp
+
+    batches = [None if array is None else put(case, array) for array in in_situ.inputs(case)]
+    gradients = jax.jit(jax.grad(lambda values, given: in_situ.loss(values, given, lambda x: jnp.mean(x * x))))
+    return lambda: gradients(held["parameters"], batches)
+
+
+def _memory(case: Case) -> Callable[[], int | None] | None:
+    if case.device == "cpu":
+        return None
+    return lambda: (device(case).memory_stats() or {}).get("peak_bytes_in_use")

@@ -1,0 +1,161 @@
+"""dtopt's own optimizers: on a mesh with each executor and slot placement, and on plain variables."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from bench.peers import keras, tensorflow
+from bench.peers.abilities import EVERY_ROW, TOUCHED_ROWS, Abilities
+from bench.peers.peer import Peer, Session
+from optim.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from bench.cases.case import Case
+
+COMPILERS = ("g++", "c++", "clang++")
+
+
+def _compiler_is_missing(case: Case) -> str | None:
+    if not any(shutil.which(name) for name in (os.environ.get("CXX", ""), *COMPILERS) if name):
+        return f"no C++ compiler ({', '.join(COMPILERS)}) for its kernel"
+    return None
+
+
+def _optimizer(case: Case, placement: str | None = None, **options: Any) -> Any:
+    import optim
+
+    if case.options.lazy_rows:
+        tables = [tensor.name.replace("/", "_") for tensor in case.tensors if case.is_sparse(tensor)]
+        options["lazy_rows"] = [f"^{re.escape(name)}$" for name in tables]
+    return keras.make(optim, case, ours=True, slot_placement=placement or case.options.placement, **options)
+
+
+def _averages(case: Case, optimizer: Any) -> Callable[[list[Any]], list[Any]] | None:
+    if case.options.ema is None:
+        return None
+    return lambda variables: [optimizer.get_slot(variable, "average") for variable in variables]
+
+
+def _require_kernel(optimizer: Any) -> None:
+    """Raises: UnsupportedError where a row of dtopt's own kernel would be one of TensorFlow's."""
+    reason = optimizer.executor_report().why_not_native
+    if reason:
+        raise UnsupportedError(f"dtopt's own kernel does not update it: {reason}")
+
+
+def _on_mesh(case: Case, *, executor: str, kernel: str = "off", placement: str | None = None) -> Session:
+    """A step on a mesh; `kernel` is what DTOPT_KERNELS says."""
+    os.environ["DTOPT_KERNELS"] = kernel
+    tf = tensorflow.start(case)
+    mesh = tensorflow.make_mesh(case)
+    traced = (case.options.where or ("function" if executor == "portable" else "eager")) == "function"
+    asked = "auto" if traced and executor == "local" else executor  # the local executor steps outside of functions
+    optimizer = _optimizer(case, placement, mesh=mesh, executor=asked)
+
+    def make_apply(variables: list[Any]) -> Any:
+        optimizer.build(variables)
+        if kernel == "build":
+            _require_kernel(optimizer)
+
+        def apply(gradients: list) -> None:
+            optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+
+        return tf.function(apply) if traced else apply
+
+    return tensorflow.mesh_session(case, mesh, make_apply, _averages(case, optimizer))
+
+
+def _plain(case: Case) -> Session:
+    """A step of plain variables; the kernel is used wherever optim can use it."""
+    os.environ["DTOPT_KERNELS"] = "auto" if _compiler_is_missing(case) else "build"
+    way = case.options.where or "function"
+    if way == "fit":
+        os.environ["KERAS_BACKEND"] = "tensorflow"
+        tensorflow.start(case)
+        import keras as keras3
+
+        import optim
+
+        return keras.fit_session(case, keras3, optim.for_keras(_optimizer(case), keras3))
+    tf = tensorflow.start(case)
+    variables = tensorflow.whole_variables(case)
+    optimizer = _optimizer(case)
+    optimizer.build(variables)
+
+    def apply(gradients: list, variables: list) -> None:
+        optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+
+    found = _averages(case, optimizer)
+    called = tf.function(apply) if way == "function" else apply
+    averages = (lambda: found(variables)) if found else None
+    return tensorflow.whole_session(case, called, variables, averages)
+
+
+_HAS = Abilities(
+    ("tensorflow",),
+    "tensorflow",
+    placements=("like_variable", "zero1"),
+    tables=lambda case: (EVERY_ROW, TOUCHED_ROWS),
+)
+
+
+def _not_twice(case: Case) -> str | None:
+    return "with --slot-placement zero1 it is the same as its namesake" if case.options.placement == "zero1" else None
+
+
+def _mesh_peers(name: str, summary: str, has: Abilities, **options: Any) -> tuple[Peer, Peer]:
+    """The peer with slots placed as the case says, and the one with slots sharded further."""
+
+    def further(case: Case) -> str | None:
+        return _not_twice(case) or has.but(case)
+
+    def peer(name: str, summary: str, has: Abilities, note: str = "", **more: Any) -> Peer:
+        prepare = partial(_on_mesh, **options, **more)
+        return Peer(name, summary, __name__, has, prepare, ("dtopt", "tensorflow"), on_mesh=True, note=note)
+
+    return (
+        peer(name, summary, has),
+        peer(
+            f"{name}-zero1", f"{summary}, slots sharded further", replace(has, but=further), "zero1", placement="zero1"
+        ),
+    )
+
+
+_LOCAL = _mesh_peers("optim-local", "optim, local executor on TensorFlow's kernels", _HAS, executor="local")
+_NATIVE = _mesh_peers(
+    "optim-native",
+    "optim on dtopt's own kernel: the local executor, or with `--in function` its op",
+    replace(_HAS, devices=("cpu",), but=_compiler_is_missing, ways=("eager", "function")),
+    executor="local",
+    kernel="build",
+)
+_PORTABLE = _mesh_peers(
+    "optim-portable",
+    "optim, portable executor",
+    replace(_HAS, ways=("function", "eager")),
+    executor="portable",
+)
+
+PEERS = (
+    _LOCAL[0],
+    _NATIVE[0],
+    _PORTABLE[0],
+    _LOCAL[1],
+    _NATIVE[1],
+    _PORTABLE[1],
+    Peer(
+        "optim-plain",
+        "optim on plain variables",
+        __name__,
+        replace(_HAS, placements=("like_variable",), ways=("function", "eager", "fit")),
+        _plain,
+        packages=("dtopt", "tensorflow"),
+        note="no mesh",
+    ),
+)

@@ -1,0 +1,219 @@
+"""PyTorch's optimizers: fused, multi-tensor, one tensor at a time, compiled, and on sparse gradients."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from bench.cases import in_situ
+from bench.cases.options import clip_of
+from bench.cases.values import parameter
+from bench.peers.abilities import EVERY_ROW, TOUCHED_ROWS, USUAL_ALGORITHMS, Abilities, same_either_way
+from bench.peers.peer import Conventions, Peer, Session
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bench.cases.case import Case
+    from bench.cases.sparse import Rows
+
+FUSED = ("adam", "adamw", "sgd", "adagrad")
+"""Those that torch has fused kernels for on CPU."""
+
+
+def _bfloat16_muon(case: Case) -> str | None:
+    return "its Muon iterates in bfloat16" if case.algorithm.name == "muon" else None
+
+
+def _overwrites_gradients(case: Case) -> str | None:
+    """Torch's multi-tensor Nesterov writes into the gradients (`_multi_tensor_sgd`), which the steps here share."""
+    nesterov = case.algorithm.name == "sgd" and case.algorithm.hyperparameters["nesterov"]
+    return "its multi-tensor Nesterov overwrites the gradients, which the steps here share" if nesterov else None
+
+
+def _no_compiler(case: Case) -> str | None:
+    compilers = [name for name in (os.environ.get("CXX", ""), "g++", "clang++") if name]
+    missing = case.device == "cpu" and not any(shutil.which(name) for name in compilers)
+    return _overwrites_gradients(case) or ("no C++ compiler for torch.compile" if missing else None)
+
+
+def _sparse_tables(case: Case) -> Collection[str]:
+    return (EVERY_ROW, TOUCHED_ROWS) if same_either_way(case) else (TOUCHED_ROWS,)
+
+
+def _only_sparse(case: Case) -> str | None:
+    if case.options.sparse_rows is None:
+        return "is for sparse gradients: compare with --sparse-rows"
+    if case.algorithm.name == "sgd" and case.algorithm.hyperparameters["momentum"]:
+        return "its momentum of sparse gradients becomes dense"
+    return None
+
+
+def _decays(case: Case) -> bool:
+    """Whether weights decay by themselves: always in these, and without momentum decay through the gradient of SGD is
+    the same."""
+    h, name = case.algorithm.hyperparameters, case.algorithm.name
+    return name in ("adam", "adamw", "nadam", "adafactor") or (name == "sgd" and not h["momentum"])
+
+
+def _optimizer(torch: Any, case: Case, parameters: list[Any], **variant: Any) -> Any:
+    h, name = case.algorithm.hyperparameters, case.algorithm.name
+    decay = {"weight_decay": case.weight_decay}
+    if name == "adam" and case.weight_decay:
+        name = "adamw"
+    variant = {"lr": h["learning_rate"], **variant}
+    if name in ("adam", "adamw", "adamax", "nadam"):
+        variant |= {"betas": (h["beta_1"], h["beta_2"]), "eps": h["epsilon"]}
+    if name in ("adam", "adamw"):
+        kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
+        return kind(parameters, amsgrad=h["amsgrad"], **decay, **variant)
+    if name == "adamax":
+        return torch.optim.Adamax(parameters, **variant)
+    if name == "nadam":
+        schedule = {"momentum_decay": h["schedule_decay"], "decoupled_weight_decay": True}
+        return torch.optim.NAdam(parameters, **schedule, **decay, **variant)
+    if name == "adadelta":
+        return torch.optim.Adadelta(parameters, rho=h["rho"], eps=h["epsilon"], **variant)
+    if name == "adagrad":
+        start = {"initial_accumulator_value": h["initial_accumulator_value"]}
+        return torch.optim.Adagrad(parameters, eps=h["epsilon"], **start, **variant)
+    if name == "rmsprop":
+        means = {"alpha": h["rho"], "eps": h["epsilon"], "momentum": h["momentum"], "centered": h["centered"]}
+        return torch.optim.RMSprop(parameters, **means, **variant)
+    if name == "adafactor":
+        sizes = {"beta2_decay": h["beta_2_decay"], "eps": (h["epsilon_1"], h["epsilon_2"]), "d": h["clip_threshold"]}
+        return torch.optim.Adafactor(parameters, **sizes, **decay, **variant)
+    return torch.optim.SGD(parameters, momentum=h["momentum"], nesterov=h["nesterov"], **decay, **variant)
+
+
+def _clipping(torch: Any, case: Case, parameters: list[Any], foreach: bool) -> Callable[[], object]:
+    """Clips the gradients in place, as torch does; once clipped they stay so, at the same cost."""
+    if case.options.clip is None:
+        return lambda: None
+    kind, limit = clip_of(case.options.clip)
+    act = torch.nn.utils.clip_grad_value_ if kind == "value" else torch.nn.utils.clip_grad_norm_
+    return lambda: act(parameters, limit, foreach=foreach)
+
+
+def _for_tables(torch: Any, case: Case, parameters: list[Any]) -> list[Any]:
+    """The optimizers of a case with sparse gradients: one for the tables, one for all else."""
+    sparse = [case.is_sparse(tensor) for tensor in case.tensors]
+    tables = [p for p, is_table in zip(parameters, sparse, strict=True) if is_table]
+    others = [p for p, is_table in zip(parameters, sparse, strict=True) if not is_table]
+    h = case.algorithm.hyperparameters
+    if case.algorithm.name == "adam":
+        moments = {"lr": h["learning_rate"], "betas": (h["beta_1"], h["beta_2"]), "eps": h["epsilon"]}
+        first = torch.optim.SparseAdam(tables, **moments)
+    else:
+        first = _optimizer(torch, case, tables, foreach=False)
+    return [first, _optimizer(torch, case, others, fused=True)] if others else [first]
+
+
+def _rows(torch: Any, rows: Rows, put: Callable[[np.ndarray], Any]) -> Any:
+    """Rows of a table as torch's sparse gradient."""
+    indices = torch.from_numpy(rows.indices)[None]
+    return torch.sparse_coo_tensor(indices, put(rows.values), rows.shape, is_coalesced=True, check_invariants=False)
+
+
+def _session(case: Case, *, compiled: bool = False, sparse: bool = False, **variant: bool) -> Session:
+    """A session of torch's optimizer with `fused=`, `foreach=` set as given."""
+    import torch
+
+    torch.set_num_threads(case.threads)
+    device, dtype = "cuda" if case.device == "gpu" else "cpu", getattr(torch, case.options.dtype)
+
+    def put(array: np.ndarray) -> Any:
+        return torch.from_numpy(array).to(device, dtype)
+
+    parameters = [put(parameter(case, i)).requires_grad_() for i in range(len(case.tensors))]
+    optimizers = _for_tables(torch, case, parameters) if sparse else [_optimizer(torch, case, parameters, **variant)]
+    clip = _clipping(torch, case, parameters, foreach=variant.get("foreach", True))
+
+    def step() -> None:
+        clip()
+        for optimizer in optimizers:
+            optimizer.step()
+
+    act = torch.compile(step) if compiled else step
+
+    def place(index: int, array: Any) -> Any:
+        parameters[index].grad = put(array) if hasattr(array, "dtype") else _rows(torch, array, put)
+        return parameters[index].grad
+
+    return Session(
+        place=place,
+        apply=lambda gradients: act(),
+        wait=torch.cuda.synchronize if device == "cuda" else (lambda: None),  # on CPU a step is done on return
+        read=lambda index: parameters[index].detach().float().cpu().numpy(),
+        compute=_compute(case, parameters, put),
+        device_memory=torch.cuda.max_memory_allocated if device == "cuda" else None,
+    )
+
+
+def _compute(case: Case, parameters: list[Any], put: Callable[[np.ndarray], Any]) -> Callable[[], list[Any]] | None:
+    """Forward and backward pass; the gradients go where the optimizer finds them."""
+    if not case.options.in_situ:
+        return None
+    batches = [None if array is None else put(array) for array in in_situ.inputs(case)]
+
+    def run() -> list[Any]:
+        for p in parameters:
+            p.grad = None
+        in_situ.loss(parameters, batches, lambda x: x.square().mean()).backward()
+        return [p.grad for p in parameters]
+
+    return run
+
+
+_HAS = Abilities(
+    ("torch",),
+    "torch",
+    algorithms=USUAL_ALGORITHMS - {"ftrl", "lion", "lamb"},
+    only={"rmsprop": {"epsilon_inside": False}},
+    clips=("value", "global_norm"),
+    ema=False,
+    accumulate=False,
+    decays=_decays,
+    tables=lambda case: (),
+    devices=("cpu", "gpu"),
+    but=_bfloat16_muon,
+)
+
+
+def _peer(name: str, summary: str, has: Abilities, conventions: Conventions | None = None, **options: Any) -> Peer:
+    prepare = partial(_session, **options)
+    told = conventions or Conventions(paper_epsilon=True)
+    return Peer(
+        name, summary, __name__, has, prepare, packages=("torch",), conventions=told, note="no mesh", waits="openmp"
+    )
+
+
+def _first(*reasons: Callable[[Case], str | None]) -> Callable[[Case], str | None]:
+    return lambda case: next((text for reason in reasons if (text := reason(case))), None)
+
+
+_MANY = replace(_HAS, but=_first(_bfloat16_muon, _overwrites_gradients))
+
+PEERS = (
+    _peer("torch-fused", "PyTorch, fused=True", replace(_HAS, algorithms=FUSED), fused=True),
+    _peer("torch-foreach", "PyTorch, foreach=True", _MANY, foreach=True),
+    _peer("torch-forloop", "PyTorch, foreach=False", _HAS, foreach=False),
+    _peer(
+        "torch-compile",
+        "PyTorch, foreach=True, torch.compile",
+        replace(_HAS, ways=("function",), but=_first(_bfloat16_muon, _no_compiler)),
+        compiled=True,
+        foreach=True,
+    ),
+    _peer(
+        "torch-sparse",
+        "PyTorch on sparse gradients: SparseAdam, Adagrad, SGD",
+        replace(_HAS, algorithms=("adam", "adagrad", "sgd"), clips=(), tables=_sparse_tables, but=_only_sparse),
+        Conventions(paper_epsilon=True, uncorrected_epsilon_of_tables=True),
+        sparse=True,
+    ),
+)

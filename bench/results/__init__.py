@@ -1,0 +1,1 @@
+"""The document of a run, whatever kind of rows it holds."""

@@ -1,0 +1,108 @@
+"""Records as JSON and back, checked against their own type hints, and the records that all kinds of results share."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bench.errors import ResultsError
+
+REGIMES = ("cache", "mixed", "dram", "unknown")
+STATUSES = ("ok", "skipped", "failed", "interrupted")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Attributes: group and round it was taken in, from 0; place within the round, from 0; steps; seconds per
+    step; process, from 0.
+
+    Further, None where not measured: `latency`, median seconds of single steps, each waited for; `step_share`, the
+      step's part of forward, backward and step (in older results); `resident_bytes` of the process after the sample;
+      `cpus` that the peer's processes kept busy on average, `others` that all else on the same CPUs did; `late`,
+      seconds after the wait until the last element had arrived.
+    """
+
+    group: int
+    round: int
+    position: int
+    steps: int
+    seconds: float
+    latency: float | None = None
+    step_share: float | None = None
+    resident_bytes: int | None = None
+    process: int = 0
+    cpus: float | None = None
+    others: float | None = None
+    late: float | None = None
+
+
+@dataclass(frozen=True)
+class Roof:
+    """In-place memory speed measured among the peers of one case: bytes per second of the best sample."""
+
+    workload: str
+    optimizer: str
+    name: str
+    bytes_per_step: int
+    bytes_per_second: float
+    samples: tuple[Sample, ...]
+
+
+def check_status(status: str, reason: str | None, where: str) -> None:
+    """Raises: ResultsError for an unknown status, or one that is not "ok" without a reason."""
+    check_word(status, STATUSES, f"{where}: status")
+    if status != "ok" and not reason:
+        raise ResultsError(f"{where}: it is {status!r} without a reason")
+
+
+def check_word(word: str, allowed: tuple[str, ...], what: str) -> None:
+    """Raises: ResultsError where a word is none of those allowed."""
+    if word not in allowed:
+        raise ResultsError(f"{what} {word!r} is none of {', '.join(allowed)}")
+
+
+def check_samples(samples: tuple[Sample, ...], where: str) -> None:
+    """Raises: ResultsError for times and steps that cannot be."""
+    for sample in samples:
+        latency = sample.seconds if sample.latency is None else sample.latency
+        if not (all(math.isfinite(t) and t > 0 for t in (sample.seconds, latency)) and sample.steps > 0):
+            raise ResultsError(f"{where}: a sample of {sample.steps} steps and {sample.seconds} s is impossible")
+
+
+def check_summary(what: str, said: float | None, found: float, where: str) -> None:
+    """Raises: ResultsError for a number that its own samples contradict."""
+    if said is not None and not math.isclose(said, found, rel_tol=1e-6, abs_tol=1e-12):
+        raise ResultsError(f"{where}: its {what} is {said:.6g}, and its samples say {found:.6g}: it was changed")
+
+
+def plain(value: Any) -> Any:
+    """Records, mappings and tuples as JSON values; what is not finite as None."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read(kind: Any, members: Any, where: str) -> Any:
+    """JSON values as a record, or a tuple of them. Members that a record does not know are dropped, missing ones take
+    their defaults.
+
+    Args:
+      kind: a dataclass whose hints say what its members may be, or `tuple[X, ...]` of one.
+      where: for messages, such as `rows`.
+
+    Raises: ResultsError, which names the member.
+    """
+    import msgspec
+
+    try:
+        return msgspec.convert(members, kind)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$")
+        raise ResultsError(f"the result is damaged: {where}{place.rstrip('`')}: {what}") from None

@@ -1,0 +1,89 @@
+"""Results under a name: `@NAME` stands for a file wherever a result is read or written.
+
+Each name is a folder that grows by one file for each result written to it, so that it is a baseline (the newest) and a
+history (all of them) at once. The folders lie in `.dtopt-bench` of the current folder, or where DTOPT_BENCH_HISTORY
+says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.errors import ResultsError
+
+MARK = "@"
+VARIABLE, FOLDER = "DTOPT_BENCH_HISTORY", ".dtopt-bench"
+NAME = re.compile(r"\w[\w.-]*")
+
+
+def is_name(path: Path) -> bool:
+    return str(path).startswith(MARK)
+
+
+def home() -> Path:
+    return Path(os.environ.get(VARIABLE) or FOLDER)
+
+
+def names() -> list[str]:
+    """Those that hold a result."""
+    return sorted(folder.name for folder in home().glob("*") if any(folder.glob("*.json")))
+
+
+def files(name: Path) -> list[Path]:
+    """The results of `@NAME`, oldest first. Raises: ResultsError for a name that holds none."""
+    found = sorted(_folder(name).glob("*.json"))
+    if not found:
+        known = ", ".join(MARK + each for each in names()) or f"none in {home()}"
+        raise ResultsError(f"nothing is kept as {name} (kept are: {known}); keep a result with --output {name}")
+    return found
+
+
+def newest(name: Path) -> Path:
+    """The file that `@NAME` stands for, or `@NAME:COMMIT`: the newest of a commit. Raises: ResultsError."""
+    plain, _, commit = str(name).partition(":")
+    of_commit = [file for file in files(Path(plain)) if file.stem.rpartition("-")[2].startswith(commit[:10])]
+    if not of_commit:
+        raise ResultsError(f"{plain} holds no result of commit {commit}; `dtopt bench history {plain}` lists them")
+    return of_commit[-1]
+
+
+def require_writable(name: Path) -> None:
+    """Raises: ResultsError where no result can be kept as `@NAME`."""
+    if not os.access(_made(name), os.W_OK):
+        raise ResultsError(f"cannot write {_folder(name)}: permission denied")
+
+
+def place(name: Path, context: Mapping[str, Any]) -> Path:
+    """A new file for a result of `@NAME`: the time that it began, and the commit or the version that was measured.
+
+    Raises: ResultsError."""
+    began = re.sub(r"[-:]|\+.*", "", str(context.get("started", "")))
+    version = context.get("source", {}).get("commit") or context.get("packages", {}).get("dtopt") or "unknown"
+    found = _made(name) / f"{began}-{version}.json"
+    number = 1
+    while found.exists():
+        number += 1
+        found = found.with_name(f"{began}.{number}-{version}.json")
+    return found
+
+
+def _made(name: Path) -> Path:
+    folder = _folder(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResultsError(f"cannot write {folder}: {error.strerror}") from None
+    return folder
+
+
+def _folder(name: Path) -> Path:
+    text = str(name).removeprefix(MARK)
+    if not NAME.fullmatch(text):
+        raise ResultsError(
+            f"{name} is no name to keep results under: letters, digits, '.', '_' and '-' after the {MARK}"
+        )
+    return home() / text

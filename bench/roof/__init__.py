@@ -1,0 +1,1 @@
+"""How fast this machine moves memory in place."""

@@ -1,0 +1,49 @@
+"""One row of `dtopt bench roof`: how fast one pattern of reads and writes goes on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.errors import ResultsError
+from bench.results.kind import Reading, of_samples
+from bench.results.records import REGIMES, Sample, check_samples, check_status, check_word
+
+
+@dataclass(frozen=True)
+class Row:
+    """One pattern at one size with one number of threads. Sizes are bytes, times seconds.
+
+    Attributes:
+      pattern: as in `bench.roof.run.PATTERNS`; threads, working_set: the independent variables.
+      regime: which memory the working set lives in.
+      bytes_per_step: read and written by one step, every array of a pass once.
+      samples: raw; median, mad: of their seconds per step.
+      bytes_per_second: of the best sample.
+      warnings: what makes the speed doubtful.
+    """
+
+    pattern: str
+    threads: int
+    working_set: int
+    regime: str
+    bytes_per_step: int
+    samples: tuple[Sample, ...]
+    median: float
+    mad: float
+    bytes_per_second: float
+    rerun: str
+    warnings: tuple[str, ...] = ()
+    status: str = "ok"
+    reason: str | None = None
+
+    def check(self) -> None:
+        """Raises: ResultsError where the members contradict each other."""
+        where = f"roof {self.pattern!r}"
+        check_status(self.status, self.reason, where)
+        check_word(self.regime, REGIMES, f"{where}: regime")
+        check_samples(self.samples, where)
+        if not self.samples or not self.bytes_per_second > 0:
+            raise ResultsError(f"{where}: it holds no samples or no speed")
+
+
+READING = Reading(("pattern", "threads", "working_set"), ("bytes_per_step",), of_samples)

@@ -1,0 +1,95 @@
+"""Another `optim` to measure beside this one in the same run: another checkout or environment, a commit, a release.
+
+This `bench` drives both, so that both are given the same numbers, timed alike and judged by the same rules; only what
+`import optim` finds differs.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import bench
+from bench.errors import OptionError
+from bench.peers.peer import Home
+
+RELEASE = re.compile(r"\d+(\.\d+)+\S*$")
+
+
+@contextmanager
+def home(text: str) -> Iterator[Home]:
+    """What `--against` names, prepared in a folder that is removed afterwards.
+
+    Args:
+      text: a folder with the package `optim` in it; an environment, the folder that has `bin/python`; a commit, branch
+        or tag of the checkout that this program is from; or the version of a release.
+
+    Raises: OptionError.
+    """
+    with tempfile.TemporaryDirectory(prefix="dtopt-against-") as name:
+        place = Path(name)
+        yield _find(text, place)
+
+
+def _find(text: str, place: Path) -> Home:
+    path = Path(text)
+    if (path / "bin" / "python").is_file():
+        (place / "bench").symlink_to(_ours())
+        return Home(text, str(place), str((path / "bin" / "python").absolute()))
+    if (path / "optim" / "__init__.py").is_file():
+        (place / "optim").symlink_to((path / "optim").resolve())
+        return Home(_commit(path) or text, str(place))
+    if path.exists():
+        raise OptionError(f"--against {text}: it holds neither a package optim nor bin/python")
+    if RELEASE.match(text):
+        return _release(text, place)
+    return _of_commit(text, place)
+
+
+def _ours() -> Path:
+    return Path(bench.__file__).resolve().parent
+
+
+def _commit(folder: Path) -> str | None:
+    found = _git("rev-parse", "--short=10", "HEAD", folder=folder)
+    return found.stdout.decode().strip() if found.returncode == 0 else None
+
+
+def _of_commit(text: str, place: Path) -> Home:
+    root = _ours().parent
+    found = _git("rev-parse", "--verify", "--quiet", "--short=10", f"{text}^{{commit}}", folder=root)
+    if found.returncode:
+        raise OptionError(
+            f"--against {text}: no folder, no version such as 0.2.0, and no commit of the checkout {root};"
+            " name one of these"
+        )
+    archive = _git("archive", text, "optim", folder=root)
+    if archive.returncode:
+        raise OptionError(f"--against {text}: that commit holds no package optim")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+        files.extractall(place, filter="data")
+    return Home(found.stdout.decode().strip(), str(place))
+
+
+def _release(version: str, place: Path) -> Home:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(place)]
+    done = subprocess.run([*pip, f"dtopt=={version}"], capture_output=True, text=True, check=False)
+    if done.returncode or not (place / "optim").is_dir():
+        last = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+        raise OptionError(f"--against {version}: cannot install dtopt {version}: {last}")
+    return Home(version, str(place))
+
+
+def _git(*words: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(["git", *words], cwd=folder, capture_output=True, check=False, env={**os.environ})
+    except OSError:
+        return subprocess.CompletedProcess(words, 1, b"", b"")

@@ -1,0 +1,136 @@
+"""Whether a peer computes what it should, checked before any of its times is taken and again after the last.
+
+Every peer starts from the same parameters, makes three steps, and must then agree with the float64 reference, its
+moving averages too; after the last timed round it must agree with as many steps as it was asked for. Up to 4096
+elements of every tensor are compared, or all where the rule needs tensors whole; of those the largest are left out,
+which the result says. The error of a tensor is its largest difference, less what
+storing the numbers in their dtype may have moved them by, as a part of the tensor's largest movement over the steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from bench.cases.case import Case
+from bench.cases.values import gradient
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bench.peers.peer import Conventions, Session
+    from bench.step.reference import Expected
+
+STEPS = 3
+
+UNITS = {"float32": 2.0**-24, "bfloat16": 2.0**-8}
+"""Unit round-off: what storing a number may move it by, relative to the number."""
+
+ROUNDINGS = 2
+"""In each step, of the parameter and of its average, which is a sum of two products: averages move a hundredth of what
+parameters do."""
+
+BFLOAT16_TOLERANCE = 0.04
+"""For bfloat16, beside the rounding of the parameter: ten roundings of gradients, slots and changes."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Attributes: steps made; elements compared; largest error, relative, None for no number; the tensor that has
+    it; the tolerance; tensors too large to be compared."""
+
+    steps: int
+    elements: int
+    error: float | None
+    worst_tensor: str
+    tolerance: float
+    unchecked: int = 0
+
+    @property
+    def agrees(self) -> bool:
+        return self.elements > 0 and self.error is not None and self.error <= self.tolerance  # False for NaN
+
+
+def tolerance(case: Case) -> float:
+    """The largest error that agrees."""
+    return BFLOAT16_TOLERANCE if case.options.dtype == "bfloat16" else case.algorithm.tolerance
+
+
+def give_gradients(case: Case, session: Session, which: int) -> None:
+    """Places gradient number `which` of every tensor, one tensor at a time."""
+    session.set_gradients(gradient(case, index, which) for index in range(len(case.tensors)))
+
+
+def check(case: Case, session: Session, conventions: Conventions) -> Agreement:
+    """Makes the steps that `bench.step.worker` has not made yet and compares.
+
+    The session must have made its first step with gradient 0 (the worker times it: it is the one that
+    compiles).
+    """
+    from bench.step import reference
+
+    placed = 0
+    for step in reference.calls(case.options.accumulate)[1:]:
+        for which in step:
+            if which != placed:
+                session.synchronise()
+                give_gradients(case, session, which)
+                placed = which
+            session.call()
+    session.made = STEPS
+    return compare(case, session, conventions)
+
+
+def compare(case: Case, session: Session, conventions: Conventions) -> Agreement:
+    """Compares with as many steps of the reference as the session has made, all beyond the first ones with the gradient
+    that was placed last."""
+    from bench.step import reference
+
+    session.synchronise()
+    able = reference.able(case, session.made)
+    errors: list[tuple[float, str]] = []
+    compared = 0
+    for index, wanted in reference.expected(case, able, session.made, conventions):
+        errors.append((_error(case, session, index, wanted, session.made), case.tensors[index].name))
+        compared += int(wanted.judged.sum())
+    error, worst = max(errors, default=(0.0, ""))
+    left = len(case.tensors) - len(able)
+    return Agreement(session.made, compared, error if isfinite(error) else None, worst, tolerance(case), left)
+
+
+def moves(case: Case, session: Session) -> Agreement:
+    """Whether another step still moves every tensor: all that can be asked of an optimizer without a reference. The
+    error of a tensor that stands still is 1."""
+    import numpy as np
+
+    before = [session.read(index).copy() for index in range(len(case.tensors))]
+    session.run(1)
+    session.synchronise()
+    still = [i for i, start in enumerate(before) if not np.any(session.read(i) != start)]
+    finite = all(np.all(np.isfinite(start)) for start in before)
+    worst = case.tensors[still[0]].name if still else ""
+    error = None if not finite else 1.0 if still else 0.0
+    return Agreement(session.made, case.elements, error, worst, 0.0)
+
+
+def _error(case: Case, session: Session, index: int, wanted: Expected, steps: int) -> float:
+    found = _difference(case, session.read(index), wanted.end, wanted, index, steps)
+    if wanted.average is not None:
+        if session.read_average is None:
+            return float("inf")
+        found = max(found, _difference(case, session.read_average(index), wanted.average, wanted, index, steps))
+    return found
+
+
+def _difference(case: Case, actual: np.ndarray, end: np.ndarray, wanted: Expected, index: int, steps: int) -> float:
+    """Infinite for another shape and for NaN, so that it is the largest."""
+    import numpy as np
+
+    if actual.shape != case.tensors[index].shape:
+        return float("inf")
+    here = actual.reshape(-1)[wanted.positions].astype(np.float64)
+    stored = ROUNDINGS * steps * UNITS[case.options.dtype] * np.maximum(np.abs(end), np.abs(wanted.start))
+    off = np.maximum(0.0, np.abs(here - end) - stored)
+    error = float(np.max(np.where(wanted.judged, off, 0.0)) / np.max(np.abs(end - wanted.start)))
+    return error if error == error else float("inf")

@@ -1,0 +1,301 @@
+"""One case: its peers and roofs, each held in processes, sampled in rounds of random order.
+
+In every round each contestant gives one sample, so that the machine's slow phases hit all alike; its processes take
+turns. Peers that do not fit into memory together run in groups; the baseline and the roofs are in every group, and
+ratios are taken within a round of a group. After the last round every process is judged again. A peer that crashes,
+hangs, computes something else or cannot have worked as its times say is out with its reason, and the others go on.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.cases.case import Case
+from bench.measuring import load, stats
+from bench.measuring.clock import WarmUp
+from bench.measuring.process import UnsupportedCaseError, Worker, WorkerError, allowed_cpus
+from bench.measuring.rounds import Pace, Rounds
+from bench.peers.peer import Peer
+from bench.results.records import Sample
+from bench.roof.patterns import ROOFS
+from bench.step import suspicion
+from bench.step.agreement import Agreement
+from bench.step.memory import groups, too_large
+
+TRACED_STEPS = 10
+
+Launch = Callable[[Peer, Case], Worker]
+Progress = Callable[[str, int, int], None]
+"""(what is being done, parts done, parts in all)."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to measure.
+
+    Attributes: pace, of rounds; processes of each peer, None for as many as the number of peers asks for; cap of a
+      peer's warm-up in seconds; seconds that a worker may take for one answer; profile, the file of a trace.
+    """
+
+    pace: Pace = field(default_factory=Pace)
+    processes: int | None = None
+    warm_up_seconds: float = 5.0
+    timeout: float = 300.0
+    profile: Path | None = None
+
+    def processes_of(self, peers: int) -> int:
+        """Few peers say little about what processes differ by, so that each has more."""
+        return self.processes or (6 if peers <= 2 else 3 if peers <= 4 else 2)
+
+
+@dataclass
+class Contestant:
+    """A peer or a roof and what is known about it so far; `workers` are its processes."""
+
+    peer: Peer
+    is_roof: bool = False
+    workers: list[Worker] = field(default_factory=list)
+    status: str = "waiting"
+    reason: str | None = None
+    samples: list[Sample] = field(default_factory=list)
+    steps_per_sample: int = 1
+    prepare_seconds: float | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    first_step_seconds: float | None = None
+    agreement: Agreement | None = None
+    warm_up: WarmUp | None = None
+    step_share: float | None = None
+    escaped: bool = False
+    peak_bytes: int | None = None
+    device_peak_bytes: int | None = None
+    untraced: str | None = None
+
+    def out(self, status: str, reason: str) -> None:
+        self.status, self.reason = status, reason
+        self.stop()
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.stop()
+        self.workers = []
+
+    def times(self) -> dict[stats.Place, float]:
+        """Seconds per step by (group, round, process)."""
+        return {(sample.group, sample.round, sample.process): sample.seconds for sample in self.samples}
+
+
+class Contest:
+    """The contestants of one case. `run` may be ended by KeyboardInterrupt; what was measured stays."""
+
+    def __init__(
+        self, case: Case, peers: Iterable[Peer], settings: Settings, order: random.Random, launch: Launch
+    ) -> None:
+        self.case = case
+        self.contestants = [Contestant(peer) for peer in peers]
+        self.roofs = [Contestant(peer, is_roof=True) for peer, _ in ROOFS] if case.device == "cpu" else []
+        self.processes = settings.processes_of(len(self.contestants)) if case.device == "cpu" else 1
+        self._settings = settings
+        self._order = order
+        self._launch = launch
+        self._cpus = allowed_cpus()[: case.threads]
+        self._traced = False
+
+    def run(self, baseline: str, available_memory: int, progress: Progress) -> None:
+        """Measures everything that can run."""
+        for contestant in self.contestants:
+            if reason := contestant.peer.unavailable(self.case):
+                contestant.out("skipped", reason)
+        if not self._able():
+            return
+        first = next((peer for peer in self._able() if peer.name == baseline), self._able()[0])
+        for contestant in self.contestants:
+            if contestant.status == "waiting" and (
+                reason := too_large(contestant.peer, first, self.case, available_memory)
+            ):
+                contestant.out("skipped", reason)
+        if first not in self._able():
+            return
+        together, self.processes = self._groups(first, available_memory)
+        try:
+            for number, group in enumerate(together):
+                alive = [*self.roofs, *(c for c in self.contestants if c.peer in group)]
+                self._run_group(number, alive, first, progress, len(together))
+                for contestant in self.contestants:
+                    if contestant.peer is not first:
+                        contestant.stop()
+        finally:
+            for contestant in (*self.contestants, *self.roofs):
+                contestant.stop()
+
+    def _able(self) -> list[Peer]:
+        return [contestant.peer for contestant in self.contestants if contestant.status == "waiting"]
+
+    def _groups(self, first: Peer, available_memory: int) -> tuple[list[list[Peer]], int]:
+        """The groups, and how many processes each peer has: fewer where memory is short, before groups are many."""
+        for processes in range(self.processes, 1, -1):
+            found = groups(self._able(), first, self.case, available_memory // processes)
+            if len(found) == 1:
+                return found, processes
+        return groups(self._able(), first, self.case, available_memory), 1
+
+    def interrupt(self) -> None:
+        """Marks those that have no sample yet as interrupted."""
+        for contestant in self.contestants:
+            if contestant.status in ("waiting", "ok") and not contestant.samples:
+                contestant.out("interrupted", "ended by Ctrl-C before its first sample")
+
+    def _run_group(
+        self, group: int, alive: list[Contestant], first: Peer, progress: Progress, group_count: int
+    ) -> None:
+        began, able = time.monotonic(), len(alive) - len(self.roofs)
+        pace = self._settings.pace
+        rounds = Rounds(Pace(pace.rounds, pace.budget / group_count), able - 1, began)
+        done = 0
+
+        def tell(what: str) -> None:
+            nonlocal done
+            progress(what, done, (2 + rounds.expected) * len(alive))
+            done += 1
+
+        new = [contestant for contestant in alive if contestant.status == "waiting"]
+        for contestant in new:  # all at once: imports and building are not measured
+            self._try(contestant, self._start)
+        for act, what in ((self._wait_until_prepared, "starting"), (self._make_ready, "checking and warming up")):
+            for contestant in new:  # checks and warm-ups one at a time, as in the rounds
+                tell(f"{what} {contestant.peer.name}")
+                self._try(contestant, act)
+        while any(c.workers for c in alive if not c.is_roof) and rounds.more(lambda: self._width(alive, first)):
+            order = [contestant for contestant in alive if contestant.workers]
+            self._order.shuffle(order)
+            for position, contestant in enumerate(order):
+                tell(f"round {rounds.done + 1}: {contestant.peer.name}")
+                place, process = (group, rounds.done, position), rounds.done % len(contestant.workers)
+                self._try(contestant, partial(self._sample, place=place, process=process))
+            rounds.done += 1
+        last = all(contestant.status != "waiting" for contestant in self.contestants)
+        self._judge([c for c in alive if c.workers and not c.is_roof and (c.peer is not first or last)])
+
+    def _width(self, alive: Sequence[Contestant], first: Peer) -> float:
+        base = next((c for c in alive if c.peer is first), None)
+        others = [c for c in alive if not c.is_roof and c.peer is not first and c.workers]
+        if base is None or not base.workers or not others:
+            return 0.0
+        spread = stats.between([stats.log_ratios(c.times(), base.times()) for c in others])
+        found = [stats.paired_ratio(c.times(), "", base.times(), len(others), spread) for c in others]
+        return max(stats.width(ratio) for ratio in found)
+
+    @staticmethod
+    def _try(contestant: Contestant, act: Callable[[Contestant], None]) -> None:
+        if contestant.status in ("failed", "skipped"):
+            return
+        try:
+            act(contestant)
+        except UnsupportedCaseError as error:
+            contestant.out("skipped", str(error))
+        except WorkerError as error:
+            contestant.out("failed", str(error))
+
+    def _start(self, contestant: Contestant) -> None:
+        for _ in range(1 if contestant.is_roof else self.processes):
+            contestant.workers.append(self._launch(contestant.peer, self.case))
+            contestant.workers[-1].request("prepare")
+        contestant.status = "ok"
+
+    def _wait_until_prepared(self, contestant: Contestant) -> None:
+        for worker in contestant.workers:
+            worker.answer(self._settings.timeout)  # that the process has started
+            prepared = worker.answer(self._settings.timeout)
+            contestant.prepare_seconds = max(prepared["seconds"], contestant.prepare_seconds or 0.0)
+            contestant.versions = prepared["versions"]
+
+    def _make_ready(self, contestant: Contestant) -> None:
+        """First steps, check and warm-up of each process."""
+        for worker in contestant.workers:
+            if not contestant.is_roof:
+                checked = self._ask(worker, "check")
+                contestant.first_step_seconds = contestant.first_step_seconds or checked["first_step_seconds"]
+                self._agree(contestant, Agreement(**checked["agreement"]))
+                if contestant.status != "ok":
+                    return
+            warm = self._ask(worker, "warm", most_seconds=self._settings.warm_up_seconds)
+            contestant.steps_per_sample = max(warm.pop("steps_per_sample"), contestant.steps_per_sample)
+            found = WarmUp(**warm)
+            if contestant.warm_up is None or not found.steady:
+                contestant.warm_up = found
+
+    def _agree(self, contestant: Contestant, found: Agreement) -> None:
+        """Keeps the largest error of the checks of a contestant, and judges it."""
+        if contestant.peer.own_algorithm and found.tolerance:
+            return  # it need not agree with the reference, and must only move in the end
+        kept = contestant.agreement
+        if kept is None or found.steps > kept.steps or (found.error or 0.0) > (kept.error or 0.0):
+            contestant.agreement = found
+        if not found.elements:
+            contestant.out("skipped", "every tensor is too large to check whether it computes the right thing")
+        elif not found.agrees:
+            contestant.agreement = found
+            contestant.out("failed", suspicion.of_agreement(found))
+
+    def _ask(self, worker: Worker, do: str, **arguments: Any) -> dict[str, Any]:
+        worker.request(do, **arguments)
+        return worker.answer(self._settings.timeout)
+
+    def _sample(self, contestant: Contestant, place: tuple[int, int, int], process: int) -> None:
+        worker, steps = contestant.workers[process], contestant.steps_per_sample
+        pid = getattr(worker, "pid", None)
+        before, began = load.read(pid, self._cpus) if pid else None, time.monotonic()
+        taken = self._ask(worker, "sample", steps=steps)
+        use = load.between(before, load.read(pid, self._cpus) if pid else None)
+        wall = time.monotonic() - began
+        contestant.escaped |= load.escaped(pid, self._cpus) if pid else False
+        contestant.samples.append(
+            Sample(
+                *place,
+                steps,
+                taken["seconds"],
+                taken["latency"],
+                resident_bytes=taken["resident_bytes"],
+                process=process,
+                cpus=use.own / wall if use else None,
+                others=use.others / wall if use else None,
+                late=taken.get("late"),
+            )
+        )
+        contestant.peak_bytes, contestant.device_peak_bytes = taken["peak_bytes"], taken["device_peak_bytes"]
+
+    def _judge(self, judged: Sequence[Contestant]) -> None:
+        """After the last round: is what was timed what was to be done? All at once, for nothing is timed."""
+        for contestant in judged:
+            reason = suspicion.of_samples(contestant.samples, self.case.threads, contestant.escaped)
+            if reason:
+                contestant.out("failed", reason)
+            for worker in contestant.workers:
+                self._try(contestant, lambda _, worker=worker: worker.request("check_again"))  # type: ignore[misc]
+        for contestant in judged:
+            self._try(contestant, self._hear)
+        if self._settings.profile and not self._traced:
+            self._trace(next((c for c in judged if c.status == "ok"), None))
+
+    def _trace(self, contestant: Contestant | None) -> None:
+        """Of the first peer that was measured, in its first process, when nothing is timed any more."""
+        if contestant is None:
+            return
+        self._traced = True
+        try:
+            self._ask(contestant.workers[0], "trace", steps=TRACED_STEPS, path=str(self._settings.profile))
+        except WorkerError as error:  # its times stand
+            contestant.untraced = str(error)
+
+    def _hear(self, contestant: Contestant) -> None:
+        for worker in contestant.workers:
+            self._agree(contestant, Agreement(**worker.answer(self._settings.timeout)["agreement"]))
+        if self.case.options.in_situ and contestant.status == "ok":
+            steps = contestant.steps_per_sample
+            contestant.step_share = median(self._ask(w, "share", steps=steps)["share"] for w in contestant.workers)

@@ -1,0 +1,59 @@
+"""Which peers may be alive together, from what each will need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.cases import traffic
+from bench.cases.case import FLOAT32, Case
+from bench.peers.peer import Peer
+from bench.roof.patterns import elements as roof_elements
+
+RUNTIME = 800 * 1024**2
+"""Bytes that a process of TensorFlow needs before the first tensor."""
+
+TEMPORARIES = 3.5
+"""Arrays of the parameters' size that building and an unfused step allocate and drop: measured up to 3.4 on gpt2."""
+
+SHARE = 0.7
+"""Part of the available memory that the peers alive together may take."""
+
+
+def need(peer: Peer, case: Case) -> int:
+    """Estimated peak bytes of a peer's process: parameters, gradients, slots, temporaries, runtime."""
+    temporaries = case.updated_elements(peer.on_mesh) * FLOAT32 * TEMPORARIES
+    return RUNTIME + traffic.working_set(case, peer.on_mesh) + int(temporaries)
+
+
+def too_large(peer: Peer, baseline: Peer, case: Case, available: int) -> str | None:
+    """The reason why a peer cannot run beside the baseline and the roofs in its share of `available` bytes,
+    or None."""
+    needed = need(baseline, case) + (0 if peer is baseline else need(peer, case))
+    if needed <= _room(case, available):
+        return None
+    what = peer.name if peer is baseline else f"{peer.name} beside {baseline.name}"
+    room = _room(case, available)
+    return (
+        f"not enough memory: {what} needs about {needed / 1e9:.1f} GB and {room / 1e9:.1f} GB may be used"
+        f" ({SHARE:.0%} of what is available, less the roofs'); choose a smaller workload or free memory"
+    )
+
+
+def groups(peers: Sequence[Peer], baseline: Peer, case: Case, available: int) -> list[list[Peer]]:
+    """Splits peers of which none is `too_large` so that each group fits, the baseline being in each."""
+    room = _room(case, available) - need(baseline, case)
+    found: list[list[Peer]] = [[baseline]]
+    used = 0
+    for peer in (peer for peer in peers if peer is not baseline):
+        size = need(peer, case)
+        if used + size > room:
+            found.append([baseline])
+            used = 0
+        found[-1].append(peer)
+        used += size
+    return found
+
+
+def _room(case: Case, available: int) -> int:
+    roofs = 6 * roof_elements(case) * FLOAT32
+    return max(0, int(available * SHARE) - roofs)

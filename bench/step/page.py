@@ -1,0 +1,102 @@
+"""The sections of `dtopt bench step`: each case with its peers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from bench.cases.workloads import summary
+from bench.page.section import Bars, Figure, Ratios, Section
+from bench.page.tables import Table
+from bench.results.document import Result
+from bench.step import report
+from bench.step.row import Row
+
+
+def sections(result: Result) -> Iterator[Section]:
+    """One for each workload and optimizer."""
+    for key in dict.fromkeys((row.workload, row.optimizer) for row in result.rows):
+        rows = [row for row in result.rows if (row.workload, row.optimizer) == key]
+        yield Section(
+            f"One {key[1]} step on {key[0]}",
+            tuple(_text(rows, result)),
+            (table(rows),),
+            tuple(_figures([row for row in rows if row.status == "ok"])),
+            tuple(row.rerun for row in rows),
+            answer=report.answer(rows) or "",
+            first=_ratios(rows),
+        )
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The rows of one case, fastest first, with the skipped and failed ones and their reasons."""
+    lines = []
+    for row in sorted(rows, key=lambda row: row.median or float("inf")):
+        if row.status == "ok":
+            *cells, remark = (report.plain_cell(cell) for cell in report.cells(row))
+            doubt = f"doubtful: {', '.join(row.warnings)}" if row.warnings else ""
+            lines.append((*cells, "; ".join(word for word in (remark, doubt) if word)))
+        else:
+            lines.append((row.peer, row.status, "", "", "", "", row.reason or ""))
+    base = next((row.ratio.baseline for row in rows if row.ratio), "baseline")
+    headings = ("peer", "ms/step", f"vs {base}", "latency, ms", "GB/s", "roof", "")
+    return Table(
+        "Time of a step, its ratio to the baseline with a 95% interval, share of the roof", headings, tuple(lines)
+    )
+
+
+def _text(rows: Sequence[Row], result: Result) -> Iterator[str]:
+    row = rows[0]
+    said = report.options(row)
+    yield (
+        f"{summary(row.workload) or row.workload}: {row.parameters:,} {row.dtype} parameters in {row.tensors:,}"
+        f" tensors; mesh {row.mesh}, layout {row.layout}, {row.device}, {row.threads} threads per peer."
+        + (f" With {', '.join(said)}." if said else "")
+    )
+    roofs = [roof for roof in result.roofs if (roof.workload, roof.optimizer) == (row.workload, row.optimizer)]
+    if roofs:
+        best = max(roofs, key=lambda roof: roof.bytes_per_second)
+        yield (
+            f"A step moves at least {row.bytes_per_parameter:.3g} bytes per parameter. The roof is"
+            f" {best.bytes_per_second / 1e9:.1f} GB/s, moved in place in the same rounds"
+            f" ({best.name.removeprefix('roof: ')})."
+        )
+
+
+def _ratios(rows: Sequence[Row]) -> Ratios | None:
+    """The picture of the answer: every peer beside the baseline, the fastest on top."""
+    known = sorted((row for row in rows if row.ratio), key=lambda row: row.ratio.median if row.ratio else 0.0)
+    ratios = [row.ratio for row in known if row.ratio]
+    if len(ratios) < 2:
+        return None
+    base = ratios[0].baseline
+    return Ratios(
+        "Time of a step beside the baseline, with 95% intervals",
+        base,
+        tuple(row.peer for row in known),
+        tuple((ratio.median, ratio.low, ratio.high) for ratio in ratios),
+        tuple("baseline" if row.peer == base else ratio.verdict for row, ratio in zip(known, ratios, strict=True)),
+        tuple(row.peer.startswith(report.OURS) for row in known),
+    )
+
+
+def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
+    ordered = sorted(rows, key=lambda row: row.median or 0.0)
+    labels = tuple(row.peer for row in ordered)
+    if not ordered:
+        return
+    if any(row.roof_fraction is not None for row in ordered):
+        shares = tuple(None if row.roof_fraction is None else 100 * row.roof_fraction for row in ordered)
+        yield Bars("Percent of the roof", labels, {"of the roof": shares}, "% of the memory speed reached in place")
+    times = tuple((row.median or 0.0) * 1e3 for row in ordered)
+    spans = tuple(((row.median or 0.0) * 1e3 - _mad(row), (row.median or 0.0) * 1e3 + _mad(row)) for row in ordered)
+    yield Bars("Time of a step", labels, {"median": times}, "ms, with the median absolute deviation", spans=spans)
+    if any(row.peak_bytes or row.device_peak_bytes for row in ordered):
+        on_device = any(row.device_peak_bytes for row in ordered)
+        peaks = (row.device_peak_bytes if on_device else row.peak_bytes for row in ordered)
+        memory = tuple(None if peak is None else peak / 1e6 for peak in peaks)
+        where = "fullest device" if on_device else "process, framework included"
+        yield Bars("Memory", labels, {"peak": memory}, f"MB at most, of the {where}")
+
+
+def _mad(row: Row) -> float:
+    return (row.mad or 0.0) * 1e3

@@ -1,0 +1,130 @@
+"""What a run measures: names and numbers from the user, checked and completed with defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench import peers
+from bench.cases import algorithms, layouts, workloads
+from bench.cases.case import Case
+from bench.cases.options import Options
+from bench.cases.shapes import Shapes
+from bench.errors import OptionError, UnknownNameError
+from bench.measuring import environment
+from bench.measuring.process import threads_of
+from bench.measuring.rounds import Pace
+from bench.peers.peer import Home, Peer
+from bench.step.contest import Settings
+
+BASELINE = "tf_keras-mesh"
+WORKLOADS = ("gpt2:layer",)
+QUICK_PEERS = ("optim-native", "tf_keras-mesh", "torch-fused")
+DEFAULT_PEERS = (*QUICK_PEERS, "tf_keras", "keras3")
+"""Those that answer most; `-p all` takes every peer."""
+
+AGAINST_PEERS = ("optim-native",)
+"""Measured in both versions where `--against` names another and `-p` none."""
+
+BUDGET, QUICK_BUDGET = 60.0, 25.0
+WARM_UP_SECONDS = 1.0
+"""A dozen tensors, five peers and a second of warm-up leave half of a minute on two idle cores for rounds; the rest is
+the start of the frameworks. Quick takes the peers that answer most, in one process each."""
+
+MORE = (
+    ("-w resnet50", "a whole model of 161 tensors; -w gpt2 one of 124 million parameters"),
+    ("-p all", "every peer"),
+    ("-o adamw -o lion", "other optimizers; --clipnorm, --use-ema and others add to the step"),
+    ("--mesh 2x2 --layout fsdp", "another mesh and layout"),
+    ("--in-situ", "the step's share behind a forward and backward pass"),
+)
+"""What the default leaves out, as further options of `dtopt bench`."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run.
+
+    Attributes:
+      cases, peers: every peer on every case.
+      baseline: name of the peer that ratios are taken to; the first that ran takes its place if it cannot.
+      settings: rounds and caps.
+      seed: of the order within rounds.
+      command: what the user typed, for the record; again: the words of it that every row's `rerun` repeats.
+    """
+
+    cases: tuple[Case, ...]
+    peers: tuple[Peer, ...]
+    baseline: str
+    settings: Settings = field(default_factory=Settings)
+    seed: int = 0
+    command: str = ""
+    again: tuple[str, ...] = ()
+
+
+def make_plan(
+    *,
+    workload: Sequence[str] = (),
+    optimizer: Sequence[str] = (),
+    peer: Sequence[str] = (),
+    mesh: str = "model=2",
+    device: str = "auto",
+    layout: str = "megatron",
+    baseline: str = BASELINE,
+    rounds: int | None = None,
+    budget: float | None = None,
+    processes: int | None = None,
+    shapes: Shapes | None = None,
+    against: Home | None = None,
+    quick: bool = False,
+    seed: int = 0,
+    threads: int | None = None,
+    timeout: float = Settings.timeout,
+    options: Options | None = None,
+    profile: Path | None = None,
+    command: str = "",
+) -> Plan:
+    """A plan from the options of `dtopt bench step`; what is left out takes the defaults above.
+
+    Raises: UnknownNameError, OptionError (mesh, threads), UnsupportedError (no such device here).
+    """
+    if shapes and workload:
+        raise OptionError("--workload and --shapes exclude each other; give one")
+    if layout not in layouts.RULES:
+        raise UnknownNameError(f"no layout rule is called {layout!r}; there are: {', '.join(layouts.RULES)}")
+    shared: dict[str, Any] = {
+        "mesh": layouts.parse_mesh(mesh),
+        "layout": layout,
+        "device": environment.find_device(device),
+        "seed": seed,
+        "threads": threads_of(threads),
+        "options": options or Options(),
+    }
+    if shapes:
+        shared |= {"shapes": shapes.tensors, "shapes_from": shapes.source}
+    names = [shapes.name] if shapes else [workloads.workload(name).name for name in workload or WORKLOADS]
+    texts = [algorithms.algorithm(text).text for text in optimizer or ("adam",)]
+    cases = tuple(Case(workload=name, optimizer=text, **shared) for name in names for text in texts)
+    if profile and len(cases) > 1:
+        raise OptionError(f"--profile traces one case, and these are {len(cases)}; name one workload and one optimizer")
+    found, base = _versions(against, peer) if against else _peers(peer, quick, baseline)
+    pace = Pace(rounds, budget or (QUICK_BUDGET if quick else BUDGET))
+    again = ["--baseline", baseline, *(["--rounds", str(rounds)] if rounds else ["--budget", f"{pace.budget:g}"])]
+    again += ["--processes", str(processes or 1)] if processes or quick else []
+    settings = Settings(pace, processes or (1 if quick else None), WARM_UP_SECONDS, timeout, profile)
+    return Plan(cases, found, base, settings, seed, command, tuple(again))
+
+
+def _peers(wanted: Sequence[str], quick: bool, baseline: str) -> tuple[tuple[Peer, ...], str]:
+    """Who takes part, and the name of the baseline."""
+    found = peers.find(tuple(wanted) or (QUICK_PEERS if quick else DEFAULT_PEERS))
+    return found, peers.find((baseline,))[0].name
+
+
+def _versions(other: Home, wanted: Sequence[str]) -> tuple[tuple[Peer, ...], str]:
+    """Each peer in both versions; the first of the other version is the baseline."""
+    chosen = peers.find(tuple(wanted) or AGAINST_PEERS)
+    found = tuple(version for one in chosen for version in (one, one.at(other)))
+    return found, found[1].name

@@ -1,0 +1,265 @@
+"""The steps that every peer is judged by: `optim`'s rules in float64 NumPy, with the options around them.
+
+`tests/test_bench/test_reference.py` holds them against implementations from the papers that share nothing with
+`optim`. Of a tensor only the elements at given positions are computed, unless the rule needs it whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.cases.options import clip_of
+from bench.cases.sparse import Rows
+from bench.cases.traffic import made_orthogonal
+from bench.cases.values import gradient, parameter
+from optim.rule import AS_VARIABLE, slot_dims
+
+if TYPE_CHECKING:
+    from bench.cases.case import Case
+    from bench.peers.peer import Conventions
+
+MOST_ELEMENTS = 4096
+"""Compared of each tensor whose elements are updated one by one."""
+
+MOST_WHOLE = 500_000_000
+"""Elements times further steps that are computed where a rule needs tensors whole: some seconds."""
+
+
+def _reduction(function: Any) -> Any:
+    return lambda x, axis=None, keepdims=False: function(x, axis=axis, keepdims=keepdims)
+
+
+_SHARED = ("sqrt", "square", "abs", "sign", "maximum", "minimum", "where", "ones_like", "expand_dims", "matmul")
+XP = SimpleNamespace(
+    **{name: getattr(np, name) for name in (*_SHARED, "transpose")},
+    reduce_sum=_reduction(np.sum),
+    reduce_mean=_reduction(np.mean),
+)
+"""NumPy under the names that rules use."""
+
+
+def calls(accumulate: int) -> tuple[tuple[int, ...], ...]:
+    """Which gradient each call of each step gets: A, A, B; of n that are accumulated the last of the second step
+    differs from the others, so that their mean counts.
+
+    With one gradient alone a wrong beta would not show: Adam hardly sees |g|.
+    """
+    if accumulate == 1:
+        return ((0,), (0,), (1,))
+    return ((0,) * accumulate, (0,) * (accumulate - 1) + (1,), (1,) * accumulate)
+
+
+def mixes(accumulate: int, steps: int) -> list[tuple[float, float]]:
+    """The weights of gradients 0 and 1 in the mean of each step: those of `calls`, then gradient 1 alone."""
+    first = [(step.count(0) / accumulate, step.count(1) / accumulate) for step in calls(accumulate)]
+    return first + [(0.0, 1.0)] * (steps - len(first))
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Attributes: flat positions that were computed; the parameter there, before and after; its average, if
+    there is one; whether each can be judged (elsewhere rounding decides the step's sign)."""
+
+    positions: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    average: np.ndarray | None
+    judged: np.ndarray
+
+
+def is_whole(case: Case) -> bool:
+    """Whether tensors must be computed whole."""
+    return not case.algorithm.rule.elementwise
+
+
+def able(case: Case, steps: int) -> list[int]:
+    """The tensors that the reference can afford: all, unless the rule needs them whole; then the small ones first."""
+    sizes = [tensor.elements for tensor in case.tensors]
+    if not is_whole(case):
+        return list(range(len(sizes)))
+    found, left = [], MOST_WHOLE
+    for index in sorted(range(len(sizes)), key=sizes.__getitem__):
+        left -= sizes[index] * max(0, steps - len(calls(1)))
+        if sizes[index] <= case.algorithm.largest_checked and left >= 0:
+            found.append(index)
+    return sorted(found)
+
+
+def positions(case: Case, index: int) -> np.ndarray:
+    """Flat positions to compute: evenly spread, an odd distance apart so that rows of even length are not met in the
+    same columns only; of sparse gradients some of the rows as well."""
+    size = case.tensors[index].elements
+    if is_whole(case):
+        return np.arange(size)
+    spread = np.arange(0, size, -(-size // MOST_ELEMENTS) | 1)
+    given = [gradient(case, index, which) for which in (0, 1)]
+    touched = [rows.positions(MOST_ELEMENTS // 4) for rows in given if isinstance(rows, Rows)]
+    return np.unique(np.concatenate([spread, *touched])) if touched else spread
+
+
+def clip_factors(case: Case) -> list[list[float]]:
+    """What each of the first steps multiplies the mean gradient of each tensor with, after clipping by value;
+    later steps are like the last of them."""
+    steps = mixes(case.options.accumulate, len(calls(case.options.accumulate)))
+    if case.options.clip is None or case.options.clip.startswith("value"):
+        return [[1.0] * len(case.tensors)] * len(steps)
+    kind, limit = clip_of(case.options.clip)
+    norms = [_norms(case, index, steps) for index in range(len(case.tensors))]
+    found = []
+    for step in range(len(steps)):
+        squares = [norm[step] ** 2 for norm in norms]
+        joint = [sqrt(sum(squares))] * len(norms) if kind == "global_norm" else [sqrt(square) for square in squares]
+        found.append([limit / norm if norm > limit else 1.0 for norm in joint])
+    return found
+
+
+def _norms(case: Case, index: int, steps: Sequence[tuple[float, float]]) -> list[float]:
+    """Norms of the mean gradient of a tensor in each step."""
+    both = [gradient(case, index, which) for which in (0, 1)]
+    arrays = [(g.whole() if isinstance(g, Rows) else g).reshape(-1) for g in both]
+    a, b = (float(np.einsum("i,i", g, g, dtype=np.float64)) for g in arrays)
+    mixed = float(np.einsum("i,i", *arrays, dtype=np.float64)) if len(set(steps)) > 2 else 0.0
+    return [sqrt(x * x * a + y * y * b + 2 * x * y * mixed) for x, y in steps]
+
+
+def expected(
+    case: Case, indices: Sequence[int], steps: int, conventions: Conventions
+) -> Iterator[tuple[int, Expected]]:
+    """What tensors are after so many steps, one by one. Where elements are updated one by one, all tensors are computed
+    together.
+
+    Args:
+      conventions: the peer's.
+    """
+    factors = clip_factors(case)
+    tables = [case.is_sparse(case.tensors[index]) for index in range(len(case.tensors))]
+    if is_whole(case):
+        batches = [[index] for index in indices]
+    else:
+        batches = [batch for kind in (False, True) if (batch := [i for i in indices if tables[i] == kind])]
+    for batch in batches:
+        paper = conventions.paper_epsilon and not (conventions.uncorrected_epsilon_of_tables and tables[batch[0]])
+        yield from _batch(case, batch, steps, factors, conventions, paper)
+
+
+def _batch(
+    case: Case,
+    batch: Sequence[int],
+    steps: int,
+    factors: Sequence[Sequence[float]],
+    conventions: Conventions,
+    paper: bool,
+) -> Iterator[tuple[int, Expected]]:
+    """Tensors whose chosen elements stand one behind the other, or a single one in its own shape."""
+    places = [positions(case, index) for index in batch]
+    given = [[gradient(case, index, which) for which in (0, 1)] for index in batch]
+    start = _joined([_chosen(case, parameter(case, i), at) for i, at in zip(batch, places, strict=True)])
+    values = [
+        _joined([_chosen(case, both[which], at) for both, at in zip(given, places, strict=True)]) for which in (0, 1)
+    ]
+    touched = [_touched(case, both, at) for both, at in zip(given, places, strict=True)]
+    hit = [_joined([one[which] for one in touched if one]) for which in (0, 1)] if case.options.lazy_rows else None
+    sizes = [len(at) for at in places]
+    scale: list[Any] = [step[batch[0]] for step in factors]
+    if len(batch) > 1:
+        scale = [np.repeat([step[index] for index in batch], sizes) for step in factors]
+    work = _Work(case, batch[0], steps, hit, scale, conventions, paper)
+    end, average = work.train(start, values)
+    judged = np.ones(end.shape, dtype=bool)
+    if case.algorithm.jumps:  # a step whose sign changes with the sixth digit of its gradients is not judged
+        other, _ = work.train(start, [values[0] * (1 + 2e-6), values[1] * (1 - 2e-6)])
+        judged = np.abs(other - end) < 1e-3 * np.max(np.abs(end - start))
+    flat = [array.reshape(-1) for array in (start, end, average, judged)]
+    edges = np.cumsum([0, *sizes])
+    for index, at, low, high in zip(batch, places, edges, edges[1:], strict=False):
+        part = [array[low:high] for array in flat]
+        yield index, Expected(at, part[0], part[1], part[2] if case.options.ema is not None else None, part[3])
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    wide = [array if array.dtype == bool else array.astype(np.float64) for array in arrays]
+    return wide[0] if len(wide) == 1 else np.concatenate(wide)
+
+
+def _chosen(case: Case, values: np.ndarray | Rows, at: np.ndarray) -> np.ndarray:
+    """The elements at flat positions, or the whole array where a rule needs it."""
+    if is_whole(case):
+        return values.whole() if isinstance(values, Rows) else values
+    return values.at(at) if isinstance(values, Rows) else values.reshape(-1)[at]
+
+
+def _touched(case: Case, both: Sequence[np.ndarray | Rows], at: np.ndarray) -> list[np.ndarray] | None:
+    """For lazy rows: which of the positions each gradient touches."""
+    if not case.options.lazy_rows:
+        return None
+    return [g.touched(at) if isinstance(g, Rows) else np.ones(len(at), dtype=bool) for g in both]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Steps of one batch. Attributes: as of `_batch`; `index`: of its first tensor; touched: for lazy rows, which
+    elements each gradient touches; scale: of clipping, for each of the first steps."""
+
+    case: Case
+    index: int
+    steps: int
+    touched: Sequence[np.ndarray] | None
+    scale: Sequence[Any]
+    conventions: Conventions
+    paper: bool
+
+    def train(self, value: np.ndarray, gradients: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """The parameter and its average after the steps: gather, clip, decay, update, average."""
+        case, options = self.case, self.case.options
+        rule, hyper = case.algorithm.rule, dict(case.algorithm.hyperparameters)
+        slots, scalars = _new_slots(case, self.index, value), dict(rule.scalars)
+        decay = {"weight_decay": case.weight_decay} if rule.places_weight_decay else {}
+        average = value
+        for step, (a, b) in enumerate(mixes(options.accumulate, self.steps)):
+            mean = a * gradients[0] + b * gradients[1]
+            if options.clip is not None and options.clip.startswith("value"):
+                limit = clip_of(options.clip)[1]
+                mean = np.clip(mean, -limit, limit)
+            given = hyper | scalars | _epsilon(case, step + 1, self.paper) | decay
+            c = rule.coefficients(XP, given, float(step + 1))
+            scalars = {name: float(c[name]) for name in scalars}
+            rate = 0.0 if decay else c.get("decay_rate", hyper["learning_rate"])
+            decayed = value * (1.0 - case.weight_decay * rate)
+            change, new = rule.update(XP, decayed, self.scale[min(step, len(self.scale) - 1)] * mean, slots, c)
+            if self.touched is None:
+                value, slots = decayed + change, new
+            else:
+                hit = (self.touched[0] & (a > 0)) | (self.touched[1] & (b > 0))
+                value = np.where(hit, decayed + change, value)
+                slots = {name: np.where(hit, new[name], slots[name]) for name in slots}
+            mix = options.ema or 0.0
+            average = mix * average + (1.0 - mix) * value
+            if step == 0 and self.conventions.average_of_first_step:
+                average = value
+        return value, average
+
+
+def _new_slots(case: Case, index: int, value: np.ndarray) -> dict[str, np.ndarray]:
+    found = {}
+    tensor = case.tensors[index]
+    for slot in case.algorithm.rule.slots:
+        dims = slot_dims(slot.like, len(tensor.shape))
+        if dims is not None and not (slot.name == "v" and made_orthogonal(case, tensor)):
+            shape = tuple(tensor.shape[dim] for dim in dims) if is_whole(case) else value.shape
+            initial = value if slot.initial == AS_VARIABLE else slot.initial
+            found[slot.name] = np.array(np.broadcast_to(initial, shape), np.float64)
+    return found
+
+
+def _epsilon(case: Case, step: int, paper: bool) -> dict[str, float]:
+    """Adam's rule adds ε to √v; with ε·√(1 − β₂ᵗ) in its place it computes what the paper's ε beside √v̂ does."""
+    hyper = case.algorithm.hyperparameters
+    if not paper or case.algorithm.name not in ("adam", "adamw"):
+        return {}
+    return {"epsilon": hyper["epsilon"] * sqrt(1.0 - hyper["beta_2"] ** step)}

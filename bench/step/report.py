@@ -1,0 +1,247 @@
+"""A result as a table for people: what was measured, how fast each peer is, and whether to believe it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from bench.cases.workloads import summary
+from bench.measuring import stats
+from bench.page import terminal
+from bench.page.words import three_digits, with_interval
+from bench.results.document import Result
+from bench.results.records import Roof
+from bench.step.agreement import Agreement
+from bench.step.row import Row
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+OURS = "optim-"
+COLOURS = {"faster": "green", "slower": "red", "same": "cyan", "unclear": "yellow"}
+REGIMES = {
+    "cache": "the cache holds all of it",
+    "mixed": "partly in cache",
+    "dram": "in main memory",
+    "unknown": "the size of the cache is unknown",
+}
+SHOWN_LAYOUT_NOTES = 3
+
+
+def render(result: Result, reruns: bool = False) -> list[RenderableType]:
+    """What to print, from top to bottom, on a rich console; with `reruns` each row's command as well."""
+    parts: list[RenderableType] = []
+    for rows in _cases(result):
+        case = (rows[0].workload, rows[0].optimizer)
+        roofs = [roof for roof in result.roofs if (roof.workload, roof.optimizer) == case]
+        parts += [*_head(rows), "", _table(rows), "", *_comparisons(rows), *_roof(rows[0], roofs)]
+        parts += [*_agreement(rows), *_warnings(rows), *_left_out(rows), ""]
+    return [*parts, *_run(result), *(_reruns(result.rows) if reruns else ())]
+
+
+def _cases(result: Result) -> Iterator[list[Row]]:
+    """Rows of one workload and optimizer together, in the order they were run."""
+    for key in dict.fromkeys((row.workload, row.optimizer) for row in result.rows):
+        yield [row for row in result.rows if (row.workload, row.optimizer) == key]
+
+
+def _head(rows: Sequence[Row]) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    row = rows[0]
+    title = Text(f"One {row.optimizer} step on {row.workload}", style="bold")
+    if known := summary(row.workload):
+        title.append(f" ({known})", style="not bold")
+    yield title
+    yield (
+        f"{row.parameters:,} {row.dtype} parameters in {row.tensors:,} tensors; mesh {row.mesh}, layout"
+        f" {row.layout}, {row.device}; {row.threads} threads per peer"
+    )
+    if said := options(row):
+        yield f"With {', '.join(said)}."
+    notes = next((row.layout_notes for row in rows if row.layout_notes), ())
+    yield from notes[:SHOWN_LAYOUT_NOTES]
+    if len(notes) > SHOWN_LAYOUT_NOTES:
+        yield f"and {len(notes) - SHOWN_LAYOUT_NOTES} more such tensors"
+
+
+def options(row: Row) -> list[str]:
+    """What the step does beside the optimizer's rule, in words; nothing for defaults."""
+    said = {
+        "gradients clipped to {}": row.clip,
+        "a moving average of momentum {}": row.ema,
+        "{} gradients to a step": row.accumulate if row.accumulate > 1 else None,
+        "weight decay {}": row.weight_decay,
+        "slots placed {}": row.placement if row.placement != "like_variable" else None,
+        "gradients of {:,} rows of each table": row.sparse_rows,
+        "other rows left alone": True if row.lazy_rows else None,
+        "the cache cleared before each step": True if row.cache == "cold" else None,
+        "a small forward and backward pass": True if row.in_situ else None,
+    }
+    return [text.format(value) for text, value in said.items() if value is not None]
+
+
+def _table(rows: Sequence[Row]) -> RenderableType:
+    baseline = next((row.ratio.baseline for row in rows if row.ratio), "")
+    share = ("share",) if any(row.step_share is not None for row in rows) else ()
+    ratio = f"vs {baseline}" if baseline else ""
+    table = terminal.table(("peer", "ms/step", ratio, "latency", "GB/s", "roof", *share, ""), whole=2)
+    for row in sorted(_measured(rows), key=lambda row: row.median or 0.0):
+        table.add_row(*cells(row, bool(share)), style="bold" if row.peer.startswith(OURS) else None)
+    for row in rows:
+        if row.status == "failed":
+            table.add_row(row.peer, "failed", style="red")
+    return table
+
+
+def _measured(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.status == "ok"]
+
+
+def cells(row: Row, with_share: bool = False) -> tuple[str, ...]:
+    """A measured row in rich's markup: peer, time, ratio, latency, speed, roof, share if wanted, remark."""
+    time = f"{_digits(row.median)} ±{_digits(row.mad)}"
+    speed = f"{(row.bytes_per_second or 0.0) / 1e9:.1f}"
+    roof = f"{row.roof_fraction:.0%}" if row.roof_fraction is not None else "-"
+    alone = _digits(row.latency) if row.latency is not None else "-"
+    share = ("-" if row.step_share is None else f"{row.step_share:.0%}",) if with_share else ()
+    return row.peer, time, _ratio(row), alone, speed, roof, *share, _remark(row)
+
+
+def plain_cell(cell: str) -> str:
+    """A cell without markup."""
+    from rich.text import Text
+
+    return Text.from_markup(cell).plain
+
+
+def _ratio(row: Row) -> str:
+    if row.ratio is None or row.ratio.baseline == row.peer:
+        return "1" if row.ratio else "-"
+    return shown_ratio(row.ratio)
+
+
+def shown_ratio(ratio: stats.Ratio) -> str:
+    """A ratio in rich's markup, coloured by its verdict."""
+    edges = "" if ratio.low is None or ratio.high is None else ", ".join(map(three_digits, (ratio.low, ratio.high)))
+    # Without the backslash rich would read the bracket as markup.
+    return f"[{COLOURS[ratio.verdict]}]{three_digits(ratio.median)}[/]" + (f" \\[{edges}]" if edges else "")
+
+
+def _remark(row: Row) -> str:
+    verdict = ""
+    if row.ratio:
+        verdict = "baseline" if row.ratio.baseline == row.peer else row.ratio.verdict
+    return ", ".join(word for word in (verdict, row.note) if word)
+
+
+def _digits(seconds: float | None) -> str:
+    """Milliseconds with three digits, more than the median of a few samples can carry."""
+    return three_digits((seconds or 0.0) * 1e3)
+
+
+def answer(rows: Sequence[Row]) -> str | None:
+    """What people want to know, in a sentence of plain text: our fastest peer beside each other one."""
+    ours = [row for row in _measured(rows) if row.beside]
+    if not ours:
+        return None
+    best = min(ours, key=lambda row: row.median or 0.0)
+    parts = [f"{_word(ratio)} {ratio.baseline} ({_times(ratio)})" for ratio in best.beside]
+    return f"{best.peer} makes a step in {_digits(best.median)} ms: {'; '.join(parts)}."
+
+
+def _word(ratio: stats.Ratio) -> str:
+    return {"faster": "faster than", "slower": "slower than", "same": "as fast as"}.get(ratio.verdict, "unclear beside")
+
+
+def _times(ratio: stats.Ratio) -> str:
+    return with_interval(ratio.median, ratio.low, ratio.high) + "x the time"
+
+
+def _comparisons(rows: Sequence[Row]) -> Iterator[RenderableType]:
+    """Each of our peers against every other one; a doubt about a comparison stands in it."""
+    from rich.markup import escape
+
+    for row in (row for row in _measured(rows) if row.beside):
+        parts = (f"{with_interval(r.median, r.low, r.high, '{:.0%}')} of {r.baseline}" for r in row.beside)
+        yield escape(f"{row.peer} takes of the time: {'; '.join(parts)}.")
+    for why in dict.fromkeys(r.why for row in rows for r in (*row.beside, row.ratio) if r and r.why):
+        yield f"[yellow]No verdict:[/] {why}."
+
+
+def _roof(row: Row, roofs: Sequence[Roof]) -> Iterator[RenderableType]:
+    yield (
+        f"A step moves at least {row.bytes_per_parameter:.3g} bytes per parameter; {row.working_set / 1e6:,.0f} MB"
+        f" of parameters, gradients and slots, {REGIMES[row.regime]}, cache {row.cache}."
+    )
+    if row.touched_bytes is not None:
+        dense = row.bytes_per_parameter * row.parameters
+        yield (
+            f"Dense that is {dense / 1e6:,.0f} MB; the touched rows alone are {row.touched_bytes / 1e6:,.1f} MB. GB/s"
+            " and roof count the dense bytes."
+        )
+    if roofs:
+        best = max(roofs, key=lambda roof: roof.bytes_per_second)
+        kind = best.name.removeprefix("roof: ")
+        yield f"Roof: {best.bytes_per_second / 1e9:.1f} GB/s, moved in place in the same rounds ({kind})."
+
+
+def _agreement(rows: Sequence[Row]) -> Iterator[RenderableType]:
+    found = [(row.peer, row.agreement) for row in _measured(rows) if row.agreement]
+    own = [peer for peer, agreement in found if not agreement.tolerance]  # `agreement.moves` allows no error
+    errors = [(a.error, a) for _, a in found if a.tolerance and a.error is not None]
+    if own:
+        yield f"Not compared: what {', '.join(own)} computes, which has no reference; it was seen to move every tensor."
+    if errors:
+        error, worst = max(errors, key=lambda pair: pair[0])
+        whole = len(errors) + len(own) == len(_measured(rows))
+        who = "those that were compared" if not whole else "all others" if own else "all"
+        yield (
+            f"Agreement: {who} compute what a float64 reference does, within {error:.0e} of the movement"
+            f" after {worst.steps} steps ({worst.elements:,} elements compared, of {_tensors_of(worst)})."
+        )
+
+
+def _tensors_of(agreement: Agreement) -> str:
+    left = agreement.unchecked
+    return f"every tensor but the {left} largest" if left else "every tensor"
+
+
+def _warnings(rows: Sequence[Row]) -> Iterator[RenderableType]:
+    doubtful = [f"{row.peer} ({', '.join(row.warnings)})" for row in rows if row.warnings]
+    if doubtful:
+        yield f"[yellow]Doubtful:[/] {'; '.join(doubtful)}."
+
+
+def _left_out(rows: Sequence[Row]) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    for row in rows:
+        if row.status != "ok":
+            line = Text(f"{row.status.capitalize()} ", style="red" if row.status == "failed" else "dim")
+            yield line.append(f"{row.peer}: {row.reason}")
+
+
+def _run(result: Result) -> Iterator[RenderableType]:
+    context = result.context
+    packages = ", ".join(f"{name} {version}" for name, version in context["packages"].items())
+    yield f"{context['cpu']}, {context['cpus']} CPUs; Python {context['python']}, {packages}."
+    yield (
+        f"{context['rounds']} rounds in random order (seed {context['order_seed']}),"
+        f" {context.get('processes', 1)} processes of each peer, {context['seconds']:.0f} s in all."
+    )
+    if context["busy"]:
+        yield "[yellow]The machine had other work during the run:[/] milliseconds are too long."
+    if result.interrupted:
+        yield "[yellow]Interrupted:[/] only what was measured until then is shown."
+
+
+def _reruns(rows: Sequence[Row]) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    again = [row for row in rows if row.status in ("ok", "failed")]
+    if again:
+        yield ""
+        yield "One row again:"
+    for row in again:
+        yield Text(f"  {row.rerun}", style="dim")

@@ -1,0 +1,203 @@
+"""Turns what a contest measured into the rows and roofs of the results."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from itertools import pairwise
+from statistics import median
+
+from bench.cases import traffic
+from bench.cases.case import Case
+from bench.measuring import environment, stats
+from bench.results.records import Roof
+from bench.roof.patterns import ROOFS
+from bench.roof.patterns import elements as roof_elements
+from bench.step import suspicion
+from bench.step.contest import Contest, Contestant
+from bench.step.row import Row
+
+OURS = "optim-"
+
+BUSY = 0.2
+"""CPUs that other programs use from which a machine is not quiet."""
+
+LEAK_BYTES = 20 * 1024**2
+"""Growth from which a peer is said to leak, if it grows at every sample: allocators settle within the first."""
+
+
+def make_roofs(contest: Contest) -> tuple[Roof, ...]:
+    """The roofs that gave a sample."""
+    case = contest.case
+    found = []
+    for contestant, (peer, per_element) in zip(contest.roofs, ROOFS, strict=False):
+        if contestant.samples:
+            moved = per_element * roof_elements(case)
+            best = moved / min(sample.seconds for sample in contestant.samples)
+            samples = tuple(contestant.samples)
+            found.append(Roof(case.workload, case.algorithm.text, peer.name, moved, best, samples))
+    return tuple(found)
+
+
+def make_rows(contest: Contest, baseline: str, roofs: tuple[Roof, ...], again: Sequence[str]) -> tuple[Row, ...]:
+    """One row per peer, with ratios to the baseline or, where it gave no sample, to the first peer that did.
+
+    Args:
+      again: the words of the command that say how it was measured, for `rerun`.
+    """
+    best = max((roof.bytes_per_second for roof in roofs), default=None)
+    rows = [_row(contest.case, contestant, best, again) for contestant in contest.contestants]
+    measured = [row for row in rows if row.status == "ok"]
+    base = next((row for row in measured if row.peer == baseline), measured[0] if measured else None)
+    if base is None:
+        return tuple(rows)
+    others = [row for row in measured if row is not base]
+    spread = stats.between([stats.log_ratios(row.times(), base.times()) for row in others])
+    found = [_with_ratio(row, base, len(others), spread) if row.status == "ok" else row for row in rows]
+    return tuple(_with_beside(row, found, len(others), spread) for row in found)
+
+
+def _with_ratio(row: Row, base: Row, comparisons: int, spread: stats.Between | None) -> Row:
+    ratio = stats.paired_ratio(row.times(), base.peer, base.times(), max(1, comparisons), spread)
+    return replace(row, ratio=judged(ratio, row, base))
+
+
+def _with_beside(row: Row, rows: Sequence[Row], comparisons: int, spread: stats.Between | None) -> Row:
+    """Adds what a row of ours takes of the time of each other peer: the answer that people come for."""
+    if not row.peer.startswith(OURS) or row.status != "ok":
+        return row
+    others = [other for other in rows if other.status == "ok" and not other.peer.startswith(OURS)]
+    ratios = [_beside(row, other, comparisons, spread) for other in others]
+    return replace(row, beside=tuple(ratio for ratio in ratios if ratio is not None))
+
+
+def _beside(row: Row, other: Row, comparisons: int, spread: stats.Between | None) -> stats.Ratio | None:
+    """Paired by round; peers of different groups by way of the baseline."""
+    ratio = stats.paired_ratio(row.times(), other.peer, other.times(), max(1, comparisons), spread)
+    if ratio is None and row.ratio and other.ratio:
+        ratio = stats.ratio_by_way_of(row.ratio, other.ratio, other.peer)
+    return judged(ratio, row, other)
+
+
+def judged(ratio: stats.Ratio | None, one: Row, two: Row) -> stats.Ratio | None:
+    """A ratio without a verdict where the machine had other work and the two wait for it in different ways: spinning
+    threads lose time to it that sleeping ones do not."""
+    if ratio is None or one.waits == two.waits:
+        return ratio
+    busy = max(row.others or 0.0 for row in (one, two))
+    if busy <= BUSY:
+        return ratio
+    why = f"other programs used {busy:.1f} CPUs, and the two peers' threads wait in different ways"
+    return replace(ratio, verdict="unclear", why=why)
+
+
+def _row(case: Case, contestant: Contestant, roof: float | None, again: Sequence[str]) -> Row:
+    peer = contestant.peer
+    working_set = traffic.working_set(case, peer.on_mesh)
+    per_parameter = traffic.bytes_per_parameter(case)
+    row = Row(
+        **asdict(case.options),
+        workload=case.workload,
+        optimizer=case.algorithm.text,
+        peer=peer.name,
+        mesh=str(case.mesh),
+        layout=case.layout,
+        device=case.device,
+        threads=case.threads,
+        seed=case.seed,
+        status=contestant.status,
+        reason=contestant.reason,
+        parameters=case.elements,
+        tensors=len(case.tensors),
+        updated=case.updated_elements(peer.on_mesh),
+        bytes_per_parameter=per_parameter,
+        bytes_per_step=round(per_parameter * case.updated_elements(peer.on_mesh)),
+        touched_bytes=traffic.touched_bytes(case),
+        working_set=working_set,
+        regime=environment.regime(working_set, environment.last_level_cache()),
+        rerun=rerun_command(case, peer.name, again),
+        samples=tuple(contestant.samples),
+        agreement=contestant.agreement,
+        prepare_seconds=contestant.prepare_seconds,
+        first_step_seconds=contestant.first_step_seconds,
+        warm_up=contestant.warm_up,
+        peak_bytes=contestant.peak_bytes,
+        device_peak_bytes=contestant.device_peak_bytes,
+        versions=contestant.versions,
+        note=peer.remark(case),
+        waits=peer.waits,
+        others=_median(sample.others for sample in contestant.samples),
+        cpus=_median(sample.cpus for sample in contestant.samples),
+        step_share=contestant.step_share,
+        warnings=_warnings(contestant),
+        layout_notes=tuple(layout.note for layout in case.shardings if peer.on_mesh and layout.note),
+    )
+    return _with_summary(row, roof) if contestant.status == "ok" else row
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _with_summary(row: Row, roof: float | None) -> Row:
+    seconds = [sample.seconds for sample in row.samples]
+    middle = median(seconds)
+    speed = row.bytes_per_step / middle
+    fraction = speed / roof if roof else None
+    least = row.touched_bytes or row.bytes_per_step
+    reason = suspicion.of_roof(fraction and fraction * least / row.bytes_per_step, row.working_set)
+    if reason and row.status == "ok":
+        row = replace(row, status="failed", reason=reason)
+    return replace(
+        row,
+        median=middle,
+        mad=stats.median_absolute_deviation(seconds),
+        latency=_median(sample.latency for sample in row.samples),
+        noise=_noise(seconds),
+        bytes_per_second=speed,
+        roof_fraction=fraction,
+    )
+
+
+def _noise(seconds: Sequence[float]) -> str | None:
+    """A verdict on the spread of the samples; None where they are too few to have one."""
+    if len(seconds) < stats.FEWEST_FOR_IQR:
+        return None
+    spread = stats.relative_iqr(seconds)
+    return "disturbed" if spread > stats.VERY_UNSTEADY_IQR else "unsteady" if spread > stats.UNSTEADY_IQR else "quiet"
+
+
+def _warnings(contestant: Contestant) -> tuple[str, ...]:
+    notes = []
+    if contestant.warm_up and not contestant.warm_up.steady:
+        notes.append("never became steady")
+    seconds = [sample.seconds for sample in contestant.samples]
+    noise = _noise(seconds)
+    if noise not in (None, "quiet"):
+        notes.append(f"samples spread by {stats.relative_iqr(seconds):.0%}" + (": disturbed" * (noise == "disturbed")))
+    if contestant.untraced:
+        notes.append(f"there is no trace: {contestant.untraced}")
+    grown, steps = _growth(contestant)
+    if grown > LEAK_BYTES:
+        notes.append(f"its memory grew by {grown / 1e6:,.0f} MB in {steps:,} steps: it may leak")
+    return tuple(notes)
+
+
+def _growth(contestant: Contestant) -> tuple[int, int]:
+    """Bytes by which the process grew from its second sample to its last, and the steps between, if it never shrank."""
+    samples = [sample for sample in contestant.samples if sample.resident_bytes is not None][1:]
+    sizes = [sample.resident_bytes or 0 for sample in samples]
+    if len(sizes) < 2 or any(later < earlier for earlier, later in pairwise(sizes)):
+        return 0, 0
+    return sizes[-1] - sizes[0], sum(sample.steps for sample in samples[1:])
+
+
+def rerun_command(case: Case, peer: str, again: Sequence[str]) -> str:
+    """The command that measures one peer of a case again beside the baseline, with the same numbers."""
+    shapes = ["--shapes", case.shapes_from] if case.shapes_from else ["-w", case.workload]
+    words = ["dtopt", "bench", "step", *shapes, "-o", case.algorithm.text, "-p", peer]
+    words += ["--mesh", str(case.mesh), "--layout", case.layout, "--device", case.device]
+    words += ["--threads", str(case.threads), "--seed", str(case.seed), *again]
+    return shlex.join([*words, *case.options.words()])

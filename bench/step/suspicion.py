@@ -1,0 +1,54 @@
+"""What a peer's own numbers say against it: times that cannot be those of the work that was to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from bench.results.records import Sample
+from bench.step.agreement import Agreement
+
+MOST_OF_ROOF = 4.0
+"""Times the best roof that nobody reaches: a fused pass may beat a numpy roof, but not by this much."""
+
+LEAST_JUDGED_BY_ROOF = 4 * 1024**2
+"""Bytes of the working set below which a roof shows what calling numpy costs, and no peer is judged by it."""
+
+MORE_CPUS = 1.15
+"""Times its threads that a peer may use of the CPUs, for what else the process does."""
+
+LATE = 0.1
+"""Part of a sample that may pass after `wait` until its last element is there."""
+
+LEAST_LATE = 1e-3
+"""Seconds below which what comes late is the noise of a read."""
+
+
+def of_agreement(agreement: Agreement) -> str:
+    """The reason of a peer that computes something else."""
+    off = "beyond all numbers" if agreement.error is None else f"by {agreement.error:.1e} of its movement"
+    return (
+        f"computes something else: after {agreement.steps:,} steps {agreement.worst_tensor} is off {off}"
+        f" (allowed: {agreement.tolerance:.0e})"
+    )
+
+
+def of_samples(samples: Sequence[Sample], threads: int, escaped: bool = False) -> str | None:
+    """The reason of a peer that used more CPUs than it has threads, or whose results came after `wait`."""
+    if escaped:
+        return f"it left the CPUs that it was given for its {threads} threads: its times are not comparable"
+    used = [sample.cpus for sample in samples if sample.cpus is not None]
+    if used and median(used) > threads * MORE_CPUS:
+        return f"its samples used {median(used):.1f} CPUs, and it was given {threads}: its times are not comparable"
+    known = [(sample.late or 0.0, sample.seconds * sample.steps) for sample in samples]
+    late = [seconds / whole for seconds, whole in known if seconds > LEAST_LATE]
+    if 2 * len(late) > len(samples) and median(late) > LATE:
+        return f"its last element arrives after wait(), later by {median(late):.0%} of the time that was measured"
+    return None
+
+
+def of_roof(fraction: float | None, working_set: int) -> str | None:
+    """The reason of a peer that moves more than memory can."""
+    if fraction is None or fraction <= MOST_OF_ROOF or working_set < LEAST_JUDGED_BY_ROOF:
+        return None
+    return f"moves {fraction:,.0%} of what memory can: it cannot have done the work in that time"

@@ -1,0 +1,96 @@
+"""What a worker does in a few steps, as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+The format is Chrome's ("Trace Event Format", Google, 2016): a JSON object whose `traceEvents` are complete events ("X")
+with `ts` and `dur` in microseconds, and metadata ("M") that names threads. What TensorFlow records as XPlanes is
+converted; of other frameworks the steps alone are seen.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bench.measuring.clock import Steps
+
+STEPS_ROW = "steps"
+
+
+def record(session: Steps, steps: int) -> dict[str, Any]:
+    """The trace of so many steps, each waited for."""
+    profile = _tensorflow if "tensorflow" in sys.modules else _nothing
+    marks: list[tuple[int, int]] = []
+
+    def work() -> None:
+        for _ in range(steps):
+            start = time.time_ns()
+            session.run(1)
+            session.synchronise()
+            marks.append((start, time.time_ns()))
+
+    session.synchronise()
+    events = profile(work)
+    process = os.getpid()
+    events += [_name("thread_name", process, 0, STEPS_ROW), _name("process_name", process, 0, f"worker {process}")]
+    events += [_complete(f"step {i}", process, 0, a / 1e3, (b - a) / 1e3) for i, (a, b) in enumerate(marks, 1)]
+    first = min(event["ts"] for event in events if "ts" in event)
+    for event in events:  # from 0: microseconds since 1970 lose their fractions in a double
+        if "ts" in event:
+            event["ts"] -= first
+    return {"displayTimeUnit": "ms", "traceEvents": events}
+
+
+def _nothing(work: Callable[[], None]) -> list[dict[str, Any]]:
+    work()
+    return []
+
+
+def _tensorflow(work: Callable[[], None]) -> list[dict[str, Any]]:
+    import tensorflow as tf
+
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder)
+        try:
+            work()
+        finally:
+            tf.profiler.experimental.stop()
+        return list(_of_planes(folder))
+
+
+def _of_planes(folder: str) -> Iterator[dict[str, Any]]:
+    """XPlanes as events: a plane is a process, a line a thread (`xplane.proto` of OpenXLA)."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    for file in glob.glob(f"{folder}/**/*.xplane.pb", recursive=True):
+        space = xplane_pb2.XSpace.FromString(Path(file).read_bytes())
+        began = max(map(_began, space.planes), default=0.0)
+        for process, plane in enumerate((plane for plane in space.planes if plane.lines), 1):
+            yield _name("process_name", process, 0, plane.name)
+            for thread, line in enumerate(plane.lines, 1):  # the ids are too long for readers of the format
+                yield _name("thread_name", process, thread, line.display_name or line.name)
+                for event in line.events:
+                    kind = plane.event_metadata[event.metadata_id]
+                    start = began + line.timestamp_ns / 1e3 + event.offset_ps / 1e6
+                    yield _complete(kind.display_name or kind.name, process, thread, start, event.duration_ps / 1e6)
+
+
+def _began(plane: Any) -> float:
+    """When the times of a space begin, in microseconds since 1970, as its plane of the environment says; else 0."""
+    for stat in plane.stats:
+        if plane.stat_metadata[stat.metadata_id].name == "profile_start_time":
+            return float(stat.uint64_value or stat.int64_value) / 1e3
+    return 0.0
+
+
+def _complete(name: str, process: int, thread: int, start: float, duration: float) -> dict[str, Any]:
+    return {"name": name, "ph": "X", "pid": process, "tid": thread, "ts": start, "dur": duration}
+
+
+def _name(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}

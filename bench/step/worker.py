@@ -1,0 +1,165 @@
+"""The child process of one peer: `python -m bench.step.worker FD`, driven as `bench.measuring.serving` says.
+
+`prepare` builds the session, `check` makes the first steps and compares
+with the reference, `warm` warms up and calibrates, `sample` times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from bench import peers
+from bench.cases.case import Case
+from bench.measuring import clock, source
+from bench.measuring.environment import last_level_cache, package_version
+from bench.measuring.serving import serve
+from bench.peers.peer import Peer, Session
+from bench.results import document
+from bench.step import agreement
+
+KIB = 1024
+MOST_SINGLE_STEPS = 5
+"""Steps that are waited for one by one in each sample, for the latency."""
+
+SMALL = 2**16
+"""Elements of a tensor that is read in no time."""
+
+UNKNOWN_CACHE = 64 * 1024**2
+
+
+class Worker:
+    """Holds the one session of this process."""
+
+    def __init__(self, case: Case, peer: Peer) -> None:
+        self.case = case
+        self.peer = peer
+        self.session: Session | None = None
+        sizes = [tensor.elements for tensor in case.tensors]
+        self._last_written = max(i for i, size in enumerate(sizes) if size <= max(min(sizes), SMALL))
+        self._clear_cache = _cache_clearer() if case.options.cache == "cold" else None
+
+    def prepare(self) -> dict[str, Any]:
+        start = time.perf_counter()
+        self.session = self.peer.prepare(self.case)
+        self.session.calls = self.case.options.accumulate
+        self.session.synchronise()
+        versions: dict[str, str] = {name: package_version(name) or "from source" for name in self.peer.packages}
+        if "dtopt" in versions:
+            versions |= source.describe()
+        return {"seconds": time.perf_counter() - start, "versions": versions}
+
+    def check(self) -> dict[str, Any]:
+        """First step (tracing and compilation included), the other steps of the check, and the comparison."""
+        session = self._prepared()
+        agreement.give_gradients(self.case, session, 0)
+        first_step = clock.sample(session, 1)
+        found = agreement.check(self.case, session, self.peer.conventions)
+        return {"first_step_seconds": first_step, "agreement": dataclasses.asdict(found)}
+
+    def warm(self, most_seconds: float) -> dict[str, Any]:
+        warm = clock.warm_up(self._prepared(), most_seconds)
+        return {**dataclasses.asdict(warm), "steps_per_sample": clock.steps_per_sample(warm.step_seconds)}
+
+    def sample(self, steps: int) -> dict[str, Any]:
+        """Times steps twice: without a wait between them, and waiting for each. From a cold cache there is only the
+        second: a step would find what the one before it left."""
+        session = self._prepared()
+        if self._clear_cache:
+            singles = clock.single_steps(session, steps, before=self._clear_cache)
+            seconds, late = fmean(singles), self._late()
+        else:
+            seconds = clock.sample(session, steps)
+            late = self._late()
+            singles = [seconds] if steps == 1 else clock.single_steps(session, min(steps, MOST_SINGLE_STEPS))
+        return {
+            "seconds": seconds,
+            "latency": median(singles),
+            "late": late,
+            "resident_bytes": _resident(),
+            "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
+            "device_peak_bytes": session.device_memory() if session.device_memory else None,
+        }
+
+    def _late(self) -> float:
+        """Seconds until what a step writes last can be read, beyond what a second read takes."""
+        session, last = self._prepared(), self._last_written
+        start = time.perf_counter()
+        session.read(last)
+        middle = time.perf_counter()
+        session.read(last)
+        return max(0.0, 2 * middle - start - time.perf_counter())
+
+    def check_again(self) -> dict[str, Any]:
+        """The comparison after as many steps as were made, all but the first ones with the gradient that is placed."""
+        session = self._prepared()
+        if self.peer.own_algorithm:
+            return {"agreement": dataclasses.asdict(agreement.moves(self.case, session))}
+        return {"agreement": dataclasses.asdict(agreement.compare(self.case, session, self.peer.conventions))}
+
+    def share(self, steps: int) -> dict[str, float]:
+        """The step's part of forward, backward and step."""
+        session = self._prepared()
+        passes, trained = _Passes(session, step=False), _Passes(session, step=True)
+        alone = clock.sample(passes, steps)
+        return {"share": max(0.0, 1.0 - alone / clock.sample(trained, steps))}
+
+    def trace(self, steps: int, path: str) -> dict[str, Any]:
+        """Writes what happens in so many steps to a file, see `bench.step.trace`."""
+        from bench.step import trace
+
+        document.write(json.dumps(trace.record(self._prepared(), steps)) + "\n", Path(path))
+        return {}
+
+    def _prepared(self) -> Session:
+        if self.session is None:
+            raise RuntimeError("the worker was asked to step before it was asked to prepare")
+        return self.session
+
+
+class _Passes:
+    """Forward and backward pass as a step of the clock, with or without the optimizer's."""
+
+    def __init__(self, session: Session, step: bool) -> None:
+        self._session = session
+        self._with_step = step
+
+    def run(self, steps: int) -> None:
+        assert self._session.compute is not None
+        for _ in range(steps):
+            gradients = self._session.compute()
+            if self._with_step:
+                self._session.apply(gradients)
+
+    def synchronise(self) -> None:
+        self._session.synchronise()
+
+
+def _cache_clearer() -> Callable[[], object]:
+    """Writes twice as much memory as the last-level cache holds."""
+    import numpy as np
+
+    scratch = np.ones(2 * (last_level_cache() or UNKNOWN_CACHE) // 8)
+    return lambda: np.add(scratch, 1.0, out=scratch)
+
+
+def _resident() -> int | None:
+    """Bytes of this process in memory now."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return None
+
+
+def _make(hello: dict[str, Any]) -> Worker:
+    return Worker(Case.from_message(hello["case"]), peers.load(hello["module"], hello["peer"]))
+
+
+if __name__ == "__main__":
+    serve(_make)

@@ -1,0 +1,274 @@
+"""Options that several commands of `dtopt bench` share: one spelling, that of `optim`'s arguments, and one meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from bench.cases.shapes import Shapes
+
+STEP = "What a step does"
+TIMING = "How it is timed"
+
+
+def complete(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """For the shell: names that begin with what was typed, then those that hold it."""
+
+    def of_shell(incomplete: str) -> list[str]:
+        known = list(names())
+        begin = [name for name in known if name.startswith(incomplete)]
+        return begin + [name for name in known if incomplete in name and name not in begin]
+
+    return of_shell
+
+
+def workloads() -> Iterable[str]:
+    from bench.cases.workloads import NAMES
+
+    return NAMES
+
+
+def optimizers() -> Iterable[str]:
+    from bench.cases.algorithms import ALGORITHMS
+
+    return [known.name for known in ALGORITHMS]
+
+
+def peers() -> Iterable[str]:
+    from bench.peers import PEERS
+
+    return [*(peer.name for peer in PEERS), "all"]
+
+
+def layouts() -> Iterable[str]:
+    from bench.cases.layouts import RULES
+
+    return RULES
+
+
+def problems() -> Iterable[str]:
+    from bench.train.problems import NAMES
+
+    return NAMES
+
+
+def kept() -> Iterable[str]:
+    from bench.results import store
+
+    return [f"@{name}" for name in store.names()]
+
+
+def one_of(*words: str) -> Callable[[str], list[str]]:
+    return complete(lambda: words)
+
+
+Workloads = Annotated[
+    list[str] | None,
+    typer.Option("-w", "--workload", help="Tensors to update, see `list`.", autocompletion=complete(workloads)),
+]
+Workload = Annotated[
+    str | None,
+    typer.Option("-w", "--workload", help="Tensors to update, see `list`.", autocompletion=complete(workloads)),
+]
+ShapesFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--shapes",
+        metavar="FILE|MODULE:FUNCTION",
+        help="Your model's tensors: JSON, a checkpoint that `dtopt migrate` reads, or what a function returns.",
+    ),
+]
+Optimizers = Annotated[
+    list[str] | None,
+    typer.Option("-o", "--optimizer", help="NAME or NAME:ARGUMENT=VALUE.", autocompletion=complete(optimizers)),
+]
+Optimizer = Annotated[
+    str,
+    typer.Option("-o", "--optimizer", help="NAME or NAME:ARGUMENT=VALUE.", autocompletion=complete(optimizers)),
+]
+Peers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-p",
+        "--peer",
+        help="Who takes part: a name or its start, all, or MODULE:NAME.",
+        autocompletion=complete(peers),
+    ),
+]
+Problems = Annotated[
+    list[str] | None,
+    typer.Option("--problem", help="What to train, see `list`.", autocompletion=complete(problems)),
+]
+Meshes = Annotated[
+    list[str] | None, typer.Option("--mesh", help="batch=2,model=2 or 2x2; repeated, the first is the baseline.")
+]
+Layout = Annotated[str, typer.Option("--layout", help="Of tensors, see `list`.", autocompletion=complete(layouts))]
+Device = Annotated[
+    str, typer.Option("--device", help="auto, cpu, gpu, tpu.", autocompletion=one_of("auto", "cpu", "gpu", "tpu"))
+]
+Clipnorm = Annotated[
+    float | None, typer.Option("--clipnorm", min=0, help="Clip each gradient's norm.", rich_help_panel=STEP)
+]
+Clipvalue = Annotated[float | None, typer.Option("--clipvalue", min=0, help="Clip each element.", rich_help_panel=STEP)]
+GlobalClipnorm = Annotated[
+    float | None, typer.Option("--global-clipnorm", min=0, help="Clip the norm of all together.", rich_help_panel=STEP)
+]
+UseEma = Annotated[bool, typer.Option("--use-ema", help="Keep averages of the parameters.", rich_help_panel=STEP)]
+EmaMomentum = Annotated[
+    float, typer.Option("--ema-momentum", min=0, max=1, help="Of the averages.", rich_help_panel=STEP)
+]
+Accumulation = Annotated[
+    int,
+    typer.Option("--gradient-accumulation-steps", min=1, help="Gradients that make one step.", rich_help_panel=STEP),
+]
+WeightDecay = Annotated[
+    float | None, typer.Option("--weight-decay", help="Times the learning rate.", rich_help_panel=STEP)
+]
+SlotPlacement = Annotated[
+    str,
+    typer.Option(
+        "--slot-placement",
+        help="like_variable or zero1.",
+        rich_help_panel=STEP,
+        autocompletion=one_of("like_variable", "zero1"),
+    ),
+]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype",
+        help="Of parameters and gradients: float32 or bfloat16.",
+        rich_help_panel=STEP,
+        autocompletion=one_of("float32", "bfloat16"),
+    ),
+]
+SparseRows = Annotated[
+    int | None, typer.Option("--sparse-rows", min=1, help="Rows of tables with a gradient.", rich_help_panel=STEP)
+]
+LazyRows = Annotated[bool, typer.Option("--lazy-rows", help="Leave other rows alone.", rich_help_panel=STEP)]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--in",
+        help="How steps are called: eager, function, fit; as each peer usually is if left out.",
+        rich_help_panel=STEP,
+        autocompletion=one_of("eager", "function", "fit"),
+    ),
+]
+Rounds = Annotated[
+    int | None,
+    typer.Option("--rounds", min=1, help="Exactly so many samples of each.", rich_help_panel=TIMING),
+]
+Budget = Annotated[
+    float | None,
+    typer.Option(
+        "--budget",
+        min=1,
+        help="Seconds; rounds go on until each interval is narrow or these are spent.",
+        rich_help_panel=TIMING,
+    ),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option("--processes", min=1, help="Of each peer, taking turns; 2 to 6 by default.", rich_help_panel=TIMING),
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Of numbers and order.", rich_help_panel=TIMING)]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="CPU threads of each peer.", rich_help_panel=TIMING)
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=1, help="Seconds that an answer may take.", rich_help_panel=TIMING)
+]
+
+
+Mesh = Annotated[str, typer.Option(help="batch=2,model=2 or 2x2.")]
+Baseline = Annotated[str, typer.Option(help="The peer that ratios are taken to.", autocompletion=complete(peers))]
+Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        metavar="PATH|COMMIT|VERSION",
+        help="Measure another dtopt beside this one. Ends with 1 if this one is slower, 5 if it cannot tell.",
+    ),
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Fewer peers, one process each, half the time.")]
+InSitu = Annotated[
+    bool, typer.Option("--in-situ", help="Also the step's share of forward and backward.", rich_help_panel=STEP)
+]
+Cache = Annotated[
+    str,
+    typer.Option(
+        help="warm, or cold: cleared before each timed step.",
+        rich_help_panel=TIMING,
+        autocompletion=one_of("warm", "cold"),
+    ),
+]
+Profile = Annotated[
+    Path | None,
+    typer.Option(
+        "--profile",
+        metavar="FILE",
+        help="Also write a trace of the first peer, for ui.perfetto.dev.",
+        rich_help_panel=TIMING,
+    ),
+]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also print how to measure each row again.")]
+
+
+def split(values: list[str] | None) -> list[str]:
+    """`-p a -p b` and `-p a,b` alike."""
+    return [part.strip() for value in values or [] for part in value.split(",")]
+
+
+def clip(clipnorm: float | None, clipvalue: float | None, global_clipnorm: float | None) -> str | None:
+    """The one kind of clipping that is asked for, as `bench.cases.options` has it. More than one is a usage error."""
+    kinds = {"norm": clipnorm, "value": clipvalue, "global_norm": global_clipnorm}
+    given = [f"{kind}={limit:g}" for kind, limit in kinds.items() if limit is not None]
+    if len(given) > 1:
+        raise typer.BadParameter("give one of them", param_hint="--clipnorm, --clipvalue and --global-clipnorm")
+    return given[0] if given else None
+
+
+def shapes(text: str | None) -> Shapes | None:
+    """What `--shapes` names: a JSON list, `module:function`, or any checkpoint that `migrate` reads."""
+    from pathlib import Path
+
+    from bench.cases import shapes as found
+
+    if text is None:
+        return None
+    path = Path(text)
+    if path.suffix == ".json" or (
+        not path.exists() and ":" not in text and not list(path.parent.glob(path.name + "*"))
+    ):
+        return found.read(path)
+    if ":" in text and not path.exists():
+        return found.of_variables(text, text, _variables_of(text))
+    import migrate
+
+    state = migrate.read(text)
+    pairs = [(variable.name, tuple(variable.shape)) for variable in state.variables if variable.trainable is not False]
+    return found.of_variables(path.name, text, pairs)
+
+
+def _variables_of(text: str) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of what a function returns: variables, or shapes."""
+    import importlib
+    import sys
+
+    sys.path.append("")
+    module, _, name = text.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), name)()
+    except (ImportError, AttributeError) as error:
+        raise typer.BadParameter(f"{text}: {error}", param_hint="--shapes") from error
+    pairs = []
+    for number, one in enumerate(made):
+        shape = getattr(one, "shape", one)
+        label = getattr(one, "path", None) or getattr(one, "name", None) or f"tensor{number}"
+        pairs.append((str(label), tuple(int(size) for size in shape)))
+    return pairs

@@ -1,0 +1,124 @@
+"""`dtopt migrate code`: carry programs over along with their checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dtopt_cli import output
+from optim.errors import DtoptError, HyperparameterError
+
+if TYPE_CHECKING:
+    from migrate.code.findings import Finding
+    from migrate.code.run import CodeReport
+
+
+class MissingExtraError(DtoptError, ImportError):
+    """An optional dependency is not installed."""
+
+    exit_code = 2
+
+
+def code(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Programs (.py, .ipynb), and folders of them.")],
+    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="Target: optim, keras (3), tf-keras.")] = "optim",
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="RELEASE", help="What they are for: keras==2.2.4, tensorflow==1.15, or a generation."
+        ),
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write/--diff", help="Replace the files; without it only the diff is shown.")
+    ] = False,
+    checkpoints: Annotated[
+        str | None,
+        typer.Option("--checkpoints", metavar="DIR", help="Also say which optimizer wrote each checkpoint there."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    sarif: Annotated[bool, typer.Option("--sarif", help="One SARIF 2.1.0 document, for code hosts.")] = False,
+) -> None:
+    """Rewrite old optimizers in programs: the same rule in the target, and a finding for each place.
+
+    Exit code 0: all is rewritten or the same; 1: something differs or is left to you; 3: a file cannot be read.
+    """
+    with _extra():
+        from migrate.code.run import migrate_code
+    report = migrate_code(paths, to=to, source=source, write=write)
+    if sarif:
+        from importlib.metadata import version
+
+        from migrate.code.sarif import document
+
+        output.print_json(document(report, version("dtopt")))
+    elif as_json:
+        output.print_json(report.to_dict())
+    else:
+        _print(report)
+    if checkpoints is not None:
+        from migrate.code.checkpoints import survey
+
+        _print_survey(survey(paths, checkpoints, source), as_json=as_json or sarif)
+    raise typer.Exit(report.exit_code)
+
+
+def from_program(script: str, optimizer_config: str | None, generation: str | None) -> dict[str, Any]:
+    """The hints that the optimizer in a program gives: `optimizer_config`, and `generation` where it is not given.
+
+    Raises HyperparameterError: with --optimizer-config, which says the same.
+    """
+    if optimizer_config is not None:
+        raise HyperparameterError("--optimizer-from and --optimizer-config say the same: give one of them")
+    with _extra():
+        from migrate.code.hints import from_code
+    hint = from_code(script, generation)
+    output.messages().print(f"optimizer from {hint}", markup=False)
+    return {"optimizer_config": hint.optimizer_config, "generation": generation or hint.generation}
+
+
+@contextmanager
+def _extra() -> Iterator[None]:
+    """Say which extra to install where LibCST is missing."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").split(".")[0] not in ("libcst", "packaging"):
+            raise
+        raise MissingExtraError(f"{error.name} is missing, which reads programs: pip install 'dtopt[code]'") from error
+
+
+def _print_survey(lines: list[str], *, as_json: bool) -> None:
+    console = output.messages() if as_json else output.results()
+    for line in lines:
+        console.print(line, markup=False)
+
+
+def _print(report: CodeReport) -> None:
+    console = output.results()
+    for change in report.changes:
+        for line in change.diff.splitlines():
+            style = "green" if line.startswith("+") else "red" if line.startswith("-") else ""
+            console.print(line, style=style or None, markup=False, highlight=False, soft_wrap=True)
+    for finding in report.findings:
+        _print_finding(finding)
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in report.counts.items()) or "nothing to do"
+    written = [change for change in report.changes if change.written]
+    changed = f"{_files(len(written))} written" if written else f"{_files(len(report.changes))} would change (--write)"
+    console.print(f"{counts}; {changed if report.changes else f'{_files(report.files)} read'}", markup=False)
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count} files"
+
+
+def _print_finding(finding: Finding) -> None:
+    colors = {"rewritten": "green", "same as before": "dim", "unreadable": "red"}
+    console = output.results()
+    text = finding.old if len(finding.old) < 80 else finding.old[:77] + "..."
+    shown = f"{finding.where}: {finding.verdict}" + (f": {text}" if text else "")
+    console.print(shown, style=colors.get(finding.verdict, "yellow"), markup=False)
+    if finding.message:
+        console.print(f"    {finding.message}", markup=False)

@@ -1,0 +1,22 @@
+"""What the commands of `dtopt bench` end with; `docs/benchmarking.md` says it for people."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """The codes. Errors bring their own: USAGE, BROKEN and INCOMPARABLE are `exit_code`s of `DtoptError`s."""
+
+    OK = 0
+    NO = 1
+    """The answer is no: slower, does not fit, a number differs."""
+    USAGE = 2
+    BROKEN = 3
+    NOTHING_RAN = 4
+    TOO_NOISY = 5
+    INCOMPARABLE = 6
+    NO_ANSWER = 124
+    """As of `timeout`."""
+    INTERRUPTED = 130
+    """As shells say of SIGINT."""

@@ -1,0 +1,157 @@
+"""Optimizers of other projects whose rule is that of one of Keras's with an option: their configs in Keras's terms.
+
+| class | project, source | rule |
+|---|---|---|
+| AdamW, SGDW | TensorFlow Addons 0.6 - 0.23, `weight_decay_optimizers.py` | Adam, SGD; first p ← p·(1 − weight_decay) |
+| AdamWOptimizer, MomentumWOptimizer | `tf.contrib.opt` 1.15, `weight_decay_optimizers.py` | the same |
+| AdamWeightDecay | transformers, tf-models-official | Adam; first p ← p·(1 − weight_decay_rate·lr) |
+| LazyAdam, LazyAdamOptimizer | TensorFlow Addons, `tf.contrib.opt` | Adam; rows without a gradient keep their state |
+| AdaMaxOptimizer | `tf.contrib.opt` 1.15 | Adamax |
+| LAMB | TensorFlow Addons, tf-models-official | Lamb; λ·p inside of the step |
+| Yogi | TensorFlow Addons 0.8 - 0.23, `yogi.py` | Yogi; its arguments are called beta1 and beta2 |
+| RectifiedAdam, AdaBelief, NovoGrad | TensorFlow Addons | those of `optim`, under the same names |
+| AdamWeightDecayOptimizer | google-research/bert, `optimization.py` | the same without bias correction |
+| NadamOptimizer | `tf.contrib.opt` 1.15 | Adam, with Nesterov's momentum and no schedule of it |
+| DistributedX | Horovod 0.19 and earlier, `_keras/__init__.py` | X, of gradients that are averaged first |
+
+What the others do is either a class of `optim` (`algorithms`), or not known here, and is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from optim.errors import UnsupportedError
+
+PACKAGE = "Addons"
+GENERATIONS = ("optimizer_v2", "tf1")
+"""Those of Keras that these classes are built on; later ones have classes of the same names."""
+PER_STEP = "weight_decay_per_step"
+"""A decay that is not multiplied by the learning rate."""
+PER_RATE = "weight_decay_per_rate"
+"""One that is, as `optim` has it, of a class of a generation that has none."""
+AVERAGED = "average_decay"
+"""Of MovingAverage around the optimizer."""
+EXCLUDED = "weight_decay_exclude"
+LAZY = "lazy"
+CORRECTED = "bias_correction"
+NESTEROV = "nesterov"
+DECAYED = {
+    "AdamW": "Adam",
+    "SGDW": "SGD",
+    "AdamWOptimizer": "AdamOptimizer",
+    "MomentumWOptimizer": "MomentumOptimizer",
+}
+LAZY_CLASSES = {"LazyAdam": "Adam", "LazyAdamOptimizer": "AdamOptimizer"}
+BERT = "AdamWeightDecayOptimizer"
+DISTRIBUTED = "Distributed"
+ADDONS = (*DECAYED, *LAZY_CLASSES, "RectifiedAdam", "AdaBelief", "Yogi", "NovoGrad", "LAMB")
+"""Classes whose rule is known as that of TensorFlow Addons."""
+RENAMED = {"Yogi": {"beta1": "beta_1", "beta2": "beta_2"}, "LAMB": {"weight_decay_rate": "weight_decay"}}
+REFUSED = {
+    "ConditionalGradient": "Frank-Wolfe steps",
+    "COCOB": "coin betting",
+    "MultiOptimizer": "an optimizer for each group of layers",
+    "ProximalAdagrad": "proximal steps",
+}
+"""Known classes with a rule that no class of `optim` has."""
+
+
+def is_known(class_name: str) -> bool:
+    """Whether it is one of TensorFlow Addons', as Keras registers their classes."""
+    return class_name.rpartition(">")[0] == PACKAGE
+
+
+def setting(name: str, config: Mapping[str, Any]) -> str:
+    """What `as_keras` calls a setting that the optimizer keeps as a variable of that name."""
+    key = {"weight_decay": PER_STEP, "weight_decay_rate": PER_RATE}.get(name, name)
+    return key if key in config else name
+
+
+def as_keras(class_name: str, config: Mapping[str, Any], generation: str) -> tuple[str, dict[str, Any]]:
+    """Class and config of Keras, or of tf.train, with options of `optim` for what these have not.
+
+    Raises:
+      UnsupportedError: a known class whose rule is none of `optim`'s.
+    """
+    plain, own = class_name.rpartition(">")[2].rpartition(".")[2], dict(config)
+    if generation not in GENERATIONS:
+        return class_name, own
+    if plain in REFUSED:
+        raise UnsupportedError(
+            f"the optimizer is {plain} ({REFUSED[plain]}), and no class of optim has its rule, so that no step would be"
+            " its next one; to carry its state for a rule of your own, add --set own_rule=true"
+        )
+    decays = {"weight_decay": PER_STEP} if plain in DECAYED else {"weight_decay_rate": PER_RATE}
+    if plain in DECAYED and ("weight_decay" in own or "exclude_from_weight_decay" in own):
+        return DECAYED[plain], _decayed(own, decays)
+    if plain == "AdamWeightDecay":
+        return "Adam", {decays.get(key, key): value for key, value in own.items()}
+    if plain == BERT:
+        return plain, {**_decayed(own, decays), CORRECTED: False}
+    if plain == "NadamOptimizer":
+        return plain, {**own, NESTEROV: True}
+    if plain in LAZY_CLASSES:
+        return LAZY_CLASSES[plain], {**own, LAZY: True}
+    if plain.startswith(DISTRIBUTED):
+        return plain.removeprefix(DISTRIBUTED), own
+    own = {RENAMED.get(plain, {}).get(key, key): value for key, value in own.items()}
+    if plain == "LAMB" and "exclude_from_weight_decay" in own:
+        own[EXCLUDED] = own.pop("exclude_from_weight_decay")
+    return plain if is_known(class_name) else class_name, own
+
+
+def _decayed(config: Mapping[str, Any], decays: Mapping[str, str]) -> dict[str, Any]:
+    """A config with its decay, and the patterns of what is left out of it, under the names of this module."""
+    own = {decays.get(key, key): value for key, value in config.items()}
+    if "exclude_from_weight_decay" in own:
+        own.setdefault(EXCLUDED, list(own["exclude_from_weight_decay"] or ()))
+        del own["exclude_from_weight_decay"]
+    return own
+
+
+def doubt(class_name: str, generation: str, is_stored: bool) -> tuple[str, str]:
+    """Why a class need not have the rule that `as_keras` gives it, and what confirms it; empty where it must.
+
+    Args:
+      is_stored: whether the source itself says the class; then one of Addons is called `Addons>`, as registered.
+    """
+    plain = class_name.rpartition(">")[2]
+    if is_stored and plain in ADDONS and generation == "optimizer_v2" and not is_known(class_name):
+        text = (
+            f"the source calls the class {class_name}, and TensorFlow Addons would say {PACKAGE}>{plain}: it may be"
+            f" somebody else's of that name, and is taken for that of Addons"
+        )
+        return text, f"--set class_name={plain}"
+    if not plain.startswith(DISTRIBUTED):
+        return "", ""
+    inner = plain.removeprefix(DISTRIBUTED)
+    text = f"the class is {plain}, as Horovod calls {inner} when it averages its gradients: taken for {inner}"
+    return text, f"--set class_name={inner}"
+
+
+def rate_doubt(class_name: str, rate: Any) -> str:
+    """Why a learning rate that is given as a number need not be the one of the next step; empty where it is."""
+    if class_name.rpartition(">")[2] != BERT or isinstance(rate, Mapping):
+        return ""
+    return (
+        f"learning_rate is {rate!r}, and BERT's create_optimizer warms the rate up and then lets it fall in the"
+        " graph: give the schedule as learning_rate in --optimizer-config"
+    )
+
+
+def hidden(class_name: str, generation: str) -> Mapping[str, str]:
+    """Options that a class has and does not save -> what is taken for them."""
+    if generation not in GENERATIONS:
+        return {}
+    plain = class_name.rpartition(">")[2]
+    amount = PER_STEP if plain in DECAYED else PER_RATE if plain in ("AdamWeightDecay", BERT) else None
+    unsaid = {} if amount is None else {amount: f"nothing says how much weights decay under {plain}: taken as not"}
+    if plain != "AdamWeightDecay":
+        return unsaid
+    return {
+        **unsaid,
+        "clipnorm": "the class AdamWeightDecay of tf-models clips gradients to a norm of 1 and does not save that, the"
+        " one of transformers does not clip: taken as no",
+    }

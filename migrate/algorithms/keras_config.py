@@ -1,0 +1,437 @@
+"""From the config of any generation to the class and keyword arguments of `optim` that continue the same
+training.
+
+What every algorithm shares is here: learning rate and its decay, clipping, averaging, weight decay. What one
+algorithm alone has is in `algorithms/`. Rules by release: TF 1.4 - 2.21 and Keras 1.2.2 - 3.15, each run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from migrate import evidence, generations
+from migrate.algorithms import tf_train
+from migrate.algorithms.addons import AVERAGED, CORRECTED, EXCLUDED, LAZY, PER_RATE, PER_STEP
+from migrate.algorithms.spec import Algorithm, number
+from migrate.errors import ContradictionError, MissingHintError
+from migrate.evidence import COMPUTED, DEFAULT, FILE, HINT, RELEASE, SET, UNINTERPRETED, Origin
+from optim.errors import HyperparameterError, UnsupportedError
+
+SCHEDULES = (
+    "ExponentialDecay",
+    "PiecewiseConstantDecay",
+    "PolynomialDecay",
+    "InverseTimeDecay",
+    "CosineDecay",
+    "CosineDecayRestarts",
+)
+NO_EFFECT = {"name", "iterations", "jit_compile", "is_legacy_optimizer", "loss_scale_factor", "foreach", "fused"}
+"""Config keys that change nothing about how state is used."""
+AROUND = ("lookahead", "stochastic_average")
+"""Options of `optim` that stand for what is around an optimizer."""
+LAZY_ROWS = "lazy_rows"
+"""A key of `optim`'s own that --optimizer-config may have, where a source cannot know it."""
+SHARED = {
+    "learning_rate",
+    "lr",
+    "decay",
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+    "use_ema",
+    "ema_momentum",
+    "ema_overwrite_frequency",
+    "weight_decay",
+    "gradient_accumulation_steps",
+}
+
+
+@dataclass
+class Arguments:
+    """Keyword arguments of an `optim` class, and what a person should know about how they were found."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
+    """Of each value, by its name; and of what is no value and matters."""
+    warnings: list[str] = field(default_factory=list)
+
+    def doubt(self, subject: str, text: str, kind: str = DEFAULT, confirm: str = "") -> None:
+        """Say why a value need not be right."""
+        known = self.origins.get(subject)
+        told = f"{known.doubt}; {text}" if known is not None and known.doubt else text
+        self.origins[subject] = Origin(subject, self.values.get(subject), kind, doubt=told, confirm=confirm)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why they are not certain to be exact; empty if they are."""
+        return evidence.reasons(self.origins.values())
+
+
+def completed(config: Mapping[str, Any], algorithm: Algorithm, generation: str) -> tuple[dict[str, Any], list[str]]:
+    """A config with `lr` renamed and the generation's constructor defaults put in, and the names of those."""
+    full = {key: value for key, value in config.items() if key != "lr"}
+    if "lr" in config:
+        full.setdefault("learning_rate", config["lr"])
+    defaults = algorithm.defaults(generation)
+    defaults |= {} if config.get(CORRECTED, True) else {"epsilon": 1e-6}  # of BERT's
+    added = [key for key in defaults if key not in full]
+    full = {**{key: defaults[key] for key in added}, **full}
+    if generation == "keras2" and "epsilon" not in full and any(s.nonnegative for s in algorithm.slots):
+        raise MissingHintError(
+            'the optimizer config gives no "epsilon", and its default changed from 1e-8 to 1e-7 in Keras'
+            " 2.1.3;"
+            " say which with --set epsilon=1e-08 or --set epsilon=1e-07"
+        )
+    return full, added
+
+
+def arguments(
+    config: Mapping[str, Any],
+    scalars: Mapping[str, float],
+    algorithm: Algorithm,
+    generation: str,
+    versions: Mapping[str, str],
+    dtypes: Collection[str],
+    origins: Mapping[str, Origin] | None = None,
+) -> Arguments:
+    """Keyword arguments for `optim`'s class of this algorithm.
+
+    Args:
+      config: as `completed` returns it.
+      scalars: hyperparameters that the source keeps as variables; they are newer than the config and win.
+      versions: of the software that wrote the source, as far as known; `keras` decides about clipping.
+      dtypes: of the slots, or of the trained variables where there are none.
+      origins: where each value of `config` came from; None where all of it is the source's own.
+    """
+    out = Arguments(origins=dict(origins or {}))
+    current = _with_scalars(config, scalars, algorithm, out)
+    out.values["name"] = str(config.get("name") or algorithm.name)
+    out.values["learning_rate"] = _learning_rate(current)
+    if is_own_schedule(out.values["learning_rate"]):
+        name = out.values["learning_rate"]["class_name"]
+        out.warnings.append(
+            f"the learning rate is {name}, a schedule of your own, of which the source says the arguments alone: give"
+            f" the object when you load, optim.load_checkpoint(..., learning_rate={name}(...))"
+        )
+    out.values.update(algorithm.arguments(current, generation))
+    more, doubts = algorithm.by_release(current, generation, versions)
+    out.values.update(more)
+    for subject, text in doubts.items():
+        confirm = f"--set {subject}={str(bool(out.values.get(subject))).lower()}"
+        out.doubt(subject, text, confirm=confirm)
+    if not algorithm.time_decay:
+        pass
+    elif generation in generations.NATIVE or generation == "optimizer_v2":
+        decay = current.get("decay")
+        if decay:
+            out.values["decay"] = number(current, "decay")
+    elif current.get("decay"):
+        out.warnings.append("decay is set, and this generation has no such option: left out, as it had no effect")
+    if generation == "experimental" and versions.get("dtensor"):
+        current = _as_dtensor(current, out)
+    _clipping(current, generation, versions, out)
+    if generation in generations.NEW:
+        _averaging(current, out)
+    elif current.get(AVERAGED):
+        out.values |= {"use_ema": True, "ema_momentum": number(current, AVERAGED)}
+    out.values |= {key: current[key] for key in AROUND if current.get(key)}
+    if current.get(PER_RATE) or current.get(PER_STEP):
+        _foreign_decay(current, generation, out)
+    if generation == "keras3":
+        _accumulation(current, generations.version_tuple(versions.get("keras")), out)
+    if set(dtypes) == {"float32"}:
+        out.values.update(algorithm.in_float32(out.values, generation))
+    _say_what_is_left(current, algorithm, generation, out)
+    _name_the_rest(current, generation, out)
+    return out
+
+
+def only_value(key: str, algorithm: Algorithm, generation: str, class_name: str, config: Mapping[str, Any]) -> str:
+    """Why a config that lacks a key leaves nothing open; empty where another value is possible.
+
+    Args:
+      class_name: as the source calls it.
+    """
+    if key == "initial_accumulator_value":
+        return "only slots that are not made yet begin with it"
+    if key == "nesterov" and not config.get("momentum"):
+        return "it does nothing without momentum"
+    if generation == "tf1" and key not in tf_train.ARGUMENTS.get(class_name, ()):
+        return f"tf.train's {algorithm.name} has no such argument" if class_name in tf_train.ARGUMENTS else ""
+    if key == "schedule_decay" and "decay" in config:
+        return "its config calls it decay"
+    lacking = {
+        "amsgrad": ("keras1", "tf1"),
+        "beta": ("optimizer_v2",),
+        "momentum": tuple(generations.NATIVE) if algorithm.name == "RMSprop" else (),
+        "centered": tuple(generations.NATIVE),
+        "relative_step": tuple(generations.GENERATIONS),
+    }
+    return f"{algorithm.name} of that release has no such argument" if generation in lacking.get(key, ()) else ""
+
+
+def options(generation: str) -> tuple[str, ...]:
+    """Options beside an algorithm's own that a config may name. `clipnorm` stands for all three limits."""
+    if generation == "keras3":
+        return ("clipnorm", "weight_decay", "use_ema", "gradient_accumulation_steps")
+    if generation == "optimizer":
+        return ("clipnorm", "weight_decay", "use_ema")
+    if generation == "experimental":
+        return ("clipnorm", "use_ema")
+    return ("clipnorm",) if generation == "tf1" else ("clipnorm", "decay")
+
+
+def always_says_decay(algorithm: Algorithm, generation: str) -> bool:
+    """Whether `get_config` of that class names `decay` even where it is 0."""
+    return algorithm.time_decay and generation not in generations.NEW
+
+
+def _name_the_rest(config: Mapping[str, Any], generation: str, out: Arguments) -> None:
+    """An origin for each value: that of the key of the config from which it came, else the generation's own rule."""
+    given = {"global_clipnorm": "clipnorm", "schedule_decay": "decay"}
+    for key, value in out.values.items():
+        if key == "name" or (key in out.origins and out.origins[key].doubt):
+            continue
+        known = out.origins.get(key) or out.origins.get(given.get(key, ""))
+        kind, where = (FILE, "its config") if key in config else (RELEASE, f"the rule of generation {generation}")
+        out.origins[key] = replace(known, subject=key, value=value) if known else Origin(key, value, kind, where)
+
+
+def kept_as_variables(algorithm: Algorithm) -> tuple[str, ...]:
+    """Keys of a config that TF2 object checkpoints may hold as variables, too."""
+    return ("learning_rate", "decay", PER_STEP, PER_RATE, *algorithm.scalars)
+
+
+def _with_scalars(
+    config: Mapping[str, Any], scalars: Mapping[str, float], algorithm: Algorithm, out: Arguments
+) -> dict[str, Any]:
+    current = dict(config)
+    for key in kept_as_variables(algorithm):
+        if key not in scalars or (key == "learning_rate" and isinstance(config.get(key), Mapping)):
+            continue
+        stored, said = scalars[key], config.get(key)
+        if isinstance(said, (int, float)) and abs(stored - number({key: said + 0}, key)) > 1e-6 * abs(stored):
+            out.warnings.append(
+                f"{key}: the checkpoint holds {stored:.9g}, newer than {said:.9g} in the config, and is used"
+            )
+        current[key] = stored
+        told = out.origins.get(key)
+        if told is not None and told.kind == SET:
+            current[key] = said
+            continue
+        if told is not None and told.kind == HINT and not same_number(said, stored):
+            raise ContradictionError(
+                f"{key} is {stored:.9g} in the checkpoint and {said!r} in {told.where}; leave it out there, or decide"
+                f" with --set {key}={said!r}"
+            )
+        out.origins[key] = Origin(key, stored, FILE, f"the variable {key} of the optimizer")
+    return current
+
+
+def same_number(a: Any, b: Any) -> bool:
+    """Whether two hyperparameters are one number, as far as float32 can tell."""
+    if not all(isinstance(x, (int, float)) for x in (a, b)):
+        return False
+    return bool(abs(a - b) <= 1e-6 * max(abs(a), abs(b)))
+
+
+def _learning_rate(config: Mapping[str, Any]) -> Any:
+    """A float, or the JSON of a schedule without `module` and `registered_name`."""
+    value = config["learning_rate"]
+    if not isinstance(value, Mapping):
+        return number(config, "learning_rate")
+    name = _schedule_name(value)
+    if not name or not isinstance(value.get("config"), Mapping):
+        raise UnsupportedError(
+            f"the learning rate is {dict(value)!r}, which names no schedule with its config; give a number or"
+            ' {"class_name": ..., "config": {...}} as "learning_rate" in --optimizer-config'
+        )
+    return {"class_name": name, "config": dict(value["config"])}
+
+
+def _schedule_name(value: Mapping[str, Any]) -> str:
+    """The class; with its package where it is not Keras's own, as it may be called like one of those."""
+    name, module, registered = (value.get(key) for key in ("class_name", "module", "registered_name"))
+    if isinstance(registered, str) and registered:
+        return registered if ">" in registered else f"{module or 'own'}>{registered}"
+    if isinstance(module, str) and module.partition(".")[0] not in ("keras", "tf_keras", "tensorflow"):
+        return f"{module}>{name}"
+    return str(name or "")
+
+
+def is_own_schedule(rate: Any) -> bool:
+    """Whether a learning rate, as `arguments` gives it, is a schedule that only the user's program has."""
+    return isinstance(rate, Mapping) and rate.get("class_name") not in SCHEDULES
+
+
+def _as_dtensor(config: dict[str, Any], out: Arguments) -> dict[str, Any]:
+    """The DTensor optimizers of 2.9 took options for clipping and averaging and did nothing about them."""
+    idle = [key for key in ("clipnorm", "clipvalue", "global_clipnorm", "use_ema") if config.get(key)]
+    if idle:
+        out.warnings.append(f"{', '.join(idle)}: left out, as DTensor's optimizers of this generation ignored them")
+    return {key: value for key, value in config.items() if key not in idle}
+
+
+def _clipping(config: Mapping[str, Any], generation: str, versions: Mapping[str, str], out: Arguments) -> None:
+    limits = {k: number(config, k) for k in ("clipnorm", "global_clipnorm", "clipvalue") if config.get(k)}
+    limits = {k: v for k, v in limits.items() if v > 0}
+    version = generations.version_tuple(versions.get("keras"))
+    if generation in generations.NEW and len(limits) > 1:
+        first, *others = limits
+        out.warnings.append(
+            f"{first} and {', '.join(others)} are set: this generation applied {first} alone, and so is carried"
+        )
+        limits = {first: limits[first]}
+    if len(limits) > 1:
+        _clip_order(generation, version, versions.get("tensorflow", ""), out)
+    if "clipnorm" in limits and _norm_is_global(limits, generation, version, out):
+        limits["global_clipnorm"] = limits.pop("clipnorm")
+        out.warnings.append(
+            "clipnorm limited the norm over all gradients in this generation: carried as global_clipnorm"
+        )
+    out.values.update(limits)
+
+
+def _clip_order(generation: str, version: tuple[int, ...] | None, tensorflow: str, out: Arguments) -> None:
+    """Norm, then value, before TF 2.4. TF 2.3 and 2.4 both call their Keras 2.4.0, so that alone decides nothing."""
+    if generation in generations.NATIVE or (version is not None and version < (2, 4)) or tensorflow == "2.3":
+        out.values["clip_order"] = "norm_first"
+        return
+    out.values["clip_order"] = "value_first"
+    if version is None or (version == (2, 4, 0) and tensorflow != "2.4"):
+        said = "does not say its release" if version is None else "is of TF 2.3 or 2.4, which both say 2.4.0"
+        out.doubt(
+            "clip_order",
+            f"clipnorm and clipvalue are both set and the source {said}: TF 2.4 and later clip the value first, as is"
+            " carried, earlier ones the norm",
+            confirm="--set clip_order=value_first",
+        )
+
+
+def _norm_is_global(
+    config: Mapping[str, Any], generation: str, version: tuple[int, ...] | None, out: Arguments
+) -> bool:
+    """Standalone Keras and tf.keras 1.4 took one norm over all gradients, tf.keras 1.12 (2.1.6-tf) not."""
+    if generation in ("keras1", "keras2", "keras2.3"):
+        return True
+    if generation != "optimizer_v1" or (version is not None and version >= (2, 1, 6)):
+        return False
+    if version is not None and version <= (2, 0, 8):
+        return True
+    out.doubt(
+        "clipnorm",
+        "clipnorm is set and the release is not known to be before TF 1.5 (one norm over all gradients) or"
+        " after 1.11 (one per variable, as is carried)",
+        confirm=f"--set clipnorm={config['clipnorm']}",
+    )
+    return False
+
+
+def _averaging(config: Mapping[str, Any], out: Arguments) -> None:
+    """EMA and weight decay, which 2.9 and later have."""
+    if config.get("use_ema"):
+        out.values["use_ema"] = True
+        if config.get("ema_momentum") is not None:
+            out.values["ema_momentum"] = number(config, "ema_momentum")
+        if config.get("ema_overwrite_frequency") is not None:
+            out.values["ema_overwrite_frequency"] = _whole(config, "ema_overwrite_frequency")
+    if config.get("weight_decay"):
+        out.values["weight_decay"] = number(config, "weight_decay")
+        _exclusions(config, out)
+
+
+def _foreign_decay(config: Mapping[str, Any], generation: str, out: Arguments) -> None:
+    """Weight decay of classes that are not Keras's own, see `addons`."""
+    rate = out.values["learning_rate"]
+    if not config.get(PER_STEP):
+        out.values["weight_decay"] = number(config, PER_RATE)
+    elif isinstance(rate, Mapping) or out.values.get("decay") or not rate:
+        raise UnsupportedError(
+            "weights decay by a part of themselves at each step, whatever the learning rate, and the rate changes from"
+            " step to step; optim's weight_decay is multiplied by the rate, so that no number of it is the same"
+        )
+    else:
+        out.values["weight_decay"] = number(config, PER_STEP) / float(rate)
+        out.warnings.append(
+            "weights decay by a part of themselves at each step, whatever the learning rate: carried as weight_decay"
+            " divided by the rate, which optim multiplies by it; change both where you change the rate"
+        )
+    _exclusions(config, out)
+    if generation == "tf1" and config.get(CORRECTED, True):
+        text = "weights decay while gradients are computed, and whether those see it depends on the order of ops"
+        out.doubt("weight_decay", f"tf.contrib.opt: {text}", COMPUTED)
+
+
+def _exclusions(config: Mapping[str, Any], out: Arguments) -> None:
+    """No release records what was given to exclude_from_weight_decay."""
+    if EXCLUDED not in config:
+        out.doubt(
+            EXCLUDED,
+            "weight_decay is set, and no source records the variables that exclude_from_weight_decay was called with:"
+            " it is applied to all",
+            confirm=f"--set '{EXCLUDED}=[]'",
+        )
+        return
+    given = config[EXCLUDED]
+    if not isinstance(given, (list, tuple)) or not all(isinstance(pattern, str) for pattern in given):
+        raise HyperparameterError(f"{EXCLUDED} must be a list of regular expressions, got {given!r}")
+    out.values[EXCLUDED] = list(given)
+
+
+def _whole(config: Mapping[str, Any], key: str) -> int:
+    value = number(config, key)
+    if not value.is_integer():
+        raise UnsupportedError(f"the optimizer's config has {key} = {value!r}, which is no whole number")
+    return int(value)
+
+
+def _accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None, out: Arguments) -> None:
+    """Keras 3.5 and later clip the mean and count real steps, as `optim` does; schedules and averages go by batches."""
+    if not config.get("gradient_accumulation_steps"):
+        return
+    steps = _whole(config, "gradient_accumulation_steps")
+    if steps <= 1:
+        return
+    problem = None
+    if version is not None and version < (3, 5):
+        problem = "Keras before 3.5 counts every batch as a step and clips each gradient alone"
+    elif isinstance(config.get("learning_rate"), Mapping):
+        problem = "Keras 3 evaluates a learning rate schedule per batch then, and optim per step"
+    elif config.get("use_ema"):
+        problem = "Keras 3 takes its moving averages per batch then, and optim per step"
+    if problem is not None:
+        raise UnsupportedError(
+            f"gradient_accumulation_steps is {steps}: {problem}. Save right after an update, with"
+            " gradient_accumulation_steps=None"
+        )
+    out.values["gradient_accumulation_steps"] = steps
+    if version is None:
+        out.doubt(
+            "gradient_accumulation_steps",
+            "gradient_accumulation_steps is set and the source does not say its release: Keras before 3.5 counts every"
+            " batch as a step, later ones as is carried",
+            confirm=f"--set gradient_accumulation_steps={steps}",
+        )
+
+
+def _say_what_is_left(config: Mapping[str, Any], algorithm: Algorithm, generation: str, out: Arguments) -> None:
+    known = SHARED | NO_EFFECT | set(algorithm.defaults(generation)) | set(algorithm.scalars)
+    known |= {
+        "epsilon",
+        "untrained",
+        LAZY_ROWS,
+        EXCLUDED,
+        PER_STEP,
+        PER_RATE,
+        AVERAGED,
+        LAZY,
+        *(name for name, _ in algorithm.state_scalars),
+    }
+    for key, value in config.items():
+        told = out.origins.get(key)
+        if key in known or value in (None, False, 0, 0.0) or key in out.values or (told is not None and told.doubt):
+            continue
+        text = f"the config has an option that {algorithm.name} does not carry: {key} = {value!r}"
+        out.doubt(key, text, UNINTERPRETED)

@@ -1,0 +1,69 @@
+"""NovoGrad of TensorFlow Addons, whose second moment is one number for each variable.
+
+Source: `optimizers/novograd.py` of TensorFlow Addons 0.6 - 0.23.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migrate.algorithms.spec import (
+    APART,
+    COUNTED,
+    Algorithm,
+    Block,
+    Blocks,
+    Config,
+    SlotSpec,
+    epsilon,
+    number,
+    rounded,
+    slots_of,
+)
+from optim.rule import Slot
+from optim.rules.novograd import NovoGradRule
+
+
+def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
+    return ((Block(("m",)), Block(("v",))),)
+
+
+def _arguments(config: Config, generation: str) -> dict[str, Any]:
+    given = {key: number(config, key) for key in ("beta_1", "beta_2")}
+    given |= {"epsilon": epsilon(config, generation), "grad_averaging": bool(config["grad_averaging"])}
+    amount = number(config, "weight_decay")
+    return {**given, "weight_decay": amount, "weight_decay_exclude": []} if amount else given
+
+
+def _defaults(generation: str) -> dict[str, Any]:
+    defaults = {"learning_rate": 0.001, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
+    return {**defaults, "weight_decay": 0.0, "grad_averaging": False}
+
+
+def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Without vhat, which Addons keeps in the shape of the variable and `optim` as one number: it is refused."""
+    return {}, ("m", "v")
+
+
+def _lazy(config: Config, generation: str) -> str | None:
+    return APART
+
+
+ALGORITHM = Algorithm(
+    name="NovoGrad",
+    slots=(
+        *slots_of(NovoGradRule(), m=("m",), v=("v",)),
+        SlotSpec(Slot("vhat", unit="gradient^2", nonnegative=True), ("vhat",)),
+    ),
+    blocks=_blocks,
+    arguments=_arguments,
+    defaults=_defaults,
+    adjust=_adjust,
+    counts=COUNTED,
+    scalars=("beta_1", "beta_2", "weight_decay", "grad_averaging"),
+    in_float32=rounded("beta_1", "beta_2"),
+    uses_count=True,
+    generations=frozenset({"optimizer_v2"}),
+    elsewhere=frozenset({"optimizer_v2"}),
+    lazy=_lazy,
+)

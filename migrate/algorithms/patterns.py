@@ -1,0 +1,35 @@
+"""Regular expressions that choose variables, which their release matched with other names than `optim` does."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from migrate.algorithms.addons import EXCLUDED
+from migrate.algorithms.keras_config import Arguments
+from migrate.algorithms.lamb import NOT_ADAPTED
+from migrate.evidence import COMPUTED, SET
+
+
+def check(told: Arguments, names: Sequence[str]) -> None:
+    """Doubt patterns that choose otherwise here: `bias$` never matched `dense/bias:0`, which they were given, and a
+    source that knows variables by their places in an object graph does not say what they were called.
+
+    Args:
+      names: of the trained variables.
+    """
+    for key in (EXCLUDED, NOT_ADAPTED):
+        patterns = told.values.get(key) or ()
+        if not patterns or (key in told.origins and told.origins[key].kind == SET):
+            continue
+        plain = [name.removesuffix(":0") for name in names]
+        other = [n for n in plain if any(bool(re.search(p, n)) != bool(re.search(p, f"{n}:0")) for p in patterns)]
+        unnamed = [n for n in plain if "/" not in n and "." in n]
+        confirm = f"--set '{key}={json.dumps(list(patterns))}'"
+        if other:
+            text = f"{key}: its patterns match {', '.join(other[:3])} with or without the :0 that names had there"
+            told.doubt(key, text, COMPUTED, confirm)
+        elif unnamed:
+            text = f"{key}: the source does not say what {', '.join(unnamed[:3])} was called, which patterns chose by"
+            told.doubt(key, text, COMPUTED, confirm)

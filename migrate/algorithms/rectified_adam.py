@@ -1,0 +1,53 @@
+"""RectifiedAdam of TensorFlow Addons, whose weight decay goes with the rate and is kept as a variable.
+
+Source: `optimizers/rectified_adam.py` of TensorFlow Addons 0.6 - 0.23.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from migrate.algorithms import adam
+from migrate.algorithms.spec import STILL, Config, number, rounded
+
+WARMED = ("sma_threshold", "total_steps", "warmup_proportion", "min_lr")
+
+
+def decayed(config: Config) -> dict[str, Any]:
+    """Weight decay of all variables: these classes leave none out."""
+    amount = number(config, "weight_decay")
+    return {"weight_decay": amount, "weight_decay_exclude": []} if amount else {}
+
+
+def _arguments(config: Config, generation: str) -> dict[str, Any]:
+    warmed = {key: number(config, key) for key in WARMED}
+    return {**adam.ALGORITHM.arguments(config, generation), **warmed, **decayed(config)}
+
+
+def _defaults(generation: str) -> dict[str, Any]:
+    warmed = {"sma_threshold": 5.0, "total_steps": 0, "warmup_proportion": 0.1, "min_lr": 0.0}
+    return {**adam.ALGORITHM.defaults(generation), "weight_decay": 0.0, **warmed}
+
+
+def in_float32(arguments: Config, generation: str) -> dict[str, Any]:
+    """Every number is a float32, and so is what is made of them: the powers of β, and ρ_t."""
+    return {"float32_powers": True, **rounded("beta_1", "beta_2")(arguments, generation)}
+
+
+def lazy(config: Config, generation: str) -> str | None:
+    """Rows without a gradient stay, and their means decay."""
+    return STILL
+
+
+ALGORITHM = replace(
+    adam.ALGORITHM,
+    name="RectifiedAdam",
+    arguments=_arguments,
+    defaults=_defaults,
+    scalars=("beta_1", "beta_2", "weight_decay", *WARMED),
+    in_float32=in_float32,
+    generations=frozenset({"optimizer_v2"}),
+    elsewhere=frozenset({"optimizer_v2"}),
+    lazy=lazy,
+)

@@ -1,0 +1,198 @@
+"""What `tf.train.*Optimizer` of TensorFlow 1 means in Keras's terms: classes, arguments, slots, step count.
+
+A Saver names a slot `<variable>/<Optimizer>`, the next ones `<variable>/<Optimizer>_1`, `_2`; which is which only the
+class and its arguments say. Source: `tensorflow/python/training/*.py` 1.15.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from migrate.algorithms.addons import BERT, CORRECTED
+from migrate.algorithms.spec import Algorithm
+from migrate.bytes.arrays import LazyArray
+from migrate.errors import AmbiguousError, ContradictionError
+from migrate.state import Stored
+
+CLASSES = {
+    "GradientDescentOptimizer": "SGD",
+    "MomentumOptimizer": "SGD",
+    "RMSPropOptimizer": "RMSprop",
+    "AdagradOptimizer": "Adagrad",
+    "AdadeltaOptimizer": "Adadelta",
+    "AdamOptimizer": "Adam",
+    "FtrlOptimizer": "Ftrl",
+    "AdaMaxOptimizer": "Adamax",
+    "NadamOptimizer": "Adam",
+    "LARSOptimizer": "LARS",
+    BERT: "Adam",
+}
+ARGUMENTS = {
+    "GradientDescentOptimizer": ("learning_rate",),
+    "MomentumOptimizer": ("learning_rate", "momentum", "nesterov"),
+    "RMSPropOptimizer": ("learning_rate", "rho", "momentum", "epsilon", "centered"),
+    "AdagradOptimizer": ("learning_rate", "initial_accumulator_value"),
+    "AdadeltaOptimizer": ("learning_rate", "rho", "epsilon"),
+    "AdamOptimizer": ("learning_rate", "beta_1", "beta_2", "epsilon"),
+    "AdamWOptimizer": ("weight_decay", "learning_rate", "beta_1", "beta_2", "epsilon"),
+    "MomentumWOptimizer": ("weight_decay", "learning_rate", "momentum", "nesterov"),
+    "LazyAdamOptimizer": ("learning_rate", "beta_1", "beta_2", "epsilon"),
+    "AdaMaxOptimizer": ("learning_rate", "beta_1", "beta_2", "epsilon"),
+    "NadamOptimizer": ("learning_rate", "beta_1", "beta_2", "epsilon"),
+    "LARSOptimizer": (
+        "learning_rate",
+        "momentum",
+        "weight_decay",
+        "eeta",
+        "epsilon",
+        "skip_list",
+        "nesterov",
+    ),
+    BERT: ("weight_decay_rate", "learning_rate", "beta_1", "beta_2", "epsilon"),
+    "FtrlOptimizer": (
+        "learning_rate",
+        "learning_rate_power",
+        "initial_accumulator_value",
+        "l1_regularization_strength",
+        "l2_regularization_strength",
+        "l2_shrinkage_regularization_strength",
+    ),
+}
+"""What the constructors take (tensorflow/python/training/*.py 1.15), under Keras's names."""
+RENAMED = {"beta1": "beta_1", "beta2": "beta_2", "use_nesterov": "nesterov"}
+OWN = ("use_locking", "accum_name", "linear_name")
+"""Arguments without effect on how state is used."""
+SLOTS = {
+    "SGD": ("m",),
+    "RMSprop": ("velocity", "momentum"),
+    "Adagrad": ("accumulator",),
+    "Adadelta": ("accumulated_grad", "accumulated_delta_var"),
+    "Adam": ("m", "v"),
+    "Adamax": ("m", "u"),
+    "LARS": ("m",),
+    "Ftrl": ("accumulator", "linear"),
+}
+OBJECT_SLOTS = {
+    "SGD": {"momentum": "m"},
+    "RMSprop": {"rms": "velocity", "mg": "average_gradient", "momentum": "momentum"},
+    "Adagrad": {"accumulator": "accumulator"},
+    "Adadelta": {"accum": "accumulated_grad", "accum_update": "accumulated_delta_var"},
+    "Adam": {"m": "m", "v": "v", "adam_m": "m", "adam_v": "v"},
+    "Ftrl": {"accum": "accumulator", "linear": "linear"},
+}
+"""Slots in object checkpoints, under the names that the classes themselves give them; and BERT's, of a Saver."""
+BERT_SLOTS = ("adam_m", "adam_v")
+CENTERED = ("velocity", "average_gradient", "momentum")
+NAMED = {
+    "Momentum": "SGD",
+    "MomentumW": "SGD",
+    "AdamW": "Adam",
+    "LazyAdam": "Adam",
+    "LARSOptimizer": "LARS",
+    "GradientDescent": "SGD",
+    "RMSProp": "RMSprop",
+}
+"""Names that tf.train's optimizers have unless they are given others, where Keras's class is called otherwise."""
+POWERS = (("beta2_power", "beta_2"), ("beta1_power", "beta_1"))
+"""The powers that AdamOptimizer keeps, the slower to vanish first."""
+GLOBAL_STEP = "global_step"
+AVERAGES = "ExponentialMovingAverage"
+"""What tf.train.ExponentialMovingAverage keeps beside variables: no slots."""
+
+
+def keras_style(class_name: str, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Class and arguments of a `tf.train` optimizer under the names that Keras has for them."""
+    plain = class_name.rsplit(".", 1)[-1]
+    renamed = {RENAMED.get(key, key): value for key, value in config.items() if key not in OWN}
+    if plain == "RMSPropOptimizer" and "decay" in renamed:
+        renamed["rho"] = renamed.pop("decay")
+    return CLASSES.get(plain, plain), renamed
+
+
+def slot_names(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any]) -> dict[str, str | None]:
+    """`optim`'s slot for each name in the source, None for what is none of this optimizer's.
+
+    Raises:
+      AmbiguousError: slots of more than one optimizer. ContradictionError: names that only another class gives.
+    """
+    if algorithm.is_foreign:
+        return {name: name for name in stored.slots}
+    own_names = {name for name in stored.slots if name in BERT_SLOTS}
+    if stored.slots and bool(own_names) == bool(config.get(CORRECTED, True)):
+        called = ", ".join(sorted(own_names or stored.slots))
+        raise ContradictionError(
+            f"the source keeps slots called {called}, which are {'' if own_names else 'none of '}those of BERT's"
+            f" {BERT}, and the class given is {'another' if own_names else 'that one'}: their rules differ, so name the"
+            " class that wrote them in --optimizer-config"
+        )
+    plain = OBJECT_SLOTS.get(algorithm.name, {})
+    if stored.slots and plain.keys() >= stored.slots.keys():
+        return {name: plain[name] for name in stored.slots}
+    wanted = CENTERED if config.get("centered") else SLOTS.get(algorithm.name, ())
+    numbered = [(name, re.fullmatch(r"(.+?)(?:_(\d+))?", name)) for name in stored.slots]
+    bases = sorted({found.group(1) for _, found in numbered if found} - {AVERAGES})
+    if len(bases) > 1:
+        own = [base for base in bases if base == config.get("name")]
+        if not own:
+            raise AmbiguousError(
+                f"the checkpoint holds slots named {', '.join(bases)}: those of several optimizers; say which with"
+                f" --set name={bases[0]}"
+            )
+        bases = own
+    ranked = sorted((int(found.group(2) or 0), name) for name, found in numbered if found and found.group(1) in bases)
+    if wanted and len(ranked) > len(wanted):
+        raise AmbiguousError(
+            f"the checkpoint holds slots {', '.join(name for _, name in ranked)}, and {algorithm.name} keeps"
+            f" {len(wanted)}: they are of several optimizers of one name, or not of the class in --optimizer-config"
+        )
+    slots: dict[str, str | None] = {name: None for name, _ in numbered}
+    return slots | dict(zip((name for _, name in ranked), wanted, strict=False))
+
+
+def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any]) -> tuple[int, str] | None:
+    """Steps taken by AdamOptimizer, by multiplying as it did until its stored power of beta comes out, bit for bit.
+
+    After k steps a power is beta**(k + 1), each product rounded. None where no power tells, as after 87,000 steps, when
+    the float32 power of 0.999 has vanished.
+
+    Raises:
+      AmbiguousError: powers of several optimizers. ContradictionError: no number of steps gives a power, or each power
+        another, so that a beta is wrong.
+    """
+    told: tuple[int, str] | None = None
+    for tail, key in POWERS:
+        names = [n for n in scalars if re.fullmatch(rf"(?:.*/)?{tail}(?:_\d+)?", n)]
+        if len({np.asarray(scalars[n].load()).tobytes() for n in names}) > 1:
+            raise AmbiguousError(
+                f"the checkpoint holds several Adam optimizers after different numbers of steps ({', '.join(names)});"
+                " give those of the one meant with --set iterations=N"
+            )
+        name = names[0] if names else None
+        beta = config.get(key)
+        if name is None or not isinstance(beta, (int, float)) or not 0.0 < beta < 1.0:
+            continue
+        stored = np.asarray(scalars[name].load()).reshape(-1)[0]
+        factor = stored.dtype.type(beta)
+        power, taken = factor, 0
+        least = np.finfo(stored.dtype).tiny  # below it a product can be its own factor, and was flushed to 0 or not
+        while power > stored and power >= least:
+            power, taken = power * factor, taken + 1
+        if not stored >= least or power < least:
+            continue
+        if power != stored or (told is not None and told[0] != taken):
+            raise ContradictionError(
+                f"{key} is {beta!r} and {name} is {stored:.9g} in the source, which no number of steps makes of it"
+                + (f" (those of {told[1].partition(',')[0]} are {told[0]})" if told else "")
+                + f"; give the {key} of the training run"
+            )
+        told = told or (taken, f"{name}, which is {key} to the power of steps + 1")
+    return told
+
+
+def has_powers(scalars: Mapping[str, LazyArray]) -> bool:
+    """Whether the source keeps powers of beta, vanished or not."""
+    return any(re.fullmatch(rf"(?:.*/)?{tail}(?:_\d+)?", name) for name in scalars for tail, _ in POWERS)

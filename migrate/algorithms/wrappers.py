@@ -1,0 +1,86 @@
+"""The optimizer inside of a LossScaleOptimizer, or of what TensorFlow Addons puts around one, in Keras JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from migrate.algorithms.addons import AVERAGED
+
+KEYS = ("inner_optimizer", "optimizer")
+"""Where a wrapper's config has the optimizer inside it."""
+AVERAGING, LOOKAHEAD, STOCHASTIC = "MovingAverage", "Lookahead", "SWA"
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    AVERAGING: {"average_decay": 0.99},
+    LOOKAHEAD: {"sync_period": 6, "slow_step_size": 0.5},
+    STOCHASTIC: {"start_averaging": 0, "average_period": 10},
+}
+"""What the wrappers of TensorFlow Addons keep beside their averages, with their defaults."""
+LOSS_SCALE = ("LossScaleOptimizer", "LossScaleOptimizerV1", "LossScaleOptimizerV2", "LossScaleOptimizerV3")
+
+
+def unwrapped(optimizer: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """The optimizer proper, `{}` if there is none, and the class names of what is around it, the outermost first."""
+    around: list[str] = []
+    while optimizer is not None:
+        config = optimizer.get("config")
+        found = (config.get(key) for key in KEYS) if isinstance(config, Mapping) else ()
+        inner = next((each for each in found if isinstance(each, Mapping) and "class_name" in each), None)
+        if inner is None:
+            return optimizer, tuple(around)
+        around.append(str(optimizer.get("class_name", "")))
+        optimizer = inner
+    return {}, ()
+
+
+def options(optimizer: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The options that stand for what MovingAverage, Lookahead and SWA of TensorFlow Addons do; empty without them."""
+    found: dict[str, Any] = {}
+    for wrapper, option in ((AVERAGING, AVERAGED), (LOOKAHEAD, "lookahead"), (STOCHASTIC, "stochastic_average")):
+        config = _config_of(optimizer, wrapper)
+        if config is None or (wrapper == AVERAGING and (config.get("dynamic_decay") or config.get("start_step"))):
+            continue
+        values = {key: config.get(key, default) for key, default in SETTINGS[wrapper].items()}
+        whole = {key: int(v) if float(v).is_integer() and key != "slow_step_size" else v for key, v in values.items()}
+        found[option] = config.get("average_decay", 0.99) if wrapper == AVERAGING else whole
+    return found
+
+
+def doubts(optimizer: Mapping[str, Any] | None) -> dict[str, str]:
+    """Wrapper -> what it does beside the steps of the optimizer in it, where no class of `optim` does so.
+
+    Source: `lookahead.py`, `moving_average.py`, `stochastic_weight_averaging.py` of TensorFlow Addons 0.23.
+    """
+    found = {}
+    known = options(optimizer)
+    for name in unwrapped(optimizer)[1]:
+        plain = name.rpartition(">")[2]
+        if plain == AVERAGING and AVERAGED not in known:
+            found[plain] = (
+                f"{plain} keeps averages in a way that optim does not: they are among the unmapped, and steps go on"
+                " without them"
+            )
+        elif plain in SETTINGS and plain != AVERAGING:
+            config = _config_of(optimizer, plain) or {}
+            unsaid = [f"{key} = {value!r}" for key, value in SETTINGS[plain].items() if key not in config]
+            found |= {plain: f"nothing says {', '.join(unsaid)} of {plain}: the defaults are taken"} if unsaid else {}
+        elif plain not in (*LOSS_SCALE, AVERAGING):
+            found[plain] = f"{plain} wraps the optimizer, and what it does is not known here"
+    return found
+
+
+def _config_of(optimizer: Mapping[str, Any] | None, wrapper: str) -> Mapping[str, Any] | None:
+    """The config of a wrapper, None where there is none of that class."""
+    while optimizer is not None:
+        config = optimizer.get("config")
+        if not isinstance(config, Mapping):
+            return None
+        if str(optimizer.get("class_name", "")).rpartition(">")[2] == wrapper:
+            return config
+        optimizer = next((config[key] for key in KEYS if isinstance(config.get(key), Mapping)), None)
+    return None
+
+
+def innermost(optimizer: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The optimizer proper, `{}` if there is none."""
+    return unwrapped(optimizer)[0]

@@ -1,0 +1,79 @@
+"""Yogi of TensorFlow Addons, whose list has v and m of one variable after the other.
+
+Source: `optimizers/yogi.py` of TensorFlow Addons 0.8 - 0.23.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migrate.algorithms.spec import (
+    APART,
+    COUNTED,
+    Algorithm,
+    Block,
+    Blocks,
+    Config,
+    Versions,
+    number,
+    rounded,
+    slots_of,
+)
+from optim.rules.yogi import YogiRule
+
+NUMBERS = ("beta_1", "beta_2", "epsilon", "l1_regularization_strength", "l2_regularization_strength")
+
+
+def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
+    return ((Block(("v", "m")),),)
+
+
+def _arguments(config: Config, generation: str) -> dict[str, Any]:
+    start = number(config, "initial_accumulator_value")
+    given = {key: number(config, key) for key in NUMBERS}
+    return {**given, "initial_accumulator_value": start, "activation": str(config["activation"])}
+
+
+def _defaults(generation: str) -> dict[str, Any]:
+    return {
+        "learning_rate": 0.01,
+        "beta_1": 0.9,
+        "beta_2": 0.999,
+        "epsilon": 1e-3,
+        "l1_regularization_strength": 0.0,
+        "l2_regularization_strength": 0.0,
+        "initial_accumulator_value": 1e-6,
+        "activation": "sign",
+    }
+
+
+def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    return {}, ("v", "m")
+
+
+def _check(config: Config, generation: str, versions: Versions) -> str | None:
+    if config["beta_1"]:
+        return None
+    return "Yogi with beta1 = 0 keeps no slot m, and optim's keeps one always: start it anew from the weights"
+
+
+def _lazy(config: Config, generation: str) -> str | None:
+    return APART
+
+
+ALGORITHM = Algorithm(
+    name="Yogi",
+    slots=slots_of(YogiRule(), v=("v",), m=("m",)),
+    blocks=_blocks,
+    arguments=_arguments,
+    defaults=_defaults,
+    adjust=_adjust,
+    counts=COUNTED,
+    scalars=NUMBERS,
+    in_float32=rounded("beta_1", "beta_2"),
+    uses_count=True,
+    generations=frozenset({"optimizer_v2"}),
+    elsewhere=frozenset({"optimizer_v2"}),
+    lazy=_lazy,
+    check=_check,
+)

@@ -1,0 +1,1 @@
+"""Many checkpoints, one after the other or in several processes."""

@@ -1,0 +1,174 @@
+"""Which checkpoints a batch has, and where each goes: names that are distinct and depend on nothing but the sources."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from migrate import readers
+from migrate.bytes.checkpoint_paths import looks_like_bundle
+from migrate.errors import AmbiguousError, TargetExistsError, UnknownFormatError
+from optim.errors import DtoptError
+
+SUFFIXES = (".weights.h5", ".h5", ".hdf5", ".keras", ".npz", ".npy", ".pkl", ".pickle", ".index")
+POINTED = ("tf_object", "tf1_saver", "tf_dtensor_names")
+"""Formats of which a folder is one checkpoint, the newest, whatever else lies in it."""
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Job:
+    """One source and its target, or `problem`: why there is nothing to migrate."""
+
+    source: str
+    dest: str
+    problem: DtoptError | None = None
+
+
+def jobs(sources: Sequence[str | os.PathLike[str]], into: str, suffix: str = "", *, every: bool = False) -> list[Job]:
+    """What to migrate, in the order given; folders of checkpoints stand for what they hold; nothing comes twice.
+
+    Args:
+      into: folder of the targets.
+      suffix: end of every target's name.
+      every: take all checkpoints of a folder and of the folders in it.
+    """
+    found: dict[str, tuple[str, DtoptError | None]] = {}
+    for source in (os.fspath(s) for s in sources):
+        try:
+            held = expand(source, every=every)
+        except DtoptError as error:
+            found.setdefault(os.path.realpath(source), (source, error))
+            continue
+        except OSError as error:
+            found.setdefault(os.path.realpath(source), (source, UnknownFormatError(f"{source}: {error}")))
+            continue
+        for path in held:
+            found.setdefault(os.path.realpath(path), (path, None))
+    names = distinct_names([path for path, _ in found.values()])
+    todo = []
+    for (path, problem), name in zip(found.values(), names, strict=True):
+        dest = os.path.join(into, name + suffix)
+        if problem is None and os.path.realpath(dest) in found:
+            problem = TargetExistsError(
+                f"its target {dest} is itself one of the sources; give another folder in --into"
+            )
+        todo.append(Job(path, dest, problem))
+    return todo
+
+
+def expand(source: str, *, every: bool = False) -> list[str]:
+    """The source itself, or the checkpoints in a folder that is none; folders in it are searched with `every` alone.
+
+    Raises:
+      AmbiguousError: the folder has a newest TensorFlow checkpoint and holds others beside it, and not `every`.
+      UnknownFormatError: the folder is no checkpoint and holds none.
+    """
+    if not os.path.isdir(source):
+        return [source]
+    if every:
+        return _tree(source)
+    try:
+        kind = readers.detect(source).name
+    except AmbiguousError:  # several states and no file that names the newest: each of them is one
+        return _held(source)
+    except UnknownFormatError:
+        held = _held(source)
+        if not held:
+            raise UnknownFormatError(
+                f"{source} is no checkpoint, and none lies in it (--all searches the folders in it, too)"
+            ) from None
+        return held
+    found = [*_prefixes(source), *_files(source)] if kind in POINTED else []
+    if len(found) > 1:
+        shown = ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if found[SHOWN:] else "")
+        raise AmbiguousError(f"{source} holds {len(found)} checkpoints ({shown}): --all takes all of them, or name one")
+    return [source]
+
+
+def _tree(folder: str) -> list[str]:
+    """Every checkpoint in a folder and the folders in it, links to folders left alone. Raises UnknownFormatError."""
+    found: list[str] = []
+    for here, folders, _ in os.walk(folder):
+        folders.sort()
+        if _is_one(here):
+            found.append(here)
+            folders.clear()
+        else:
+            found += sorted([*_prefixes(here), *_files(here)])
+    if not found:
+        raise UnknownFormatError(f"{folder} is no checkpoint, and none lies in it or in a folder in it")
+    return found
+
+
+def _is_one(folder: str) -> bool:
+    """Whether a folder as a whole is one checkpoint, as a SavedModel is."""
+    try:
+        return readers.detect(folder).name not in POINTED
+    except DtoptError:
+        return False
+
+
+def _prefixes(folder: str) -> list[str]:
+    """TensorFlow checkpoints in a folder."""
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".index"))
+    return [os.path.join(folder, name).removesuffix(".index") for name in names]
+
+
+def _held(folder: str) -> list[str]:
+    entries = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+    folders = [path for path in entries if os.path.isdir(path) and _is_checkpoint(path)]
+    return sorted([*_prefixes(folder), *folders, *_files(folder)])
+
+
+def _files(folder: str) -> list[str]:
+    """Checkpoints of one file, by their content."""
+    paths = [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name != "checkpoint"]
+    return [p for p in paths if os.path.isfile(p) and not _of_bundle(p) and _is_checkpoint(p)]
+
+
+def _of_bundle(path: str) -> bool:
+    return path.endswith(".index") or ".data-" in os.path.basename(path) or looks_like_bundle(path)
+
+
+def _is_checkpoint(path: str) -> bool:
+    try:
+        readers.detect(path)
+    except UnknownFormatError:
+        return False
+    except DtoptError:  # it is one, and a damaged or ambiguous one: that is for the migration to say
+        return True
+    return True
+
+
+def distinct_names(paths: Sequence[str]) -> list[str]:
+    """A name for each of some different paths: its last part, with as many folders before it as tell it apart.
+
+    Names that differ in upper and lower case only count as the same, as on some file systems they are.
+    """
+    absolute = [os.path.abspath(path) for path in paths]
+    plain = Counter((os.path.dirname(p), _stem(p)) for p in absolute)
+    last = [_stem(p) if plain[os.path.dirname(p), _stem(p)] == 1 else os.path.basename(p) for p in absolute]
+    folders = [[part for part in os.path.dirname(p).split(os.sep) if part] for p in absolute]
+    depth = [0] * len(paths)
+    while True:
+        names = ["-".join([*f[len(f) - d :], name]) for f, d, name in zip(folders, depth, last, strict=True)]
+        count = Counter(name.casefold() for name in names)
+        same = [i for i, name in enumerate(names) if count[name.casefold()] > 1]
+        longer = [i for i in same if depth[i] < len(folders[i])]
+        if not longer:
+            break
+        for i in longer:
+            depth[i] += 1
+    for i in same:  # such as a/b-c and a-b/c
+        names[i] += "-" + hashlib.sha256(absolute[i].encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    return names
+
+
+def _stem(path: str) -> str:
+    name = os.path.basename(path)
+    suffix = next((s for s in SUFFIXES if name.endswith(s) and name != s), "")
+    return name.removesuffix(suffix) or "checkpoint"

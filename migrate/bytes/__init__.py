@@ -1,0 +1,1 @@
+"""Files as bytes: containers, checksums, arrays that are read when asked for. Knows nothing of optimizers."""

@@ -1,0 +1,38 @@
+"""An array that still lies in its file: shape and dtype are known, the bytes come when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from migrate.bytes.ranges import Extent
+
+
+@dataclass(frozen=True)
+class LazyArray:
+    """An array in a file: shape and dtype are known, the bytes are read by `load()`, each time anew.
+
+    `dtype` is TensorFlow's name (`"float32"`, `"bfloat16"`, `"int64"`, ...); `load` gives a numpy array, and for
+    bfloat16 a `uint16` array of the same bits.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    load: Callable[[], np.ndarray]
+    stored_as: str
+    """Where it lies in the source: a key, a dataset path, or `weights[3]`."""
+    extent: Extent | None = None
+    """Its bytes in the source where they are just those that `load` gives, so that they can be copied unseen."""
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+def widened(values: np.ndarray, dtype: str) -> np.ndarray:
+    """As flat float64; `dtype` bfloat16 comes as uint16 bits, which are the upper half of a float32."""
+    if dtype == "bfloat16":
+        values = (values.astype(np.uint32) << 16).view(np.float32)
+    return np.ravel(values).astype(np.float64)

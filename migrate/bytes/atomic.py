@@ -1,0 +1,110 @@
+"""Folders that appear whole or not at all, also when the process is killed (POSIX: rename, fsync, flock)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+
+from migrate.bytes.source import still_the_same
+from migrate.errors import TargetExistsError
+from optim.errors import CheckpointError, DtoptError
+
+
+@contextlib.contextmanager
+def scratch_folder(dest: str) -> Iterator[str]:
+    """A temporary folder beside `dest`, removed at the end whatever happened unless it was renamed meanwhile.
+
+    Scratch folders that killed runs left for the same `dest` are removed, too: a living run holds a lock on
+    its own.
+
+    Raises:
+      CheckpointError: the system refused a file operation (permission, no space, ...).
+    """
+    dest = os.path.abspath(dest)
+    parent, name = os.path.split(dest)
+    try:
+        os.makedirs(parent, exist_ok=True)
+        _remove_abandoned(parent, _scratch_prefix(name))
+        folder, lock = _locked_folder(parent, _scratch_prefix(name))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+    except DtoptError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"writing {dest} failed: {error}; nothing was changed there") from error
+
+
+def _scratch_prefix(name: str) -> str:
+    return f".{name}.dtopt-"
+
+
+def _locked_folder(parent: str, prefix: str) -> tuple[str, int]:
+    while True:
+        folder = os.path.join(parent, prefix + secrets.token_hex(8))
+        os.mkdir(folder)
+        try:
+            lock = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:
+            continue  # another run took it for abandoned before it was locked
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.path.isdir(folder):
+            return folder, lock
+        os.close(lock)
+
+
+def _remove_abandoned(parent: str, prefix: str) -> None:
+    for name in os.listdir(parent):
+        folder = os.path.join(parent, name)
+        if not name.startswith(prefix) or os.path.islink(folder) or not os.path.isdir(folder):
+            continue
+        with contextlib.suppress(OSError), locked(folder, wait=False):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(folder: str, *, wait: bool = True) -> Iterator[None]:
+    """Hold a folder against other runs of dtopt; with `wait=False` BlockingIOError if one holds it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: str) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_synced(path: str, text: str) -> None:
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def place_folder(scratch: str, dest: str) -> None:
+    """Give a finished scratch folder its name. Raises TargetExistsError if something took it meanwhile."""
+    dest = os.path.abspath(dest)
+    still_the_same()
+    sync_folder(scratch)
+    try:
+        os.rename(scratch, dest)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise TargetExistsError(f"{dest} was created by somebody else meanwhile; it was left as it is") from error
+        raise
+    sync_folder(os.path.dirname(dest))

@@ -1,0 +1,401 @@
+"""TensorFlow's TensorBundle (checkpoint V2), read and written without TensorFlow.
+
+A bundle is `PREFIX.index`, a sorted string table from tensor name to BundleEntryProto (the header under the
+empty name), and `PREFIX.data-?????-of-?????`, the raw little-endian bytes. Source: TensorFlow 2.21,
+tensorflow/core/util/tensor_bundle/tensor_bundle.cc, which reads and writes the same bytes as 1.0.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from migrate.bytes import protos, sstable
+from migrate.bytes.ranges import CHUNK, Extent
+from migrate.errors import DamagedFileError
+from optim.errors import CheckpointError
+
+GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+STRING = "string"
+# TensorFlow's DataType numbers. bfloat16 and float8 have no numpy type; unsigned integers keep their bits.
+_DTYPES: dict[str, tuple[int, str]] = {
+    "float32": (1, "<f4"),
+    "float64": (2, "<f8"),
+    "int32": (3, "<i4"),
+    "uint8": (4, "u1"),
+    "int16": (5, "<i2"),
+    "int8": (6, "i1"),
+    "complex64": (8, "<c8"),
+    "int64": (9, "<i8"),
+    "bool": (10, "?"),
+    "bfloat16": (14, "<u2"),
+    "uint16": (17, "<u2"),
+    "complex128": (18, "<c16"),
+    "float16": (19, "<f2"),
+    "uint32": (22, "<u4"),
+    "uint64": (23, "<u8"),
+    "float8_e5m2": (24, "u1"),
+    "float8_e4m3fn": (25, "u1"),
+}
+_OTHER = {11: "qint8", 12: "quint8", 13: "qint32", 15: "qint16", 16: "quint16", 20: "resource", 21: "variant"}
+_NUMBER_TO_NAME = {number: name for name, (number, _) in _DTYPES.items()} | {7: STRING} | _OTHER
+_VERSION = 1
+_MAX_RANK = 32
+_WHOLE = -1
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """numpy's type that holds a TensorFlow dtype's bits. Raises CheckpointError for one that has none."""
+    if name not in _DTYPES:
+        raise CheckpointError(f"tensors of dtype {name} are not supported; known: {', '.join(_DTYPES)}")
+    return np.dtype(_DTYPES[name][1])
+
+
+def is_numeric(name: str) -> bool:
+    """Whether a tensor of this dtype is an array of numbers: not text, and not what an iterator or a table saves."""
+    return name in _DTYPES
+
+
+def shard_name(prefix: str, shard: int, shards: int) -> str:
+    return f"{prefix}.data-{shard:05d}-of-{shards:05d}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a tensor lies.
+
+    `slices` holds one (start, length) per dim for each piece of a partitioned variable; length -1 is the
+    whole dim.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+    crc32c: int
+    slices: tuple[tuple[tuple[int, int], ...], ...] = ()
+
+
+class BundleReader(Mapping[str, Entry]):
+    """Entries by tensor name; the index is read and checked at once, tensors when `load` asks for them.
+
+    Args:
+      prefix: path without `.index`.
+
+    Raises:
+      DamagedFileError: the index is missing, truncated or altered, or a shard is missing or too short.
+      CheckpointError: big-endian, of a later version, or compressed.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        index = prefix + ".index"
+        try:
+            table = sstable.read_table(index)
+        except OSError as error:
+            raise DamagedFileError(f"{index} cannot be read ({error.strerror}); is the path right?") from error
+        self.shards = self._header(table.pop(b"", None), index)
+        self._shard_sizes: dict[int, int] = {}
+        self._entries: dict[str, Entry] = {}
+        self._pieces: dict[bytes, Entry] = {}
+        for key, value in table.items():
+            entry = self._entry(key, value, index)
+            if key.startswith(b"\0"):
+                self._pieces[key] = entry
+            else:
+                self._entries[key.decode("utf-8", "surrogateescape")] = entry
+
+    def __getitem__(self, key: str) -> Entry:
+        return self._entries[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @staticmethod
+    def _header(data: bytes | None, index: str) -> int:
+        header = protos.BundleHeader()
+        try:
+            header.ParseFromString(data or b"")
+        except DecodeError as error:
+            raise DamagedFileError(f"{index} is damaged: its header cannot be parsed; copy it again") from error
+        if data is None or header.num_shards < 1:
+            raise DamagedFileError(f"{index} is damaged: it has no header; copy it again")
+        if header.endianness != 0:
+            raise CheckpointError(f"{index} was written on a big-endian machine; save it again on a little-endian one")
+        if header.version.min_consumer > _VERSION or _VERSION in header.version.bad_consumers:
+            raise CheckpointError(
+                f"{index} needs a reader of version {header.version.min_consumer}, this dtopt reads version"
+                f" {_VERSION}; upgrade dtopt"
+            )
+        return int(header.num_shards)
+
+    def _entry(self, key: bytes, value: bytes, index: str) -> Entry:
+        proto = protos.BundleEntry()
+        try:
+            proto.ParseFromString(value)
+        except DecodeError as error:
+            raise DamagedFileError(f"{index} is damaged: the entry of {key!r} cannot be parsed") from error
+        shape = tuple(int(d.size) for d in proto.shape.dim)
+        slices = tuple(_extents(piece) for piece in proto.slices)
+        dtype = _NUMBER_TO_NAME.get(proto.dtype, f"DataType({proto.dtype})")
+        entry = Entry(dtype, shape, proto.shard_id, proto.offset, proto.size, proto.crc32c, slices)
+        count = math.prod(max(n, 1) for n in shape)
+        wrong = proto.shape.unknown_rank or len(shape) > _MAX_RANK or min(shape, default=0) < 0 or count >= 1 << 58
+        if not wrong and not slices:
+            wrong = not 0 <= entry.shard < self.shards or entry.offset < 0 or entry.size < 0
+            if dtype in _DTYPES:
+                wrong = wrong or entry.size != math.prod(shape) * numpy_dtype(dtype).itemsize
+        if wrong:
+            raise DamagedFileError(f"{index} is damaged: the entry of {key!r} contradicts itself; copy it again")
+        return entry
+
+    def check_sizes(self) -> None:
+        """Every tensor lies within its shard. Raises DamagedFileError for a missing or truncated shard."""
+        for key, entry in [*self._entries.items(), *self._pieces.items()]:
+            if not entry.slices:
+                self._check_extent(str(key), entry)
+
+    def load(self, key: str) -> np.ndarray:
+        """The tensor `key`, with its checksum verified; strings as an array of `bytes` objects.
+
+        Raises:
+          KeyError: no such tensor.
+          DamagedFileError: its bytes are not all there, or are not those that were written.
+          CheckpointError: a dtype that is not a plain array (variant, resource).
+        """
+        entry = self._entries[key]
+        if entry.slices:
+            return self._assemble(key, entry)
+        return self._load_entry(key, entry)
+
+    def load_bytes(self, key: str) -> bytes:
+        """The scalar string `key`. Raises as `load`, and CheckpointError where it is anything else."""
+        entry = self._entries[key]
+        if entry.dtype != STRING or entry.shape != ():
+            raise CheckpointError(f"{self.prefix}: {key} is {entry.dtype}{list(entry.shape)}, not one string")
+        return bytes(self.load(key)[()])
+
+    def _load_entry(self, key: str, entry: Entry) -> np.ndarray:
+        if entry.dtype == STRING:
+            return self._load_strings(key, entry)
+        dtype = numpy_dtype(entry.dtype)
+        flat = self._place(key, entry, entry.crc32c).read()
+        if entry.dtype == "bool" and flat.size and flat.max() > 1:
+            raise self._flipped(key, entry)
+        return flat.view(dtype).reshape(entry.shape)
+
+    def extent(self, key: str) -> Extent | None:
+        """Where the bytes of `key` lie; None for strings, booleans and partitioned variables, which need a look.
+
+        Raises:
+          DamagedFileError: they are not all there.
+        """
+        entry = self._entries[key]
+        if entry.slices or entry.dtype not in _DTYPES or entry.dtype == "bool":
+            return None
+        return self._place(key, entry, entry.crc32c)
+
+    def _place(self, key: str, entry: Entry, masked_crc: int | None) -> Extent:
+        self._check_extent(key, entry)
+        return Extent(shard_name(self.prefix, entry.shard, self.shards), entry.offset, entry.size, key, masked_crc)
+
+    def _check_extent(self, key: str, entry: Entry) -> None:
+        path = shard_name(self.prefix, entry.shard, self.shards)
+        if entry.shard not in self._shard_sizes:
+            try:
+                self._shard_sizes[entry.shard] = os.stat(path).st_size
+            except OSError as error:
+                raise DamagedFileError(f"{path} is missing ({error.strerror}); copy it beside the index") from error
+        present = self._shard_sizes[entry.shard]
+        if entry.offset + entry.size > present:
+            raise DamagedFileError(
+                f"{path} is truncated: tensor {key!r} ends at byte {entry.offset + entry.size}, the file at"
+                f" {present}; copy it again"
+            )
+
+    def _flipped(self, key: str, entry: Entry) -> DamagedFileError:
+        path = shard_name(self.prefix, entry.shard, self.shards)
+        return DamagedFileError(f"{path} is damaged: wrong checksum of tensor {key!r}; copy it again")
+
+    def _load_strings(self, key: str, entry: Entry) -> np.ndarray:
+        """Varint lengths, a masked CRC of the lengths as fixed-width integers, then all bytes."""
+        count = math.prod(entry.shape)
+        if count + 4 > entry.size:
+            raise self._flipped(key, entry)
+        data, position, lengths = self._place(key, entry, None).read().tobytes(), 0, []
+        for _ in range(count):
+            length, position = sstable.read_varint(data, position, self.prefix)
+            lengths.append(length)
+        checksum = data[position : position + 4]
+        crc = google_crc32c.value(_fixed_lengths(lengths))
+        position += 4
+        if position + sum(lengths) != len(data) or checksum != struct.pack("<I", sstable.mask_crc(crc)):
+            raise self._flipped(key, entry)
+        crc = google_crc32c.extend(google_crc32c.extend(crc, checksum), data[position:])
+        if sstable.mask_crc(crc) != entry.crc32c:
+            raise self._flipped(key, entry)
+        out = np.empty(count, object)
+        for i, length in enumerate(lengths):
+            out[i] = data[position : position + length]
+            position += length
+        return out.reshape(entry.shape)
+
+    def _assemble(self, key: str, entry: Entry) -> np.ndarray:
+        """A partitioned variable from its pieces, which must tile it exactly."""
+        damaged = DamagedFileError(f"{self.prefix}.index is damaged: the pieces of {key!r} do not make up the whole")
+        dtype = numpy_dtype(entry.dtype)
+        pieces = []
+        for stored in entry.slices:
+            piece = self._pieces.get(_slice_key(key, stored))
+            extents = tuple((s, d if n == _WHOLE else n) for (s, n), d in zip(stored, entry.shape, strict=False))
+            inside = all(s >= 0 and s + n <= d for (s, n), d in zip(extents, entry.shape, strict=False))
+            if piece is None or len(stored) != len(entry.shape) or not inside or piece.slices:
+                raise damaged
+            if piece.dtype != entry.dtype or piece.shape != tuple(n for _, n in extents):
+                raise damaged
+            self._check_extent(key, piece)
+            pieces.append((extents, piece))
+        overlap = any(_overlap(a, b) for i, (a, _) in enumerate(pieces) for b, _ in pieces[:i])
+        total, present = sum(piece.size for _, piece in pieces), sum(self._shard_sizes.values())
+        if overlap or total != math.prod(entry.shape) * dtype.itemsize or total > present:
+            raise damaged
+        whole = np.empty(entry.shape, dtype)
+        for extents, piece in pieces:
+            where = tuple(slice(start, start + length) for start, length in extents)
+            whole[where] = self._load_entry(key, piece)
+        return whole
+
+
+def _extents(proto: Any) -> tuple[tuple[int, int], ...]:
+    return tuple((int(e.start), int(e.length)) if e.WhichOneof("has_length") else (0, _WHOLE) for e in proto.extent)
+
+
+def _overlap(a: tuple[tuple[int, int], ...], b: tuple[tuple[int, int], ...]) -> bool:
+    return all(s < t + m and t < s + n for (s, n), (t, m) in zip(a, b, strict=True))
+
+
+def _fixed_lengths(lengths: list[int]) -> bytes:
+    """What the checksum of string lengths covers: 4 bytes each, or 8 where 4 do not hold it."""
+    return b"".join(struct.pack("<I" if n <= 0xFFFFFFFF else "<Q", n) for n in lengths)
+
+
+def _slice_key(name: str, extents: tuple[tuple[int, int], ...]) -> bytes:
+    """Key of one piece: EncodeTensorNameSlice of core/util/saved_tensor_slice_util.cc, in ordered code."""
+    encoded = name.encode("utf-8", "surrogateescape")
+    out = b"\0" + b"".join(_ORDERED_ESCAPES.get(byte, bytes([byte])) for byte in encoded) + b"\0\x01"
+    out += bytes([1, len(extents)]) if extents else b"\0"
+    return out + b"".join(_ordered_signed(n) for extent in extents for n in extent)
+
+
+_ORDERED_ESCAPES = {0: b"\0\xff", 255: b"\xff\0"}
+
+
+def _ordered_signed(value: int) -> bytes:
+    """OrderedCode::WriteSignedNumIncreasing (core/lib/strings/ordered_code.cc)."""
+    magnitude = value if value >= 0 else ~value
+    length = magnitude.bit_length() // 7 + 1
+    header = ((1 << length) - 1) << (16 - length)
+    padded = value.to_bytes(10, "big", signed=True)[-max(length, 2) :]
+    if length == 1:
+        return bytes([padded[-1] ^ (header >> 8)])
+    return bytes([padded[0] ^ (header >> 8), padded[1] ^ (header & 0xFF)]) + padded[2:]
+
+
+class BundleWriter:
+    """Writes a bundle of one shard, tensor by tensor; nothing is readable before `close`.
+
+    Use it as a context manager: leaving it without an error closes it. Files are synced to disk, their folder
+    is not.
+
+    Args:
+      prefix: path without `.index`; its folder exists, its files do not.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self._entries: dict[bytes, bytes] = {}
+        self._offset = 0
+        self._file = open(shard_name(prefix, 0, 1), "xb", buffering=0)  # noqa: SIM115 - kept open
+
+    def __enter__(self) -> BundleWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, traceback: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._file.close()
+
+    def add(self, key: str, array: np.ndarray, dtype: str | None = None) -> None:
+        """Append a tensor. `dtype` is TensorFlow's name, if numpy's differs (bfloat16 in uint16)."""
+        name = dtype or array.dtype.name
+        expected = numpy_dtype(name)
+        if array.dtype != expected:
+            raise CheckpointError(f"{key}: an array of {array.dtype} cannot be stored as {name}")
+        flat = np.ascontiguousarray(array, expected).reshape(-1).view(np.uint8)
+        chunks = (flat[start : start + CHUNK] for start in range(0, flat.size, CHUNK))
+        self.add_chunks(key, name, array.shape, chunks)
+
+    def add_chunks(self, key: str, dtype: str, shape: tuple[int, ...], chunks: Iterable[np.ndarray]) -> None:
+        """Append a tensor whose bytes (uint8, little-endian, C order) come one part after the other.
+
+        A part is not kept, so that all may come in one buffer; small ones are still in the processor's cache when they
+        are written.
+        """
+        crc = size = 0
+        for chunk in chunks:
+            crc = google_crc32c.extend(crc, chunk)
+            self._write(chunk.data)
+            size += chunk.size
+        if size != math.prod(shape) * numpy_dtype(dtype).itemsize:
+            raise CheckpointError(f"{key}: {size} bytes are no {dtype}{list(shape)}")
+        self._record(key, _DTYPES[dtype][0], shape, size, crc)
+
+    def add_string(self, key: str, value: bytes) -> None:
+        """Append a scalar string."""
+        crc = google_crc32c.value(_fixed_lengths([len(value)]))
+        checksum = struct.pack("<I", sstable.mask_crc(crc))
+        crc = google_crc32c.extend(google_crc32c.extend(crc, checksum), value)
+        data = sstable.write_varint(len(value)) + checksum + value
+        self._write(memoryview(data))
+        self._record(key, 7, (), len(data), crc)
+
+    def close(self) -> None:
+        """Finish: sync the data, then write and sync the index."""
+        with self._file:
+            os.fsync(self._file.fileno())
+        header = protos.BundleHeader(num_shards=1)
+        header.version.producer = _VERSION
+        items = [(b"", header.SerializeToString()), *sorted(self._entries.items())]
+        with open(self.prefix + ".index", "xb") as file:
+            file.write(sstable.build_table(items))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _write(self, view: memoryview) -> None:
+        while view:
+            view = view[self._file.write(view) :]
+
+    def _record(self, key: str, number: int, shape: tuple[int, ...], size: int, crc: int) -> None:
+        encoded = key.encode("utf-8", "surrogateescape")
+        if encoded in self._entries or not encoded:
+            raise CheckpointError(f"tensor name {key!r} is empty or used twice in {self.prefix}")
+        entry = protos.BundleEntry(dtype=number, offset=self._offset, size=size, crc32c=sstable.mask_crc(crc))
+        for n in shape:
+            entry.shape.dim.add(size=n)
+        entry.shape.SetInParent()
+        self._entries[encoded] = entry.SerializeToString()
+        self._offset += size

@@ -1,0 +1,95 @@
+"""From what a user names to the prefix of a TensorFlow checkpoint."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from migrate.bytes import sstable
+from migrate.errors import AmbiguousError, UnknownFormatError
+
+_POINTER = re.compile(r'^model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
+CHIEF = "chief"
+"""Where `BackupAndRestore` of Keras keeps the one checkpoint of its folder."""
+_SHARD = re.compile(r"\.data-\d{5}-of-\d{5}$")
+
+
+def find_prefix(path: str) -> str | None:
+    """The prefix `P` with a file `P.index`, or None where `path` is no TensorFlow checkpoint.
+
+    Args:
+      path: a prefix, its `.index` or one of its data files, or a folder: then the state that its file
+        `checkpoint` names, or else the only one there.
+
+    Raises:
+      AmbiguousError: a folder with several states and no file `checkpoint`.
+    """
+    if os.path.isdir(path):
+        return _of_folder(path)
+    for prefix in (path, path.removesuffix(".index"), _SHARD.sub("", path)):
+        if os.path.isfile(prefix + ".index"):
+            return prefix
+    return None
+
+
+def require_prefix(path: str) -> str:
+    """As find_prefix. Raises UnknownFormatError where there is none."""
+    prefix = find_prefix(path)
+    if prefix is None:
+        raise UnknownFormatError(f"{path} is no TensorFlow checkpoint: there is no {path}.index, nor one that it names")
+    return prefix
+
+
+def files_of(prefix: str) -> list[str]:
+    """The index and the data files of a checkpoint."""
+    folder, name = os.path.split(prefix)
+    names = [n for n in os.listdir(folder or ".") if n.startswith(name + ".") and _SHARD.search(n)]
+    return [each for each in (prefix + ".index", *(os.path.join(folder, n) for n in names)) if os.path.lexists(each)]
+
+
+def looks_like_bundle(prefix: str) -> bool:
+    """Whether `prefix` is meant as a TensorBundle, damaged or not."""
+    if sstable.has_magic(prefix + ".index"):
+        return True
+    folder, name = os.path.split(prefix)
+    return any(n.startswith(name + ".") and _SHARD.search(n) for n in os.listdir(folder or "."))
+
+
+def _of_folder(folder: str) -> str | None:
+    try:
+        with open(os.path.join(folder, "checkpoint"), encoding="utf-8") as file:
+            found = _POINTER.search(file.read(1 << 20))
+    except (OSError, UnicodeDecodeError):
+        found = None
+    if found:
+        named = _unquote(found.group(1))
+        # A folder that was moved still holds an absolute path of its old place.
+        for prefix in (os.path.join(folder, os.path.basename(named)), os.path.join(folder, named)):
+            if os.path.isfile(prefix + ".index"):
+                return prefix
+    states = sorted(n.removesuffix(".index") for n in os.listdir(folder) if n.endswith(".index"))
+    if len(states) > 1:
+        raise AmbiguousError(
+            f"{folder} holds {len(states)} checkpoints and no file `checkpoint` that names one of them;"
+            " name one:"
+            f" {', '.join(os.path.join(folder, name) for name in states[:10])}"
+        )
+    if not states and os.path.isdir(os.path.join(folder, CHIEF)):
+        return _of_folder(os.path.join(folder, CHIEF))
+    return os.path.join(folder, states[0]) if states else None
+
+
+def _unquote(text: str) -> str:
+    """Undo the escapes of protocol buffers' text form, in which bytes outside ASCII are octal."""
+
+    def byte(match: re.Match[str]) -> bytes:
+        code = match.group(1)
+        if code[0] in "01234567":
+            return bytes([int(code, 8) & 0xFF])
+        return {"n": b"\n", "t": b"\t", "r": b"\r"}.get(code, code.encode())
+
+    out, last = b"", 0
+    for match in re.finditer(r"\\([0-7]{1,3}|.)", text):
+        out += text[last : match.start()].encode() + byte(match)
+        last = match.end()
+    return (out + text[last:].encode()).decode("utf-8", "surrogateescape")

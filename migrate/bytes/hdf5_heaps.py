@@ -1,0 +1,94 @@
+"""A look at the global heaps of an HDF5 file before the HDF5 library reads them.
+
+Texts of attributes lie in global heaps, and an object in one whose size is damaged to zero sends the library
+(H5HGcache.c up to 1.14.6) round and round without end, which nothing in this process could stop. Layout: HDF5 File
+Format Specification 3.0, III.E.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import h5py
+
+from migrate.bytes.hdf5_attributes import check_attributes
+from migrate.errors import DamagedFileError
+
+SIGNATURE = b"GCOL"
+HEADER = 16
+CHUNK = 4 << 20
+ALIGNMENT = 8
+
+
+def check_heaps(file: h5py.File, raw: BinaryIO, size: int, where: str) -> None:
+    """Raise DamagedFileError where an attribute or a global heap would lead the library astray.
+
+    Heaps are looked for everywhere but in tensors that lie in one piece.
+
+    Args:
+      file: the file as h5py sees it; its attributes are not read. raw: the same as bytes. size: how many these are.
+    """
+    if file.id.get_create_plist().get_sizes() != (8, 8):
+        raise DamagedFileError(f"{where} has offsets or lengths of other than 8 bytes, which no Keras writes")
+    _check_attributes(file, raw, size, where)
+    start = 0
+    for first, last in [*_tensors(file), (size, size)]:
+        for offset in _signatures(raw, start, min(first, size)):
+            _check_heap(raw, offset, size, where)
+        start = max(start, last)
+
+
+def _check_attributes(file: h5py.File, raw: BinaryIO, size: int, where: str) -> None:
+    def check(node: h5py.HLObject) -> None:
+        check_attributes(raw, h5py.h5o.get_info(node.id).addr, file.userblock_size, size, where)
+
+    check(file)
+    file.visititems(lambda _, node: check(node))
+
+
+def _tensors(file: h5py.File) -> list[tuple[int, int]]:
+    """(first byte, end) of all datasets in one piece, in order."""
+    found: list[tuple[int, int]] = []
+
+    def add(_: str, node: object) -> None:
+        if isinstance(node, h5py.Dataset):
+            offset = node.id.get_offset()
+            if offset is not None:
+                found.append((offset, offset + node.id.get_storage_size()))
+
+    file.visititems(add)
+    return sorted(found)
+
+
+def _signatures(raw: BinaryIO, start: int, end: int) -> Iterator[int]:
+    position = start
+    while position < end:
+        raw.seek(position)
+        data = raw.read(min(CHUNK, end - position))
+        if not data:
+            return
+        at = data.find(SIGNATURE)
+        while at >= 0:
+            yield position + at
+            at = data.find(SIGNATURE, at + 1)
+        position += max(len(data) - len(SIGNATURE) + 1, 1)
+
+
+def _check_heap(raw: BinaryIO, offset: int, size: int, where: str) -> None:
+    raw.seek(offset)
+    _, version, length = struct.unpack("<4sB3xQ", raw.read(HEADER).ljust(HEADER, b"\0"))
+    if version != 1 or not HEADER <= length <= size - offset:
+        return  # these four letters in something else; the library refuses such a heap at once
+    data = raw.read(length - HEADER)
+    position = 0
+    while position + HEADER <= len(data):
+        index, stored = struct.unpack_from("<HxxxxxxQ", data, position)
+        taken = stored if index == 0 else HEADER + -(-stored // ALIGNMENT) * ALIGNMENT
+        if not HEADER <= taken <= len(data) - position:
+            raise DamagedFileError(
+                f"{where} is a damaged HDF5 file (its heap at byte {offset} contradicts itself); copy it again from"
+                " where it was written"
+            )
+        position += taken

@@ -1,0 +1,96 @@
+"""The object graph of TF2 checkpoints (TrackableObjectGraph): walked by readers, built by the slot writer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from google.protobuf.message import DecodeError
+
+from migrate.bytes import protos
+from migrate.bytes.bundle import GRAPH_KEY, BundleReader
+from migrate.errors import DamagedFileError
+
+VALUE = "VARIABLE_VALUE"
+_ATTRIBUTES = "/.ATTRIBUTES/"
+
+
+def unescape(part: str) -> str:
+    """The name that `optim.slot_layout.escape`, and TensorFlow, made one part of a key from."""
+    return ".".join(piece.replace(".S", "/") for piece in part.split(".."))
+
+
+def serialize(keys: Iterable[str]) -> bytes:
+    """The graph whose tree is that of the keys, so that tf.train.Checkpoint restores them by attribute."""
+    graph = protos.ObjectGraph()
+    graph.nodes.add().has_checkpoint_values.value = True
+    ids: dict[tuple[str, ...], int] = {(): 0}
+    for key in keys:
+        path, attribute = key.split(_ATTRIBUTES)
+        parts = tuple(path.split("/"))
+        for depth in range(1, len(parts) + 1):
+            if parts[:depth] not in ids:
+                ids[parts[:depth]] = len(graph.nodes)
+                graph.nodes.add().has_checkpoint_values.value = True
+                parent = graph.nodes[ids[parts[: depth - 1]]]
+                parent.children.add(node_id=ids[parts[:depth]], local_name=unescape(parts[depth - 1]))
+        full_name = "/".join(map(unescape, parts))
+        graph.nodes[ids[parts]].attributes.add(name=attribute, full_name=full_name, checkpoint_key=key)
+    return bytes(graph.SerializeToString(deterministic=True))
+
+
+class ObjectGraph:
+    """A checkpoint's objects by number, the root is 0; every reference was checked when it was parsed."""
+
+    def __init__(self, bundle: BundleReader) -> None:
+        where = f"{bundle.prefix}: its object graph"
+        graph = protos.ObjectGraph()
+        try:
+            graph.ParseFromString(bundle.load_bytes(GRAPH_KEY))
+        except DecodeError as error:
+            raise DamagedFileError(f"{where} cannot be parsed; copy or save the checkpoint again") from error
+        count = len(graph.nodes)
+        self.children: list[dict[str, int]] = []
+        self.keys: list[str | None] = []
+        """Key of each object's value, None for an object that is no variable."""
+        self.full_names: list[str] = []
+        """The variable's name without `:0`, empty where the object has none."""
+        self.slot_variables: list[list[tuple[int, str, int]]] = []
+        """(variable, slot name, slot variable) of each object: OptimizerV2's table."""
+        for node in graph.nodes:
+            children = {c.local_name: int(c.node_id) for c in node.children}
+            slots = [
+                (int(s.original_variable_node_id), str(s.slot_name), int(s.slot_variable_node_id))
+                for s in node.slot_variables
+            ]
+            references = [*children.values(), *(i for s in slots for i in (s[0], s[2]))]
+            value = next((a for a in node.attributes if a.name == VALUE), None)
+            if any(not 0 <= i < count for i in references) or (value and value.checkpoint_key not in bundle):
+                raise DamagedFileError(f"{where} refers to something that is not there; copy or save it again")
+            self.children.append(children)
+            self.keys.append(value.checkpoint_key if value else None)
+            self.full_names.append(value.full_name.removesuffix(":0") if value else "")
+            self.slot_variables.append(slots)
+        if not count:
+            raise DamagedFileError(f"{where} is empty; save the checkpoint again")
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def walk(self, start: int = 0, without: frozenset[int] = frozenset()) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """Every object reachable from `start`, once, depth first in the stored order, with its path."""
+        seen = set(without)
+        stack: list[tuple[int, tuple[str, ...]]] = [(start, ())]
+        while stack:
+            node, path = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            yield node, path
+            stack.extend((child, (*path, name)) for name, child in reversed(self.children[node].items()))
+
+    def list_of(self, node: int) -> dict[int, int]:
+        """Object by position where `node` is a list of variables, else empty. Positions may be missing."""
+        children = self.children[node]
+        if not children or not all(name.isdecimal() and self.keys[i] is not None for name, i in children.items()):
+            return {}
+        return {int(name): i for name, i in sorted(children.items(), key=lambda item: int(item[0]))}

@@ -1,0 +1,104 @@
+"""A source as one thing: regular files, which must be at the end what they were at the beginning.
+
+Readers open files by name, some of them late; a source that is rewritten meanwhile would be carried half old and half
+new. Here its files are named once, and compared again before a target gets its name.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from migrate.bytes import checkpoint_paths
+from migrate.errors import DamagedFileError, UnknownFormatError
+
+MEMBERS = ("saved_model.pb", "keras_metadata.pb", "variables/variables.index")
+"""Files in a folder that a reader opens, beside those that a checkpoint's prefix names."""
+Identity = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Source:
+    """`files`: path -> device, inode, size and time of the last change."""
+
+    path: str
+    files: dict[str, Identity]
+
+    def check(self) -> None:
+        """Raises DamagedFileError if a file is not what it was."""
+        for path, known in self.files.items():
+            try:
+                now = _identity(os.stat(path))
+            except OSError as error:
+                raise DamagedFileError(f"{path} went away while it was read; nothing was written") from error
+            if now != known:
+                raise DamagedFileError(
+                    f"{path} was changed while it was read, so that nothing was written; migrate it again when the"
+                    " training run does not write to it, or a copy of it"
+                )
+
+
+_WATCHED: ContextVar[Source | None] = ContextVar("watched", default=None)
+
+
+def open_source(path: str) -> Source:
+    """Name the files of a source.
+
+    Raises:
+      UnknownFormatError: one of them is no regular file, such as a pipe or a device.
+    """
+    return Source(path, {each: _identity(_regular(each)) for each in _files(path)})
+
+
+@contextmanager
+def watching(source: Source) -> Iterator[None]:
+    """Inside, `still_the_same` compares this source."""
+    token = _WATCHED.set(source)
+    try:
+        yield
+    finally:
+        _WATCHED.reset(token)
+
+
+def still_the_same() -> None:
+    """To be called before a target gets its name. Raises DamagedFileError if the source was changed meanwhile."""
+    watched = _WATCHED.get()
+    if watched is not None:
+        watched.check()
+
+
+def _files(path: str) -> list[str]:
+    if "\0" in path:
+        raise UnknownFormatError("a path cannot hold a NUL character; give the name of a file or folder")
+    found = [path] if os.path.lexists(path) and not os.path.isdir(path) else []
+    if os.path.isdir(path):
+        pointer = os.path.join(path, "checkpoint")
+        found += [pointer] if os.path.lexists(pointer) and not os.path.isdir(pointer) else []
+        found += [each for name in MEMBERS if os.path.lexists(each := os.path.join(path, name))]
+        for each in found:
+            _regular(each)  # before anything in it is read
+    for each in (path, path.removesuffix(".index")):
+        if os.path.lexists(f"{each}.index"):
+            _regular(f"{each}.index")
+    prefix = checkpoint_paths.find_prefix(path) or ""
+    if not prefix and os.path.isfile(os.path.join(path, MEMBERS[2])):
+        prefix = os.path.join(path, MEMBERS[2]).removesuffix(".index")
+    return list(dict.fromkeys([*found, *(checkpoint_paths.files_of(prefix) if prefix else ())]))
+
+
+def _regular(path: str) -> os.stat_result:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise UnknownFormatError(f"{path} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise UnknownFormatError(f"{path} is no regular file (a pipe, a device, a folder?); copy its content to one")
+    return found
+
+
+def _identity(found: os.stat_result) -> Identity:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,261 @@
+"""Constructor calls: which arguments they give, what they mean, and the call that takes their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from migrate.code import addons, facts, meanings, names, signatures, targets
+from migrate.code.meanings import Old, Value
+from migrate.code.releases import KERAS, TENSORFLOW, TF_KERAS, Release
+from migrate.code.signatures import Signature
+from migrate.code.targets import Target
+from optim.errors import DtoptError, UnsupportedError
+
+MESH_ARGUMENTS = ("mesh", "gradients_clip_option", "ema_option")
+"""Arguments of `tf.keras.dtensor.experimental.optimizers` that are those of `optim`."""
+Bound = dict[str, int]
+"""Old argument name -> its place in the call."""
+
+
+class DoesNotFitError(UnsupportedError):
+    """A call that this release would have refused."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What decides about one call beside the call itself."""
+
+    target: str
+    rate_is_set: bool = False
+    has_embeddings: bool = False
+
+
+@dataclass
+class Outcome:
+    """What becomes of a call under one release: `made`, or the `error` that says why not."""
+
+    name: str
+    release: Release
+    made: Target | None = None
+    bound: Bound = field(default_factory=dict)
+    error: DtoptError | None = None
+
+    @property
+    def text(self) -> str:
+        """The same for outcomes that are the same."""
+        if self.made is None:
+            return f"! {self.error}"
+        arguments = sorted((k, v.literal if v.known else v.text) for k, v in self.made.arguments.items())
+        return f"{self.made.module}.{self.made.name}({arguments})"
+
+
+def signature(name: str, old: Old | None, release: Release) -> Signature | None:
+    """The constructor of a class, `name` canonical, in a release."""
+    if old is None:
+        module, _, cls = name.rpartition(".")
+        return signatures.of(module, cls, None, "keras2" if module == addons.KERAS_CONTRIB else "optimizer_v2")
+    generation = old.generation or release.generation
+    module, version = old.module, release.version
+    if generation == "keras3":
+        module, version = "keras.optimizers", "3.15.1"
+    elif old.package == TF_KERAS:
+        version = "2.21.0"
+    elif module.startswith("keras.") and release.package == TENSORFLOW:
+        module = f"tensorflow.{module}"
+    elif module == "tensorflow.train" and release.package != TENSORFLOW:
+        version = "1.15.5"
+    return signatures.of(module, old.name, version, generation)
+
+
+def bind(call: cst.Call, known: Signature) -> Bound:
+    """Places of the arguments by name. Raises DoesNotFitError."""
+    bound: Bound = {}
+    for index, argument in enumerate(call.args):
+        if argument.star:
+            raise UnsupportedError(
+                f"its arguments are in {argument.star}...: write them out, so that each can get its new name"
+            )
+        if argument.keyword is not None:
+            name = argument.keyword.value
+        elif index < known.positional:
+            name = known.names[index]
+        else:
+            raise DoesNotFitError(f"it takes {known.positional} arguments without a name, and {index + 1} are given")
+        if not known.takes(name):
+            raise DoesNotFitError(f"it had no argument {name}")
+        bound[name] = index
+    return bound
+
+
+def outcome(name: str, call: cst.Call, release: Release, place: Place, module: cst.Module) -> Outcome:
+    """What becomes of a call if the program was written for this release."""
+    old = names.old_class(name)
+    result = Outcome(name, release)
+    try:
+        known = signature(name, old, release)
+        if known is None:
+            raise DoesNotFitError(f"{release} has no {name}")
+        result.bound = bind(call, known)
+        given = {key: facts.literal(call.args[index].value, module) for key, index in result.bound.items()}
+        _required(known, given)
+        result.made = made(name, old, given, release, place)
+    except DtoptError as error:
+        result.error = error
+    return result
+
+
+def outcomes(
+    name: str, call: cst.Call, by_package: Mapping[str, Sequence[Release]], place: Place, module: cst.Module
+) -> list[Outcome]:
+    """What becomes of a call under each release that fits it; those that refuse it count only if all do."""
+    every = [outcome(name, call, release, place, module) for release in releases_of(name, by_package)]
+    return [o for o in every if not isinstance(o.error, DoesNotFitError)] or every
+
+
+def _required(known: Signature, given: Mapping[str, Value]) -> None:
+    missing = [n for n, default in known.parameters if default is signatures.NOTHING and n not in given]
+    if missing:
+        raise DoesNotFitError(f"it needs {', '.join(missing)}")
+
+
+def made(name: str, old: Old | None, given: Mapping[str, Value], release: Release, place: Place) -> Target:
+    """The target's call. Raises DtoptError where there is none."""
+    placed = {key: given[key] for key in MESH_ARGUMENTS if key in given}
+    given = {key: value for key, value in given.items() if key not in placed}
+    meaning = meanings.of(old, given, release) if old is not None else addons.meaning(name, given, release)
+    generation = (old.generation if old else "optimizer_v2") or release.generation
+    target = targets.render(meaning, place.target, rate_is_set=place.rate_is_set, generation=generation)
+    if placed and place.target != targets.OPTIM:
+        raise UnsupportedError(f"{', '.join(placed)} is of DTensor's optimizers, which optim has and Keras has no more")
+    target.arguments.update(placed)
+    target.origin = {**target.origin, **{key: key for key in placed}}
+    if meaning.lazy and place.has_embeddings:
+        target.reasons.append(
+            "rows of embeddings without a gradient stayed as they were there, and move now: exact with optim's"
+            " lazy_rows=[pattern of their names]"
+        )
+    return target
+
+
+def package_of(name: str) -> str:
+    """Whose release decides about a class."""
+    old = names.old_class(name)
+    if old:
+        return old.package
+    return KERAS if name.startswith(addons.KERAS_CONTRIB) else TENSORFLOW
+
+
+def _takes(name: str, old: Old, node: cst.Call, release: Release) -> bool:
+    known = signature(name, old, release)
+    try:
+        if known is not None:
+            bind(node, known)
+    except DoesNotFitError:
+        return False
+    except UnsupportedError:
+        return True
+    return known is not None
+
+
+def narrowed(
+    every: Sequence[cst.Call], known: names.Names, releases: Mapping[str, Sequence[Release]]
+) -> dict[str, list[Release]]:
+    """The releases that take all calls in a program; an argument that one had not rules it out for the whole file."""
+    left = {package: list(fitting) for package, fitting in releases.items()}
+    for node in every:
+        found = known.of(node.func)
+        name = next(iter(found)) if len(found) == 1 else ""
+        old = names.old_class(name)
+        if old is None or old.generation is not None or old.package not in left:
+            continue
+        fitting = [r for r in left[old.package] if _takes(name, old, node, r)]
+        left[old.package] = fitting or left[old.package]
+    return left
+
+
+def releases_of(name: str, by_package: Mapping[str, Sequence[Release]]) -> Sequence[Release]:
+    package = package_of(name)
+    if package == TF_KERAS:
+        return (Release(KERAS, "2.21.0", "optimizer"),)
+    return by_package[package]
+
+
+def replacement(
+    call: cst.Call, target: Target, bound: Bound, callee: str, wrapped: Sequence[str] | None
+) -> Callable[[cst.Call], cst.Call | cst.BaseExpression]:
+    """A function from the call as it is then, its inner parts rewritten, to the one that takes its place.
+
+    Args:
+      callee: the new function's text. wrapped: None, or the arguments after the optimizer of `optim.for_keras`.
+    """
+    old_of_index = {index: name for name, index in bound.items()}
+    new_of_old = {old: new for new, old in target.origin.items() if new in target.arguments}
+
+    def edit(updated: cst.Call) -> cst.BaseExpression:
+        kept: list[cst.Arg] = []
+        written: set[str] = set()
+        for index, argument in enumerate(updated.args):
+            new = new_of_old.get(old_of_index[index])
+            if new is None:
+                continue
+            value = target.arguments[new]
+            changed = value.text != _text(call.args[index].value)
+            node = cst.parse_expression(value.text) if changed else argument.value
+            positional = argument.keyword is None and new == "learning_rate" and not kept
+            kept.append(_argument(argument, None if positional else new, node))
+            written.add(new)
+        for new, value in target.arguments.items():
+            if new not in written:
+                kept.append(_added(new, value.text, kept))
+        result = updated.with_changes(func=cst.parse_expression(callee), args=_closed(kept, updated.args))
+        if wrapped is None:
+            return result
+        more = [cst.Arg(cst.parse_expression(text)) for text in wrapped]
+        return cst.Call(
+            cst.parse_expression(FOR_KERAS.get(callee.split(".")[0], "optim.for_keras")), [cst.Arg(result), *more]
+        )
+
+    return edit
+
+
+FOR_KERAS: dict[str, str] = {"dtopt_optim": "dtopt_optim.for_keras"}
+_EMPTY = cst.Module([])
+_NO_SPACES = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+
+
+def _text(node: cst.CSTNode) -> str:
+    return _EMPTY.code_for_node(node)
+
+
+def _argument(old: cst.Arg, name: str | None, value: cst.BaseExpression) -> cst.Arg:
+    if name is None:
+        return old.with_changes(value=value, keyword=None, equal=cst.MaybeSentinel.DEFAULT)
+    equal = old.equal if isinstance(old.equal, cst.AssignEqual) else _NO_SPACES
+    return old.with_changes(value=value, keyword=cst.Name(name), equal=equal)
+
+
+def _added(name: str, text: str, before: Sequence[cst.Arg]) -> cst.Arg:
+    return cst.Arg(cst.parse_expression(text), cst.Name(name), equal=_NO_SPACES)
+
+
+def _closed(new: list[cst.Arg], old: Sequence[cst.Arg]) -> list[cst.Arg]:
+    """Commas between all, and after the last one as it was."""
+    if not new:
+        return []
+    between = next(
+        (a.comma for a in old[:-1] if isinstance(a.comma, cst.Comma)),
+        cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")),
+    )
+    result = [
+        a if isinstance(a.comma, cst.Comma) and a is not old[-1] else a.with_changes(comma=between) for a in new[:-1]
+    ]
+    last = old[-1].comma if old else cst.MaybeSentinel.DEFAULT
+    space = old[-1].whitespace_after_arg if old else cst.SimpleWhitespace("")
+    result.append(new[-1].with_changes(comma=last, whitespace_after_arg=space))
+    return [
+        a.with_changes(comma=between) if i < len(result) - 1 and not isinstance(a.comma, cst.Comma) else a
+        for i, a in enumerate(result)
+    ]

@@ -1,0 +1,111 @@
+"""Which optimizer of a program wrote which checkpoint, and the command that migrates it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from migrate.code import files, hints, releases
+from migrate.code.hints import CodeHint
+from migrate.errors import DamagedFileError, MissingHintError
+from migrate.operations import convert
+from migrate.rules.comparison import same
+from optim.errors import DtoptError
+
+SUFFIXES = (".h5", ".hdf5", ".keras", ".npz", ".npy", ".pkl", ".pickle", ".index")
+NOT_COMPARED = {"name", "learning_rate", "lr"}
+"""Training changes the learning rate, and names mean nothing."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """One checkpoint: what is said of it, and the command that migrates it, empty where there is none."""
+
+    path: Path
+    said: str
+    command: str = ""
+
+    def lines(self) -> list[str]:
+        return [f"{self.path}: {self.said}", *([f"    {self.command}"] if self.command else [])]
+
+
+def survey(paths: Sequence[str | os.PathLike[str]], folder: str, source: str | None = None) -> list[str]:
+    """Lines for people: every checkpoint under a folder, its optimizer in the programs, and its command."""
+    said = releases.given(source) if source else None
+    known: list[CodeHint] = []
+    for path in files.find(paths):
+        try:
+            known += [hint for hint in hints.hints_in(path, said) if isinstance(hint, CodeHint)]
+        except DamagedFileError:
+            continue
+    found = [_owner(path, known) for path in _checkpoints(Path(folder))]
+    if not found:
+        return [f"{folder}: no checkpoint under it"]
+    return [line for owner in found for line in owner.lines()]
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise files.NoFilesError(f"{folder}: no such folder")
+    found = []
+    for path in sorted(folder.rglob("*")):
+        if path.name == "variables.index" and path.parent.name == "variables":
+            found.append(path.parent.parent)
+        elif path.suffix in SUFFIXES:
+            found.append(path.with_suffix("") if path.suffix == ".index" else path)
+        elif path.name == "saved_model.pb" and not (path.parent / "variables" / "variables.index").exists():
+            continue
+    return found
+
+
+def _owner(path: Path, known: Sequence[CodeHint]) -> Owner:
+    dest = f"{path.with_suffix('') if path.suffix else path}.slots"
+    command = ["dtopt", "migrate", "checkpoint", str(path), dest]
+    try:
+        stored = convert.inspect(str(path)).stored_config
+    except MissingHintError as error:
+        return _hinted(path, command, known, error)
+    except DtoptError as error:
+        return Owner(path, f"cannot be read: {error}")
+    if not stored:
+        return Owner(path, "holds no optimizer's config", shlex.join(command))
+    same_class = [hint for hint in known if hint.optimizer_config["class_name"] == _class(stored)]
+    if not same_class:
+        return Owner(path, f"written by {_class(stored)}, which the programs do not make", shlex.join(command))
+    nearest = min(same_class, key=lambda hint: len(_differences(stored["config"], hint.optimizer_config["config"])))
+    different = _differences(stored["config"], nearest.optimizer_config["config"])
+    agrees = "class and hyperparameters agree" if not different else f"but {'; '.join(different)}"
+    return Owner(path, f"written by the {_class(stored)} of {nearest.where}, {agrees}", shlex.join(command))
+
+
+def _hinted(path: Path, command: list[str], known: Sequence[CodeHint], error: MissingHintError) -> Owner:
+    """A checkpoint that does not say its optimizer: the programs' only one, if they make just one."""
+    different = {str(h.optimizer_config) + h.generation: h for h in known}
+    if len(different) != 1:
+        return Owner(path, f"does not say its optimizer, and the programs make {len(different)}: {error}")
+    hint = next(iter(different.values()))
+    file = hint.where.rsplit(":", 1)[0]
+    wanted = f"{file}:{hint.name}" if hint.name else file
+    more = ["--variables", "FILE"] if "--variables" in str(error) else []
+    return Owner(
+        path,
+        f"does not say its optimizer; the programs make one, at {hint.where}",
+        shlex.join([*command, "--optimizer-from", wanted, *more]),
+    )
+
+
+def _class(stored: Mapping[str, Any]) -> str:
+    return str(stored.get("class_name", "")).rsplit(">", 1)[-1]
+
+
+def _differences(stored: Mapping[str, Any], code: Mapping[str, Any]) -> list[str]:
+    keys = [key for key in code if key in stored and key not in NOT_COMPARED]
+    return [
+        f"{key} is {stored[key]!r} there and {code[key]!r} in the code"
+        for key in keys
+        if not same(stored[key], code[key]) and not (stored[key] is None or code[key] is None)
+    ]

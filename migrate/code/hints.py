@@ -1,0 +1,107 @@
+"""The optimizer that a program makes, as the hint that a checkpoint may need: class, config and generation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import libcst as cst
+
+from migrate.code import calls, facts, files, meanings, names, program, releases
+from migrate.code.releases import Release
+from migrate.errors import AmbiguousError, MissingHintError
+from optim.errors import DtoptError, UnsupportedError
+
+
+@dataclass(frozen=True)
+class CodeHint:
+    """`optimizer_config` is as --optimizer-config takes it; `where` is the call, `name` what it is bound to."""
+
+    optimizer_config: dict[str, Any]
+    generation: str
+    where: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {json.dumps(self.optimizer_config)} of {self.generation}"
+
+
+def from_code(source: str, said: str | None = None) -> CodeHint:
+    """The hint in `script.py` or `script.py:NAME`, which is read and not run.
+
+    Args:
+      source: NAME is what the optimizer is bound to; needed where the program makes several.
+      said: as `migrate_code`'s `source`.
+
+    Raises:
+      MissingHintError: no optimizer, or none of that name. AmbiguousError: several. UnsupportedError: an argument that
+        is no literal.
+    """
+    path, _, wanted = source.rpartition(":") if ":" in source and not Path(source).exists() else (source, "", "")
+    found = hints_in(Path(path), releases.given(said) if said else None)
+    if wanted:
+        found = [hint for hint in found if _name(hint) == wanted]
+    good = [hint for hint in found if isinstance(hint, CodeHint)]
+    different = {json.dumps((h.optimizer_config, h.generation), sort_keys=True): h for h in good}
+    if len(different) > 1:
+        listed = "\n  ".join(str(hint) for hint in different.values())
+        raise AmbiguousError(
+            f"{path} makes several optimizers, or fits several releases: say which as {path}:NAME, or the release with"
+            f" --generation:\n  {listed}"
+        )
+    if different:
+        return next(iter(different.values()))
+    problems = [hint for hint in found if isinstance(hint, DtoptError)]
+    if problems:
+        raise problems[0]
+    raise MissingHintError(f"{path} makes no optimizer{f' called {wanted}' if wanted else ''} that is known here")
+
+
+def _name(hint: CodeHint | DtoptError) -> str:
+    return hint.name if isinstance(hint, CodeHint) else str(getattr(hint, "bound_to", ""))
+
+
+def hints_in(path: Path, said: tuple[Release, ...] | None) -> list[CodeHint | DtoptError]:
+    """A hint for each call of an optimizer class and each release that fits, or why there is none."""
+    reading = program.read(files.read(path), "optim", said)
+    found: list[CodeHint | DtoptError] = []
+    for node in reading.tree.all(cst.Call):
+        for name in filter(names.old_class, reading.names.of(node.func)):
+            found += _of_call(reading, name, node)
+    return found
+
+
+def _of_call(reading: program.Reading, name: str, node: cst.Call) -> Sequence[CodeHint | DtoptError]:
+    old = names.old_class(name)
+    if old is None:
+        return []
+    bound_to = _bound_to(reading, node)
+    found: list[CodeHint] = []
+    problems: list[DtoptError] = []
+    for release in calls.releases_of(name, reading.releases):
+        try:
+            known = calls.signature(name, old, release)
+            if known is None:
+                continue
+            given = {k: facts.literal(node.args[i].value, reading.module) for k, i in calls.bind(node, known).items()}
+            config = meanings.old_config(old, given, release)
+        except DtoptError as error:
+            problem = UnsupportedError(f"{reading.where(node)}: {error}")
+            problem.bound_to = bound_to  # type: ignore[attr-defined]
+            problems.append(problem)
+            continue
+        document = {"class_name": old.algorithm, "config": config}
+        hint = CodeHint(document, old.generation or release.generation, reading.where(node), bound_to)
+        if hint not in found:
+            found.append(hint)
+    return found or problems[:1]
+
+
+def _bound_to(reading: program.Reading, node: cst.Call) -> str:
+    parent = reading.parent(node)
+    if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
+        return names.dotted(parent.targets[0].target)
+    return ""

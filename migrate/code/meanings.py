@@ -1,0 +1,257 @@
+"""What a constructor call of an old release means: keyword arguments of `optim`, by the tables that checkpoints use.
+
+An argument may be any expression. Such a value is carried through `migrate.algorithms.keras_config` as a number that
+stands for it, and found again in the result; where the result depends on the value itself, both cases are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from migrate import algorithms, evidence
+from migrate.algorithms import keras_config, tf_train
+from migrate.algorithms.spec import Algorithm
+from migrate.code import signatures
+from migrate.code.releases import Release
+from migrate.errors import MissingHintError
+from optim.errors import DtoptError, UnsupportedError
+
+OPAQUE = object()
+"""The value of an expression that is no literal."""
+FLAGS = ("nesterov", "centered", "amsgrad", "use_ema")
+FIRST_STAND_IN, STAND_IN_STEP = 0.31415926, 1e-7
+
+
+@dataclass(frozen=True)
+class Value:
+    """An argument's source text, and its value where it is a literal."""
+
+    text: str
+    literal: Any = OPAQUE
+
+    @property
+    def known(self) -> bool:
+        return self.literal is not OPAQUE
+
+    @staticmethod
+    def of(literal: Any) -> Value:
+        return Value(repr(literal), literal)
+
+
+@dataclass(frozen=True)
+class Old:
+    """An old optimizer class: where signatures have it, what algorithm it is, and whose release counts.
+
+    `generation`: of classes whose rule does not follow the release, as those of `tf.train`.
+    """
+
+    module: str
+    name: str
+    algorithm: str
+    package: str
+    generation: str | None = None
+
+    @property
+    def is_tf_train(self) -> bool:
+        return self.generation == "tf1"
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """`arguments` are those of the class `algorithm` of `optim`, defaults of the old release spelled out.
+
+    `origin`: argument -> the name under which the program gives it. `reasons`: why it need not be exact.
+    `notes`: what is worth saying of it.
+    """
+
+    algorithm: str
+    arguments: Mapping[str, Value]
+    origin: Mapping[str, str]
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    lazy: bool = False
+    """Whether the old class leaves rows without a gradient alone."""
+
+
+@dataclass
+class _Config:
+    """The arguments by Keras's names; `names`: those names -> the program's."""
+
+    values: dict[str, Value] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+
+
+def of(old: Old, given: Mapping[str, Value], release: Release) -> Meaning:
+    """The meaning of a call.
+
+    Args:
+      given: the arguments by their old names.
+
+    Raises:
+      DtoptError: it has none; the message says why, in words for the person who wrote the call.
+    """
+    generation = old.generation or release.generation
+    algorithm = algorithms.find(old.algorithm)
+    if generation not in algorithm.generations:
+        raise UnsupportedError(f"{release} has no {old.algorithm}")
+    config = _config(old, given, generation)
+    for key in [k for k, v in config.values.items() if k in FLAGS and not v.known]:
+        _same_both_ways(config, key, (True, False), algorithm, generation, old, release)
+    momentum = config.values.get("momentum")
+    if momentum is not None and not momentum.known and old.algorithm == "RMSprop" and generation == "optimizer_v2":
+        _same_both_ways(config, "momentum", (0.0, FIRST_STAND_IN), algorithm, generation, old, release)
+    values, reasons, notes, lazy = _evaluated(config, algorithm, generation, old, release)
+    origin = {key: config.names[_source_key(key, config.names)] for key in values if _source_key(key, config.names)}
+    return Meaning(algorithm.name, values, origin, tuple(reasons), tuple(notes), lazy)
+
+
+def _config(old: Old, given: Mapping[str, Value], generation: str) -> _Config:
+    config = _Config()
+    for name, value in given.items():
+        key = name
+        if old.is_tf_train:
+            _, renamed = tf_train.keras_style(old.name, {name: None})
+            if not renamed:
+                continue  # no effect on what is computed
+            key = next(iter(renamed))
+        elif name == "lr":
+            key = "learning_rate"
+        elif name == "schedule_decay" and generation == "optimizer_v2":
+            key = "decay"  # OptimizerV2's Nadam keeps it under that name
+        elif name == "decay" and old.algorithm == "Nadam" and generation == "optimizer_v2":
+            continue  # its constructor overwrites it by schedule_decay
+        if (name, old.algorithm) == ("amsgrad", "SGD") or (name, generation) == ("decay", "experimental"):
+            continue  # taken by TF 2.9 to 2.11, and without effect
+        if key in config.values:
+            raise UnsupportedError(f"{config.names[key]} and {name} are both given, which are one argument")
+        config.values[key], config.names[key] = value, name
+    return config
+
+
+def _source_key(key: str, names: Mapping[str, str]) -> str:
+    for candidate in (key, {"global_clipnorm": "clipnorm", "schedule_decay": "decay"}.get(key, key)):
+        if candidate in names:
+            return candidate
+    return ""
+
+
+def _evaluated(
+    config: _Config, algorithm: Algorithm, generation: str, old: Old, release: Release
+) -> tuple[dict[str, Value], list[str], list[str], bool]:
+    plain, stand_ins = _plain(config)
+    _fill_epsilon(plain, algorithm, generation, old, release)
+    full, _ = keras_config.completed(plain, algorithm, generation)
+    versions = release.versions if old.generation is None or release.package == "tensorflow" else {}
+    problem = algorithm.check(full, generation, versions)
+    if problem:
+        raise UnsupportedError(problem)
+    found = keras_config.arguments(full, {}, algorithm, generation, versions, ())
+    values = {}
+    for key, number in found.values.items():
+        if key == "name" and "name" not in plain:
+            continue
+        source = _source_key(key, config.names)
+        given = config.values.get(source)
+        if isinstance(number, float) and number in stand_ins:
+            values[key] = config.values[stand_ins[number]]
+        elif given is not None and _says(given, key, number):
+            values[key] = given
+        else:
+            values[key] = Value.of(number)
+    lazy = algorithm.lazy(full, generation) is not None
+    shown = (o for o in found.origins.values() if o.subject != keras_config.EXCLUDED)  # the program says what it is
+    return values, list(evidence.reasons(shown)), found.warnings, lazy
+
+
+def _says(given: Value, key: str, result: Any) -> bool:
+    """Whether the program's own text gives this result."""
+    if not given.known:
+        return key in FLAGS
+    return given.literal is not None and bool(given.literal == result)
+
+
+def _plain(config: _Config) -> tuple[dict[str, Any], dict[float, str]]:
+    """The config as JSON values, and which number stands for which key."""
+    plain, stand_ins = {}, {}
+    for index, (key, value) in enumerate(config.values.items()):
+        if value.known:
+            plain[key] = value.literal
+        elif key in FLAGS:
+            plain[key] = True
+        elif key != "name":
+            plain[key] = FIRST_STAND_IN + index * STAND_IN_STEP
+            stand_ins[plain[key]] = key
+        else:
+            plain[key] = key
+    if config.values.get("name") and not config.values["name"].known:
+        plain.pop("name")
+    return plain, stand_ins
+
+
+def _fill_epsilon(plain: dict[str, Any], algorithm: Algorithm, generation: str, old: Old, release: Release) -> None:
+    """The default changed within these generations: the release's own."""
+    if generation not in ("keras1", "keras2", "optimizer_v1") or "epsilon" in plain:
+        return
+    if not any(s.nonnegative for s in algorithm.slots):
+        return
+    signature = signatures.of(old.module, old.name, release.version, generation)
+    default = signatures.NOTHING if signature is None else signature.default("epsilon")
+    if default is signatures.NOTHING:
+        raise MissingHintError(f"the default of epsilon in {release} is not known: give epsilon in the call")
+    plain["epsilon"] = default
+
+
+def _same_both_ways(
+    config: _Config,
+    key: str,
+    cases: tuple[Any, Any],
+    algorithm: Algorithm,
+    generation: str,
+    old: Old,
+    release: Release,
+) -> None:
+    """Raise where the other arguments depend on the value of an expression."""
+    results = []
+    for case in cases:
+        values = {**config.values, key: Value(config.values[key].text, case)}
+        found, *_ = _evaluated(_Config(values, config.names), algorithm, generation, old, release)
+        results.append({k: v.text for k, v in found.items() if k != key})
+    if results[0] != results[1]:
+        changed = sorted(k for k in {*results[0], *results[1]} if results[0].get(k) != results[1].get(k))
+        raise UnsupportedError(
+            f"what it computes depends on the value of {key} ({config.values[key].text}): {', '.join(changed)} differ;"
+            f" write {key} as a literal, or both cases apart"
+        )
+
+
+def old_config(old: Old, given: Mapping[str, Value], release: Release) -> dict[str, Any]:
+    """The optimizer's config as its release would have stored it, defaults spelled out.
+
+    Raises UnsupportedError where an argument is no literal.
+    """
+    generation = old.generation or release.generation
+    algorithm = algorithms.find(old.algorithm)
+    config = _config(old, given, generation)
+    open_ends = [f"{config.names[k]}={v.text}" for k, v in config.values.items() if not v.known and k != "name"]
+    if open_ends:
+        raise UnsupportedError(
+            f"{', '.join(open_ends)} is no literal: its value is not in the code, so give --optimizer-config"
+        )
+    plain, _ = _plain(config)
+    _fill_epsilon(plain, algorithm, generation, old, release)
+    return keras_config.completed(plain, algorithm, generation)[0]
+
+
+def combined(meaning: Meaning, algorithm: str, more: Mapping[str, Value], origin: Mapping[str, str]) -> Meaning:
+    """The same with another class and further arguments."""
+    return replace(
+        meaning,
+        algorithm=algorithm,
+        arguments={**meaning.arguments, **more},
+        origin={**meaning.origin, **origin},
+    )
+
+
+__all__ = ["OPAQUE", "DtoptError", "Meaning", "Old", "Value", "combined", "of"]

@@ -1,0 +1,159 @@
+"""Which optimizer class, or other thing of Keras and TensorFlow, a name in a program is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+import libcst as cst
+
+from migrate import algorithms
+from migrate.algorithms import tf_train
+from migrate.code import signatures
+from migrate.code.meanings import Old
+from migrate.code.releases import KERAS, TENSORFLOW, TF_KERAS
+from migrate.code.scopes import Scopes, dotted
+
+ONE_NAME = (
+    (r"^tensorflow_core\.", "tensorflow."),
+    (r"^tensorflow\._api\.v\d\.", "tensorflow."),
+    (r"^tensorflow\.compat\.v[12]\.", "tensorflow."),
+    (r"^tensorflow\.(?:python|contrib)\.keras\.(?:api\.keras\.|python\.keras\.)?", "tensorflow.keras."),
+    (r"^tensorflow\.keras\.(?:api\.keras|python\.keras)\.", "tensorflow.keras."),
+    (r"^(?:tensorflow\.)?keras\.(?:optimizers\.)?optimizer_v2\.\w+\.", "tensorflow.keras.optimizers."),
+    (r"^tensorflow\.optimizers\.", "tensorflow.keras.optimizers."),
+    (r"^tensorflow\.python\.training\.\w+\.(?=\w+Optimizer$)", "tensorflow.train."),
+    (r"^tensorflow\.contrib\.opt\.python\.training\.\w+\.", "tensorflow.contrib.opt."),
+    (r"^tensorflow_addons\.optimizers\.\w+\.(?=[A-Z])", "tensorflow_addons.optimizers."),
+    (r"^keras_contrib\.optimizers\.\w+\.(?=[A-Z])", "keras_contrib.optimizers."),
+    (r"^keras\.src\.", "keras."),
+    (r"^transformers\.(?:\w+\.)+AdamWeightDecay$", "transformers.AdamWeightDecay"),
+    (r"^official\.(?:\w+\.)+AdamWeightDecay$", "official.nlp.optimization.AdamWeightDecay"),
+)
+"""The many places where one thing can be imported from -> the one that is used here."""
+
+MODULES = {
+    "keras.optimizers": (KERAS, None),
+    "keras.optimizers.legacy": (TENSORFLOW, "optimizer_v2"),
+    "keras.optimizers.experimental": (TENSORFLOW, "experimental"),
+    "keras.dtensor.experimental.optimizers": (TENSORFLOW, "experimental"),
+    "tensorflow.keras.optimizers": (TENSORFLOW, None),
+    "tensorflow.keras.optimizers.legacy": (TENSORFLOW, "optimizer_v2"),
+    "tensorflow.keras.optimizers.experimental": (TENSORFLOW, "experimental"),
+    "tensorflow.keras.dtensor.experimental.optimizers": (TENSORFLOW, "experimental"),
+    "tf_keras.optimizers": (TF_KERAS, "optimizer"),
+    "tf_keras.optimizers.legacy": (TF_KERAS, "optimizer_v2"),
+    "tf_keras.optimizers.experimental": (TF_KERAS, "optimizer"),
+    "tensorflow.train": (TENSORFLOW, "tf1"),
+}
+"""Modules of optimizer classes -> whose release decides, and the generation where the module alone says it."""
+FOREIGN = ("tensorflow_addons.optimizers", "tensorflow.contrib.opt", "keras_contrib.optimizers")
+"""Modules whose classes are no algorithm of `optim` by themselves; see `addons`."""
+OTHERS = frozenset(
+    {f"tensorflow.train.{name}Optimizer" for name in ("AdagradDA", "ProximalAdagrad", "ProximalGradientDescent")}
+    | {"transformers.AdamWeightDecay", "official.nlp.optimization.AdamWeightDecay"}
+)
+"""Single classes likewise."""
+BASES = re.compile(
+    r"^(?:keras|tensorflow\.keras|tf_keras)\.optimizers\.(?:legacy\.|experimental\.)?(?:Optimizer|TFOptimizer)$"
+    r"|^tensorflow\.train\.Optimizer$"
+)
+BACKEND = re.compile(r"^(?:keras|tensorflow\.keras|tf_keras)\.(?:backend|_legacy\.backend)\.(\w+)$")
+MODELS = re.compile(
+    r"^(?:keras|tensorflow\.keras|tf_keras)\.(?:(?:models|engine(?:\.\w+)?|legacy\.models)\.)?"
+    r"(?:Model|Sequential|Graph|load_model|clone_model|model_from_json|model_from_yaml|model_from_config)$"
+    r"|^(?:keras|tensorflow\.keras|tf_keras)\.applications\..*\w+$"
+)
+LOOKUPS = re.compile(r"^(?:keras|tensorflow\.keras|tf_keras)\.optimizers\.(get|deserialize|optimizer_from_config)$")
+WRAPPERS = re.compile(
+    r"LossScaleOptimizer$|\.DistributedOptimizer$|enable_mixed_precision_graph_rewrite$|\.CrossShardOptimizer$"
+    r"|^tensorflow_addons\.optimizers\.(?:Lookahead|SWA|MovingAverage|MultiOptimizer)$|\.MovingAverageOptimizer$"
+    r"|\.SyncReplicasOptimizer$"
+)
+CALLBACK = re.compile(r"^(?:keras|tensorflow\.keras|tf_keras)\.callbacks\.(?:\w+\.)?\w+$")
+FRAMEWORK = re.compile(r"^(?:keras|tensorflow|tf_keras|keras_contrib|tensorflow_addons|transformers|horovod)\b")
+
+
+@lru_cache(maxsize=4096)
+def one_name(name: str) -> str:
+    """The name by which a thing is known here."""
+    for pattern, short in ONE_NAME:
+        name = re.sub(pattern, short, name)
+    return name
+
+
+@lru_cache(maxsize=4096)
+def old_class(name: str) -> Old | None:
+    """The optimizer class of a name in canonical form, where its rule is one of `migrate.algorithms`."""
+    module, _, cls = name.rpartition(".")
+    if module not in MODULES:
+        return None
+    package, generation = MODULES[module]
+    if generation == "tf1":
+        known = tf_train.CLASSES.get(cls)
+        return Old(module, cls, known, package, generation) if known else None
+    for algorithm in algorithms.ALGORITHMS:
+        if cls in (algorithm.name, algorithm.name.lower()) or (cls == "Ftrl" and algorithm.name == "Ftrl"):
+            return Old(module, algorithm.name, algorithm.name, package, generation)
+    return None
+
+
+@lru_cache(maxsize=4096)
+def is_foreign(name: str) -> bool:
+    """Whether the name is an optimizer class of a module that has its own rules."""
+    module, _, cls = name.rpartition(".")
+    if name in OTHERS:
+        return True
+    if module not in FOREIGN:
+        return False
+    return cls in signatures.classes(module) or cls.lower() in {c.lower() for c in signatures.classes(module)}
+
+
+class Names:
+    """Names in one module, through its imports and aliases."""
+
+    def __init__(self, found: Scopes):
+        self._scopes = found
+        self._known: dict[cst.CSTNode, frozenset[str]] = {}
+
+    def of(self, node: cst.CSTNode) -> frozenset[str]:
+        """All that a name or attribute may be, canonical; empty where it is nothing that was imported."""
+        if node not in self._known:
+            self._known[node] = self._canonical(node)
+        return self._known[node]
+
+    def _canonical(self, node: cst.CSTNode) -> frozenset[str]:
+        first, _, rest = dotted(node).partition(".")
+        if not first:
+            return frozenset()
+        bound = self._bound(node, first)
+        if not bound:
+            return self._starred(first, rest)
+        imported = [name for name in bound if name is not None]
+        if len(imported) < len(bound):
+            return frozenset()
+        return frozenset(one_name(f"{name}.{rest}" if rest else name) for name in imported)
+
+    def _bound(self, node: cst.CSTNode, first: str) -> Sequence[str | None]:
+        scope = self._scopes.of.get(node)
+        return scope.find(first) if scope is not None else ()
+
+    def partly(self, node: cst.CSTNode) -> bool:
+        """Whether a name is imported on one path and something else on another."""
+        first = dotted(node).partition(".")[0]
+        return len({name is None for name in self._bound(node, first)}) > 1 if first else False
+
+    def takes(self, name: str) -> bool:
+        """Whether the module uses a name for something else than the top-level module of that name."""
+        return name in self._scopes.names
+
+    def _starred(self, first: str, rest: str) -> frozenset[str]:
+        text = f"{first}.{rest}" if rest else first
+        names = {one_name(f"{module}.{text}") for module in self._scopes.stars}
+        return frozenset(n for n in names if old_class(n) or is_foreign(n) or LOOKUPS.match(n) or MODELS.match(n))
+
+
+IMPORTS = re.compile(r"^\s*(?:import|from)\s+(?:keras|tensorflow|tf_keras|keras_contrib|tensorflow_addons)\b", re.M)
+IMPORTS_KERAS = re.compile(r"^\s*(?:import|from)\s+keras(?:\b|_contrib)", re.M)
+"""Whether a program imports a framework, and standalone Keras."""

@@ -1,0 +1,198 @@
+"""Uses of an optimizer class without calling it there: under another name, in a table, in `functools.partial`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import libcst as cst
+
+from migrate.code import calls, names, targets
+from migrate.code.calls import Outcome
+from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN
+from migrate.code.places import constructors
+from migrate.code.program import Reading
+from migrate.code.targets import Target
+
+SUBCLASS = "a subclass: write its rule as optim.Rule, or build and update_step of optim.Optimizer"
+HANDED_ON = "the class is handed on, so that its arguments are elsewhere: call the target's there"
+PARTIAL = "functools.partial"
+
+
+def look(reading: Reading, node: cst.Name | cst.Attribute) -> None:
+    """A class that is used without being called there."""
+    found = reading.names.of(node)
+    if not found or not all(names.old_class(n) or names.is_foreign(n) or names.BASES.match(n) for n in found):
+        return
+    if node in reading.edits or (reading.target == targets.TF_KERAS and all(n.startswith("tf_keras.") for n in found)):
+        return
+    parent = reading.parent(node)
+    if isinstance(parent, (cst.Attribute, cst.ImportAlias, cst.ImportFrom, cst.Import, cst.Annotation)):
+        return
+    if isinstance(parent, cst.Call) and parent.func is node:
+        return
+    around = reading.parent(parent) if isinstance(parent, cst.Arg) else None
+    if isinstance(around, cst.ClassDef):
+        reading.add(node, BY_HAND, SUBCLASS, old=f"class {around.name.value}({reading.text(node)})")
+    elif isinstance(around, cst.Call) and names.dotted(around.func) in ("isinstance", "issubclass"):
+        reading.add(node, BY_HAND, _of_instance(reading, around, found))
+    elif isinstance(around, cst.Call) and PARTIAL in reading.names.of(around.func) and around.args[0] is parent:
+        _partial(reading, node, around)
+    elif not _under_a_name(reading, node):
+        reading.add(node, BY_HAND, HANDED_ON)
+
+
+def _of_instance(reading: Reading, call: cst.Call, found: frozenset[str]) -> str:
+    first = reading.text(call.args[0].value)
+    cls = min(found).rsplit(".", 1)[-1]
+    if any(map(names.BASES.match, found)):
+        return "ask for the target's Optimizer; there is no TFOptimizer, and what for_keras makes is Keras's Optimizer"
+    if reading.target != targets.OPTIM:
+        return f"ask for the class of the target, {reading.target.replace('-', '_')}.optimizers.{cls}"
+    return f"what for_keras makes holds it: isinstance(getattr({first}, 'inner', {first}), optim.{cls})"
+
+
+def _under_a_name(reading: Reading, node: cst.CSTNode) -> bool:
+    """`cls = Adam` and `table = {"adam": Adam, "sgd": SGD}`, where all that is done with them is calling them."""
+    statement = _assignment(reading, node)
+    if statement is None:
+        return False
+    name = names.dotted(statement.targets[0].target)
+    scope = reading.facts.bound(name, reading.scope(statement)) if name else None
+    values = reading.facts.values.get((scope, name), []) if scope is not None else []
+    classes = [part for value in values for part in _classes_in(value)]
+    sites = [call for call in reading.tree.all(cst.Call) if _called(call.func) == name]
+    uses = sum(n.value == name and not _is_attribute(reading, n) for n in reading.tree.all(cst.Name))
+    known = [(part, reading.names.of(part)) for part in classes if part is not None]
+    if None in classes or uses != len(values) + len(sites) or not sites or not all(len(f) == 1 for _, f in known):
+        return False
+    return _rewrite(reading, [(part, next(iter(f))) for part, f in known], sites)
+
+
+def _assignment(reading: Reading, node: cst.CSTNode) -> cst.Assign | None:
+    """The statement that gives a class, itself or in a table, a name."""
+    parent = reading.parent(node)
+    at = reading.parent(parent) if isinstance(parent, cst.DictElement) else parent
+    at = reading.parent(at) if isinstance(at, cst.Dict) else at
+    return at if isinstance(at, cst.Assign) and len(at.targets) == 1 else None
+
+
+def _classes_in(value: cst.BaseExpression | None) -> Sequence[cst.BaseExpression | None]:
+    if isinstance(value, cst.Dict):
+        return [element.value if isinstance(element, cst.DictElement) else None for element in value.elements]
+    return [value]
+
+
+def _called(function: cst.BaseExpression) -> str:
+    return names.dotted(function.value if isinstance(function, cst.Subscript) else function)
+
+
+def _is_attribute(reading: Reading, node: cst.Name) -> bool:
+    parent = reading.parent(node)
+    return (isinstance(parent, cst.Attribute) and parent.attr is node) or (
+        isinstance(parent, cst.Arg) and (parent.keyword is node)
+    )
+
+
+def _rewrite(reading: Reading, classes: Sequence[tuple[cst.CSTNode, str]], sites: Sequence[cst.Call]) -> bool:
+    """Both ends, where every call means the same for every class, and a class the same for every call."""
+    rows: list[tuple[cst.Call, list[Outcome]]] = []
+    for site in sites:
+        found = [reading.one(site, reading.outcomes(name, site)) for _, name in classes]
+        if any(a is None or a.made is None or a.name.startswith("tensorflow.train.") for a in found):
+            return False
+        rows.append((site, [a for a in found if a is not None]))
+    if any(len({_given(answer) for answer in answers}) > 1 for _, answers in rows):
+        return False
+    for index, (_, name) in enumerate(classes):
+        if len({_added(answers[index]) for _, answers in rows}) > 1 or not names.old_class(name):
+            return False
+    for index, (node, _) in enumerate(classes):
+        _replace_class(reading, node, [answers[index] for _, answers in rows])
+    for site, answers in rows:
+        _replace_call(reading, site, answers[0], classes[0][0])
+    return True
+
+
+def _split(answer: Outcome) -> tuple[dict[str, str], dict[str, str]]:
+    """What the call gives, and what the class must be given beside it."""
+    assert answer.made is not None
+    given = {k: v.text for k, v in answer.made.arguments.items() if answer.made.origin.get(k) in answer.bound}
+    return given, {k: v.text for k, v in answer.made.arguments.items() if k not in given}
+
+
+def _given(answer: Outcome) -> tuple[tuple[str, str], ...]:
+    return tuple(_split(answer)[0].items())
+
+
+def _added(answer: Outcome) -> tuple[object, ...]:
+    assert answer.made is not None
+    return (answer.made.name, *_split(answer)[1].items())
+
+
+def _replace_class(reading: Reading, node: cst.CSTNode, answers: Sequence[Outcome]) -> None:
+    made = answers[0].made
+    assert made is not None
+    module = reading.optim if reading.target == targets.OPTIM else made.module
+    more = _split(answers[0])[1]
+    text = f"{module}.{made.name}"
+    if more:
+        text = f"{PARTIAL}({text}, {', '.join(f'{k}={v}' for k, v in more.items())})"
+        reading.imports.add("import functools")
+    reading.edits[node] = lambda updated: cst.parse_expression(text)
+    constructors.import_target(reading, module)
+    reading.replaced.add(reading.text(node).split(".")[0])
+    reasons = list(dict.fromkeys(reason for a in answers if a.made for reason in a.made.reasons))
+    reading.add(node, DIFFERS if reasons else REWRITTEN, "; ".join(reasons), text)
+
+
+def _replace_call(reading: Reading, site: cst.Call, answer: Outcome, cls: cst.CSTNode) -> None:
+    assert answer.made is not None
+    given = _split(answer)[0]
+    own: Target = replace(answer.made, arguments={k: v for k, v in answer.made.arguments.items() if k in given})
+    edit = calls.replacement(site, own, answer.bound, reading.text(site.func), None)
+    is_optim = reading.target == targets.OPTIM
+    more = [cst.Arg(cst.parse_expression(text)) for text in constructors.keras_argument(reading, cls)]
+
+    def wrapped(updated: cst.CSTNode) -> cst.CSTNode:
+        new = edit(cst.ensure_type(updated, cst.Call))
+        if not is_optim:
+            return new
+        return cst.Call(cst.parse_expression(f"{reading.optim}.for_keras"), [cst.Arg(new), *more])
+
+    reading.edits[site] = wrapped
+    reading.add(site, REWRITTEN, "", " ".join(reading.text(wrapped(site)).split()))
+
+
+def _partial(reading: Reading, node: cst.Name | cst.Attribute, call: cst.Call) -> None:
+    """`functools.partial(SGD, lr=0.1)`, where nothing but that is given to it later."""
+    made_by = cst.Call(node, call.args[1:])
+    found = reading.names.of(node)
+    answer = reading.one(call, reading.outcomes(next(iter(found)), made_by)) if len(found) == 1 else None
+    if answer is None or answer.made is None or answer.name.startswith("tensorflow.train."):
+        reading.add(call, BY_HAND, HANDED_ON if answer is None or answer.made else str(answer.error))
+        return
+    module = reading.optim if reading.target == targets.OPTIM else answer.made.module
+    callee = f"{module}.{answer.made.name}"
+    new = reading.text(calls.replacement(made_by, answer.made, answer.bound, callee, None)(made_by))
+    if reading.target == targets.OPTIM:
+        new = f"{reading.optim}.for_keras({', '.join([new, *constructors.keras_argument(reading, node)])})"
+    text = f"lambda: {new}"
+    if not _called_without_arguments(reading, call):
+        reading.add(call, BY_HAND, f"what it is called with is not seen here: make it {text}, with those arguments")
+        return
+    reading.edits[call] = lambda updated: cst.parse_expression(text)
+    constructors.import_target(reading, module)
+    reading.replaced |= {reading.text(node).split(".")[0], reading.text(call.func).split(".")[0]}
+    reading.add(call, DIFFERS if answer.made.reasons else REWRITTEN, "; ".join(answer.made.reasons), text)
+
+
+def _called_without_arguments(reading: Reading, value: cst.CSTNode) -> bool:
+    """Whether a value gets a name, which is only ever called, with nothing."""
+    statement = reading.parent(value)
+    if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+        return False
+    name = names.dotted(statement.targets[0].target)
+    sites = [call for call in reading.tree.all(cst.Call) if names.dotted(call.func) == name and not call.args]
+    uses = sum(n.value == name and not _is_attribute(reading, n) for n in reading.tree.all(cst.Name))
+    return bool(sites) and "." not in name and uses == len(sites) + 1

@@ -1,0 +1,243 @@
+"""Calls of optimizer classes, and uses of the classes themselves."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from migrate.code import calls, names, targets
+from migrate.code.calls import Outcome
+from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME, UNSURE
+from migrate.code.meanings import Value
+from migrate.code.places import wrappers
+from migrate.code.program import Reading
+from migrate.code.releases import Release
+
+ADDONS = ("tensorflow_addons", "transformers", "official")
+GRAPH_LOOP = (
+    "a step of a graph: it goes on as it is with tf.compat.v1 of TensorFlow 2; for {target}, make it"
+    " {call} and take the step in a tf.function with tf.GradientTape and apply_gradients"
+)
+
+
+SHARED = (
+    "several models are compiled with this one, which takes only variables that it was built with now: once they are"
+    " compiled, call {name}.build(a.trainable_variables + b.trainable_variables); old Keras kept slots for each model,"
+    " which is the same where no variable is trained by two"
+)
+
+
+def look(reading: Reading, node: cst.Call) -> None:
+    """A call of an optimizer class, of a wrapper, or of a name that may be one."""
+    if wrappers.is_wrapper(reading, node.func):
+        return
+    found = reading.names.of(node.func)
+    classes = {n for n in found if names.old_class(n) or names.is_foreign(n)}
+    if not classes:
+        if reading.names.partly(node.func) and _looks_like_a_class(reading, node.func):
+            reading.add(node, UNSURE, "the name is imported on one path and something else on another")
+        return
+    if len(classes) < len(found):
+        reading.add(node, UNSURE, f"it may be {' or '.join(sorted(found))}, of which not all are known")
+        return
+    answer = reading.one(node, [o for name in sorted(classes) for o in reading.outcomes(name, node)])
+    if answer is None:
+        return
+    if answer.made is None:
+        reading.add(node, BY_HAND, f"{_said(answer.name, answer.release)}: {answer.error}")
+    else:
+        _write(reading, node, answer.name, answer)
+
+
+def _said(name: str, release: Release) -> str:
+    return name if names.is_foreign(name) else f"{name} of {release}"
+
+
+def _write(reading: Reading, node: cst.Call, name: str, answer: Outcome) -> None:
+    made = answer.made
+    assert made is not None
+    use = _use(reading, node)
+    callee = new_callee(reading, node, made, name)
+    _place_schedule(reading, made, callee)
+    proposal = f"{callee}({', '.join(f'{k}={v.text}' for k, v in made.arguments.items())})"
+    if name.startswith(("tensorflow.train.", "tensorflow.contrib.")) and use in ("graph", "unknown"):
+        reading.add(node, BY_HAND, GRAPH_LOOP.format(target=made.module, call=proposal))
+        return
+    if use == "wrapped" and reading.target == targets.OPTIM and not wrappers.takes(reading, node):
+        reading.add(node, BY_HAND, f"its wrapper takes no optimizer of optim: unwrap it, and make it {proposal}")
+        return
+    if is_current(reading, name, answer):
+        if not made.reasons:
+            reading.add(node, SAME)
+        else:
+            reading.add(node, DIFFERS, "; ".join(made.reasons))
+        return
+    wrapped = None
+    is_keras = "keras" in name or name.startswith(ADDONS)
+    if reading.target == targets.OPTIM and (use == "compiled" or (is_keras and ".dtensor." not in name)):
+        wrapped = keras_argument(reading, node.func)
+    edit = calls.replacement(node, made, answer.bound, callee, wrapped)
+    new = reading.text(edit(node))
+    if use == "compiled" and _is_shared(reading, node) and "legacy" not in made.module:
+        name = names.dotted(cst.ensure_type(reading.parent(node), cst.Assign).targets[0].target)
+        made.reasons.append(SHARED.format(name=name))
+    message = "; ".join([*made.reasons, *made.notes])
+    if new == reading.text(node):
+        reading.add(node, DIFFERS if made.reasons else SAME, message)
+        return
+    reading.edits[node] = edit  # type: ignore[assignment]
+    _import(reading, callee, node)
+    reading.replaced.add(names.dotted(node.func).split(".")[0])
+    reading.add(node, DIFFERS if made.reasons else REWRITTEN, message, " ".join(new.split()))
+
+
+def _place_schedule(reading: Reading, made: targets.Target, callee: str) -> None:
+    """A schedule is called through the same module as the class, where that is a name in the program."""
+    rate = made.arguments.get("learning_rate")
+    base = callee.rpartition(".")[0]
+    if rate is None or f"{made.module}.schedules" not in rate.text or reading.target == targets.OPTIM:
+        return
+    if base.endswith(".optimizers"):
+        made.arguments["learning_rate"] = Value(rate.text.replace(made.module, base, 1))
+    else:
+        reading.imports.add(f"import {made.module.split('.')[0]}")
+
+
+def is_current(reading: Reading, name: str, answer: Outcome) -> bool:
+    """Whether a call is one of the target's already."""
+    if reading.target == targets.TF_KERAS:
+        return name.startswith("tf_keras.")
+    old = names.old_class(name)
+    current = answer.release.generation == "keras3" and old is not None and old.generation is None
+    return reading.target == targets.KERAS and current
+
+
+def new_callee(reading: Reading, node: cst.Call, made: targets.Target, name: str) -> str:
+    """The new function: the module's name as the program has it, where that is the target's module."""
+    if reading.target == targets.OPTIM:
+        return f"{reading.optim}.{made.name}"
+    text = names.dotted(node.func)
+    same_module = name.rpartition(".")[0] in ("keras.optimizers", "tensorflow.keras.optimizers")
+    if reading.target == targets.KERAS and same_module and text.split(".")[-1] == made.name:
+        return text
+    if reading.target == targets.KERAS and same_module and "." in text:
+        return f"{text.rpartition('.')[0]}.{made.name}"
+    if reading.target == targets.KERAS and name.startswith("tensorflow") and text.startswith("tf."):
+        return f"tf.keras.optimizers.{made.name}"
+    return f"{made.module}.{made.name}"
+
+
+def _import(reading: Reading, callee: str, node: cst.Call) -> None:
+    first = callee.split(".")[0]
+    if callee == names.dotted(node.func) or (first == names.dotted(node.func).split(".")[0] and "." in callee):
+        return
+    import_target(reading, first)
+
+
+def import_target(reading: Reading, module: str) -> None:
+    """See to it that the top of a module's name is bound."""
+    first = module.split(".")[0]
+    reading.imports.add(f"import optim as {first}" if first == "dtopt_optim" else f"import {first}")
+
+
+def keras_argument(reading: Reading, cls: cst.CSTNode) -> list[str]:
+    """`optim.for_keras` finds Keras once it was imported, which `tf.keras` alone does not do."""
+    text = names.dotted(cls)
+    base, _, _ = text.rpartition(".optimizers.")
+    return [base] if base and base.endswith("keras") and not reading.names.takes(base) and base == "tf.keras" else []
+
+
+def _use(reading: Reading, node: cst.Call) -> str:
+    """How the new optimizer is used: `compiled`, `wrapped`, `eager`, `graph` or `unknown`."""
+    parent = reading.parent(node)
+    if isinstance(parent, cst.Arg):
+        call = reading.parent(parent)
+        if isinstance(call, cst.Call):
+            if isinstance(call.func, cst.Attribute) and call.func.attr.value == "compile":
+                return "compiled"
+            found = reading.names.of(call.func)
+            if wrappers.is_wrapper(reading, call.func) or (found and all(map(names.is_foreign, found))):
+                return "wrapped"
+        return "unknown"
+    if isinstance(parent, cst.Attribute):
+        return "graph" if parent.attr.value in ("minimize", "compute_gradients") else "unknown"
+    if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
+        return _use_of_name(reading, names.dotted(parent.targets[0].target))
+    return "unknown"
+
+
+def _use_of_name(reading: Reading, text: str) -> str:
+    """By all uses of the name in the file: a compile, or nothing but eager steps."""
+    if not text:
+        return "unknown"
+    uses = Uses(reading, text)
+    if uses.wrapped:
+        return "wrapped"
+    if uses.compiled:
+        return "compiled"
+    if uses.methods and uses.methods <= {"apply_gradients"} and not uses.escapes and reading.is_eager:
+        return "eager"
+    if "minimize" in uses.methods and uses.closures and not uses.escapes:
+        return "eager"
+    return "graph" if uses.methods & {"minimize", "compute_gradients"} else "unknown"
+
+
+def _is_shared(reading: Reading, node: cst.Call) -> bool:
+    """Whether several models, or one time and again, are compiled with what the call makes."""
+    statement = reading.parent(node)
+    if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+        return False
+    name = names.dotted(statement.targets[0].target)
+    home = reading.facts.bound(name, reading.scope(statement))
+    if home is None:
+        return False
+    sites = [
+        call
+        for call in reading.tree.all(cst.Call)
+        if isinstance(call.func, cst.Attribute)
+        and call.func.attr.value == "compile"
+        and any(names.dotted(argument.value) == name for argument in call.args)
+        and reading.facts.bound(name, reading.scope(call)) == home
+    ]
+    values = len(reading.facts.values[home, name])
+    return len(sites) > values or any(_loop(reading, s) not in (None, _loop(reading, node)) for s in sites)
+
+
+def _loop(reading: Reading, node: cst.CSTNode) -> cst.CSTNode | None:
+    """The innermost loop around a node."""
+    at = reading.parent(node)
+    while at is not None and not isinstance(at, (cst.For, cst.While)):
+        at = reading.parent(at)
+    return at
+
+
+class Uses:
+    """What a file does with one name."""
+
+    def __init__(self, reading: Reading, text: str):
+        self._reading, self._text = reading, text
+        self.methods: set[str] = set()
+        self.compiled = self.wrapped = self.escapes = False
+        self.closures = True
+        for call in reading.tree.all(cst.Call):
+            self._look_at_call(call)
+        self.escapes |= any(
+            line.value is not None and names.dotted(line.value) == text for line in reading.tree.all(cst.Return)
+        )
+
+    def _look_at_call(self, node: cst.Call) -> None:
+        if isinstance(node.func, cst.Attribute) and names.dotted(node.func.value) == self._text:
+            self.methods.add(node.func.attr.value)
+            if node.func.attr.value == "minimize":
+                first = node.args[0].value if node.args else None
+                self.closures &= isinstance(first, cst.Lambda)
+        for argument in node.args:
+            if names.dotted(argument.value) == self._text:
+                is_compile = isinstance(node.func, cst.Attribute) and node.func.attr.value == "compile"
+                self.compiled |= is_compile
+                self.wrapped |= wrappers.is_wrapper(self._reading, node.func)
+                self.escapes |= not is_compile
+
+
+def _looks_like_a_class(reading: Reading, node: cst.CSTNode) -> bool:
+    last = names.dotted(node).rsplit(".", 1)[-1]
+    return names.old_class(f"keras.optimizers.{last}") is not None

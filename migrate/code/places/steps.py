@@ -1,0 +1,79 @@
+"""`get_updates`, `get_gradients`, `minimize`, `compute_gradients` and `apply_gradients`."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from migrate.code import names, targets
+from migrate.code.findings import BY_HAND, REWRITTEN, SAME, UNSURE
+from migrate.code.program import Reading
+
+TAPE = "take the gradients in a tf.GradientTape and hand them to apply_gradients, in a tf.function"
+ADVICE = {
+    "get_updates": f"graphs of updates are gone: {TAPE}",
+    "get_gradients": f"graphs of gradients are gone: {TAPE}",
+    "compute_gradients": TAPE,
+    "minimize": TAPE,
+}
+
+
+def look(reading: Reading, node: cst.Call) -> None:
+    """A method of an optimizer that takes a step, or part of one."""
+    if not isinstance(node.func, cst.Attribute):
+        return
+    method, base = node.func.attr.value, node.func.value
+    if method not in ADVICE and method != "apply_gradients":
+        return
+    if not reading.is_optimizer(base):
+        likely = "opt" in reading.text(base).rsplit(".", 1)[-1].lower()
+        if likely and names.IMPORTS.search(reading.program.code) and not reading.names.of(node.func):
+            reading.add(
+                node, UNSURE, f"is {reading.text(base)} an optimizer? then: {ADVICE.get(method, 'check its arguments')}"
+            )
+        return
+    keywords = {a.keyword.value for a in node.args if a.keyword}
+    if method == "apply_gradients":
+        _apply(reading, node, keywords)
+    elif method == "minimize" and _keeps_minimize(reading, node, keywords):
+        reading.add(node, SAME)
+    else:
+        reading.add(node, BY_HAND, ADVICE[method])
+
+
+def _keeps_minimize(reading: Reading, node: cst.Call, keywords: set[str]) -> bool:
+    """A closure and a list of variables, as every eager optimizer but Keras 3's takes them."""
+    first = node.args[0].value if node.args else None
+    return (
+        reading.target != targets.KERAS
+        and isinstance(first, cst.Lambda)
+        and keywords <= {"var_list", "loss"}
+        and not any(isinstance(a.value, cst.Lambda) for a in node.args[1:])
+    )
+
+
+def _apply(reading: Reading, node: cst.Call, keywords: set[str]) -> None:
+    if not keywords & {"global_step"} and len(node.args) == 1:
+        if reading.is_graph:
+            reading.add(node, BY_HAND, ADVICE["compute_gradients"])
+        else:
+            reading.add(node, SAME)
+        return
+    step = next((a for a in node.args if a.keyword and a.keyword.value == "global_step"), None)
+    if step is None or not isinstance(reading.parent(node), cst.Expr) or not reading.is_eager:
+        reading.add(node, BY_HAND, "count the steps apart: optimizer.iterations, or step.assign_add(1)")
+        return
+    counter = reading.text(step.value)
+    reading.edits[node] = _without_step
+    reading.add(
+        node,
+        REWRITTEN if counter == "None" else BY_HAND,
+        ""
+        if counter == "None"
+        else f"its steps are counted in optimizer.iterations; {counter}.assign_add(1) if it is read",
+    )
+
+
+def _without_step(updated: cst.CSTNode) -> cst.CSTNode:
+    call = cst.ensure_type(updated, cst.Call)
+    kept = [a for a in call.args if not (a.keyword and a.keyword.value == "global_step")]
+    return call.with_changes(args=[*kept[:-1], kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)])

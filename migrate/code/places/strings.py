@@ -1,0 +1,174 @@
+"""Optimizers by name: `compile("sgd")`, `optimizers.get("sgd")`, `optimizers.deserialize({...})`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import libcst as cst
+
+from migrate import algorithms
+from migrate.code import calls, facts, names, targets
+from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME, UNSURE
+from migrate.code.program import Reading
+
+KNOWN = {a.name.lower(): a.name for a in algorithms.ALGORITHMS}
+KEEPS_STATE = re.compile(r"\.optimizer\.[gs]et_weights\(")
+"""Its state is saved by name then, which takes an optimizer of `optim`."""
+EMPTY_CALL = cst.parse_expression("f()")
+
+
+def look_at_compile(reading: Reading, node: cst.Call) -> None:
+    """`model.compile(...)`: its optimizer, where that is a string or a name."""
+    if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "compile":
+        return
+    if reading.names.of(node.func) or not node.args:
+        return
+    argument = next((a for a in node.args if a.keyword and a.keyword.value == "optimizer"), None)
+    if argument is None and node.args[0].keyword is None and not node.args[0].star:
+        argument = node.args[0]
+    if argument is None:
+        return
+    is_model = reading.facts.kind(node.func.value, reading.scope(node)) == facts.MODEL
+    certain = is_model or (facts.is_keras_compile(node) and _imports_framework(reading))
+    value = argument.value
+    if _name_of(value) is not None and _name_of(value) in KNOWN:
+        by_name(reading, value, _name_of(value) or "", certain)
+    elif isinstance(value, (cst.Name, cst.Attribute)) and certain:
+        _named(reading, value)
+
+
+def _named(reading: Reading, value: cst.Name | cst.Attribute) -> None:
+    """An optimizer that is bound elsewhere; nothing to say where that is a constructor."""
+    kind = reading.facts.kind(value, reading.scope(value))
+    if kind == facts.OPTIMIZER:
+        return
+    bound = reading.facts.only_value(value, reading.scope(value))
+    name = _name_of(bound) if bound is not None else None
+    if kind == facts.STRING and name in KNOWN:
+        by_name(reading, value, name or "", True)
+    elif kind == facts.CLASS:
+        return
+    else:
+        reading.add(
+            value,
+            UNSURE,
+            "what is compiled here is not seen in this file: an optimizer is fine, a name such as 'rmsprop' is"
+            " today's rule and not the old one",
+        )
+
+
+def look_at_lookup(reading: Reading, node: cst.Call) -> None:
+    """`optimizers.get(...)` and `optimizers.deserialize(...)`."""
+    found = reading.names.of(node.func)
+    if not found or not all(map(names.LOOKUPS.match, found)):
+        return
+    value = node.args[0].value if node.args else None
+    name = _name_of(value) if value is not None else None
+    if value is not None and name in KNOWN:
+        by_name(reading, value, name or "", True, whole=node)
+    elif isinstance(value, cst.Dict):
+        _config(reading, node, value, next(iter(found)))
+    else:
+        reading.add(
+            node,
+            BY_HAND,
+            "which optimizer it is comes from elsewhere: a name or config of an old release means today's rule here;"
+            " migrate the config, or make the optimizer in the code",
+        )
+
+
+def by_name(
+    reading: Reading, node: cst.BaseExpression, name: str, certain: bool, whole: cst.BaseExpression | None = None
+) -> None:
+    """A string that stands for a class with its defaults: kept where they and the rule are today's."""
+    if not certain:
+        reading.add(node, UNSURE, "whether this is a Keras model is not certain")
+        return
+    cls = KNOWN[name]
+    qualified = f"{_family(reading)}.{cls}"
+    call = cst.ensure_type(EMPTY_CALL, cst.Call)
+    place = calls.Place(targets.KERAS if reading.target == targets.OPTIM else reading.target)
+    answers = reading.outcomes(qualified, call, place)
+    is_same = all(a.made is not None and not a.made.reasons and not a.made.arguments for a in answers)
+    if is_same and not (reading.target == targets.OPTIM and KEEPS_STATE.search(reading.program.code)):
+        reading.add(node, SAME, "this name means the same rule and defaults there")
+        return
+    answer = reading.one(node, reading.outcomes(qualified, call, calls.Place(reading.target)))
+    if answer is not None:
+        _replace(reading, node, answer, whole)
+
+
+def _replace(
+    reading: Reading, node: cst.BaseExpression, answer: calls.Outcome, whole: cst.BaseExpression | None
+) -> None:
+    if answer.made is None:
+        reading.add(node, BY_HAND, str(answer.error))
+        return
+    made = answer.made
+    if not made.arguments and made.reasons and reading.target == targets.KERAS:
+        reading.add(node, DIFFERS, "; ".join(made.reasons))
+        return
+    if isinstance(node, (cst.Name, cst.Attribute)):
+        reading.add(
+            node, BY_HAND, f"the name stands for another rule now: {'; '.join(made.reasons) or _call(reading, made)}"
+        )
+        return
+    module = reading.optim if reading.target == targets.OPTIM else made.module
+    text = _call(reading, made)
+    if reading.target == targets.OPTIM:
+        text = f"{reading.optim}.for_keras({text})"
+    place = whole if whole is not None else node
+    reading.edits[place] = _constant(text)
+    reading.imports.add("import optim as dtopt_optim" if module == "dtopt_optim" else f"import {module.split('.')[0]}")
+    reading.add(place, DIFFERS if made.reasons else REWRITTEN, "; ".join(made.reasons), text)
+
+
+def _call(reading: Reading, made: targets.Target) -> str:
+    module = reading.optim if reading.target == targets.OPTIM else made.module
+    return f"{module}.{made.name}({', '.join(f'{k}={v.text}' for k, v in made.arguments.items())})"
+
+
+def _constant(text: str) -> Callable[[cst.CSTNode], cst.CSTNode]:
+    return lambda updated: cst.parse_expression(text)
+
+
+def _config(reading: Reading, node: cst.Call, config: cst.Dict, name: str) -> None:
+    """`deserialize({"class_name": "SGD", "config": {"lr": 0.1}})` as the call that it stands for."""
+    members = _members(config)
+    cls = _name_of(members["class_name"]) if members and "class_name" in members else None
+    inner = members.get("config") if members else None
+    if cls not in KNOWN or not isinstance(inner, cst.Dict) or _members(inner) is None or len(node.args) != 1:
+        reading.add(node, BY_HAND, "write the config as a call of the class, so that it can be read")
+        return
+    arguments = ", ".join(f"{key}={reading.text(value)}" for key, value in (_members(inner) or {}).items())
+    call = cst.ensure_type(cst.parse_expression(f"{name.rpartition('.')[0]}.{KNOWN[cls]}({arguments})"), cst.Call)
+    qualified = f"{name.rpartition('.')[0]}.{KNOWN[cls]}"
+    answer = reading.one(node, reading.outcomes(qualified, call))
+    if answer is not None:
+        _replace(reading, config, answer, node)
+
+
+def _members(node: cst.Dict) -> dict[str, cst.BaseExpression] | None:
+    found = {}
+    for element in node.elements:
+        if not isinstance(element, cst.DictElement) or not isinstance(element.key, cst.SimpleString):
+            return None
+        found[str(element.key.evaluated_value)] = element.value
+    return found
+
+
+def _name_of(node: cst.BaseExpression | None) -> str | None:
+    if isinstance(node, cst.SimpleString) and isinstance(node.evaluated_value, str):
+        return node.evaluated_value.lower()
+    return None
+
+
+def _imports_framework(reading: Reading) -> bool:
+    return bool(names.IMPORTS.search(reading.program.code))
+
+
+def _family(reading: Reading) -> str:
+    """Whose `compile` it is: tf.keras's where standalone Keras is not imported."""
+    code = reading.program.code
+    return "keras.optimizers" if names.IMPORTS_KERAS.search(code) else "tensorflow.keras.optimizers"

@@ -1,0 +1,163 @@
+"""One program, read: its tree with names and positions, what it binds, and which releases it may be for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import libcst as cst
+
+from migrate.code import calls, facts, names, releases, scopes
+from migrate.code.calls import Outcome, Place
+from migrate.code.facts import Facts, Scope
+from migrate.code.files import Program
+from migrate.code.findings import UNREADABLE, Finding
+from migrate.code.releases import KERAS, TENSORFLOW, Release
+from migrate.code.tree import Edit, Tree
+from migrate.errors import DamagedFileError
+
+SETS_RATE = re.compile(
+    r"LearningRateScheduler|ReduceLROnPlateau|\.(?:lr|learning_rate)\s*=[^=]"
+    r"|set_value\([^\n]*\.(?:lr|learning_rate)\b|(?:\.lr|learning_rate)\.assign"
+)
+EAGER = re.compile(r"GradientTape|enable_eager_execution|implicit_gradients|gradients_function")
+GRAPH = re.compile(r"\bcompute_gradients\b|\btf\.gradients\(|\bSession\(")
+EMBEDDINGS = re.compile(r"\bEmbedding\s*\(|embedding_lookup|tf\.gather\(")
+PYTHON2 = re.compile(r"^\s*print\s+[^(=\s]|^\s*except\s+\w+\s*,\s*\w+\s*:|\bxrange\b|^\s*exec\s+[\"']", re.MULTILINE)
+
+
+@dataclass
+class Question:
+    """One place that different releases answer differently."""
+
+    where: str
+    old: str
+    answers: list[tuple[Release, Outcome]]
+
+
+@dataclass
+class Reading:
+    """A program and, as its places are looked at, what was found and what is to be edited."""
+
+    program: Program
+    tree: Tree
+    names: names.Names
+    facts: Facts
+    target: str
+    releases: Mapping[str, Sequence[Release]]
+    place: Place
+    said: list[tuple[cst.CSTNode, Finding]] = field(default_factory=list)
+    asked: list[tuple[cst.CSTNode, Question]] = field(default_factory=list)
+    edits: dict[cst.CSTNode, Edit] = field(default_factory=dict)
+    imports: set[str] = field(default_factory=set)
+    replaced: set[str] = field(default_factory=set)
+    """Names whose imports may have become idle."""
+    _places: dict[cst.CSTNode, tuple[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.optim = "dtopt_optim" if self.names.takes("optim") else "optim"
+
+    @property
+    def module(self) -> cst.Module:
+        return self.tree.module
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether the program takes gradients of what has run, and not of a graph."""
+        return bool(EAGER.search(self.program.code))
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether it is made of graphs only."""
+        return not self.is_eager and bool(GRAPH.search(self.program.code))
+
+    def text(self, node: cst.CSTNode) -> str:
+        return self.tree.text(node)
+
+    def scope(self, node: cst.CSTNode) -> Scope:
+        return self.facts.scopes.get(node, ())
+
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        return self.tree.parent(node)
+
+    def is_optimizer(self, node: cst.BaseExpression) -> bool:
+        return self.facts.kind(node, self.scope(node)) == facts.OPTIMIZER
+
+    def add(self, node: cst.CSTNode, verdict: str, message: str = "", new: str = "", old: str | None = None) -> None:
+        """A finding at a node."""
+        text = old if old is not None else self.text(node)
+        self.said.append((node, Finding(str(self.program.path), 0, 0, verdict, _one_line(text), new, message)))
+
+    def outcomes(self, name: str, call: cst.Call, place: Place | None = None) -> list[Outcome]:
+        """What becomes of a call of a class, `name` canonical, under each release that fits."""
+        return calls.outcomes(name, call, self.releases, place or self.place, self.module)
+
+    def one(self, node: cst.CSTNode, answers: Sequence[Outcome]) -> Outcome | None:
+        """The answer that all releases give, with the most to say of it; None where they differ, which is asked."""
+        different = {answer.text: answer for answer in answers}
+        if len(different) > 1:
+            self.asked.append((node, Question("", self.text(node), [(a.release, a) for a in different.values()])))
+            return None
+        return max(answers, key=lambda answer: len(answer.made.reasons) if answer.made else 0)
+
+    def findings(self) -> list[Finding]:
+        """All that was said, from the top."""
+        found = [replace(finding, **self._place(node)) for node, finding in self.said]
+        return sorted(found, key=lambda f: (f.cell or 0, f.line, f.column))
+
+    def questions(self) -> list[Question]:
+        """All that was asked, from the top."""
+        found = [(self._place(node), question) for node, question in self.asked]
+        found.sort(key=lambda pair: (pair[0]["cell"] or 0, pair[0]["line"]))
+        return [replace(question, where=self._where(**place)) for place, question in found]
+
+    def where(self, node: cst.CSTNode) -> str:
+        """FILE:LINE of a node."""
+        return self._where(**self._place(node))
+
+    def _where(self, cell: int | None, line: int, column: int) -> str:
+        return f"{self.program.path}:" + (f"cell {cell}:" if cell else "") + str(line)
+
+    def _place(self, node: cst.CSTNode) -> dict[str, Any]:
+        if node not in self._places:
+            self._places = self.tree.places({node, *(n for n, _ in self.said), *(n for n, _ in self.asked)})
+        line, column = self._places[node]
+        cell, line = self.program.place(line)
+        return {"cell": cell, "line": line, "column": column}
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def read(program: Program, target: str, said: tuple[Release, ...] | None) -> Reading:
+    """A program, ready to be looked at. Raises DamagedFileError where it is no Python 3."""
+    code = program.code
+    try:
+        tree = cst.parse_module(code)
+    except (cst.ParserSyntaxError, RecursionError) as error:
+        raise DamagedFileError(_why(program, error)) from error
+    whole = Tree(tree)
+    found = scopes.read(tree)
+    known = names.Names(found)
+    magics = program.notebook.magics if program.notebook else ""
+    pins = releases.pins_of(program.path, magics)
+    fitting = {p: releases.candidates(p, code + magics, pins, said) for p in (KERAS, TENSORFLOW)}
+    by_package = calls.narrowed(whole.all(cst.Call), known, fitting)
+    place = Place(target, bool(SETS_RATE.search(code)), bool(EMBEDDINGS.search(code)))
+    return Reading(program, whole, known, facts.collect(whole, found, known), target, by_package, place)
+
+
+def _why(program: Program, error: Exception) -> str:
+    line = getattr(error, "raw_line", None)
+    cell, number = program.place(line) if line else (None, None)
+    at = f"{program.path}:" + (f"cell {cell}:" if cell else "") + (f"{number}" if number else "")
+    if PYTHON2.search(program.code):
+        return f"{at} is Python 2: run 2to3 (python -m lib2to3 -w, up to Python 3.12) over it first"
+    return f"{at} is not Python that can be read ({getattr(error, 'message', error)})"
+
+
+def unreadable(program_path: object, error: Exception) -> Finding:
+    return Finding(str(program_path), 1, 1, UNREADABLE, "", "", str(error))

@@ -1,0 +1,229 @@
+"""Which release a program was written for: from pins, from what it says itself, or as a person says.
+
+A release decides the generation of its optimizers (`migrate.generations`). Where several fit, all are kept; it only
+matters where they give different results.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from migrate import generations
+from optim.errors import HyperparameterError
+
+KERAS, TENSORFLOW, TF_KERAS = "keras", "tensorflow", "tf_keras"
+
+
+@dataclass(frozen=True)
+class Release:
+    """`package` and `version` as on the package index; `generation` is that of its Keras optimizers."""
+
+    package: str
+    version: str
+    generation: str
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """As a checkpoint's source gives the versions of what wrote it."""
+        if self.package == TENSORFLOW:
+            number = self.version.rsplit(".", 1)[0] if self.version.count(".") > 1 else self.version
+            return {"tensorflow": number, **({"keras": _KERAS_IN[number]} if number in _KERAS_IN else {})}
+        return {"keras": self.version}
+
+    def __str__(self) -> str:
+        return f"{self.package}=={self.version}"
+
+
+_KERAS_IN = {"1.4": "2.0.8-tf", "1.12": "2.1.6-tf", "1.13": "2.2.4-tf", "1.14": "2.2.4-tf", "1.15": "2.2.4-tf"} | {
+    "2.0": "2.2.4-tf",
+    "2.1": "2.2.4-tf",
+    "2.2": "2.3.0-tf",
+    "2.3": "2.4.0",
+    **{f"2.{minor}": f"2.{minor}.0" for minor in range(4, 16)},
+}
+"""TensorFlow -> what its Keras calls itself, which decides how it clips."""
+
+STANDALONE = tuple(
+    Release(KERAS, version, generation)
+    for generation, versions in (
+        ("keras1", "1.0.8 1.1.2 1.2.2"),
+        ("keras2", "2.0.6 2.0.8 2.1.2 2.1.6 2.2.4 2.2.5"),
+        ("keras2.3", "2.3.1"),
+        ("keras3", "3.0.5 3.15.1"),
+    )
+    for version in versions.split()
+)
+WITH_TENSORFLOW = tuple(
+    Release(TENSORFLOW, version, generation)
+    for generation, versions in (
+        ("optimizer_v1", "1.4.1 1.12.3 1.13.2"),
+        ("optimizer_v2", "1.14.0 1.15.5 2.0.4 2.1.4 2.2.3 2.3.4 2.4.4 2.6.5 2.9.3 2.10.1"),
+        ("optimizer", "2.11.1 2.13.1 2.15.1"),
+        ("keras3", "2.16.2 2.21.0"),
+    )
+    for version in versions.split()
+)
+STAND_IN: dict[str, Release | None] = {
+    "keras1": STANDALONE[2],
+    "keras2": None,
+    "keras2.3": STANDALONE[9],
+    "optimizer_v1": None,
+    "optimizer_v2": None,
+    "experimental": Release(TENSORFLOW, "2.10.1", "experimental"),
+    "optimizer": WITH_TENSORFLOW[-3],
+    "keras3": STANDALONE[-1],
+    "tf1": None,
+}
+"""The release that a generation's name alone stands for; None: all of that generation."""
+
+PIN_FILES = ("requirements*.txt", "setup.py", "setup.cfg", "pyproject.toml", "environment*.y*ml", "Pipfile")
+_PIN = re.compile(
+    r"(?<![\w.-])(?P<name>keras|tensorflow(?:[-_](?:gpu|cpu|macos))?|tf[-_]keras)(?:\[[\w,]*\])?\s*=?\s*[\"']?\s*"
+    r"(?P<spec>(?:(?:[<>=!~]=?=?)\s*v?\d[\w.*]*\s*,?\s*)+)",
+    re.IGNORECASE,
+)
+_MAGIC = re.compile(r"%tensorflow_version\s+(?P<major>[12])(?:\.(?P<minor>\d+|x))?")
+
+TF1_WORDS = re.compile(
+    r"(?<!v1\.)\b(?:tf|tensorflow)\.(?:contrib|Session|placeholder|get_variable|global_variables_initializer"
+    r"|enable_eager_execution|app\.run|app\.flags|trainable_variables\(|variable_scope|layers\.)"
+)
+TF2_WORDS = re.compile(r"\btf\.compat\.v1|tensorflow_addons|tf\.config\.experimental\.set_memory_growth|compat\.v1")
+KERAS2_WORDS = re.compile(
+    r"\bConv[123]D\b|\bepochs\s*=|\bsteps_per_epoch\s*=|\bkernel_(?:initializer|size|regularizer)\s*="
+    r"|\bpadding\s*=\s*['\"]|image_data_format|activity_regularizer\s*=|\bConv2DTranspose\b"
+)
+KERAS1_WORDS = re.compile(
+    r"\bnb_epoch\s*=|\bborder_mode\s*=|\bnb_filter\b|\bnb_row\b|samples_per_epoch|dim_ordering\s*="
+)
+
+
+def given(text: str) -> tuple[Release, ...]:
+    """The releases that `--from` names: a generation, or PACKAGE==VERSION.
+
+    Raises HyperparameterError where it is neither.
+    """
+    if text in generations.GENERATIONS:
+        stand_in = STAND_IN[text]
+        every = tuple(r for r in (*STANDALONE, *WITH_TENSORFLOW) if r.generation == text)
+        return (stand_in,) if stand_in else every
+    found = re.fullmatch(r"(keras|tensorflow|tf[-_]keras)==(\d+(?:\.\d+)*)", text.strip())
+    if not found:
+        raise HyperparameterError(
+            f"--from takes a generation ({', '.join(generations.GENERATIONS)}) or a release, such as keras==2.2.4 or"
+            f" tensorflow==1.15; not {text!r}"
+        )
+    return (_exact(found[1].replace("-", "_"), found[2]),)
+
+
+def _exact(package: str, version: str) -> Release:
+    """A release by its number, of the generation of the nearest one before it that is known."""
+    number = Version(version)
+    if package == TF_KERAS or (package == KERAS and Version("2.4") <= number < Version("3")):
+        new = number >= Version("2.11")
+        return Release(TENSORFLOW, version, "optimizer" if new else "optimizer_v2")
+    known = STANDALONE if package == KERAS else WITH_TENSORFLOW
+    family = [r for r in known if Version(r.version).release[:2] <= number.release[:2]]
+    return Release(package, version, (family or known)[-1 if family else 0].generation)
+
+
+class Pins:
+    """What the files beside a program say of its packages."""
+
+    def __init__(self, text: str = ""):
+        self._specifiers: dict[str, list[SpecifierSet]] = {}
+        for found in _PIN.finditer(_without_comments(text)):
+            name = re.sub(r"[-_](gpu|cpu|macos)$", "", found["name"].lower()).replace("-", "_")
+            spec = re.sub(r"(?<![<>=!~])=(?!=)", "==", found["spec"]).replace("v", "").strip(" ,")
+            try:
+                self._specifiers.setdefault(name, []).append(SpecifierSet(spec))
+            except InvalidSpecifier:
+                continue
+        for found in _MAGIC.finditer(text):
+            self._specifiers.setdefault(TENSORFLOW, []).append(SpecifierSet(f"=={found['major']}.*"))
+
+    def __bool__(self) -> bool:
+        return bool(self._specifiers)
+
+    def says(self, package: str) -> bool:
+        return package in self._specifiers
+
+    def filter(self, package: str, known: Iterable[Release]) -> tuple[Release, ...]:
+        """The releases that fit, and any exact version that is pinned; all where the package is not pinned."""
+        specifiers = self._specifiers.get(package, [])
+        exact = {s.version for group in specifiers for s in group if s.operator == "==" and "*" not in s.version}
+        if len(exact) == 1:
+            version = next(iter(exact))
+            try:
+                return (_exact(package, str(Version(version))),)
+            except InvalidVersion:
+                return tuple(known)
+        fitting = tuple(r for r in known if all(s.contains(r.version, prereleases=True) for s in specifiers))
+        return fitting or tuple(known)
+
+
+def _without_comments(text: str) -> str:
+    return "\n".join(line.split("#", 1)[0] for line in text.splitlines())
+
+
+@lru_cache(maxsize=4096)
+def pins_in(folder: Path) -> str:
+    """The text of all files in a folder that pin packages."""
+    texts = []
+    for pattern in PIN_FILES:
+        for path in sorted(folder.glob(pattern)):
+            try:
+                texts.append(path.read_text(encoding="utf-8", errors="replace"))
+            except OSError:
+                continue
+    return "\n".join(texts)
+
+
+def pins_of(path: Path, own: str = "") -> Pins:
+    """Pins of a program: in its own lines (a notebook's), else in the nearest folder upwards that has some."""
+    pins = Pins(own)
+    folder = path.resolve().parent
+    while not pins:
+        pins = Pins(pins_in(folder))
+        if (folder / ".git").exists() or folder.parent == folder:
+            return pins
+        folder = folder.parent
+    return pins
+
+
+def candidates(package: str, code: str, pins: Pins, said: tuple[Release, ...] | None) -> tuple[Release, ...]:
+    """Releases that a program's `keras` or `tensorflow` may be.
+
+    Args:
+      package: KERAS or TENSORFLOW. code: the program. said: what `--from` names, which wins where it is about this
+        package; a TensorFlow release says nothing about standalone Keras before 3, and the other way round.
+    """
+    known = STANDALONE if package == KERAS else WITH_TENSORFLOW
+    if said:
+        own = tuple(r for r in said if r.package == package)
+        if own:
+            return own
+        if package == KERAS and all(r.package == TENSORFLOW for r in said) and not pins.says(KERAS):
+            return said  # `import keras` of Keras 2.4 to 2.15 is tf.keras
+    if pins.says(package):
+        return _by_words(package, code, pins.filter(package, known))
+    return _by_words(package, code, known)
+
+
+def _by_words(package: str, code: str, releases: tuple[Release, ...]) -> tuple[Release, ...]:
+    """Without those that the program's own words rule out; all where the words contradict each other."""
+    left = releases
+    if package == KERAS and KERAS2_WORDS.search(code) and not KERAS1_WORDS.search(code):
+        left = tuple(r for r in left if r.generation != "keras1")
+    if package == TENSORFLOW and TF1_WORDS.search(code) and not TF2_WORDS.search(code):
+        left = tuple(r for r in left if r.version.startswith("1."))
+    elif package == TENSORFLOW and TF2_WORDS.search(code):
+        left = tuple(r for r in left if Version(r.version) >= Version("1.13"))
+    return left or releases

@@ -1,0 +1,133 @@
+"""From what was read to the new source: the edits, imports for them, and none that became idle."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from migrate.code import names
+from migrate.code.places import attributes, callbacks, classes, constructors, steps, strings, weights, wrappers
+from migrate.code.program import Reading
+from migrate.code.tree import Tree
+
+
+def look(reading: Reading) -> None:
+    """Show every node to the kinds of places that it may be one of."""
+    for node in reading.tree.nodes:
+        if isinstance(node, cst.Call):
+            _look_at_call(reading, node)
+        elif isinstance(node, cst.Attribute):
+            attributes.look_at_attribute(reading, node)
+            weights.look_at_weights(reading, node)
+            classes.look(reading, node)
+        elif isinstance(node, cst.Subscript):
+            callbacks.look_at_subscript(reading, node)
+        elif isinstance(node, cst.Name):
+            classes.look(reading, node)
+    for call in reading.tree.all(cst.Call):
+        if wrappers.is_wrapper(reading, call.func):
+            wrappers.look(reading, call)  # once it is known what becomes of the optimizer in it
+
+
+def _look_at_call(reading: Reading, node: cst.Call) -> None:
+    if attributes.look_at_call(reading, node):
+        return
+    constructors.look(reading, node)
+    strings.look_at_compile(reading, node)
+    strings.look_at_lookup(reading, node)
+    weights.look(reading, node)
+    steps.look(reading, node)
+    callbacks.look_at_call(reading, node)
+
+
+def rewritten(reading: Reading) -> str:
+    """The program's Python with every edit made."""
+    if not reading.edits:
+        return reading.program.code
+    module = _without_idle(reading.tree.edited(reading.edits), reading.replaced)
+    return _with_imports(module, sorted(reading.imports)).code
+
+
+def _with_imports(module: cst.Module, lines: list[str]) -> cst.Module:
+    """The module with these imports after those that it begins with."""
+    present = {
+        module.code_for_node(small).strip()
+        for line in module.body
+        if isinstance(line, cst.SimpleStatementLine)
+        for small in line.body
+        if isinstance(small, cst.Import)
+    }
+    present |= {name for line in present for name in _split(line)}
+    new = [line for line in lines if line not in present]
+    if not new:
+        return module
+    at = 0
+    for index, statement in enumerate(module.body):
+        small = statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
+        is_docstring = index == 0 and len(small) == 1 and isinstance(small[0], cst.Expr)
+        if is_docstring or (small and all(isinstance(s, (cst.Import, cst.ImportFrom)) for s in small)):
+            at = index + 1
+        elif not (isinstance(statement, cst.SimpleStatementLine) and _is_held(statement)):
+            break
+    made = [cst.parse_statement(line, config=module.config_for_parsing) for line in new]
+    return module.with_changes(body=[*module.body[:at], *made, *module.body[at:]])
+
+
+def _is_held(statement: cst.SimpleStatementLine) -> bool:
+    return len(statement.body) == 1 and isinstance(statement.body[0], cst.Pass)
+
+
+def _split(line: str) -> list[str]:
+    return [f"import {part.strip()}" for part in line.removeprefix("import ").split(",")]
+
+
+def _used(tree: Tree) -> set[str]:
+    """Names that a program uses outside of its imports, and all strings, which may be names too."""
+    found: set[str] = set()
+    for node in tree.all(cst.Name):
+        parent = tree.parent(node)
+        is_attribute = isinstance(parent, cst.Attribute) and parent.attr is node
+        is_keyword = isinstance(parent, cst.Arg) and parent.keyword is node
+        is_import = isinstance(parent, (cst.ImportAlias, cst.ImportFrom)) or _is_as_of_import(tree, parent)
+        if not (is_attribute or is_keyword or is_import):
+            found.add(node.value)
+    texts = (string.evaluated_value for string in tree.all(cst.SimpleString))
+    return found | {text for text in texts if isinstance(text, str)}
+
+
+def _is_as_of_import(tree: Tree, node: cst.CSTNode | None) -> bool:
+    return isinstance(node, cst.AsName) and isinstance(tree.parent(node), cst.ImportAlias)
+
+
+def _without(updated: cst.CSTNode, idle: set[str]) -> cst.ImportFrom | cst.RemovalSentinel:
+    """A `from ... import` without the classes that nothing uses any more."""
+    line = cst.ensure_type(updated, cst.ImportFrom)
+    if isinstance(line.names, cst.ImportStar) or line.module is None:
+        return line
+    module = names.one_name(names.dotted(line.module) + ".")
+    kept = [
+        alias
+        for alias in line.names
+        if _bound_name(alias) not in idle or not _is_class(module, names.dotted(alias.name))
+    ]
+    if len(kept) == len(line.names):
+        return line
+    if not kept:
+        return cst.RemoveFromParent()
+    return line.with_changes(names=[*kept[:-1], kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)])
+
+
+def _is_class(module: str, name: str) -> bool:
+    qualified = names.one_name(f"{module}{name}")
+    return bool(names.old_class(qualified) or names.is_foreign(qualified))
+
+
+def _bound_name(alias: cst.ImportAlias) -> str:
+    return names.dotted(alias.asname.name) if alias.asname else names.dotted(alias.name).split(".")[0]
+
+
+def _without_idle(module: cst.Module, replaced: set[str]) -> cst.Module:
+    tree = Tree(module)
+    idle = replaced - _used(tree)
+    if not idle:
+        return module
+    return tree.edited({line: lambda updated: _without(updated, idle) for line in tree.all(cst.ImportFrom)})

@@ -1,0 +1,145 @@
+"""Programs read, rewritten and written."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from migrate.code import files, findings, program, releases, rewriting, targets
+from migrate.code.findings import Finding
+from migrate.code.program import Question
+from migrate.errors import AmbiguousError, DamagedFileError
+from optim.errors import DtoptError
+
+SHOWN_QUESTIONS = 5
+
+
+class WhichReleaseError(AmbiguousError):
+    """Several releases fit a program and give different results."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Change:
+    """One file: `diff` as `diff -u` prints it, empty where nothing changes."""
+
+    path: Path
+    diff: str
+    written: bool = False
+
+
+@dataclass(frozen=True)
+class CodeReport:
+    """What became of all programs. `target` is one of optim, keras, tf-keras."""
+
+    target: str
+    findings: tuple[Finding, ...]
+    changes: tuple[Change, ...]
+    files: int
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Findings by verdict."""
+        verdicts = [finding.verdict for finding in self.findings]
+        return {verdict: verdicts.count(verdict) for verdict in findings.VERDICTS if verdict in verdicts}
+
+    @property
+    def exit_code(self) -> int:
+        return findings.exit_code(self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "files": self.files,
+            "counts": self.counts,
+            "findings": [finding.to_dict() for finding in self.findings],
+            "changed": [str(change.path) for change in self.changes],
+        }
+
+
+def migrate_code(
+    paths: Sequence[str | os.PathLike[str]], *, to: str = targets.OPTIM, source: str | None = None, write: bool = False
+) -> CodeReport:
+    """Carry programs over to a target's optimizers.
+
+    Args:
+      paths: .py and .ipynb files, and folders of them.
+      to: "optim", "keras" (Keras 3) or "tf-keras".
+      source: what they were written for: a generation, or a release such as "keras==2.2.4"; None takes it from pins
+        beside them and from what they say.
+      write: replace the files, each at once; otherwise nothing is changed.
+
+    Raises:
+      WhichReleaseError: several releases fit and give different results; the message shows where. Then nothing is
+        written. HyperparameterError: an unknown target or source. NoFilesError: nothing to read.
+    """
+    targets.check(to)
+    said = releases.given(source) if source else None
+    found = files.find(paths)
+    everything: list[Finding] = []
+    questions: list[Question] = []
+    new: list[tuple[files.Program, str]] = []
+    for path in found:
+        try:
+            one = files.read(path)
+            if not files.may_have_places(one.code):
+                continue
+            reading = read_places(one, to, said)
+            code = rewriting.rewritten(reading)
+        except DamagedFileError as error:
+            everything.append(program.unreadable(path, error))
+            continue
+        everything += reading.findings()
+        questions += reading.questions()
+        if code != one.code:
+            new.append((one, code))
+    if questions:
+        raise WhichReleaseError(_asked(questions))
+    changes = []
+    for one, code in new:
+        if write:
+            files.write(one, code)
+        changes.append(Change(one.path, _diff(one, code), write))
+    return CodeReport(to, tuple(everything), tuple(changes), len(found))
+
+
+def read_places(one: files.Program, target: str, said: tuple[releases.Release, ...] | None) -> program.Reading:
+    """A program with all its places looked at. Raises DamagedFileError where it is no Python 3."""
+    reading = program.read(one, target, said)
+    rewriting.look(reading)
+    return reading
+
+
+def _diff(one: files.Program, code: str) -> str:
+    before, after = one.code.splitlines(), code.splitlines()
+    lines = difflib.unified_diff(
+        before, after, f"a/{str(one.path).lstrip('/')}", f"b/{str(one.path).lstrip('/')}", lineterm=""
+    )
+    return "\n".join(lines)
+
+
+def _asked(questions: Sequence[Question]) -> str:
+    lines = [
+        f"{len(questions)} place{'s' if len(questions) > 1 else ''} mean different things in releases that all fit; say"
+        " which one the program was written for, with --from keras==2.2.4, --from tensorflow==1.15 or the like:"
+    ]
+    for question in questions[:SHOWN_QUESTIONS]:
+        lines.append(f"  {question.where}: {' '.join(question.old.split())}")
+        for release, answer in question.answers[:4]:
+            text = _shown(answer.made) if answer.made else str(answer.error)
+            lines.append(f"    in {release}: {text}")
+    if len(questions) > SHOWN_QUESTIONS:
+        lines.append(f"  and {len(questions) - SHOWN_QUESTIONS} more")
+    return "\n".join(lines)
+
+
+def _shown(made: targets.Target) -> str:
+    return f"{made.module}.{made.name}({', '.join(f'{k}={v.text}' for k, v in made.arguments.items())})"
+
+
+__all__ = ["Change", "CodeReport", "DtoptError", "migrate_code", "read_places"]

@@ -1,0 +1,141 @@
+"""Scopes of a program and what their names are bound to, as the language has it: imports, or anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from migrate.code import tree
+
+MODULE, FUNCTION, CLASS, INNER = "module", "function", "class", "inner"
+"""INNER: comprehensions and lambdas."""
+Path = tuple[str, ...]
+Bound = str | None
+"""The full name of what an import binds, None for all else."""
+COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
+
+
+@dataclass(eq=False)
+class Scope:
+    """`path` names the functions ("f()") and classes around; comprehensions and lambdas have that of their place."""
+
+    kind: str
+    path: Path = ()
+    outer: Scope | None = None
+    bound: dict[str, list[Bound]] = field(default_factory=dict)
+    elsewhere: set[str] = field(default_factory=set)
+    """Names that are declared global or nonlocal."""
+
+    def bind(self, name: str, value: Bound = None) -> None:
+        home: Scope = self
+        while name in home.elsewhere and home.outer is not None:
+            home = home.outer
+        home.bound.setdefault(name, []).append(value)
+
+    def find(self, name: str) -> list[Bound]:
+        """All that a name may be here, empty where nothing binds it."""
+        at: Scope | None = self
+        while at is not None:
+            if name in at.bound and (at is self or at.kind != CLASS) and name not in at.elsewhere:
+                return at.bound[name]
+            at = at.outer
+        return []
+
+
+@dataclass
+class Scopes:
+    """`of`: the scope of each node. `stars`: modules whose names are all imported. `names`: all that is bound
+    anywhere, but for a top-level module under its own name."""
+
+    of: dict[cst.CSTNode, Scope] = field(default_factory=dict)
+    stars: list[str] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+
+
+def read(module: cst.Module) -> Scopes:
+    """The scopes of a module."""
+    found = Scopes()
+    stack: list[tuple[cst.CSTNode, Scope]] = [(module, Scope(MODULE))]
+    while stack:
+        node, scope = stack.pop()
+        found.of[node] = scope
+        for name, value in _bindings(node, found):
+            scope.bind(name, value)
+        if isinstance(node, (cst.Global, cst.Nonlocal)):
+            scope.elsewhere.update(item.name.value for item in node.names)
+        if not isinstance(node, (cst.Import, cst.ImportFrom)):
+            stack += reversed(list(_parts(node, scope)))
+    return found
+
+
+def _parts(node: cst.CSTNode, scope: Scope) -> Iterator[tuple[cst.CSTNode, Scope]]:
+    """A node's parts with the scope of each."""
+    if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+        kind, suffix = (CLASS, "") if isinstance(node, cst.ClassDef) else (FUNCTION, "()")
+        inside = Scope(kind, (*scope.path, node.name.value + suffix), scope)
+        yield from (
+            (part, inside if part is node.body or isinstance(part, cst.Parameters) else scope)
+            for part in tree.children(node)
+        )
+    elif isinstance(node, cst.Param) and scope.outer is not None:
+        yield from ((part, scope if part is node.name else scope.outer) for part in tree.children(node))
+    elif isinstance(node, (cst.Lambda, *COMPREHENSIONS)):
+        inside = Scope(INNER, scope.path, scope)
+        yield from ((part, inside) for part in tree.children(node))
+    else:
+        yield from ((part, scope) for part in tree.children(node))
+
+
+def _bindings(node: cst.CSTNode, found: Scopes) -> Iterator[tuple[str, Bound]]:
+    """Names that a node binds in its scope."""
+    if isinstance(node, (cst.Import, cst.ImportFrom)):
+        yield from _imported(node, found)
+        return
+    names: Iterator[str] = iter(())
+    if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+        names = iter([node.name.value])
+    elif isinstance(node, (cst.Param, cst.AsName)):
+        names = _targets(node.name)
+    elif isinstance(node, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.CompFor, cst.NamedExpr)):
+        names = _targets(node.target)
+    elif isinstance(node, (cst.MatchAs, cst.MatchStar)) and node.name is not None:
+        names = iter([node.name.value])
+    for name in names:
+        found.names.add(name)
+        yield name, None
+
+
+def _targets(target: cst.CSTNode | None) -> Iterator[str]:
+    if isinstance(target, cst.Name):
+        yield target.value
+    elif isinstance(target, (cst.Tuple, cst.List)):
+        for element in target.elements:
+            yield from _targets(element.value)
+
+
+def _imported(node: cst.Import | cst.ImportFrom, found: Scopes) -> Iterator[tuple[str, Bound]]:
+    if isinstance(node.names, cst.ImportStar):
+        found.stars += [dotted(node.module)] if isinstance(node, cst.ImportFrom) and node.module is not None else []
+        return
+    base = ""
+    if isinstance(node, cst.ImportFrom):
+        module = dotted(node.module) if node.module is not None else ""
+        base = "." * len(node.relative) + (f"{module}." if module else "")
+    for alias in node.names:
+        full = dotted(alias.name)
+        short = dotted(alias.asname.name) if alias.asname else full.split(".")[0]
+        if short != full.split(".")[0] or base:
+            found.names.add(short)
+        yield short, base + full if alias.asname or base else short
+
+
+def dotted(node: cst.CSTNode) -> str:
+    """`a.b.c` as text, empty where the expression is anything else."""
+    if isinstance(node, cst.Name):
+        return node.value
+    if isinstance(node, cst.Attribute):
+        base = dotted(node.value)
+        return f"{base}.{node.attr.value}" if base else ""
+    return ""

@@ -1,0 +1,286 @@
+"""A meaning as a call of the target: which class, which arguments, and what it cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from migrate import algorithms
+from migrate.code.meanings import OPAQUE, Meaning, Value
+from migrate.rules.comparison import LIMITS, nearest_epsilon
+from optim import rule
+from optim.errors import HyperparameterError, UnsupportedError
+from optim.rule import Rule
+from optim.rules.lars import LARSRule
+
+OPTIM, KERAS, TF_KERAS = "optim", "keras", "tf-keras"
+TARGETS = (OPTIM, KERAS, TF_KERAS)
+OPTIM_ONLY: dict[str, Any] = {
+    "clip_order": "value_first",
+    "decay": 0.0,
+    "epsilon_inside": True,
+    "initial_velocity": 0.0,
+    "lazy_rows": (),
+    "learning_rate_in_linear": False,
+    "learning_rate_in_momentum": True,
+    "new_delta_in_step": False,
+    "schedule_decay": 1.0,
+}
+"""Arguments of `optim` by which it takes the rules of old releases, and what current Keras always does."""
+KERAS_OPTIONS = (
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+    "weight_decay",
+    "use_ema",
+    "ema_momentum",
+    "ema_overwrite_frequency",
+    "name",
+)
+
+
+DECAY_PER_RATE = "learning_rate_in_weight_decay"
+
+
+@dataclass
+class Target:
+    """A call: `module` and `name` of the class, `arguments` in the order of `Meaning`, `reasons` why it differs.
+
+    `origin` as in `Meaning`. `notes` are worth saying and change nothing.
+    """
+
+    module: str
+    name: str
+    arguments: dict[str, Value]
+    origin: Mapping[str, str]
+    reasons: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+ADDONS = ("Lamb", "RectifiedAdam", "AdaBelief", "Yogi", "NovoGrad")
+"""Algorithms that OptimizerV2 has in TensorFlow Addons alone."""
+
+
+def check(name: str) -> str:
+    """The name itself; HyperparameterError with the list if it is none of TARGETS."""
+    if name not in TARGETS:
+        raise HyperparameterError(f"--to takes one of {', '.join(TARGETS)}; not {name!r}")
+    return name
+
+
+def render(meaning: Meaning, target: str, *, rate_is_set: bool, generation: str) -> Target:
+    """The call in the target.
+
+    Args:
+      rate_is_set: whether the program changes the learning rate itself, which a schedule does not allow.
+      generation: of the old call, which decides between tf_keras's two families of classes.
+    """
+    if target == OPTIM:
+        return _with_averages(_optim(meaning), meaning, generation)
+    if target == KERAS:
+        return _with_averages(_keras(meaning, "keras.optimizers", "keras3", rate_is_set), meaning, generation)
+    new = _with_averages(_keras(meaning, "tf_keras.optimizers", "optimizer", rate_is_set), meaning, generation)
+    legacy = _legacy(meaning)
+    if legacy is None:
+        return new
+    prefers_new = generation in ("optimizer", "keras3", "experimental")
+    ranked = sorted((legacy, new), key=lambda t: (len(t.reasons), (t is new) != prefers_new))
+    return ranked[0]
+
+
+OWN_RULES: dict[str, type[Rule]] = {"LARS": LARSRule}
+"""Classes of `optim` whose state no checkpoint here has."""
+
+
+def _optim_defaults(name: str) -> dict[str, Any]:
+    if name in OWN_RULES:
+        return {"weight_decay": 0.0, **{k: a.default for k, a in rule.arguments(OWN_RULES[name]).items()}}
+    algorithm = algorithms.find(name)
+    if "keras3" in algorithm.generations:
+        return {**algorithm.defaults("keras3"), **OPTIM_ONLY}
+    return {"weight_decay": 0.0, **algorithm.defaults("optimizer_v2"), **OPTIM_ONLY}
+
+
+def _with_averages(target: Target, meaning: Meaning, generation: str) -> Target:
+    """Keras 3 begins its averages with the first step's result, and all others with the first values."""
+    used = meaning.arguments.get("use_ema")
+    before, now = generation == "keras3", target.module == "keras.optimizers"
+    if used is not None and used.literal is not False and before != now:
+        first, then = ("the first step's result", "the first values")[:: 1 if before else -1]
+        target.reasons.append(f"its averages began with {first}, and begin with {then} now")
+    return target
+
+
+def _optim(meaning: Meaning) -> Target:
+    defaults = _optim_defaults(meaning.algorithm)
+    target = Target("optim", meaning.algorithm, {}, meaning.origin)
+    for key, value in meaning.arguments.items():
+        if _matters(key, meaning.arguments) and _said(key, value, meaning, defaults):
+            target.arguments[key] = value
+    if {"clipnorm", "global_clipnorm"} <= set(target.arguments):
+        raise UnsupportedError(
+            "clipnorm and global_clipnorm both act there, and optim takes one of them: leave one out"
+        )
+    target.reasons += meaning.reasons
+    target.notes += meaning.notes
+    return target
+
+
+def _keras(meaning: Meaning, module: str, generation: str, rate_is_set: bool) -> Target:
+    if meaning.algorithm in OWN_RULES or generation not in algorithms.find(meaning.algorithm).generations:
+        own = _optim(meaning)
+        call = f"optim.{own.name}({', '.join(f'{k}={v.text}' for k, v in own.arguments.items())})"
+        raise UnsupportedError(f"{module} has no {meaning.algorithm}; optim has: {call}")
+    defaults = algorithms.find(meaning.algorithm).defaults(generation)
+    target = Target(module, meaning.algorithm, {}, meaning.origin, list(meaning.reasons), list(meaning.notes))
+    known = {*defaults, "epsilon", *KERAS_OPTIONS}
+    for key, value in meaning.arguments.items():
+        if key in known and _said(key, value, meaning, defaults):
+            target.arguments[key] = value
+    target.reasons += [f"{key}={value.text} cannot be said there" for key, value in _unsaid(meaning, known)]
+    _decay_by_rate(target, meaning)
+    limits = [key for key in LIMITS if key in target.arguments]
+    for key in limits[1:]:
+        del target.arguments[key]
+        target.reasons.append(f"{limits[0]} and {key} are both set, and the class there takes only one: {key} is gone")
+    if _matters("decay", meaning.arguments) and "decay" in meaning.arguments:
+        target.arguments["decay"] = meaning.arguments["decay"]
+        _as_schedule(target, f"{module}.schedules", defaults)
+        if rate_is_set:
+            target.reasons.append(
+                "the program sets the learning rate while decay goes on, and a schedule cannot be set: leave one of"
+                " them out; exact is optim's decay="
+            )
+    target.reasons += _beyond_keras(meaning)
+    return target
+
+
+def _decay_by_rate(target: Target, meaning: Meaning) -> None:
+    """Weights decay by weight_decay times the rate there; where they did without it, it is divided by it."""
+    if DECAY_PER_RATE not in meaning.arguments:
+        return
+    decay, rate = meaning.arguments["weight_decay"], meaning.arguments["learning_rate"]
+    if not isinstance(rate.literal, (int, float)) or not rate.literal or "decay" in meaning.arguments:
+        raise UnsupportedError(
+            "its weight_decay did not follow the learning rate, and Keras's does: exact only for a constant rate,"
+            f" weight_decay={decay.text} / (the learning rate)"
+        )
+    is_plain = decay.text.replace(".", "").replace("_", "").replace("-", "").isalnum()
+    literal = decay.literal / rate.literal if isinstance(decay.literal, (int, float)) else OPAQUE
+    target.arguments["weight_decay"] = Value(f"{decay.text if is_plain else f'({decay.text})'} / {rate.text}", literal)
+
+
+def _unsaid(meaning: Meaning, known: Collection[str]) -> list[tuple[str, Value]]:
+    """Arguments that a class has not and that act, beside those of old rules."""
+    others = {
+        k: v for k, v in meaning.arguments.items() if k not in known and (k not in OPTIM_ONLY or k == "lazy_rows")
+    }
+    return [(k, v) for k, v in others.items() if not v.known or v.literal not in (None, False, 0, [], ())]
+
+
+def _beyond_keras(meaning: Meaning) -> list[str]:
+    """What the rule has that current Keras cannot say."""
+    values, reasons = meaning.arguments, []
+    own = {k: v for k, v in values.items() if k in OPTIM_ONLY and v.literal != OPTIM_ONLY[k] and _matters(k, values)}
+    exact = f"optim.{meaning.algorithm}({', '.join(f'{k}={v.text}' for k, v in own.items() if k != 'decay')})"
+    if "epsilon_inside" in own:
+        epsilon = values["epsilon"]
+        near = f"; epsilon={nearest_epsilon(epsilon.literal, inside=False):g} keeps the least denominator"
+        reasons.append(
+            "epsilon stood outside of the root there and stands inside now"
+            + (near if isinstance(epsilon.literal, float) else "")
+        )
+    if "learning_rate_in_momentum" in own and not _is_constant(values.get("learning_rate")):
+        reasons.append("momentum there was gathered without the learning rate, which is the same while it is constant")
+    if "schedule_decay" in own:
+        reasons.append(f"its momentum followed schedule_decay={values['schedule_decay'].text}, and follows 1 now")
+    if "initial_velocity" in own:
+        reasons.append("its mean of squares started at 1 and starts at 0 now")
+    if "new_delta_in_step" in own:
+        reasons.append("its step already had the new mean of squared steps in it")
+    return [*reasons[:-1], f"{reasons[-1]}; exact: {exact}"] if reasons else []
+
+
+def _legacy(meaning: Meaning) -> Target | None:
+    """tf_keras.optimizers.legacy, where it has the class."""
+    if meaning.algorithm in OWN_RULES or meaning.algorithm in ADDONS:
+        return None
+    algorithm, values = algorithms.find(meaning.algorithm), meaning.arguments
+    if "optimizer_v2" not in algorithm.generations or "weight_decay" in values or "use_ema" in values:
+        return None
+    defaults = {**algorithm.defaults("optimizer_v2"), "decay": 0.0}
+    if meaning.algorithm == "Nadam":
+        defaults.pop("decay")
+    target = Target("tf_keras.optimizers.legacy", meaning.algorithm, {}, meaning.origin, list(meaning.reasons))
+    target.notes += meaning.notes
+    known = {*defaults, "epsilon", "clipnorm", "clipvalue", "global_clipnorm", "name"}
+    for key, value in values.items():
+        if key in known and _said(key, value, meaning, defaults):
+            target.arguments[key] = value
+    target.reasons += [f"{key}={value.text} cannot be said there" for key, value in _unsaid(meaning, known)]
+    target.reasons += _beyond_legacy(meaning)
+    return target
+
+
+def _beyond_legacy(meaning: Meaning) -> list[str]:
+    values, reasons = meaning.arguments, []
+    momentum = values.get("momentum")
+    inside = meaning.algorithm == "RMSprop" and momentum is not None and momentum.literal != 0
+    if _matters("epsilon_inside", values) and "epsilon_inside" in values and values["epsilon_inside"].literal != inside:
+        reasons.append("epsilon stands on the other side of the root there")
+    if values.get("epsilon") is not None and values["epsilon"].literal == 0:
+        reasons.append("epsilon=0 is taken for 1e-7 there")
+    if _matters("clip_order", values) and values.get("clip_order", Value("", "")).literal == "norm_first":
+        reasons.append("the norm was clipped before the value, and is clipped after it now")
+    rate_inside = values.get("learning_rate_in_momentum", Value.of(True)).literal
+    acts = _matters("learning_rate_in_momentum", values) and not _is_constant(values.get("learning_rate"))
+    if not rate_inside and acts:
+        reasons.append("momentum was gathered without the learning rate: the same while it is constant")
+    unsaid = [
+        k for k in ("initial_velocity", "new_delta_in_step") if k in values and values[k].literal != OPTIM_ONLY[k]
+    ]
+    return [*reasons, *(f"{key}={values[key].text} cannot be said there" for key in unsaid)]
+
+
+def _said(key: str, value: Value, meaning: Meaning, defaults: Mapping[str, Any]) -> bool:
+    """Whether an argument is written: the program gives it, or the target's default is another."""
+    if key == "name":
+        return "name" in meaning.origin
+    off = value.known and (value.literal in (None, [], ()) or (key in ("decay", *LIMITS) and not value.literal))
+    if off and key not in ("epsilon", "epsilon_inside"):
+        return False
+    default = defaults.get(key, 1e-7 if key == "epsilon" else None)
+    if key in meaning.origin and key not in ("epsilon_inside", "learning_rate_in_momentum"):
+        return True
+    return not value.known or value.literal != default
+
+
+def _matters(key: str, values: Mapping[str, Value]) -> bool:
+    """Whether an argument acts, given the others."""
+
+    def on(name: str) -> bool:
+        return name in values and bool(values[name].literal)
+
+    if key in ("learning_rate_in_momentum", "nesterov"):
+        return on("momentum") or (key == "nesterov" and on("nesterov"))
+    if key == "epsilon_inside":
+        return on("epsilon")
+    if key == "clip_order":
+        return sum(on(limit) for limit in LIMITS) > 1
+    if key == "decay":
+        return on("decay")
+    return True
+
+
+def _as_schedule(target: Target, module: str, defaults: Mapping[str, Any]) -> None:
+    """lr / (1 + decay * iterations) is InverseTimeDecay with decay_steps=1."""
+    decay = target.arguments.pop("decay")
+    rate = target.arguments.get("learning_rate") or Value.of(defaults["learning_rate"])
+    text = f"{module}.InverseTimeDecay({rate.text}, decay_steps=1, decay_rate={decay.text})"
+    target.arguments = {**target.arguments, "learning_rate": Value(text)}
+    target.notes.append("decay is inverse time decay")
+
+
+def _is_constant(rate: Value | None) -> bool:
+    return rate is None or isinstance(rate.literal, (int, float))

@@ -1,0 +1,72 @@
+"""Where each value came from that the next step depends on. Fidelity follows from this and from nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+FILE, GRAPH, NAME, HINT, SET, RELEASE = "file", "graph", "name", "hint", "set", "release"
+DEFAULT, COMPUTED, UNINTERPRETED = "default", "computed", "uninterpreted"
+CERTAIN = frozenset({FILE, GRAPH, NAME, HINT, SET, RELEASE})
+"""Read from the source, given by a person, or the only value that the release could have."""
+MEANING = {
+    FILE: "read from the source",
+    GRAPH: "read from the source's graph",
+    NAME: "read from names in the source",
+    HINT: "given with --optimizer-config, --variables or --generation",
+    SET: "given with --set",
+    RELEASE: "the release that wrote it has no other",
+    DEFAULT: "not in the source: assumed",
+    COMPUTED: "not in the source: computed",
+    UNINTERPRETED: "in the source, and not understood",
+}
+EXACT, APPROXIMATE = "exact", "approximate"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """One value and where it came from.
+
+    Attributes:
+      subject: `learning_rate`, `iterations`, `slot m`, `optimizer`, ...
+      value: as JSON; a few words where it is an array.
+      kind: one of MEANING.
+      where: in the source, or why it is as it is.
+      doubt: what may be wrong with it all the same; empty if nothing may.
+      confirm: the option that settles it, `--set NAME=VALUE`; empty where none can.
+    """
+
+    subject: str
+    value: Any
+    kind: str
+    where: str = ""
+    doubt: str = ""
+    confirm: str = ""
+
+    @property
+    def certain(self) -> bool:
+        return self.kind in CERTAIN and not self.doubt
+
+    @property
+    def reason(self) -> str:
+        """Why it is not certain, with what settles it."""
+        text = self.doubt or f"{self.subject} = {self.value!r} is {MEANING[self.kind]}"
+        if self.where and not self.doubt:
+            text += f" ({self.where})"
+        return f"{text}; if it is right, confirm it with {self.confirm}" if self.confirm else text
+
+
+def fidelity(origins: Iterable[Origin]) -> str:
+    """`exact` if every value is certain."""
+    return EXACT if all(origin.certain for origin in origins) else APPROXIMATE
+
+
+def reasons(origins: Iterable[Origin]) -> tuple[str, ...]:
+    """Why it is not exact, each reason once."""
+    return tuple(dict.fromkeys(origin.reason for origin in origins if not origin.certain))
+
+
+def doubts(subject: str, texts: Iterable[str]) -> tuple[Origin, ...]:
+    """What a conversion changes, as origins: the values are computed, and not those of the source."""
+    return tuple(Origin(subject, None, COMPUTED, doubt=text) for text in texts)

@@ -1,0 +1,1 @@
+"""The order of `get_weights()` lists, of every generation."""

@@ -1,0 +1,227 @@
+"""Flat `get_weights()` lists: which orders a generation may have written, and which of them a list fits.
+
+The order is never guessed: a list must fit by length, shapes and integer step counter, and every sum of
+squares in it must not be negative. Where two orders fit, the signs may decide; else AmbiguousError. Orders:
+research of 27 releases, `keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2.py` 2.9,
+`optimizers/optimizer.py` 2.15, `base_optimizer.py` 3.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from migrate.algorithms.spec import ACCUMULATED, AVERAGE, Algorithm, Block, Config, FlatOrder
+from migrate.bytes.arrays import LazyArray
+
+ITERATIONS = "iterations"
+LEARNING_RATE = "learning_rate"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A list cut up by one order: scalars by name, and for each slot one array per variable, in order.
+
+    `stages`: shapes of the variables, cut where variables joined the optimizer later than others (usually
+    one stage). An array is None where a variable of that shape has no such slot.
+    """
+
+    order: FlatOrder
+    scalars: dict[str, LazyArray]
+    slots: dict[str, list[LazyArray | None]]
+    placeholders: list[LazyArray]
+    stages: tuple[tuple[tuple[int, ...], ...], ...] = ((),)
+    release: str = ""
+    """The TensorFlow release that writes this order, where only one of those of its generation does."""
+    unread: tuple[tuple[int, str, LazyArray], ...] = ()
+    """(variable, slot, array) of what no step reads: Adafactor's product of its means."""
+
+    @property
+    def restored(self) -> bool:
+        """Whether it is OptimizerV2's order after tf.train.Checkpoint.restore: variables as they were restored."""
+        return len(self.order) > 1 and self.order[-1] == ITERATIONS
+
+    def describe(self) -> str:
+        later = f", then the same for {len(self.stages[1])} variables more" if len(self.stages) > 1 else ""
+        return describe(self.order) + later
+
+
+def candidates(algorithm: Algorithm, generation: str, config: Config) -> list[FlatOrder]:
+    """Every order in which this generation can have written this optimizer."""
+    average = (Block((AVERAGE.name,)),) if config.get("use_ema") else ()
+    if generation == "keras3" and config.get("gradient_accumulation_steps") not in (None, 0, 1):
+        average = (*average, Block((ACCUMULATED.name,)))
+    counter: tuple[str, ...] = (ITERATIONS,) if generation in algorithm.counts else ()
+    orders: list[FlatOrder] = []
+    for blocks in algorithm.blocks(generation, config):
+        if generation == "experimental":
+            orders.append((*average, *blocks))  # 2.10: slots only
+            orders.append((*counter, *average, *blocks))  # 2.11 and 2.12, whose modules are called so, too
+            orders.append(_alphabetical(algorithm, (*average, *blocks), config))
+        elif generation == "keras3" and not isinstance(config.get(LEARNING_RATE), dict):
+            orders.append((*counter, LEARNING_RATE, *average, *blocks))
+        else:
+            orders.append((*counter, *average, *blocks))
+        if generation == "optimizer_v2":
+            # After tf.train.Checkpoint.restore the list is variable-major, with the counter last.
+            merged = Block(tuple(slot for block in blocks if isinstance(block, Block) for slot in block.slots))
+            if not any(isinstance(block, str) for block in blocks):
+                orders.append((merged, ITERATIONS) if merged.slots else (ITERATIONS,))
+    return list(dict.fromkeys(orders))
+
+
+def _alphabetical(algorithm: Algorithm, blocks: Sequence[str | Block], config: Config) -> FlatOrder:
+    """TF 2.9's experimental optimizers list their attributes by name."""
+    attributes: dict[str, str | Block] = {"_iterations": ITERATIONS}
+    attributes |= {f"_{name}": name for name in blocks if isinstance(name, str)}
+    attributes["_current_learning_rate" if isinstance(config.get(LEARNING_RATE), dict) else "_learning_rate"] = (
+        LEARNING_RATE
+    )
+    for block in blocks:
+        for slot in block.slots if isinstance(block, Block) else ():
+            attributes["_" + algorithm.slot(slot).aliases[0]] = Block((slot,))
+    return tuple(attributes[name] for name in sorted(attributes))
+
+
+def cuts(possible: Sequence[FlatOrder], weights: Sequence[LazyArray], generation: str) -> list[Resolved]:
+    """The list cut up by each order that fits by length, shapes and step counter."""
+    float_counter = generation in ("keras1", "keras2", "optimizer_v1")  # int64 since Keras 2.0.8
+    found = [_cut(order, weights, float_counter) for order in possible]
+    fitting = [resolved for resolved in found if resolved is not None]
+    return [replace(r, release=_release(r.order)) for r in fitting] if generation == "experimental" else fitting
+
+
+def _release(order: FlatOrder) -> str:
+    """The release of an experimental list: 2.9 lists the learning rate, 2.10 no scalar, 2.11 the counter."""
+    return "2.9" if LEARNING_RATE in order else "2.11" if ITERATIONS in order else "2.10"
+
+
+def staged(possible: Sequence[FlatOrder], weights: Sequence[LazyArray]) -> list[Resolved]:
+    """OptimizerV2 lists of variables that joined in two stages, as after unfreezing: slots are appended."""
+    found = []
+    for order in possible:
+        scalars = [item for item in order if isinstance(item, str)]
+        blocks = [item for item in order if isinstance(item, Block)]
+        width = sum(len(block.slots) for block in blocks)
+        if not width or list(order[: len(scalars)]) != scalars:
+            continue
+        start = len(scalars)
+        for end in range(start + width, len(weights), width):
+            first = _cut(order, weights[:end], False)
+            second = _cut(tuple(blocks), weights[end:], False)
+            if first is not None and second is not None:
+                slots = {slot: [*first.slots[slot], *second.slots[slot]] for slot in first.slots}
+                found.append(Resolved(order, first.scalars, slots, [], (*first.stages, *second.stages)))
+    return found
+
+
+def _cut(order: FlatOrder, weights: Sequence[LazyArray], float_counter: bool) -> Resolved | None:
+    last = order[-1] if order else None
+    if isinstance(last, Block) and last.factored:
+        return _cut_factored(order, last, weights, float_counter)
+    scalars_wanted = sum(isinstance(item, str) for item in order)
+    per_variable = sum(len(item.slots) for item in order if isinstance(item, Block))
+    rest = len(weights) - scalars_wanted
+    if rest < 0 or (rest % per_variable if per_variable else rest):
+        return None
+    count = rest // per_variable if per_variable else 0
+    scalars: dict[str, LazyArray] = {}
+    slots: dict[str, list[LazyArray | None]] = {}
+    placeholders: list[LazyArray] = []
+    position = 0
+    for item in order:
+        if isinstance(item, str):
+            scalars[item] = weights[position]
+            position += 1
+            continue
+        width = len(item.slots)
+        run = weights[position : position + width * count]
+        position += width * count
+        if item.placeholder:
+            placeholders.extend(run)
+        else:
+            slots.update({slot: list(run[index::width]) for index, slot in enumerate(item.slots)})
+    shapes = tuple(a.shape for a in next(iter(slots.values()), []) if a is not None)
+    resolved = Resolved(order, scalars, slots, placeholders, (shapes,))
+    return resolved if _consistent(resolved, float_counter) else None
+
+
+def _consistent(resolved: Resolved, float_counter: bool) -> bool:
+    counter = resolved.scalars.get(ITERATIONS)
+    if any(a.shape != () for a in resolved.scalars.values()) or any(a.shape != (1,) for a in resolved.placeholders):
+        return False
+    if counter is not None and not counter.dtype.startswith(("int", "uint")) and not float_counter:
+        return False
+    return all(_shapes(arrays) == resolved.stages[0] for arrays in resolved.slots.values())
+
+
+def _shapes(arrays: Sequence[LazyArray | None]) -> tuple[tuple[int, ...] | None, ...]:
+    return tuple(None if a is None else a.shape for a in arrays)
+
+
+def _cut_factored(order: FlatOrder, block: Block, weights: Sequence[LazyArray], float_counter: bool) -> Resolved | None:
+    """Adafactor's lists, read from the end, where each variable has its v; the r and c before it follow from that."""
+    head = [item for item in order[:-1] if isinstance(item, str)]
+    before = [slot for item in order[:-1] if isinstance(item, Block) for slot in item.slots]
+    triples: list[tuple[LazyArray | None, LazyArray | None, LazyArray]] = []
+    end = len(weights)
+    while end > len(head) + len(before) * len(triples):
+        v = weights[end - 1]
+        if len(v.shape) < 2 and block.factored == "gaps":
+            triples.append((None, None, v))
+            end -= 1
+            continue
+        if end < len(head) + 3:
+            return None
+        r, c = weights[end - 3 : end - 1]
+        means = (v.shape[:-1], (*v.shape[:-2], v.shape[-1])) if len(v.shape) > 1 else ((), ())
+        if (r.shape, c.shape) != means:
+            return None
+        triples.append((r, c, v) if len(v.shape) > 1 else (None, None, v))
+        end -= 3
+    triples.reverse()
+    shapes = tuple(v.shape for _, _, v in triples)
+    slots: dict[str, list[LazyArray | None]] = {}
+    for i, slot in enumerate(before):
+        start = len(head) + i * len(triples)
+        slots[slot] = list(weights[start : start + len(triples)])
+    if any(_shapes(arrays) != shapes for arrays in slots.values()) or end != len(head) + len(before) * len(triples):
+        return None
+    slots |= {"r": [t[0] for t in triples], "c": [t[1] for t in triples]}
+    slots["v"] = [v if len(v.shape) < 2 else None for _, _, v in triples]
+    unread = tuple((i, "v", v) for i, (_, _, v) in enumerate(triples) if len(v.shape) > 1)
+    scalars = dict(zip(head, weights, strict=False))
+    bare = Resolved(order, scalars, {}, [], ((),))
+    return Resolved(order, scalars, slots, [], (shapes,), unread=unread) if _consistent(bare, float_counter) else None
+
+
+def plausible(resolved: Resolved, algorithm: Algorithm) -> bool:
+    """Whether every sum of squares is without a negative number (NaN is carried as it is)."""
+    for slot, arrays in resolved.slots.items():
+        if algorithm.slot(slot).nonnegative and any(a is not None and _has_negative(a) for a in arrays):
+            return False
+    return not any(np.any(a.load() != 0) for a in resolved.placeholders)
+
+
+def _has_negative(array: LazyArray) -> bool:
+    values = array.load()
+    if array.dtype == "bfloat16":
+        return bool(np.any((values >> 15 == 1) & (values << 1 != 0) & (values & 0x7FFF <= 0x7F80)))
+    return bool(np.any(values < 0))
+
+
+def describe(order: FlatOrder) -> str:
+    """An order in words, for messages."""
+    parts = []
+    for item in order:
+        if isinstance(item, str):
+            parts.append(item)
+        elif item.placeholder:
+            parts.append(f"placeholders of {item.slots[0]}")
+        else:
+            parts.append(
+                f"({', '.join(item.slots)}) of each variable" if len(item.slots) > 1 else f"all {item.slots[0]}"
+            )
+    return ", ".join(parts) or "nothing"

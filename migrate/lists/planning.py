@@ -1,0 +1,206 @@
+"""From a state back to a `get_weights()` list: which arrays, in which order, and what the list's reader would change.
+
+The orders are those of `migrate.orders`, read backwards; the rule is compared by asking `migrate.conventions` what the
+same config means in the generation that the list is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from migrate import algorithms, generations
+from migrate.algorithms import nadam
+from migrate.algorithms.spec import Algorithm, Block, FlatOrder
+from migrate.bytes.arrays import LazyArray
+from migrate.bytes.bundle import numpy_dtype
+from migrate.errors import AmbiguousError, MissingHintError
+from migrate.evidence import doubts
+from migrate.lists import orders
+from migrate.rules import differences
+from migrate.state import OptimizerState
+from optim import slot_layout
+from optim.errors import HyperparameterError, UnsupportedError
+
+FLOAT_COUNTER = ("keras1",)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Arrays of a list in order; `reasons` why the generation will not continue the training exactly, if so."""
+
+    generation: str
+    order: FlatOrder
+    arrays: tuple[LazyArray, ...]
+    reasons: tuple[str, ...]
+
+
+def plan(state: OptimizerState, order: str | None) -> Plan:
+    """The list of a state.
+
+    Args:
+      order: a generation, or `GENERATION:N` for the N-th of the orders that it has; None for the one that wrote the
+        source.
+
+    Raises:
+      MissingHintError: no order, and the source does not know its own. AmbiguousError: the generation has written more
+        than one order; the message numbers them. UnsupportedError: no list of that generation can hold the state.
+    """
+    if order is None and (state.source is None or state.source.generation is None):
+        raise MissingHintError(
+            f"for which generation is the list? add --order, one of: {', '.join(generations.GENERATIONS)}"
+        )
+    given = order if order is not None else str(state.source.generation if state.source else "")
+    name, _, number = given.partition(":")
+    generation, algorithm = generations.check(name), algorithms.find(state.algorithm)
+    if generation == "tf1" or generation not in algorithm.generations:
+        what = "tf.train optimizers have no get_weights()" if generation == "tf1" else f"it has no {algorithm.name}"
+        raise UnsupportedError(f"there is no list of generation {generation}: {what}; choose another --order")
+    reasons = differences.differences(state, algorithm, generation)
+    state = _with_idle_momentum(state, generation)
+    chosen = _chosen(_fitting(state, algorithm, generation), number, generation)
+    arrays = [array for _, _, array in _entries(state, chosen, generation)]
+    if any(a.dtype == "bfloat16" for a in arrays):
+        raise UnsupportedError("the slots are bfloat16, which .npz files do not know; migrate to slots instead")
+    if orders.ITERATIONS not in chosen and state.iterations:
+        reasons.append(
+            f"the list has no place for the {state.iterations} steps taken: set optimizer.iterations to that yourself"
+        )
+    return Plan(generation, chosen, tuple(arrays), tuple(reasons))
+
+
+def for_list(state: OptimizerState, order: str | None) -> OptimizerState:
+    """The state with the reasons why its list would not be exact. Raises as `plan`."""
+    made = plan(state, order)
+    origins = (*state.origins, *doubts("list", made.reasons))
+    note = (
+        f"the list of generation {made.generation}: {orders.describe(made.order)}; it holds no variables of the model"
+    )
+    return replace(state, origins=origins, warnings=(*state.warnings, note))
+
+
+def _with_idle_momentum(state: OptimizerState, generation: str) -> OptimizerState:
+    """With zeros for the momentum that SGD's older lists hold even where it is switched off and never read."""
+    kinds = {v.trainable for v in state.variables}
+    is_off = state.algorithm == "SGD" and not state.slots and not state.hyperparameters.get("momentum")
+    if not is_off or generation not in generations.NATIVE or None in kinds:
+        return state
+    zeros = {
+        v.name: LazyArray(v.shape, v.dtype, partial(np.zeros, v.shape, numpy_dtype(v.dtype)), "zeros")
+        for v in state.variables
+        if v.trainable
+    }
+    return replace(state, slots={"m": zeros})
+
+
+def _fitting(state: OptimizerState, algorithm: Algorithm, generation: str) -> list[FlatOrder]:
+    """The generation's orders that hold just the slots of the state, but for those that only a restore makes."""
+    config = differences.config_for(state, algorithm, generation)
+    possible = orders.candidates(algorithm, generation, config)
+    direct = [order for order in possible if len(order) < 2 or order[-1] != orders.ITERATIONS]
+    held = [o for o in direct if any(isinstance(item, Block) and item.placeholder for item in o)]
+    direct = held if generation == "keras2.3" and held else direct  # its Adam always has the placeholders
+    present = set(state.slots)
+    fitting = []
+    for order in direct:
+        blocks = [item for item in order if isinstance(item, Block) and not item.placeholder]
+        wanted = {slot for block in blocks for slot in block.slots}
+        free = {slot for block in blocks if block.factored for slot in block.slots}
+        if present <= wanted and wanted - present <= free:
+            fitting.append(order)
+    if not fitting:
+        keeps = "; or ".join(orders.describe(order) for order in direct)
+        raise UnsupportedError(
+            f"the state has the slots {', '.join(state.slots) or 'none'}, and a list of {algorithm.name} in generation"
+            f" {generation} keeps: {keeps}; choose another --order"
+        )
+    return fitting
+
+
+def _chosen(fitting: Sequence[FlatOrder], number: str, generation: str) -> FlatOrder:
+    if not number and len(fitting) == 1:
+        return fitting[0]
+    listed = "; ".join(f"{generation}:{i} is {_described(order)}" for i, order in enumerate(fitting, 1))
+    if not number:
+        raise AmbiguousError(
+            f"releases of generation {generation} wrote different lists; choose one by --order: {listed}"
+        )
+    if not number.isdecimal() or not 1 <= int(number) <= len(fitting):
+        raise HyperparameterError(f"there is no order {generation}:{number}; {listed}")
+    return fitting[int(number) - 1]
+
+
+Entry = tuple[str, str | None, LazyArray]
+"""A slot and its variable, or a scalar and None; and the array."""
+
+
+def newest(state: OptimizerState, generation: str) -> tuple[Entry, ...]:
+    """The list that the newest release of Keras 3 or tf_keras keeps for a state in the terms of that generation.
+
+    Raises:
+      UnsupportedError: no list of that generation can hold the state.
+    """
+    fitting = _fitting(state, algorithms.find(state.algorithm), generation)
+    return tuple(_entries(state, fitting[-1 if generation == "keras3" else 0], generation))
+
+
+def _described(order: FlatOrder) -> str:
+    zeros = any(isinstance(item, Block) and item.factored == "zeros" for item in order)
+    return orders.describe(order) + (", with zeros for r and c below rank 2" if zeros else "")
+
+
+def _entries(state: OptimizerState, order: FlatOrder, generation: str) -> list[Entry]:
+    owners = {name for per in state.slots.values() for name in per}
+    without = [v.name for v in state.variables if v.trainable and v.name not in owners]
+    if owners and without and generation != "optimizer_v2":
+        raise UnsupportedError(
+            f"{', '.join(without[:5])} can be trained and have no slots, and a list of generation {generation} has some"
+            " of every trainable variable; choose another --order"
+        )
+    names = [v.name for v in state.variables if v.name in owners]
+    shapes = {v.name: v.shape for v in state.variables}
+    entries: list[Entry] = []
+    for item in order:
+        if isinstance(item, str):
+            entries.append((item, None, _scalar(state, item, generation)))
+        elif item.placeholder:
+            entries += [(item.slots[0], name, _constant(np.zeros(1, np.float32))) for name in names]
+        elif item.factored:
+            for name in names:
+                found = _factored(state, name, len(shapes[name]) > 1, item.factored)
+                entries += [(slot, name, array) for slot, array in zip(item.slots[-len(found) :], found, strict=True)]
+        else:
+            entries += [(slot, name, state.slots[slot][name]) for name in names for slot in item.slots]
+    return entries
+
+
+def _factored(state: OptimizerState, name: str, is_factored: bool, kind: str) -> list[LazyArray]:
+    """Adafactor's r, c, v; v of a factored variable is overwritten before it is read, so zeros do where it is lost."""
+    zero = _constant(np.zeros((), np.float32))
+    if not is_factored:
+        v = state.slots["v"][name]
+        return [v] if kind == "gaps" else [zero, zero, v]
+    shape = next(v.shape for v in state.variables if v.name == name)
+    product = state.unmapped.get(f"v/{name}") or _constant(np.zeros(shape, np.float32))
+    return [state.slots["r"][name], state.slots["c"][name], product]
+
+
+def _scalar(state: OptimizerState, name: str, generation: str) -> LazyArray:
+    if name == orders.ITERATIONS:
+        batches = int(state.hyperparameters.get("gradient_accumulation_steps") or 1)
+        gathered = int(state.scalars.get(slot_layout.ACCUMULATED_STEPS, 0))
+        count = state.iterations * batches + gathered if generation == "keras3" else state.iterations
+        return _constant(np.array(count, np.float32 if generation in FLOAT_COUNTER else np.int64))
+    if name == orders.LEARNING_RATE:
+        return _constant(np.array(state.hyperparameters["learning_rate"], np.float32))
+    assert name == nadam.PRODUCT
+    known = state.hyperparameters
+    computed = nadam.product(known["beta_1"], known.get("schedule_decay", 1.0), state.iterations)
+    return _constant(np.array(state.scalars.get(name, computed), np.float32))
+
+
+def _constant(array: np.ndarray) -> LazyArray:
+    return LazyArray(array.shape, array.dtype.name, lambda: array, "")

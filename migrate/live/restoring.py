@@ -1,0 +1,376 @@
+"""Optimizer state from any source straight into a live optimizer: everything is checked, then all of it is assigned."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from migrate import evidence, readers
+from migrate.algorithms import nadam
+from migrate.bytes.arrays import LazyArray
+from migrate.bytes.source import open_source, still_the_same, watching
+from migrate.errors import StrictError
+from migrate.evidence import Origin
+from migrate.live import adapt, conversions, matching, torch_optimizers, values
+from migrate.live.base import Live
+from migrate.live.matching import Given, Pair
+from migrate.operations import edge, soundness
+from migrate.operations.convert import PathLike, Progress, Report, read
+from migrate.operations.hints import Told
+from migrate.rules import comparison
+from migrate.state import OptimizerState, StoredVariable
+from optim import slot_layout
+from optim.errors import MismatchError, UnsupportedError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+RANK = ("name", "object graph", "shape", "position")
+"""Ways of matching, the surest first."""
+
+
+@dataclass(frozen=True)
+class Restoration(Report):
+    """What `restore` did: `dest` is the live optimizer, `matched` has the live variables' names.
+
+    `onto` is {live variable: (variable of the source, how it was found: `name`, `shape` or `position`)}. `unmapped`
+    names what the source has and the live optimizer has no place for.
+    """
+
+    onto: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+def restore(
+    source: PathLike,
+    optimizer: Any,
+    variables: Sequence[Any] | Mapping[str, Any],
+    *,
+    restore_variables: bool = False,
+    strict: bool = False,
+    source_variables: Sequence[Mapping[str, Any]] | None = None,
+    progress: Progress | None = None,
+    **told: Unpack[Told],
+) -> Restoration:
+    """Put the optimizer state of `source` into a live optimizer: all of it, or none.
+
+    Args:
+      source: a file, a folder, or the prefix of a TensorFlow checkpoint, as `read` takes.
+      optimizer: of `optim`, or what `optim.for_keras` made of it, of Keras 3 on the TensorFlow backend, or of tf_keras
+        (`optimizers` or `optimizers.legacy`), in a LossScaleOptimizer or not; or of torch.optim, with a mapping name in
+        the source -> parameter, or (parameter, axes) where its dims are in another order. New slots are made for the
+        trainable ones of `variables`, in their order.
+      variables: the model's variables, at least the trainable ones: a sequence in the model's order, matched to the
+        source by name (`variable.path` or `.name`), then shape, then position; or a mapping name in the source ->
+        variable, matched by name and shape alone.
+      restore_variables: also assign the stored values of the variables given.
+      strict: refuse whatever is not exact.
+      source_variables: what `read` calls `variables`; a list takes the live variables where this is None.
+      progress: called with (bytes done, bytes in all).
+      told: `format`, `optimizer_config`, `generation`, `optimizer_path` and `overrides`, as for `read`.
+
+    Returns:
+      What was done. `fidelity` is `exact` where the live optimizer goes on as the source would have; hyperparameters
+      that differ keep their live values, and are among the `reasons` why it is then `approximate`.
+
+    Raises:
+      StrictError: `strict`, and it is not exact. UnsupportedError: another algorithm than the source's, or an optimizer
+        of another library. MismatchError, AmbiguousError: variables. Otherwise as `read`. The values of optimizer and
+        variables are then what they were before; slots that did not exist may have been made, with initial values.
+    """
+    path = os.fspath(source)
+    in_torch = torch_optimizers.is_torch(optimizer)
+    given = [] if in_torch else matching.given(variables)
+    hint = source_variables
+    opened = open_source(path)
+    with watching(opened):
+        with edge.reading(path):
+            if hint is None and given and readers.detect(path, told.get("format", "auto")).name == "list":
+                hint = [{"name": g.name, "shape": list(g.shape)} for g in given if g.trainable]
+            state = read(path, variables=hint, **told)
+            state.finish_checks()
+            state = soundness.checked(state)
+        if in_torch:
+            return _into_torch(path, state, optimizer, variables, restore_variables, strict)
+        live, note = adapt(optimizer)
+        _check_class(state, live)
+        pairs = matching.pairs(state, given, not isinstance(variables, Mapping), restore_variables)
+        done = _Restoring(state, live, given, pairs, restore_variables)
+        _check_strict(done.reasons, strict)
+        done.run(progress)
+        return done.report(path, [note] if note else [])
+
+
+def _check_strict(reasons: Sequence[str], strict: bool) -> None:
+    if strict and reasons:
+        raise StrictError(f"refused by strict, as restoring is approximate: {'; '.join(reasons)}")
+
+
+def _into_torch(
+    source: str, state: OptimizerState, optimizer: Any, variables: Any, restore_variables: bool, strict: bool
+) -> Restoration:
+    done = torch_optimizers.Restored(state, optimizer, variables, restore_variables)
+    _check_strict(done.reasons, strict)
+    moved = done.run()
+    names = [t.stored.name for t in done.targets]
+    slots = sum(name in per for per in state.slots.values() for name in names)
+    return Restoration(
+        source=source,
+        dest=done.what,
+        target="live",
+        optimizer=state.algorithm,
+        generation=state.source.generation if state.source else None,
+        iterations=state.iterations,
+        fidelity=evidence.fidelity(done.origins),
+        reasons=done.reasons,
+        origins=done.origins,
+        matched={f"{slot}/{name}": "name" for slot, per in state.slots.items() for name in names if name in per},
+        unmapped=done.unmapped,
+        warnings=(*state.warnings, *done.warnings),
+        variables=len(names) if restore_variables else 0,
+        slots=slots,
+        bytes=moved,
+        written=True,
+        onto={name: (name, "name") for name in names},
+    )
+
+
+def _check_class(state: OptimizerState, live: Live) -> None:
+    if not comparison.same_class(state.algorithm, live.algorithm):
+        raise UnsupportedError(
+            f"the source's optimizer is {state.algorithm} and the live one {live.what}: their slots hold different"
+            f" things; make a live {state.algorithm}"
+        )
+
+
+class _Restoring:
+    """One restoration on its way: what differs is known when it is made, `run` assigns."""
+
+    def __init__(
+        self, state: OptimizerState, live: Live, given: Sequence[Given], pairs: Sequence[Pair], restore_variables: bool
+    ):
+        from optim.state.tracked import unwrap
+
+        self._state, self._live, self._given, self._pairs = state, live, given, pairs
+        self._restore_variables = restore_variables
+        self._trained = [p for p in pairs if p.live.trainable]
+        self._trainable = [g for g in given if g.trainable]
+        self._check_values()
+        self._source_rule = comparison.rule_of(state.algorithm, state.hyperparameters)
+        self._rule = live.rule(sorted({unwrap(g.variable).dtype.name for g in self._trainable}))
+        found = comparison.compare(self._source_rule, self._rule)
+        self._plan = conversions.plan(self._source_rule, self._rule, found, state.iterations, frozenset(state.slots))
+        self.origins = tuple(self._origins())
+        self.reasons = evidence.reasons(self.origins)
+        missing, others = live.missing([g.variable for g in self._trainable])
+        if missing or others:
+            raise MismatchError(
+                f"{live.what} was built on other variables than those given: not on {missing or 'none of them'}, and"
+                f" also on {others or 'no others'}; give the variables that it was built on, or make a new one"
+            )
+        self._moved = 0
+        self._slots = 0
+        self._unmapped: list[str] = [*state.unmapped]
+
+    # Checks.
+
+    def _check_values(self) -> None:
+        if not self._restore_variables:
+            return
+        found = {id(p.live): p.stored for p in self._pairs}
+        lacking = [g.name for g in self._given if id(g) not in found or found[id(g)].array is None]
+        if lacking:
+            raise MismatchError(
+                f"the source holds no value of {', '.join(lacking[:8])}; leave them out, or pass"
+                " restore_variables=False"
+            )
+
+    def _origins(self) -> Iterator[Origin]:
+        names = [p.stored.name for p in self._trained]
+        theirs = [*self._rule.reasons, *self._live.lazy_reasons(names)]
+        yield from (o for o in self._state.origins if o.certain or o.reason not in theirs)  # what both do alike
+        yield from evidence.doubts("live optimizer", (r for r in theirs if r not in self._state.reasons))
+        yield from evidence.doubts("live optimizer", self._differences())
+
+    def _differences(self) -> Iterator[str]:
+        yield from self._plan.reasons
+        yield from (comparison.described(key, *both) for key, both in self._plan.left.items())
+        yield from self._row_reasons()
+        yield from self._decay_reasons()
+        yield from self._dtype_reasons()
+
+    def _row_reasons(self) -> Iterator[str]:
+        """Embeddings whose rows without a gradient one side moves and the other leaves alone."""
+        patterns = self._source_rule.values.get("lazy_rows") or ()
+        for pair in self._trained:
+            theirs = any(re.search(p, pair.stored.name) for p in patterns)
+            if theirs != self._live.lazy(pair.live.variable, pair.stored.name):
+                kept, moved = ("source", "live optimizer") if theirs else ("live optimizer", "source")
+                yield (
+                    f"{pair.live.name}: rows that a sparse gradient leaves out keep their state in the {kept} and move"
+                    f" in the {moved} (lazy_rows of optim says which)"
+                )
+
+    def _decay_reasons(self) -> Iterator[str]:
+        """Only `optim`'s own checkpoints record which variables are excluded from weight decay."""
+        recorded = self._state.source is not None and self._state.source.format == "slots"
+        if not recorded or not self._source_rule.values.get("weight_decay"):
+            return
+        patterns = self._source_rule.values.get("weight_decay_exclude") or ()
+        for pair in self._trained:
+            decayed = not any(re.search(p, pair.stored.name) for p in patterns)
+            if decayed != self._live.decayed(pair.live.variable):
+                yield f"{pair.live.name}: weight decay applies in only one of source and live optimizer"
+
+    def _dtype_reasons(self) -> Iterator[str]:
+        """Raises MismatchError for a slot that its live variable's dtype cannot hold."""
+        from optim.state.tracked import unwrap
+
+        wider = []
+        for pair in self._trained:
+            want = unwrap(pair.live.variable).dtype.name
+            for slot in self._state.slots:
+                array = self._state.slots[slot].get(pair.stored.name)
+                if array is None or array.dtype == want or slot == slot_layout.ACCUMULATED_GRADIENT:
+                    continue
+                if not values.holds(want, array.dtype):
+                    raise MismatchError(
+                        f"slot {slot} of {pair.stored.name!r} is {array.dtype}, and {pair.live.name!r} is {want}, which"
+                        " cannot hold it; make the live variable in that dtype"
+                    )
+                wider.append(pair.live.name)
+        if wider:
+            yield f"{', '.join(dict.fromkeys(wider))}: computed in a wider dtype than in the source"
+
+    # Assigning.
+
+    def run(self, progress: Progress | None) -> None:
+        """Make the slots that are not there, and assign everything or nothing."""
+        from optim.checkpoints import assigning
+
+        self._live.build([g.variable for g in self._trainable])
+        todo = [*self._slot_assignments(), *self._scalar_assignments(), *self._variable_assignments()]
+        sizes = {id(a.value): values.size(a.value) for a in todo}
+        total = sum(sizes.values())
+
+        def assigned(value: Any) -> None:
+            self._moved += sizes[id(value)]
+            if progress is not None:
+                progress(self._moved, total)
+            if self._moved == total:
+                still_the_same()  # raised here, everything is put back
+
+        assigning.assign_all(todo, assigned)
+        self._live.settle(self._scalars)
+
+    def _slot_assignments(self) -> Iterator[Any]:
+        from optim.checkpoints.assigning import Assignment
+
+        stored = {id(p.live): p.stored for p in self._trained}
+        for given in self._trainable:
+            slots = self._live.slots(given.variable)
+            own = stored.get(id(given))
+            for slot, variable in slots.items():
+                yield Assignment(variable, self._slot_value(slot, given, own, variable))
+            if own is not None:
+                held = [s for s in self._state.slots if own.name in self._state.slots[s]]
+                self._slots += sum(slot in slots for slot in held)
+                self._unmapped += [f"{slot}/{own.name}" for slot in held if slot not in slots]
+        frozen = {p.stored.name for p in self._pairs if not p.live.trainable}
+        self._unmapped += [f"{s}/{n}" for s, per in self._state.slots.items() for n in per if n in frozen]
+
+    def _slot_value(self, slot: str, given: Given, own: StoredVariable | None, variable: Any) -> Any:
+        """The stored slot, or what a new one is filled with."""
+        array = self._stored_slot(slot, own)
+        what = f"slot {slot} of {given.name!r}"
+        if array is not None:
+            return values.stored(what, array, variable.dtype, self._plan.changes.get(slot))
+        start = self._live.start(slot)
+        if start is None and own is not None and own.array is not None and self._restore_variables:
+            return values.stored(what, own.array, variable.dtype, None)
+        return values.filled(what, variable, given.variable if start is None else start)
+
+    def _stored_slot(self, slot: str, own: StoredVariable | None) -> LazyArray | None:
+        if own is None:
+            return None
+        found = self._state.slots.get(slot, {}).get(own.name)
+        if found is None and slot == "vhat":  # AMSGrad begins here: a maximum over all v so far is at least v
+            return self._state.slots.get("v", {}).get(own.name)
+        return found
+
+    @property
+    def _scalars(self) -> dict[str, float]:
+        state = self._state
+        known: dict[str, float] = {slot_layout.ITERATIONS: state.iterations, slot_layout.ACCUMULATED_STEPS: 0}
+        steps = self._rule.values.get("gradient_accumulation_steps")
+        if steps and steps == self._source_rule.values.get("gradient_accumulation_steps"):
+            known |= {k: v for k, v in state.scalars.items() if k == slot_layout.ACCUMULATED_STEPS}
+        if state.algorithm == "Nadam":
+            product = conversions.momentum_product(self._source_rule, self._rule, state.scalars, state.iterations)
+            known[nadam.PRODUCT] = product
+        return known
+
+    def _scalar_assignments(self) -> Iterator[Any]:
+        from optim.checkpoints.assigning import Assignment
+
+        for name, variable, number in self._live.scalars(self._scalars):
+            yield Assignment(variable, values.filled(f"{name} of the optimizer", variable, number))
+
+    def _variable_assignments(self) -> Iterator[Any]:
+        from optim.checkpoints.assigning import Assignment
+        from optim.state.tracked import unwrap
+
+        for pair in self._pairs if self._restore_variables else ():
+            assert pair.stored.array is not None
+            variable = unwrap(pair.live.variable)
+            yield Assignment(
+                variable, values.stored(f"variable {pair.live.name!r}", pair.stored.array, variable.dtype, None)
+            )
+
+    # Report.
+
+    def report(self, source: str, notes: Sequence[str]) -> Restoration:
+        state = self._state
+        names = {p.stored.name: p for p in self._trained}
+        matched = {}
+        for slot, owners in state.slots.items():
+            for name in owners:
+                if name in names:
+                    ways = (state.matched.get(f"{slot}/{name}", "name"), names[name].how)
+                    matched[f"{slot}/{names[name].live.name}"] = max(ways, key=_rank)
+        return Restoration(
+            source=source,
+            dest=self._live.what,
+            target="live",
+            optimizer=state.algorithm,
+            generation=state.source.generation if state.source else None,
+            iterations=state.iterations,
+            fidelity=evidence.fidelity(self.origins),
+            reasons=self.reasons,
+            origins=self.origins,
+            matched=matched,
+            unmapped=tuple(self._unmapped),
+            warnings=(*state.warnings, *self._rule.warnings, *self._plan.warnings, *notes, *self._notes()),
+            variables=len(self._pairs) if self._restore_variables else 0,
+            slots=self._slots,
+            bytes=self._moved,
+            written=True,
+            onto={p.live.name: (p.stored.name, p.how) for p in self._pairs},
+        )
+
+    def _notes(self) -> Iterator[str]:
+        weak = [f"{p.live.name} = {p.stored.name}" for p in self._trained if p.how == "position"]
+        if weak:
+            yield f"matched by position alone, as names differ and shapes are not unique: {', '.join(weak)}"
+        known = {id(p.live) for p in self._trained}
+        owners = {name for per in self._state.slots.values() for name in per}
+        fresh = [g.name for g in self._trainable if id(g) not in known]
+        fresh += [p.live.name for p in self._trained if p.stored.name not in owners]
+        if fresh and owners:
+            yield f"never trained in the source, so that their slots begin anew: {', '.join(fresh)}"
+
+
+def _rank(how: str) -> int:
+    return RANK.index(how) if how in RANK else len(RANK)

@@ -1,0 +1,1 @@
+"""Which variable a slot belongs to: by name, layer, shape or position."""

@@ -1,0 +1,113 @@
+"""Which variables a sequence of slots belongs to, where the source knows layers but not how they follow each other.
+
+A `.weights.h5` lists layers by class: `dense`, `dense_1` follow each other in the model, but where `conv2d` stands
+between them is not said. What is certain is kept (the order inside a layer, and among layers of one class; all
+variables of a layer, with those of the layers in it, stand together), and the shapes of the slots must leave
+exactly one order; else AmbiguousError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from migrate.errors import AmbiguousError
+from migrate.state import Layers, LayerVariable
+from optim.errors import MismatchError
+
+Shape = tuple[int, ...]
+MAX_STATES = 50_000
+SHOWN = 6
+
+
+Ways = dict[int, list[tuple[str, ...]]]
+"""How many of the slots are used up -> up to two different assignments that do so."""
+
+
+def match(layers: Layers, wanted: Sequence[Shape], where: str) -> list[str]:
+    """Names of the variables that slots of these shapes belong to, in order.
+
+    Raises:
+      AmbiguousError: more than one assignment fits. MismatchError: none does.
+    """
+    search = _Search([tuple(s) for s in wanted], where, {}, [0])
+    ways = search.node(layers, 0).get(len(wanted), [])
+    if len(ways) > 1:
+        options = "; or ".join(_shown(way) for way in ways)
+        raise AmbiguousError(
+            f"{where}: slots of {len(wanted)} variables, and the source does not say in which order its layers follow"
+            f" each other: {options}. Name the trained variables, in order, in --variables"
+        )
+    if not ways:
+        have = [f"{v.name}{list(v.shape)}" for v in layers.variables()]
+        raise MismatchError(
+            f"{where}: its slots have the shapes {_shown([str(list(s)) for s in wanted])} and the variables are"
+            f" {_shown(have)}; they do not belong together. If the variables are wrong, give the right ones in"
+            " --variables"
+        )
+    return list(ways[0])
+
+
+def _shown(names: Sequence[str]) -> str:
+    text = ", ".join(names[:SHOWN])
+    return f"{text}, ... ({len(names)} in all)" if len(names) > SHOWN else text or "none"
+
+
+@dataclass
+class _Search:
+    wanted: list[Shape]
+    where: str
+    known: dict[tuple[int, int], Ways]
+    states: list[int] = field(default_factory=lambda: [0])
+
+    def node(self, layers: Layers, start: int) -> Ways:
+        """Assignments of a layer and all in it, from slot `start` on."""
+        key = id(layers), start
+        if key not in self.known:
+            found: Ways = {}
+            for end, names in self.own(layers.own, start).items():
+                for last, more in self.merged(layers.chains, end).items():
+                    _add(found, last, [(*a, *b) for a in names for b in more])
+            self.known[key] = found
+        return self.known[key]
+
+    def own(self, variables: Sequence[LayerVariable], start: int) -> Ways:
+        """A layer's own variables, all of those that can be trained, or none where the source does not say."""
+        trained = [v for v in variables if v.trainable is not False]
+        end = start + len(trained)
+        ways: Ways = {}
+        if self.wanted[start:end] == [v.shape for v in trained]:
+            ways[end] = [tuple(v.name for v in trained)]
+        if trained and all(v.trainable is None for v in trained):
+            _add(ways, start, [()])
+        return ways
+
+    def merged(self, chains: Sequence[Sequence[Layers]], start: int) -> Ways:
+        """All ways of interleaving chains, step by step over how far each of them is."""
+        chains = [[layer for layer in chain if layer.trained()] for chain in chains]
+        chains = [chain for chain in chains if chain]
+        level: dict[tuple[int, ...], Ways] = {(0,) * len(chains): {start: [()]}}
+        for _ in range(sum(len(chain) for chain in chains)):
+            following: dict[tuple[int, ...], Ways] = {}
+            for done, ways in level.items():
+                for c, chain in enumerate(chains):
+                    if done[c] < len(chain):
+                        after = (*done[:c], done[c] + 1, *done[c + 1 :])
+                        self._step(chain[done[c]], ways, following.setdefault(after, {}))
+            level = {done: ways for done, ways in following.items() if ways}
+        return next(iter(level.values()), {})
+
+    def _step(self, layers: Layers, ways: Ways, into: Ways) -> None:
+        self.states[0] += 1
+        if self.states[0] > MAX_STATES:
+            raise AmbiguousError(
+                f"{self.where}: the source does not say in which order its layers follow each other, and there are too"
+                " many to try; name the trained variables, in order, in --variables"
+            )
+        for start, names in ways.items():
+            for end, more in self.node(layers, start).items():
+                _add(into, end, [(*a, *b) for a in names for b in more])
+
+
+def _add(ways: Ways, end: int, more: Sequence[tuple[str, ...]]) -> None:
+    ways[end] = list(dict.fromkeys([*ways.get(end, []), *more]))[:2]

@@ -1,0 +1,274 @@
+"""Whose is each tensor: the slots of a source by `optim`'s slot name and the variable's name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from migrate import generations
+from migrate.algorithms import tf_train
+from migrate.algorithms.spec import Algorithm
+from migrate.bytes.arrays import LazyArray
+from migrate.errors import AmbiguousError, ContradictionError
+from migrate.evidence import UNINTERPRETED, Origin
+from migrate.lists import orders
+from migrate.matching import layers, stages
+from migrate.state import Stored, StoredVariable
+from optim.errors import MismatchError
+
+UNREAD = "what Adafactor keeps of a variable beside its means, and overwrites before it reads it, is among the unmapped"
+COUNTERS = ("iterations", "iteration", "iter", "_iterations")
+"""Names under which sources keep the number of steps."""
+
+
+@dataclass
+class SlotTable:
+    """What the slots of a source turned out to be."""
+
+    pairs: stages.Pairs
+    how: dict[tuple[str, str], str]
+    scalars: dict[str, LazyArray]
+    order: list[str]
+    """Names of variables with slots, in optimizer order."""
+    unmapped: dict[str, LazyArray] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
+    """Of what is in the source and has no place."""
+    release: dict[str, str] = field(default_factory=dict)
+    """What the order of a list tells of the TensorFlow release, as `Stored.versions`."""
+
+
+def slot_table(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], *, complete: bool = False) -> SlotTable:
+    """Whose each tensor is, by name where names say it, else by order and shape.
+
+    Args:
+      config: as `conventions.completed` returns it.
+      complete: whether every trainable variable of the source must have slots, as where a person has named them.
+    """
+    if stored.weights is None:
+        return _keyed(
+            stored, algorithm, tf_train.slot_names(stored, algorithm, config) if stored.generation == "tf1" else {}
+        )
+    found = _named(stored, algorithm, str(config.get("name") or algorithm.name))
+    found = found if found is not None else _listed(stored, algorithm, config, complete)
+    found.scalars.update(stored.scalars)
+    found.unmapped.update(stored.unmapped)
+    return found
+
+
+def _keyed(stored: Stored, algorithm: Algorithm, names: Mapping[str, str | None]) -> SlotTable:
+    """A source whose slots are keyed by slot and variable; `names`: `optim`'s, where the algorithm does not tell."""
+    found = SlotTable({}, {}, dict(stored.scalars), [], dict(stored.unmapped))
+    shapes = {v.name: v.shape for v in stored.variables}
+    for source_name, owners in stored.slots.items():
+        slot = names[source_name] if source_name in names else algorithm.slot_of(source_name)
+        if slot is None and source_name not in names and any(variable in shapes for variable in owners):
+            raise ContradictionError(
+                f"the source keeps a slot {source_name!r} ({next(iter(owners.values())).stored_as}, ...), which"
+                f" {algorithm.name} does not have; it is another class's state, or of a rule that is not known here"
+            )
+        for variable, array in owners.items():
+            if slot is None or variable not in shapes:
+                found.unmapped[f"{source_name}/{variable}"] = array
+                continue
+            wanted = algorithm.slot(slot).shape(shapes[variable])
+            if wanted is None:
+                found.unmapped[f"{source_name}/{variable}"] = array
+                found.warnings += [] if UNREAD in found.warnings else [UNREAD]
+                continue
+            if array.shape != wanted:
+                raise MismatchError(
+                    f"slot {array.stored_as!r} has shape {list(array.shape)}, and for its variable {variable!r} of"
+                    f" shape {list(shapes[variable])} it should be {list(wanted)}"
+                )
+            found.pairs[slot, variable] = _negated(array) if algorithm.slot(slot).is_negated else array
+            found.how[slot, variable] = stored.matched.get(f"{source_name}/{variable}", "object graph")
+    owned = {variable for _, variable in found.pairs}
+    found.order = [v.name for v in stored.variables if v.name in owned]
+    return found
+
+
+def _negated(array: LazyArray) -> LazyArray:
+    return LazyArray(array.shape, array.dtype, lambda: -array.load(), f"{array.stored_as} times -1")
+
+
+def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTable | None:
+    """A list whose names say slot and variable, None if they do not."""
+    weights = stored.weights or ()
+    if stored.generation not in ("optimizer_v2", "optimizer"):
+        return None
+    pairs, rest = stages.by_name(
+        weights, stored.variables, algorithm, optimizer_name, stored.generation == "optimizer_v2"
+    )
+    scalars = {stages.plain(n).rsplit("/", 1)[-1]: a for n, a in rest if a.shape == ()}
+    leftover = [(n, a) for n, a in rest if a.shape != ()]
+    named_counter = any(name in scalars or name in stored.scalars for name in COUNTERS)
+    if (not pairs and not named_counter) or len(pairs) < len(leftover):
+        return None
+    found = SlotTable(pairs, dict.fromkeys(pairs, "name"), scalars, [])
+    owned = {variable for _, variable in pairs}
+    found.order = [v.name for v in stored.variables if v.name in owned]  # the model's, also after a restore
+    for name, array in leftover:
+        found.unmapped[stages.plain(name)] = array
+        text = f"{name!r} belongs to no variable of the model: carried among the unmapped"
+        found.origins.append(Origin(name, None, UNINTERPRETED, doubt=text))
+    return found if named_counter else None
+
+
+def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], complete: bool) -> SlotTable:
+    """A list that only its order explains."""
+    generation = stored.generation or ""
+    arrays = [array for _, array in stored.weights or ()]
+    where = f"the list of {len(arrays)} weights"
+    possible = orders.candidates(algorithm, generation, config)
+    if any(name in COUNTERS for name in stored.scalars):  # then the list is of slots only
+        possible = list(dict.fromkeys(tuple(x for x in order if not isinstance(x, str)) for order in possible))
+    readings, problem = _readings(orders.cuts(possible, arrays, generation), stored, where, complete)
+    if not readings and generation == "optimizer_v2":
+        readings, late = _readings(orders.staged(possible, arrays), stored, where, complete)
+        problem = problem or late
+    fitting = [reading for reading in readings if orders.plausible(reading[0], algorithm)]
+    if len(fitting) == 1:
+        _check_numbers(stored, algorithm, fitting[0][0])
+        return _from_reading(*fitting[0])
+    if len(fitting) > 1:
+        raise AmbiguousError(
+            f"{where} fits more than one order of {algorithm.name} in generation {generation}:"
+            f" {'; or '.join(dict.fromkeys(f[0].describe() for f in fitting))}; their shapes and signs are"
+            " alike, so that only a format with names can carry it (save a TensorFlow checkpoint instead)"
+        )
+    if isinstance(problem, AmbiguousError) and not readings:
+        raise problem
+    raise MismatchError(_unfitting(where, stored, algorithm, config, arrays, bool(readings), problem))
+
+
+NUMBERED = re.compile(r"([a-z]+(?:_[a-z]+)*)_(\d+)(?:_\d+)?")
+"""`m_2` of Keras 2.3, of the third variable."""
+CREATED = re.compile(r"Variable(?:_(\d+))?")
+"""What Keras 1 and 2 call their slots, in the order in which they make and list them."""
+DENIED = "names and order contradict each other, and the file does not say which is right"
+
+
+def _check_numbers(stored: Stored, algorithm: Algorithm, resolved: orders.Resolved) -> None:
+    """Compare the order of a list with the numbers in its names.
+
+    Raises:
+      ContradictionError: a name stands where the order has another slot, or one of another variable.
+    """
+    names = {id(array): stages.plain(name).rpartition("/")[2] for name, array in stored.weights or ()}
+    for slot, arrays in resolved.slots.items():
+        for i, array in enumerate(arrays):
+            found = NUMBERED.fullmatch(names.get(id(array), ""))
+            said = None if found is None else algorithm.slot_of(found.group(1))
+            if found is not None and said is not None and (said, int(found.group(2))) != (slot, i):
+                raise ContradictionError(
+                    f"{found.group()!r} stands in the list where slot {slot} of variable {i} does, and by its name it"
+                    f" is {said} of variable {found.group(2)}: {DENIED}"
+                )
+    created = [found for name in names.values() if (found := CREATED.fullmatch(name)) is not None]
+    numbers = [int(found.group(1) or 0) for found in created]
+    for found, before, after in zip(created[1:], numbers, numbers[1:], strict=False):
+        if after <= before:
+            raise ContradictionError(f"{found.group()!r} stands in the list behind Variable_{before}: {DENIED}")
+
+
+_Reading = tuple[orders.Resolved, list[StoredVariable], str]
+
+
+def _readings(
+    cut: Sequence[orders.Resolved], stored: Stored, where: str, complete: bool
+) -> tuple[list[_Reading], MismatchError | AmbiguousError | None]:
+    """The ways of cutting up a list for which there are variables, each different one once; else why there
+    are none."""
+    readings: dict[Any, _Reading] = {}
+    problem: MismatchError | AmbiguousError | None = None
+    for resolved in cut:
+        try:
+            if resolved.restored:
+                owners, how = stages.by_shape_alone(resolved.stages[0], stored.variables, where), "shape"
+            elif stored.layers is not None:
+                owners, how = _by_layers(stored, resolved, where), "shape"
+            else:
+                owners, how = stages.by_stages(resolved.stages, stored.variables, where, complete)
+        except (MismatchError, AmbiguousError) as error:
+            problem = problem if isinstance(problem, AmbiguousError) else error
+            continue
+        readings.setdefault(_identity(resolved, owners), (resolved, owners, how))
+    return list(readings.values()), problem
+
+
+def _by_layers(stored: Stored, resolved: orders.Resolved, where: str) -> list[StoredVariable]:
+    assert stored.layers is not None
+    by_name = {v.name: v for v in stored.variables}
+    shapes = [shape for stage in resolved.stages for shape in stage]
+    return [by_name[name] for name in layers.match(stored.layers, shapes, where)]
+
+
+def _identity(resolved: orders.Resolved, owners: Sequence[StoredVariable]) -> Any:
+    """What a reading says, to tell it from another."""
+    pairs = {
+        (slot, v.name, id(a))
+        for slot, arrays in resolved.slots.items()
+        for v, a in zip(owners, arrays, strict=True)
+        if a is not None
+    }
+    return frozenset(pairs), frozenset((name, id(a)) for name, a in resolved.scalars.items())
+
+
+def _unfitting(
+    where: str,
+    stored: Stored,
+    algorithm: Algorithm,
+    config: Mapping[str, Any],
+    arrays: Sequence[LazyArray],
+    negative: bool,
+    problem: Exception | None,
+) -> str:
+    if negative:
+        return (
+            f"{where} would have negative numbers where {algorithm.name} in generation {stored.generation}"
+            " keeps sums of squares: it is in another order, so --generation, or the order of the variables, is wrong"
+        )
+    if problem is not None:
+        return str(problem)
+    trained = sum(v.trainable is not False for v in stored.variables)
+    wanted = "; or ".join(orders.describe(o) for o in orders.candidates(algorithm, stored.generation or "", config))
+    others = [
+        g
+        for g in generations.GENERATIONS
+        if g not in ("tf1", stored.generation) and orders.cuts(orders.candidates(algorithm, g, config), arrays, g)
+    ]
+    hint = f" Its length would fit generation {' or '.join(others)}." if others else ""
+    return (
+        f"{where} does not fit {algorithm.name} of generation {stored.generation} with {trained}"
+        f" variables, which keeps: {wanted}. It is incomplete, or of another optimizer, or --variables lacks"
+        f" some.{hint}"
+    )
+
+
+def _from_reading(resolved: orders.Resolved, owners: Sequence[StoredVariable], how: str) -> SlotTable:
+    pairs = {
+        (slot, v.name): a
+        for slot, arrays in resolved.slots.items()
+        for v, a in zip(owners, arrays, strict=True)
+        if a is not None
+    }
+    found = SlotTable(pairs, dict.fromkeys(pairs, how), dict(resolved.scalars), [v.name for v in owners])
+    found.unmapped |= {f"{slot}/{owners[i].name}": array for i, slot, array in resolved.unread}
+    if resolved.unread:
+        found.warnings.append(UNREAD)
+    if resolved.release:
+        found.release["tensorflow"] = resolved.release
+    if resolved.placeholders:
+        found.warnings.append(
+            f"{len(resolved.placeholders)} zeros of shape (1,) stand for the slot vhat, which is off: they"
+            " are no state and are left out"
+        )
+    if how == "shape":
+        found.warnings.append(
+            "the source's own flags do not name the trained variables: found by shape to be"
+            f" {', '.join(v.name for v in owners)}"
+        )
+    return found

@@ -1,0 +1,249 @@
+"""Which variable a slot belongs to: by name where names say it, else by shape and position, and never by
+guess."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from migrate.algorithms.spec import Algorithm
+from migrate.bytes.arrays import LazyArray
+from migrate.errors import AmbiguousError
+from migrate.state import StoredVariable
+from optim.errors import MismatchError
+
+Pairs = dict[tuple[str, str], LazyArray]
+"""(slot, variable name) -> array."""
+SHOWN = 6
+NOT_STATE = ("moving_mean", "moving_variance", "running_mean", "running_std", "running_variance")
+
+
+def plain(name: str) -> str:
+    """A variable's name without `:0`."""
+    return name.removesuffix(":0")
+
+
+@dataclass(frozen=True)
+class _Parse:
+    """One way to read a stored name: `<prefix>/<variable>/<slot>` or `<prefix>/<slot>/<variable>`."""
+
+    slot: str
+    variable: StoredVariable
+    prefix: str
+
+
+def by_name(
+    weights: Sequence[tuple[str, LazyArray]],
+    variables: Sequence[StoredVariable],
+    algorithm: Algorithm,
+    optimizer_name: str,
+    slot_last: bool,
+) -> tuple[Pairs, list[tuple[str, LazyArray]]]:
+    """Slots by the variable that their stored names say.
+
+    Args:
+      optimizer_name: `name` in the optimizer's config, the usual prefix.
+      slot_last: whether names are `<variable>/<slot>` (OptimizerV2), else `<slot>/<variable>` (2.11 and
+        later).
+
+    Returns:
+      The pairs found, and the weights whose names say nothing. All names are read with one prefix where one
+      fits them all, since a layer may be called `Adam/m`; names with several prefixes come from training in
+      stages.
+
+    Raises:
+      MismatchError: a name matches and the shape does not.
+      AmbiguousError: two names read as the same slot of the same variable.
+    """
+    readings = [(name, array, _parses(plain(name), variables, algorithm, slot_last)) for name, array in weights]
+    rest = [(name, array) for name, array, parses in readings if not parses]
+    named = [reading for reading in readings if reading[2]]
+    common = set.intersection(*({p.prefix for p in parses} for _, _, parses in named)) if named else set()
+    found: Pairs = {}
+    for name, array, parses in named:
+        usable = [p for p in parses if p.prefix in common] or parses
+        best = min(usable, key=lambda p: (_rank(p.prefix, optimizer_name), -len(p.variable.name)))
+        key = best.slot, best.variable.name
+        if key in found:
+            raise AmbiguousError(
+                f"{name!r} and {found[key].stored_as!r} both read as slot {best.slot} of"
+                f" {best.variable.name!r}; a TensorFlow"
+                " checkpoint of the same model says which is which"
+            )
+        wanted = algorithm.slot(best.slot).shape(best.variable.shape)
+        if wanted is None:
+            rest.append((name, array))
+            continue
+        if array.shape != wanted:
+            raise MismatchError(
+                f"slot {name!r} has shape {list(array.shape)} and its variable {best.variable.name!r} has"
+                f" {list(best.variable.shape)}: the optimizer's state and the model in this source do not"
+                " belong together"
+            )
+        found[key] = array
+    return found, rest
+
+
+def _parses(name: str, variables: Sequence[StoredVariable], algorithm: Algorithm, slot_last: bool) -> list[_Parse]:
+    if slot_last:
+        head, _, tail = name.rpartition("/")
+        slot = algorithm.slot_of(tail)
+        ends = [(v, _before(head, plain(v.name))) for v in variables] if slot else []
+        return [_Parse(slot or "", v, prefix) for v, prefix in ends if prefix is not None]
+    parses = []
+    for variable in variables:
+        before = _before(name, plain(variable.name))
+        prefix, _, tail = (before or "").rpartition("/")
+        slot = algorithm.slot_of(tail) if before else None
+        if slot:
+            parses.append(_Parse(slot, variable, prefix))
+    return parses
+
+
+def _before(name: str, own: str) -> str | None:
+    """What stands in front of `own` at the end of `name`; None if it does not end so."""
+    if name == own:
+        return ""
+    return name[: -len(own) - 1] if name.endswith("/" + own) else None
+
+
+def _rank(prefix: str, optimizer_name: str) -> int:
+    if prefix == optimizer_name:
+        return 0
+    if prefix.endswith("/" + optimizer_name):
+        return 1
+    return 2 if not prefix else 3
+
+
+_JOINED_LATER = (
+    "The list has the slots of these variables first and then those of others, as after a layer was unfrozen while"
+    " training, and does not say which came first. The .h5 or the TensorFlow checkpoint of the same model does: migrate"
+    " that instead"
+)
+
+
+def by_stages(
+    stages: Sequence[Sequence[tuple[int, ...]]], variables: Sequence[StoredVariable], where: str, complete: bool
+) -> tuple[list[StoredVariable], str]:
+    """As `by_position`, for variables that joined the optimizer in stages: each stage chooses among those left.
+
+    `complete`: refuse to leave a trainable variable without slots, where there are any slots.
+    """
+    owners: list[StoredVariable] = []
+    how = "position"
+    for shapes in stages:
+        taken = {v.name for v in owners}
+        try:
+            chosen, found = by_position(shapes, [v for v in variables if v.name not in taken], where)
+        except AmbiguousError as error:
+            raise AmbiguousError(f"{error}. {_JOINED_LATER}" if len(stages) > 1 else str(error)) from error
+        owners += chosen
+        how = found if how == "position" else how
+    left = [v.name for v in variables if v.trainable and v not in owners]
+    if complete and owners and left:
+        raise MismatchError(
+            f"{where}: it has no slots for {_names(left)}: it is incomplete, or of another model or optimizer; if these"
+            " were never trained, leave them out of --variables"
+        )
+    return owners, how
+
+
+def by_shape_alone(
+    shapes: Sequence[tuple[int, ...]], variables: Sequence[StoredVariable], where: str
+) -> list[StoredVariable]:
+    """The trainable variables of these shapes, whatever their order.
+
+    Raises:
+      AmbiguousError: a shape occurs twice. MismatchError: the shapes are not those of the variables.
+    """
+    trained = [v for v in variables if v.trainable is not False]
+    if sorted(v.shape for v in trained) != sorted(shapes):
+        raise MismatchError(_misfit(where, shapes, trained))
+    found = _by_unique_shape(list(shapes), trained)
+    if found is None:
+        raise AmbiguousError(
+            f"{where} was saved by an optimizer that tf.train.Checkpoint.restore had filled: its variables stand in the"
+            " order in which they were restored, which the list does not say, and several have the same shape. Migrate"
+            " the TensorFlow checkpoint, or a list saved without restoring"
+        )
+    return found
+
+
+def by_position(
+    shapes: Sequence[tuple[int, ...]], variables: Sequence[StoredVariable], where: str
+) -> tuple[list[StoredVariable], str]:
+    """The variables that slots of these shapes belong to, in order, and how it was found: `position` or
+    `shape`.
+
+    First the variables that the source calls trainable, in order; then, as flags may change after `compile`,
+    the only selection of whole layers or else of variables that fits; then, for shapes that occur once, the
+    shape alone.
+
+    Raises:
+      AmbiguousError: several selections fit, and they differ.
+      MismatchError: none does.
+    """
+    wanted = [tuple(s) for s in shapes]
+    if not wanted:
+        return [], "position"
+    for flags in ((True,), (True, None)):
+        chosen = [v for v in variables if v.trainable in flags]
+        if [v.shape for v in chosen] == wanted:
+            return chosen, "position"
+    usable = [v for v in variables if v.trainable is not False or not v.name.endswith(NOT_STATE)]
+    layers = [list(group) for _, group in groupby(usable, key=lambda v: v.name.rpartition("/")[0])]
+    for groups in (layers, [[v] for v in usable]):
+        fits = _selections(wanted, groups)
+        if len(fits) == 1:
+            return fits[0], "shape"
+        if len(fits) > 1:
+            raise AmbiguousError(_ambiguous(where, wanted, fits))
+    unordered = _by_unique_shape(wanted, usable)
+    if unordered is not None:
+        return unordered, "shape"
+    raise MismatchError(_misfit(where, wanted, usable))
+
+
+def _selections(wanted: list[tuple[int, ...]], groups: Sequence[list[StoredVariable]]) -> list[list[StoredVariable]]:
+    """Up to two ways of taking whole groups, in order, so that their shapes are those wanted."""
+    # ways[i] holds up to two selections, of the groups seen so far, that cover the first i wanted shapes.
+    ways: list[list[list[StoredVariable]]] = [[] for _ in range(len(wanted) + 1)]
+    ways[0] = [[]]
+    for group in groups:
+        shapes = [v.shape for v in group]
+        for end in range(len(wanted), len(shapes) - 1, -1):
+            if shapes and wanted[end - len(shapes) : end] == shapes:
+                taken = [way + group for way in ways[end - len(shapes)]]
+                ways[end] = (ways[end] + taken)[:2]
+    return ways[-1]
+
+
+def _by_unique_shape(wanted: list[tuple[int, ...]], usable: Sequence[StoredVariable]) -> list[StoredVariable] | None:
+    have = [v.shape for v in usable]
+    if any(wanted.count(s) != 1 or have.count(s) != 1 for s in wanted):
+        return None
+    return [usable[have.index(s)] for s in wanted]
+
+
+def _ambiguous(where: str, wanted: Sequence[tuple[int, ...]], fits: Sequence[Sequence[StoredVariable]]) -> str:
+    options = "; or ".join(_names([v.name for v in fit]) for fit in fits)
+    return (
+        f"{where}: slots of {len(wanted)} variables, and more than one choice of variables has these"
+        f" shapes: {options}."
+        " Name the right ones, in order, in --variables"
+    )
+
+
+def _misfit(where: str, wanted: Sequence[tuple[int, ...]], usable: Sequence[StoredVariable]) -> str:
+    have = [f"{v.name}{list(v.shape)}" for v in usable]
+    return (
+        f"{where}: its slots have the shapes {_names([str(list(s)) for s in wanted])} and the variables are"
+        f" {_names(have)}; they do not belong together. If the variables are wrong, give the right ones in"
+        " --variables"
+    )
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:SHOWN])
+    return f"{shown}, ... ({len(names)} in all)" if len(names) > SHOWN else shown or "none"

@@ -1,0 +1,1 @@
+"""Read, inspect, interpret, write: what the public functions do."""

@@ -1,0 +1,270 @@
+"""Class and config of the optimizer, put together from what the file, its graph and a person say.
+
+A hint adds what the source does not say. What both say must agree: else one of them is wrong, nobody can tell which,
+and both values are shown. Only `--set` overrides, on purpose.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from migrate import algorithms, generations
+from migrate.algorithms import addons, foreign, keras_config, tf_train, wrappers
+from migrate.algorithms.spec import Algorithm
+from migrate.errors import ContradictionError
+from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin
+from migrate.rules.comparison import LIMITS, same
+from migrate.state import Stored
+from optim.errors import UnsupportedError
+
+CLASS = "class_name"
+STOCK_PACKAGES = ("", "Custom")
+"""Before `>` in a class name: tf.keras 2.11 and later write `Custom>Adam` for their own classes."""
+STOCK_MODULES = ("keras.optimizers", "tf_keras.optimizers", "keras.src.optimizers", "tf_keras.src.optimizers")
+OPTIONS = {
+    "clipnorm": "gradients were clipped, which is taken as no",
+    "decay": "the learning rate decayed, which is taken as no",
+    "weight_decay": "weights decayed, which is taken as no",
+    "use_ema": "averages of the weights were kept, which is taken as no",
+    "gradient_accumulation_steps": "gradients were accumulated, which is taken as no",
+}
+PROVEN_BY_SLOTS = ("amsgrad", "centered")
+
+
+@dataclass
+class Configuration:
+    """`config` under Keras's names with the generation's defaults in; `origins` by the same names."""
+
+    algorithm: Algorithm
+    config: dict[str, Any]
+    origins: dict[str, Origin]
+    wrappers: tuple[str, ...] = ()
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    stated: tuple[Origin, ...] = ()
+    """Of the class itself, and of options that nobody has named."""
+
+
+@dataclass
+class _Said:
+    """What one side says: class, config under Keras's names, and how that side is called."""
+
+    class_name: str
+    called: str
+    """The class as that side calls it: GradientDescentOptimizer and MomentumOptimizer are both SGD."""
+    config: dict[str, Any]
+    kind: str
+    where: str
+
+
+def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> Configuration:
+    """Class and config of a source whose generation is known.
+
+    Raises:
+      ContradictionError: two sides say different things. UnsupportedError: a class that is not of Keras.
+    """
+    assert stored.generation is not None
+    own_rule = bool(overrides.get(foreign.OWN_RULE))
+    sides = [side for side in _sides(stored, hint, own_rule) if side.class_name or side.config]
+    class_name, origin = _class(stored, sides, overrides)
+    config, origins = _merged(sides)
+    if own_rule:
+        algorithm = foreign.algorithm(class_name, {**config, **overrides}, stored)
+        origin = replace(origin, doubt=foreign.doubt(algorithm.name), confirm="")
+    else:
+        algorithm = algorithms.find(class_name)
+    for key, value in overrides.items():
+        if key not in (CLASS, foreign.OWN_RULE):
+            config[key] = value
+            origins[key] = Origin(key, value, SET, _denied(origins.get(key), value))
+    config = {key: value for key, value in config.items() if key not in overrides or value is not None}
+    full, defaulted = keras_config.completed(config, algorithm, stored.generation)
+    for key in defaulted:
+        origins[key] = _default(key, full, algorithm, stored.generation, origin.value)
+    if not full.get(addons.CORRECTED, True):
+        algorithm = replace(algorithm, uses_count=False)
+    document = stored.optimizer_config or hint
+    for key, value in wrappers.options(document).items():
+        full[key], origins[key] = value, Origin(key, value, sides[0].kind, f"a wrapper in {sides[0].where}")
+    open_options = [
+        *_open(stored, sides, full, algorithm, origins),
+        *_hidden(origin, stored.generation, {**full, **overrides}),
+    ]
+    changing = addons.rate_doubt(str(origin.value), full["learning_rate"])
+    if changing and origins["learning_rate"].kind != SET:
+        open_options.append(Origin("learning_rate", full["learning_rate"], DEFAULT, doubt=changing))
+    open_options += [Origin(n, None, UNINTERPRETED, doubt=text) for n, text in wrappers.doubts(document).items()]
+    around = wrappers.unwrapped(document)[1]
+    return Configuration(algorithm, full, origins, around, overrides, (origin, *open_options))
+
+
+def _sides(stored: Stored, hint: Mapping[str, Any] | None, own_rule: bool) -> list[_Said]:
+    named = (
+        (stored.optimizer_config, FILE, "the optimizer's config in the source"),
+        (stored.graph_config, GRAPH, "the source's graph"),
+        (hint, HINT, "--optimizer-config"),
+    )
+    sides = []
+    for document, kind, where in named:
+        if document is None:
+            continue
+        inner = wrappers.innermost(document)
+        if kind == FILE and not own_rule:
+            _check_stock(inner)
+        raw = inner.get("config")
+        class_name, config = str(inner.get(CLASS) or ""), dict(raw) if isinstance(raw, Mapping) else {}
+        called = class_name.rpartition(".")[2]
+        if not own_rule:
+            class_name, config = addons.as_keras(class_name, config, stored.generation or "")
+        if stored.generation == "tf1" and not own_rule:
+            class_name, config = tf_train.keras_style(class_name, config)
+        if "lr" in config:
+            config.setdefault("learning_rate", config.pop("lr"))
+        sides.append(_Said(class_name, called, config, kind, where))
+    return sides
+
+
+def _check_stock(document: Mapping[str, Any]) -> None:
+    """Refuse a class of somebody's own that has the name of one of Keras's."""
+    class_name = str(document.get(CLASS) or "")
+    package, _, plain = class_name.rpartition(">")
+    registered, module = document.get("registered_name"), document.get("module")
+    if addons.is_known(class_name):
+        return
+    other = package not in STOCK_PACKAGES
+    if isinstance(registered, str) and registered:
+        other = other or registered.rpartition(">")[0] not in STOCK_PACKAGES
+    if isinstance(module, str) and module:
+        other = other or not any(module == m or module.startswith(f"{m}.") for m in STOCK_MODULES)
+    if "registered_name" in document and module is None:
+        other = True  # Keras writes module: null for classes that were registered, and its own module otherwise
+    if other:
+        told = registered or (f"{module}.{plain}" if module else class_name)
+        raise UnsupportedError(
+            f"the optimizer is {told!r}, a class that is not Keras's own although it may be called like one: its rule"
+            f" is not known here, and its state is not carried under another's name; {foreign.HOW}"
+        )
+
+
+def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> tuple[str, Origin]:
+    if CLASS in overrides:
+        called = name = str(overrides[CLASS])
+        if stored.generation == "tf1":
+            name, _ = tf_train.keras_style(name, {})
+        others = ", ".join(f"{side.where} says {side.class_name}" for side in sides if side.class_name)
+        return name, Origin("optimizer", called, SET, others)
+    said = [side for side in sides if side.class_name]
+    first = said[0]
+    doubt, confirm = addons.doubt(first.called, stored.generation or "", first.kind == FILE)
+    for other in said[1:]:
+        if _plain(first.class_name) != _plain(other.class_name):
+            raise ContradictionError(
+                f"{first.where} says that the optimizer is {first.class_name}, and {other.where} says"
+                f" {other.class_name}; leave the wrong one out, or decide with --set {CLASS}={_plain(first.class_name)}"
+            )
+    return first.class_name, Origin("optimizer", first.called, first.kind, first.where, doubt, confirm)
+
+
+def _plain(class_name: str) -> str:
+    """Without package; `algorithms.find` knows the rest."""
+    plain = class_name.rpartition(">")[2]
+    try:
+        return algorithms.find(plain).name
+    except UnsupportedError:
+        return plain
+
+
+def _merged(sides: list[_Said]) -> tuple[dict[str, Any], dict[str, Origin]]:
+    """Everything that any side says, the file's own words first."""
+    config: dict[str, Any] = {}
+    origins: dict[str, Origin] = {}
+    for side in sides:
+        for key, value in side.config.items():
+            if key not in config:
+                config[key], origins[key] = value, Origin(key, value, side.kind, side.where)
+            elif key not in keras_config.NO_EFFECT and not _agree(config[key], value):
+                known = origins[key]
+                raise ContradictionError(
+                    f"{key} is {config[key]!r} in {known.where} and {value!r} in {side.where}; leave the wrong one out,"
+                    f" or decide with {confirming(key, config[key])}"
+                )
+    return config, origins
+
+
+def _agree(said: Any, other: Any) -> bool:
+    """Whether two sides say one thing: a number may be what a schedule begins with."""
+    for schedule, number in ((said, other), (other, said)):
+        if isinstance(schedule, Mapping) and isinstance(number, (int, float)):
+            inner = schedule.get("config")
+            return isinstance(inner, Mapping) and same(inner.get("initial_learning_rate"), number)
+    return same(said, other)
+
+
+def _denied(origin: Origin | None, value: Any) -> str:
+    """What was overridden, in words."""
+    if origin is None or same(origin.value, value):
+        return ""
+    return f"overrides {origin.value!r} of {origin.where}"
+
+
+def _default(key: str, config: Mapping[str, Any], algorithm: Algorithm, generation: str, class_name: str) -> Origin:
+    value = config[key]
+    why = keras_config.only_value(key, algorithm, generation, class_name, config)
+    if why:
+        return Origin(key, value, RELEASE, why)
+    where = f"the default of {algorithm.name} in generation {generation}"
+    return Origin(key, value, DEFAULT, where, confirm=confirming(key, value))
+
+
+def confirming(key: str, value: Any) -> str:
+    """The option that confirms a value, as it is typed."""
+    shown = "none" if value is None else json.dumps(value, default=str)
+    return f"--set {key}={shown}" if not set(shown) & set(" \"'{}[]*$") else f"--set '{key}={shown}'"
+
+
+def _open(
+    stored: Stored, sides: list[_Said], config: Mapping[str, Any], algorithm: Algorithm, origins: Mapping[str, Origin]
+) -> list[Origin]:
+    """Options that nobody named: off where a whole config would have named them, else assumed to be."""
+    generation = stored.generation or ""
+    said = {*config, *origins}
+    every = all if generation in generations.NEW else any  # configs from 2.9 on name all three
+    named = (said - set(LIMITS)) | ({LIMITS[0]} if every(k in said for k in LIMITS) or _decided(origins) else set())
+    missing = [name for name in keras_config.options(generation) if name not in named]
+    whole = next((s for s in sides if s.kind != GRAPH and _is_whole(s, algorithm, generation, config)), None)
+    if generation == "tf1" and stored.graph_seen:
+        return [Origin(n, None, GRAPH, "nothing stands before the optimizer in the graph") for n in missing]
+    if whole is not None and generation not in (*generations.NEW, "tf1"):
+        missing = ["decay"] if "decay" in missing and keras_config.always_says_decay(algorithm, generation) else []
+        told = [name for name in keras_config.options(generation) if name not in named and name not in missing]
+        off = [Origin(name, None, whole.kind, f"{whole.where} names it where it is used") for name in told]
+        return [*off, *(_unsaid(name) for name in missing)]
+    return [_unsaid(name) for name in missing]
+
+
+def _decided(origins: Mapping[str, Origin]) -> bool:
+    """Whether a person has said on purpose how gradients are clipped."""
+    return any(key in origins and origins[key].kind in (SET, GRAPH) for key in LIMITS)
+
+
+def _unsaid(name: str) -> Origin:
+    text = f"nothing says whether {OPTIONS[name]}"
+    return Origin(name, None, DEFAULT, doubt=text, confirm=confirming(name, None))
+
+
+def _hidden(origin: Origin, generation: str, config: Mapping[str, Any]) -> list[Origin]:
+    """Options of a class that no source of it holds."""
+    found = addons.hidden(str(origin.value), generation).items()
+    return [Origin(n, None, DEFAULT, doubt=text, confirm=confirming(n, None)) for n, text in found if n not in config]
+
+
+def _is_whole(side: _Said, algorithm: Algorithm, generation: str, config: Mapping[str, Any]) -> bool:
+    """Whether it is what `get_config()` gives, and not only a part of it."""
+    wanted = [
+        key
+        for key in algorithm.defaults(generation)
+        if key not in PROVEN_BY_SLOTS and not keras_config.only_value(key, algorithm, generation, side.called, config)
+    ]
+    return bool(side.config) and all(key in side.config for key in wanted)

@@ -1,0 +1,280 @@
+"""Read, interpret, write: the operations of the package, each one function."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from migrate import readers
+from migrate.bytes.source import open_source, watching
+from migrate.errors import StrictError, TargetExistsError
+from migrate.evidence import Origin
+from migrate.operations import edge, soundness
+from migrate.operations import inspection as _inspection
+from migrate.operations.advice import restore_call
+from migrate.operations.hints import Hints
+from migrate.operations.interpret import interpret
+from migrate.state import OptimizerState, Stored
+from optim.errors import HyperparameterError, UnsupportedError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+TARGETS = ("slots", "keras", "tf-keras", "list")
+PathLike = str | os.PathLike[str]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a migration did, or with `dry_run` would do.
+
+    `fidelity` is `exact` or `approximate`, then `reasons` say why; both follow from `origins`, which say of every value
+    where it is from. `matched` is {`slot/variable`: how it was
+    matched}, `unmapped` names what is carried without interpretation. `bytes` counts slots and variables.
+    """
+
+    source: str
+    dest: str
+    target: str
+    optimizer: str
+    generation: str | None
+    iterations: int
+    fidelity: str
+    reasons: tuple[str, ...]
+    origins: tuple[Origin, ...]
+    matched: Mapping[str, str]
+    unmapped: tuple[str, ...]
+    warnings: tuple[str, ...]
+    variables: int
+    slots: int
+    bytes: int
+    written: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read(
+    source: PathLike,
+    *,
+    format: str = "auto",
+    optimizer_config: Mapping[str, Any] | None = None,
+    variables: Sequence[Mapping[str, Any]] | None = None,
+    generation: str | None = None,
+    optimizer_path: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> OptimizerState:
+    """The optimizer state in `source`, in `optim`'s terms; arrays stay in the file until they are asked for.
+
+    Args:
+      source: a file, a folder, or the prefix of a TensorFlow checkpoint.
+      format: name of a reader, or `auto`.
+      optimizer_config: Keras JSON `{"class_name", "config"}`, adds what the source does not say.
+      variables: `[{"name", "shape"}, ...]` in optimizer order, for sources without names.
+      generation: one of `generations.GENERATIONS`, for sources that cannot say.
+      overrides: name -> value of what is taken whatever the source says, or confirmed; `class_name`, `generation`,
+        `iterations` and the names of the optimizer's config.
+      optimizer_path: which optimizer, where a checkpoint holds several, as the error that lists them calls it.
+
+    Raises:
+      DtoptError: UnknownFormatError, DamagedFileError, MissingHintError, AmbiguousError, MismatchError or
+        UnsupportedError, each saying what to do.
+    """
+    path = os.fspath(source)
+    with edge.reading(path):
+        open_source(path)
+        found = readers.detect(path, format).read(path, generation, optimizer_path)
+        if isinstance(found, Stored):
+            return interpret(
+                found,
+                optimizer_config=optimizer_config,
+                variables=variables,
+                generation=generation,
+                overrides=overrides,
+            )
+        return found
+
+
+def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) -> _inspection.Inspection:
+    """What `source` is, how that was recognised, every slot, and what would be lost. Arguments as for `read`.
+
+    Args:
+      stats: read every slot once, for its norm, range and whether it is finite.
+    """
+    path = os.fspath(source)
+    with edge.reading(path):
+        state = read(path, **hints)
+        if stats:
+            state.finish_checks()
+        elif not all(check.is_done for check in state.checks()):
+            note = (
+                "the checksum of the whole file was not checked, which takes as long as reading it: --stats checks it"
+            )
+            state = replace(state, warnings=(*state.warnings, note))
+        return _inspection.inspection(state, path, stats=stats)
+
+
+def write(
+    state: OptimizerState,
+    dest: PathLike,
+    *,
+    to: str = "slots",
+    order: str | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> None:
+    """Write a state, whole or not at all.
+
+    Args:
+      to: the target format, one of TARGETS.
+      order: for the target `list`, the generation that shall read it; None for the one that wrote the source.
+      overwrite: whether a checkpoint of that format at `dest` may be replaced.
+      progress: called with (bytes done, bytes in all).
+
+    Raises:
+      HyperparameterError: no such target. TargetExistsError: `dest` exists.
+    """
+    check_target(to, order)
+    if to != "slots":
+        state.finish_checks()  # the writer of slots does so while it copies
+    if to == "list":
+        from migrate.writers import weight_list
+
+        weight_list.write(state, os.fspath(dest), order=order, overwrite=overwrite, progress=progress)
+    elif to == "keras":
+        from migrate.writers import keras_zip
+
+        keras_zip.write(state, os.fspath(dest), overwrite=overwrite, progress=progress)
+    elif to == "tf-keras":
+        from migrate.writers import keras_h5
+
+        keras_h5.write(state, os.fspath(dest), overwrite=overwrite, progress=progress)
+    else:
+        from migrate.writers import slots
+
+        slots.write(state, os.fspath(dest), overwrite=overwrite, progress=progress)
+
+
+def check_target(to: str, order: str | None = None) -> None:
+    """Raises HyperparameterError for a target that is none, and for an order that its target does not have."""
+    if to not in TARGETS:
+        raise HyperparameterError(f"there is no target {to!r}; --to takes one of: {', '.join(TARGETS)}")
+    if order is not None and to != "list":
+        raise HyperparameterError(f"--order says how a list is ordered, and the target is {to}; leave it out")
+
+
+def _check_apart(source: str, dest: str) -> None:
+    """Refuse a target that is the source, holds it or lies in it: a source is never changed."""
+    target = os.path.realpath(dest)
+    files = [source] if os.path.exists(source) else [source + ".index"]
+    for path in map(os.path.realpath, files):
+        if target == path or _inside(path, target) or _inside(target, path):
+            raise TargetExistsError(
+                f"{dest} and the source {source} lie in one another, and a source is never changed; give a target"
+                " beside it"
+            )
+
+
+def _inside(path: str, folder: str) -> bool:
+    return path.startswith(folder + os.sep)
+
+
+def migrate_checkpoint(
+    source: PathLike,
+    dest: PathLike,
+    *,
+    to: str = "slots",
+    order: str | None = None,
+    strict: bool = False,
+    dry_run: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    **hints: Unpack[Hints],
+) -> Report:
+    """Carry the optimizer state of `source` over to `dest`. Hints as for `read`, target as for `write`.
+
+    Args:
+      strict: refuse whatever is not exact.
+      dry_run: do everything but write.
+
+    Raises:
+      StrictError: `strict`, and the conversion is not exact. TargetExistsError: also where `dest` is the source, holds
+        it or lies in it. Otherwise as `read` and `write`.
+    """
+    check_target(to, order)
+    path = os.fspath(dest)
+    _check_apart(os.fspath(source), path)
+    if os.path.lexists(path) and not overwrite:
+        raise TargetExistsError(f"{path} exists; give another name, or --overwrite to replace it")
+    opened = open_source(os.fspath(source))
+    with edge.reading(os.fspath(source)), watching(opened):
+        state = read(source, **hints)
+        state = soundness.checked(state)
+        call = partial(restore_call, os.fspath(source), hints)
+        original, state = state, _for_target_or_advice(state, to, order, call)
+        if strict and state.fidelity != "exact":
+            raise StrictError(f"refused by --strict, as the conversion is {state.fidelity}: {'; '.join(state.reasons)}")
+        if dry_run:
+            original.finish_checks()
+        else:
+            write(original, path, to=to, order=order, overwrite=overwrite, progress=progress)
+        opened.check()
+    return _report(state, os.fspath(source), path, to, written=not dry_run)
+
+
+def _for_target_or_advice(state: OptimizerState, to: str, order: str | None, call: Callable[[], str]) -> OptimizerState:
+    """As `for_target`; where a model cannot be written, the error says what to type instead."""
+    try:
+        return for_target(state, to, order)
+    except UnsupportedError as error:
+        if to not in ("keras", "tf-keras"):
+            raise
+        raise UnsupportedError(
+            f"{error}. With the model built and compiled in today's code as `model`: {call()}"
+        ) from error
+
+
+def for_target(state: OptimizerState, to: str, order: str | None) -> OptimizerState:
+    """The state as the target holds it, with the reasons why that may not be exact."""
+    if to == "list":
+        from migrate.lists.planning import for_list
+
+        return for_list(state, order)
+    if to == "keras":
+        from migrate.writers import keras_zip
+
+        return keras_zip.converted(state)[0]
+    if to == "tf-keras":
+        from migrate.writers import keras_h5
+
+        return keras_h5.converted(state)[0]
+    return state
+
+
+def _report(state: OptimizerState, source: str, dest: str, to: str, *, written: bool) -> Report:
+    from migrate.bytes.bundle import numpy_dtype
+
+    slots = [array for owners in state.slots.values() for array in owners.values()]
+    arrays = [*slots, *(v.array for v in state.variables if v.array is not None)]
+    return Report(
+        source=source,
+        dest=dest,
+        target=to,
+        optimizer=state.algorithm,
+        generation=state.source.generation if state.source else None,
+        iterations=state.iterations,
+        fidelity=state.fidelity,
+        reasons=state.reasons,
+        origins=state.origins,
+        matched=dict(state.matched),
+        unmapped=tuple(state.unmapped),
+        warnings=state.warnings,
+        variables=len(state.variables),
+        slots=len(slots),
+        bytes=sum(a.size * numpy_dtype(a.dtype).itemsize for a in arrays),
+        written=written,
+    )

@@ -1,0 +1,130 @@
+"""The hints of a person put into what a source says, and the question for those that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypedDict
+
+from migrate import generations
+from migrate.errors import ContradictionError, MissingHintError
+from migrate.evidence import FILE, HINT, SET, Origin
+from migrate.matching import stages
+from migrate.state import Stored, StoredVariable
+from optim.errors import HyperparameterError, MismatchError
+
+
+class Told(TypedDict, total=False):
+    """What a person may say of a source, its variables apart; `migrate.read` says what each of them is."""
+
+    format: str
+    optimizer_config: Mapping[str, Any] | None
+    generation: str | None
+    optimizer_path: str | None
+    overrides: Mapping[str, Any] | None
+
+
+class Hints(Told, total=False):
+    """All that a person may say of a source."""
+
+    variables: Sequence[Mapping[str, Any]] | None
+
+
+CONFIG_EXAMPLE = '{"class_name": "Adam", "config": {"learning_rate": 0.001, "beta_1": 0.9, "epsilon": 1e-07}}'
+
+
+def with_hints(
+    stored: Stored,
+    optimizer_config: Mapping[str, Any] | None,
+    variables: Sequence[Mapping[str, Any]] | None,
+    generation: str | None,
+    overrides: Mapping[str, Any],
+) -> tuple[Stored, Origin]:
+    """The source with the hints on generation and variables put in, and where the generation is from.
+
+    Raises:
+      MissingHintError: something is still missing. ContradictionError: the source says otherwise.
+    """
+    stored, origin = _with_generation(stored, generation, overrides)
+    if variables is not None:
+        stored = replace(stored, variables=_hinted_variables(stored, variables), layers=None)
+    told = optimizer_config is not None or stored.optimizer_config is not None or stored.graph_config is not None
+    missing = _missing(stored, told or "class_name" in overrides)
+    if missing:
+        raise MissingHintError(f"the source ({stored.format}) does not say everything; add {'; '.join(missing)}")
+    return stored, origin
+
+
+def _with_generation(stored: Stored, generation: str | None, overrides: Mapping[str, Any]) -> tuple[Stored, Origin]:
+    if "generation" in overrides:
+        name = generations.check(str(overrides["generation"]))
+        return replace(stored, generation=name), Origin("generation", name, SET, f"the source says {stored.generation}")
+    if generation is None:
+        return stored, Origin("generation", stored.generation, FILE, "; ".join(stored.evidence[-1:]))
+    generations.check(generation)
+    if stored.generation not in (None, generation):
+        raise ContradictionError(
+            f"the source is of generation {stored.generation} ({'; '.join(stored.evidence[-2:])}) and --generation says"
+            f" {generation}; leave --generation out, or override the source with --set generation={generation}"
+        )
+    return replace(stored, generation=generation), Origin("generation", generation, HINT, "--generation")
+
+
+def _missing(stored: Stored, told: bool) -> list[str]:
+    missing = []
+    if not told:
+        missing.append(f"--optimizer-config FILE with the optimizer's class and config, as JSON: {CONFIG_EXAMPLE}")
+    if stored.generation is None:
+        missing.append(f"--generation NAME, what wrote it: one of {', '.join(generations.GENERATIONS)}")
+    if not stored.variables and stored.weights is not None:
+        missing.append(
+            '--variables FILE with the trained variables in order, as JSON: [{"name": "dense/kernel",'
+            ' "shape": [5, 7]}, ...]'
+        )
+    return missing
+
+
+def checked_config(given: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(given.get("class_name"), str) or not isinstance(given.get("config"), Mapping):
+        raise HyperparameterError(
+            f"--optimizer-config needs the members class_name and config, for example {CONFIG_EXAMPLE}"
+        )
+    return {"class_name": given["class_name"], "config": dict(given["config"])}
+
+
+def _hinted_variables(stored: Stored, given: Sequence[Mapping[str, Any]]) -> tuple[StoredVariable, ...]:
+    """The variables of the hint, with the source's own values where it has a variable of that name."""
+    own = {stages.plain(v.name): v for v in stored.variables}
+    rows = []
+    for entry in given:
+        try:
+            name, shape = stages.plain(str(entry["name"])), tuple(int(n) for n in entry["shape"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise HyperparameterError(
+                f'--variables needs a list of {{"name": ..., "shape": [...]}} objects; {entry!r} is not one'
+            ) from error
+        known = own.pop(name, None)
+        if known is not None and known.shape != shape:
+            raise MismatchError(
+                f"--variables gives {name!r} the shape {list(shape)}, the source has {list(known.shape)}"
+            )
+        rows.append(
+            replace(known, trainable=True)
+            if known
+            else StoredVariable(name, None, shape, str(entry.get("dtype", "float32")), True)
+        )
+    return (*_distinct(rows), *(replace(v, trainable=False) for v in own.values()))
+
+
+def _distinct(rows: Sequence[StoredVariable]) -> list[StoredVariable]:
+    """Variables of one name, as nested models have them, numbered as TensorFlow would: `a`, `a_1`, ..."""
+    taken = {row.name for row in rows}
+    seen: set[str] = set()
+    result = []
+    for row in rows:
+        name, number = row.name, 1
+        while name in seen or (name != row.name and name in taken):
+            name, number = f"{row.name}_{number}", number + 1
+        seen.add(name)
+        result.append(replace(row, name=name))
+    return result

@@ -1,0 +1,118 @@
+"""What `dtopt migrate inspect` shows: a source in its own terms, and what would become of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from migrate.bytes.arrays import LazyArray, widened
+from migrate.evidence import Origin
+from migrate.state import OptimizerState
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Of one array, in float64: `norm` is the Euclidean norm; NaN and infinity make `finite` False."""
+
+    norm: float
+    min: float
+    max: float
+    finite: bool
+
+
+@dataclass(frozen=True)
+class SlotRow:
+    """One slot of one variable."""
+
+    variable: str
+    slot: str
+    shape: tuple[int, ...]
+    dtype: str
+    matched: str
+    stored_as: str
+    stats: Stats | None = None
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A source, recognised and interpreted; nothing is written."""
+
+    source: str
+    format: str
+    generation: str | None
+    evidence: tuple[str, ...]
+    versions: Mapping[str, str]
+    optimizer: str
+    stored_config: Mapping[str, Any] | None
+    """As the source, or the hint, has it."""
+    hyperparameters: Mapping[str, Any]
+    """Keyword arguments of the `optim` class that continues the training."""
+    iterations: int
+    iterations_source: str
+    slots: tuple[SlotRow, ...]
+    variables: tuple[Mapping[str, Any], ...]
+    unmapped: Mapping[str, tuple[int, ...]]
+    fidelity: str
+    reasons: tuple[str, ...] = ()
+    origins: tuple[Origin, ...] = ()
+    """Where every value came from that the next step depends on; fidelity and reasons follow from it."""
+    warnings: tuple[str, ...] = field(default_factory=tuple)
+    optimizers: tuple[str, ...] = ()
+    """Paths of all optimizers in the source, where its format can hold several; this is about one."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON. Shapes are lists; statistics that are not finite are left to the writer of the JSON."""
+        return asdict(self)
+
+
+def inspection(state: OptimizerState, source: str, *, stats: bool) -> Inspection:
+    """Describe a state; with `stats` every slot is read once."""
+    stored = state.source
+    rows = tuple(
+        SlotRow(
+            variable,
+            slot,
+            array.shape,
+            array.dtype,
+            state.matched.get(f"{slot}/{variable}", "name"),
+            array.stored_as,
+            statistics(array) if stats else None,
+        )
+        for slot, owners in state.slots.items()
+        for variable, array in owners.items()
+    )
+    return Inspection(
+        source=source,
+        format=stored.format if stored else "",
+        generation=stored.generation if stored else None,
+        evidence=stored.evidence if stored else (),
+        versions=dict(stored.versions) if stored else {},
+        optimizer=state.algorithm,
+        stored_config=stored.optimizer_config if stored else None,
+        hyperparameters=dict(state.hyperparameters),
+        iterations=state.iterations,
+        iterations_source=state.iterations_source,
+        slots=rows,
+        variables=tuple(
+            {"name": v.name, "shape": v.shape, "dtype": v.dtype, "trainable": v.trainable} for v in state.variables
+        ),
+        unmapped={name: array.shape for name, array in state.unmapped.items()},
+        fidelity=state.fidelity,
+        reasons=state.reasons,
+        origins=state.origins,
+        warnings=state.warnings,
+        optimizers=stored.optimizers if stored else (),
+    )
+
+
+def statistics(array: LazyArray) -> Stats:
+    """Norm and range of one array, in float64."""
+    values = widened(array.load(), array.dtype)
+    if values.size == 0:
+        return Stats(0.0, math.nan, math.nan, True)
+    finite = bool(np.all(np.isfinite(values)))
+    return Stats(float(np.linalg.norm(values)), float(values.min()), float(values.max()), finite)

@@ -1,0 +1,438 @@
+"""`Stored` -> `OptimizerState`: from a source's own terms to those of `optim`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from migrate import generations
+from migrate.algorithms import addons, keras_config, lazy_rows, patterns, tf_train, wrappers
+from migrate.algorithms.lazy_rows import Sparse
+from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SHARED_SLOTS, SLOW, Algorithm, number
+from migrate.bytes.arrays import LazyArray
+from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
+from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, NAME, RELEASE, SET, UNINTERPRETED, Origin
+from migrate.matching.slot_table import COUNTERS, SlotTable, slot_table
+from migrate.operations import proven, settled
+from migrate.operations.configuration import Configuration, configure
+from migrate.operations.hints import checked_config, with_hints
+from migrate.state import OptimizerState, Stored, StoredVariable
+from optim import slot_layout
+from optim.errors import UnsupportedError
+
+RATES = ("learning_rate", "_learning_rate", "lr")
+FLOAT32_EXACT = 2**24
+MAX_STEPS = 2**63 - 1
+BIAS_IS_GONE = 20_000
+"""Steps after which 0.999**steps is below float32's rounding of 1."""
+
+
+def interpret(
+    stored: Stored,
+    *,
+    optimizer_config: Mapping[str, Any] | None = None,
+    variables: Sequence[Mapping[str, Any]] | None = None,
+    generation: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> OptimizerState:
+    """Optimizer state in `optim`'s terms. Arrays stay in the file until they are asked for.
+
+    Args:
+      optimizer_config: Keras JSON `{"class_name", "config"}`, adds what the source does not say.
+      variables: `[{"name", "shape"}, ...]` in optimizer order, for sources that do not name them.
+      generation: one of `generations.GENERATIONS`, for sources that cannot say.
+      overrides: name -> value, taken whatever the source says.
+
+    Raises:
+      MissingHintError, AmbiguousError, ContradictionError, MismatchError, DamagedFileError, UnsupportedError.
+    """
+    hint = None if optimizer_config is None else checked_config(optimizer_config)
+    overrides = overrides or {}
+    stored, of_generation = with_hints(stored, hint, variables, generation, overrides)
+    assert stored.generation is not None
+    made = configure(stored, hint, overrides)
+    algorithm, config = made.algorithm, made.config
+    _check_generation(algorithm, stored.generation)
+    settled.check_config(stored, made)
+    settled.check_name(stored, made)
+    found = slot_table(stored, algorithm, config, complete=variables is not None)
+    problem = algorithm.check(config, stored.generation, {**stored.versions, **found.release})
+    if problem is not None:
+        raise UnsupportedError(problem)
+    _leave_averages_out(made, found)
+    settled.by_slots(stored, made, found)
+    _leave_frozen_out(stored, found)
+    told_steps = _iterations(stored, found, made)
+    scalars, kept = _scalars(stored, found, made)
+    dtypes = {array.dtype for array in found.pairs.values()} or {v.dtype for v in stored.variables if v.trainable}
+    told = keras_config.arguments(config, scalars, algorithm, stored.generation, stored.versions, dtypes, made.origins)
+    slots = _by_slot(found, algorithm, told.values, told_steps[0], {v.name: v.shape for v in stored.variables})
+    if algorithm.name == "Ftrl":
+        proven.ftrl(told, slots, stored.variables)
+    trained = [*found.order, *(v.name for v in stored.variables if v.trainable and v.name not in found.order)]
+    lazy_rows.put_in(told, config, algorithm, stored.generation, trained, _sparse(stored))
+    patterns.check(told, trained)
+    for key, value in overrides.items():
+        if key in told.values or key in OPTIM_ONLY:
+            told.values[key] = value
+            told.origins[key] = Origin(key, value, SET, made.origins[key].where)
+    iterations, of_steps, gathered = _steps(told_steps, told.values)
+    settled.check_slow(slots.get(SLOW.name, {}), stored.variables, told.values.get("lookahead"), iterations)
+    state, of_state = algorithm.state(told.values, kept, stored.generation, iterations)
+    state |= {slot_layout.ACCUMULATED_STEPS: gathered} if gathered is not None else {}
+    of_state = tuple(replace(o, kind=SET, doubt="") if o.subject in overrides else o for o in of_state)
+    matched = _matched(found, slots)
+    read = {o.subject for o in told.origins.values() if o.kind == FILE}
+    made.stated = tuple(o for o in made.stated if not (o.kind == DEFAULT and o.subject in read))
+    return OptimizerState(
+        algorithm=algorithm.name,
+        hyperparameters=told.values,
+        iterations=iterations,
+        iterations_source=of_steps.where,
+        slots=slots,
+        variables=_ordered(stored, found.order),
+        scalars=state,
+        unmapped=found.unmapped,
+        matched=matched,
+        source=replace(stored, optimizer_config=_whole_config(stored, hint, made)),
+        origins=(
+            *made.stated,
+            of_generation,
+            *told.origins.values(),
+            of_steps,
+            *of_state,
+            *settled.of_slots(slots, matched),
+            settled.of_trained(stored, found.order, variables is not None),
+            *settled.of_late(stored, found, made, variables is not None),
+            *_outside(stored, told.origins),
+            *found.origins,
+        ),
+        warnings=(*stored.warnings, *_wrapped(made), *told.warnings, *found.warnings),
+    )
+
+
+OPTIM_ONLY = ("clip_order", "learning_rate_in_linear", "new_delta_in_step")
+"""Arguments of `optim` that no config has, and that --set may give."""
+
+
+def _whole_config(stored: Stored, hint: Mapping[str, Any] | None, made: Configuration) -> Mapping[str, Any]:
+    """What the source and the hints say together, for those who read the formula of the release from it."""
+    if not made.overrides and hint is None and stored.graph_config is None and stored.optimizer_config is not None:
+        return stored.optimizer_config
+    said = next((each for each in (stored.optimizer_config, stored.graph_config, hint) if each is not None), {})
+    around = said if made.wrappers else {}
+    inner = {"class_name": made.algorithm.name, "config": dict(made.config)}
+    return inner if not around else {**around, "config": {**around.get("config", {}), "inner_optimizer": inner}}
+
+
+def _wrapped(made: Configuration) -> list[str]:
+    return [
+        f"{name} wraps the optimizer: its loss scale is not part of the state that is carried;"
+        " optim.load_checkpoint(..., loss_scale=...) switches loss scaling on again"
+        for name in made.wrappers
+        if name.rpartition(">")[2] in wrappers.LOSS_SCALE
+    ]
+
+
+def _sparse(stored: Stored) -> Sparse:
+    """Which variables have sparse gradients, as far as the source tells it."""
+    if stored.sparse is not None:
+        return Sparse(GRAPH, stored.sparse)
+    model = stored.model.config if stored.model is not None else None
+    return Sparse(NAME if model is None else FILE, None, lazy_rows.only_stock(model))
+
+
+def _steps(told: tuple[int | None, Origin], values: Mapping[str, Any]) -> tuple[int, Origin, int | None]:
+    """Steps taken, and how many batches of the next one are gathered."""
+    iterations, origin = told
+    batches = values.get("gradient_accumulation_steps")
+    if iterations is None:
+        if "decay" in values or isinstance(values["learning_rate"], Mapping):
+            doubt = (
+                f"iterations: {origin.where}; the learning rate's decay starts again from step 0, as it did when Keras"
+                " reloaded such a file"
+            )
+            return 0, replace(origin, kind=DEFAULT, value=0, doubt=doubt, confirm="--set iterations=0"), None
+        return 0, replace(origin, value=0), None
+    if not batches:
+        return iterations, origin, None
+    steps, gathered = divmod(iterations, batches)
+    return steps, replace(origin, where=f"{origin.where} (counts batches; {batches} make a step)"), gathered
+
+
+def _matched(found: SlotTable, slots: Mapping[str, Mapping[str, LazyArray]]) -> dict[str, str]:
+    """How each slot that is carried was matched."""
+    keys = [(slot, name) for slot, owners in slots.items() for name in owners]
+    return {"/".join(key): found.how[key] for key in keys if key in found.how}
+
+
+def _check_generation(algorithm: Algorithm, generation: str) -> None:
+    if generation not in algorithm.generations:
+        has = ", ".join(g for g in generations.GENERATIONS if g in algorithm.generations)
+        raise UnsupportedError(
+            f"generation {generation} of Keras has no {algorithm.name} (only {has} have), so this is another project's,"
+            " whose rule is not known; if it is one of those generations after all, say so with --generation"
+        )
+
+
+def _outside(stored: Stored, origins: Mapping[str, Origin]) -> list[Origin]:
+    """What the program did around the optimizer, where neither graph nor config says with which numbers."""
+    names = {"learning_rate": ("learning_rate",), "clipping": ("clipnorm", "clipvalue", "global_clipnorm")}
+    return [
+        Origin(
+            what, None, UNINTERPRETED, doubt=f"{what}: {how}, which is not understood", confirm=CONFIRMS.get(what, "")
+        )
+        for what, how in stored.outside.items()
+        if not any(key in origins and origins[key].kind in (SET, GRAPH, FILE) for key in names.get(what, ()))
+        and not (what == "trust_coefficient" and what in origins)
+    ]
+
+
+CONFIRMS = {"learning_rate": "--set learning_rate=VALUE", "clipping": "--set clipnorm=VALUE or --set clipnorm=none"}
+
+
+def _leave_averages_out(made: Configuration, found: SlotTable) -> None:
+    """Move averages that are kept in a way that `optim` does not know to the unmapped."""
+    if not {"SWA", "MovingAverage"} & {origin.subject for origin in made.stated}:
+        return
+    for key in [key for key in found.pairs if key[0] == AVERAGE.name]:
+        found.unmapped["/".join(key)] = found.pairs.pop(key)
+        found.how.pop(key, None)
+
+
+def _leave_frozen_out(stored: Stored, found: SlotTable) -> None:
+    """Move slots of variables that the source calls frozen to the unmapped, for generations that ask at each step.
+
+    Optimizers before OptimizerV2 train what `compile` found, whatever was frozen since; and a model that is frozen as a
+    whole, as a GAN's discriminator often is when it is saved, was trained by the optimizer it is saved with. What a
+    graph calls trainable is a collection that anybody may fill: there the slots are believed.
+    """
+    frozen = {v.name for v in stored.variables if v.trainable is False}
+    kept = [name for name in found.order if name in frozen]
+    if not kept or stored.generation in generations.NATIVE or len(kept) == len(found.order):
+        return
+    shown = ", ".join(kept)
+    if stored.format == "tf1_saver":
+        text = f"{shown}: the graph does not list them as trainable, and they have slots: taken as trained"
+        found.origins.append(Origin("trained variables", kept, GRAPH, doubt=text))
+        return
+    for key in [key for key in found.pairs if key[1] in frozen]:
+        found.unmapped["/".join(key)] = found.pairs.pop(key)
+        found.how.pop(key, None)
+    found.order = [name for name in found.order if name not in frozen]
+    version = generations.version_tuple(stored.versions.get("keras"))
+    if stored.generation == "keras3" and (version is None or version < (3, 4)):
+        text = f"{shown}: frozen by now, and Keras before 3.4 goes on training what its optimizer was built on"
+        found.origins.append(Origin("trained variables", kept, UNINTERPRETED, doubt=text))
+    found.warnings.append(f"{shown}: frozen by now, so that their slots are carried among the unmapped")
+
+
+def _iterations(stored: Stored, found: SlotTable, made: Configuration) -> tuple[int | None, Origin]:
+    """Steps taken; None where they are not saved and do not have to be known.
+
+    Raises:
+      ContradictionError: the source counts other steps than a hint says, or its powers of beta deny its betas.
+    """
+    algorithm, told = made.algorithm, made.origins.get("iterations")
+    given = None if told is None else int(number(made.config, "iterations"))
+    if told is not None and told.kind == SET:
+        found.scalars = {name: array for name, array in found.scalars.items() if name not in COUNTERS}
+        return given, replace(told, value=given)
+    try:
+        counted = _counted(stored, found, made)
+    except AmbiguousError:
+        if given is None:
+            raise
+        counted = None
+    if counted is not None:
+        if given is not None and given != counted[0]:
+            raise ContradictionError(
+                f"iterations is {counted[0]} in the source ({counted[1]}) and {given} in --optimizer-config; leave it"
+                f" out there, or decide with --set iterations={given}"
+            )
+        confirm = f"--set iterations={counted[0]}" if counted[2] else ""
+        return counted[0], Origin("iterations", counted[0], FILE, counted[1], counted[2], confirm)
+    if given is not None:
+        return given, Origin("iterations", given, HINT, "--optimizer-config")
+    if stored.generation in algorithm.counts and stored.generation != "experimental":
+        raise DamagedFileError(
+            f"the source holds no step counter (iterations), and {algorithm.name} of generation"
+            f" {stored.generation} always saves one: it is incomplete, or of another generation (--generation)"
+        )
+    if algorithm.uses_count:
+        raise MissingHintError(
+            f"the source does not say how many steps {algorithm.name} has taken, and its update depends on that;"
+            " say it with --set iterations=N"
+        )
+    where = f"not saved: {algorithm.name} of generation {stored.generation} keeps no iterations"
+    return None, Origin("iterations", None, RELEASE, where)
+
+
+def _counted(stored: Stored, found: SlotTable, made: Configuration) -> tuple[int, str, str] | None:
+    """Steps that the source counts, where, and what is doubtful about it."""
+    name = next((name for name in COUNTERS if name in found.scalars), None)
+    if name is not None:
+        count, where = _count(found.scalars.pop(name))
+        doubt = ""
+        if stored.generation == "keras1" and count == 0 and not made.algorithm.uses_count and _decays(made.config):
+            doubt = "iterations is 0, and Keras 1 counts steps only where decay is set"
+        return count, where, doubt or _raced(stored.generation or "", made, count)
+    if stored.generation != "tf1":
+        return None
+    powers = tf_train.steps(found.scalars, made.config) if made.algorithm.uses_count else None
+    if powers is not None:
+        return (*powers, "")
+    if tf_train.GLOBAL_STEP not in found.scalars:
+        return None
+    count, where = _count(found.scalars.pop(tf_train.GLOBAL_STEP))
+    doubt = ""
+    if made.config.get(addons.CORRECTED) is False and _decays(made.config):
+        doubt = (
+            f"iterations is {count}, and BERT's train_op reads it before or after it raises it by one, as TensorFlow"
+            f" orders the ops (after, with TensorFlow 1.15: then --set iterations={count + 1} goes on as it did)"
+        )
+    if made.algorithm.uses_count and not tf_train.has_powers(found.scalars):
+        doubt = f"iterations = {count} is what global_step counts, which need not be this optimizer's own steps"
+    return count, where, doubt
+
+
+def _raced(generation: str, made: Configuration, count: int) -> str:
+    """What is not known of generations whose step reads its counter before or after it was raised.
+
+    Measured, 30 steps each: Keras 2.3.1 on TF 1.15 reads it after (Adam 30, Adagrad with decay 30, SGD with decay 22),
+    tf.keras of TF 1.13 with decay 29 and 30, its Adam never, Keras 1.2.2's Adagrad, RMSprop and Adadelta with decay 30;
+    Keras 2.0.8 and 2.2.4, tf.keras of TF 1.4 and 1.12 never.
+    """
+    algorithm = made.algorithm
+    powers = algorithm.uses_count and count < BIAS_IS_GONE
+    races = {
+        "keras2.3": _decays(made.config) or powers,
+        "optimizer_v1": _decays(made.config) and not algorithm.uses_count,
+        "keras1": _decays(made.config) and not algorithm.uses_count and algorithm.name != "SGD",
+    }
+    if count == 0 or not races.get(generation):
+        return ""
+    return (
+        f"iterations is {count}, and this release reads it before or after it raises it by one, as TensorFlow orders"
+        f" the ops (after, with Keras 2.3 on TensorFlow 1.15: then --set iterations={count + 1} goes on as it did)"
+    )
+
+
+def _decays(config: Mapping[str, Any]) -> bool:
+    return bool(config.get("decay")) or isinstance(config.get("learning_rate"), Mapping)
+
+
+def _count(array: LazyArray) -> tuple[int, str]:
+    value = np.asarray(array.load()).reshape(-1)
+    if value.size != 1 or not math.isfinite(float(value[0])) or float(value[0]) != int(value[0]) or value[0] < 0:
+        raise DamagedFileError(
+            f"the step counter {array.stored_as} holds {value[:3].tolist()}, which is no number of steps"
+        )
+    count = int(value[0])
+    if count > MAX_STEPS:
+        raise DamagedFileError(f"the step counter {array.stored_as} holds {count}, more steps than int64 can count")
+    if array.dtype.startswith("float") and count >= FLOAT32_EXACT:
+        return count, f"{array.stored_as} (a float32, which stops counting at {FLOAT32_EXACT})"
+    return count, array.stored_as
+
+
+def _scalars(stored: Stored, found: SlotTable, made: Configuration) -> tuple[dict[str, float], dict[str, float]]:
+    """Hyperparameters that the source keeps as variables, and state of the whole optimizer; the rest is unmapped.
+
+    Raises:
+      ContradictionError: the source keeps a hyperparameter or a state that the class does not have.
+    """
+    algorithm = made.algorithm
+    state_names = {alias: name for name, aliases in algorithm.state_scalars for alias in (name, *aliases)}
+    values: dict[str, float] = {}
+    state: dict[str, float] = {}
+    for name in list(found.scalars):
+        array = found.scalars.pop(name)
+        key = "learning_rate" if name in RATES else addons.setting(name.lstrip("_"), made.config)
+        if name in state_names and array.shape == ():
+            state[state_names[name]] = float(array.load())
+        elif array.shape == () and key in keras_config.kept_as_variables(algorithm):
+            values[key] = float(array.load())
+        else:
+            if not algorithm.is_foreign:
+                settled.check_foreign(stored, key, name, algorithm)
+            found.unmapped[name] = array
+    for name in (name for name, _ in algorithm.state_scalars if name in made.overrides):
+        state[name] = number(made.overrides, name)
+    return values, state
+
+
+def _by_slot(
+    found: SlotTable,
+    algorithm: Algorithm,
+    values: dict[str, Any],
+    iterations: int | None,
+    shapes: Mapping[str, tuple[int, ...]],
+) -> dict[str, dict[str, LazyArray]]:
+    """Slots in `optim`'s order.
+
+    Raises:
+      ContradictionError: the source keeps a slot that the hyperparameters switch off.
+    """
+    more, wanted = algorithm.adjust(values, frozenset(slot for slot, _ in found.pairs))
+    values.update(more)
+    if values.get("use_ema") or values.get("stochastic_average"):
+        wanted = (*wanted, AVERAGE.name)
+    if values.get("lookahead"):
+        wanted = (*wanted, SLOW.name)
+    if values.get("gradient_accumulation_steps"):
+        wanted = (*wanted, ACCUMULATED.name)
+    slots: dict[str, dict[str, LazyArray]] = {}
+    for name in (s.name for s in (*algorithm.slots, *SHARED_SLOTS)):
+        owners = {variable: found.pairs[name, variable] for variable in found.order if (name, variable) in found.pairs}
+        if owners and name in wanted:
+            slots[name] = owners
+        elif owners:
+            raise ContradictionError(
+                f"the source keeps the slot {name} ({next(iter(owners.values())).stored_as}, ...), and the optimizer's"
+                f" config switches it off ({algorithm.name} with {settled.switch(name, values)}); one of the two is of"
+                " another run"
+            )
+    _check_complete(slots, wanted, algorithm, iterations, shapes)
+    return slots
+
+
+def _check_complete(
+    slots: Mapping[str, Mapping[str, LazyArray]],
+    wanted: Sequence[str],
+    algorithm: Algorithm,
+    iterations: int | None,
+    shapes: Mapping[str, tuple[int, ...]],
+) -> None:
+    """Every variable that has one slot has them all; a source with steps taken has slots."""
+    if wanted and not slots and iterations != 0:
+        raise DamagedFileError(
+            f"the source holds no slots ({', '.join(wanted)}) of {algorithm.name}, although it has taken"
+            " steps: a"
+            " tf.train.Checkpoint of the optimizer alone, without its model, does not save them. Migrate"
+            " one that has the model"
+        )
+    owners = dict.fromkeys(name for per in slots.values() for name in per)
+    lacking = [
+        f"{slot} of {name}"
+        for slot in wanted
+        for name in owners
+        if name not in slots.get(slot, {}) and algorithm.slot(slot).shape(shapes[name]) is not None
+    ]
+    if lacking:
+        shown = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
+        raise DamagedFileError(f"the source lacks {shown}: it is incomplete, or its optimizer config is of another run")
+
+
+def _ordered(stored: Stored, order: Sequence[str]) -> tuple[StoredVariable, ...]:
+    """Those with slots first, in optimizer order; then the other trainable ones; then the rest."""
+    by_name = {v.name: v for v in stored.variables}
+    first = [replace(by_name[name], trainable=True) for name in order]
+    others = [v for v in stored.variables if v.name not in set(order)]
+    # Where the source does not say, a variable without slots beside others with slots is not trained.
+    settled = [replace(v, trainable=not first) if v.trainable is None else v for v in others]
+    return (*first, *(v for v in settled if v.trainable), *(v for v in settled if not v.trainable))

@@ -1,0 +1,71 @@
+"""What numbers of a source prove of each other, before anything is believed of its config.
+
+Ftrl's variable is a function of its slots: |z| <= l1 -> 0, else (sign(z)·l1 - z) / (n^-p / lr + 2·l2), with the rate of
+the last step. Source: `ResourceApplyFtrl` and `ResourceApplyFtrlV2` of TF 2.4 and 2.9, `ftrl.py` of Keras 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from migrate.algorithms.keras_config import Arguments
+from migrate.bytes.arrays import LazyArray, widened
+from migrate.errors import ContradictionError
+from migrate.evidence import FILE, SET
+from migrate.state import StoredVariable
+
+LINEAR, ACCUMULATOR, SCALED = "linear", "accumulator", "learning_rate_in_linear"
+CLOSE = 1e-4
+"""Relative, of a variable: float32 powers and a division."""
+
+
+def ftrl(told: Arguments, slots: Mapping[str, Mapping[str, LazyArray]], variables: tuple[StoredVariable, ...]) -> None:
+    """Settle whether `linear` is multiplied by the learning rate, where a state of Ftrl tells it.
+
+    Raises:
+      ContradictionError: the variables are not what the slots make of them, so that a hyperparameter is wrong.
+    """
+    rate = told.values.get("learning_rate")
+    certain = told.origins.get("learning_rate")
+    if not isinstance(rate, (int, float)) or not rate or (certain is not None and certain.kind == SET):
+        return
+    values = {v.name: v.array for v in variables if v.array is not None}
+    named = [name for name in slots.get(LINEAR, {}) if name in values and name in slots.get(ACCUMULATOR, {})]
+    read = {n: (_numbers(values[n]), _numbers(slots[ACCUMULATOR][n]), _numbers(slots[LINEAR][n])) for n in named}
+    read = {n: (w, a, z) for n, (w, a, z) in read.items() if z.any() and all(np.isfinite(x).all() for x in (w, a, z))}
+    if not read:
+        return
+    off = {scaled: {n: _off(told.values, *arrays, scaled) for n, arrays in read.items()} for scaled in (False, True)}
+    fits = [scaled for scaled in off if max(off[scaled].values()) <= CLOSE]
+    if len(fits) == 1:
+        known = told.origins.get(SCALED)
+        told.values[SCALED] = fits[0]
+        if known is not None:
+            where = "the variables follow from the slots only so"
+            told.origins[SCALED] = replace(known, value=fits[0], kind=FILE, where=where, doubt="", confirm="")
+    elif not fits:
+        name = max(off[False], key=lambda n: off[False][n])
+        raise ContradictionError(
+            f"with learning_rate {rate:.7g} and the regularization of the config Ftrl's slots make another variable"
+            f" {name} than the source holds, by {off[False][name]:.2g} of it: one of these is of another run, or the"
+            f" learning rate changed; decide with --set learning_rate={rate!r}"
+        )
+
+
+def _numbers(array: LazyArray) -> np.ndarray:
+    return widened(array.load(), array.dtype)
+
+
+def _off(values: Mapping[str, Any], w: np.ndarray, n: np.ndarray, z: np.ndarray, scaled: bool) -> float:
+    """How far a variable is from what its slots make of it, relative to its largest number."""
+    rate, power = float(values["learning_rate"]), -float(values.get("learning_rate_power", -0.5))
+    l1 = float(values.get("l1_regularization_strength") or 0.0)
+    l2 = float(values.get("l2_regularization_strength") or 0.0) + float(values.get("beta") or 0.0) / (2 * rate)
+    taken = z != 0  # rows that no step has touched still have their first values
+    z = z[taken] / (rate if scaled else 1.0)
+    made = (np.clip(z, -l1, l1) - z) / (n[taken] ** power / rate + 2 * l2)
+    return float(np.max(np.abs(made - w[taken])) / max(float(np.max(np.abs(w[taken]))), 1e-30))

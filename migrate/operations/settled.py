@@ -1,0 +1,227 @@
+"""What the state itself proves, or denies: names, which slots there are, and hyperparameters kept as variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from migrate.algorithms import ALGORITHMS, keras_config, tf_train
+from migrate.algorithms.spec import Algorithm
+from migrate.bytes.arrays import LazyArray
+from migrate.errors import ContradictionError
+from migrate.evidence import DEFAULT, FILE, HINT, NAME, SET, UNINTERPRETED, Origin
+from migrate.generations import NATIVE
+from migrate.matching.slot_table import COUNTERS, SlotTable
+from migrate.operations.configuration import CLASS, Configuration, confirming
+from migrate.state import Stored, StoredVariable
+
+SWITCHES = {"vhat": ("amsgrad", False), "average_gradient": ("centered", False), "average": ("use_ema", False)}
+"""Slot -> the option that it stands and falls with, and what that is where there is no such slot."""
+MOMENTUM = {"SGD": "m", "RMSprop": "momentum"}
+HYPERPARAMETERS = {name for algorithm in ALGORITHMS for name in algorithm.scalars}
+STATES = {alias for a in ALGORITHMS for name, aliases in a.state_scalars for alias in (name, *aliases)}
+_NO_NAME = ("", "training", "variable", "optimizer", "lossscaleoptimizer", "innerlossscaleoptimizer")
+
+
+def check_config(stored: Stored, made: Configuration) -> None:
+    """Compare the class with what its config holds: names and arguments that only other classes have.
+
+    Raises:
+      ContradictionError: the config is that of another class.
+    """
+    generation = stored.generation or ""
+    if generation == "tf1" or CLASS in made.overrides or made.algorithm not in ALGORITHMS:
+        return
+    mine, own = made.algorithm, set(made.algorithm.defaults(generation))
+    others = [a for a in ALGORITHMS if a.name != mine.name and generation in a.generations]
+    said = [key for key, origin in made.origins.items() if origin.kind in (FILE, HINT) and key in made.config]
+    for key in said:
+        owners = [a.name for a in others if key in a.defaults(generation)]
+        if owners and key not in own and key not in SHARED:
+            raise ContradictionError(
+                f"{made.stated[0].where} says {made.stated[0].value} and has {key}, which {mine.name} does not have and"
+                f" {', '.join(owners)} {'have' if len(owners) > 1 else 'has'}: it is the config of another class; leave"
+                f" {key} out if it is not, or decide with --set {CLASS}={made.stated[0].value}"
+            )
+
+
+_SAID_APART = (
+    *(keras_config.EXCLUDED, keras_config.LAZY_ROWS, keras_config.PER_STEP, keras_config.PER_RATE),
+    *(keras_config.AVERAGED, keras_config.LAZY),
+)
+SHARED = frozenset({*keras_config.SHARED, *keras_config.NO_EFFECT, *_SAID_APART, "epsilon", "beta"})
+"""Arguments that classes take beside their own."""
+
+
+def check_name(stored: Stored, made: Configuration) -> None:
+    """Compare the class with what names in the source call the optimizer.
+
+    Raises:
+      ContradictionError: they are called after another class.
+    """
+    if made.algorithm.is_foreign:  # usually a subclass of one of Keras's, whose name it has taken over
+        return
+    called = stored.optimizer_name or _called(stored)
+    if called is not None and _folded(called) == _folded(str(made.stated[0].value).rpartition(">")[2]):
+        return
+    mine, given = _folded(made.algorithm.name), made.config.get("name")
+    if called is None or _folded(called) in (mine, *_NO_NAME) or CLASS in made.overrides:
+        return
+    known = {_folded(a.name): a.name for a in ALGORITHMS}
+    if _folded(called) in known:
+        other = known[_folded(called)]
+        raise ContradictionError(
+            f"its variables are named {called}/..., as those of {other} are, and {made.stated[0].where} says"
+            f" {made.stated[0].value}; leave the wrong one out, or decide with --set {CLASS}={made.stated[0].value}"
+        )
+    if isinstance(given, str) and _folded(given) == _folded(called):
+        return
+    text = f"its variables are named {called}/..., which is not the name of {made.algorithm.name}"
+    origin = Origin("name", called, DEFAULT, doubt=text, confirm=confirming("name", called))
+    made.stated = (*made.stated, origin)
+
+
+def _called(stored: Stored) -> str | None:
+    """What the names in an optimizer's list call it, None where they say nothing."""
+    names = [name.split(":")[0] for name, _ in stored.weights or ()]
+    counter = next((n for n in names if "/" in n and n.rpartition("/")[2] in COUNTERS), None)
+    if counter is not None:
+        return counter.split("/")[-2]
+    if stored.generation == "tf1":
+        bases = {re.sub(r"_\d+$", "", name) for name in stored.slots} - {tf_train.AVERAGES}
+        base = bases.pop() if len(bases) == 1 else ""
+        return tf_train.NAMED.get(base, base) or None
+    if stored.generation in NATIVE:
+        scopes = sorted({n.split("/")[-2] for n in names if "/" in n})
+        return scopes[0] if len(scopes) == 1 else None
+    return None
+
+
+def _folded(name: str) -> str:
+    """`RMSprop_1`, `rms_prop` and `RMSProp` are one name."""
+    return re.sub(r"_\d+$", "", name).replace("_", "").lower()
+
+
+def by_slots(stored: Stored, made: Configuration, found: SlotTable) -> None:
+    """Settle what nobody said and the slots show.
+
+    Raises:
+      ContradictionError: momentum is 0, and there are slots of it.
+    """
+    present = {slot for slot, _ in found.pairs}
+    for slot, (option, off) in SWITCHES.items():
+        if slot not in present and (present or not made.algorithm.slots):
+            _settle(made, option, off, f"the source keeps no slot {slot}")
+    if present and "accumulated_gradient" not in present:
+        _settle(made, "gradient_accumulation_steps", None, "the source keeps no sums of gradients")
+    momentum = MOMENTUM.get(made.algorithm.name)
+    if momentum is None:
+        return
+    if momentum not in present and stored.variables and stored.generation not in NATIVE:
+        _settle(made, "momentum", 0.0, "the source keeps no slot of momentum")
+        _settle(made, "nesterov", False, "without momentum it does nothing")
+    if momentum in present and not made.config.get("momentum"):
+        _check_idle(stored, made, [array for (name, _), array in found.pairs.items() if name == momentum])
+
+
+def check_slow(
+    slow: Mapping[str, LazyArray], variables: Sequence[StoredVariable], ahead: Mapping[str, Any] | None, steps: int
+) -> None:
+    """Compare Lookahead's period with its slow weights, which are the variables themselves right after they went along.
+
+    Raises:
+      ContradictionError: they are where they should not be, or are not where they should be.
+    """
+    if not ahead or not slow or not steps:
+        return
+    owners = {v.name: v.array for v in variables}
+    arrays = [(array, owners.get(name)) for name, array in slow.items()]
+    along = all(own is not None and np.array_equal(array.load(), own.load()) for array, own in arrays)
+    due = steps % ahead["sync_period"] == 0
+    if along != due and all(own is not None for _, own in arrays):
+        raise ContradictionError(
+            f"sync_period of Lookahead is {ahead['sync_period']}, and after {steps} steps the slow weights"
+            f" {'are' if along else 'are not'} the variables, which they would {'be' if due else 'not be'}: the period,"
+            " or the number of steps, is of another run"
+        )
+
+
+def _settle(made: Configuration, option: str, off: Any, why: str) -> None:
+    """An assumption that is one no longer."""
+    known = made.origins.get(option)
+    if known is not None and known.kind == DEFAULT and not made.config.get(option):
+        made.origins[option] = replace(known, kind=FILE, where=why, doubt="", confirm="")
+    made.stated = tuple(
+        replace(o, kind=FILE, where=why, doubt="", confirm="") if o.subject == option and o.kind == DEFAULT else o
+        for o in made.stated
+    )
+
+
+def _check_idle(stored: Stored, made: Configuration, arrays: Sequence[LazyArray]) -> None:
+    """Slots of momentum that no step reads: some releases keep them all the same."""
+    always = stored.generation in NATIVE or (stored.generation == "tf1" and made.algorithm.name == "RMSprop")
+    told = made.origins["momentum"]
+    if always or told.kind == SET:
+        return
+    if stored.generation in ("optimizer", "experimental", "keras3") and not any(np.any(a.load()) for a in arrays):
+        return
+    where = told.where if told.kind != DEFAULT else "nobody says it, and 0 is the default"
+    raise ContradictionError(
+        f"momentum is 0 ({where}), and the source keeps slots of momentum ({arrays[0].stored_as}, ...), which"
+        f" {made.algorithm.name} of generation {stored.generation} has only with momentum; say it with"
+        " --set momentum=VALUE"
+    )
+
+
+def switch(slot: str, values: Mapping[str, Any]) -> str:
+    """The option that switches a slot off, as it is set."""
+    option = SWITCHES.get(slot, ("momentum", 0))[0]
+    return f"{option}={values.get(option)!r}"
+
+
+def check_foreign(stored: Stored, key: str, name: str, algorithm: Algorithm) -> None:
+    """Refuse a class that does not have a hyperparameter or a state which the source keeps."""
+    if key in HYPERPARAMETERS or name in STATES:
+        owners = [a.name for a in ALGORITHMS if key in a.scalars or any(name in (n, *x) for n, x in a.state_scalars)]
+        raise ContradictionError(
+            f"the source keeps {name}, which {algorithm.name} does not have; {', '.join(owners)} has it, so the class"
+            " is wrong"
+        )
+
+
+def of_slots(slots: Mapping[str, Mapping[str, LazyArray]], matched: Mapping[str, str]) -> list[Origin]:
+    """One origin for each slot and way in which its variables were found."""
+    found = []
+    for slot, owners in slots.items():
+        ways: dict[str, int] = {}
+        for variable in owners:
+            how = matched.get(f"{slot}/{variable}", "name")
+            ways[how] = ways.get(how, 0) + 1
+        for how, count in ways.items():
+            found.append(Origin(f"slot {slot}", f"{count} variables", FILE, f"matched by {how}"))
+    return found
+
+
+def of_late(stored: Stored, found: SlotTable, made: Configuration, hinted: bool) -> list[Origin]:
+    """Variables that the source calls trainable and that have no slots although others have."""
+    owned = set(found.order)
+    late = [v.name for v in stored.variables if v.trainable and v.name not in owned]
+    if hinted or not owned or not late or set(late) <= set(made.overrides.get("untrained") or ()):
+        return []
+    shown = ", ".join(late[:5]) + (f" and {len(late) - 5} more" if len(late) > 5 else "")
+    text = f"{shown}: can be trained and have no slots, although others have: lost, or not trained yet"
+    return [Origin("trained variables", late, UNINTERPRETED, doubt=text, confirm=confirming("untrained", late))]
+
+
+def of_trained(stored: Stored, order: Sequence[str], hinted: bool) -> Origin:
+    """Which variables the optimizer trains."""
+    trained = {v.name for v in stored.variables if v.trainable}
+    count = f"{len(order) or len(trained)} of {len(stored.variables)}"
+    if hinted:
+        return Origin("trained variables", count, HINT, "--variables")
+    where = "those with slots" if order else "flags of the model" if trained else "names"
+    return Origin("trained variables", count, FILE if order or trained else NAME, where)

@@ -1,0 +1,172 @@
+"""What Keras itself makes of a target, in a process of its own, held against source and file."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from migrate.bytes.arrays import widened
+from migrate.proof import model_target, parity, stepping
+from migrate.state import OptimizerState
+from optim.errors import UnsupportedError
+
+SECONDS = 3600
+LARGEST = 1 << 24
+"""Numbers of all variables together above which no step is compared."""
+CODE = "Lambda"
+"""A layer that is Python code: a file with one is not loaded here."""
+HOMES = ("keras", "tf_keras", "builtins")
+"""Packages whose classes a config may name; loading another would import, and so run, what a stranger chose."""
+
+
+def differences(source: OptimizerState, target: OptimizerState, dest: str, library: str) -> tuple[list[str], str]:
+    """What Keras sees otherwise, and a note on what was done.
+
+    Args:
+      source, target: under the source's names, see `model_target.Compared`. library: `keras` or `tf_keras`.
+    """
+    if find_spec(library) is None:
+        return [], f"not loaded: {library} is not installed"
+    if target.source is None or target.source.model is None or CODE in json.dumps(target.source.model.config):
+        return [], f"not loaded: the model has a {CODE} layer, which is code"
+    foreign = sorted({name for name in _named_code(target.source.model.config) if name})
+    if foreign:
+        return [], f"not loaded: the config names Python code ({', '.join(foreign)[:200]}), which is not run here"
+    with tempfile.TemporaryDirectory() as scratch:
+        out = os.path.join(scratch, "after.npz")
+        seen = _run(dest, library, out)
+        problem = str(seen.get("problem", ""))
+        if problem and "custom_object" in problem:
+            return [], f"not loaded: {library} needs the model's own classes ({problem.splitlines()[0][:200]})"
+        if problem:
+            return [f"{library} cannot use it: {' '.join(problem.split())[:400]}"], ""
+        found = list(_state(target, seen))
+        note = f"{library} {seen['version']} loaded it, in a process of its own"
+        if found:
+            return found, note
+        try:
+            worst = _step(source, target, seen, out)
+        except UnsupportedError as error:
+            return found, f"{note}; {error}"
+    return found, f"{note}, and took a step" if worst <= 1 else f"{note}; {_off(library, worst)}"
+
+
+def _named_code(item: Any) -> Iterator[str]:
+    """What Keras would import by name, beyond its own: classes of other modules, and Python's own functions."""
+    if isinstance(item, list):
+        for each in item:
+            yield from _named_code(each)
+    if not isinstance(item, dict):
+        return
+    module, name, config = item.get("module"), item.get("class_name"), item.get("config")
+    if isinstance(module, str) and module.partition(".")[0] not in HOMES:
+        yield f"{module}.{name}"
+    elif name == "function" and isinstance(config, str) and hasattr(builtins, config):
+        yield f"builtins.{config}"
+    for each in item.values():
+        yield from _named_code(each)
+
+
+def _off(library: str, worst: float) -> str:
+    return f"a step of {library} differs from the source's own by {worst:.3g} times what rounding explains"
+
+
+def is_off(note: str) -> bool:
+    """Whether a note says that the step differs."""
+    return "a step of " in note and "differs" in note
+
+
+def _run(dest: str, library: str, out: str) -> dict[str, Any]:
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": "-1"}
+    words = [sys.executable, "-m", "migrate.proof.loading", os.path.abspath(dest), library, out]
+    try:
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            env={**os.environ, **quiet, "PYTHONPATH": paths},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"problem": f"loading took more than {SECONDS} s"}
+    last = done.stdout.strip().splitlines()[-1:] or [""]
+    try:
+        return dict(json.loads(last[0]))
+    except ValueError:
+        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        return {"problem": f"the process ended with {done.returncode}, saying {said}"}
+
+
+def _seen(row: list[Any]) -> model_target.Print:
+    return tuple(row[0]), row[1], bytes.fromhex(row[2])
+
+
+def _state(target: OptimizerState, seen: dict[str, Any]) -> Iterator[str]:
+    """Arrays of the file that Keras does not hold."""
+    if seen["iterations"] != target.iterations:
+        yield f"loaded, its optimizer counts {seen['iterations']} steps, not {target.iterations}"
+    weights, kept = (Counter(map(_seen, seen[key])) for key in ("weights", "kept"))
+    for variable in target.variables:
+        if variable.array is not None and model_target.print_of(variable.array) not in weights:
+            yield f"loaded, no weight of the model is {variable.name}"
+    wanted: Counter[model_target.Print] = Counter()
+    for slot, per in target.slots.items():
+        for name, array in per.items():
+            found = model_target.print_of(array)
+            wanted[found] += 1
+            if wanted[found] > kept[found]:
+                yield f"loaded, no slot of the optimizer is {slot} of {name}"
+
+
+def _step(source: OptimizerState, target: OptimizerState, seen: dict[str, Any], out: str) -> float:
+    """Worst error of the step that Keras took, 1 being what rounding explains."""
+    model_target.check_single(source)
+    rows = [_seen(row) for row in seen["trained"]]
+    if sum(int(np.prod(shape, dtype=np.int64)) for shape, _, _ in rows) > LARGEST:
+        raise UnsupportedError("no step was taken, as the model is large")
+    ours = stepping.parity_source(source)
+    values = {v.name: v.array for v in source.variables if v.array is not None}
+    owners: dict[model_target.Print, list[str]] = {}
+    for name in model_target.trained(source):
+        if name in values:
+            owners.setdefault(model_target.print_of(values[name]), []).append(name)
+    gradients = {str(i): _gradient(i, row) for i, row in enumerate(rows)}
+    clip = parity.gradient_scale(ours, gradients)
+    worst = 0.0
+    with np.load(out) as after:
+        for i, row in enumerate(rows):
+            g, got = clip(gradients[str(i)]()), widened(after[str(i)], row[1]).reshape(row[0])
+            found = [
+                _error(ours, stepping.numbers(values[name]), g, model_target.slots_of(source, name), got, row[1])
+                for name in owners.get(row, ())
+            ]
+            worst = max(worst, min(found)) if found else worst
+    return worst
+
+
+def _gradient(number: int, row: model_target.Print) -> Callable[[], np.ndarray]:
+    def made() -> np.ndarray:
+        values = np.random.default_rng(number).standard_normal(row[0])
+        return values.astype(row[1]).astype(np.float64)
+
+    return made
+
+
+def _error(
+    ours: parity.Source, p: np.ndarray, g: np.ndarray, slots: parity.Slots, got: np.ndarray, dtype: str
+) -> float:
+    want, magnitude = parity.step(ours, p, g, slots)
+    return stepping.error(got, want, magnitude * (1 + model_target.rounded(ours) / 1e-6), dtype)

@@ -1,0 +1,271 @@
+"""`verify` of the targets that Keras itself loads, without asking how they were made.
+
+Arrays: read again from the file; each must be one of the source's, bit for bit, or a slot times one factor. Meaning:
+steps by the formula of the source's release and by that of the target's. Truth: Keras loads the file in a process of
+its own and takes a step (`loaded`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from migrate.bytes.arrays import LazyArray
+from migrate.proof import parity, parity_sample, stepping
+from migrate.state import OptimizerState, StoredVariable
+from optim.errors import UnsupportedError
+
+FORMATS = {"keras": "keras", "h5": "tf_keras"}
+"""Names of the readers of these targets, and the library that loads them."""
+SCALES = (1.0, 100.0)
+"""Of gradients: small, and so large that every clipping acts."""
+LATER = (0, 1, 10, 100, 1000, 100_000)
+"""Steps from now at which learning rates are compared."""
+OPTIONS = ("use_ema", "ema_momentum", "gradient_accumulation_steps", "amsgrad")
+FAMILY = {"AdamW": "Adam"}
+Print = tuple[tuple[int, ...], str, bytes]
+"""Shape, dtype and digest of the bytes of an array."""
+
+
+def printed(shape: tuple[int, ...], dtype: str, data: bytes) -> Print:
+    """What tells an array from others."""
+    return tuple(shape), dtype, hashlib.blake2b(data, digest_size=16).digest()
+
+
+def print_of(array: LazyArray) -> Print:
+    return printed(array.shape, array.dtype, np.ascontiguousarray(array.load()).tobytes())
+
+
+@dataclass(frozen=True)
+class Compared:
+    """`renamed` is the target under the source's names; `worst` the error of its formula's step, 1 the limit."""
+
+    differences: tuple[str, ...]
+    notes: tuple[str, ...]
+    renamed: OptimizerState
+    worst: float | None
+
+
+def compared(source: OptimizerState, target: OptimizerState, known: tuple[str, ...]) -> Compared:
+    """Every difference between a source and a target as its reader has it.
+
+    Args:
+      known: why the migration calls itself approximate; a step may then differ, which is noted.
+    """
+    pairs, found = _paired(source, target)
+    renamed = _renamed(target, pairs)
+    notes: list[str] = []
+    found += _slots(source, renamed, notes)
+    if FAMILY.get(source.algorithm, source.algorithm) != FAMILY.get(target.algorithm, target.algorithm):
+        found.append(f"the target's optimizer is {target.algorithm}, the source's {source.algorithm}")
+    if source.iterations != target.iterations:
+        found.append(f"iterations is {target.iterations}, not {source.iterations} (source: {source.iterations_source})")
+    other, worst = [], None
+    if not found:
+        other = list(_options(source, target))
+        try:
+            other += _rates(source, target)
+            worst = max(_step(source, renamed, scale) for scale in SCALES)
+            if not worst <= 1:
+                other.append(
+                    f"by the formulas of both releases a step from the target differs from the source's own by"
+                    f" {worst:.3g} times what rounding explains"
+                )
+        except UnsupportedError as error:
+            notes.append(str(error))
+    if known:
+        notes += [f"{each}; the migration says why it is approximate: {'; '.join(known)}" for each in other]
+        other = []
+    return Compared((*found, *other), tuple(notes), renamed, worst)
+
+
+def _paired(source: OptimizerState, target: OptimizerState) -> tuple[dict[str, str], list[str]]:
+    """Target's variable -> source's of the same value; twins by their slots, then in order."""
+    free: dict[Print, list[StoredVariable]] = {}
+    for variable in source.variables:
+        if variable.array is not None:
+            free.setdefault(print_of(variable.array), []).append(variable)
+    seen = set(free)
+    theirs = {v.name: print_of(v.array) for v in target.variables if v.array is not None}
+    slots = [_prints(state) for state in (source, target)]
+    pairs: dict[str, str] = {}
+    for exact in (True, False):
+        for name, found in theirs.items():
+            twins = free.get(found, []) if name not in pairs else []
+            fits = (v for v in twins if not exact or slots[0].get(v.name) == slots[1].get(name))
+            chosen = next(fits, None)
+            if chosen is not None:
+                twins.remove(chosen)
+                pairs[name] = chosen.name
+    swapped = {name: own for name, own in pairs.items() if name != own and name in set(pairs.values())}
+    problems = [f"{name} has the values of the source's {own}" for name, own in swapped.items()]
+    left = [v for group in free.values() for v in group]
+    strange = [v for v in target.variables if v.name not in pairs and v.array is not None]
+    strange = [v for v in strange if theirs[v.name] not in seen and v.dtype.startswith(("float", "bfloat"))]
+    problems += [
+        f"{v.name} is trained in only one of source and target ({pairs[v.name]} in the source)"
+        for v in target.variables
+        if v.name in pairs and _trains(source, pairs[v.name]) not in (None, bool(v.trainable))
+    ]
+    for variable in left:
+        like = next((v for v in strange if v.shape == variable.shape), None)
+        if like is None or like.array is None or variable.array is None:
+            problems.append(f"{variable.name} is missing (source: {_place(variable.array)})")
+            continue
+        strange.remove(like)
+        pairs[like.name] = variable.name
+        problems.append(f"{like.name} {difference(variable.array, like.array)} (source: {variable.name})")
+    return pairs, [*problems, *(f"{v.name} is in no source" for v in strange)]
+
+
+def _prints(state: OptimizerState) -> dict[str, dict[str, Print]]:
+    """Variable -> slot -> print."""
+    found: dict[str, dict[str, Print]] = {}
+    for slot, per in state.slots.items():
+        for name, array in per.items():
+            found.setdefault(name, {})[slot] = print_of(array)
+    return found
+
+
+def _trains(state: OptimizerState, name: str) -> bool | None:
+    if any(name in per for per in state.slots.values()):
+        return True
+    return next(v.trainable for v in state.variables if v.name == name)
+
+
+def _renamed(target: OptimizerState, pairs: Mapping[str, str]) -> OptimizerState:
+    return replace(
+        target,
+        variables=tuple(replace(v, name=pairs.get(v.name, v.name)) for v in target.variables),
+        slots={slot: {pairs.get(n, n): array for n, array in per.items()} for slot, per in target.slots.items()},
+    )
+
+
+def _slots(source: OptimizerState, target: OptimizerState, notes: list[str]) -> Iterator[str]:
+    names = list(dict.fromkeys((*source.slots, *target.slots)))
+    for slot in names:
+        have, get = source.slots.get(slot, {}), target.slots.get(slot, {})
+        if not get:
+            notes.append(f"slot {slot} is not kept there; whether it matters, the step tells")
+            continue
+        factors = set()
+        for name in dict.fromkeys((*have, *get)):
+            if name not in get:
+                yield f"slot {slot} of {name} is missing (source: {_place(have[name])})"
+            elif name not in have:
+                if not _is_fresh(get[name], target, name):
+                    yield f"slot {slot} of {name} is in no source"
+            elif problem := difference(have[name], get[name]):
+                factor = _factor(have[name], get[name])
+                if factor is None:
+                    yield f"slot {slot} of {name} {problem} (source: {_place(have[name])})"
+                else:
+                    factors.add(f"{factor:.5g}")
+        if len(factors) > 1:
+            yield f"slot {slot} is multiplied by {', '.join(sorted(factors))}, in each variable by another number"
+        elif factors:
+            notes.append(f"slot {slot} is multiplied by {factors.pop()}; whether that is right, the step tells")
+
+
+def _is_fresh(array: LazyArray, state: OptimizerState, name: str) -> bool:
+    """Whether a slot is as new: one number everywhere, or its variable."""
+    values = np.asarray(array.load())
+    if values.size == 0 or np.all(values == values.flat[0]):
+        return True
+    variable = next(v.array for v in state.variables if v.name == name)
+    return variable is not None and print_of(variable) == print_of(array)
+
+
+def _factor(want: LazyArray, got: LazyArray) -> float | None:
+    """The one number by which all of an array was multiplied, None if there is none."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return None
+    a, b = (stepping.numbers(array).ravel() for array in (want, got))
+    if not (np.all(np.isfinite(a)) and np.all(np.isfinite(b)) and a.any()):
+        return None
+    factor = float(a @ b / (a @ a))
+    close = np.abs(b - factor * a) <= 4 * np.finfo(np.float32).eps * np.abs(factor * a)
+    return factor if factor and np.all(close) else None
+
+
+def difference(want: LazyArray, got: LazyArray) -> str:
+    """How two arrays differ in shape, dtype or any bit; empty if they do not."""
+    if (got.shape, got.dtype) != (want.shape, want.dtype):
+        return f"is {got.dtype}{list(got.shape)}, not {want.dtype}{list(want.shape)}"
+    one, other = (np.ascontiguousarray(array.load()) for array in (want, got))
+    if one.tobytes() == other.tobytes():
+        return ""
+    return f"differs in {int(np.sum(one != other))} of {want.size} numbers"
+
+
+def _place(array: LazyArray | None) -> str:
+    return "" if array is None else array.stored_as
+
+
+def _options(source: OptimizerState, target: OptimizerState) -> Iterator[str]:
+    """Options that no single step shows."""
+    averaged = source.hyperparameters.get("use_ema") or target.hyperparameters.get("use_ema")
+    for key in OPTIONS:
+        have, get = (state.hyperparameters.get(key) for state in (source, target))
+        if (key != "ema_momentum" or averaged) and (have or None) != (get or None):
+            yield f"the target has {key} = {get!r}, the source {have!r}"
+
+
+def _rates(source: OptimizerState, target: OptimizerState) -> Iterator[str]:
+    """Learning rates now and later."""
+    ours, theirs = (stepping.parity_source(state) for state in (source, target))
+    for later in LATER:
+        have, get = (parity.rate(replace(s, iterations=source.iterations + later)) for s in (ours, theirs))
+        if abs(have - get) > 1e-6 * max(abs(have), abs(get)):
+            yield f"the learning rate in {later} steps is {get:.7g}, in the source {have:.7g}"
+            return
+
+
+def _step(source: OptimizerState, target: OptimizerState, scale: float) -> float:
+    """Worst difference of a step by both formulas, 1 being what rounding explains."""
+    check_single(source)
+    chosen, _ = parity_sample.sample(source)
+    owners = trained(source)
+    chosen = {name: pieces for name, pieces in chosen.items() if name in owners}
+    source, target = (parity_sample.reduced(state, chosen) for state in (source, target))
+    ours, theirs = (stepping.parity_source(state) for state in (source, target))
+    gradients = {v.name: partial(stepping.random, v.name, v.shape, v.dtype, scale) for v in source.variables}
+    clips = [parity.gradient_scale(each, gradients) for each in (ours, theirs)]
+    worst = 0.0
+    for v in source.variables:
+        start = stepping.numbers(v.array) if v.array is not None else gradients[v.name]()
+        steps = [
+            parity.step(each, start, clip(gradients[v.name]()), slots_of(state, v.name))
+            for each, clip, state in zip((ours, theirs), clips, (source, target), strict=True)
+        ]
+        (want, magnitude), (got, _) = steps
+        worst = max(worst, stepping.error(got, want, magnitude * (1 + rounded(ours) / 1e-6), v.dtype))
+    return worst
+
+
+def check_single(state: OptimizerState) -> None:
+    """Raises UnsupportedError where no single step can be compared."""
+    if state.hyperparameters.get("gradient_accumulation_steps"):
+        raise UnsupportedError("gradients are accumulated over several batches, so that no single step is compared")
+
+
+def trained(state: OptimizerState) -> list[str]:
+    """Names of what a step moves."""
+    owners = dict.fromkeys(itertools.chain.from_iterable(state.slots.values()))
+    return list(owners) or [v.name for v in state.variables if v.trainable]
+
+
+def slots_of(state: OptimizerState, name: str) -> dict[str, np.ndarray]:
+    """Slots of one variable, in float64."""
+    return {slot: stepping.numbers(per[name]) for slot, per in state.slots.items() if name in per}
+
+
+def rounded(source: parity.Source) -> float:
+    """Relative: what a β rounded to float32, which some releases take from 1 and others do not, makes of 1 - β."""
+    betas = (source.get(key) for key in ("beta_1", "beta_2", "rho"))
+    return sum(2.0**-24 / (1.0 - beta) for beta in betas if 0.0 < beta < 1.0)

@@ -1,0 +1,141 @@
+"""One step of the optimizers of TensorFlow Addons and its kin, as `parity` has those of Keras: from their own code.
+
+Sources: tensorflow-addons 0.19 `rectified_adam.py`, `adabelief.py`, `yogi.py`, `novograd.py`, `lamb.py`,
+`weight_decay_optimizers.py`; transformers 4.25 `optimization_tf.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+
+from migrate.proof.parity_source import Slots, Source
+
+EXCLUDED = ("exclude_from_weight_decay", "weight_decay_exclude")
+"""Keys of the variables that are left out: of the classes themselves, and of configs that hints have completed."""
+Change = tuple[np.ndarray, np.ndarray]
+"""What is added to the variable, and how large it would be without cancellation."""
+
+
+def _matches(source: Source, *keys: str) -> bool:
+    patterns = next((source.config[key] for key in keys if source.config.get(key)), ())
+    return any(re.search(pattern, f"{source.variable}:0") for pattern in patterns)
+
+
+def shrinks(source: Source, lr: float) -> float:
+    """The part of itself that a variable loses before the step."""
+    if _matches(source, *EXCLUDED):
+        return 0.0
+    if source.called in ("AdamW", "SGDW", "AdamWOptimizer", "MomentumWOptimizer"):
+        return source.get("weight_decay")
+    if source.called in ("AdamWeightDecay", "AdamWeightDecayOptimizer"):
+        return source.get("weight_decay_rate") * lr
+    return source.get("weight_decay_per_step") + source.get("weight_decay_per_rate") * lr
+
+
+def _means(source: Source, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
+    """The first moment after the step, and its size without cancellation."""
+    b1 = source.cast("beta_1", source.get("beta1", 0.9))
+    old = b1 * slots.get("m", np.zeros_like(g))
+    return old + (1.0 - b1) * g, np.abs(old) + np.abs((1.0 - b1) * g)
+
+
+def rectified(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> Change:
+    """`RectifiedAdam` and `AdaBelief`."""
+    to = np.float32 if source.dtype == "float32" else np.float64
+    belief, t = source.algorithm == "AdaBelief", source.iterations + 1
+    b1, b2 = source.cast("beta_1", 0.9), source.cast("beta_2", 0.999)
+    epsilon = source.get("epsilon") or 1e-7
+    m, size = _means(source, g, slots)
+    v = b2 * slots.get("v", np.zeros_like(g)) + (1.0 - b2) * np.square(g - m if belief else g)
+    v = v + epsilon if belief else v
+    if source.config.get("amsgrad"):
+        v = np.maximum(v, slots.get("vhat", v))
+    power = to(b2**t)
+    rest, one, two = to(1) - power, to(1), to(2)
+    longest = two / (one - to(b2)) - one
+    length = longest - (two * to(t) * power / rest if belief else two * to(t) * power * (one / rest))
+    below, factor = np.sqrt(v / float(rest)) + epsilon, 1.0
+    if source.config.get("rectify", True):
+        if length >= source.get("sma_threshold", 5.0):
+            n, most = float(length), float(longest)
+            factor = math.sqrt((n - 4) / (most - 4) * (n - 2) / (most - 2) * most / n)
+        else:
+            below = np.ones_like(g)
+    rate = _warmed(source, lr) / (1.0 - float(to(b1**t))) * factor
+    shrink = _warmed(source, lr) * source.get("weight_decay") * p
+    return -rate * m / below - shrink, rate * size / below + np.abs(shrink)
+
+
+def _warmed(source: Source, lr: float) -> float:
+    total, t = source.get("total_steps"), source.iterations + 1
+    if not total:
+        return lr
+    warm = total * source.get("warmup_proportion", 0.1)
+    if t <= warm:
+        return lr * t / warm
+    falling = max(total - warm, 1.0)
+    return lr + (source.get("min_lr") - lr) / falling * min(t - warm, falling)
+
+
+def yogi(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> Change:
+    """`Yogi`."""
+    b1, b2 = (source.cast(key, source.get(key.replace("_", ""), 0.9)) for key in ("beta_1", "beta_2"))
+    t, m, size = source.iterations + 1, *_means(source, g, slots)
+    v = slots.get("v", np.full_like(g, source.get("initial_accumulator_value", 1e-6)))
+    apart = np.square(g) - v
+    side = np.tanh(10.0 * apart) if source.config.get("activation") == "tanh" else np.sign(apart)
+    v = v + (1.0 - b2) * side * np.square(g)
+    alpha = lr * math.sqrt(1.0 - b2**t) / (1.0 - b1**t) / (np.sqrt(v) + source.get("epsilon", 1e-3))
+    moved = p - alpha * m
+    l1, l2 = source.get("l1_regularization_strength"), source.get("l2_regularization_strength")
+    new = np.sign(moved) * np.maximum(np.abs(moved) - l1 * alpha, 0.0) / (1.0 + l2 * alpha)
+    return new - p, alpha * size + np.abs(p - new)
+
+
+def novograd(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> Change:
+    """`NovoGrad`."""
+    b1, b2 = source.cast("beta_1", 0.9), source.cast("beta_2", 0.999)
+    square = float(np.sum(np.square(g)))
+    v = square if source.iterations == 0 else b2 * float(slots["v"]) + (1.0 - b2) * square
+    u = g / (math.sqrt(v) + (source.get("epsilon") or 1e-7)) + source.get("weight_decay") * p
+    if source.config.get("grad_averaging") and source.iterations:
+        u = (1.0 - b1) * u
+    old = b1 * slots.get("m", np.zeros_like(g))
+    return old - lr * u, np.abs(old) + np.abs(lr * u)
+
+
+def lamb(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> Change:
+    """`LAMB`."""
+    b1, b2, t = source.cast("beta_1", 0.9), source.cast("beta_2", 0.999), source.iterations + 1
+    m, _ = _means(source, g, slots)
+    v = b2 * slots.get("v", np.zeros_like(g)) + (1.0 - b2) * np.square(g)
+    u = m / (1.0 - b1**t) / (np.sqrt(v / (1.0 - b2**t)) + (source.get("epsilon") or 1e-7))
+    amount = source.get("weight_decay", source.get("weight_decay_rate"))
+    unadapted = _matches(source, "exclude_from_layer_adaptation", *EXCLUDED)
+    if not _matches(source, *EXCLUDED):
+        u = u + amount * p
+    norms = float(np.linalg.norm(p)), float(np.linalg.norm(u))
+    step = lr * (norms[0] / norms[1] if min(norms) > 0 and not unadapted else 1.0) * u
+    return -step, np.abs(step)
+
+
+def lars(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> Change:
+    """`LARSOptimizer` of tf.contrib.opt 1.15; the slot is given with the sign that `optim` has."""
+    mu, rate, slope = source.get("momentum", 0.9), lr, g
+    if not any(part in f"{source.variable}:0" for part in source.config.get("skip_list") or ()):
+        decay = source.get("weight_decay", 0.0001)
+        size, length = float(np.linalg.norm(p)), float(np.linalg.norm(g))
+        if size > 0 and length > 0:
+            rate = lr * source.get("eeta", 0.001) * size / (length + decay * size + source.get("epsilon"))
+        slope = g + decay * p
+    old = mu * slots.get("m", np.zeros_like(g))
+    moved = old - rate * slope
+    if source.config.get("nesterov") or source.config.get("use_nesterov"):
+        moved = mu * moved - rate * slope
+    return moved, np.abs(old) + np.abs(rate * slope)
+
+
+FORMULAS = {"RectifiedAdam": rectified, "AdaBelief": rectified, "Yogi": yogi, "NovoGrad": novograd, "LARS": lars}

@@ -1,0 +1,111 @@
+"""What a step is compared with: the release's formula, fed with the stored config and arrays alone, and rounding.
+
+Nothing here asks how `migrate` understood the config, but for the learning rate where a source has no other.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from migrate.bytes.arrays import LazyArray, widened
+from migrate.generations import version_tuple
+from migrate.proof import parity
+from migrate.state import OptimizerState
+from optim.errors import UnsupportedError
+
+TF1_EPSILON = {"RMSprop": 1e-10}
+TF1_NAMES = {"beta1": "beta_1", "beta2": "beta_2", "use_nesterov": "nesterov"}
+"""Arguments of `tf.train` optimizers, as Keras calls them; RMSPropOptimizer's `decay` is `rho`."""
+INSIDE = ("inner_optimizer", "optimizer")
+"""Where the config of a wrapper has the optimizer in it."""
+ROUNDINGS = 8
+"""A step may differ by so many roundings of the variable and of its change."""
+
+
+def parity_source(state: OptimizerState) -> parity.Source:
+    """The source of a state as the formulas take it.
+
+    Raises:
+      UnsupportedError: nothing is stored besides what dtopt itself understood.
+    """
+    stored = state.source
+    if stored is None or stored.format == "slots" or stored.optimizer_config is None or stored.generation is None:
+        raise UnsupportedError(
+            "the source is a slot-variable checkpoint itself, so there is no other formula to compare with"
+        )
+    inner = _innermost(stored.optimizer_config)
+    config = dict(inner.get("config", {}))
+    if stored.generation == "tf1":
+        config = {TF1_NAMES.get(key, key): value for key, value in config.items()}
+        if str(inner.get("class_name", "")).endswith("RMSPropOptimizer") and "decay" in config:
+            config["rho"] = config.pop("decay")
+        config.setdefault("epsilon", TF1_EPSILON.get(state.algorithm, 1e-8))
+    config |= _kept_as_variables(stored.scalars, config)
+    if not {"learning_rate", "lr"} & set(config) or stored.generation == "keras3":  # a Keras 3 list has its own
+        config["learning_rate"] = state.hyperparameters["learning_rate"]
+    dtypes = {a.dtype for owners in state.slots.values() for a in owners.values()}
+    return parity.Source(
+        state.algorithm,
+        config,
+        stored.generation,
+        version_tuple(stored.versions.get("tensorflow" if stored.generation == "tf1" else "keras")),
+        state.iterations,
+        "float32" if dtypes == {"float32"} else "float64",
+        product=state.scalars.get("u_product"),
+        scaled_linear=bool(state.hyperparameters.get("learning_rate_in_linear")),
+        called=str(inner.get("class_name", "")).rpartition(">")[2],
+    )
+
+
+def _innermost(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The optimizer in a LossScaleOptimizer, or in any other that holds one."""
+    while True:
+        config = document.get("config")
+        held = (config.get(key) for key in INSIDE) if isinstance(config, Mapping) else ()
+        inner = next((each for each in held if isinstance(each, Mapping) and "class_name" in each), None)
+        if inner is None:
+            return document
+        document = inner
+
+
+def _kept_as_variables(scalars: Mapping[str, LazyArray], config: Mapping[str, Any]) -> dict[str, float]:
+    """Hyperparameters that a TF2 checkpoint holds as variables: newer than the config."""
+    named = {name.lstrip("_"): array for name, array in scalars.items()}
+    wanted = [k for k in ("learning_rate", "decay", "momentum", "rho", "beta_1", "beta_2") if k in named]
+    if isinstance(config.get("learning_rate"), Mapping):
+        wanted = [k for k in wanted if k != "learning_rate"]
+    return {k: float(np.asarray(named[k].load()).reshape(-1)[0]) for k in wanted}
+
+
+def numbers(array: LazyArray) -> np.ndarray:
+    """All of an array, in float64 and in its shape."""
+    return widened(array.load(), array.dtype).reshape(array.shape)
+
+
+def random(name: str, shape: tuple[int, ...], dtype: str, scale: float) -> np.ndarray:
+    """Fixed pseudo-random numbers of a variable, representable in its dtype, as float64."""
+    values = scale * np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)
+    if dtype == "bfloat16":
+        bits = np.asarray(values, np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
+        return bits.view(np.float32).astype(np.float64)
+    return values.astype(dtype).astype(np.float64)
+
+
+def error(got: np.ndarray, want: np.ndarray, magnitude: np.ndarray, dtype: str) -> float:
+    """Greatest difference in units of what rounding explains; infinite where one side alone is not finite."""
+    limit = ROUNDINGS * _epsilon(dtype) * (np.abs(want) + magnitude)
+    finite = np.isfinite(want)
+    if not np.array_equal(finite, np.isfinite(got)):
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    return float(np.max(np.abs(got - want)[finite] / np.maximum(limit[finite], np.finfo(np.float64).tiny)))
+
+
+def _epsilon(dtype: str) -> float:
+    """Distance from 1 to the next number of a dtype."""
+    return 2.0**-7 if dtype == "bfloat16" else float(np.finfo(dtype).eps)

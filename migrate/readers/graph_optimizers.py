@@ -1,0 +1,80 @@
+"""The optimizers in an object graph, and which of them is meant where there are several, as in a GAN's checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from migrate.bytes.object_graph import ObjectGraph
+from migrate.errors import AmbiguousError
+from optim.errors import HyperparameterError
+
+COUNTERS = ("iter", "_iterations")
+_WRAPPED = ("inner_optimizer", "_optimizer", "_inner_optimizer", "awg_optimizer", "lh_base_optimizer")
+
+
+@dataclass(frozen=True)
+class GraphOptimizer:
+    """An optimizer by its node; `path` leads to it from the root."""
+
+    node: int
+    path: tuple[str, ...]
+    wrapper: int | None = None
+    """The LossScaleOptimizer around it."""
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path) or "the root"
+
+    @property
+    def nodes(self) -> list[int]:
+        return [node for node in (self.node, self.wrapper) if node is not None]
+
+
+def find(graph: ObjectGraph) -> list[GraphOptimizer]:
+    """Every optimizer, without the LossScaleOptimizers around them."""
+    found = {
+        node: path
+        for node, path in graph.walk()
+        if graph.slot_variables[node] or any(_is_scalar(graph, node, name) for name in COUNTERS)
+    }
+    wrappers: dict[int, int] = {}
+    for node in found:
+        for name in _WRAPPED:
+            inner = graph.children[node].get(name)
+            if inner in found and inner != node:
+                wrappers[inner] = node
+    inside = set(wrappers.values())
+    return [GraphOptimizer(node, path, wrappers.get(node)) for node, path in found.items() if node not in inside]
+
+
+def choose(optimizers: Sequence[GraphOptimizer], path: str | None, where: str) -> GraphOptimizer | None:
+    """The optimizer of that path, or the only one; None if there is none at all.
+
+    Raises:
+      AmbiguousError: several and no path. HyperparameterError: no optimizer has that path.
+    """
+    paths = [optimizer.name for optimizer in optimizers]
+    if path is not None:
+        wanted = path.replace("/", ".")
+        chosen = next((o for o in optimizers if o.name == wanted), None)
+        if chosen is None:
+            raise HyperparameterError(f"{where} holds no optimizer {path!r}; --optimizer takes: {listed(paths)}")
+        return chosen
+    if len(optimizers) > 1:
+        raise AmbiguousError(several(where, paths))
+    return optimizers[0] if optimizers else None
+
+
+def several(where: str, paths: Sequence[str]) -> str:
+    """What to say where one of several optimizers has to be chosen."""
+    return f"{where} holds {len(paths)} optimizers; choose one with --optimizer: {listed(paths)}"
+
+
+def listed(paths: Sequence[str]) -> str:
+    return ", ".join(paths) or "none, as there is none"
+
+
+def _is_scalar(graph: ObjectGraph, node: int, name: str) -> bool:
+    child = graph.children[node].get(name)
+    return child is not None and graph.keys[child] is not None

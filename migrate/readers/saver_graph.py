@@ -1,0 +1,158 @@
+"""What `PREFIX.meta`, the graph that tf.train.Saver writes beside a checkpoint, says of its variables.
+
+Keras's own optimizers (before OptimizerV2) give their slots names without meaning, `training/Adam/Variable_3`; but the
+graph holds the updates, and the update of a variable reads its own slots and no other's: `w := w - f(m, v, gradient)`,
+while gradients read variables only. The graph is data: nothing of it is run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from migrate.bytes import protos
+from migrate.readers.train_kernels import NOT_STEPS, VARIABLES, WRITES, Nodes
+
+MAX_META = 1 << 30
+
+
+@dataclass(frozen=True)
+class SaverGraph:
+    """`trainable`: names of the collection TRAINABLE_VARIABLES, in order of creation; None where there is none.
+
+    `reads`: for each variable, the variables that the assignments to it read, initial ones and restores left out.
+    """
+
+    version: str = ""
+    trainable: tuple[str, ...] | None = None
+    reads: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    resources: frozenset[str] = frozenset()
+    """Variables that are resources, as all are in tf.keras from TF 1.12 on, and none in standalone Keras before 2.3."""
+    updates: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
+    """Scope of a tf.train optimizer's `apply_gradients` -> variable -> the variables that its update there reads."""
+    nodes: Nodes | None = None
+    """All of it, for those who look further."""
+
+    saved_as: Mapping[str, str] = field(default_factory=dict)
+    """Key -> variable, where the Saver wrote the value of another variable than the one that the key names."""
+
+    def owners(self, slots: Collection[str], variables: Collection[str]) -> dict[str, str] | None:
+        """Variable by slot, None unless each slot is read by the updates of exactly one variable."""
+        owners: dict[str, str] = {}
+        for name in variables:
+            for slot in self.reads.get(name, frozenset()) & frozenset(slots):
+                if owners.setdefault(slot, name) != name:
+                    return None
+        return owners
+
+
+def read(prefix: str) -> SaverGraph | None:
+    """The graph of a checkpoint, None where there is none that can be read: it is no part of the checkpoint."""
+    path = prefix + ".meta"
+    try:
+        if not os.path.isfile(path) or os.path.getsize(path) > MAX_META:
+            return None
+        with open(path, "rb") as file:
+            proto = protos.SaverMetaGraph.FromString(file.read())
+    except (OSError, DecodeError):
+        return None
+    nodes = proto.graph_def.node
+    resources = frozenset(str(n.name) for n in nodes if n.op == "VarHandleOp")
+    version = str(proto.meta_info_def.tensorflow_version)
+    updates, saved = _updates(nodes), _saved_as(proto)
+    return SaverGraph(version, _trainable(proto), _reads(nodes), resources, updates, Nodes(nodes), saved)
+
+
+def _trainable(proto: Any) -> tuple[str, ...] | None:
+    found = next((c.value for c in proto.collection_def if c.key == "trainable_variables"), None)
+    if found is None:
+        return None
+    try:
+        names = [str(protos.Variable.FromString(v).variable_name) for v in found.bytes_list.value]
+    except DecodeError:
+        return None
+    return tuple(dict.fromkeys(name.removesuffix(":0") for name in names))
+
+
+def _reads(nodes: Any) -> dict[str, frozenset[str]]:
+    inputs = {str(n.name): [_plain(i) for i in n.input if not i.startswith("^")] for n in nodes}
+    variables = {str(n.name) for n in nodes if n.op in VARIABLES}
+    found: dict[str, set[str]] = {}
+    for node in nodes:
+        name, target = str(node.name), (inputs[node.name] or [""])[0]
+        first = name.partition("/")[0].rstrip("_0123456789")
+        initial = name in (f"{target}/Assign", f"{target}/IsInitialized/VarIsInitializedOp")
+        if node.op in WRITES and target in variables and not initial and first not in NOT_STEPS:
+            found.setdefault(target, set()).update(_behind(inputs[name][1:], inputs, variables))
+    return {name: frozenset(names) for name, names in found.items()}
+
+
+def _saved_as(proto: Any) -> dict[str, str]:
+    """What `MovingAverageOptimizer.swapping_saver` swaps: averages are saved under the names of their variables."""
+    nodes = proto.graph_def.node
+    scope = str(proto.saver_def.save_tensor_name).partition(":")[0].rpartition("/")[0]
+    by_name = {str(n.name): n for n in nodes}
+    inputs = {str(n.name): [_plain(i) for i in n.input if not i.startswith("^")] for n in nodes}
+    variables = {str(n.name) for n in nodes if n.op in VARIABLES}
+    found: dict[str, str] = {}
+    for node in nodes:
+        if node.op != "SaveV2" or str(node.name).rpartition("/")[0] != scope or len(inputs[node.name]) < 3:
+            continue
+        keys = _strings(by_name.get(inputs[node.name][1]))
+        for key, value in zip(keys, inputs[node.name][3:], strict=False):
+            behind = _behind([value], inputs, variables)
+            if key in variables and len(behind) == 1 and key not in behind:
+                found[key] = behind.pop()
+    return found
+
+
+def _strings(node: Any) -> list[str]:
+    """The strings of a constant."""
+    values = [a.value.tensor.string_val for a in node.attr if a.key == "value"] if node is not None else []
+    return [bytes(text).decode("utf-8", "surrogateescape") for text in (values[0] if values else ())]
+
+
+def _updates(nodes: Any) -> dict[str, dict[str, frozenset[str]]]:
+    """`SCOPE/update_VARIABLE/...` is what `Optimizer.apply_gradients` calls its ops (training/optimizer.py 1.15)."""
+    inputs = {str(n.name): [_plain(i) for i in n.input if not i.startswith("^")] for n in nodes}
+    variables = {str(n.name) for n in nodes if n.op in VARIABLES}
+    found: dict[str, dict[str, frozenset[str]]] = {}
+    for name in inputs:
+        scope, _, rest = name.partition("/update_")
+        owner = next((v for v in _heads(rest) if v in variables), None)
+        if rest and owner is not None and scope.partition("/")[0].rstrip("_0123456789") not in NOT_STEPS:
+            read = frozenset(_behind([name], inputs, variables))
+            updates = found.setdefault(scope, {})
+            updates[owner] = updates.get(owner, frozenset()) | read
+    return found
+
+
+def _heads(name: str) -> list[str]:
+    """`a/b/c` -> `a/b/c`, `a/b`, `a`."""
+    parts = name.split("/")
+    return ["/".join(parts[:end]) for end in range(len(parts), 0, -1)]
+
+
+def _plain(name: str) -> str:
+    """`scope/Mul:1` -> `scope/Mul`."""
+    return name.partition(":")[0]
+
+
+def _behind(starts: list[str], inputs: Mapping[str, list[str]], variables: Collection[str]) -> set[str]:
+    """Variables that values depend on; variables themselves are not looked behind."""
+    seen: set[str] = set()
+    todo, found = list(starts), set()
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in variables:
+            found.add(name)
+        else:
+            todo.extend(inputs.get(name, ()))
+    return found

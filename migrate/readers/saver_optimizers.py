@@ -1,0 +1,118 @@
+"""The optimizers in a tf.train.Saver checkpoint, and which of them is meant where there are several.
+
+Names alone do not say it: a GAN's two AdamOptimizers call their slots alike. The graph (`PREFIX.meta`) does: the ops of
+one optimizer stand in the scope of its `apply_gradients`, and read its own slots and powers of beta; a Keras
+optimizer's slots are assigned from its own learning rate.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from migrate.bytes.arrays import LazyArray
+from migrate.errors import AmbiguousError
+from migrate.readers.graph_optimizers import listed, several
+from migrate.readers.saver_graph import SaverGraph
+from optim.errors import HyperparameterError, UnsupportedError
+
+_POWERS = re.compile(r"(?:.*/)?beta[12]_power(?:_\d+)?")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`names` are all optimizers, `foreign` the keys that belong to those which were not chosen."""
+
+    names: tuple[str, ...] = ()
+    foreign: frozenset[str] = frozenset()
+    untrained: frozenset[str] = frozenset()
+    """Variables of the model that only the others train."""
+    chosen: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def of_keras(
+    arrays: Mapping[str, LazyArray],
+    counters: Sequence[str],
+    slots: Collection[str],
+    graph: SaverGraph | None,
+    path: str | None,
+    where: str,
+) -> Choice:
+    """One of the Keras optimizers, by the scope of its step counter.
+
+    Args:
+      counters: keys of step counters. slots: keys that may be slots and are in no scope of a counter.
+
+    Raises:
+      AmbiguousError: several and no path. HyperparameterError: no such one. UnsupportedError: slots cannot be told
+        apart without the graph.
+    """
+    scopes = {key.rpartition("/")[0]: key for key in counters}
+    names = tuple(scopes)
+    if len(names) < 2 and path is None:
+        return Choice(names)
+    _check(path, names, where)
+    others = [scope for scope in names if scope != path]
+    foreign = {key for key in arrays if key.startswith(tuple(f"{scope}/" for scope in others))}
+    own = {key for key in arrays if key.startswith(f"{path}/")} - foreign
+    for slot in slots:
+        if slot in foreign or slot in own:
+            continue
+        reads = graph.reads.get(slot, frozenset()) if graph is not None else frozenset()
+        if not reads & (own | foreign):
+            raise UnsupportedError(
+                f"{where}: nothing says which optimizer's slot {slot!r} is, as its graph ({where}.meta) is missing or"
+                " silent; put the .meta beside it, or migrate the .h5 of model.save, which holds one optimizer"
+            )
+        if not reads & own:
+            foreign.add(slot)
+    return Choice(names, frozenset(foreign), chosen=path)
+
+
+def of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: str | None, where: str) -> Choice:
+    """One of the tf.train optimizers, by the scope of its updates.
+
+    Raises:
+      AmbiguousError: several that keep their own powers of beta, and no path. HyperparameterError: no such one.
+    """
+    groups = _groups(arrays, graph)
+    names = tuple(groups)
+    if path is None:
+        powers = [frozenset(k for k in state if _POWERS.fullmatch(k)) for state, _ in groups.values()]
+        if len(names) > 1 and all(powers):
+            raise AmbiguousError(several(where, names))
+        told = f"the graph updates variables in {len(names)} scopes ({', '.join(names)}): taken for one optimizer's; if"
+        return Choice(names, warnings=(f"{told} they are several, choose one with --optimizer",) if names[1:] else ())
+    _check(path, names, where)
+    state, trained = groups[path]
+    others = [group for name, group in groups.items() if name != path]
+    foreign = frozenset().union(*(theirs for theirs, _ in others)) - state
+    return Choice(names, foreign, frozenset().union(*(variables for _, variables in others)) - trained, path)
+
+
+def _check(path: str | None, names: Sequence[str], where: str) -> None:
+    if path is None:
+        raise AmbiguousError(several(where, names))
+    if path not in names:
+        raise HyperparameterError(f"{where} holds no optimizer {path!r}; --optimizer takes: {listed(names)}")
+
+
+def _groups(
+    arrays: Mapping[str, LazyArray], graph: SaverGraph | None
+) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+    """(state, variables) of each optimizer by scope; scopes that share state are one optimizer's, under the first."""
+    found: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+    for scope, updates in (graph.updates if graph is not None else {}).items():
+        variables = frozenset(updates) & frozenset(arrays)
+        reads = frozenset().union(*updates.values()) & frozenset(arrays)
+        state = frozenset(k for k in reads if _POWERS.fullmatch(k) or any(k.startswith(f"{v}/") for v in variables))
+        if not variables:
+            continue
+        known = next((name for name, (theirs, _) in found.items() if theirs & state), None)
+        if known is None:
+            found[scope] = state, variables
+        else:
+            found[known] = found[known][0] | state, found[known][1] | variables
+    return found

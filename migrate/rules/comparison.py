@@ -1,0 +1,196 @@
+"""Whether two optimizers follow one rule: every option of both, spelled out as `optim`'s, and compared one by one."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from migrate.algorithms import keras_config
+from optim.errors import UnsupportedError
+
+FAMILIES = ({"Adam", "AdamW"},)
+"""Classes with one rule and the same slots, between which only the defaults differ."""
+NOT_THE_RULE = {
+    "name",
+    "ema_start",
+    "executor",
+    "float32_powers",
+    "initial_velocity",
+    "jit_compile",
+    "lazy_rows",
+    "lazy_rows_keep_slots",
+    "loss_scale",
+    "loss_scale_growth_steps",
+    "mesh",
+    "momentum_slot",
+    "slot_placement",
+    "weight_decay_exclude",
+}
+"""Options that do not change what a step makes of its slots, or that are compared by functions of their own."""
+APART = NOT_THE_RULE | {"gradient_accumulation_steps", "initial_accumulator_value", "learning_rate", "decay"}
+"""And those that `compare` looks at in its own way, or that only matter to slots not made yet."""
+LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
+"""In the order in which they win where a class takes only one."""
+MOMENTA = {"SGD": ("m", -1.0), "RMSprop": ("momentum", 1.0)}
+"""The slot that has the learning rate inside or outside, and its sign where it is inside."""
+CLOSE = 1e-6
+"""Relative: hyperparameters that a generation rounds to float32 are the same."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One optimizer's rule: `values` are all keyword arguments of the `optim` class called `algorithm`.
+
+    `unknown_rate`: what the learning rate is where it is no number and no stock schedule; `values` then has none.
+    `reasons`: how far `values` may not tell the truth.
+    """
+
+    algorithm: str
+    values: Mapping[str, Any]
+    unknown_rate: str | None = None
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def spelled_out(algorithm: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments with every default of the `optim` class put in."""
+    import optim
+
+    given = {key: value for key, value in arguments.items() if key != "mesh"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # `decay` is what is asked for here
+        return dict(getattr(optim, algorithm).from_config(given).get_config())
+
+
+def rule_of(algorithm: str, arguments: Mapping[str, Any]) -> Rule:
+    """The rule of these keyword arguments; a schedule of the user's own has a name and no values."""
+    rate = arguments.get("learning_rate")
+    if not isinstance(rate, Mapping) or not keras_config.is_own_schedule(rate):
+        return Rule(algorithm, spelled_out(algorithm, arguments))
+    values = spelled_out(algorithm, {**arguments, "learning_rate": 1.0})
+    return Rule(algorithm, values, f"the schedule {rate['class_name']}")
+
+
+def same_class(a: str, b: str) -> bool:
+    """Whether two classes have one rule and the same slots."""
+    return a == b or any({a, b} <= family for family in FAMILIES)
+
+
+Differences = dict[str, tuple[Any, Any]]
+"""Option -> (value in the source, value in the live optimizer)."""
+
+
+def compare(source: Rule, live: Rule) -> Differences:
+    """Every option in which the two differ, `decay` under `learning_rate`."""
+    have, get = source.values, live.values
+    found: Differences = {}
+    for key in dict.fromkeys((*have, *get)):
+        if key not in APART and not same(have.get(key), get.get(key)) and _matters(key, have, get):
+            found[key] = (have.get(key), get.get(key))
+    rates = rate_of(source), rate_of(live)
+    if source.unknown_rate or live.unknown_rate or not same(*rates):
+        found["learning_rate"] = rates
+    if (have.get("gradient_accumulation_steps") or 1) != (get.get("gradient_accumulation_steps") or 1):
+        key = "gradient_accumulation_steps"
+        found[key] = (have.get(key), get.get(key))
+    return found
+
+
+def _matters(key: str, have: Mapping[str, Any], get: Mapping[str, Any]) -> bool:
+    """Whether an option does anything, given the others."""
+    if key in ("ema_momentum", "ema_overwrite_frequency"):
+        return bool(have.get("use_ema") and get.get("use_ema"))
+    if key in ("decoupled_weight_decay", "learning_rate_in_weight_decay"):
+        return bool(have.get("weight_decay") or get.get("weight_decay"))
+    if key in ("warmup_proportion", "min_lr"):
+        return bool(have.get("total_steps") or get.get("total_steps"))
+    if key == "clip_order":
+        return any(sum(bool(values.get(limit)) for limit in LIMITS) > 1 for values in (have, get))
+    if key in ("nesterov", "learning_rate_in_momentum"):
+        return bool(have.get("momentum") or get.get("momentum"))
+    if key == "epsilon_inside":
+        return bool(have.get("epsilon") or get.get("epsilon"))
+    return True
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values of an option are one: None, False and 0 all switch it off, floats may be float32."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        if "class_name" not in a:
+            return _same_members(a, b)
+        return a.get("class_name") == b.get("class_name") and _same_members(a.get("config", {}), b.get("config", {}))
+    if not a and not b:
+        return True
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+        return abs(a - b) <= CLOSE * max(abs(a), abs(b))
+    return bool(a == b)
+
+
+def _same_members(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    return all(same(a.get(key), b.get(key)) for key in {*a, *b} - {"name"})
+
+
+def rate_of(rule: Rule) -> Any:
+    """The learning rate as a number, as the JSON of a schedule, or in words; `decay` is inverse time decay."""
+    if rule.unknown_rate:
+        return rule.unknown_rate
+    rate, decay = rule.values.get("learning_rate"), rule.values.get("decay")
+    if not decay:
+        return rate
+    if isinstance(rate, Mapping):
+        return f"{rate.get('class_name')} with decay {decay:.6g}"
+    return time_decay(rate, decay)
+
+
+def time_decay(rate: Any, decay: Any) -> dict[str, Any]:
+    """rate / (1 + decay · iterations), as the JSON of the stock schedule that is the same."""
+    config = {"initial_learning_rate": rate, "decay_steps": 1, "decay_rate": decay, "staircase": False}
+    return {"class_name": "InverseTimeDecay", "config": config}
+
+
+def nearest_epsilon(epsilon: float, *, inside: bool) -> float:
+    """What keeps the least denominator where epsilon is to go to the other side of the root.
+
+    Args:
+      inside: whether it stands inside the root now, √(a + ε), or outside, √a + ε.
+    """
+    return math.sqrt(epsilon) if inside else epsilon**2
+
+
+def rate_at(rule: Rule, iterations: int) -> float:
+    """The learning rate of the step after so many. Raises UnsupportedError if it is not known."""
+    rate = rule.values.get("learning_rate")
+    name = rate.get("class_name") if isinstance(rate, Mapping) else None
+    if rule.unknown_rate or name not in (None, *keras_config.SCHEDULES):
+        raise UnsupportedError(f"the learning rate is {rule.unknown_rate or name}, whose value is not known")
+    base = _scheduled(rate, iterations) if isinstance(rate, Mapping) else float(rate or 0.0)
+    return base / (1.0 + float(rule.values.get("decay") or 0.0) * iterations)
+
+
+def _scheduled(schedule: Mapping[str, Any], iterations: int) -> float:
+    from optim import schedules
+
+    return float(schedules.from_config(schedule)(iterations))
+
+
+def is_constant(rule: Rule) -> bool:
+    """Whether the learning rate is one number at every step."""
+    rate = rule.values.get("learning_rate")
+    return not rule.unknown_rate and not isinstance(rate, Mapping) and not rule.values.get("decay")
+
+
+def described(key: str, have: Any, get: Any) -> str:
+    """One difference in words."""
+    return f"{key} is {_shown(have)} in the source and {_shown(get)} in the live optimizer, which is kept"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        config = ", ".join(f"{k}={_shown(v)}" for k, v in value.get("config", {}).items() if k != "name")
+        return f"{value.get('class_name')}({config})"
+    return f"{value:.7g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,88 @@
+"""What another generation would do otherwise with the same state: the same config is given to `migrate.conventions` for
+that generation, and the arguments of `optim` that come out are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from migrate.algorithms import keras_config, lazy_rows
+from migrate.algorithms.spec import Algorithm
+from migrate.rules.comparison import NOT_THE_RULE, same
+from migrate.state import OptimizerState
+from optim.errors import UnsupportedError
+
+ONE_NORM = ("keras1", "keras2", "keras2.3")
+"""Generations whose clipnorm is what `optim` calls global_clipnorm."""
+SLOT_MEANING = {"learning_rate_in_momentum": True, "learning_rate_in_linear": False}
+"""Arguments that say what the numbers in a slot are, with `optim`'s defaults."""
+ONLY_WITH = {"ema_momentum": "use_ema", "ema_overwrite_frequency": "use_ema"}
+NEWEST = {"optimizer_v2": {"keras": "2.15.0"}, "optimizer": {"keras": "2.15.0"}, "keras3": {"keras": "3.15.0"}}
+
+
+def config_for(state: OptimizerState, algorithm: Algorithm, generation: str) -> dict[str, Any]:
+    """The hyperparameters as a config of that generation."""
+    config = {**algorithm.defaults(generation), **state.hyperparameters}
+    if generation in ONE_NORM and config.get("global_clipnorm"):
+        config["clipnorm"] = config.pop("global_clipnorm")
+    if algorithm.name == "Nadam":
+        config.pop("decay", None)
+    return config
+
+
+def differences(
+    state: OptimizerState, algorithm: Algorithm, generation: str, config: Mapping[str, Any] | None = None
+) -> list[str]:
+    """What the generation would do otherwise.
+
+    Args:
+      config: what an optimizer of its newest release is given; None for the state's hyperparameters as they are, and
+        for the release that wrote the state if it is of that generation.
+
+    Raises:
+      UnsupportedError: its slots hold something else.
+    """
+    versions = _versions(state, generation) if config is None else NEWEST[generation]
+    dtypes = {array.dtype for owners in state.slots.values() for array in owners.values()}
+    config = config_for(state, algorithm, generation) if config is None else config
+    theirs = keras_config.arguments(config, {}, algorithm, generation, versions, dtypes).values
+    ours, reasons = state.hyperparameters, []
+    for key in dict.fromkeys((*ours, *theirs)):
+        switch = ONLY_WITH.get(key)
+        if key in NOT_THE_RULE or (switch and not ours.get(switch)) or (key == "clip_order" and key not in theirs):
+            continue
+        default = SLOT_MEANING.get(key)
+        have, get = ours.get(key, default), theirs.get(key, default)
+        if same(have, get):
+            continue
+        if key in SLOT_MEANING:
+            raise UnsupportedError(
+                f"the slots hold other numbers than those of generation {generation} ({key} is {have!r} here and"
+                f" {get!r} there), so that its list cannot hold them; choose another --order"
+            )
+        reasons.append(f"{key} is {have!r} here, and generation {generation} goes on with {get!r}")
+    return [*reasons, *_row_and_decay_differences(state, algorithm, generation, {**config, **theirs})]
+
+
+def _versions(state: OptimizerState, generation: str) -> Mapping[str, str]:
+    """Of the source, where it is of that generation."""
+    return state.source.versions if state.source is not None and state.source.generation == generation else {}
+
+
+def _row_and_decay_differences(
+    state: OptimizerState, algorithm: Algorithm, generation: str, config: Mapping[str, Any]
+) -> list[str]:
+    """What an optimizer is not told by its config: which rows and variables are left alone."""
+    told, ours = keras_config.Arguments(), state.hyperparameters
+    names = [v.name for v in state.variables if v.trainable]
+    config = {key: value for key, value in config.items() if key != keras_config.LAZY_ROWS}
+    lazy_rows.put_in(told, config, algorithm, generation, names)
+    kept = bool(told.values.get(keras_config.LAZY_ROWS))
+    reasons = []
+    if ours.get(keras_config.LAZY_ROWS) and not kept:
+        reasons.append(f"lazy_rows: generation {generation} moves rows without a gradient, too")
+    if kept and not ours.get(keras_config.LAZY_ROWS):
+        reasons.append(f"embeddings: generation {generation} leaves rows without a gradient alone, which move here")
+    if ours.get("weight_decay") and ours.get("weight_decay_exclude"):
+        reasons.append("weight_decay_exclude: call exclude_from_weight_decay again, nothing there says it")
+    return reasons

@@ -1,0 +1,308 @@
+"""Which optimizer class of Keras 3 or tf_keras continues a state, given which config, and with which numbers in its
+slots.
+
+What can be said exactly in another way is converted: inverse time decay is a schedule, a learning rate outside of a
+slot is multiplied into it. What then still differs is found by `differences` and told as a reason why the class
+continues the training only approximately. Formulas by release: `migrate/algorithms`, `optim/rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from migrate import algorithms
+from migrate.algorithms import lazy_rows, nadam
+from migrate.algorithms.spec import Algorithm
+from migrate.bytes.arrays import LazyArray
+from migrate.evidence import doubts
+from migrate.generations import NEW
+from migrate.rules import comparison, differences
+from migrate.state import OptimizerState
+from optim.errors import UnsupportedError
+
+KERAS3, TF_KERAS, TF_KERAS_LEGACY = "keras3", "tf_keras", "tf_keras.legacy"
+GENERATION = {KERAS3: "keras3", TF_KERAS: "optimizer", TF_KERAS_LEGACY: "optimizer_v2"}
+"""Family of classes -> the generation whose rules and orders it has."""
+MODULE = {
+    KERAS3: "keras.optimizers",
+    TF_KERAS: "tf_keras.optimizers",
+    TF_KERAS_LEGACY: "tf_keras.optimizers.legacy",
+}
+LINEAR = ("SGD", "Lion")
+"""Algorithms that use no power of a gradient alone."""
+
+
+@dataclass(frozen=True)
+class LiveClass:
+    """An optimizer class and what it is to be made from.
+
+    Attributes:
+      family: one of GENERATION; the class is `MODULE[family] + "." + class_name`.
+      config: its constructor's arguments as JSON; a schedule is `{"class_name", "config"}` of a stock one.
+      state: the state with the numbers that this class keeps in its slots, under `optim`'s slot names, and with the
+        hyperparameters of `optim` that describe it. Its `reasons` are those of the source and of this conversion.
+      reasons: why this class does not continue the training exactly; empty if it does.
+      notes: what was converted, for people.
+    """
+
+    family: str
+    class_name: str
+    config: Mapping[str, Any]
+    state: OptimizerState
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass
+class _Change:
+    """A state on its way into another class's terms."""
+
+    state: OptimizerState
+    values: dict[str, Any]
+    generation: str
+    reasons: list[str]
+    notes: list[str]
+
+    @property
+    def rate(self) -> float | None:
+        """The learning rate, None where it changes by itself."""
+        rate = self.values["learning_rate"]
+        return None if isinstance(rate, Mapping) or self.values.get("decay") else float(rate)
+
+    def scale(self, slot: str, factor: float) -> None:
+        owners = {name: _scaled(array, factor) for name, array in self.state.slots.get(slot, {}).items()}
+        self.state = replace(self.state, slots={**self.state.slots, slot: owners} if owners else self.state.slots)
+
+    def drop(self, slot: str, why: str) -> None:
+        if slot in self.state.slots:
+            self.state = replace(self.state, slots={k: v for k, v in self.state.slots.items() if k != slot})
+            self.notes.append(f"slot {slot}: left out, {why}")
+
+
+def live_class(state: OptimizerState, family: str) -> LiveClass:
+    """How a class of this family continues a state.
+
+    Raises:
+      UnsupportedError: the family has no such algorithm, or no class of it can hold the state.
+    """
+    algorithm, generation = algorithms.find(state.algorithm), GENERATION[family]
+    if generation not in algorithm.generations - algorithm.elsewhere:
+        raise UnsupportedError(f"{MODULE[family]} has no {algorithm.name}")
+    change = _Change(state, dict(state.hyperparameters), generation, [], [])
+    for convert in (_slots_with_rate, _time_decay, _limits, _epsilon, _nadam, _idle_slots, _options):
+        convert(change, algorithm)
+    config = _config(change.values, algorithm, generation)
+    changed = replace(change.state, hyperparameters=change.values)
+    found = differences.differences(changed, algorithm, generation, config)
+    reasons = (*change.reasons, *found, *_defects(changed, algorithm, family))
+    changed = replace(changed, origins=(*state.origins, *doubts(f"rule of {MODULE[family]}", reasons)))
+    return LiveClass(family, algorithm.name, config, changed, reasons, tuple(change.notes))
+
+
+def best(state: OptimizerState, families: Sequence[str]) -> LiveClass:
+    """The class that continues a state most exactly; among equals the first family.
+
+    Raises:
+      UnsupportedError: none of the families can; the message has each one's reason.
+    """
+    found, problems = [], []
+    for family in families:
+        try:
+            found.append(live_class(state, family))
+        except UnsupportedError as error:
+            problems.append(str(error))
+    if not found:
+        raise UnsupportedError("; ".join(problems))
+    return min(found, key=lambda live: len(live.reasons))
+
+
+def initial_value(state: OptimizerState, slot: str) -> float:
+    """What a slot of a variable that has not been trained yet begins with. Not for `average`: that is the variable."""
+    values = state.hyperparameters
+    if slot == "accumulator":
+        return float(values.get("initial_accumulator_value") or 0.0)
+    if slot == "velocity":
+        return float(values.get("initial_velocity") or 0.0)
+    return 0.0
+
+
+def _scaled(array: LazyArray, factor: float) -> LazyArray:
+    if array.dtype == "bfloat16":
+        raise UnsupportedError("slots in bfloat16 cannot be multiplied by the learning rate without loss")
+
+    def load() -> np.ndarray:
+        return (array.load().astype(np.float64) * factor).astype(array.dtype)
+
+    return LazyArray(array.shape, array.dtype, load, f"{array.stored_as} times {factor:.9g}")
+
+
+def _slots_with_rate(change: _Change, algorithm: Algorithm) -> None:
+    """tf.train's momentum and RMSprop's of 2.9 keep the learning rate out of the slot, TF 2.4's shrinking Ftrl keeps it
+    in; nowhere else."""
+    if change.values.get("learning_rate_in_momentum") is False:
+        slot, sign = comparison.MOMENTA[algorithm.name]
+        if slot in change.state.slots and change.values.get("momentum"):
+            _multiply(change, slot, lambda rate: sign * rate)
+        change.values["learning_rate_in_momentum"] = True
+    if change.values.get("learning_rate_in_linear"):
+        _multiply(change, "linear", lambda rate: 1.0 / rate)
+        change.values["learning_rate_in_linear"] = False
+
+
+def _multiply(change: _Change, slot: str, factor: Callable[[float], float]) -> None:
+    if change.rate is None:
+        raise UnsupportedError(
+            f"the slot {slot} relates to the learning rate in another way there, and the rate changes from step to"
+            " step, so that no slot there continues it; give a constant rate with --set learning_rate=VALUE, or migrate"
+            " to slots"
+        )
+    if change.rate == 0.0:
+        raise UnsupportedError(f"the slot {slot} would have to be converted by the learning rate, which is 0")
+    change.scale(slot, factor(change.rate))
+    change.notes.append(
+        f"slot {slot}: multiplied by {factor(change.rate):.9g}, as the learning rate ({change.rate:.9g}) is on the"
+        " other side of it there; right as long as that rate is not changed"
+    )
+
+
+def _time_decay(change: _Change, algorithm: Algorithm) -> None:
+    """lr / (1 + decay * iterations) is InverseTimeDecay with decay_steps=1, for classes without the argument."""
+    decay = change.values.get("decay")
+    if not decay or change.generation not in NEW or not algorithm.time_decay:
+        return
+    rate = change.values["learning_rate"]
+    if isinstance(rate, Mapping):
+        raise UnsupportedError("it has a learning rate schedule and decay, and classes from 2.11 on have no decay")
+    change.values["learning_rate"] = comparison.time_decay(rate, decay)
+    change.values["decay"] = None
+    change.notes.append(f"decay {decay:.9g}: carried as the schedule InverseTimeDecay, which is the same")
+
+
+def _limits(change: _Change, algorithm: Algorithm) -> None:
+    """Classes from 2.11 on clip in one way only; the legacy ones take one limit of the norm."""
+    given = [key for key in comparison.LIMITS if change.values.get(key)]
+    left_out = (
+        given[1:]
+        if change.generation in NEW
+        else given[:2][1:]
+        if {"clipnorm", "global_clipnorm"} <= set(given)
+        else []
+    )
+    for key in left_out:
+        change.reasons.append(f"{key} and {given[0]} are both set, and the class takes only one: {key} is left out")
+        change.values[key] = None
+
+
+def _epsilon(change: _Change, algorithm: Algorithm) -> None:
+    """sqrt(a) + e and sqrt(a + e) are different rules but for e = 0; e squared keeps the least denominator."""
+    inside = change.values.get("epsilon_inside")
+    epsilon = change.values.get("epsilon")
+    if inside is None or epsilon is None:
+        return
+    there = _inside(change, algorithm)
+    if inside == there:
+        return
+    if epsilon:
+        converted = comparison.nearest_epsilon(epsilon, inside=bool(inside))
+        how = ("sqrt(a) + epsilon", "sqrt(a + epsilon)")
+        change.reasons.append(
+            f"epsilon: the source divides by {how[bool(inside)]}, the class by {how[there]}; epsilon {converted:.3g}"
+            f" for {epsilon:.3g} keeps the smallest denominator, and steps differ by up to a factor of 1.42 where the"
+            " root is about as small as epsilon"
+        )
+        change.values["epsilon"] = converted
+    change.values["epsilon_inside"] = there
+
+
+def _inside(change: _Change, algorithm: Algorithm) -> bool:
+    """Whether the class has epsilon inside the root."""
+    if change.generation == "optimizer_v2":
+        return algorithm.name == "RMSprop" and bool(change.values.get("momentum"))
+    return True
+
+
+def _nadam(change: _Change, algorithm: Algorithm) -> None:
+    """From 2.11 on Nadam's momentum schedule has schedule_decay 1; the product follows from the schedule."""
+    if algorithm.name != "Nadam":
+        return
+    if change.generation == "optimizer_v2":
+        if isinstance(change.values["learning_rate"], Mapping):
+            raise UnsupportedError(f"{MODULE[TF_KERAS_LEGACY]}.Nadam takes no learning rate schedule")
+        return
+    decay = float(change.values.get("schedule_decay", 1.0))
+    if decay == 1.0:
+        return
+    steps, beta = change.state.iterations, change.values["beta_1"]
+    now, there = (1 - 0.5 * 0.96 ** (d * (steps + 1)) for d in (decay, 1.0))
+    change.reasons.append(
+        f"the momentum schedule of Nadam has schedule_decay {decay:g} in the source and 1 in the class: the next step's"
+        f" momentum is {beta * now:.4f} in the source and {beta * there:.4f} there"
+    )
+    change.values["schedule_decay"] = 1.0
+    product = nadam.product(beta, 1.0, steps)
+    change.state = replace(change.state, scalars={**change.state.scalars, nadam.PRODUCT: product})
+
+
+def _idle_slots(change: _Change, algorithm: Algorithm) -> None:
+    """Slots that are kept although momentum is 0 say nothing about any later step."""
+    if change.values.get("momentum"):
+        return
+    if algorithm.name == "SGD" and change.generation != "optimizer":
+        change.drop("m", "as momentum is 0 and no step reads it")
+    if algorithm.name == "RMSprop":
+        change.drop("momentum", "as momentum is 0 and no step reads it")
+
+
+def _options(change: _Change, algorithm: Algorithm) -> None:
+    """Options that not every family has."""
+    values, generation = change.values, change.generation
+    for option, slot in (("lookahead", "slow"), ("stochastic_average", "average")):
+        if values.get(option):
+            change.drop(slot, f"as no class there knows {option}")
+    if values.get("gradient_accumulation_steps") and generation != "keras3":
+        raise UnsupportedError("it accumulates gradients over several batches, which tf_keras does not")
+    if generation in NEW:
+        return
+    lacking = [key for key in ("use_ema", "weight_decay") if values.get(key)]
+    if lacking:
+        raise UnsupportedError(f"{MODULE[TF_KERAS_LEGACY]} knows no {' and no '.join(lacking)}")
+
+
+def _config(values: Mapping[str, Any], algorithm: Algorithm, generation: str) -> dict[str, Any]:
+    """The constructor's arguments of a class of that generation."""
+    defaults = algorithm.defaults(generation)
+    config = {key: values.get(key, default) for key, default in defaults.items()}
+    config |= {key: values[key] for key in comparison.LIMITS if values.get(key)}
+    if generation == "optimizer_v2":
+        config["decay"] = values.get("decay") or 0.0
+        if algorithm.name == "Nadam":  # its config says `decay`, and its constructor listens to `schedule_decay` alone
+            config["decay"] = config["schedule_decay"]
+        return config
+    config["weight_decay"] = values.get("weight_decay")
+    if values.get("use_ema"):
+        keys = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
+        config |= {key: values[key] for key in keys if values.get(key) is not None}
+    if generation == "keras3" and values.get("gradient_accumulation_steps"):
+        config["gradient_accumulation_steps"] = int(values["gradient_accumulation_steps"])
+    return config
+
+
+def _defects(state: OptimizerState, algorithm: Algorithm, family: str) -> list[str]:
+    """What a class does otherwise than its own documentation says."""
+    if algorithm.name == "Nadam" and family == TF_KERAS:
+        return [
+            "tf_keras.optimizers.Nadam multiplies its momentum product once per variable inside fit, and does not save"
+            " it"
+        ]
+    embeddings = lazy_rows.embeddings([v.name for v in state.variables if v.trainable])
+    generation = state.source.generation if state.source is not None else None
+    if family != KERAS3 or generation == "keras3" or algorithm.name in LINEAR or not embeddings:
+        return []
+    return [
+        f"{', '.join(embeddings)}: where a batch has a row several times, Keras 3 on the TensorFlow backend squares"
+        " each of its gradients instead of their sum"
+    ]

@@ -1,0 +1,76 @@
+"""An HDF5 file that is being written, where a disk that is full is an error like any other.
+
+HDF5 writes when it closes, too; where that fails, it loses its footing and the process dies later. So it never hears of
+a refused write: the first one is kept, and raised once the file is closed.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import h5py
+
+
+class Sink(io.RawIOBase):
+    """A file for h5py. `error` is what the system refused first; from then on nothing is written."""
+
+    def __init__(self, path: str) -> None:
+        self._raw = open(path, "x+b", buffering=0)  # noqa: SIM115
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        size = len(left)
+        try:
+            while len(left) and self.error is None:
+                left = left[self._raw.write(left) :]
+        except OSError as error:
+            self.error = error
+        return size
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        count = self._raw.readinto(view) or 0
+        if self.error is not None:  # what was never written is read as zeros
+            view[count:] = bytes(len(view) - count)
+            return len(view)
+        return count
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return self._raw.truncate(size)
+        except OSError as error:
+            self.error = self.error or error
+            return size or 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._raw.tell()
+
+    def close(self) -> None:
+        self._raw.close()
+
+    def check(self) -> None:
+        """Raises the OSError of the first write that was refused."""
+        if self.error is not None:
+            raise self.error
+
+
+@contextmanager
+def created(path: str) -> Iterator[tuple[h5py.File, Sink]]:
+    """A new file and its sink, to be asked with `check` while a lot is written. Raises OSError: see `Sink`."""
+    sink = Sink(path)
+    try:
+        try:
+            with h5py.File(sink, "w") as file:
+                yield file, sink
+        finally:
+            sink.check()
+    finally:
+        sink.close()

@@ -1,0 +1,68 @@
+"""What updates the variables of an optimizer: a rule, or a user's own `update_step`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from optim.errors import UnsupportedError
+from optim.rule import Rule, Slot, default_rate
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """The algorithm of one optimizer."""
+
+    cls: type
+    """The optimizer's class."""
+    rule: Rule | None
+    """What the class was made with, and around it what options make of it."""
+    own_step: Callable[[Any, Any], None] | None
+    """A subclass's `update_step(gradient, variable)`, which may call the rule's; None where the rule updates."""
+    hyper: Callable[[], dict[str, Any]]
+    """This step's hyperparameters: floats, or float64 tensors inside a `tf.function`."""
+    loose: type[Rule] | None = None
+    """The class of a rule that the caller gave to `Optimizer` itself, so that no config holds it."""
+
+    @property
+    def owner(self) -> str:
+        """Name of the class, for messages."""
+        return self.cls.__name__
+
+    @property
+    def updating_rule(self) -> Rule | None:
+        """The rule, where updates are the rule's and not those of a user's own `update_step`."""
+        return self.rule if self.own_step is None else None
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        return () if self.rule is None else self.rule.slots
+
+    @property
+    def scalars(self) -> Mapping[str, float]:
+        return {} if self.rule is None else self.rule.scalars
+
+    @property
+    def default_rate(self) -> float | None:
+        """The learning rate where none was given. A class has its default in its signature."""
+        return None if self.loose is None else default_rate(self.loose)
+
+    def check_has_config(self) -> None:
+        """Raises UnsupportedError: `from_config` could not make it again."""
+        if self.loose is not None:
+            rule = self.loose.__name__
+            raise UnsupportedError(
+                f"no config holds the rule of {self.owner}(rule={rule}(...)), so it cannot be saved or copied; make a"
+                f" class of it, class Mine(optim.RuleOptimizer, rule={rule}), and use that"
+            )
+
+
+def of(optimizer: Any, rule: Rule | None, hyper: Callable[[], dict[str, Any]], base: type) -> Algorithm:
+    """The algorithm of an optimizer that is being made; `base` is `Optimizer`."""
+    step = optimizer.update_step
+    has_own = rule is None or not step.__module__.startswith("optim.")
+    loose = None
+    if rule is not None and type(optimizer).__init__ is base.__init__:  # type: ignore[misc]
+        loose = type(rule)
+    return Algorithm(type(optimizer), rule, step if has_own else None, hyper, loose)

@@ -1,0 +1,138 @@
+"""What a rule declares about its arguments: numbers that may change from step to step, choices that are fixed, and the
+checks of both. Nothing here imports TensorFlow.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any
+
+from optim.errors import HyperparameterError
+
+
+@dataclass(frozen=True)
+class Hyperparameter:
+    """A number of an algorithm that may change from step to step: declared in the body of a rule.
+
+    Attributes:
+      default: None where the caller must give it.
+      meaning: for the docstring.
+      low: the least value allowed. high: the upper bound, excluded unless `closed`; None for no bound.
+      keyword: whether the public signature takes it by keyword only.
+    """
+
+    default: float | None
+    meaning: str
+    low: float = 0.0
+    high: float | None = None
+    closed: bool = False
+    keyword: bool = False
+
+    def check(self, name: str, number: float) -> float:
+        """Return `number` if it is in range. Raises HyperparameterError."""
+        below = self.high is None or number < self.high or (self.closed and number == self.high)
+        if math.isfinite(number) and self.low <= number and below:
+            return number
+        raise HyperparameterError(f"{name} must be {self.bounds}, got {number!r}")
+
+    @property
+    def bounds(self) -> str:
+        """The range in words."""
+        if self.high is not None:
+            closing = "]" if self.closed else ")"
+            return f"in [{self.low:g}, {self.high:g}{closing}" if math.isfinite(self.low) else f"<= {self.high:g}"
+        return "finite" if self.low == -math.inf else f">= {self.low:g}" if self.low != math.ulp(0.0) else "> 0"
+
+
+LEARNING_RATE = "float >= 0, scalar tensor, schedule or zero-argument callable"
+
+
+def rate(default: float = 0.001, meaning: str = LEARNING_RATE) -> Hyperparameter:
+    """The learning rate, which every rule declares first."""
+    return Hyperparameter(default, meaning)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A structural choice of an algorithm, fixed when the optimizer is made; a field of its rule. See `choice`."""
+
+    default: Any
+    meaning: str
+    check: Callable[[str, Any], Any]
+    keyword: bool
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False."""
+    return bool(value)
+
+
+def optional_flag(name: str, value: Any) -> bool | None:
+    """True, False, or None to let the algorithm decide."""
+    return None if value is None else bool(value)
+
+
+def fixed_number(name: str, value: Any) -> float:
+    """A finite number >= 0. Raises HyperparameterError."""
+    try:
+        number = math.nan if isinstance(value, (bool, str, bytes)) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number) or number < 0:
+        raise HyperparameterError(f"{name} must be a finite number >= 0, got {value!r}")
+    return number
+
+
+def optional_number(name: str, value: Any) -> float | None:
+    """A finite number >= 0, or None."""
+    return None if value is None else fixed_number(name, value)
+
+
+def count(name: str, value: Any) -> int:
+    """An integer >= 1. Raises HyperparameterError."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise HyperparameterError(f"{name} must be an integer >= 1, got {value!r}")
+    return int(value)
+
+
+def one_of(*words: str) -> Callable[[str, Any], str]:
+    """A check that takes one of these words."""
+
+    def check(name: str, value: Any) -> str:
+        if value not in words:
+            raise HyperparameterError(f"{name} must be one of {', '.join(map(repr, words))}, got {value!r}")
+        return str(value)
+
+    return check
+
+
+def patterns(name: str, values: Any) -> tuple[str, ...]:
+    """Regular expressions of variable names. Raises HyperparameterError."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise HyperparameterError(f"{name} must be a list of regular expressions, got {values!r}")
+    for value in values:
+        try:
+            re.compile(value)
+        except (re.error, TypeError) as error:
+            raise HyperparameterError(f"{name}: {value!r} is no regular expression: {error}") from error
+    return tuple(values)
+
+
+def choice(default: Any, meaning: str, check: Callable[[str, Any], Any] = flag, *, keyword: bool = True) -> Any:
+    """A structural choice as a field of a rule.
+
+    Args:
+      default: what the public signature gives. meaning: for the docstring.
+      check: (name, value) -> the value as the rule and `get_config` have it; raises HyperparameterError.
+      keyword: whether the public signature takes it by keyword only.
+    """
+    return field(default=default, metadata={"choice": Choice(default, meaning, check, keyword)})
+
+
+def used(momentum: Any) -> bool:
+    """Whether a momentum, which may be a tensor or a callable, is not known to be 0."""
+    return momentum != 0.0 if isinstance(momentum, float) else True

@@ -1,0 +1,1 @@
+"""The slot-variable layout, written and read."""

@@ -1,0 +1,135 @@
+"""Checked values on their way into variables: all of them, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from optim import slot_layout
+from optim.errors import CheckpointError
+from optim.layouts import placement
+from optim.optimizer import Optimizer
+
+MADE_HERE = (slot_layout.MASTER, slot_layout.GATHERED)
+"""Slots that a checkpoint may lack, because they can be made of what it has."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """An array that is read when it is needed. `what` says in messages which one it is."""
+
+    what: str
+    shape: tuple[int, ...]
+    dtype: str
+    """TensorFlow's name, `"float32"`, `"bfloat16"`, ..."""
+    load: Callable[[], Any]
+    """Gives a numpy array of that shape and dtype."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One value and the variable that it is for, on any layout or none.
+
+    `fresh`: nobody has seen the variable yet, so that nothing is lost if another assignment fails.
+    """
+
+    variable: tf.Variable
+    value: Value
+    fresh: bool = False
+
+    def check(self) -> None:
+        """Raises CheckpointError if shape or dtype differ."""
+        have = (self.variable.dtype.name, tuple(self.variable.shape))
+        if have != (self.value.dtype, self.value.shape):
+            raise CheckpointError(
+                f"{self.value.what} is {self.value.dtype} {self.value.shape}, expected {have[0]} {have[1]}"
+            )
+
+    def run(self) -> None:
+        value = np.asarray(self.value.load())
+        if (value.shape, tf.as_dtype(value.dtype).name) != (self.value.shape, self.value.dtype):
+            raise CheckpointError(
+                f"{self.value.what} was announced as {self.value.dtype} {self.value.shape}, and is not"
+            )
+        self.variable.assign(placement.from_host(value, placement.layout_of(self.variable)))
+
+
+def assign_all(assignments: Iterable[Assignment], progress: Callable[[Value], None] | None = None) -> None:
+    """Check everything, then assign everything.
+
+    If a check, a read or an assignment raises, each variable that was assigned and is not `fresh` gets its old value
+    back, and the error goes on. Until the end the old values stay in memory beside the new ones.
+
+    Args:
+      progress: called with each value that was assigned.
+    """
+    todo = list(assignments)
+    for assignment in todo:
+        assignment.check()
+    before: list[tuple[tf.Variable, Any]] = []
+    try:
+        for assignment in todo:
+            if not assignment.fresh:
+                before.append((assignment.variable, assignment.variable.read_value()))
+            assignment.run()
+            if progress is not None:
+                progress(assignment.value)
+    except BaseException:
+        for variable, old in reversed(before):
+            variable.assign(old)
+        raise
+
+
+@dataclass(frozen=True)
+class StateValues:
+    """The state of an optimizer of `optim`: `slots` by slot name and variable name, `scalars` by their names."""
+
+    slots: Mapping[str, Mapping[str, Value]]
+    scalars: Mapping[str, Value] = field(default_factory=dict)
+    where: str = "the checkpoint"
+    """For messages."""
+
+
+def state_assignments(optimizer: Optimizer, values: StateValues, *, fresh: bool) -> list[Assignment]:
+    """What puts these values into a built optimizer.
+
+    Raises:
+      CheckpointError: a slot that the optimizer does not have, some but not all slots of a variable, no such scalar.
+    """
+    state = optimizer._state
+    by_name = {t.name: t for t in state.tracked}
+    todo: list[Assignment] = []
+    for slot, owners in values.slots.items():
+        for name, value in owners.items():
+            variable = state.slots.find(slot, by_name[name])
+            if variable is None:
+                raise CheckpointError(
+                    f"{values.where} holds slot {slot!r}, which {type(optimizer).__name__} with its config has not"
+                )
+            todo.append(Assignment(variable, value, fresh))
+    _check_no_slot_is_missing(optimizer, values)
+    for name, variable in state.scalars.items():
+        if name not in values.scalars:
+            raise CheckpointError(f"{values.where} holds no {name!r} of the optimizer")
+        todo.append(Assignment(variable, values.scalars[name], fresh))
+    return todo
+
+
+def _check_no_slot_is_missing(optimizer: Optimizer, values: StateValues) -> None:
+    """A variable has all of its slots in the file or, never trained, none."""
+    state = optimizer._state
+    for tracked in state.tracked:
+        here = [s for s in state.slots.names if state.slots.find(s, tracked) is not None and s not in MADE_HERE]
+        stored = [s for s in here if tracked.name in values.slots.get(s, ())]
+        if stored and stored != here:
+            missing = [s for s in here if s not in stored]
+            raise CheckpointError(f"{values.where} holds slots {stored} of {tracked}, but not {missing}")
+
+
+def settle(optimizer: Optimizer) -> None:
+    """After its state was assigned from where nobody says which variables are in the middle of gathering gradients."""
+    optimizer._settings.accumulation.mark_what_is_there()

@@ -1,0 +1,106 @@
+"""Local devices and what is on them: handles and the ops on them, waiting, and one thread for each device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.eager import context
+from tensorflow.python.util import dispatch
+
+from optim.layouts.placement import layout_of
+
+Call = tuple[Any, ...]
+"""The name of an op and its arguments."""
+
+
+def call(op: str, *arguments: Any) -> Any:
+    """Run one eager op through TensorFlow's fast path, about half the cost of `tf.raw_ops` per call."""
+    return pywrap_tfe.TFE_Py_FastPathExecute(context.context(), op, None, *arguments)
+
+
+def call_all(calls: Sequence[Call]) -> None:
+    """Run ops one after the other with next to no Python between them: threads of other devices wait for Python's lock
+    after each of theirs, and to fall asleep over that takes longer than a small op."""
+    fast, now = pywrap_tfe.TFE_Py_FastPathExecute, context.context()
+    for op, *arguments in calls:
+        fast(now, op, None, *arguments)
+
+
+def read(handle: Any, dtype: tf.DType) -> Any:
+    return call("ReadVariableOp", handle, "dtype", dtype.as_datatype_enum)
+
+
+def assign(handle: Any, value: Any) -> None:
+    call("AssignVariableOp", handle, value, "dtype", value.dtype.as_datatype_enum, "validate_shape", False)
+
+
+def handles_of(variable: tf.Variable) -> list[Any]:
+    """One resource handle per local device; eager only."""
+    if isinstance(variable, tf.distribute.DistributedValues):
+        return [copy.handle for copy in variable.values]
+    if layout_of(variable) is None:
+        return [variable.handle]
+    return dtensor.unpack(variable.handle)
+
+
+def wait_for_pending() -> None:
+    """Return once everything that DTensor was told to do, on every device of every mesh, has been done.
+
+    Each of DTensor's device threads has an executor, a queue that it works off in order, and the context knows them
+    all. An error of something pending is raised here. On a GPU, "done" is that it was launched, and the local steps
+    that follow are launched after it.
+    """
+    context.context().sync_executors()
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    _make_dispatch_safe()
+    return ThreadPoolExecutor(max_workers=64, thread_name_prefix="optim-device")
+
+
+def _make_dispatch_safe() -> None:
+    """Let TensorFlow's Python functions be called by several threads.
+
+    Their type-based dispatch keeps the arguments of a call in the function's dispatcher while it checks their types
+    (`python_api_dispatcher.cc`). A type that a checker has not seen is checked in Python, where another thread may call
+    the same function and replace those arguments: the first thread then reads freed objects. Types that were seen are
+    looked up without leaving C++. So every checker is shown all types that device threads pass.
+    """
+    one = tf.constant(1.0)
+    shown = (one, 1.0, 1, True, None, "", [one], (1,), tf.float32, tf.Variable(one, trainable=False), np.ones(1))
+    for checker in tuple(dispatch._is_instance_checker_cache.values()):
+        for value in shown:
+            checker.Check(value)
+
+
+def on_every_device(devices: Sequence[str], task: Callable[[str], Any]) -> list[Any]:
+    """`task(device)` for all devices at once, the first in this thread; the first error is raised after all ended."""
+
+    def placed(device: str) -> Any:
+        with tf.device(device):
+            return task(device)
+
+    if not devices:
+        return []
+    others = [_pool().submit(placed, device) for device in devices[1:]]
+    results: list[Any] = []
+    failure: BaseException | None = None
+    try:
+        results.append(placed(devices[0]))
+    except BaseException as error:  # the other devices' threads must end before anything is raised
+        failure = error
+    for other in others:
+        failure = failure or other.exception()
+        if failure is None:
+            results.append(other.result())
+    if failure is not None:
+        raise failure
+    return results

@@ -1,0 +1,289 @@
+"""A step of variables on CPU devices by dtopt's own kernel, as one op for all that are alike: what happens inside a
+`tf.function`, in the replicas of a `tf.distribute` strategy, and eagerly where gradients of plain variables have some
+rows only.
+
+The op is given the variables' handles, so that TensorFlow orders it among whatever else reads or writes them in a
+function; scales, clipping, weight decay, averages and roundings of master copies happen in its one pass over memory.
+On a mesh each device runs it on its parts (`native/spmd.py`), if slots are placed as their variables. Under XLA, which
+cannot compile it, and for slots that are sharded further, steps are the portable executor's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import distribute_lib
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
+
+from optim import slot_layout
+from optim.executors import native
+from optim.executors.norms import square_sum
+from optim.executors.rows import RowGradient
+from optim.executors.work import Work
+from optim.layouts.placement import layout_of, relayout
+from optim.native import library, spmd
+from optim.native.generate import program_for
+from optim.options.clipping import clip
+from optim.options.master_copies import target
+from optim.options.option_objects import GradientsClipOption
+from optim.precision import compute_dtype
+from optim.rule import Rule
+from optim.state.slots import SlotTable
+from optim.state.tracked import Tracked
+
+MOVE, STAY, MOVE_SLOTS = 0, 1, 2
+"""What happens to rows without a gradient, as the enum Others in `pieces.h` counts."""
+
+
+def takes(work: Work, i: int) -> bool:
+    """Whether the kernel updates variable number `i`."""
+    return updates(work.rule, work.tracked[i], work.slots)
+
+
+def updates(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> bool:
+    """Whether the kernel can update a variable, given its handle."""
+    variable = _at_hand(tracked.variable)
+    if variable is None or "/job:ps" in variable.device:
+        return False
+    if tracked.mesh is not None and not _is_divided_alike(rule, tracked, slots):
+        return False
+    return not native.why_not(rule, tracked, slots)
+
+
+def _at_hand(variable: Any) -> Any:
+    """The variable, or its copy in the replica that `Strategy.extended.update` is at; None if it has no handle."""
+    if isinstance(variable, tf.distribute.DistributedValues):
+        replica = distribute_lib.get_update_replica_id()
+        variable = None if replica is None else variable.values[replica]
+    return variable if isinstance(variable, BaseResourceVariable) else None
+
+
+def _is_divided_alike(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> bool:
+    """Whether a device's parts of variable and slots match, in a function; eagerly, the local executor is there."""
+    if tf.executing_eagerly() or rule is None or not spmd.available():
+        return False
+    names = [*(slot.name for slot in rule.slots), slot_layout.AVERAGE, slot_layout.MASTER]
+    return all(layout_of(slot) == tracked.layout for slot in slots.of(tracked, names).values())
+
+
+def takes_rows(rule: Rule | None, tracked: Sequence[Tracked], slots: SlotTable, *, looks_at_sums: bool) -> bool:
+    """Whether gradients of these variables may be `RowGradient`s: the kernel updates all of them.
+
+    Args:
+      looks_at_sums: whether norms of gradients, or whether they are finite, matter: on a mesh only devices have sums.
+    """
+    if _is_under_xla() or not library.status().available:
+        return False
+    return all((item.mesh is None or not looks_at_sums) and updates(rule, item, slots) for item in tracked)
+
+
+def adds_squares(work: Work, i: int) -> bool:
+    """Whether a sum of squares by the kernel, in float64, tells if a gradient is finite."""
+    return work.tracked[i].mesh is None and takes(work, i) and work.gradients[i].dtype != tf.float64
+
+
+def is_possible(work: Work) -> bool:
+    """Whether the kernel can have a part in this step."""
+    return not work.only_ops and work.rule is not None and library.status().available and not _is_under_xla()
+
+
+def _is_under_xla() -> bool:
+    graph = None if tf.executing_eagerly() else ops.get_default_graph()
+    return graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
+def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
+    """Update the variables that the kernel takes.
+
+    Returns:
+      What is left to do for the others, None for nothing; and, inside a function, the ops that do the step.
+    """
+    mine = [i for i in range(len(work.tracked)) if takes(work, i)] if is_possible(work) else []
+    if not mine:
+        return work, []
+    placed = [
+        g if isinstance(g, RowGradient) else relayout(g, t.layout)
+        for g, t in zip(work.gradients, work.tracked, strict=True)
+    ]
+    gradients = PendingGradients(placed, _square_sums if work.tracked[0].mesh is None else _square_sums_of_wholes)
+    if work.loss_scale is not None:
+        gradients = gradients.scale([1.0 / work.loss_scale] * len(work.gradients))
+    clipped = clip(gradients, work.clip)
+    assert isinstance(clipped, PendingGradients)
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for i in mine:
+        tracked = work.tracked[i]
+        goal = target(work.slots, tracked)
+        key = (_at_hand(goal).device, goal.dtype, goal is tracked.variable, work.rate_factors[i])
+        groups.setdefault(key, []).append(i)
+    done = [_update(work, members, clipped) for members in groups.values()]
+    rest = [i for i in range(len(work.tracked)) if i not in set(mine)]
+    return _rest(work, rest, clipped) if rest else None, [op for op in done if op is not None]
+
+
+def squared_norms(gradients: Sequence[Any]) -> Any:
+    """The sum of squares of each gradient on no mesh, a float64 vector."""
+    return library.ops().dtopt_square_sums(tensors=[numbers_of(gradient) for gradient in gradients])
+
+
+def _square_sums(gradients: Sequence[Any]) -> list[Any]:
+    found: list[Any] = tf.unstack(squared_norms(gradients), len(gradients))
+    return found
+
+
+def _square_sums_of_wholes(gradients: Sequence[Any]) -> list[Any]:
+    """On a mesh, where the op would see a device's part."""
+    return [square_sum(gradient) for gradient in gradients]
+
+
+def numbers_of(gradient: Any) -> Any:
+    """The tensor of a dense gradient, or of the rows that there are."""
+    return gradient.sums if isinstance(gradient, RowGradient) else gradient
+
+
+class PendingGradients:
+    """Gradients for `optim.options.clipping`: each a tensor times its factor, then clipped to ±`limit`, which the
+    kernel does on the way. `square_sums` gives the sums of their squares, float64 scalars."""
+
+    def __init__(
+        self,
+        tensors: Sequence[Any],
+        square_sums: Callable[[Sequence[Any]], list[Any]],
+        factors: Sequence[Any] | None = None,
+        limit: float | None = None,
+    ):
+        self.tensors = list(tensors)
+        self.factors = factors
+        self.limit = limit
+        self._square_sums = square_sums
+
+    def settled(self, i: int) -> Any:
+        """Gradient number `i` with nothing pending, in at least float32."""
+        given = self.tensors[i]
+        value = tf.cast(numbers_of(given), compute_dtype(given.dtype))
+        if self.factors is not None:
+            value = value * tf.cast(self.factors[i], value.dtype)
+        if self.limit is not None:
+            value = tf.clip_by_value(value, -self.limit, self.limit)
+        return given.with_sums(value) if isinstance(given, RowGradient) else value
+
+    def _settle(self) -> PendingGradients:
+        if self.limit is None:
+            return self
+        return PendingGradients([self.settled(i) for i in range(len(self.tensors))], self._square_sums)
+
+    def clip_values(self, limit: float) -> PendingGradients:
+        settled = self._settle()
+        return PendingGradients(settled.tensors, self._square_sums, settled.factors, limit)
+
+    def squared_norms(self) -> list[Any]:
+        settled = self._settle()
+        squares = self._square_sums(settled.tensors)
+        if settled.factors is None:
+            return squares
+        wide = [tf.cast(factor, tf.float64) for factor in settled.factors]
+        return [square * factor * factor for square, factor in zip(squares, wide, strict=True)]
+
+    def scale(self, factors: Sequence[Any]) -> PendingGradients:
+        settled = self._settle()
+        factors = [tf.cast(factor, tf.float64) for factor in factors]
+        if settled.factors is not None:
+            factors = [old * new for old, new in zip(settled.factors, factors, strict=True)]
+        return PendingGradients(settled.tensors, self._square_sums, factors)
+
+    def sqrt(self, scalar: Any) -> Any:
+        return tf.sqrt(scalar)
+
+    def maximum(self, a: Any, b: Any) -> Any:
+        return tf.maximum(a, tf.cast(b, a.dtype))
+
+
+def _update(work: Work, members: Sequence[int], gradients: PendingGradients) -> Any:
+    """One op for variables of one dtype, device and learning rate."""
+    program = program_for(work.rule)
+    assert program is not None
+    tracked = [work.tracked[i] for i in members]
+    goals = [target(work.slots, item) for item in tracked]
+    slots = [work.slots.get(name, item) for name in program.slots for item in tracked]
+    averages = [work.slots.get(slot_layout.AVERAGE, item) for item in tracked] if work.has_averages else []
+    roundings = [t.variable for t, goal in zip(tracked, goals, strict=True) if goal is not t.variable]
+    coefficients = work.coefficients[work.rate_factors[members[0]]]
+    momentum = work.ema_momentum if work.has_averages else 0.0
+    limit = math.inf if gradients.limit is None else gradients.limit
+    mine = [gradients.tensors[i] for i in members]
+    by_row = [k for k, gradient in enumerate(mine) if isinstance(gradient, RowGradient)]
+    decays = [work.decay_factors[i] for i in members]
+    active = [work.active[i] for i in members]
+    on_mesh = tracked[0].mesh is not None
+    with nullcontext() if on_mesh else tf.device(_at_hand(goals[0]).device):
+        return library.ops().dtopt_step(
+            variables=_handles(goals),
+            slots=_handles(slots),
+            averages=_handles(averages),
+            roundings=_handles(roundings),
+            gradients=[numbers_of(gradient) for gradient in mine],
+            rows=[mine[k].rows for k in by_row],
+            starts=[mine[k].starts for k in by_row if on_mesh],
+            scalars=_vector([coefficients[name] for name in program.scalars]),
+            scales=_vector([] if gradients.factors is None else [gradients.factors[i] for i in members]),
+            decays=_vector([1.0 if d is None else d for d in decays] if any(d is not None for d in decays) else []),
+            options=_vector([limit, momentum, 1.0 - momentum]),
+            active=tf.stack(active) if any(a is not True for a in active) else tf.constant([], tf.bool),
+            overwrite=tf.convert_to_tensor(work.overwrite),
+            T=goals[0].dtype,
+            rule=program.name,
+            slots_of_each=len(program.slots),
+            scalars_of_all=len(program.scalars),
+            identity_at_zero=program.is_identity_at_zero,
+            sparse=by_row,
+            others=[_others(work, i) for i in members] if any(work.lazy[i] for i in members) else [],
+            totals=[mine[k].shape[0] for k in by_row if on_mesh],
+        )
+
+
+def _handles(variables: Sequence[Any]) -> list[Any]:
+    return [_at_hand(variable).handle for variable in variables]
+
+
+def _others(work: Work, i: int) -> int:
+    if not work.lazy[i]:
+        return MOVE
+    assert work.rule is not None
+    return STAY if work.rule.keeps_lazy_slots else MOVE_SLOTS
+
+
+def _vector(numbers: Sequence[Any]) -> Any:
+    if not any(tf.is_tensor(number) for number in numbers):
+        return tf.constant([float(number) for number in numbers], tf.float64, [len(numbers)])
+    return tf.stack([_wide(number) for number in numbers])
+
+
+def _wide(number: Any) -> Any:
+    return tf.cast(number, tf.float64) if tf.is_tensor(number) else tf.constant(number, tf.float64)
+
+
+def _rest(work: Work, rest: Sequence[int], gradients: PendingGradients) -> Work:
+    """The step of the other variables, whose gradients are scaled and clipped already."""
+    return replace(
+        work,
+        tracked=[work.tracked[i] for i in rest],
+        gradients=[_rounded(gradients.settled(i), work.gradients[i].dtype) for i in rest],
+        rate_factors=[work.rate_factors[i] for i in rest],
+        decay_factors=[work.decay_factors[i] for i in rest],
+        active=[work.active[i] for i in rest],
+        lazy=[work.lazy[i] for i in rest],
+        clip=GradientsClipOption(),
+        loss_scale=None,
+    )
+
+
+def _rounded(gradient: Any, dtype: tf.DType) -> Any:
+    """As `work.scaled`: float16 stays float32, where it does not underflow."""
+    return gradient if dtype == tf.float16 else tf.cast(gradient, dtype)

@@ -1,0 +1,129 @@
+"""What only the optimizers of Keras 3 do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from optim import slot_layout
+from optim.errors import MismatchError, UnsupportedError
+from optim.keras.adapter import Adapter, takes_gradient
+from optim.legacy._base import LegacyOptimizer
+
+
+class Keras3Adapter(Adapter):
+    """`Adapter` for Keras 3 on the TensorFlow backend."""
+
+    def _keras_arguments(self) -> dict[str, Any]:
+        return {"learning_rate": 0.0}
+
+    @property
+    def _trainable_variables(self) -> list[Any]:
+        """What `SwapEMAWeights` pairs with the averages."""
+        return [t.variable for t in self._engine._state.tracked]
+
+    @_trainable_variables.setter
+    def _trainable_variables(self, value: Any) -> None:
+        pass
+
+    @property
+    def _model_variables_moving_average(self) -> list[tf.Variable]:
+        if not self._engine.use_ema:
+            raise AttributeError("there are no averages without use_ema=True")
+        return [self._engine.get_slot(t.variable, slot_layout.AVERAGE) for t in self._engine._state.tracked]
+
+    @property
+    def loss_scale_factor(self) -> float | None:
+        """The constant that losses are multiplied with; None for none, or one that changes."""
+        scale = self._engine.loss_scale
+        return scale if isinstance(scale, float) else None
+
+    @loss_scale_factor.setter
+    def loss_scale_factor(self, value: float | None) -> None:
+        """LossScaleOptimizer of Keras 3 sets None, and MultiOptimizer its own."""
+        if "inner" not in vars(self):
+            return  # Keras's own constructor
+        if value is None:
+            self._stop_scaling()
+        elif isinstance(self.inner, LegacyOptimizer):
+            raise UnsupportedError(f"optim.legacy scales no losses: loss_scale_factor={value!r} would have no effect")
+        else:
+            self.inner.loss_scale = value
+
+    def add_variable(  # type: ignore[override]
+        self,
+        shape: Any,
+        initializer: Any = "zeros",
+        dtype: Any = None,
+        aggregation: Any = "none",
+        layout: Any = None,
+        name: str | None = None,
+    ) -> tf.Variable:
+        """As `optim.Optimizer.add_variable`; `layout` raises, replicas of a strategy step alike (`aggregation`)."""
+        if layout is not None:
+            raise UnsupportedError("layout= is for JAX; variables of TensorFlow's optimizers follow their mesh")
+        return self._engine.add_variable(shape, dtype, self._initializer(initializer), name)
+
+    def _initializer(self, initializer: Any) -> Any:
+        return initializer if callable(initializer) else self._keras.initializers.get(initializer)
+
+    def add_variable_from_reference(  # type: ignore[override]
+        self, reference_variable: Any, name: str | None = None, initializer: Any = "zeros"
+    ) -> tf.Variable:
+        """As `optim.Optimizer.add_variable_from_reference`."""
+        dims = tuple(reference_variable.shape)
+        value = self._initializer(initializer)(dims, dtype=reference_variable.dtype)
+        return self._engine.add_variable_from_reference(reference_variable, name or "var", dims, value)
+
+    def add_optimizer_variables(self, trainable_variables: Sequence[Any], name: Any, initializer: Any = "zeros") -> Any:
+        """Slots for each variable: a list for a name, a tuple of lists for several; None where it has none (float8)."""
+        names = [name] if isinstance(name, str) else list(name)
+        is_one = isinstance(initializer, str) or callable(initializer)
+        initializers = [initializer] * len(names) if is_one else list(initializer)
+        if len(names) != len(initializers):
+            raise MismatchError(f"{len(initializers)} initializers for {len(names)} names; give one for each")
+
+        def slots(of: str, first: Any) -> list[Any]:
+            made = self.add_variable_from_reference
+            return [None if takes_gradient(v) else made(v, of, first) for v in trainable_variables]
+
+        made = tuple(slots(of, first) for of, first in zip(names, initializers, strict=True))
+        return made[0] if isinstance(name, str) else made
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> None:
+        """The algorithm alone, on one variable, with the optimizer's own learning rate; another one raises."""
+        if learning_rate is not None and learning_rate is not self.learning_rate:
+            raise UnsupportedError("update_step goes by the optimizer's learning_rate; set that, and leave it out here")
+        super().update_step(gradient, variable)
+
+    @tf.autograph.experimental.do_not_convert
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Take one step: without `trainable_variables`, gradients are in build order."""
+        if trainable_variables is None:
+            trainable_variables = self._trainable_variables
+            if len(grads) != len(trainable_variables):
+                raise MismatchError(
+                    f"{len(grads)} gradients for the {len(trainable_variables)} variables that the optimizer was built"
+                    " on; pass trainable_variables"
+                )
+        self.apply_gradients(list(zip(grads, trainable_variables, strict=True)))
+
+    def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+        """Refused, as Keras 3 does on the TensorFlow backend."""
+        raise UnsupportedError("stateless_apply is JAX's; on the TensorFlow backend call apply")
+
+    def assign(self, variable: Any, value: Any) -> None:
+        _raw(variable).assign(tf.cast(value, _raw(variable).dtype))
+
+    def assign_add(self, variable: Any, value: Any) -> None:
+        _raw(variable).assign_add(tf.cast(value, _raw(variable).dtype))
+
+    def assign_sub(self, variable: Any, value: Any) -> None:
+        _raw(variable).assign_sub(tf.cast(value, _raw(variable).dtype))
+
+
+def _raw(variable: Any) -> Any:
+    """The `tf.Variable` in a variable of Keras 3."""
+    return variable if isinstance(variable, tf.Variable) else variable.value

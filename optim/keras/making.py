@@ -1,0 +1,89 @@
+"""`for_keras`: an instance of Keras's own `Optimizer` around an optimizer of `optim`.
+
+Keras takes instances of its own class only. Keras is never imported here: whoever has a Keras model has imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from optim.errors import UnsupportedError
+from optim.keras.adapter import Adapter
+from optim.keras.keras_3 import Keras3Adapter
+from optim.keras.saved import NAME, PACKAGE
+
+
+def for_keras(optimizer: Any, keras: ModuleType | None = None) -> Any:
+    """An optimizer that Keras's `Model.compile` accepts; its state and its steps are those of `optimizer`.
+
+    Args:
+      optimizer: any optimizer of `optim` or `optim.legacy`, or of a subclass of yours.
+      keras: the module `keras`, `tf_keras` or `tf.keras`; None finds it, if just one of them was imported.
+
+    Returns:
+      An instance of `keras.optimizers.Optimizer`. `inner` is `optimizer`; what Keras does not define (`get_slot`,
+      `memory_report`, options such as `clipnorm`, ...) is looked up there. `model.save` keeps configuration and
+      state, `load_model` brings both back once `keras_objects` was called. Where Keras wraps it in its
+      `LossScaleOptimizer`, that scales the loss, and `loss_scale` of `optimizer` is switched off, with a warning.
+
+    Raises:
+      HyperparameterError: `optimizer` is none of ours. UnsupportedError: no Keras, two, or one on another backend.
+    """
+    return keras_class(keras)(optimizer)
+
+
+def keras_objects(keras: ModuleType | None = None) -> dict[str, Any]:
+    """`custom_objects` for `keras.models.load_model`, where a model was saved with an optimizer of `for_keras`.
+
+    It also registers the class with Keras, so that calling it once is enough.
+
+    Raises:
+      UnsupportedError: as `for_keras`.
+    """
+    return {f"{PACKAGE}>{NAME}": keras_class(keras)}
+
+
+def keras_class(keras: ModuleType | None = None) -> type:
+    """The class of what `for_keras` returns: a subclass of that Keras's `Optimizer`, registered there."""
+    return _make_class(_check_backend(keras or _imported_keras()))
+
+
+def _imported_keras() -> ModuleType:
+    found = [sys.modules[name] for name in ("keras", "tf_keras") if name in sys.modules]
+    if len(found) == 1:
+        return found[0]
+    what = "both keras and tf_keras were" if found else "neither keras nor tf_keras was"
+    raise UnsupportedError(f"{what} imported; pass the one that your model is made with: for_keras(optimizer, keras)")
+
+
+def _check_backend(keras: ModuleType) -> ModuleType:
+    if not hasattr(getattr(keras, "optimizers", None), "Optimizer"):
+        raise UnsupportedError(f"keras must be the module keras, tf_keras or tf.keras, got {keras!r}")
+    if keras.backend.backend() != "tensorflow":
+        raise UnsupportedError(
+            f"Keras runs on {keras.backend.backend()}; set KERAS_BACKEND=tensorflow before it is imported"
+        )
+    return keras
+
+
+def _reduced(optimizer: Any) -> Any:
+    """For `copy.deepcopy` and `pickle`: `inner`, with its state, and the name of Keras's module."""
+    return _again, (optimizer.inner, optimizer._keras.__name__)
+
+
+def _again(inner: Any, keras: str) -> Any:
+    return for_keras(inner, import_module(keras))
+
+
+@cache
+def _make_class(keras: ModuleType) -> type:
+    is_keras_3 = hasattr(keras.optimizers.Optimizer, "apply")
+    bases = (Keras3Adapter if is_keras_3 else Adapter, keras.optimizers.Optimizer)
+    made = type(NAME, bases, {"_keras": keras, "__doc__": Adapter.__doc__, "__reduce__": _reduced})
+    made.__module__ = __name__
+    registered: type = keras.saving.register_keras_serializable(package=PACKAGE, name=NAME)(made)
+    return registered

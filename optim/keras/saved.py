@@ -1,0 +1,170 @@
+"""How Keras saves and loads an optimizer of `for_keras`: configuration, state, and what checkpoints see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import optim
+from optim import slot_layout
+from optim.errors import CheckpointError, HyperparameterError, MismatchError
+from optim.layouts import placement
+from optim.legacy import v1, v2
+from optim.legacy._base import LegacyOptimizer
+from optim.optimizer import Optimizer
+
+PACKAGE = "dtopt"
+NAME = "KerasOptimizer"
+REVIVED_RATE = "_learning_rate"
+"""The learning rate in a SavedModel, as tf_keras calls its own there."""
+
+
+class Saved:
+    """What is saved of `inner`; `Adapter` completes it."""
+
+    inner: Any
+    _keras: ModuleType
+
+    @property
+    def _engine(self) -> Optimizer:
+        """Whose state it is: `inner`, or what it holds, if that is a legacy optimizer."""
+        return self.inner._modern if isinstance(self.inner, LegacyOptimizer) else self.inner
+
+    def _stored(self) -> dict[str, tf.Variable]:
+        """State by name, slots by position: the names of Keras's layers change from one model to the next."""
+        state = self._engine._state
+        return {**state.scalars, **{f"{slot}.{index}": variable for slot, index, variable in state.slots.items()}}
+
+    def _track(self) -> None:
+        """Let TensorFlow's checkpoints know the state, and give it the values of one that was read before."""
+        known = vars(self).get("_known_state", {})
+        stored = self._stored()
+        for key, variable in stored.items():
+            if known.get(key) is variable:
+                continue
+            self._track_trackable(variable, key, overwrite=True)  # type: ignore[attr-defined]
+            # TensorFlow, which finds `key` by `_lookup_dependency`, leaves out what was read before there was a slot.
+            self._handle_deferred_dependencies(key, variable)  # type: ignore[attr-defined]
+            if not hasattr(variable, "path"):
+                variable.path = variable.name.split(":")[0]  # what Keras 3 calls a variable in its .h5 files
+        vars(self)["_known_state"] = stored  # past Keras's __setattr__, which would track it once more
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        stored = self._stored()
+        # Beside the state, what wrappers put there: LossScaleOptimizer of tf_keras keeps its scale with us.
+        others = {name: child for name, child in self._explicit_children() if name == "loss_scale"}
+        if save_type != "savedmodel":
+            return {**others, **stored}
+        # Loading such a model sets the children as attributes of an optimizer of tf_keras's, and drops that; it needs
+        # two that it knows, and takes no `learning_rate`. `load_weights` reads the state from them.
+        state = {REVIVED_RATE if key == slot_layout.LEARNING_RATE else key: v for key, v in stored.items()}
+        variables = tf.__internal__.tracking.wrap(self._engine.variables)
+        return {"_iterations": self._engine.iterations, "_variables": variables, **others, **state}
+
+    def _explicit_children(self) -> list[tuple[str, Any]]:
+        return [(child.name, child.ref) for child in self._self_unconditional_checkpoint_dependencies]  # type: ignore[attr-defined]
+
+    # TensorFlow's checkpoints ask this for what a child of that name is restored into.
+    def _lookup_dependency(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        key = slot_layout.LEARNING_RATE if name == REVIVED_RATE else name
+        stored = self._stored() if "inner" in vars(self) else {}
+        return stored[key] if key in stored else super()._lookup_dependency(key, *args, **kwargs)  # type: ignore[misc]
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration of `inner`, and its class as `algorithm`."""
+        return {**self.inner.get_config(), "algorithm": _name_of(type(self.inner), self._keras)}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
+        arguments = dict(config)
+        name = arguments.pop("algorithm", None)
+        found = _class_of(str(name)) or cls._keras.saving.get_registered_object(str(name), custom_objects)
+        if not (isinstance(found, type) and issubclass(found, (Optimizer, LegacyOptimizer))):
+            raise HyperparameterError(
+                f"the model was saved with an optimizer of class {name!r}; register that class with"
+                " keras.saving.register_keras_serializable, or load the model with compile=False"
+            )
+        return cls(found.from_config(arguments))  # type: ignore[call-arg]
+
+    def save_own_variables(self, store: Any) -> None:
+        """Write the state into a mapping name -> array, slots as `<slot>.<position of the variable>`."""
+        for key, variable in self._stored().items():
+            store[key] = placement.to_host(variable)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Read what `save_own_variables` wrote; without slots, only the counters are set.
+
+        Slots that are read before the optimizer is built are assigned when it is.
+
+        Raises:
+          CheckpointError: other slots, or other shapes. Then nothing was assigned.
+        """
+        values = {key: np.asarray(store[key]) for key in store.keys()}  # noqa: SIM118  a group of h5py
+        if len(self._engine._state.tracked) == 0 and any("." in key for key in values):
+            vars(self)["_read_before"] = values
+            values = {key: value for key, value in values.items() if "." not in key}
+        self._load(values)
+
+    def _load_what_was_read_before(self) -> None:
+        values = vars(self).pop("_read_before", None)
+        if values is not None:
+            with tf.init_scope():
+                self._load(values)
+
+    def _load(self, found: Mapping[str, np.ndarray]) -> None:
+        own = self._stored()
+        if not any("." in key for key in found):
+            own = {key: variable for key, variable in own.items() if "." not in key}
+        # A learning rate may be a constant on the one side and a schedule on the other.
+        odd = (set(found) ^ set(own)) - {slot_layout.LEARNING_RATE}
+        values = {key: found[key] for key in own if key in found}
+        odd |= {key for key, value in values.items() if value.shape != tuple(own[key].shape)}
+        if odd:
+            raise CheckpointError(
+                f"the file's state does not fit the optimizer ({type(self.inner).__name__}): {sorted(odd)[:5]} are"
+                " missing, extra or misshapen; compile the model with the optimizer that it was saved with"
+            )
+        for key, value in values.items():
+            _assign(own[key], value)
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Assign all `variables`. Raises MismatchError."""
+        variables, values = self._engine.variables, [np.asarray(w) for w in weights]
+        if [v.shape for v in values] != [tuple(v.shape) for v in variables]:
+            raise MismatchError(
+                f"set_weights got {len(values)} arrays that do not fit the {len(variables)} variables of the optimizer;"
+                " build it first"
+            )
+        for variable, value in zip(variables, values, strict=True):
+            _assign(variable, value)
+
+
+def _assign(variable: tf.Variable, value: np.ndarray) -> None:
+    value = np.asarray(value, variable.dtype.as_numpy_dtype)
+    variable.assign(placement.from_host(value, placement.layout_of(variable)))
+
+
+def _class_of(name: str) -> Any:
+    """The class that `_name_of` called so; None if it is none of ours."""
+    home, _, plain = name.rpartition(".")
+    place = {"": optim, "legacy.v1": v1, "legacy.v2": v2}.get(home)
+    found = getattr(place, plain, None)
+    return found if found is not None and _home(found) == home else None
+
+
+def _home(cls: Any) -> str | None:
+    """Where a class is public: `""` for `optim`, `"legacy.v2"`, ...; None for a user's."""
+    name = getattr(cls, "__name__", "")
+    places = {"": optim, "legacy.v1": v1, "legacy.v2": v2}
+    return next((home for home, place in places.items() if getattr(place, name, None) is cls), None)
+
+
+def _name_of(cls: type, keras: ModuleType) -> str:
+    home = _home(cls)
+    if home is None:
+        return str(keras.saving.get_registered_name(cls))
+    return f"{home}.{cls.__name__}" if home else cls.__name__

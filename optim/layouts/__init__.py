@@ -1,0 +1,1 @@
+"""Where variables and slots lie on meshes: layouts, placements of slots, and meshes as JSON."""

@@ -1,0 +1,61 @@
+"""`BuiltIn`, the base of the classes of `legacy.v2` that have a rule of `optim`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from optim.legacy._hypers import declared
+from optim.legacy._v2_base import Keywords, Optimizer, checked_name
+from optim.optimizer import Optimizer as ModernOptimizer
+
+
+class BuiltIn(Optimizer):
+    """A class with an algorithm of `optim`.
+
+    Args:
+      kind: the class of `optim` that does the work. name, keywords: see `Optimizer`.
+      learning_rate, arguments: are for `kind`.
+    """
+
+    _config_keys: ClassVar[tuple[str, ...]] = ()
+    _shorter_list: ClassVar[bool] = False
+    """Whether a list without iterations, as the v1 optimizer of that name has it, is understood."""
+
+    def __init__(
+        self, kind: type[ModernOptimizer], name: Any, learning_rate: Any, keywords: Keywords, **arguments: Any
+    ):
+        if keywords.get("lr") is not None:
+            warnings.warn("lr is the old name of learning_rate, which it overrides here", DeprecationWarning, 3)
+            learning_rate = keywords["lr"]
+        made = kind(learning_rate=learning_rate, name=checked_name("name", name), **arguments)
+        super().__init__(name, _modern=made, **keywords)
+
+    def _prepare_local(self, var_device: str, var_dtype: Any, apply_state: Any) -> None:
+        """The coefficients by the names that OptimizerV2's classes gave them, for subclasses that read them."""
+        super()._prepare_local(var_device, var_dtype, apply_state)
+        own = apply_state[(var_device, var_dtype)]
+        step = tf.cast(self.iterations + 1, var_dtype)
+        own |= {name: self._get_hyper(name, var_dtype) for name in declared(type(self))}
+        own |= {"neg_lr_t": -own["lr_t"], "zero": tf.zeros((), tf.int64)}
+        for beta in ("beta_1", "beta_2"):
+            if beta in own:
+                own |= {f"{beta}_t": own[beta], f"{beta}_power": tf.pow(own[beta], step)}
+                own[f"one_minus_{beta}_t"] = 1.0 - own[beta]
+        if "rho" in own:
+            own["one_minus_rho"] = 1.0 - own["rho"]
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        given = list(weights)
+        super().set_weights([0, *given] if self._shorter_list and len(self.weights) == len(given) + 1 else given)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments as JSON values."""
+        config = super().get_config()
+        name = config.pop("name")
+        rate = self._serialize_hyperparameter("learning_rate")
+        own = {key: self._serialize_hyperparameter(key) for key in self._config_keys}
+        return {"name": name, "learning_rate": rate, "decay": self._serialize_hyperparameter("decay"), **own, **config}

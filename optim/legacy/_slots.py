@@ -1,0 +1,198 @@
+"""The slots of a `legacy.v2` optimizer, by its names and in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from optim.errors import HyperparameterError, UnsupportedError
+from optim.legacy._hypers import HyperOptimizer
+from optim.optimizer import Optimizer as ModernOptimizer
+from optim.state import weights as weights_of_state
+
+
+class Slots:
+    """Slots in the order of their making.
+
+    Args:
+      modern: whose state they are.
+      names: slots of the algorithm by the names of OptimizerV2, with those of `optim`.
+      per_variable: whether new slots are listed variable by variable (Ftrl), and not slot by slot.
+    """
+
+    def __init__(self, modern: ModernOptimizer, names: Mapping[str, str], per_variable: bool):
+        self._modern = modern
+        self._known = names
+        self._per_variable = per_variable
+        self._order: list[tuple[str, int]] = []
+        self._added: list[str] = []
+
+    def build(self, var_list: Sequence[Any]) -> None:
+        """Make the algorithm's slots of variables that have none; they come after those that there are."""
+        state = self._modern._state
+        count = len(state.tracked)
+        self._modern.build(list(var_list))
+        new, slots = range(count, len(state.tracked)), list(self._known.values())
+        order = [(s, i) for i in new for s in slots] if self._per_variable else [(s, i) for s in slots for i in new]
+        self._order += [(s, i) for s, i in order if state.slots.find(s, state.tracked.at(i)) is not None]
+
+    @property
+    def names(self) -> list[str]:
+        """Those of the algorithm, then those that were added."""
+        rule = self._modern._rule
+        used = [slot.name for slot in rule.slots] if rule is not None else []
+        return [old for old, new in self._known.items() if new in used] + self._added
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        state = self._modern._state
+        return [state.slots.get(slot, state.tracked.at(index)) for slot, index in self._order]
+
+    def get(self, var: Any, name: str) -> tf.Variable:
+        """One slot of a variable. Raises UnknownVariableError (a KeyError)."""
+        state = self._modern._state
+        return state.slots.get(self._inner_name(name), state.tracked[var])
+
+    def _inner_name(self, name: str) -> str:
+        return self._known.get(name) or f"added_{name}"
+
+    def add(self, var: Any, name: str, initializer: Any, shape: Any, owner: str) -> tf.Variable:
+        """What `Optimizer.add_slot` returns."""
+        state = self._modern._state
+        is_new = var not in state.tracked
+        self.build([var])
+        item, inner = state.tracked[var], self._inner_name(name)
+        found = state.slots.find(inner, item)
+        dims = item.variable.shape.as_list() if shape is None else tf.TensorShape(shape).as_list()
+        if found is None:
+            value = initial(initializer, dims, item.variable.dtype)
+            found = self._modern.add_variable_from_reference(var, inner, dims, value)
+            self._added += [name] if name not in self._added else []
+            self._order.append((inner, item.index))
+        elif found.shape.as_list() != dims:
+            raise UnsupportedError(f"slot {name!r} of {item} has shape {found.shape}, it cannot have {dims}")
+        elif is_new:
+            with tf.init_scope():
+                value = tf.convert_to_tensor(initial(initializer, dims, found.dtype), found.dtype)
+                weights_of_state.write([found], [tf.broadcast_to(value, dims).numpy()], owner)
+        return found
+
+
+def initial(initializer: Any, dims: Sequence[int], dtype: Any) -> Any:
+    """What an `initializer` argument says: `"zeros"`, `"ones"`, a callable, or the value itself."""
+    if isinstance(initializer, str):
+        known = {"zeros": tf.zeros, "ones": tf.ones}
+        if initializer.lower() not in known:
+            raise HyperparameterError(f"initializer must be a callable, a value or one of {list(known)}")
+        return known[initializer.lower()](dims, dtype)
+    return initializer(dims, dtype=dtype) if callable(initializer) else initializer
+
+
+class SlotOptimizer(HyperOptimizer):
+    """What a legacy optimizer is asked about its slots and weights; `legacy.v2.Optimizer` completes it."""
+
+    _slots: Slots
+
+    def _create_all_weights(self, var_list: Sequence[Any]) -> None:
+        """Make what a step on these variables needs: iterations, hyperparameters, slots of those that have none."""
+        _ = self.iterations
+        self._create_hypers()
+        self._create_slots(list(var_list))
+        self._modern.build(list(var_list))
+
+    def _create_slots(self, var_list: Sequence[Any]) -> None:
+        """Make the slots of variables with `add_slot`; subclasses override it."""
+        self._slots.build(var_list)
+
+    def __dir__(self) -> list[str]:
+        # TensorFlow's checkpoints look for get_slot_names in dir(), and would try to save each slot a second time.
+        return [*(name for name in super().__dir__() if name != "get_slot_names"), *self._hyper]
+
+    def get_slot_names(self) -> list[str]:
+        """Names of the slots: those of the algorithm, then those that were added."""
+        return self._slots.names
+
+    def get_slot(self, var: Any, slot_name: str) -> tf.Variable:
+        """One slot of a variable. Raises UnknownVariableError (a KeyError)."""
+        return self._slots.get(var, slot_name)
+
+    def add_slot(self, var: Any, slot_name: str, initializer: Any = "zeros", shape: Any = None) -> tf.Variable:
+        """Add a slot to a variable, and to the end of `weights`; one that is there already is returned as it is.
+
+        Args:
+          var: a variable; it gets the algorithm's slots, too.
+          slot_name: name of the slot; one of the algorithm's is filled by `initializer` if `var` is new.
+          initializer: `"zeros"`, `"ones"`, a callable `(shape, dtype=...) -> tensor`, or the initial value itself.
+          shape: another shape than that of `var`; the slot is then replicated on its mesh.
+
+        Raises:
+          HyperparameterError: an unknown initializer. UnsupportedError: another shape for a slot of the algorithm.
+        """
+        return self._slots.add(var, slot_name, initializer, shape, self.name)
+
+    def add_weight(
+        self,
+        name: str,
+        shape: Any,
+        dtype: Any = None,
+        initializer: Any = "zeros",
+        trainable: bool | None = None,
+        synchronization: Any = tf.VariableSynchronization.AUTO,
+        aggregation: Any = tf.VariableAggregation.NONE,
+    ) -> tf.Variable:
+        """Create a variable of the whole optimizer, replicated on the mesh if there is one; it is not in `weights`.
+
+        Args:
+          name: its name, and its key in checkpoints. shape: sequence of ints. dtype: float32 by default.
+          initializer: as of `add_slot`.
+          trainable: True raises, no part of an optimizer is trained.
+          synchronization, aggregation: how replicas of a `tf.distribute.Strategy` keep it; they step alike, so that
+            each has the same value whatever is said here. ON_READ raises.
+        """
+        if trainable or synchronization == tf.VariableSynchronization.ON_READ:
+            raise UnsupportedError(
+                f"weight {name!r}: trainable=True and ON_READ have no effect here (no part of an optimizer is trained,"
+                " and replicas keep one value); leave them out"
+            )
+        kind = tf.as_dtype(dtype or tf.float32)
+        dims = tf.TensorShape(shape).as_list()
+        value = tf.broadcast_to(tf.convert_to_tensor(initial(initializer, dims, kind), kind), dims)
+        return self._modern.add_variable(dims, kind, lambda shape, dtype: value, name)
+
+    # What TensorFlow asks when it restores a checkpoint of OptimizerV2.
+
+    def _lookup_dependency(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        return self.iterations if name == "iter" else super()._lookup_dependency(name, *args, **kwargs)
+
+    def _create_or_restore_slot_variable(
+        self, slot_variable_position: Any, slot_name: str, variable: Any, slot_variable_shape: Any = None
+    ) -> tf.Variable:
+        return self.add_slot(variable, slot_name, shape=slot_variable_shape)
+
+    @property
+    def _weights(self) -> list[tf.Variable]:
+        state, rule = self._modern._state, self._modern._rule
+        scalars = [state.scalars[name] for name in rule.scalars] if rule is not None and self._modern.built else []
+        return [*([self._modern.iterations] if self._iterations_exist else []), *scalars, *self._slots.variables]
+
+    @property
+    def weights(self) -> list[tf.Variable]:
+        """State in the order of its creation: iterations (Nadam: and momentum_cache), then slot by slot."""
+        return self._weights
+
+    def variables(self) -> list[tf.Variable]:
+        """The same as `weights`."""
+        return self.weights
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Set the values of `weights`, in its order.
+
+        RMSprop, Adagrad and Adadelta take the list of their v1 namesake, too, which lacks iterations, and set them to
+        0, as OptimizerV2 did; Adam takes its namesake's placeholders of vhat.
+
+        Raises:
+          MismatchError (a ValueError): number or shapes of the arrays do not fit. Then nothing was set.
+        """
+        weights_of_state.write(self.weights, list(weights), self.name)

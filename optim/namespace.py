@@ -1,0 +1,25 @@
+"""The `xp` of TensorFlow: the functions of the table, by numpy's names, and whatever else TensorFlow has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from optim.arrays import ELEMENTWISE, allowed
+from optim.errors import HyperparameterError
+
+
+class _TensorFlow:
+    def __getattr__(self, name: str) -> Any:
+        for module, spelling in ((tf, name), (tf.math, name), (tf, ELEMENTWISE.get(name, ""))):
+            found = getattr(module, spelling, None)
+            if found is not None:
+                setattr(self, name, found)  # asked for once
+                return found
+        raise HyperparameterError(
+            f"a rule calls xp.{name}, which TensorFlow does not have; the functions of all executors are {allowed()}"
+        )
+
+
+XP = _TensorFlow()

@@ -1,0 +1,32 @@
+// What the library of the rules' maths and the library of the ops know of each other: plain C functions on buffers.
+
+#ifndef DTOPT_ABI_H_
+#define DTOPT_ABI_H_
+
+#include <cstdint>
+
+// In all of these `size` counts elements, T is the storage type of variables and slots, and "wide" the type in which
+// they are computed: float64 for float64, float32 for all others.
+
+extern "C" {
+
+// One step of a run of elements: the gradient (wide) is scaled and clipped to +-limit, the variable decays, and the
+// rule updates variable and slots. Buffers never overlap.
+typedef void (*DtoptUpdate)(void* variable, const void* gradient, void* const* slots, const double* scalars,
+                            double scale, double limit, double decay, int64_t size);
+
+// average = old_weight * average + new_weight * variable.
+typedef void (*DtoptAverage)(void* average, const void* variable, double old_weight, double new_weight, int64_t size);
+
+// The sum of squares, in float64, always added up in the same order.
+typedef double (*DtoptSquares)(const void* values, int64_t size);
+
+// Between T and wide; from wide, rounded to nearest.
+typedef void (*DtoptConvert)(const void* from, void* to, int64_t size);
+
+// sum (wide) += values (T).
+typedef void (*DtoptAdd)(const void* values, void* sum, int64_t size);
+
+}  // extern "C"
+
+#endif  // DTOPT_ABI_H_

@@ -1,0 +1,184 @@
+"""C++ from traces: one function for each variant of a rule and each dtype, and what names it.
+
+A function updates a run of elements. Its C signature, `DtoptUpdate` in `abi.h`, is the same for all rules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import itertools
+import pkgutil
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
+from typing import Any
+
+from optim import rules
+from optim.native.trace import Trace, UntraceableError, Value, trace
+from optim.rule import Rule
+
+INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+    "equal": "==",
+    "not_equal": "!=",
+    "logical_and": "&",
+    "logical_or": "|",
+}
+CALLS = {
+    "sqrt": "std::sqrt",
+    "abs": "std::abs",
+    "exp": "std::exp",
+    "log": "std::log",
+    "tanh": "std::tanh",
+    "square": "Square",
+    "sign": "Sign",
+    "maximum": "Max",
+    "minimum": "Min",
+    "pow": "Power",
+    "neg": "-",
+    "logical_not": "!",
+}
+
+
+@dataclass(frozen=True)
+class Program:
+    """A rule as the kernel knows it."""
+
+    name: str
+    """Of its function: the class of the rule, and a digest of what it computes."""
+    slots: tuple[str, ...]
+    scalars: tuple[str, ...]
+    """Which coefficients it takes, in order."""
+    is_identity_at_zero: bool
+    code: str
+
+
+def program_for(rule: Rule | None) -> Program | None:
+    """None if the rule has no kernel; `why_none` tells why."""
+    try:
+        return _program(trace(rule))
+    except UntraceableError:
+        return None
+
+
+def why_none(rule: Rule | None) -> str:
+    """Why there is no kernel for a rule; empty if there is."""
+    try:
+        trace(rule)
+    except UntraceableError as error:
+        return str(error)
+    return ""
+
+
+@lru_cache(maxsize=1024)
+def _program(traced: Trace) -> Program:
+    body = _body(traced)
+    digest = hashlib.sha256(body.encode()).hexdigest()[:12]
+    name = f"{traced.rule}_{digest}"
+    if not name.isidentifier() or not name.isascii():
+        name = f"Rule_{digest}"
+    code = f"template <typename T>\nDTOPT_UPDATE({name}) {{\n{body}}}\nDTOPT_EXPORT({name})\n"
+    return Program(name, traced.slot_names, traced.scalars, traced.is_identity_at_zero, code)
+
+
+def _body(traced: Trace) -> str:
+    """The function's statements: pointers, what is the same for all elements, and the loop."""
+    used = _used(traced)
+    lines = ["  using C = Wide<T>;"]
+    for position, name in enumerate(traced.scalars):
+        lines.append(f"  const C {_name(_symbol(traced, 'scalar', name))} = static_cast<C>(scalars[{position}]);")
+    lines += [f"  {_statement(value)}" for value in used if value.uniform and value.op not in ("scalar", "constant")]
+    for position in range(len(traced.slot_names)):
+        lines.append(f"  T* __restrict s{position} = static_cast<T*>(slots[{position}]);")
+    lines += ["  DTOPT_ELEMENTS {", "    const C g = DTOPT_GRADIENT;", "    const C w = DTOPT_VARIABLE;"]
+    for value in used:
+        if value.op == "slot":
+            lines.append(f"    const C {_name(value)} = Load(s{traced.slot_names.index(value.args[0])}[i]);")
+        elif not value.uniform and value.operands:
+            lines.append(f"    {_statement(value)}")
+    for name, value in traced.slots.items():
+        lines.append(f"    Store(C({_name(value)}), s{traced.slot_names.index(name)} + i);")
+    lines += [f"    Store(C(w + {_name(traced.change)}), variable + i);", "  }"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _symbol(traced: Trace, kind: str, name: str) -> Value:
+    return traced.graph.symbol(kind, name)
+
+
+def _used(traced: Trace) -> list[Value]:
+    """What the results depend on, operands first."""
+    wanted: set[int] = set()
+    pending = [traced.change, *traced.slots.values()]
+    while pending:
+        value = pending.pop()
+        if value.number not in wanted:
+            wanted.add(value.number)
+            pending.extend(value.operands)
+    return [value for value in traced.graph.values if value.number in wanted]
+
+
+def _name(value: Value) -> str:
+    if value.op == "constant":
+        return _constant(value.args[0])
+    return {"gradient": "g", "variable": "w"}.get(value.op, f"v{value.number}")
+
+
+def _constant(text: str) -> str:
+    special = {"inf": "C(INFINITY)", "-inf": "C(-INFINITY)", "nan": "C(NAN)"}
+    return special.get(text, f"C({text})")
+
+
+def _statement(value: Value) -> str:
+    kind = "bool" if value.is_bool else "C"
+    return f"const {kind} {_name(value)} = {_expression(value)};"
+
+
+def _expression(value: Value) -> str:
+    names = [_name(operand) for operand in value.operands]
+    if value.op == "where":
+        return f"{names[0]} ? {names[1]} : {names[2]}"
+    if value.op in INFIX:
+        return f"{names[0]} {INFIX[value.op]} {names[1]}"
+    return f"{CALLS[value.op]}({', '.join(names)})"
+
+
+def source(programs: Iterable[Program]) -> str:
+    """One C++ file with all of them, each once."""
+    by_name = {program.name: program for program in programs}
+    return '#include "math.h"\n\n' + "\n".join(by_name[name].code for name in sorted(by_name))
+
+
+def builtin_programs() -> list[Program]:
+    """Of all rules in `optim/rules`, in every combination of their yes-or-no choices."""
+    found = (program_for(rule) for cls in _rule_classes() for rule in _variants(cls))
+    return [program for program in found if program is not None]
+
+
+def _rule_classes() -> list[type]:
+    classes: dict[str, type] = {}
+    for info in pkgutil.iter_modules(rules.__path__):
+        module = importlib.import_module(f"{rules.__name__}.{info.name}")
+        for cls in vars(module).values():
+            if isinstance(cls, type) and is_dataclass(cls) and hasattr(cls, "update"):
+                classes[cls.__qualname__] = cls
+    return list(classes.values())
+
+
+def _variants(cls: Any) -> list[Any]:
+    choices = [field.name for field in fields(cls) if field.type in (bool, "bool", "bool | None")]
+    made = []
+    for values in itertools.product((False, True), repeat=len(choices)):
+        try:
+            made.append(cls(**dict(zip(choices, values, strict=True))))
+        except (TypeError, ValueError):  # a combination that the rule refuses
+            continue
+    return made

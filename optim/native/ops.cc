@@ -1,0 +1,464 @@
+// TensorFlow's side of a step: the ops, on variables, their locks and their buffers. The maths are in other libraries,
+// which register their functions here (DtoptRegister).
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gradients.h"
+#include "groups.h"
+#include "rows.h"
+#include "scalars.h"
+#include "spmd.h"
+#include "step.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+
+namespace dtopt {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::core::RefCountPtr;
+
+// A vector of numbers, read from front to back.
+class Reader {
+ public:
+  Reader(const Tensor& tensor, const char* name) : values_(tensor.vec<int64_t>()), name_(name) {}
+
+  absl::Status Next(int64_t least, int64_t* value) {
+    if (at_ >= values_.size() || values_(at_) < least) return InvalidArgument(name_, " is malformed at ", at_);
+    *value = values_(at_++);
+    return absl::OkStatus();
+  }
+  bool done() const { return at_ == values_.size(); }
+
+ private:
+  tensorflow::TTypes<int64_t>::ConstVec values_;
+  const char* name_;
+  int64_t at_ = 0;
+};
+
+template <typename T, typename Into>
+absl::Status ReadVector(OpKernelContext* context, const char* name, std::vector<Into>* values) {
+  const Tensor* tensor;
+  TF_RETURN_IF_ERROR(context->input(name, &tensor));
+  if (tensor->dims() != 1) return InvalidArgument(name, " has shape ", tensor->shape().DebugString());
+  const auto from = tensor->vec<T>();
+  values->assign(from.data(), from.data() + from.size());
+  return absl::OkStatus();
+}
+
+absl::Status ReadNumbers(OpKernelContext* context, Numbers* numbers) {
+  TF_RETURN_IF_ERROR((ReadVector<double, double>(context, "scalars", &numbers->scalars)));
+  TF_RETURN_IF_ERROR((ReadVector<double, double>(context, "scales", &numbers->scales)));
+  TF_RETURN_IF_ERROR((ReadVector<double, double>(context, "decays", &numbers->decays)));
+  return ReadVector<double, double>(context, "options", &numbers->options);
+}
+
+absl::Status InitStepper(OpKernelConstruction* context, Stepper* stepper) {
+  std::string rule;
+  DataType dtype;
+  int64_t slots, scalars;
+  TF_RETURN_IF_ERROR(context->GetAttr("rule", &rule));
+  TF_RETURN_IF_ERROR(context->GetAttr("T", &dtype));
+  TF_RETURN_IF_ERROR(context->GetAttr("slots_of_each", &slots));
+  TF_RETURN_IF_ERROR(context->GetAttr("scalars_of_all", &scalars));
+  return stepper->Init(rule, dtype, slots, scalars);
+}
+
+// The tensors at `sources` of what the input `held` names, which keeps them alive.
+class Sources {
+ public:
+  absl::Status Open(OpKernelContext* context, const std::vector<int64_t>& sources) {
+    const Tensor* number;
+    TF_RETURN_IF_ERROR(context->input("held", &number));
+    held_ = Holding::Find(number->scalar<int64_t>()());
+    if (held_ == nullptr) return InvalidArgument("nothing is held under number ", number->scalar<int64_t>()());
+    const int64_t count = held_->tensors.size();
+    for (const int64_t source : sources) {
+      if (source < 0 || source >= count) return InvalidArgument("there is no tensor ", source, " of ", count);
+      tensors.push_back(&held_->tensors[source]);
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<const Tensor*> tensors;
+
+ private:
+  std::shared_ptr<Held> held_;
+};
+
+class GroupOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    RefCountPtr<Group> group(new Group);
+    OP_REQUIRES_OK(context, FindAll(context, group.get()));
+    const Tensor* boxes;
+    OP_REQUIRES_OK(context, context->input("boxes", &boxes));
+    OP_REQUIRES_OK(context, ReadBoxes(*boxes, group.get()));
+    OP_REQUIRES_OK(context, (ReadVector<int64_t, int64_t>(context, "sources", &group->sources)));
+    Tensor *handle, *number;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &handle));
+    OP_REQUIRES_OK(context, context->allocate_output(1, {}, &number));
+    number->scalar<int64_t>()() = Registry::Add(group.get());
+    const std::string& device = context->device()->name();
+    handle->scalar<tensorflow::ResourceHandle>()() =
+        tensorflow::ResourceHandle::MakeRefCountingHandle(group.release(), device);
+  }
+
+ private:
+  static absl::Status ReadBoxes(const Tensor& tensor, Group* group) {
+    Reader reader(tensor, "boxes");
+    while (!reader.done()) {
+      int64_t i, levels;
+      Box box;
+      TF_RETURN_IF_ERROR(reader.Next(0, &i));
+      TF_RETURN_IF_ERROR(reader.Next(0, &box.first));
+      TF_RETURN_IF_ERROR(reader.Next(1, &box.run));
+      TF_RETURN_IF_ERROR(reader.Next(0, &levels));
+      for (int64_t k = 0; k < levels; ++k) {
+        std::pair<int64_t, int64_t> level;
+        TF_RETURN_IF_ERROR(reader.Next(1, &level.first));
+        TF_RETURN_IF_ERROR(reader.Next(1, &level.second));
+        box.levels.push_back(level);
+      }
+      if (i >= static_cast<int64_t>(group->boxes.size())) return InvalidArgument("there is no variable ", i);
+      group->boxes[i] = std::move(box);
+    }
+    return absl::OkStatus();
+  }
+};
+
+// Makes one group of those of all devices. links: pairs (i, k), the values of variable i are also those of variable k.
+class JoinOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor *numbers, *links;
+    OP_REQUIRES_OK(context, context->input("numbers", &numbers));
+    OP_REQUIRES_OK(context, context->input("links", &links));
+    RefCountPtr<Group> joined(new Group);
+    for (int64_t i = 0; i < numbers->NumElements(); ++i) {
+      const RefCountPtr<Group> part = Registry::Find(numbers->vec<int64_t>()(i));
+      OP_REQUIRES(context, part != nullptr, InvalidArgument("there is no group ", numbers->vec<int64_t>()(i)));
+      OP_REQUIRES_OK(context, joined->Append(*part));
+    }
+    Reader reader(*links, "links");
+    while (!reader.done()) OP_REQUIRES_OK(context, Link(&reader, joined.get()));
+    OP_REQUIRES_OK(context, joined->OrderLocks());
+    Tensor* handle;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &handle));
+    handle->scalar<tensorflow::ResourceHandle>()() =
+        tensorflow::ResourceHandle::MakeRefCountingHandle(joined.release(), context->device()->name());
+  }
+
+ private:
+  static absl::Status Link(Reader* reader, Group* group) {
+    int64_t i, k;
+    TF_RETURN_IF_ERROR(reader->Next(0, &i));
+    TF_RETURN_IF_ERROR(reader->Next(0, &k));
+    const int64_t count = group->variables.size();
+    if (i >= count || k >= count || i == k || group->IsWhole(i)) {
+      return InvalidArgument("variable ", i, " cannot be linked to variable ", k, " of ", count);
+    }
+    group->replicas[i].push_back(group->variables[k]);
+    return absl::OkStatus();
+  }
+};
+
+// A step of a group, with gradients that are held.
+class UpdateOp : public OpKernel {
+ public:
+  explicit UpdateOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("overwrite", &overwrite_));
+    OP_REQUIRES_OK(context, InitStepper(context, &stepper_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    RefCountPtr<Group> group;
+    OP_REQUIRES_OK(context, LookupResource(context, tensorflow::HandleFromInput(context, 0), &group));
+    Sources held;
+    OP_REQUIRES_OK(context, held.Open(context, group->sources));
+    Numbers numbers;
+    OP_REQUIRES_OK(context, ReadNumbers(context, &numbers));
+    numbers.overwrite = overwrite_;
+    std::vector<Gradient> gradients;
+    for (const Tensor* tensor : held.tensors) gradients.push_back({tensor, nullptr});
+    OP_REQUIRES_OK(context, stepper_.Run(context, *group, gradients, numbers));
+  }
+
+ private:
+  Stepper stepper_;
+  bool overwrite_;
+};
+
+// A step of variables given by their handles, as functions have them.
+class StepOp : public OpKernel {
+ public:
+  explicit StepOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, InitStepper(context, &stepper_));
+    OP_REQUIRES_OK(context, context->GetAttr("sparse", &sparse_));
+    OP_REQUIRES_OK(context, context->GetAttr("identity_at_zero", &identity_at_zero_));
+    std::vector<int> others;
+    OP_REQUIRES_OK(context, context->GetAttr("others", &others));
+    for (const int how : others) others_.push_back(static_cast<Others>(how));
+    OP_REQUIRES_OK(context, context->GetAttr("totals", &totals_));
+    OP_REQUIRES_OK(context, AllBasics::Make(&basics_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    RefCountPtr<Group> group(new Group);
+    OP_REQUIRES_OK(context, FindAll(context, group.get()));
+    OP_REQUIRES_OK(context, group->OrderLocks());
+    Numbers numbers;
+    OP_REQUIRES_OK(context, ReadNumbers(context, &numbers));
+    OP_REQUIRES_OK(context, (ReadVector<bool, bool>(context, "active", &numbers.active)));
+    const Tensor* overwrite;
+    OP_REQUIRES_OK(context, context->input("overwrite", &overwrite));
+    numbers.overwrite = overwrite->scalar<bool>()();
+    numbers.is_identity_at_zero = identity_at_zero_;
+    numbers.others = others_;
+    tensorflow::OpInputList values, rows;
+    OP_REQUIRES_OK(context, context->input_list("gradients", &values));
+    OP_REQUIRES_OK(context, context->input_list("rows", &rows));
+    std::vector<Gradient> gradients(values.size());
+    for (int i = 0; i < values.size(); ++i) gradients[i].values = &values[i];
+    std::vector<std::pair<Tensor, Tensor>> own(sparse_.size());
+    for (size_t k = 0; k < sparse_.size(); ++k) {
+      const bool fits = static_cast<int>(k) < rows.size() && sparse_[k] < values.size();
+      OP_REQUIRES(context, fits, InvalidArgument("there are no rows of gradient ", sparse_[k]));
+      Gradient& gradient = gradients[sparse_[k]];
+      gradient.rows = &rows[k];
+      if (totals_.empty()) continue;
+      OP_REQUIRES_OK(context, Part(context, k, group->variables[sparse_[k]], &gradient, &own[k]));
+    }
+    OP_REQUIRES_OK(context, stepper_.Run(context, *group, gradients, numbers));
+  }
+
+ private:
+  // Of rows of the whole table those that this device has.
+  absl::Status Part(OpKernelContext* context, size_t k, Var* variable, Gradient* gradient,
+                    std::pair<Tensor, Tensor>* own) const {
+    tensorflow::OpInputList starts;
+    TF_RETURN_IF_ERROR(context->input_list("starts", &starts));
+    if (static_cast<int>(k) >= starts.size() || k >= totals_.size() || starts[k].NumElements() != 1) {
+      return InvalidArgument("it is not said where the rows of table ", k, " start");
+    }
+    Range range{starts[k].flat<int64_t>()(0), 0, totals_[k]};
+    {
+      tensorflow::tf_shared_lock lock(*variable->mu());
+      if (variable->tensor()->dims() < 1) return InvalidArgument("table ", k, " has no rows");
+      range.count = variable->tensor()->dim_size(0);
+    }
+    TF_RETURN_IF_ERROR(
+        SumRows(context, basics_, *gradient->values, *gradient->rows, range, &own->first, &own->second));
+    gradient->values = &own->first;
+    gradient->rows = &own->second;
+    return absl::OkStatus();
+  }
+
+  Stepper stepper_;
+  AllBasics basics_;
+  std::vector<int64_t> totals_;
+  std::vector<int> sparse_;
+  std::vector<Others> others_;
+  bool identity_at_zero_;
+};
+
+class SquaresOp : public OpKernel {
+ public:
+  explicit SquaresOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, AllBasics::Make(&basics_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    std::vector<const Tensor*> tensors;
+    std::vector<int64_t> sources;
+    Sources held;
+    if (type_string() == "DtoptSquares") {
+      OP_REQUIRES_OK(context, (ReadVector<int64_t, int64_t>(context, "sources", &sources)));
+      OP_REQUIRES_OK(context, held.Open(context, sources));
+      tensors = held.tensors;
+    } else {
+      for (int i = 0; i < context->num_inputs(); ++i) tensors.push_back(&context->input(i));
+    }
+    Tensor* sums;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {static_cast<int64_t>(tensors.size())}, &sums));
+    OP_REQUIRES_OK(context, SquareSums(context, tensors, basics_, sums));
+  }
+
+ private:
+  AllBasics basics_;
+};
+
+// Of IndexedSlices: each row once, ascending, and the sum of what it is given, in order, in float32 at least.
+class SumRowsOp : public OpKernel {
+ public:
+  explicit SumRowsOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, AllBasics::Make(&basics_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const int64_t limit = context->input(2).scalar<int64_t>()();
+    Tensor sums, rows;
+    OP_REQUIRES_OK(context,
+                   SumRows(context, basics_, context->input(0), context->input(1), {0, limit, limit}, &sums, &rows));
+    context->set_output(0, sums);
+    context->set_output(1, rows);
+  }
+
+ private:
+  AllBasics basics_;
+};
+
+absl::Status VectorShape(tensorflow::shape_inference::InferenceContext* context) {
+  context->set_output(0, context->UnknownShapeOfRank(1));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// boxes: for each variable whose slots are divided further than it is: its index, then `first`, `run`, the number of
+// levels and their (count, stride) of the struct Box. sources: where in what is held the gradient of each variable is.
+// number: what DtoptJoin calls this group.
+REGISTER_OP("DtoptGroup")
+    .Input("variables: N * resource")
+    .Input("slots: S * resource")
+    .Input("averages: A * resource")
+    .Input("roundings: R * resource")
+    .Input("boxes: int64")
+    .Input("sources: int64")
+    .Output("group: resource")
+    .Output("number: int64")
+    .Attr("N: int >= 1")
+    .Attr("S: int >= 0")
+    .Attr("A: int >= 0")
+    .Attr("R: int >= 0")
+    .SetIsStateful()
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      context->set_output(0, context->Scalar());
+      context->set_output(1, context->Scalar());
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DtoptJoin")
+    .Input("numbers: int64")
+    .Input("links: int64")
+    .Output("group: resource")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape);
+
+// held: the number of the gradients, see gradients.h. scales, decays: one number for each variable, or none. options:
+// the limit that gradients are clipped to, the weights of the old average and of the variable in the new one.
+REGISTER_OP("DtoptUpdate")
+    .Input("group: resource")
+    .Input("held: int64")
+    .Input("scalars: float64")
+    .Input("scales: float64")
+    .Input("decays: float64")
+    .Input("options: float64")
+    .Attr("T: {float, double, bfloat16, half}")
+    .Attr("rule: string")
+    .Attr("slots_of_each: int >= 0")
+    .Attr("scalars_of_all: int >= 0")
+    .Attr("overwrite: bool")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+// As DtoptUpdate. sparse: which gradients are rows, those of `rows` (ascending, each once) in order. totals: the number of
+// rows of each table, where `rows` and their values are as IndexedSlices have them, those of all devices; `starts` says
+// which row of the table is the first one here. active: which variables take
+// part, or none for all. others: for each variable what happens to rows without a gradient, as the enum Others counts.
+REGISTER_OP("DtoptStep")
+    .Input("variables: N * resource")
+    .Input("slots: S * resource")
+    .Input("averages: A * resource")
+    .Input("roundings: R * resource")
+    .Input("gradients: G")
+    .Input("rows: K * int64")
+    .Input("starts: L * int64")
+    .Input("scalars: float64")
+    .Input("scales: float64")
+    .Input("decays: float64")
+    .Input("options: float64")
+    .Input("active: bool")
+    .Input("overwrite: bool")
+    .Attr("N: int >= 1")
+    .Attr("S: int >= 0")
+    .Attr("A: int >= 0")
+    .Attr("R: int >= 0")
+    .Attr("K: int >= 0")
+    .Attr("L: int >= 0")
+    .Attr("G: list({float, double, bfloat16, half}) >= 1")
+    .Attr("T: {float, double, bfloat16, half}")
+    .Attr("rule: string")
+    .Attr("slots_of_each: int >= 0")
+    .Attr("scalars_of_all: int >= 0")
+    .Attr("identity_at_zero: bool")
+    .Attr("sparse: list(int) >= 0")
+    .Attr("others: list(int) >= 0")
+    .Attr("totals: list(int) >= 0")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+// The sum of squares of each of the tensors at `sources` of what is held, NaN or infinite if one of its elements is.
+REGISTER_OP("DtoptSquares")
+    .Input("held: int64")
+    .Input("sources: int64")
+    .Output("sums: float64")
+    .SetIsStateful()
+    .SetShapeFn(VectorShape);
+
+REGISTER_OP("DtoptSquareSums")
+    .Input("tensors: G")
+    .Output("sums: float64")
+    .Attr("G: list({float, double, bfloat16, half}) >= 1")
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      context->set_output(0, context->Vector(context->num_inputs()));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DtoptSumRows")
+    .Input("values: T")
+    .Input("indices: I")
+    .Input("limit: int64")
+    .Output("sums: W")
+    .Output("rows: int64")
+    .Attr("T: {float, double, bfloat16, half}")
+    .Attr("I: {int32, int64}")
+    .Attr("W: {float, double}")
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      tensorflow::shape_inference::ShapeHandle values;
+      TF_RETURN_IF_ERROR(context->WithRankAtLeast(context->input(0), 1, &values));
+      TF_RETURN_IF_ERROR(context->ReplaceDim(values, 0, context->UnknownDim(), &values));
+      context->set_output(0, values);
+      context->set_output(1, context->UnknownShapeOfRank(1));
+      return absl::OkStatus();
+    });
+
+REGISTER_KERNEL_BUILDER(Name("DtoptGroup").Device(tensorflow::DEVICE_CPU), GroupOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptJoin").Device(tensorflow::DEVICE_CPU), JoinOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptUpdate").Device(tensorflow::DEVICE_CPU), UpdateOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptStep").Device(tensorflow::DEVICE_CPU), StepOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptSquares").Device(tensorflow::DEVICE_CPU), SquaresOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptSquareSums").Device(tensorflow::DEVICE_CPU), SquaresOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptSumRows").Device(tensorflow::DEVICE_CPU), SumRowsOp);
+
+}  // namespace dtopt
+
+// Called through ctypes: takes a function of a maths library, see abi.h, for a dtype as TensorFlow numbers it.
+extern "C" __attribute__((visibility("default"), used)) void DtoptRegister(const char* name, int64_t dtype,
+                                                                             void* function) {
+  dtopt::Functions::Add(name, static_cast<tensorflow::DataType>(dtype), function);
+}

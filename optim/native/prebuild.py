@@ -1,0 +1,34 @@
+"""Compile the libraries into the package: `python -m optim.native.prebuild`. What the wheel's build calls.
+
+The ops are compiled for the TensorFlow that is installed, and left out without one; libraries of other versions stay,
+so that a wheel for several is made by calling this once under each.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from optim.native import build
+from optim.native.compiling import BuildError, Recipe, compile_into
+
+
+def main() -> int:
+    """Compile, and say what was made. Without a compiler nothing is, and first use will try again."""
+    recipes: list[Recipe] = [build.maths(everywhere=True)]
+    try:
+        recipes.append(build.ops())
+    except ImportError:
+        print("dtopt: no TensorFlow here, its ops are compiled at first use", file=sys.stderr)
+    for recipe in recipes:
+        try:
+            path = compile_into(recipe, build.PREBUILT / f"{recipe.name}.so")
+        except BuildError as error:
+            print(f"dtopt: the kernel is not prebuilt: {error}", file=sys.stderr)
+            return 1
+        print(f"dtopt: {path.name}, {path.stat().st_size} bytes", file=sys.stderr)
+        path.with_suffix(".lock").unlink(missing_ok=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

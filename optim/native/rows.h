@@ -1,0 +1,89 @@
+// Of IndexedSlices: each row once, ascending, and the sum of what it is given.
+
+#ifndef DTOPT_ROWS_H_
+#define DTOPT_ROWS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "step.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "threads.h"
+
+namespace dtopt {
+
+// Rows `start`, ..., `start + count - 1` of a table that has `total` of them.
+struct Range {
+  int64_t start, count, total;
+};
+
+using Order = std::vector<std::pair<int64_t, int64_t>>;  // row, and position in what was given
+
+inline absl::Status RowsIn(const Tensor& indices, const Range& range, Order* order, bool* ascending) {
+  const int64_t count = indices.NumElements();
+  order->reserve(count);
+  *ascending = true;
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t row = indices.dtype() == tensorflow::DT_INT32 ? indices.vec<int32_t>()(k) : indices.vec<int64_t>()(k);
+    if (row < 0 || row >= range.total) {
+      return InvalidArgument("the gradient is for row ", row, ", the variable has ", range.total, " rows");
+    }
+    if (row < range.start || row >= range.start + range.count) continue;
+    *ascending = *ascending && (order->empty() || order->back().first < row - range.start);
+    order->push_back({row - range.start, k});
+  }
+  return absl::OkStatus();
+}
+
+// The rows of a gradient that are in `range`, counted from its start, and their sums, in order and in float32 at least.
+inline absl::Status SumRows(OpKernelContext* context, const AllBasics& all, const Tensor& values, const Tensor& indices,
+                            const Range& range, Tensor* sums, Tensor* rows) {
+  const int64_t given = indices.NumElements();
+  if (values.dims() < 1 || indices.dims() != 1 || values.dim_size(0) != given) {
+    return InvalidArgument("values of shape ", values.shape().DebugString(), " for indices of shape ",
+                           indices.shape().DebugString());
+  }
+  const Basics& basics = *all[values.dtype()];
+  Order order;
+  bool ascending;
+  TF_RETURN_IF_ERROR(RowsIn(indices, range, &order, &ascending));
+  if (!ascending) std::sort(order.begin(), order.end());
+  const int64_t count = order.size();
+  std::vector<int64_t> starts;
+  for (int64_t k = 0; k < count; ++k) {
+    if (k == 0 || order[k - 1].first != order[k].first) starts.push_back(k);
+  }
+  const int64_t found = starts.size();
+  TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_INT64, {found}, rows));
+  for (int64_t k = 0; k < found; ++k) rows->vec<int64_t>()(k) = order[starts[k]].first;
+  if (ascending && count == given && basics.element == basics.wide) {
+    *sums = values;
+    return absl::OkStatus();
+  }
+  tensorflow::TensorShape shape = values.shape();
+  shape.set_dim(0, found);
+  const DataType wide = basics.wide == 8 ? tensorflow::DT_DOUBLE : tensorflow::DT_FLOAT;
+  TF_RETURN_IF_ERROR(context->allocate_temp(wide, shape, sums));
+  const int64_t columns = given == 0 ? 0 : values.NumElements() / given;
+  const char* from = static_cast<const char*>(values.data());
+  char* to = static_cast<char*>(sums->data());
+  const int64_t at_once = std::max<int64_t>(1, kBlock / std::max<int64_t>(columns, 1));
+  ForEachBlock(context, (found + at_once - 1) / at_once, [&](int64_t block) {
+    for (int64_t k = block * at_once; k < std::min(found, (block + 1) * at_once); ++k) {
+      char* row = to + k * columns * basics.wide;
+      const int64_t end = k + 1 < found ? starts[k + 1] : count;
+      for (int64_t at = starts[k]; at < end; ++at) {
+        const char* value = from + order[at].second * columns * basics.element;
+        at == starts[k] ? basics.widen(value, row, columns) : basics.add(value, row, columns);
+      }
+    }
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace dtopt
+
+#endif  // DTOPT_ROWS_H_

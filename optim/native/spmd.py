@@ -1,0 +1,40 @@
+"""The kernel's op inside functions over DTensors: DTensor's compiler is told that each device runs it on its parts.
+
+TensorFlow has no public way to say so (`spmd_expander.h`). Its private one is used where it is as in TensorFlow 2.16 to
+2.21, which `spmd.h` checks; elsewhere steps in such functions are TensorFlow's own ops.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+from optim.native.direct import DTENSORS, address
+
+OP, LIKE = b"tf.DtoptStep", b"tf.ResourceApplyAdam"
+_STRING = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+_REGISTRY = "_ZN10tensorflow7dtensor20SPMDExpanderRegistry"
+SYMBOLS = (
+    f"{_REGISTRY}6GlobalEv",
+    f"{_REGISTRY}27GetPropagateFnForFullOpNameERK{_STRING}",
+    f"{_REGISTRY}19RegisterPropagateFnE{_STRING}St10unique_ptrINS0_16SPMDExpanderBaseESt14default_deleteIS9_EE",
+    "_ZTVN10tensorflow7dtensor16NoOpSPMDExpanderE",
+)
+"""In the order of struct Spmd."""
+
+_works: list[bool] = []
+
+
+def load(path: Path) -> None:
+    """Make the op of the kernel at `path` known to DTensor's compiler, where that can be done."""
+    found = [address(symbol, DTENSORS) for symbol in SYMBOLS]
+    # PyDLL keeps Python's lock: no other thread calls a function that DTensor would compile meanwhile.
+    expand = ctypes.PyDLL(str(path)).DtoptExpandLike
+    expand.restype = ctypes.c_bool
+    expand.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
+    _works[:] = [None not in found and expand((ctypes.c_void_p * len(found))(*found), OP, LIKE)]
+
+
+def available() -> bool:
+    """Whether functions over DTensors may have the op."""
+    return _works == [True]

@@ -1,0 +1,305 @@
+// One step of all variables of a group: what a caller can have wrong is refused before any value changes, every buffer
+// is made the variable's own, and the work is divided among threads.
+
+#ifndef DTOPT_STEP_H_
+#define DTOPT_STEP_H_
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "groups.h"
+#include "pieces.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "threads.h"
+
+namespace dtopt {
+
+using tensorflow::DataType;
+
+constexpr int64_t kAlign = 32;      // updates are cut at multiples of this many elements
+constexpr int64_t kSquares = 4096;  // elements whose squares are added up at a time
+
+// Functions of the maths libraries, by name and dtype.
+class Functions {
+ public:
+  static void Add(const std::string& name, DataType dtype, void* function) {
+    std::lock_guard<std::mutex> lock(mutex());
+    all()[{name, dtype}] = function;
+  }
+
+  template <typename Function>
+  static Function Find(const std::string& name, DataType dtype) {
+    std::lock_guard<std::mutex> lock(mutex());
+    const auto found = all().find({name, dtype});
+    return found == all().end() ? nullptr : reinterpret_cast<Function>(found->second);
+  }
+
+  static Basics BasicsOf(DataType dtype) {
+    Basics basics;
+    basics.element = tensorflow::DataTypeSize(dtype);
+    basics.wide = dtype == tensorflow::DT_DOUBLE ? 8 : 4;
+    basics.average = Find<DtoptAverage>("average", dtype);
+    basics.squares = Find<DtoptSquares>("squares", dtype);
+    basics.widen = Find<DtoptConvert>("widen", dtype);
+    basics.narrow = Find<DtoptConvert>("narrow", dtype);
+    basics.add = Find<DtoptAdd>("add", dtype);
+    return basics;
+  }
+
+ private:
+  using All = std::map<std::pair<std::string, DataType>, void*>;
+  // Never destroyed: TensorFlow's threads may still run ops after this library's statics are gone.
+  static std::mutex& mutex() { static auto* it = new std::mutex; return *it; }
+  static All& all() { static auto* it = new All; return *it; }
+};
+
+// The four storage types.
+class AllBasics {
+ public:
+  static absl::Status Make(AllBasics* made) {
+    for (const DataType dtype :
+         {tensorflow::DT_FLOAT, tensorflow::DT_DOUBLE, tensorflow::DT_BFLOAT16, tensorflow::DT_HALF}) {
+      Basics& basics = made->all_[dtype] = Functions::BasicsOf(dtype);
+      if (basics.squares == nullptr) return absl::FailedPreconditionError("dtopt's maths were not loaded");
+    }
+    return absl::OkStatus();
+  }
+
+  const Basics* operator[](DataType dtype) const {  // null: none of the four
+    const auto found = all_.find(dtype);
+    return found == all_.end() ? nullptr : &found->second;
+  }
+
+ private:
+  std::map<DataType, Basics> all_;
+};
+
+// The gradient of one variable. `rows`: int64, ascending, of its IndexedSlices; null if it is dense.
+struct Gradient {
+  const Tensor* values = nullptr;
+  const Tensor* rows = nullptr;
+};
+
+// The numbers of a step, as ops are given them.
+struct Numbers {
+  std::vector<double> scalars, scales, decays, options;  // options: see DtoptUpdate
+  std::vector<bool> active;                              // by variable; empty: all
+  std::vector<Others> others;                            // by variable; empty: kMove
+  bool overwrite = false, is_identity_at_zero = false;
+};
+
+class Stepper {
+ public:
+  absl::Status Init(const std::string& rule, DataType dtype, int64_t slots, int64_t scalars) {
+    dtype_ = dtype;
+    slots_ = slots;
+    scalars_ = scalars;
+    update_ = Functions::Find<DtoptUpdate>(rule, dtype);
+    if (update_ == nullptr) return InvalidArgument("there is no rule ", rule);
+    return AllBasics::Make(&basics_);
+  }
+
+  absl::Status Run(OpKernelContext* context, const Group& group, const std::vector<Gradient>& gradients,
+                   const Numbers& numbers) const {
+    TF_RETURN_IF_ERROR(CheckNumbers(numbers, gradients.size()));
+    const Locks locks(group);
+    TF_RETURN_IF_ERROR(Check(gradients, group));
+    const auto is_active = [&](size_t i) { return numbers.active.empty() || numbers.active[i]; };
+    const size_t count = group.variables.size();
+    for (const auto* list : {&group.variables, &group.slots, &group.averages, &group.roundings}) {
+      for (size_t k = 0; k < list->size(); ++k) {
+        if (is_active(k % count)) TF_RETURN_IF_ERROR(OwnBuffer(context, (*list)[k]));
+      }
+    }
+    const auto& options = numbers.options;
+    const Step step{update_, basics_[dtype_], numbers.scalars.data(), options[0], options[1], options[2],
+                    numbers.overwrite};
+    std::vector<Piece> pieces(count);
+    std::vector<int64_t> sizes(count);
+    for (size_t i = 0; i < count; ++i) {
+      if (is_active(i)) Open(gradients[i], group, i, numbers, &pieces[i]);
+      sizes[i] = pieces[i].size;
+    }
+    const Line line(std::move(sizes), kAlign);
+    ForEachBlock(context, line.blocks(), [&](int64_t block) {
+      line.Block(block, [&](size_t i, int64_t begin, int64_t end) { Pass(step, pieces[i]).Run(begin, end); });
+    });
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status CheckNumbers(const Numbers& numbers, int64_t count) const {
+    const auto fits = [&](const auto& list) { return list.empty() || static_cast<int64_t>(list.size()) == count; };
+    if (static_cast<int64_t>(numbers.scalars.size()) != scalars_) {
+      return InvalidArgument("got ", numbers.scalars.size(), " scalars, this rule has ", scalars_);
+    }
+    if (!fits(numbers.scales)) return InvalidArgument("got ", numbers.scales.size(), " scales");
+    if (!fits(numbers.decays)) return InvalidArgument("got ", numbers.decays.size(), " decays");
+    if (!fits(numbers.active)) return InvalidArgument("got ", numbers.active.size(), " active");
+    if (!fits(numbers.others)) return InvalidArgument("got ", numbers.others.size(), " others");
+    return numbers.options.size() == 3 ? absl::OkStatus() : InvalidArgument("options must be three");
+  }
+
+  // Everything that a caller can have wrong, before any value changes.
+  absl::Status Check(const std::vector<Gradient>& gradients, const Group& group) const {
+    const int64_t count = gradients.size(), have = group.variables.size(), slots = group.slots.size();
+    const int64_t averages = group.averages.size(), roundings = group.roundings.size();
+    if (have != count || slots != count * slots_ || (averages != 0 && averages != count) ||
+        (roundings != 0 && roundings != count)) {
+      return InvalidArgument("got ", have, " variables, ", slots, " slots, ", averages, " averages and ", roundings,
+                             " roundings for ", count, " gradients; this rule has ", slots_, " slots of each variable");
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      TF_RETURN_IF_ERROR(CheckType(group.variables[i], "variable", i));
+      TF_RETURN_IF_ERROR(CheckGradient(gradients[i], group, i));
+      const tensorflow::TensorShape& shape = group.variables[i]->tensor()->shape();
+      for (Var* replica : group.replicas[i]) {
+        TF_RETURN_IF_ERROR(CheckType(replica, "a replica", i));
+        if (replica->tensor()->shape() != shape) return InvalidArgument("a replica of variable ", i, " has another shape");
+      }
+      for (int64_t k = 0; k < slots_; ++k) {
+        TF_RETURN_IF_ERROR(CheckSlot(group.slots[k * count + i], group, "a slot of variable", i));
+      }
+      if (averages != 0) TF_RETURN_IF_ERROR(CheckSlot(group.averages[i], group, "the average of variable", i));
+      if (roundings == 0) continue;
+      const Tensor& rounding = *group.roundings[i]->tensor();
+      if (!rounding.IsInitialized() || rounding.shape() != shape || basics_[rounding.dtype()] == nullptr) {
+        return InvalidArgument("the rounding of variable ", i, " does not fit it");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckType(Var* variable, const char* what, int64_t i) const {
+    const Tensor& tensor = *variable->tensor();
+    if (!variable->is_initialized || !tensor.IsInitialized()) {
+      return absl::FailedPreconditionError(absl::StrCat(what, " ", i, " is uninitialized"));
+    }
+    if (tensor.dtype() == dtype_) return absl::OkStatus();
+    return InvalidArgument(what, " ", i, " is ", DataTypeString(tensor.dtype()), ", this op updates ",
+                           DataTypeString(dtype_));
+  }
+
+  absl::Status CheckGradient(const Gradient& gradient, const Group& group, int64_t i) const {
+    const tensorflow::TensorShape& shape = group.variables[i]->tensor()->shape();
+    const Tensor& values = *gradient.values;
+    const Basics* given = basics_[values.dtype()];
+    if (given == nullptr || given->wide != basics_[dtype_]->wide) {
+      return InvalidArgument("variable ", i, " is ", DataTypeString(dtype_), ", its gradient ",
+                             DataTypeString(values.dtype()));
+    }
+    if (gradient.rows == nullptr) {
+      if (values.shape() == shape) return absl::OkStatus();
+      return InvalidArgument("variable ", i, " has shape ", shape.DebugString(), ", its gradient ",
+                             values.shape().DebugString());
+    }
+    const int64_t count = gradient.rows->NumElements();
+    if (!group.IsWhole(i) || shape.dims() < 1 || count * (shape.num_elements() / std::max<int64_t>(shape.dim_size(0), 1)) !=
+                                                     values.NumElements()) {
+      return InvalidArgument("variable ", i, " has shape ", shape.DebugString(), ", the rows of its gradient ",
+                             values.shape().DebugString());
+    }
+    const auto rows = gradient.rows->flat<int64_t>();
+    for (int64_t k = 0; k < count; ++k) {
+      if (rows(k) >= shape.dim_size(0) || rows(k) < (k == 0 ? 0 : rows(k - 1) + 1)) {
+        return InvalidArgument("the gradient of variable ", i, " is for row ", rows(k), ", the variable has ",
+                               shape.dim_size(0), " rows");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // A slot or average: like its variable, or as large as the box.
+  absl::Status CheckSlot(Var* slot, const Group& group, const char* what, int64_t i) const {
+    TF_RETURN_IF_ERROR(CheckType(slot, what, i));
+    const Tensor &variable = *group.variables[i]->tensor(), &tensor = *slot->tensor();
+    if (group.IsWhole(i)) {
+      if (tensor.shape() == variable.shape()) return absl::OkStatus();
+      return InvalidArgument(what, " ", i, " has shape ", tensor.shape().DebugString(), ", the variable ",
+                             variable.shape().DebugString());
+    }
+    const Box& box = group.boxes[i];
+    const int64_t size = tensor.NumElements();
+    if (size == box.Size() && box.Last() < variable.NumElements()) return absl::OkStatus();
+    return InvalidArgument(what, " ", i, " has ", size, " elements, its box ", box.Size(), " up to ", box.Last(),
+                           " of ", variable.NumElements());
+  }
+
+  void Open(const Gradient& gradient, const Group& group, size_t i, const Numbers& numbers, Piece* piece) const {
+    const Tensor& variable = *group.variables[i]->tensor();
+    const bool whole = group.IsWhole(i);
+    piece->size = whole ? variable.NumElements() : group.boxes[i].Size();
+    if (piece->size == 0) return;
+    const auto data = [](Var* of) { return static_cast<char*>(of->tensor()->data()); };
+    const size_t count = group.variables.size();
+    piece->box = whole ? nullptr : &group.boxes[i];
+    piece->gradient = static_cast<const char*>(gradient.values->data());
+    piece->given = basics_[gradient.values->dtype()];
+    piece->variable = data(group.variables[i]);
+    for (int64_t k = 0; k < slots_; ++k) piece->slots.push_back(data(group.slots[k * count + i]));
+    if (!group.averages.empty()) piece->average = data(group.averages[i]);
+    if (!group.roundings.empty()) {
+      piece->rounding = data(group.roundings[i]);
+      piece->rounded = basics_[group.roundings[i]->tensor()->dtype()];
+    }
+    for (Var* replica : group.replicas[i]) piece->replicas.push_back(data(replica));
+    if (!numbers.scales.empty()) piece->scale = numbers.scales[i];
+    if (!numbers.decays.empty()) piece->decay = numbers.decays[i];
+    if (!numbers.others.empty()) piece->others = numbers.others[i];
+    if (variable.dims() > 0) piece->columns = variable.NumElements() / variable.dim_size(0);
+    if (gradient.rows != nullptr) OpenRows(*gradient.rows, numbers, piece);
+  }
+
+  // Where rows without a gradient stay as they are, whatever follows the rule included, nothing else is visited.
+  void OpenRows(const Tensor& rows, const Numbers& numbers, Piece* piece) const {
+    piece->rows = static_cast<const int64_t*>(rows.data());
+    piece->count = rows.NumElements();
+    piece->stride = piece->columns;
+    const bool stay = piece->others == Others::kStay ||
+                      (piece->others == Others::kMove && numbers.is_identity_at_zero && piece->decay == 1);
+    if (!stay || piece->average != nullptr) return;
+    piece->listed = true;
+    piece->size = piece->count * piece->columns;
+  }
+
+  DtoptUpdate update_ = nullptr;
+  DataType dtype_;
+  int64_t slots_ = 0, scalars_ = 0;
+  AllBasics basics_;
+};
+
+// The sum of squares of each tensor.
+inline absl::Status SquareSums(OpKernelContext* context, const std::vector<const Tensor*>& tensors,
+                               const AllBasics& basics, Tensor* sums) {
+  std::vector<int64_t> sizes;
+  for (const Tensor* tensor : tensors) {
+    if (basics[tensor->dtype()] == nullptr) return InvalidArgument("no sums of ", DataTypeString(tensor->dtype()));
+    sizes.push_back(tensor->NumElements());
+  }
+  const Line line(std::move(sizes), kSquares);
+  std::vector<double> parts(line.length() / kSquares);
+  ForEachBlock(context, line.blocks(), [&](int64_t block) {
+    line.Block(block, [&](size_t i, int64_t begin, int64_t end) {
+      const Basics& of = *basics[tensors[i]->dtype()];
+      const char* values = static_cast<const char*>(tensors[i]->data());
+      for (; begin < end; begin += kSquares) {
+        const int64_t size = std::min(kSquares, end - begin);
+        parts[(line.start(i) + begin) / kSquares] = of.squares(values + begin * of.element, size);
+      }
+    });
+  });
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    double sum = 0;
+    for (int64_t k = line.start(i) / kSquares; k < line.start(i + 1) / kSquares; ++k) sum += parts[k];
+    sums->vec<double>()(i) = sum;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace dtopt
+
+#endif  // DTOPT_STEP_H_

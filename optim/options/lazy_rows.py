@@ -1,0 +1,35 @@
+"""Rows without a gradient that keep their values and slots: `lazy_rows`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from optim.arguments import patterns
+from optim.options.part import Option, Part
+from optim.state.tracked import Tracked, matches
+
+
+class LazyRows(Part):
+    """Which variables keep rows whose gradient is all zero."""
+
+    options: ClassVar = {
+        "lazy_rows": Option(
+            (),
+            "regular expressions; in a variable whose name one of them matches, rows (index along dim 0) whose"
+            " gradient is all zero keep their values and slots, as OptimizerV2 and tf.train treat the rows that"
+            " a sparse gradient leaves out under momentum and Adadelta",
+        ),
+    }
+
+    def __init__(self, given: Any):
+        self.patterns = patterns("lazy_rows", given)
+
+    @property
+    def lazy_rows(self) -> list[str]:
+        return list(self.patterns)
+
+    def change(self, name: str, value: Any) -> None:
+        self.patterns = patterns("lazy_rows", value)
+
+    def applies_to(self, tracked: Tracked) -> bool:
+        return bool(self.patterns) and tracked.variable.shape.rank > 0 and matches(self.patterns, tracked)

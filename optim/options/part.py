@@ -1,0 +1,48 @@
+"""What the options of an optimizer have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from optim.errors import UnsupportedError
+
+
+@dataclass(frozen=True)
+class Option:
+    """A keyword argument that every optimizer takes."""
+
+    default: Any
+    meaning: str
+
+
+class Part:
+    """One option, or a few that belong together: what they say, their check, and the state that they need.
+
+    A part has an attribute for each of its `options`. It is handed what it needs and knows no optimizer.
+    """
+
+    options: ClassVar[Mapping[str, Option]] = {}
+    """The keyword arguments that it owns, by name."""
+    changed: Callable[[], None] = staticmethod(lambda: None)
+    """Called when steps have to go otherwise than before."""
+
+    def get(self, name: str) -> Any:
+        """What an option says now."""
+        return getattr(self, name)
+
+    def config(self) -> dict[str, Any]:
+        """The keyword arguments again, as JSON values, as they are in force now."""
+        return {name: self.get(name) for name in self.options}
+
+    def change(self, name: str, value: Any) -> None:
+        """Let an option say something else from the next step on.
+
+        Raises:
+          UnsupportedError: it decides which state there is. HyperparameterError: out of range.
+        """
+        raise UnsupportedError(
+            f"{name} is fixed when an optimizer is made, because state and steps are made for it; make a new one with"
+            f" from_config({{**optimizer.get_config(), {name!r}: {value!r}}})"
+        )

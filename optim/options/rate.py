@@ -1,0 +1,177 @@
+"""The learning rate of a step: a constant in a variable, a schedule of `iterations`, or a zero-argument callable."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from optim import hyperparameters, schedules, slot_layout
+from optim.algorithm import Algorithm
+from optim.errors import HyperparameterError
+from optim.options.part import Option, Part
+from optim.state.state import State
+
+
+def check_rate(value: float, where: str = "") -> float:
+    """Return a learning rate that is finite and not negative. Raises HyperparameterError."""
+    if math.isfinite(value) and value >= 0:
+        return value
+    raise HyperparameterError(f"learning_rate must be finite and >= 0, got {value!r}{where}")
+
+
+def parse(value: Any) -> Any:
+    """What `learning_rate=` was given, checked: a float, a `tf.Variable`, a schedule or a callable.
+
+    A mapping is a schedule's config, as `get_config` writes it. Raises HyperparameterError.
+    """
+    if isinstance(value, Mapping):
+        return schedules.from_config(value)
+    if isinstance(value, tf.Variable) or schedules.is_schedule(value) or callable(value):
+        return value
+    number = hyperparameters.to_number("learning_rate", value)
+    if number is None:
+        raise HyperparameterError(
+            "learning_rate is a tensor of a tf.function that is being traced; give a tf.Variable or a callable"
+        )
+    return check_rate(number)
+
+
+def from_arguments(cls: type, rate: Any, lr: Any) -> Any:
+    """The parsed learning rate of an optimizer class, given under its new name, its old one, or (None) not at all.
+
+    Raises HyperparameterError where the two contradict each other.
+    """
+    if lr is None:
+        return None if rate is None else parse(rate)
+    warnings.warn("lr is the old name of learning_rate", DeprecationWarning, 6)
+    own = inspect.signature(cls).parameters.get("learning_rate")
+    default = None if own is None else own.default
+    if rate is not None and rate is not default and rate not in (default, lr):
+        raise HyperparameterError(f"lr={lr!r} contradicts learning_rate={rate!r}; give learning_rate only")
+    return parse(lr)
+
+
+def check_decay(decay: Any) -> float:
+    """Return the old `decay` argument as a float >= 0. Raises HyperparameterError."""
+    number = hyperparameters.to_number("decay", decay)
+    if number is None or not math.isfinite(number) or number < 0:
+        raise HyperparameterError(f"decay must be finite and >= 0, got {decay!r}")
+    return number
+
+
+class Rate(Part):
+    """The learning rate of an optimizer, given under its new or old name, and the old `decay` of it."""
+
+    options: ClassVar = {
+        "decay": Option(
+            0.0,
+            "divides the learning rate by 1 + decay · iterations, >= 0 (deprecated: use a schedule)",
+        ),
+    }
+
+    def __init__(self, learning_rate: Any, lr: Any, decay: Any, algorithm: Algorithm, state: State):
+        self.decay = check_decay(decay)
+        if self.decay:
+            warnings.warn("decay is the old inverse time decay; new code uses a schedule", DeprecationWarning, 5)
+        self._state = state
+        self._owner = algorithm.owner
+        self._given: Any = None
+        given = from_arguments(algorithm.cls, learning_rate, lr)
+        if given is None:
+            given = algorithm.default_rate
+        if given is not None:
+            self.keep(given)
+
+    def change(self, name: str, value: Any) -> None:
+        self.decay = check_decay(value)
+
+    @property
+    def source(self) -> Any:
+        """The constant's variable, which moves to the mesh of the model's variables; or what else was given."""
+        constant = isinstance(self._given, float)
+        return self._state.scalars[slot_layout.LEARNING_RATE] if constant else self._given
+
+    def keep(self, parsed: Any) -> None:
+        """Take another rate, as `parse` gives it."""
+        self._given = float(parsed) if isinstance(parsed, (int, float)) else parsed
+        if isinstance(self._given, float):
+            self._state.new_scalar(slot_layout.LEARNING_RATE, self._given, tf.float64, "learning_rate")
+        else:
+            self._state.remove_scalar(slot_layout.LEARNING_RATE)
+        self.changed()
+
+    def replace(self, value: Any) -> None:
+        """What setting `Optimizer.learning_rate` does."""
+        parsed, rate = parse(value), self.source
+        is_number = isinstance(parsed, float)
+        if is_number and schedules.is_schedule(rate):
+            raise TypeError(
+                "This optimizer was created with a LearningRateSchedule, which a number cannot replace; set another"
+                " schedule, or a callable that returns the number"
+            )
+        if is_number and isinstance(rate, tf.Variable):
+            rate.assign(parsed)
+        else:
+            self.keep(parsed)
+
+    def read(self) -> Any:
+        """The constant rate's float64 variable, or what the schedule or callable gives at `iterations`.
+
+        Setting a number assigns the variable; a schedule may be replaced by a schedule or a callable.
+        """
+        rate, iterations = self.source, self._state.scalars[slot_layout.ITERATIONS]
+        if rate is None:
+            raise HyperparameterError(f"{self._owner} was made without a learning_rate")
+        if schedules.is_schedule(rate):
+            return rate(tf.constant(iterations.numpy()) if tf.executing_eagerly() else iterations.read_value())
+        return rate if isinstance(rate, tf.Variable) else rate()
+
+    def at(self, iterations: Any) -> Any:
+        """The rate of the step after `iterations` steps, as `evaluate` gives it; None if there is none."""
+        source = self.source
+        if source is None:
+            return None
+        if isinstance(self._given, float) and isinstance(iterations, int):
+            source = float(self._state.counter(slot_layout.LEARNING_RATE).peek())
+        return evaluate(source, iterations, self.decay)
+
+    def to_json(self) -> Any:
+        """The rate as a JSON value: a number, or a schedule's class and config."""
+        rate = self.source
+        if rate is None:
+            return None
+        if schedules.is_schedule(rate):
+            return schedules.to_config(rate)
+        return hyperparameters.to_number("learning_rate", rate if isinstance(rate, tf.Variable) else rate())
+
+
+def evaluate(source: Any, iterations: Any, decay: float) -> Any:
+    """Learning rate of the step after `iterations` steps: a checked float eagerly, a float64 tensor in a function.
+
+    Args:
+      source: a float, scalar tensor, `tf.Variable`, schedule or callable.
+      iterations: Python int eagerly, integer tensor in a function.
+      decay: divides the rate by 1 + decay · iterations, as the `decay` of Keras up to 2.10 does.
+    """
+    if schedules.is_schedule(source):
+        rate = source(tf.constant(iterations, tf.int64) if isinstance(iterations, int) else iterations)
+    elif callable(source) and not isinstance(source, tf.Variable):
+        rate = source()
+    else:
+        rate = source
+    if isinstance(iterations, int):
+        number = hyperparameters.to_number("learning_rate", rate)
+        if number is not None:
+            return check_rate(number, f" at iteration {iterations}") / (1.0 + decay * iterations)
+    # Not tf.cast of a Python float, which would round it to float32 on the way.
+    rate = (
+        tf.cast(rate, tf.float64)
+        if tf.is_tensor(rate) or isinstance(rate, tf.Variable)
+        else tf.constant(rate, tf.float64)
+    )
+    return rate / (1.0 + decay * tf.cast(iterations, tf.float64)) if decay else rate

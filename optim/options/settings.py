@@ -1,0 +1,218 @@
+"""All options of one optimizer: its parts, made and checked together."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, TypedDict
+
+import tensorflow as tf
+
+from optim.algorithm import Algorithm
+from optim.errors import HyperparameterError
+from optim.layouts import placement
+from optim.options.accumulation import Accumulation
+from optim.options.averages import Averages
+from optim.options.clipping import Clipping
+from optim.options.executor import ExecutorChoice
+from optim.options.lazy_rows import LazyRows
+from optim.options.lookahead import Lookahead, SlowWeights
+from optim.options.loss_scale import LossScale
+from optim.options.master_copies import MasterCopies
+from optim.options.option_objects import EMAOption, GradientsClipOption, combine
+from optim.options.part import Option, Part
+from optim.options.rate import Rate
+from optim.options.rate_multipliers import RateMultipliers
+from optim.options.slot_placement import SlotPlacement
+from optim.options.stochastic_average import StochasticAverage
+from optim.options.weight_decay import WeightDecay
+from optim.state.state import State
+from optim.state.tracked import Tracked
+
+
+class Options(TypedDict, total=False):
+    """Types of the keyword arguments that `Optimizer` explains and every optimizer passes on."""
+
+    clipnorm: float | None
+    clipvalue: float | None
+    global_clipnorm: float | None
+    clip_order: str | None
+    use_ema: bool | None
+    ema_momentum: float | None
+    ema_overwrite_frequency: int | None
+    ema_start: str | None
+    jit_compile: bool | None
+    stochastic_average: StochasticAverage | Mapping[str, Any] | None
+    weight_decay: float | None
+    decoupled_weight_decay: bool
+    learning_rate_in_weight_decay: bool
+    weight_decay_exclude: Sequence[str]
+    learning_rate_multipliers: Mapping[str, float] | None
+    lazy_rows: Sequence[str]
+    lookahead: Lookahead | Mapping[str, Any] | None
+    slot_placement: placement.Placement
+    gradient_accumulation_steps: int | None
+    loss_scale: float | str | None
+    loss_scale_growth_steps: int | None
+    master_copies: bool
+    executor: str
+    lr: Any
+    decay: float
+
+
+class Settings:
+    """The parts of an optimizer.
+
+    Raises:
+      HyperparameterError: out of range or contradictory; it names the argument.
+    """
+
+    def __init__(self, options: Mapping[str, Any], shared: Mapping[str, Any], algorithm: Algorithm, state: State):
+        """Args: `options`: keyword arguments that options own; `shared`: the others of `Optimizer`."""
+        given = {**_complete(options, algorithm.owner), **shared}
+        self._state = state
+        self.rate = Rate(given["learning_rate"], given["lr"], given["decay"], algorithm, state)
+        self.multipliers = RateMultipliers(given["learning_rate_multipliers"], state.tracked)
+        self.clipping = Clipping(_combined(GradientsClipOption, "gradients_clip_option", given))
+        self.averages = Averages(_combined(EMAOption, "ema_option", given), given["stochastic_average"], state)
+        self.weight_decay = WeightDecay(given, state.tracked, algorithm.rule)
+        self.lookahead = SlowWeights(given["lookahead"])
+        self.lazy_rows = LazyRows(given["lazy_rows"])
+        self.placement = SlotPlacement(given["slot_placement"])
+        self.accumulation = Accumulation(given["gradient_accumulation_steps"], state)
+        self.loss_scale = LossScale(given["loss_scale"], given["loss_scale_growth_steps"], state)
+        self.masters = MasterCopies(given["master_copies"], state)
+        self.execution = ExecutorChoice(given["executor"], given["jit_compile"])
+        self._owners = {name: part for part in self for name in part.options}
+        self._algorithm = algorithm
+        self._check()
+
+    def __iter__(self) -> Iterator[Part]:
+        return (part for part in vars(self).values() if isinstance(part, Part))
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Let `changed` be called whenever an option, or the kind of learning rate, changes."""
+        for part in self:
+            part.changed = changed
+
+    def get(self, name: str) -> Any:
+        """What an option says now."""
+        return self._owners[name].get(name)
+
+    def change(self, name: str, value: Any) -> None:
+        """Let an option say something else from the next step on, or raise."""
+        part, before = self._owners[name], self.get(name)
+        part.change(name, value)
+        try:
+            self._check()
+        except HyperparameterError:
+            part.change(name, before)
+            raise
+        part.changed()
+
+    def algorithm(self) -> Algorithm:
+        """That of the optimizer, with what options make of its rule."""
+        rule = self._algorithm.updating_rule
+        if rule is None:
+            return self._algorithm
+        return replace(self._algorithm, rule=self.lookahead.around(self.weight_decay.around(rule)))
+
+    def config(self) -> dict[str, Any]:
+        """The keyword arguments again, as JSON values."""
+        return {name: value for part in self for name, value in part.config().items()}
+
+    def live(self) -> dict[str, Any]:
+        """Arguments of which `config` has no, or only a JSON value, as objects."""
+        rate = self.rate.source
+        is_number = isinstance(rate, tf.Variable) or rate is None
+        return {"slot_placement": self.placement.slot_placement} | ({} if is_number else {"learning_rate": rate})
+
+    def _check(self) -> None:
+        """Refuse options that the algorithm, or one another, cannot keep."""
+        rule, owner = self._algorithm.updating_rule, self._algorithm.owner
+        self.weight_decay.check(rule, owner)
+        if rule is None:
+            for option in ("learning_rate_multipliers", "master_copies", "lookahead"):
+                if self.get(option):
+                    raise HyperparameterError(f"{option} would have no effect: {owner} has its own update_step")
+        elif self.lazy_rows.patterns and not rule.elementwise:
+            raise HyperparameterError(f"lazy_rows: a step of {owner} cannot leave single rows out")
+        if self.lazy_rows.patterns and self.lookahead.lookahead is not None:
+            raise HyperparameterError("lazy_rows and lookahead exclude each other: slow weights are those of all rows")
+
+    def add_slots(self, new: Sequence[Tracked]) -> None:
+        """Make the slots that options need."""
+        policy = self.placement.slot_placement
+        for tracked in new:
+            self.averages.add_slot(tracked, policy, self.masters.state_dtype(tracked))
+            self.masters.add_slot(tracked, policy)
+            self.accumulation.add_slots(tracked, policy)
+
+
+def _combined(kind: Any, argument: str, given: Mapping[str, Any]) -> Any:
+    return combine(kind, argument, given[argument], {field.name: given[field.name] for field in fields(kind)})
+
+
+PARTS: tuple[type[Part], ...] = (
+    *(Clipping, Averages, ExecutorChoice, WeightDecay, RateMultipliers, LazyRows, SlowWeights),
+    *(SlotPlacement, Accumulation, LossScale, MasterCopies, Rate),
+)
+OPTIONS: Mapping[str, Option] = {
+    **{name: option for part in PARTS for name, option in part.options.items()},
+    "lr": Option(None, "old name of `learning_rate`"),
+}
+"""Every keyword argument that options own, in the order of the signature."""
+
+
+def with_options(own: inspect.Signature, defaults: Mapping[str, Any] | None = None) -> inspect.Signature:
+    """A signature whose `**options` are written out, without `self`."""
+    parameters = [p for name, p in own.parameters.items() if name != "self" and p.kind is not p.VAR_KEYWORD]
+    if not any(p.kind is p.VAR_KEYWORD for p in own.parameters.values()):
+        return own.replace(parameters=parameters)
+    names = {p.name for p in parameters}
+    kind = inspect.Parameter.KEYWORD_ONLY
+    more = [inspect.Parameter(n, kind, default=o.default, annotation=Any) for n, o in OPTIONS.items() if n not in names]
+    return own.replace(parameters=[*parameters, *more])
+
+
+class _Attribute:
+    """An option as an attribute of the optimizers."""
+
+    def __init__(self, name: str):
+        self._name = name
+        self.__doc__ = OPTIONS[name].meaning
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else self._settings(instance).get(self._name)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        self._settings(instance).change(self._name, value)
+
+    def _settings(self, instance: Any) -> Settings:
+        found = vars(instance).get("_settings")
+        if isinstance(found, Settings):
+            return found
+        raise AttributeError(f"{self._name} is an option, which is there once the constructor of Optimizer was called")
+
+
+def add_attributes(cls: type) -> None:
+    """Make an attribute of each option, which acts from the next step on where it is set, or raises."""
+    for name in (name for part in PARTS for name in part.options):
+        setattr(cls, name, _Attribute(name))
+
+
+def _complete(options: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """All options by name, those that were not given at their defaults. Raises TypeError: an unknown one."""
+    unknown = [name for name in options if name not in OPTIONS]
+    if unknown:
+        raise TypeError(f"{owner}() got an unexpected keyword argument {unknown[0]!r}")
+    defaults = {name: option.default for name, option in OPTIONS.items()}
+    return {**defaults, **options}
+
+
+def documentation() -> str:
+    """The options as entries of a docstring's `Args`."""
+    wrapper = textwrap.TextWrapper(116, initial_indent="      ", subsequent_indent="        ")
+    return "\n".join(line for n, option in OPTIONS.items() for line in wrapper.wrap(f"{n}: {option.meaning}."))

@@ -1,0 +1,26 @@
+"""Where slots lie: `slot_placement`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from optim.layouts import placement
+from optim.options.part import Option, Part
+
+
+class SlotPlacement(Part):
+    """See `optim.layouts.placement` for what the policies mean."""
+
+    options: ClassVar = {
+        "slot_placement": Option(
+            placement.LIKE_VARIABLE,
+            '`"like_variable"`, `"zero1"` (slots are sharded further, over the mesh axes on which the variable'
+            " is replicated), or a callable `(variable, slot_name) -> Layout`",
+        ),
+    }
+
+    def __init__(self, policy: Any):
+        self.slot_placement = placement.check(policy)
+
+    def config(self) -> dict[str, Any]:
+        return {"slot_placement": placement.to_config(self.slot_placement)}

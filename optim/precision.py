@@ -1,0 +1,22 @@
+"""The dtype in which the maths of a step is done, and scalars in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+
+def compute_dtype(dtype: tf.DType) -> tf.DType:
+    """Dtype in which a variable of `dtype` is updated: at least float32, or 0.999 would round to 1 in bfloat16."""
+    return tf.float32 if dtype in (tf.bfloat16, tf.float16) else dtype
+
+
+def cast_scalars(scalars: Mapping[str, Any], dtype: tf.DType) -> dict[str, Any]:
+    """Scalar tensors cast to `dtype`; Python floats stay, TensorFlow rounds them once where they meet a tensor."""
+    return {name: tf.cast(value, dtype) if tf.is_tensor(value) else value for name, value in scalars.items()}
+
+
+def cast_scalar(value: Any, dtype: tf.DType) -> Any:
+    return tf.cast(value, dtype) if tf.is_tensor(value) else value

@@ -1,0 +1,64 @@
+"""What Rectified Adam adds to Adam, shared by the rules that take it: when v is trusted, and a warm-up.
+
+    ρ∞ = 2/(1−β₂) − 1        ρ_t = ρ∞ − 2t·β₂ᵗ/(1−β₂ᵗ)        r = √( (ρ_t−4)(ρ_t−2)ρ∞ / ((ρ∞−4)(ρ∞−2)ρ_t) )
+
+Liu et al., "On the Variance of the Adaptive Learning Rate and Beyond" (2020), algorithm 2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from optim.arguments import Hyperparameter, choice
+from optim.rules.powers import power, rounded
+
+SMA_THRESHOLD = Hyperparameter(
+    5.0, "least ρ_t with which the second moment is used; below it a step is lr·m/(1−β₁ᵗ)", low=-math.inf
+)
+TOTAL_STEPS = Hyperparameter(0.0, "length of the schedule below, in steps; 0 for a learning rate without it")
+WARMUP_PROPORTION = Hyperparameter(
+    0.1, "part of `total_steps` in which the learning rate grows from 0 by equal steps", high=1.0, closed=True
+)
+MIN_LR = Hyperparameter(0.0, "where the learning rate goes by equal steps after the warm-up, until `total_steps`")
+
+
+def lazy_rows_keep_slots() -> Any:
+    """The choice of what becomes of the slots of rows that `lazy_rows` leaves out."""
+    return choice(
+        True,
+        "False: in rows that `lazy_rows` leaves out, the slots decay all the same, as in the sparse steps of Addons",
+    )
+
+
+def rectification(
+    xp: Any, beta_2: Any, step: Any, threshold: Any, in_float32: bool = False, inverted: bool = False
+) -> tuple[Any, Any]:
+    """Whether the second moment is used, as 1.0 or 0.0, and what multiplies the step: r, or 1 where it is not.
+
+    ρ_t is the small difference of two numbers near ρ∞, so that after few steps float32 misses it by up to 1 %.
+
+    Args:
+      in_float32: round every operation on the way to ρ_t to float32; `inverted`: and divide by 1 − β₂ᵗ as Addons'
+        RectifiedAdam does, by a multiplication with its inverse.
+    """
+    to = (lambda number: rounded(xp, number)) if in_float32 else (lambda number: number)
+    falling = power(xp, beta_2, step, in_float32)
+    rest, weight = to(1.0 - falling), to(2.0 * step * falling)
+    longest = to(to(2.0 / to(1.0 - to(beta_2))) - 1.0)
+    length = to(longest - to(weight * to(1.0 / rest) if inverted else weight / rest))
+    squared = (length - 4.0) / (longest - 4.0) * (length - 2.0) / (longest - 2.0) * longest / length
+    is_used = length >= threshold
+    one = xp.ones_like(length)
+    return xp.where(is_used, one, 0.0 * one), xp.where(is_used, xp.sqrt(xp.maximum(squared, 0.0)), one)
+
+
+def warmed(xp: Any, hyper: Any, step: Any) -> Any:
+    """The learning rate of this step, by `total_steps`, `warmup_proportion` and `min_lr`."""
+    one = xp.ones_like(step)  # makes float64 tensors of floats, which TensorFlow would take for float32
+    rate, total = hyper["learning_rate"] * one, hyper["total_steps"] * one
+    warmup = total * hyper["warmup_proportion"]
+    falling = xp.maximum(total - warmup, 1.0)
+    down = rate + (hyper["min_lr"] - rate) * xp.minimum(step - warmup, falling) / falling
+    scheduled = xp.where(step <= warmup, rate * step / xp.maximum(warmup, 1e-30), down)
+    return xp.where(total > 0.0, scheduled, rate)

@@ -1,0 +1,1 @@
+"""What an optimizer keeps: the variables that it knows, their slots, and its counters."""

@@ -1,0 +1,61 @@
+"""Scalar variables on any mesh or none, read and set without the round trip that DTensor takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from optim import devices
+from optim.native import direct, library
+
+
+class Counter:
+    """A scalar variable, replicated on its mesh if there is one."""
+
+    def __init__(self, variable: tf.Variable):
+        self.variable = variable
+        self._handles = devices.handles_of(variable)
+        self._groups: list[tuple[Any, int]] | None = None
+
+    def now(self) -> Any:
+        """The value once everything pending on any mesh is done (waits)."""
+        devices.wait_for_pending()
+        return self.peek()
+
+    def peek(self) -> Any:
+        """The value on the first device, without waiting: only right after `now()` of some counter of the mesh."""
+        numbers = self._numbers()
+        value = direct.read_scalar(numbers[0]) if numbers else None
+        return devices.read(self._handles[0], self.variable.dtype).numpy() if value is None else value
+
+    def set(self, value: Any) -> None:
+        """Assign eagerly on every device: only right after `now()` of some counter of the mesh."""
+        numbers = self._numbers()
+        if numbers and all(direct.write_scalar(number, value) for number in numbers):
+            return
+        scalar = tf.constant(value, self.variable.dtype)
+        for handle in self._handles:
+            devices.assign(handle, scalar)
+
+    def _numbers(self) -> list[int]:
+        """What dtopt's own kernel knows the variable by on each device, if there is a kernel: it needs no op."""
+        if not library.status().available:
+            return []
+        if self._groups is None:
+            self._groups = scalar_groups(self._handles)
+        return [number for _, number in self._groups]
+
+
+def scalar_groups(handles: Sequence[Any]) -> list[tuple[Any, int]]:
+    """For each handle of a variable, one per device, a group of one and its number; none if a device is no CPU."""
+    if any("CPU" not in handle.device.upper() for handle in handles):
+        return []
+    empty = tf.constant([], tf.int64, [0])
+    groups = []
+    for handle in handles:
+        with tf.device(handle.device):
+            group, number = devices.call("DtoptGroup", [handle], [], [], [], empty, empty)
+            groups.append((group, int(number.numpy())))
+    return groups

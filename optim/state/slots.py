@@ -1,0 +1,50 @@
+"""Slot variables by slot name and model variable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+from optim.errors import UnknownVariableError
+from optim.state.tracked import Tracked
+
+
+class SlotTable:
+    """Slot variables by slot name and model variable, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self._slots: dict[str, dict[int, tf.Variable]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._slots.values()))
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._slots)
+
+    def put(self, slot: str, tracked: Tracked, value: tf.Variable) -> None:
+        self._slots.setdefault(slot, {})[tracked.index] = value
+
+    def find(self, slot: str, tracked: Tracked) -> tf.Variable | None:
+        return self._slots.get(slot, {}).get(tracked.index)
+
+    def get(self, slot: str, tracked: Tracked) -> tf.Variable:
+        """One slot variable. Raises UnknownVariableError."""
+        found = self.find(slot, tracked)
+        if found is None:
+            raise UnknownVariableError(
+                f"variable {tracked} has no slot {slot!r}; the slots are {', '.join(self._slots) or 'none'}"
+            )
+        return found
+
+    def of(self, tracked: Tracked, names: Sequence[str]) -> dict[str, tf.Variable]:
+        """Those of the named slots that the variable has."""
+        found = {name: self.find(name, tracked) for name in names}
+        return {name: variable for name, variable in found.items() if variable is not None}
+
+    def items(self) -> Iterator[tuple[str, int, tf.Variable]]:
+        """(slot, index of the model variable, slot variable), slot by slot."""
+        for slot, per_variable in self._slots.items():
+            for index, value in per_variable.items():
+                yield slot, index, value

@@ -1,0 +1,289 @@
+"""The state of one optimizer: counters, tracked variables, slots, and their names in `tf.train.Checkpoint`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from optim import slot_layout
+from optim.errors import HyperparameterError, MismatchError
+from optim.hyperparameters import to_number
+from optim.layouts import meshes, placement
+from optim.layouts.placement import Placement
+from optim.state import weights
+from optim.state.counter import Counter
+from optim.state.slots import SlotTable
+from optim.state.tracked import Tracked, TrackedVariables, common_mesh, plain_name, unwrap
+
+
+class State:
+    """Everything that an optimizer keeps, tracked in `owner` under the names of docs/formats/slot-variables.md."""
+
+    def __init__(self, owner: tf.Module, name: str, mesh: dtensor.Mesh | None):
+        self._owner = owner
+        self._name = name
+        self.scope = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name) + "/"
+        self.mesh = meshes.check(mesh)
+        """Of the counters: the one given, or the one that all variables share."""
+        self.built = False
+        """Whether it is known where the variables are."""
+        self._mesh_was_given = mesh is not None
+        self.tracked = TrackedVariables()
+        self.slots = SlotTable()
+        self.scalars: dict[str, tf.Variable] = {}
+        self._references: set[tuple[str, int]] = set()
+        self._counters: dict[str, Counter] = {}
+        self._slot_nodes: dict[str, tf.Module] = {}
+        self._late: list[tuple[tf.Variable, Tracked]] = []
+        self._slots_node = tf.Module(name="slots")
+        owner._track_trackable(self._slots_node, "slots")
+        self.new_scalar(slot_layout.ITERATIONS, 0, tf.int64, "iteration")
+
+    # Scalars and other variables of the whole optimizer.
+
+    def counter(self, key: str) -> Counter:
+        """The handle-level view of a scalar."""
+        found = self._counters.get(key)
+        if found is None or found.variable is not self.scalars[key]:
+            found = self._counters[key] = Counter(self.scalars[key])
+        return found
+
+    def put_scalar(self, key: str, variable: tf.Variable) -> tf.Variable:
+        """Keep a variable of the whole optimizer, `optimizer/<key>` in its checkpoints."""
+        self.scalars[key] = variable
+        self._owner._track_trackable(variable, key, overwrite=True)
+        return variable
+
+    def remove_scalar(self, key: str) -> None:
+        """Forget a variable of the whole optimizer, if there is one."""
+        if self.scalars.pop(key, None) is not None:
+            self._owner._delete_tracking(key)
+
+    def new_scalar(self, key: str, value: Any, dtype: tf.DType, name: str) -> tf.Variable:
+        """Make and keep a scalar: replicated on the mesh, or plain."""
+        layout = None if self.mesh is None else dtensor.Layout.replicated(self.mesh, 0)
+        with tf.init_scope(), tf.name_scope(""):
+            return self.put_scalar(key, placement.new_variable(value, dtype, name, layout))
+
+    def set_built(self, value: bool) -> None:
+        self.built = bool(value)
+
+    def get_iterations(self) -> tf.Variable:
+        """Number of real steps taken: int64 scalar, on the mesh if there is one. May be set before the first step."""
+        return self.scalars[slot_layout.ITERATIONS]
+
+    def set_iterations(self, value: Any) -> None:
+        """Start counting from an integer >= 0."""
+        if self.built:
+            raise RuntimeError("Cannot set iterations after the optimizer was built; use iterations.assign(...)")
+        number = to_number("iterations", value)
+        if number is None or number < 0 or number != int(number):
+            raise HyperparameterError(f"iterations must be an integer >= 0, got {value!r}")
+        self.scalars[slot_layout.ITERATIONS].assign(int(number))
+
+    def add_variable(
+        self, shape: Sequence[int] | None = (), dtype: Any = None, initializer: Any = "zeros", name: str | None = None
+    ) -> tf.Variable:
+        """Create a variable of the whole optimizer, replicated on the mesh if there is one.
+
+        Args:
+          shape: tuple of ints; a scalar by default. dtype: float32 by default.
+          initializer: `"zeros"`, `"ones"`, or a callable `(shape, dtype) -> tensor`.
+          name: its name, and its key in checkpoints.
+
+        Raises:
+          HyperparameterError: an unknown initializer, or a name that is taken.
+        """
+        dtype = tf.as_dtype(dtype or tf.float32)
+        dims = [int(n) for n in (() if shape is None else shape)]
+        if isinstance(initializer, str):
+            known = {"zeros": tf.zeros, "ones": tf.ones}
+            if initializer.lower() not in known:
+                raise HyperparameterError(
+                    f"initializer must be a callable or one of {list(known)}, got {initializer!r}"
+                )
+            initializer = known[initializer.lower()]
+        layout = None if self.mesh is None else dtensor.Layout.replicated(self.mesh, len(dims))
+        key = name or f"variable_{len(self.scalars)}"
+        if key in self.scalars or key == "slots":
+            raise HyperparameterError(f"add_variable: the optimizer has a variable {key!r} already; give another name")
+        with tf.init_scope():
+            made = placement.new_variable(initializer(dims, dtype=dtype), dtype, key, layout)
+        return self.put_scalar(key, made)
+
+    # Model variables.
+
+    def track(self, given: Iterable[Any], names: Iterable[str] | None = None) -> list[Tracked]:
+        """Track model variables, all or none; those tracked before are left as they are.
+
+        Raises:
+          GradientsError: not a variable. MismatchError: the optimizer was given a mesh and a variable is not on it.
+        """
+        given = list(given)
+        chosen: list[str | None] = [None] * len(given) if names is None else list(names)
+        for item in given:
+            self._check_mesh(item)
+        found = [self.tracked.add(item, name) for item, name in zip(given, chosen, strict=True)]
+        self._adopt_mesh()
+        return found
+
+    @property
+    def given_mesh(self) -> dtensor.Mesh | None:
+        """The mesh that the optimizer was made with, whatever its variables turned out to be on."""
+        return self.mesh if self._mesh_was_given else None
+
+    def _check_mesh(self, given: Any) -> None:
+        layout = placement.layout_of(unwrap(given))
+        if not self._mesh_was_given or (layout is not None and layout.mesh == self.mesh):
+            return
+        assert self.mesh is not None
+        where = "on no mesh" if layout is None else f"on mesh {layout.mesh.dim_names} {layout.mesh.shape()}"
+        raise MismatchError(
+            f"variable {plain_name(given)!r} is {where}, the optimizer was made with mesh={self.mesh.dim_names}"
+            f" {self.mesh.shape()}; put the variable there, or make the optimizer with mesh=None to mix"
+        )
+
+    def _adopt_mesh(self) -> None:
+        """Without `mesh=`, the counters move to the mesh of the variables once these turn out to share one.
+
+        Inside a `tf.function` over DTensors only a DVariable counts right: TensorFlow runs an assignment to a plain
+        variable there once per device. They stay the same objects, so that whoever holds one goes on holding it.
+        """
+        mesh = common_mesh(self.tracked)
+        if self.mesh is not None or mesh is None:
+            return
+        self.mesh = mesh
+        self._counters.clear()
+        for variable in self.scalars.values():
+            placement.move_to_mesh(variable, mesh)
+
+    # Slots.
+
+    def new_slot(
+        self,
+        slot: str,
+        tracked: Tracked,
+        policy: Placement,
+        *,
+        fill: float = 0.0,
+        value: Any = None,
+        dtype: tf.DType | None = None,
+        dims: tuple[int, ...] | None = None,
+    ) -> tf.Variable:
+        """Make and keep a slot with the dims of its variable, or some of them, filled with a number or with `value`."""
+        shape = tracked.variable.shape.as_list()
+        layout = placement.slot_layout(policy, tracked.variable, slot)
+        if dims is not None and dims != tuple(range(len(shape))):
+            shape, layout = [shape[d] for d in dims], placement.only_dims(tracked.layout, dims)
+        dtype = dtype or tracked.variable.dtype
+        name = slot_variable_name(slot, tracked.variable)
+        if value is None:
+            made = placement.filled_variable(shape, fill, dtype, name, layout)
+        else:
+            made = placement.new_variable(value, dtype, name, layout)
+        return self.put_slot(slot, tracked, made)
+
+    def new_copy(self, slot: str, tracked: Tracked, policy: Placement, dtype: tf.DType) -> tf.Variable:
+        """Make and keep a slot that starts as the value of its variable.
+
+        A variable of a model that is built inside a `tf.function` has none yet: TensorFlow traces such a function
+        twice, and gives the variables their values in between. `copy_late_values` sees to it then.
+        """
+        if _has_value(tracked):
+            value = tf.cast(tracked.variable.read_value(), dtype)
+            return self.new_slot(slot, tracked, policy, value=value, dtype=dtype)
+        made = self.new_slot(slot, tracked, policy, dtype=dtype)
+        self._late.append((made, tracked))
+        return made
+
+    def copy_late_values(self) -> None:
+        """Give the copies of variables that had no value when the copies were made their first values."""
+        if not self._late:
+            return
+        with tf.init_scope():
+            for copy, tracked in [pair for pair in self._late if _has_value(pair[1])]:
+                copy.assign(tf.cast(tracked.variable.read_value(), copy.dtype))
+            self._late = [pair for pair in self._late if not _has_value(pair[1])]
+
+    def new_reference(
+        self, slot: str, tracked: Tracked, policy: Placement, shape: Sequence[int] | None, initial_value: Any
+    ) -> tf.Variable:
+        """What `Optimizer.add_variable_from_reference` returns."""
+        found = self.slots.find(slot, tracked)
+        if found is not None:
+            dims = tracked.variable.shape.as_list() if shape is None else [int(n) for n in shape]
+            if (slot, tracked.index) in self._references and found.shape.as_list() == dims:
+                return found  # a subclass's `build` that is called again
+            raise HyperparameterError(
+                f"add_variable_from_reference: variable {tracked} has a slot {slot!r} already; give another name"
+            )
+        self._references.add((slot, tracked.index))
+        if shape is None or list(shape) == tracked.variable.shape.as_list():
+            return self.new_slot(slot, tracked, policy, value=_broadcast(initial_value, tracked))
+        dims = [int(n) for n in shape]
+        layout = None if tracked.mesh is None else dtensor.Layout.replicated(tracked.mesh, len(dims))
+        value = tf.zeros(dims, tracked.variable.dtype) if initial_value is None else initial_value
+        name = slot_variable_name(slot, tracked.variable)
+        return self.put_slot(slot, tracked, placement.new_variable(value, tracked.variable.dtype, name, layout))
+
+    def placeholder(self, tracked: Tracked) -> tf.Variable:
+        """A scalar zero on the mesh of a variable, for a slot that it does not have."""
+        layout = None if tracked.mesh is None else dtensor.Layout.replicated(tracked.mesh, 0)
+        return placement.new_variable(0, tracked.variable.dtype, "placeholder", layout)
+
+    def put_slot(self, slot: str, tracked: Tracked, variable: tf.Variable) -> tf.Variable:
+        """Keep a slot variable, `optimizer/slots/<slot>/<variable>` in checkpoints."""
+        node = self._slot_nodes.get(slot)
+        if node is None:
+            node = self._slot_nodes[slot] = tf.Module(name="slot")
+            self._slots_node._track_trackable(node, slot)
+        node._track_trackable(variable, tracked.name, overwrite=True)
+        self.slots.put(slot, tracked, variable)
+        return variable
+
+    def all_variables(self) -> list[tf.Variable]:
+        """Iterations, learning rate, other scalars, then slot by slot in build order; none is trainable."""
+        return [*self.scalars.values(), *(variable for _, _, variable in self.slots.items())]
+
+    # Values.
+
+    def get_weights(self) -> list[Any]:
+        """The values of `variables`, as whole numpy arrays whatever the layouts."""
+        return weights.read(self.all_variables())
+
+    def set_weights(self, values: Sequence[Any]) -> None:
+        """Assign all `variables`, as `get_weights` gives them. Raises MismatchError: others; then none was assigned."""
+        weights.write(self.all_variables(), values, self._name)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Write `variables` into a mapping, under their positions as text, as Keras does."""
+        store.update({str(i): value for i, value in enumerate(self.get_weights())})
+
+    def load_own_variables(self, store: Any) -> None:
+        """Read what `save_own_variables` wrote. Raises MismatchError."""
+        self.set_weights([store[str(i)] for i in range(len(store.keys()))])
+
+
+def _has_value(tracked: Tracked) -> bool:
+    if tracked.layout is not None or isinstance(tracked.variable, tf.distribute.DistributedValues):
+        return True
+    return bool(tf.raw_ops.VarIsInitializedOp(resource=tracked.variable.handle))
+
+
+def slot_variable_name(slot: str, variable: tf.Variable) -> str:
+    """`m/dense/kernel`, after the name TensorFlow shares the variable under, as Keras 2.9 names slots."""
+    return f"{slot}/{variable._shared_name}"
+
+
+def _broadcast(initial_value: Any, tracked: Tracked) -> Any:
+    """An initial value in the shape of its variable: a number fills it."""
+    if isinstance(initial_value, tf.Variable):
+        return initial_value.read_value()
+    if initial_value is None or dtensor.is_dtensor(initial_value):
+        return initial_value
+    value = tf.convert_to_tensor(initial_value, dtype=tracked.variable.dtype)
+    return tf.broadcast_to(value, tracked.variable.shape)

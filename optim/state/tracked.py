@@ -1,0 +1,170 @@
+"""What an optimizer knows about the variables of a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from optim.errors import GradientsError, MismatchError, UnknownVariableError
+from optim.layouts import placement
+from optim.native import direct
+from optim.native.direct import Expected
+
+
+def unwrap(variable: Any) -> tf.Variable:
+    """The `tf.Variable` inside a Keras 3 variable or a mixed-precision wrapper, or the variable itself.
+
+    Raises:
+      GradientsError: not a variable.
+    """
+    if isinstance(variable, tf.Variable) and not hasattr(variable, "_variable"):
+        return variable
+    inner = getattr(variable, "_value", None)  # Keras 3 on the TensorFlow backend
+    if not isinstance(inner, tf.Variable):
+        inner = getattr(variable, "_variable", None)  # tf_keras AutoCastVariable
+    if isinstance(inner, tf.Variable):
+        return inner
+    raise GradientsError(f"expected a variable, got {type(variable).__name__}: {str(variable)[:80]!r}")
+
+
+def plain_name(variable: Any) -> str:
+    """Name of a variable without TensorFlow's output suffix; Keras 3 gives its full path."""
+    name = getattr(variable, "path", None) or getattr(variable, "name", None) or "variable"
+    return str(name).split(":")[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Tracked:
+    """One model variable that an optimizer was built on.
+
+    `given` is what the caller handed in, `variable` the `tf.Variable` in it, `name` its unique name in checkpoints.
+    """
+
+    index: int
+    name: str
+    given: Any
+    variable: tf.Variable
+    layout: dtensor.Layout | None
+    mesh: dtensor.Mesh | None
+    layout_text: str | None
+    """`layout` as DTensor writes it: parsing the layout of every gradient of a step would take as long as the step."""
+
+    shape: tuple[int, ...] | None
+    """None if it is not known in full."""
+    dtype_number: int
+    """The variable's dtype as TensorFlow's C API numbers it."""
+    expected: Expected
+    """These three for `optim.native`."""
+
+    def __str__(self) -> str:
+        return repr(self.name)
+
+    @property
+    def is_overwritten(self) -> bool:
+        """Whether steps assign the gradient to it as it is (`overwrite_with_gradient` of Keras, for float8 scales)."""
+        return bool(getattr(self.given, "overwrite_with_gradient", False))
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What regular expressions of options look at: its name in checkpoints, and its own."""
+        return self.name, plain_name(self.given)
+
+
+class TrackedVariables:
+    """The model variables of one optimizer in build order, found again by identity."""
+
+    def __init__(self) -> None:
+        self._items: list[Tracked] = []
+        self._by_id: dict[int, Tracked] = {}
+        self._meshes: dict[Any, Any] = {}
+        self._names: set[str] = set()
+        self.any_overwritten = False
+        self._last: tuple[tuple[int, ...], list[Any], list[Tracked]] = ((), [], [])
+
+    def __iter__(self) -> Iterator[Tracked]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, variable: Any) -> bool:
+        return id(unwrap(variable)) in self._by_id
+
+    def __getitem__(self, variable: Any) -> Tracked:
+        found = self._by_id.get(id(unwrap(variable)))
+        if found is None:
+            known = ", ".join(str(t) for t in self._items[:5]) or "none yet"
+            raise UnknownVariableError(
+                f"the optimizer was not built on variable {plain_name(variable)!r} (it knows {known}"
+                f"{', ...' if len(self._items) > 5 else ''}); call optimizer.build([...]) with it first"
+            )
+        return found
+
+    def at(self, index: int) -> Tracked:
+        """By build order."""
+        return self._items[index]
+
+    def in_build_order(self, gradients: Sequence[Any]) -> list[Any]:
+        """The variables as they were given, for as many gradients. Raises MismatchError."""
+        if len(gradients) != len(self):
+            raise MismatchError(
+                f"{len(gradients)} gradients for the {len(self)} variables that the optimizer was built on; pass"
+                " trainable_variables"
+            )
+        return [item.given for item in self]
+
+    def recall(self, variables: Sequence[Any]) -> list[Tracked] | None:
+        """What `find` returned last, if it was for the same variables."""
+        ids, _, found = self._last
+        return found if ids == tuple(map(id, variables)) else None
+
+    def find(self, variables: Sequence[Any]) -> list[Tracked]:
+        """Each variable by identity. Raises UnknownVariableError."""
+        found = [self[variable] for variable in variables]
+        if all(item.variable is variable for item, variable in zip(found, variables, strict=True)):
+            # Held, so that no other object takes over an id. Wrappers may change what is in them.
+            self._last = (tuple(map(id, variables)), list(variables), found)
+        return found
+
+    def add(self, given: Any, name: str | None = None) -> Tracked:
+        """Track a variable; one that is tracked already is returned as it is."""
+        variable = unwrap(given)
+        if id(variable) in self._by_id:
+            return self._by_id[id(variable)]
+        unique = self._unique(name or plain_name(given))
+        layout = placement.layout_of(variable)
+        mesh = None if layout is None else layout.mesh
+        mesh = self._meshes.setdefault(mesh, mesh)  # one object for each, found by identity
+        text = None if layout is None else layout.to_string()
+        shape = tuple(variable.shape.as_list()) if variable.shape.is_fully_defined() else None
+        number = variable.dtype.as_datatype_enum
+        wanted = direct.expected(text, number, shape)
+        tracked = Tracked(len(self._items), unique, given, variable, layout, mesh, text, shape, number, wanted)
+        self._items.append(tracked)
+        self.any_overwritten = self.any_overwritten or tracked.is_overwritten
+        self._by_id[id(variable)] = tracked
+        self._names.add(unique)
+        return tracked
+
+    def _unique(self, name: str) -> str:
+        candidate, count = name, 0
+        while candidate in self._names:
+            count += 1
+            candidate = f"{name}_{count}"
+        return candidate
+
+
+def matches(patterns: Sequence[str], tracked: Tracked) -> bool:
+    """Whether one of the regular expressions is found in the variable's name, here or in checkpoints."""
+    return any(re.search(pattern, name) for pattern in patterns for name in tracked.names)
+
+
+def common_mesh(tracked: Iterable[Tracked]) -> dtensor.Mesh | None:
+    """The one mesh that all these variables are on; None if there is none, or more than one."""
+    meshes = {t.mesh for t in tracked}
+    return meshes.pop() if len(meshes) == 1 else None

@@ -1,0 +1,156 @@
+"""Which executor an optimizer's steps use and why, and what is kept for it from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensorflow.experimental import dtensor
+
+from optim import slot_layout
+from optim.algorithm import Algorithm
+from optim.errors import UnsupportedError
+from optim.executors import kernels, local, native
+from optim.layouts import placement, program_order
+from optim.native import library
+from optim.options import master_copies
+from optim.options.settings import Settings
+from optim.state.state import State
+from optim.state.tracked import Tracked
+from optim.step.reports import ExecutorReport
+
+
+class Execution:
+    """What the executors of one optimizer keep; made anew when variables, slots or options change."""
+
+    def __init__(self, algorithm: Algorithm, state: State, settings: Settings):
+        self._algorithm = algorithm
+        self._state = state
+        self._settings = settings
+        self._plan: tuple[tuple[int, int], local.Plan] | None = None
+        self._report: tuple[Any, ExecutorReport] | None = None
+
+    def _key(self) -> tuple[int, int]:
+        return len(self._state.tracked), len(self._state.slots)
+
+    def forget(self) -> None:
+        """Options have changed."""
+        self._plan = self._report = None
+
+    def plan(self) -> local.Plan:
+        """The local executor's handles."""
+        key = self._key()
+        if self._plan is None or self._plan[0] != key:
+            self._plan = (key, local.Plan(list(self._state.tracked), self._state.slots))
+        return self._plan[1]
+
+    def report(self) -> ExecutorReport:
+        """Which executor eager steps use, why, and what updates each variable.
+
+        Raises UnsupportedError: `executor="local"` asks for what cannot be.
+        """
+        key = (self._key(), library.status())
+        if self._report is None or self._report[0] != key:
+            self._report = (key, self._new_report())
+        return self._report[1]
+
+    def _new_report(self) -> ExecutorReport:
+        reason = self._why_portable()
+        asked = self._settings.execution
+        if asked.executor == "local" and reason:
+            raise UnsupportedError(f'executor="local" is impossible here: {reason}; use executor="auto"')
+        if asked.jit_compile and reason:
+            raise UnsupportedError(f"jit_compile=True needs the local executor, which is impossible here: {reason}")
+        names = {item.name: self._kernel_name(item, bool(reason)) for item in self._state.tracked}
+        why = reason or "every shard can be updated in place"
+        return ExecutorReport("portable" if reason else "local", why, names, self._why_not_native(bool(reason)))
+
+    def _kernel_name(self, item: Tracked, is_portable: bool) -> str:
+        rule = self._algorithm.updating_rule
+        if rule is None:
+            return "update_step"
+        if is_portable:
+            return "ops"
+        if not native.why_not(rule, item, self._state.slots):
+            return "native"
+        if self._settings.execution.jit_compile:
+            return "xla"
+        dtype = master_copies.target(self._state.slots, item).dtype
+        return "fused" if kernels.kernel_for(rule, dtype) else "ops"
+
+    def _why_not_native(self, is_portable: bool) -> str:
+        """The first reason why a variable is not updated by dtopt's own kernel; empty if all are."""
+        if is_portable:
+            return "the steps are portable"
+        rule, slots = self._algorithm.updating_rule, self._state.slots
+        return next(filter(None, (native.why_not(rule, item, slots) for item in self._state.tracked)), "")
+
+    def _why_portable(self) -> str:
+        rule, settings = self._algorithm.updating_rule, self._settings
+        if settings.execution.executor == "portable":
+            return 'executor="portable" was asked for'
+        if rule is None:
+            return f"{self._algorithm.owner} has its own update_step"
+        if not rule.elementwise:
+            return f"the rule of {self._algorithm.owner} looks at whole tensors"
+        lazy = next((t for t in self._state.tracked if settings.lazy_rows.applies_to(t)), None)
+        if lazy is not None:
+            return f"lazy_rows names variable {lazy}"
+        for item in self._state.tracked:
+            if why := self._why_not_in_shards(item):
+                return why
+        clip = settings.clipping.option
+        norms = clip.clipnorm is not None or clip.global_clipnorm is not None
+        if (norms or settings.loss_scale.is_used) and dtensor.num_clients() > 1:
+            return "norms of gradients, or whether they are finite, span several clients"
+        return ""
+
+    def _why_not_in_shards(self, item: Tracked) -> str:
+        """Why the slots of a variable are placed so that its shards cannot be updated one by one; empty if they can."""
+        own = [slot.name for slot in self._algorithm.slots]
+        slots = self._state.slots.of(item, [*own, slot_layout.AVERAGE, slot_layout.MASTER])
+        placed = {name: placement.layout_of(slot) for name, slot in slots.items()}
+        odd = next((name for name, layout in placed.items() if layout != item.layout), None)
+        if odd is None:
+            return ""
+        where = f"slot {odd!r} of {item} is placed otherwise than the variable (slot_placement)"
+        layout = placed[odd]
+        if layout is None or item.layout is None or not placement.is_finer(layout, item.layout):
+            return f"{where}, and not only sharded further"
+        if any(other != layout for other in placed.values()):
+            return f"{where}, and its slots are not all placed alike"
+        if slot_layout.MASTER in placed:
+            return f"{where}, and so is its master copy"
+        if self._settings.execution.jit_compile:
+            return f"{where}, and jit_compile compiles the update of whole shards"
+        return f"{where}, and the mesh has several clients" if dtensor.num_clients() > 1 else ""
+
+    def check_traceable(self, tracked: Sequence[Tracked]) -> None:
+        """Refuse, while tracing, what TensorFlow would run wrongly."""
+        asked, state = self._settings.execution, self._state
+        if asked.executor == "local":
+            raise UnsupportedError(
+                'executor="local" steps outside of tf.function: compute gradients in the function, return them, and'
+                " call apply_gradients on them eagerly"
+            )
+        meshes = {t.mesh for t in tracked}
+        if len(meshes) > 1:
+            raise UnsupportedError(
+                "one tf.function cannot update variables of several meshes, or of a mesh and of none (TensorFlow would"
+                " run an assignment to a plain variable once per device); call apply_gradients eagerly"
+            )
+        if meshes != {None}:
+            program_order.warn_if_not_kept()
+        for slot, index, variable in state.slots.items():
+            layout, own = state.tracked.at(index).layout, placement.layout_of(variable)
+            if layout is not None and own is not None and not placement.is_finer(own, layout):
+                raise UnsupportedError(
+                    f"slot {slot!r} of {state.tracked.at(index)} is sharded across its variable's layout; a read"
+                    " of the variable after the step in the same tf.function would give its old value (TensorFlow"
+                    " 2.21); call apply_gradients eagerly"
+                )
+        if asked.jit_compile and meshes != {None}:
+            raise UnsupportedError(
+                "jit_compile=True has no effect inside a tf.function over DTensors, which TensorFlow never compiles;"
+                " call apply_gradients eagerly, or leave jit_compile out"
+            )

@@ -1,0 +1,163 @@
+"""The gradients that a call brings, checked, and made dense in the shape, dtype and layout of their variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+from tensorflow.python.framework.ops import EagerTensor
+
+from optim.errors import GradientsError, MismatchError
+from optim.layouts import placement
+from optim.native import direct, library
+from optim.precision import compute_dtype
+from optim.state.tracked import Tracked, plain_name, unwrap
+
+
+def split_pairs(grads_and_vars: Any) -> tuple[list[Any], list[Any]]:
+    """The gradients and the variables of (gradient, variable) pairs.
+
+    Raises:
+      GradientsError: not an iterable of pairs.
+    """
+    try:
+        pairs = list(grads_and_vars)
+    except TypeError as error:
+        raise GradientsError(
+            f"grads_and_vars must be an iterable of (gradient, variable) pairs, got {type(grads_and_vars).__name__}"
+        ) from error
+    for position, pair in enumerate(pairs):
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise GradientsError(
+                f"grads_and_vars[{position}] must be a (gradient, variable) pair, got {type(pair).__name__}"
+                f" {str(pair)[:60]!r}"
+            )
+    return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+
+
+def check_distinct(variables: Sequence[Any]) -> None:
+    """Raises GradientsError: not a variable, or the same variable twice."""
+    seen: set[int] = set()
+    for given in variables:
+        variable = unwrap(given)
+        if id(variable) in seen:
+            raise GradientsError(f"grads_and_vars names variable {plain_name(given)!r} twice; add its gradients up")
+        seen.add(id(variable))
+
+
+def check_pairs(grads_and_vars: Any) -> list[tuple[Any, Any]]:
+    """`grads_and_vars` as a list of pairs.
+
+    Raises:
+      GradientsError: not an iterable of pairs, or the same variable twice.
+    """
+    gradients, variables = split_pairs(grads_and_vars)
+    check_distinct(variables)
+    return list(zip(gradients, variables, strict=True))
+
+
+def conform_all(gradients: Sequence[Any], tracked: Sequence[Tracked], keeps_float32: bool = False) -> list[Any]:
+    """`conform` of each; an eager gradient that is as it should be, which is usual, costs little."""
+    if not tf.executing_eagerly():
+        return [conform(g, t, keeps_float32) for g, t in zip(gradients, tracked, strict=True)]
+    if library.status().available:
+        conformed = list(gradients)
+        for i in direct.misfits(gradients, [item.expected for item in tracked]):
+            conformed[i] = conform(gradients[i], tracked[i], keeps_float32)
+        return conformed
+    on_mesh = any(item.layout is not None for item in tracked)
+    reader = placement.DTensorReader() if on_mesh else None
+
+    def fits(gradient: Any, item: Tracked) -> bool:
+        if type(gradient) is not EagerTensor or gradient._datatype_enum() != item.dtype_number:
+            return False
+        if gradient._shape_tuple() != item.shape:
+            return False
+        if item.layout is None:  # a DTensor is on a custom device; asking DTensor is slow
+            return "CUSTOM" not in gradient.device
+        assert reader is not None
+        return reader.layout_text(gradient) == item.layout_text
+
+    return [g if fits(g, t) else conform(g, t, keeps_float32) for g, t in zip(gradients, tracked, strict=True)]
+
+
+def checked_when_run(gradients: Sequence[Any], tracked: Sequence[Tracked]) -> tuple[list[Any], list[Any]]:
+    """The gradients of a graph and, where it does not know all of their shapes, what checks these when it runs."""
+    passed, checks = list(gradients), []
+    for i, gradient in enumerate(gradients):
+        if not gradient.shape.is_fully_defined():
+            name = re.sub(r"[^A-Za-z0-9_.]", "_", f"gradient_of_{tracked[i].name}")
+            passed[i] = tf.ensure_shape(gradient, tracked[i].variable.shape, name=name)
+            checks.append(passed[i])
+    return passed, checks
+
+
+def conform(gradient: Any, tracked: Tracked, keeps_float32: bool = False) -> Any:
+    """A dense gradient of the variable's shape and dtype, on its mesh (eagerly: in its layout).
+
+    `IndexedSlices` are made dense; repeated indices add up, in float32 at least. Floating dtypes are cast to the
+    variable's; with `keeps_float32`, where it is added up or used in float32, a float32 gradient of a float16 or
+    bfloat16 variable stays what it is.
+
+    Raises:
+      MismatchError: shape, dtype or mesh differ. GradientsError: not a tensor.
+    """
+    if isinstance(gradient, tf.IndexedSlices):
+        gradient = densify(gradient, tracked)
+    try:
+        gradient = gradient if isinstance(gradient, tf.Tensor) else tf.convert_to_tensor(gradient)
+    except (TypeError, ValueError) as error:
+        raise GradientsError(f"the gradient of {tracked} is no tensor: {type(gradient).__name__}") from error
+    dtype = tracked.variable.dtype
+    if not gradient.shape.is_compatible_with(tracked.variable.shape):
+        raise MismatchError(
+            f"the gradient of {tracked} has shape {gradient.shape}, the variable {tracked.variable.shape}"
+        )
+    is_wide = keeps_float32 and gradient.dtype == compute_dtype(dtype)
+    if gradient.dtype != dtype and not is_wide:
+        if not (gradient.dtype.is_floating and dtype.is_floating):
+            raise MismatchError(
+                f"the gradient of {tracked} is {gradient.dtype.name}, the variable {dtype.name}; cast it"
+            )
+        gradient = tf.cast(gradient, dtype)  # as Keras 3 does
+    return _on_mesh(gradient, tracked) if tf.executing_eagerly() else gradient
+
+
+def densify(gradient: tf.IndexedSlices, tracked: Tracked) -> tf.Tensor:
+    """The dense form of `IndexedSlices` of a variable: rows with the same index are added, in float32 at least."""
+    if tracked.variable.shape.rank == 0:
+        raise MismatchError(f"the gradient of {tracked} is IndexedSlices, but the variable is a scalar")
+    rows = tracked.variable.shape[0]
+    indices = tf.convert_to_tensor(gradient.indices)  # `IndexedSlices` keeps tuples and arrays as they were given
+    if tf.executing_eagerly():  # TensorFlow would drop a negative index without a word
+        named = placement.to_host(indices)
+        outside = named[(named < 0) | (named >= rows)]
+        if outside.size:
+            raise MismatchError(f"the gradient of {tracked} is for row {outside[0]}, the variable has {rows} rows")
+    values = tf.convert_to_tensor(gradient.values)
+    return tf.math.unsorted_segment_sum(tf.cast(values, compute_dtype(values.dtype)), indices, rows)
+
+
+def _on_mesh(gradient: Any, tracked: Tracked) -> Any:
+    layout = tracked.layout
+    if not dtensor.is_dtensor(gradient):
+        if layout is None:
+            return gradient
+        raise MismatchError(
+            f"the gradient of {tracked} is not on the variable's mesh ({layout.mesh.dim_names}); compute it from"
+            " DTensors, or put it there with dtensor.copy_to_mesh"
+        )
+    found = dtensor.fetch_layout(gradient)
+    if layout is not None and found == layout:
+        return gradient
+    if layout is None:
+        raise MismatchError(f"the gradient of {tracked} is on a mesh ({found.mesh.dim_names}), the variable is not")
+    if found.mesh != layout.mesh:
+        raise MismatchError(
+            f"the gradient of {tracked} is on mesh {found.mesh.dim_names} {found.mesh.shape()}, the variable on"
+            f" {layout.mesh.dim_names} {layout.mesh.shape()}"
+        )
+    return dtensor.relayout(gradient, layout)

@@ -1,0 +1,146 @@
+"""Steps inside `tf.distribute.Strategy.run`: gradients are summed over the replicas, and every replica steps alike.
+
+The state of an optimizer made in `strategy.scope()` consists of MirroredVariables, one copy per replica. A step leaves
+the replicas (`merge_call`), sums the gradients, and is then taken once for each copy of the state: in the context of
+`strategy.extended.update` TensorFlow reads and assigns the copy of one replica. Clipping, averages, accumulation and
+loss scaling see the sum. tf.keras 2.11+ and Keras 3 do the same (`backend/tensorflow/optimizer.py` of Keras 3.15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import tensorflow as tf
+
+from optim.errors import UnsupportedError
+from optim.state.tracked import plain_name, unwrap
+
+Pairs = Sequence[tuple[Any, Any]]
+
+_stepping: ContextVar[bool] = ContextVar("stepping", default=False)
+
+KNOWN = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.OneDeviceStrategy)
+
+
+def needed() -> bool:
+    """Whether a step must go by `step`: in a strategy, and not already for one copy of the state."""
+    return tf.distribute.has_strategy() and not _stepping.get()
+
+
+def in_copy() -> bool:
+    """Whether the step now running is that of one replica's copy of the state."""
+    return _stepping.get()
+
+
+def check(what: str) -> None:
+    """Refuse strategies that are not known, and to step outside of `Strategy.run`. Raises UnsupportedError."""
+    strategy = tf.distribute.get_strategy()
+    if not isinstance(strategy, KNOWN):
+        raise UnsupportedError(
+            f"{what} in a {type(strategy).__name__}: optim steps in MirroredStrategy, MultiWorkerMirroredStrategy and"
+            " OneDeviceStrategy; use one of these, or lay the model out on a DTensor mesh (docs/models.md)"
+        )
+    if tf.distribute.in_cross_replica_context():
+        raise UnsupportedError(f"{what} outside of the replicas; call it in a function that Strategy.run runs")
+
+
+def summed(pairs: Pairs) -> list[tuple[Any, Any]]:
+    """Each gradient summed over the replicas, in a replica; without a strategy as it is."""
+    if not tf.distribute.has_strategy():
+        return list(pairs)
+    context = tf.distribute.get_replica_context()
+    found = [gradient for gradient, _ in pairs if gradient is not None]
+    sums = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, found) if found else ())
+    return [(None if gradient is None else next(sums), variable) for gradient, variable in pairs]
+
+
+NONE, DENSE, SPARSE = 0, 1, 2
+
+
+def alike(pairs: Pairs) -> list[tuple[Any, Any]]:
+    """The pairs with gradients of one form in all replicas of this process, because sums pair them by position.
+
+    One that is None here and not elsewhere is zeros; one that is dense somewhere is dense. Other processes cannot be
+    asked: there, all workers must have gradients for the same variables.
+    """
+
+    def forms(strategy: Any, *own: Any) -> list[int]:
+        found = [set(strategy.experimental_local_results(each)) for each in own]
+        return [each.pop() if len(each) == 1 else DENSE for each in found]
+
+    own = [NONE if g is None else SPARSE if isinstance(g, tf.IndexedSlices) else DENSE for g, _ in pairs]
+    wanted = tf.distribute.get_replica_context().merge_call(forms, args=tuple(own))
+    return [(g if have == want else _dense(g, v), v) for (g, v), have, want in zip(pairs, own, wanted, strict=True)]
+
+
+def _dense(gradient: Any, variable: Any) -> Any:
+    return tf.zeros_like(unwrap(variable)) if gradient is None else tf.convert_to_tensor(gradient)
+
+
+def step(
+    pairs: Pairs,
+    *,
+    aggregate: bool,
+    build: Callable[[], object],
+    anchor: tf.Variable,
+    one: Callable[[list[tuple[Any, Any]]], object],
+) -> None:
+    """Take a step in every replica.
+
+    Args:
+      pairs: (gradient, variable) of this replica.
+      aggregate: whether gradients are summed; if not, each replica steps by its own.
+      build: makes the optimizer's state for these variables, if there is none yet.
+      anchor: one of the optimizer's variables.
+      one: called with the pairs once for each copy of the state.
+
+    Raises:
+      UnsupportedError: variables or the optimizer were made outside of the strategy's scope.
+    """
+    variables = [variable for _, variable in pairs]
+
+    def across(strategy: Any, gradients: Sequence[Any]) -> None:
+        _check_made_in_scope(strategy, [*variables, anchor])
+        with tf.init_scope(), strategy.scope():
+            build()
+
+        def update(_: Any, *own: Any) -> None:
+            with _in_copy():
+                one(list(zip(own, variables, strict=True)))
+
+        strategy.extended.update(anchor, update, args=tuple(gradients), group=False)
+
+    if aggregate:
+        pairs = summed(pairs)
+    tf.distribute.get_replica_context().merge_call(across, args=([gradient for gradient, _ in pairs],))
+
+
+@contextmanager
+def _in_copy() -> Iterator[None]:
+    token = _stepping.set(True)
+    try:
+        yield
+    finally:
+        _stepping.reset(token)
+
+
+def _check_made_in_scope(strategy: Any, variables: Sequence[Any]) -> None:
+    for variable in variables:
+        if not strategy.extended.variable_created_in_scope(unwrap(variable)):
+            raise UnsupportedError(
+                f"variable {plain_name(variable)!r} was not made in the scope of the strategy; make model and optimizer"
+                " in `with strategy.scope():`"
+            )
+
+
+def check_alone(variables: Sequence[Any]) -> None:
+    """Refuse a step outside of the strategy on variables with a copy per replica, of which it would move one."""
+    for variable in variables:
+        if isinstance(variable, tf.distribute.DistributedValues):
+            raise UnsupportedError(
+                f"variable {plain_name(variable)!r} has a copy in each replica of a tf.distribute.Strategy; step in a"
+                " function that strategy.run runs"
+            )

@@ -1,0 +1,111 @@
+"""What an optimizer occupies and which code runs its steps."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from optim import slot_layout
+from optim.errors import DtoptError
+from optim.layouts.placement import layout_of, local_shape
+from optim.options.option_objects import EMAOption, GradientsClipOption
+from optim.state.state import State
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """Bytes on each local device. `variables` are the model's, `slots` maps slot name to bytes by device."""
+
+    variables: dict[str, int]
+    slots: dict[str, dict[str, int]]
+    replicated_slots: dict[str, dict[str, int]]
+    """What the same slots would occupy if each device held them whole."""
+
+    @property
+    def slot_bytes(self) -> dict[str, int]:
+        """Bytes of all slots together, by device."""
+        total: dict[str, int] = {}
+        for per_device in self.slots.values():
+            for device, size in per_device.items():
+                total[device] = total.get(device, 0) + size
+        return total
+
+    def __str__(self) -> str:
+        lines = [f"{'device':<10}{'variables':>14}{'slots':>14}"]
+        for device, size in self.variables.items():
+            lines.append(f"{device:<10}{size:>14,}{self.slot_bytes.get(device, 0):>14,}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class ExecutorReport:
+    """Which executor an eager step uses and why, and what updates each variable.
+
+    `kernels` maps variable name to `"native"` (dtopt's own kernel, see `optim.build_kernels`), `"fused"` (one
+    TensorFlow kernel), `"ops"` (the rule's ops), `"xla"` or `"update_step"` (a subclass's own). `why_not_native` is
+    empty if all are `"native"`.
+    """
+
+    executor: str
+    reason: str
+    kernels: dict[str, str]
+    why_not_native: str = ""
+
+
+def shard_bytes(variable: tf.Variable) -> dict[str, int]:
+    """Bytes of a variable by local device, from its layout."""
+    layout = layout_of(variable)
+    size = variable.dtype.size
+    if layout is None:
+        return {_short(variable.device): int(np.prod(variable.shape.as_list(), dtype=np.int64)) * size}
+    per_device = int(np.prod(local_shape(variable.shape.as_list(), layout), dtype=np.int64)) * size
+    return {_short(device): per_device for device in layout.mesh.local_devices()}
+
+
+def memory_report(state: State) -> MemoryReport:
+    """Bytes on each local device, of the variables that the optimizer was built on and of their slots."""
+    by_variable: dict[str, int] = {}
+    for tracked in state.tracked:
+        _add(by_variable, shard_bytes(tracked.variable))
+    by_slot: dict[str, dict[str, int]] = {}
+    whole: dict[str, dict[str, int]] = {}
+    for slot, _, variable in state.slots.items():
+        mine = shard_bytes(variable)
+        _add(by_slot.setdefault(slot, {}), mine)
+        full = int(np.prod(variable.shape.as_list(), dtype=np.int64)) * variable.dtype.size
+        _add(whole.setdefault(slot, {}), dict.fromkeys(mine, full))
+    return MemoryReport(by_variable, by_slot, whole)
+
+
+def _add(total: dict[str, int], more: dict[str, int]) -> None:
+    for device, size in more.items():
+        total[device] = total.get(device, 0) + size
+
+
+def _short(device: str) -> str:
+    return device.rpartition("device:")[2] or "CPU:0"
+
+
+def summary(owner: str, signature: inspect.Signature, config: Callable[[], Mapping[str, Any]], state: State) -> str:
+    """What `repr` says of an optimizer: its hyperparameters, the options that are not at their defaults, its state."""
+    defaults = {name: p.default for name, p in signature.parameters.items()}
+    defaults |= {**asdict(GradientsClipOption()), **asdict(EMAOption())}
+    said = []
+    try:
+        for name, value in config().items():
+            default = defaults.get(name)
+            is_usual = (name == "name" and value == owner) or value == default or (not value and not default)
+            if name == "learning_rate" or not is_usual:
+                shown = value["class_name"] if name == "learning_rate" and isinstance(value, Mapping) else repr(value)
+                said.append(f"{name}={shown}")
+    except DtoptError as error:
+        said = [f"config: {error}"]
+    steps = state.counter(slot_layout.ITERATIONS).now() if tf.executing_eagerly() else "?"
+    return (
+        f"<{owner}({', '.join(said)}): {int(steps) if steps != '?' else steps} steps, {len(state.tracked)} variables>"
+    )

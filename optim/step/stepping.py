@@ -1,0 +1,340 @@
+"""One call of `apply_gradients`: check, gather, and run a real step on an executor.
+
+Everything that can be refused is refused before the first variable changes.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from optim import slot_layout
+from optim.algorithm import Algorithm
+from optim.errors import NoGradientsError, UnsupportedError
+from optim.executors import local, one_op, portable
+from optim.executors.rows import row_gradient
+from optim.executors.work import Work
+from optim.options import master_copies
+from optim.options.settings import Settings
+from optim.state.state import State
+from optim.state.tracked import Tracked, plain_name, unwrap
+from optim.step import replicas
+from optim.step.execution import Execution
+from optim.step.gradients import check_distinct, checked_when_run, conform, conform_all, split_pairs
+from optim.step.interrupts import deferred
+from optim.step.preparation import Preparation
+from optim.step.tape import compute
+from optim.step.traces import Traces
+
+
+class Stepper:
+    """The steps of one optimizer.
+
+    Args:
+      build: makes the slots of variables, where there are none yet.
+    """
+
+    def __init__(self, algorithm: Algorithm, state: State, settings: Settings, build: Callable[[Sequence[Any]], None]):
+        self.execution = Execution(algorithm, state, settings)
+        self.traces = Traces(lambda: settings.averages.check_not_swapped("apply_gradients"))
+        self._algorithm = algorithm
+        self._state = state
+        self._settings = settings
+        self._build = build
+        settings.watch(self.options_changed)
+        self._warned_of: set[frozenset[int]] = set()
+        self._lock = threading.RLock()
+
+    def options_changed(self) -> None:
+        """What is kept for steps, and traces, are of no use any more."""
+        self.execution.forget()
+        self.traces.changed()
+
+    def variables_added(self) -> None:
+        """Traces that complete a window of accumulation need to know of them."""
+        if self._settings.accumulation.is_used:
+            self.traces.changed()
+
+    def _build_once(self, var_list: Sequence[Any]) -> None:
+        if not self._state.built:
+            with tf.init_scope(), tf.name_scope(self._state.scope):
+                self._build(var_list)
+            self._state.built = True
+
+    def compute_gradients(self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None) -> list[tuple[Any, Any]]:
+        """Gradients of `loss`, times the scale under `loss_scale`, for `apply_gradients` divides by it.
+
+        Args:
+          loss: a callable without arguments, or a tensor that `tape` recorded; not scaled.
+          var_list: variables, or a callable without arguments that gives them.
+          tape: needed where `loss` is a tensor.
+
+        Returns:
+          (gradient, variable) pairs; a gradient may be None.
+
+        Raises:
+          ValueError: `loss` is a tensor and there is no tape.
+        """
+        return compute(loss, var_list, tape, self._scale_of if self._settings.loss_scale.is_used else None)
+
+    def _scale_of(self, loss: Any, var_list: Sequence[Any]) -> Any:
+        self._build_once(var_list)
+        return self._settings.loss_scale.factor_for(loss)
+
+    def apply(self, grads_and_vars: Any, aggregate: bool = True) -> None:
+        """What `Optimizer.apply_gradients` does.
+
+        Args:
+          aggregate: whether replicas of a `tf.distribute.Strategy` sum their gradients.
+        """
+        check_not_tf1()
+        self._settings.averages.check_not_swapped("apply_gradients")
+        gradients, variables = split_pairs(grads_and_vars)
+        if not gradients:
+            return
+        if replicas.needed():
+            self._apply_in_replicas(gradients, variables, aggregate)
+            return
+        if not tf.executing_eagerly() or replicas.in_copy():
+            self._apply(gradients, variables)
+            return
+        replicas.check_alone([self._state.scalars[slot_layout.ITERATIONS]])
+        with self._lock:  # the counters of one step are read, and set, one after the other
+            self._apply(gradients, variables)
+
+    def _apply_in_replicas(self, gradients: list[Any], variables: list[Any], aggregate: bool) -> None:
+        replicas.check("apply_gradients")
+        pairs = replicas.alike(list(zip(gradients, variables, strict=True)))
+        _check_some([gradient for gradient, _ in pairs], variables)
+        replicas.step(
+            pairs,
+            aggregate=aggregate,
+            build=lambda: self._build_once(variables),
+            anchor=self._state.scalars[slot_layout.ITERATIONS],
+            one=self.apply,
+        )
+
+    def _apply(self, gradients: list[Any], variables: list[Any]) -> None:
+        tracked = self._state.tracked.recall(variables)
+        if tracked is None:
+            check_distinct(variables)
+        missing = _check_some(gradients, variables)
+        if tracked is None:
+            if not replicas.in_copy():
+                replicas.check_alone([unwrap(variable) for variable in variables])
+            self._build_once(variables)
+            tracked = self._state.tracked.find(variables)
+        self._state.copy_late_values()
+        if missing:
+            self._warn_once([item for item, gradient in zip(tracked, gradients, strict=True) if gradient is None])
+            tracked = [item for item, gradient in zip(tracked, gradients, strict=True) if gradient is not None]
+            gradients = [gradient for gradient in gradients if gradient is not None]
+        gradients = self._conformed(gradients, tracked)
+        if self._state.tracked.any_overwritten:
+            tracked, gradients = self._overwrite(tracked, gradients)
+        if tf.executing_eagerly() and not replicas.in_copy():
+            self._apply_eagerly(tracked, gradients)
+        else:
+            self.execution.check_traceable(tracked)
+            self.traces.watch()
+            gradients, checks = checked_when_run(gradients, tracked)
+            with tf.control_dependencies(checks):
+                self._apply_traced(tracked, gradients)
+
+    def _conformed(self, gradients: Sequence[Any], tracked: Sequence[Tracked]) -> list[Any]:
+        """The gradients as their variables are; `IndexedSlices` as they are, if the kernel takes them."""
+        settings, rule = self._settings, self._algorithm.updating_rule
+        is_float32 = settings.masters.master_copies or settings.accumulation.is_used
+        by_row = {i for i, gradient in enumerate(gradients) if isinstance(gradient, tf.IndexedSlices)}
+        is_kernels = not settings.accumulation.is_used and settings.execution.executor != "portable"
+        clip = settings.clipping.option
+        has_norms = clip.clipnorm is not None or clip.global_clipnorm is not None
+        looks = has_norms or settings.loss_scale.is_used
+        if (
+            rule is None
+            or not by_row
+            or not is_kernels
+            or not one_op.takes_rows(rule, tracked, self._state.slots, looks_at_sums=looks)
+        ):
+            return conform_all(gradients, tracked, keeps_float32=is_float32)
+        rest = [i for i in range(len(gradients)) if i not in by_row]
+        dense = conform_all([gradients[i] for i in rest], [tracked[i] for i in rest], keeps_float32=is_float32)
+        found = dict(zip(rest, dense, strict=True))
+        return [row_gradient(gradients[i], tracked[i]) if i in by_row else found[i] for i in range(len(gradients))]
+
+    def _overwrite(self, tracked: list[Tracked], gradients: list[Any]) -> tuple[list[Tracked], list[Any]]:
+        """Assign gradients to the variables that take them as they are; returns the others."""
+        positions = [i for i, item in enumerate(tracked) if item.is_overwritten]
+        if positions and self._settings.accumulation.is_used:
+            raise UnsupportedError(f"{tracked[positions[0]]} is overwritten by its gradient, which is not accumulated")
+        for i in positions:
+            tracked[i].variable.assign(gradients[i])
+        rest = [i for i in range(len(tracked)) if i not in positions]
+        return [tracked[i] for i in rest], [gradients[i] for i in rest]
+
+    def _warn_once(self, without_gradient: Sequence[Tracked]) -> None:
+        """Tell which variables a step leaves alone because they have no gradient, once for each set of them."""
+        indices = frozenset(item.index for item in without_gradient)
+        if indices not in self._warned_of:
+            self._warned_of.add(indices)
+            names = _names([item.given for item in without_gradient])
+            text = f"no gradients for {names}: they stay as they are. Does the loss depend on them?"
+            warnings.warn(text, UserWarning, stacklevel=5)
+
+    # Eagerly.
+
+    def _apply_eagerly(self, tracked: list[Tracked], gradients: list[Any]) -> None:
+        report = self.execution.report()
+        counter = self._state.counter(slot_layout.ITERATIONS)
+        iterations = int(counter.now())
+        preparation = Preparation(self._algorithm, self._state, self._settings, iterations)
+        with deferred():
+            accumulation = self._settings.accumulation
+            if accumulation.is_used:
+                tracked = accumulation.gather_eagerly(tracked, gradients)
+                if not tracked:
+                    return
+                gradients = accumulation.take_mean(tracked, self._settings.masters.state_dtype)
+                local.wait_for_pending()
+            work = preparation.work(tracked, gradients)
+            constrained = _constrained(tracked)
+            with self._undone_on_error(tracked, may_raise=bool(constrained) or self._algorithm.own_step is not None):
+                stepped = self._run(work, report.executor)
+                if stepped:
+                    counter.set(iterations + 1)
+                    for name, value in preparation.new_scalars().items():
+                        self._state.counter(name).set(value)
+                    self._apply_constraints(constrained)
+            if self._settings.loss_scale.is_used:
+                self._settings.loss_scale.update(stepped)
+
+    def _run(self, work: Work, executor: str) -> bool:
+        """Run a step, and tell whether there was one; counters may be read and set without waiting after it."""
+        if executor == "local":
+            return local.run(work, self.execution.plan())
+        stepped = work.loss_scale is None or portable.is_finite(work)
+        if stepped:
+            portable.run(work)
+        local.wait_for_pending()
+        return stepped
+
+    @contextmanager
+    def _undone_on_error(self, tracked: Sequence[Tracked], may_raise: bool) -> Iterator[None]:
+        """Put everything back if a subclass's `update_step`, or a constraint, raises half way; other steps cannot."""
+        if not may_raise:
+            yield
+            return
+        changing = [t.variable for t in tracked] + self._state.all_variables()
+        before = [variable.read_value() for variable in changing]
+        try:
+            yield
+        except BaseException:
+            for variable, value in zip(changing, before, strict=True):
+                variable.assign(value)
+            raise
+
+    # In a graph.
+
+    def _apply_traced(self, tracked: list[Tracked], gradients: list[Any]) -> None:
+        accumulation = self._settings.accumulation
+        if not accumulation.is_used:
+            self._step_in_graph(tracked, gradients)
+            return
+        complete = accumulation.gather(tracked, gradients)
+
+        def step_with_mean() -> tf.Tensor:
+            members, active = accumulation.members(tracked)
+            means = accumulation.take_mean(members, self._settings.masters.state_dtype)
+            self._step_in_graph(members, means, active)
+            return tf.constant(True)
+
+        tf.cond(complete, step_with_mean, lambda: tf.constant(False))
+
+    def _step_in_graph(
+        self, tracked: Sequence[Tracked], gradients: Sequence[Any], active: Sequence[Any] | None = None
+    ) -> None:
+        iterations = self._state.scalars[slot_layout.ITERATIONS]
+        preparation = Preparation(self._algorithm, self._state, self._settings, iterations.read_value())
+        work = preparation.work(tracked, gradients, active)
+
+        def run() -> tf.Tensor:
+            if work.jit_compile and not one_op.is_possible(work):
+                done: list[Any] = []
+                tf.function(lambda: portable.run(work) and None, jit_compile=True, autograph=False)()
+            else:
+                done = portable.run(work)
+            with tf.control_dependencies(done):
+                iterations.assign_add(1)
+                for name, value in preparation.new_scalars().items():
+                    self._state.scalars[name].assign(value)
+            self._apply_constraints(_constrained(tracked))
+            return tf.constant(True)
+
+        if work.loss_scale is None:
+            run()
+            return
+        finite = portable.is_finite(work)
+        tf.cond(finite, run, lambda: tf.constant(False))
+        self._settings.loss_scale.update_traced(finite)
+
+    # Both.
+
+    def update_step(self, gradient: Any, variable: Any) -> None:
+        """Update one variable and its slots by the algorithm alone: no clipping, decay, averaging or counting of steps.
+
+        Subclasses with an algorithm of their own override this, and may call `super().update_step`; `gradient` is then
+        dense, clipped, and in the layout of `variable`.
+
+        Raises:
+          UnsupportedError: the class has no algorithm.
+        """
+        if self._algorithm.rule is None:
+            raise UnsupportedError(f"{self._algorithm.owner} must override update_step(gradient, variable)")
+        tracked = self._state.tracked[variable]
+        if tf.executing_eagerly():
+            iterations: Any = int(self._state.counter(slot_layout.ITERATIONS).now())
+        else:
+            iterations = self._state.scalars[slot_layout.ITERATIONS].read_value()
+        preparation = Preparation(self._algorithm, self._state, self._settings, iterations)
+        work = preparation.work_of_rule(tracked, conform(gradient, tracked))
+        master_copies.write(work.slots, tracked, portable.rule_value(work, 0, work.gradients[0]))
+
+    def _apply_constraints(self, constrained: Sequence[Tracked]) -> None:
+        slots = self._state.slots
+        for item in constrained:
+            value = item.given.constraint(master_copies.target(slots, item).read_value())
+            master_copies.write(slots, item, value)
+
+
+def check_not_tf1() -> None:
+    """Raises UnsupportedError in the graph of a TF1 session, where nothing would ever run a step."""
+    if not tf.executing_eagerly() and not tf.inside_function():
+        raise UnsupportedError(
+            "this is a TensorFlow 1 graph, which optim cannot train: leave tf.Graph().as_default() and"
+            " tf.compat.v1.disable_eager_execution() out, and put the step into a tf.function; `dtopt migrate` brings"
+            " checkpoints of TF1 over"
+        )
+
+
+def _check_some(gradients: Sequence[Any], variables: Sequence[Any]) -> int:
+    """How many gradients are None. Raises NoGradientsError if all are."""
+    missing = sum(gradient is None for gradient in gradients)
+    if missing == len(gradients):
+        raise NoGradientsError(
+            f"No gradients provided for any variable: {_names(variables)}. Does the loss depend on them?"
+        )
+    return missing
+
+
+def _names(variables: Sequence[Any]) -> str:
+    """Of the first five."""
+    return ", ".join(plain_name(v) for v in variables[:5]) + (", ..." if len(variables) > 5 else "")
+
+
+def _constrained(tracked: Sequence[Tracked]) -> list[Tracked]:
+    return [item for item in tracked if getattr(item.given, "constraint", None) is not None]

@@ -1,0 +1,75 @@
+"""Peers that cheat, in real processes: each is a failed row with the reason, and honest ones beside them are not."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.cases.case import Case
+from bench.cases.layouts import parse_mesh
+from bench.cases.workloads import Tensor
+from bench.measuring.rounds import Pace
+from bench.results.records import Sample
+from bench.step import run as runner
+from bench.step import suspicion
+from bench.step.contest import Settings
+from bench.step.query import Plan
+from bench.step.row import Row
+
+SHAPES = tuple(Tensor(f"w{i}", (500,)) for i in range(20))
+CASE = Case("small", "adam", parse_mesh("model=1"), "replicated", threads=1, shapes=SHAPES)
+
+
+@pytest.fixture(scope="module")
+def rows() -> Iterator[dict[str, Row]]:
+    """One run with every kind of cheat."""
+    here = str(Path(__file__).parent)
+    sys.path.append(here)
+    cheats = importlib.import_module("cheating_peers")
+    honest = importlib.import_module("fake_peers").GOOD
+    peers = (honest, cheats.STOPS_AFTER_3, cheats.STOPS_AFTER_9, cheats.DOES_NOT_WAIT, cheats.TAKES_MORE_THREADS)
+    plan = Plan((CASE,), peers, "good", Settings(Pace(3), 1, warm_up_seconds=0.2, timeout=60.0))
+    yield {row.peer: row for row in runner.run(plan).rows}
+    sys.path.remove(here)
+
+
+def test_the_honest_one_is_measured_and_judged_after_its_last_step(rows: dict[str, Row]) -> None:
+    good = rows["good"]
+    assert (good.status, good.reason) == ("ok", None)
+    assert good.agreement is not None
+    assert good.agreement.steps > 3
+
+
+@pytest.mark.parametrize("name", ["stops after 3", "stops after 9"])
+def test_a_peer_that_stops_is_found_out(rows: dict[str, Row], name: str) -> None:
+    assert rows[name].status == "failed"
+    assert "computes something else: after" in (rows[name].reason or "")
+    assert rows[name].ratio is None
+
+
+def test_a_peer_whose_wait_does_not_wait_is_found_out(rows: dict[str, Row]) -> None:
+    assert rows["does not wait"].status == "failed"
+    assert "its last element arrives after wait()" in (rows["does not wait"].reason or "")
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one CPU has no other to take")
+def test_a_peer_with_more_threads_is_found_out(rows: dict[str, Row]) -> None:
+    assert rows["takes more threads"].status == "failed"
+    assert "it left the CPUs that it was given for its 1 threads" in (rows["takes more threads"].reason or "")
+
+
+def test_a_speed_that_memory_does_not_have_is_refused_unless_the_work_is_tiny() -> None:
+    large, tiny = 100 * 2**20, 2**20
+    assert suspicion.of_roof(1.3, large) is None
+    assert suspicion.of_roof(56_775.0, tiny) is None
+    assert "5,677,500% of what memory can" in (suspicion.of_roof(56_775.0, large) or "")
+
+
+def test_one_late_or_busy_sample_alone_is_no_cheat() -> None:
+    quiet = [Sample(0, i, 0, 10, 0.01, cpus=1.0, late=0.0001) for i in range(5)]
+    assert suspicion.of_samples([*quiet, Sample(0, 5, 0, 10, 0.01, cpus=2.0, late=0.2)], threads=1) is None

@@ -1,0 +1,185 @@
+"""Optimizers of other projects: their own next steps taken by `optim`, or the reason why not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import migrate
+import optim
+from migrate.algorithms import addons
+from migrate.errors import ContradictionError, StrictError
+from optim.errors import UnsupportedError
+
+WILD = Path(__file__).parents[1] / "fixtures" / "wild"
+SOURCE = {"h5": "model.h5", "ckpt": "ckpts"}
+EXACT = {
+    "tf29-g-adamw-h5": {},
+    "tf29-g-adamw-ckpt": {},
+    "tf29-g-sgdw-h5": {},
+    "tf29-g-moving-average-adam-ckpt": {},
+    "tf29-g-lookahead-adam-h5": {},
+    "tf29-g-swa-adam-h5": {},
+    "tf29-g-distributed-adam-classname-h5": {"overrides": {"class_name": "Adam"}},
+}
+DOUBTFUL = {
+    "tf29-g-distributed-adam-classname-h5": "--set class_name=Adam",
+    "tf29-g-hf-adamweightdecay-warmup-h5": "--set 'weight_decay_exclude=[]'",
+}
+
+
+def _case(name: str) -> tuple[str, dict[str, Any], dict[str, Any], Any]:
+    document = json.loads((WILD / name / "case.json").read_text())
+    hints = {"optimizer_config": document["optimizer_config"]} if document["needs_config"] else {}
+    source = str(WILD / name / "source" / SOURCE[name.rpartition("-")[2]])
+    return source, hints, document, np.load(WILD / name / "oracle.npz")
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_the_sources_own_next_steps_are_taken(name: str, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    source, hints, document, oracle = _case(name)
+    report = migrate.migrate_checkpoint(source, tmp_path / "slots", **hints, **EXACT[name])
+    assert report.fidelity == "exact", report.reasons
+    stored = {v.name: np.asarray(v.array.load()) for v in migrate.read(tmp_path / "slots").variables if v.array}
+    live, names = [], []
+    for i in range(len(document["trainable"])):
+        start = oracle[f"at_save/var/{i}"]
+        names.append(next(n for n, v in stored.items() if n not in names and np.array_equal(v, start)))
+        live.append(tf.Variable(start))
+    onto = dict(zip(names, live, strict=True))
+    optimizer = optim.load_checkpoint(tmp_path / "slots", onto, restore_variables=False)
+    for step in range(document["n"]):
+        optimizer.apply_gradients([(tf.constant(oracle[f"grad/{step}/{i}"]), v) for i, v in enumerate(live)])
+        for i, variable in enumerate(live):
+            np.testing.assert_allclose(variable.numpy(), oracle[f"var/{step}/{i}"], rtol=2e-6, atol=2e-7)
+
+
+BERT = "tf115-f-bert-adamweightdecay"
+
+
+def _bert(**config: Any) -> tuple[str, dict[str, Any]]:
+    """The Saver's checkpoint of BERT's own optimizer, and its config with these changes."""
+    document = json.loads((WILD / BERT / "case.json").read_text())["config"]
+    given = {**document["config"], **config}
+    given = {key: value for key, value in given.items() if value is not None}
+    return str(WILD / BERT / "source" / "model.ckpt-4"), {"class_name": document["class_name"], "config": given}
+
+
+def test_berts_adam_without_bias_correction_goes_on(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    falling = {"initial_learning_rate": 0.005, "decay_steps": 100, "end_learning_rate": 0.0, "power": 1.0}
+    schedule = {"class_name": "PolynomialDecay", "config": {**falling, "cycle": False}}
+    source, config = _bert(learning_rate=schedule)
+    report = migrate.migrate_checkpoint(
+        source, tmp_path / "slots", optimizer_config=config, overrides={"clipnorm": None, "iterations": 5}
+    )
+    assert migrate.read(source, optimizer_config=config, overrides={"clipnorm": None}).fidelity == "approximate"
+    assert report.fidelity == "exact", report.reasons
+    known = {"clipnorm": None, "iterations": 5}
+    compared = migrate.verify(source, tmp_path / "slots", optimizer_config=config, overrides=known)
+    assert compared.parity is not None
+    assert compared.parity <= 1
+    oracle, document = np.load(WILD / BERT / "oracle.npz"), json.loads((WILD / BERT / "case.json").read_text())
+    live = [tf.Variable(oracle[f"at_save/var/{i}"]) for i in range(len(document["trainable"]))]
+    onto = dict(zip(document["trainable"], live, strict=True))
+    optimizer = optim.load_checkpoint(tmp_path / "slots", onto, restore_variables=False)
+    for step in range(document["n"]):
+        optimizer.apply_gradients([(tf.constant(oracle[f"grad/{step}/{i}"]), v) for i, v in enumerate(live)])
+        for i, variable in enumerate(live):
+            np.testing.assert_allclose(variable.numpy(), oracle[f"var/{step}/{i}"], rtol=2e-6, atol=2e-7)
+
+
+@pytest.mark.parametrize("left_out", ["weight_decay_rate", "epsilon", "exclude_from_weight_decay", "beta_2"])
+def test_what_berts_config_does_not_say_is_asked_for(left_out: str) -> None:
+    source, config = _bert(**{left_out: None})
+    known = {"clipnorm": None, "learning_rate": 0.005}
+    assert migrate.read(source, optimizer_config=_bert()[1], overrides=known).fidelity == "exact"
+    assert migrate.read(source, optimizer_config=config, overrides=known).fidelity == "approximate"
+    unsure = migrate.read(source, optimizer_config=_bert()[1], overrides={"clipnorm": None})
+    assert "warms the rate up" in " ".join(unsure.reasons)
+
+
+def test_berts_slots_are_no_other_adams() -> None:
+    source, config = _bert()
+    with pytest.raises(ContradictionError, match="BERT"):
+        migrate.read(source, optimizer_config={**config, "class_name": "AdamOptimizer"})
+    other = WILD / "tf115-f-moving-average-optimizer" / "source" / "model.ckpt-4"
+    with pytest.raises(ContradictionError, match="the source's graph says"):
+        migrate.read(other, optimizer_config=config)
+
+
+CORPUS = WILD.parent / "corpus"
+
+
+def test_settings_of_lookahead_are_read_asked_for_and_compared() -> None:
+    case = CORPUS / "extra-tfa19-lookahead-adam-ckpt"
+    config = json.loads((case / "case.json").read_text())["optimizer"]["config"]
+    source = str(case / "source" / "ckpt-1")
+
+    def read(**changes: Any) -> Any:
+        given = {key: value for key, value in {**config, **changes}.items() if value is not None}
+        return migrate.read(source, optimizer_config={"class_name": "Lookahead", "config": given})
+
+    state = read()
+    assert (state.fidelity, state.hyperparameters["lookahead"]["sync_period"]) == ("exact", 3)
+    assert set(state.slots) == {"m", "v", "slow"}
+    with pytest.raises(ContradictionError, match="sync_period"):
+        read(sync_period=4)  # four steps were taken
+    assert "nothing says" in " ".join(read(slow_step_size=None).reasons)
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("extra-tf115-contrib-lars-saver", "MomentumOptimizer"),
+        ("extra-tf115-contrib-nadam-saver", "MomentumOptimizer"),
+        ("tf115-train-momentum-nesterov-mlp", "LARSOptimizer"),
+        ("tf115-train-momentum-nesterov-mlp", "NadamOptimizer"),
+    ],
+)
+def test_graphs_and_slots_deny_another_class_of_contrib(case: str, said: str) -> None:
+    folder = CORPUS / case / "source"
+    prefix = str(next(folder.glob("*.index"))).removesuffix(".index")
+    config = {"learning_rate": 0.01, "momentum": 0.9, "use_nesterov": True, "weight_decay": 0.0, "eeta": 0.1}
+    with pytest.raises(ContradictionError):
+        migrate.read(prefix, optimizer_config={"class_name": said, "config": config})
+
+
+def test_a_flag_of_its_kernel_tells_contribs_nadam() -> None:
+    source = str(CORPUS / "extra-tf115-contrib-nadam-saver" / "source" / "model.ckpt")
+    state = migrate.read(source)  # whose names and class say Adam
+    assert (state.algorithm, state.hyperparameters["nesterov"], state.fidelity) == ("Adam", True, "exact")
+    with pytest.raises(ContradictionError, match="nesterov"):
+        migrate.read(source, optimizer_config={"class_name": "AdamOptimizer", "config": {"nesterov": False}})
+
+
+@pytest.mark.parametrize("name", DOUBTFUL)
+def test_what_the_source_does_not_say_is_not_called_exact(name: str, tmp_path: Path) -> None:
+    source, hints, _, _ = _case(name)
+    report = migrate.migrate_checkpoint(source, tmp_path / "slots", **hints, dry_run=True)
+    assert report.fidelity == "approximate"
+    assert DOUBTFUL[name] in " ".join(report.reasons)
+    with pytest.raises(StrictError):
+        migrate.migrate_checkpoint(source, tmp_path / "slots", **hints, strict=True)
+
+
+def test_decay_apart_from_a_rate_that_changes_is_refused() -> None:
+    source, _, document, _ = _case("tf29-g-adamw-ckpt")
+    of_schedule = {"initial_learning_rate": 0.01, "decay_steps": 9, "decay_rate": 0.5}
+    schedule = {"class_name": "ExponentialDecay", "config": of_schedule}
+    config = {**document["optimizer_config"]["config"], "learning_rate": schedule}
+    with pytest.raises(UnsupportedError, match="whatever the learning rate"):
+        migrate.read(source, optimizer_config={"class_name": "AdamW", "config": config})
+
+
+@pytest.mark.parametrize("name", addons.REFUSED)
+def test_a_rule_that_no_class_has_is_refused_by_name(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=name):
+        addons.as_keras(f"Addons>{name}", {}, "optimizer_v2")

@@ -1,0 +1,126 @@
+"""Where a source says one thing twice and otherwise: refused, with both values and what settles it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import migrate
+from migrate.errors import ContradictionError, DamagedFileError
+from tests.test_migrate.confirm import typed
+
+CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
+
+
+def _altered(case: str, folder: Path, change: Callable[[h5py.File], None]) -> Path:
+    path = folder / "model.h5"
+    shutil.copy(CORPUS / case / "source" / "model.h5", path)
+    with h5py.File(path, "r+") as file:
+        change(file)
+    return path
+
+
+def _names(file: h5py.File) -> list[str]:
+    return [np.asarray(n).astype(str).item() for n in file["optimizer_weights"].attrs["weight_names"]]
+
+
+def _two_swapped(file: h5py.File) -> None:
+    """Two slots of one shape, which nothing but their names tells apart."""
+    names = _names(file)
+    shapes = [file["optimizer_weights"][name].shape for name in names]
+    twins = [(i, j) for j in range(max(4, len(names) // 3)) for i in range(1, j) if shapes[i] == shapes[j] != ()]
+    i, j = twins[0]
+    names[i], names[j] = names[j], names[i]
+    file["optimizer_weights"].attrs["weight_names"] = [n.encode() for n in names]
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["extra-k231-adam-confusing-h5", "extra-k122-adam-same-shapes-h5"],
+)
+def test_numbered_names_in_another_order_are_refused(case: str, tmp_path: Path) -> None:
+    migrate.read(CORPUS / case / "source" / "model.h5")
+    with pytest.raises(ContradictionError, match="names and order contradict each other"):
+        migrate.read(_altered(case, tmp_path, _two_swapped))
+
+
+def test_chunks_that_were_never_written_are_no_zeros(tmp_path: Path) -> None:
+    def change(file: h5py.File) -> None:
+        group = file["optimizer_weights"]
+        name = "Adam/conv2d/kernel/v:0"
+        values = group[name][()]
+        del group[name]
+        made = group.create_dataset(name, values.shape, values.dtype, chunks=(1, *values.shape[1:]))
+        made[0] = values[0]
+
+    with pytest.raises(DamagedFileError, match="3 chunks, of which 1 were written"):
+        migrate.read(_altered("tf24-adam-convbn", tmp_path, change))
+
+
+RATE = 0.05
+
+
+@pytest.fixture(scope="module")
+def ftrl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that tf_keras has trained with Ftrl."""
+    import tf_keras
+
+    optimizer = tf_keras.optimizers.legacy.Ftrl(RATE, l1_regularization_strength=1e-3, l2_regularization_strength=1e-3)
+    model = tf_keras.Sequential([tf_keras.layers.Dense(3, input_shape=(4,)), tf_keras.layers.Dense(2)])
+    model.compile(optimizer, "mse")
+    random = np.random.default_rng(0)
+    for _ in range(5):
+        model.train_on_batch(random.normal(size=(8, 4)), random.normal(size=(8, 2)))
+    path = tmp_path_factory.mktemp("ftrl") / "model.h5"
+    model.save(path)
+    return path
+
+
+def test_ftrls_variables_follow_from_its_slots(ftrl: Path, tmp_path: Path) -> None:
+    assert not migrate.read(ftrl).hyperparameters.get("learning_rate_in_linear")
+    path = tmp_path / "model.h5"
+    shutil.copy(ftrl, path)
+    with h5py.File(path, "r+") as file:
+        document = json.loads(file.attrs["training_config"])
+        document["optimizer_config"]["config"]["learning_rate"] *= 2
+        file.attrs["training_config"] = json.dumps(document)
+    with pytest.raises(ContradictionError, match="make another variable") as refused:
+        migrate.read(path)
+    command = str(refused.value)[str(refused.value).index("--set ") :]
+    assert migrate.read(path, overrides=typed(command)).hyperparameters["learning_rate"] == pytest.approx(2 * RATE)
+
+
+def test_ftrls_slots_show_whether_linear_holds_the_learning_rate(ftrl: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.h5"
+    shutil.copy(ftrl, path)
+    with h5py.File(path, "r+") as file:
+        group = file["optimizer_weights"]
+        for name in _names(file):
+            if name.endswith("/linear:0"):
+                group[name][...] = group[name][()] * np.float32(RATE)
+    assert migrate.read(path).hyperparameters["learning_rate_in_linear"] is True
+
+
+def test_a_config_of_another_class_is_refused(tmp_path: Path) -> None:
+    """Adamax has as many slots as Adam, and in a `.keras` file they have no names."""
+    source = CORPUS / "keras38-adam-convbn" / "source" / "model.keras"
+    path = tmp_path / "model.keras"
+    with zipfile.ZipFile(source) as archive, zipfile.ZipFile(path, "w") as made:
+        for name in archive.namelist():
+            data = archive.read(name)
+            if name == "config.json":
+                document = json.loads(data)
+                document["compile_config"]["optimizer"]["class_name"] = "Adamax"
+                data = json.dumps(document).encode()
+            made.writestr(name, data)
+    with pytest.raises(ContradictionError, match="says Adamax and has amsgrad") as refused:
+        migrate.read(path)
+    command = str(refused.value)[str(refused.value).index("--set ") :]
+    assert migrate.read(path, overrides=typed(command)).algorithm == "Adamax"

@@ -1,0 +1,90 @@
+"""State of classes whose rule only their users know: carried on request, never exact, continued by that rule."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import migrate
+import optim
+from migrate.errors import StrictError
+from optim.errors import CheckpointError, UnsupportedError
+from optim.rules.adam import AdamRule
+
+CASE = Path(__file__).parents[1] / "fixtures" / "wild" / "tf29-g-custom-subclass-adam-h5"
+SOURCE = CASE / "source" / "model.h5"
+OWN = {"own_rule": True}
+
+
+@dataclass(frozen=True)
+class CenteredRule(AdamRule):
+    """Adam of gradients without their means, as the class in the fixture computed them."""
+
+    @property
+    def elementwise(self) -> bool:
+        return False
+
+    def update(self, xp: Any, variable: Any, gradient: Any, slots: Any, c: Any) -> Any:
+        gradient = gradient - xp.reduce_mean(gradient, axis=0, keepdims=True)
+        return super().update(xp, variable, gradient, slots, c)
+
+
+class CenteredGradAdam(optim.RuleOptimizer, rule=CenteredRule):
+    """A user's own."""
+
+
+def test_it_is_refused_unless_asked_for() -> None:
+    with pytest.raises(UnsupportedError, match="--set own_rule=true"):
+        migrate.read(SOURCE)
+
+
+def test_the_users_own_rule_takes_the_next_steps(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    target, document, oracle = (
+        tmp_path / "slots",
+        json.loads((CASE / "case.json").read_text()),
+        np.load(CASE / "oracle.npz"),
+    )
+    with pytest.raises(StrictError):
+        migrate.migrate_checkpoint(SOURCE, target, overrides=OWN, strict=True)
+    report = migrate.migrate_checkpoint(SOURCE, target, overrides=OWN)
+    assert report.fidelity == "approximate"
+    assert "the rule of CenteredGradAdam is not known here" in report.reasons[0]
+    names = [name.removesuffix(":0") for name in document["trainable"]]
+    live = [tf.Variable(oracle[f"at_save/var/{i}"]) for i in range(len(names))]
+    onto = dict(zip(names, live, strict=True))
+    with pytest.raises(CheckpointError, match="custom_objects"):
+        optim.load_checkpoint(target, onto, restore_variables=False)
+    mine = {"CenteredGradAdam": CenteredGradAdam}
+    optimizer = optim.load_checkpoint(target, onto, restore_variables=False, custom_objects=mine)
+    for step in range(document["n"]):
+        optimizer.apply_gradients([(tf.constant(oracle[f"grad/{step}/{i}"]), v) for i, v in enumerate(live)])
+        for i, variable in enumerate(live):
+            np.testing.assert_allclose(variable.numpy(), oracle[f"var/{step}/{i}"], rtol=2e-6, atol=2e-7)
+
+
+@pytest.mark.parametrize(("said", "carried"), [("Adam", "own>Adam"), ("Mine>Adam", "Mine>Adam"), ("Mine>Own", "Own")])
+def test_it_is_never_called_as_one_of_ours(said: str, carried: str, tmp_path: Path) -> None:
+    copy = tmp_path / "model.h5"
+    shutil.copy(SOURCE, copy)
+    with h5py.File(copy, "r+") as file:
+        document = json.loads(file.attrs["training_config"])
+        document["optimizer_config"]["class_name"] = said
+        file.attrs["training_config"] = json.dumps(document)
+    state = migrate.read(copy, overrides=OWN)
+    assert (state.algorithm, state.fidelity) == (carried, "approximate")
+    assert set(state.slots) == {"m", "v"}
+
+
+def test_keras_has_no_class_for_it(tmp_path: Path) -> None:
+    for target in ("keras", "tf-keras"):
+        with pytest.raises(UnsupportedError):
+            migrate.migrate_checkpoint(SOURCE, tmp_path / "model.keras", to=target, overrides=OWN)

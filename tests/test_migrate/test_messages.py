@@ -1,0 +1,122 @@
+"""Whatever flag, command or call a message names is there, and takes what it is said to take."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import migrate
+import optim
+from dtopt_cli.app import app
+
+ROOT = Path(__file__).parents[2]
+CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
+FILES = [
+    *(p for p in sorted((ROOT / "migrate").rglob("*.py")) if not p.is_relative_to(ROOT / "migrate" / "code")),
+    *sorted((ROOT / "dtopt_cli" / "commands").glob("migrate*.py")),
+]
+OTHERS = {"--debug"}
+"""Of `dtopt` itself, in front of the command."""
+
+
+def _texts() -> Iterator[tuple[Path, str]]:
+    """Every string of the sources but docstrings, formatted ones with `…` for what is put in."""
+    for path in FILES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        inner = {id(v) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for v in ast.walk(n)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                parts = (v.value if isinstance(v, ast.Constant) else "…" for v in node.values)
+                yield path, "".join(map(str, parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
+                yield path, node.value
+
+
+def _commands() -> dict[str, Any]:
+    group: Any = typer.main.get_command(app)
+    return dict(group.commands["migrate"].commands)
+
+
+def _options() -> set[str]:
+    every = [
+        option for command in _commands().values() for p in command.params for option in (*p.opts, *p.secondary_opts)
+    ]
+    return {option for option in every if option.startswith("--")} | OTHERS | {"--help"}
+
+
+def test_every_flag_that_a_message_names_is_an_option() -> None:
+    options = _options()
+    named = [(path, flag) for path, text in _texts() for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text)]
+    assert len({flag for _, flag in named}) > 8
+    assert not {f"{path.relative_to(ROOT)}: {flag}" for path, flag in named if flag not in options}
+
+
+def test_every_command_that_a_message_names_is_there() -> None:
+    commands = _commands()
+    named = [(path, name) for path, text in _texts() for name in re.findall(r"dtopt migrate ([a-z]+)", text)]
+    assert not {f"{path.relative_to(ROOT)}: {name}" for path, name in named if name not in commands}
+
+
+def test_every_call_that_a_message_names_takes_its_arguments() -> None:
+    wrong = set()
+    for path, text in _texts():
+        for library, name, arguments in re.findall(r"\b(optim|migrate)\.([a-z_]+)\(([^()]*)", text):
+            called = getattr({"optim": optim, "migrate": migrate}[library], name, None)
+            keywords = re.findall(r"\b([a-z_]+)=", arguments)
+            if called is None or not _takes(called, keywords):
+                wrong.add(f"{path.relative_to(ROOT)}: {library}.{name}({arguments}")
+    assert not wrong
+
+
+def _takes(called: Any, keywords: list[str]) -> bool:
+    parameters = inspect.signature(called).parameters
+    return all(key in parameters for key in keywords) or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def test_every_value_of_set_that_a_message_names_is_taken() -> None:
+    """`--set NAME=...`: no message names an override that is refused as unknown."""
+    source = str(CORPUS / "tf24-adam-convbn" / "source" / "model.h5")
+    names = {name for _, text in _texts() for name in re.findall(r"--set '?([a-z_0-9]+)=", text)}
+    values: dict[str, Any] = {"class_name": "Adam", "generation": "optimizer_v2", "name": "Adam"}
+    values |= {
+        "iterations": 5,
+        "clipnorm": None,
+        "untrained": [],
+        "weight_decay_exclude": [],
+        "lazy_rows": [],
+        "own_rule": True,
+    }
+    for name in sorted(names):
+        value = values.get(name, 0.5)
+        told = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+        words = ["migrate", "inspect", source, "--set", f"{name}={told}"]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, (shlex.join(words), result.output)
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["checkpoint", "{h5}", "{out}", "--to", "tf-keras"], r"\.h5"),
+        (["checkpoint", "{list}", "{out}"], "--optimizer-config"),
+    ],
+)
+def test_a_refusal_names_what_to_type(words: list[str], command: str, tmp_path: Path) -> None:
+    given = {
+        "h5": CORPUS / "tf24-adam-convbn" / "source" / "model.h5",
+        "list": CORPUS / "tf215-new-sgd-gclip-weights-mlp" / "source" / "weights.npz",
+        "out": tmp_path / "out",
+    }
+    result = CliRunner().invoke(app, ["migrate", *(word.format(**given) for word in words)])
+    assert result.exit_code != 0
+    assert re.search(command, str(result.exception))

@@ -1,0 +1,92 @@
+"""A source is regular files that stay what they were, and whatever a damaged one raises becomes an error of ours."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import migrate
+from dtopt_cli import output
+from migrate.errors import ContradictionError, DamagedFileError, UnknownFormatError
+from migrate.operations import edge
+from migrate.writers import slots
+from optim.errors import UnsupportedError
+
+CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
+H5 = CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5"
+
+
+@pytest.mark.parametrize("kind", ["fifo", "zero"])
+@pytest.mark.parametrize("name", ["x.h5", "ckpt.index", "folder/checkpoint"])
+def test_what_is_no_regular_file_is_refused_at_once(kind: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    if kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    source = path.parent if name.startswith("folder") else tmp_path / name.removesuffix(".index")
+    with pytest.raises(UnknownFormatError, match="no regular file"):
+        migrate.read(source)
+
+
+@pytest.mark.parametrize("how", ["in place", "renamed over"])
+def test_a_source_that_is_rewritten_meanwhile_leaves_no_target(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "model.h5"
+    shutil.copy(H5, source)
+    write = slots.write
+
+    def late(*arguments: Any, **options: Any) -> None:
+        other = tmp_path / "other"
+        shutil.copy(H5, other)
+        if how == "in place":
+            source.write_bytes(other.read_bytes())
+        else:
+            os.replace(other, source)
+        write(*arguments, **options)
+
+    monkeypatch.setattr(slots, "write", late)
+    with pytest.raises(DamagedFileError, match="was changed while it was read"):
+        migrate.migrate_checkpoint(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("raised", [OSError(22, "Invalid argument"), KeyError("a"), OverflowError(), MemoryError()])
+def test_exceptions_of_libraries_become_one_of_ours(raised: Exception) -> None:
+    with pytest.raises(DamagedFileError, match=r"x\.keras cannot be read"), edge.reading("x.keras"):
+        raise raised
+
+
+def test_messages_are_one_short_line_without_control_characters() -> None:
+    shown = output.message("a\x1b[31mred\nline " + "x" * 4000 + "\udc80")
+    assert len(shown) == output.LONGEST
+    assert "\x1b" not in shown
+    assert "\\x1b[31mred line" in shown
+
+
+def test_what_no_optimizer_takes_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    for name, value in (("beta_1", 1.5), ("learning_rate", -1.0), ("epsilon", -1e-3), ("decay", -0.5)):
+        with pytest.raises(UnsupportedError, match=name):
+            migrate.migrate_checkpoint(H5, tmp_path / "out", overrides={name: value})
+    assert not (tmp_path / "out").exists()
+
+
+def test_hints_add_and_only_set_overrides() -> None:
+    told = dict(migrate.read(H5).hyperparameters)
+    only = {"class_name": "Adam", "config": {"iterations": 5}}
+    counted = migrate.read(H5).iterations
+    with pytest.raises(ContradictionError, match=rf"iterations is {counted} .* and {counted + 1} in"):
+        migrate.read(H5, optimizer_config={**only, "config": {"iterations": counted + 1}})
+    assert dict(migrate.read(H5, optimizer_config={**only, "config": {}}).hyperparameters) == told
+    with pytest.raises(ContradictionError, match=r"beta_1 is 0\.8999.* and 0\.5"):
+        migrate.read(H5, optimizer_config={**only, "config": {"beta_1": 0.5}})
+    state = migrate.read(H5, overrides={"beta_1": 0.5})
+    assert state.hyperparameters["beta_1"] == np.float32(0.5)
+    assert "overrides 0.8999" in next(o.where for o in state.origins if o.subject == "beta_1")

@@ -1,0 +1,161 @@
+"""`verify` of models: Keras loads them in a process of its own, and what differs is said, whatever wrote it."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import migrate
+from migrate.proof import loaded, loading
+
+ROOT = Path(__file__).parents[2]
+CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
+ADAM = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
+SUFFIX = {"keras": ".keras", "tf-keras": ".h5"}
+
+
+def _target(folder: Path, to: str) -> Path:
+    dest = folder / f"model{SUFFIX[to]}"
+    migrate.migrate_checkpoint(ADAM, dest, to=to, overwrite=True)
+    return dest
+
+
+@pytest.mark.parametrize("to", ["keras", pytest.param("tf-keras", marks=pytest.mark.breadth)])
+def test_keras_loads_the_target_and_takes_a_step(to: str, tmp_path: Path) -> None:
+    result = migrate.verify(ADAM, _target(tmp_path, to))
+    assert result.ok, result.differences
+    assert result.parity is not None
+    assert "loaded it, in a process of its own, and took a step" in result.notes[-1]
+
+
+def test_it_says_where_keras_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaded, "find_spec", lambda name: None)
+    result = migrate.verify(ADAM, _target(tmp_path, "keras"))
+    assert result.ok
+    assert result.notes[-1] == "not loaded: keras is not installed"
+
+
+def _config(change: Any) -> Any:
+    def changed(file: h5py.File) -> None:
+        document = json.loads(file.attrs["training_config"])
+        change(document["optimizer_config"]["config"])
+        file.attrs["training_config"] = json.dumps(document)
+
+    return changed
+
+
+def _swap(a: str, b: str) -> Any:
+    def changed(file: h5py.File) -> None:
+        one, other = file[a][()], file[b][()]
+        file[a][...], file[b][...] = other, one
+
+    return changed
+
+
+W = "model_weights/batch_normalization/batch_normalization/{}:0"
+V = "optimizer_weights/Adam/{}/v:0"
+CHANGES = {
+    "beta": _config(lambda config: config.update(beta_2=0.99)),
+    "rate": _config(lambda config: config.update(learning_rate=config["learning_rate"] * 1.01)),
+    "clipping": _config(lambda config: config.update(clipnorm=1.0)),
+    "m and v": _swap("optimizer_weights/Adam/conv2d/kernel/m:0", V.format("conv2d/kernel")),
+    "slots of two variables": _swap(V.format("conv2d/bias"), V.format("batch_normalization/gamma")),
+    "weights": _swap(W.format("gamma"), W.format("beta")),
+    "weights that are not trained": _swap(W.format("moving_mean"), W.format("moving_variance")),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_was_changed_is_found_without_keras(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaded, "find_spec", lambda name: None)
+    dest = _target(tmp_path, "tf-keras")
+    with h5py.File(dest, "r+") as file:
+        CHANGES[what](file)
+    assert not migrate.verify(ADAM, dest).ok
+
+
+def test_what_keras_does_otherwise_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this package believes of the file: Keras's own answers decide."""
+    dest = _target(tmp_path, "keras")
+
+    def answers(**other: Any) -> Any:
+        def run(path: str, library: str, out: str) -> dict[str, Any]:
+            return {**loading.main(path, library, out), **other}
+
+        return run
+
+    for other, said in (
+        ({"iterations": 7}, "counts 7 steps"),
+        ({"weights": []}, "no weight of the model is"),
+        ({"kept": []}, "no slot of the optimizer is m of"),
+        ({"problem": "ValueError: no such layer"}, "keras cannot use it: ValueError: no such layer"),
+    ):
+        monkeypatch.setattr(loaded, "_run", answers(**other))
+        result = migrate.verify(ADAM, dest)
+        assert said in result.differences[0]
+
+    def off(path: str, library: str, out: str) -> dict[str, Any]:
+        found = loading.main(path, library, out)
+        with np.load(out) as file:
+            np.savez(out, **{name: file[name] * np.float32(1.001) for name in file.files})
+        return found
+
+    monkeypatch.setattr(loaded, "_run", off)
+    assert "a step of keras differs" in migrate.verify(ADAM, dest).differences[0]
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [
+        ({"class_name": "Lambda", "config": {"name": "twice"}}, "a Lambda layer, which is code"),
+        ({"module": "os", "class_name": "system", "config": {}}, "Python code (os.system)"),
+        (
+            {"class_name": "Dense", "config": {"activation": {"class_name": "function", "config": "exec"}}},
+            "Python code (builtins.exec)",
+        ),
+    ],
+)
+def test_code_is_not_loaded(layer: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaded, "_run", lambda *_: pytest.fail("a file with code was loaded"))
+    state = migrate.read(ADAM)
+    target = migrate.read(_target(tmp_path, "tf-keras"))
+    assert target.source is not None
+    assert target.source.model is not None
+    layers: list[Any] = target.source.model.config["config"]["layers"]
+    layers.append(layer)
+    found, note = loaded.differences(state, target, "", "tf_keras")
+    assert found == []
+    assert note.startswith("not loaded: ")
+    assert said in note
+
+
+PROVEN = ("writers", "models", "rules", "lists", "live", "algorithms", "matching", "batch", "code")
+"""Rooms whose work `proof` checks; it may lend nothing from them, but for these."""
+LENT = {
+    "list_target.py": {"migrate.lists"},  # the order of a list is what its generation's table says
+    "verification.py": {"migrate.lists", "migrate.writers.slots"},  # a sample of a large target, written to be loaded
+}
+
+
+def test_what_proves_shares_no_code_with_what_it_proves() -> None:
+    for path in sorted((ROOT / "migrate" / "proof").glob("*.py")):
+        modules = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                modules |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                modules |= {f"{node.module}.{alias.name}" for alias in node.names}
+        ours = {m for m in modules if m.startswith("migrate.") and m.split(".")[1] in PROVEN}
+        lent = {m for m in ours if any(m.startswith(each) for each in LENT.get(path.name, ()))}
+        assert ours == lent, f"{path.name} imports {sorted(ours - lent)}"
+        if path.name in ("parity.py", "parity_addons.py", "parity_source.py"):
+            known = {m for m in modules if m.startswith(("migrate", "optim")) and "proof.parity_" not in m}
+            assert known <= {"optim.errors.UnsupportedError"}
+        if path.name == "loading.py":
+            assert not any(m.startswith(("migrate", "optim")) for m in modules)

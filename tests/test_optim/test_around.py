@@ -1,0 +1,143 @@
+"""Lookahead, stochastic averages and weight decay beside what else there is: sparse rows, late starts, refusals."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import optim
+from optim.errors import HyperparameterError, UnsupportedError
+
+AROUND = {
+    "lookahead": {"lookahead": {"sync_period": 2, "slow_step_size": 0.4}},
+    "coupled": {"weight_decay": 0.1, "decoupled_weight_decay": False},
+}
+START = np.arange(12.0).reshape(6, 2) - 5.0
+
+
+def _rows(values: Any) -> tf.IndexedSlices:
+    return tf.IndexedSlices(tf.constant(values, tf.float64), tf.constant([4, 1, 4]), tf.constant([6, 2]))
+
+
+def _dense(values: Any) -> Any:
+    full = np.zeros((6, 2))
+    np.add.at(full, [4, 1, 4], np.asarray(values))
+    return tf.constant(full)
+
+
+def _after(gradients: list[Any], **options: Any) -> Any:
+    table = tf.Variable(START, name="table")
+    optimizer = optim.Adam(0.1, **options)
+    for gradient in gradients:
+        optimizer.apply_gradients([(gradient, table)])
+    return table.numpy()
+
+
+@pytest.mark.parametrize("executor", ["auto", "portable"])
+@pytest.mark.parametrize("option", AROUND)
+def test_rows_are_as_their_dense_gradient(option: str, executor: str) -> None:
+    """Rows without a gradient decay, and are looked ahead from, too."""
+    values = [np.random.default_rng(i).normal(size=(3, 2)) for i in range(5)]
+    options = {**AROUND[option], "executor": executor}
+    sparse, dense = (_after([of(v) for v in values], **options) for of in (_rows, _dense))
+    np.testing.assert_allclose(sparse, dense, rtol=1e-12)
+    assert (option == "coupled") == (not np.array_equal(sparse[0], START[0]))
+
+
+@pytest.mark.parametrize("executor", ["auto", "portable"])
+def test_lazy_rows_do_not_decay(executor: str) -> None:
+    values = [np.random.default_rng(i).normal(size=(3, 2)) for i in range(3)]
+    options = {**AROUND["coupled"], "executor": executor, "lazy_rows": ["^table$"]}
+    sparse, dense = (_after([of(v) for v in values], **options) for of in (_rows, _dense))
+    np.testing.assert_allclose(sparse, dense, rtol=1e-12)
+    np.testing.assert_array_equal(sparse[[0, 2, 3, 5]], START[[0, 2, 3, 5]])
+    assert not np.allclose(sparse[[1, 4]], START[[1, 4]])
+
+
+def test_fast_weights_start_again_from_the_slow_ones() -> None:
+    variable = tf.Variable([1.0, -2.0], dtype=tf.float64)
+    optimizer = optim.SGD(0.1, momentum=0.9, lookahead=optim.Lookahead(sync_period=3))
+    for step in range(1, 7):
+        optimizer.apply_gradients([(tf.constant([1.0, 3.0], tf.float64), variable)])
+        slow = optimizer.get_slot(variable, "slow").numpy()
+        assert np.allclose(slow, variable.numpy(), rtol=1e-15) == (step % 3 == 0)
+
+
+def test_there_is_no_mean_before_it_starts() -> None:
+    variable = tf.Variable([1.0])
+    optimizer = optim.SGD(0.1, stochastic_average=optim.StochasticAverage(start_averaging=2, average_period=2))
+    for _ in range(2):
+        optimizer.apply_gradients([(tf.ones(1), variable)])
+        with pytest.raises(UnsupportedError, match="3 steps"):
+            optimizer.swap_averages()
+    optimizer.apply_gradients([(tf.ones(1), variable)])
+    held = variable.numpy()
+    with optimizer.averages_swapped():
+        np.testing.assert_array_equal(variable.numpy(), held)
+
+
+def test_fit_ends_before_the_mean_starts() -> None:
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(optim.for_keras(optim.SGD(0.01, stochastic_average={"start_averaging": 100}), keras), "mse")
+    model.fit(np.ones((4, 2)), np.ones((4, 1)), epochs=1, verbose=0)
+    assert int(model.optimizer.iterations) == 1
+
+
+def test_copies_go_on_alike() -> None:
+    variable = tf.Variable([1.0, 2.0], dtype=tf.float64)
+    optimizer = optim.Adam(0.1, lookahead={"sync_period": 2}, stochastic_average={"average_period": 2})
+    for _ in range(3):
+        optimizer.apply_gradients([(tf.constant([1.0, -1.0], tf.float64), variable)])
+    other = copy.deepcopy(optimizer)
+    (twin,) = [t.given for t in other._state.tracked]
+    for one, its in ((optimizer, variable), (other, twin)):
+        for _ in range(3):
+            one.apply_gradients([(tf.constant([0.5, -1.0], tf.float64), its)])
+    np.testing.assert_array_equal(twin.numpy(), variable.numpy())
+    np.testing.assert_array_equal(other.get_slot(twin, "average"), optimizer.get_slot(variable, "average"))
+
+
+class Own(optim.Optimizer):
+    """A step of its own."""
+
+    def update_step(self, gradient: Any, variable: Any) -> None:
+        variable.assign_sub(gradient)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "word"),
+    [
+        (optim.SGD, {"lookahead": {"sync_period": 0}}, "sync_period"),
+        (optim.SGD, {"lookahead": {"slow_step_size": 1.5}}, "slow_step_size"),
+        (optim.SGD, {"lookahead": {"k": 5}}, "k; it knows sync_period"),
+        (optim.SGD, {"lookahead": 5}, "optim.Lookahead"),
+        (optim.SGD, {"lookahead": {}, "lazy_rows": ["w"]}, "lazy_rows and lookahead"),
+        (optim.SGD, {"stochastic_average": {"average_period": 0}}, "average_period"),
+        (optim.SGD, {"stochastic_average": {"start_averaging": -1}}, "start_averaging"),
+        (optim.SGD, {"stochastic_average": {"start_averaging": "late"}}, "start_averaging"),
+        (optim.SGD, {"stochastic_average": {}, "use_ema": True}, "exclude each other"),
+        (optim.SGD, {"decoupled_weight_decay": "no"}, "decoupled_weight_decay"),
+        (optim.SGD, {"decoupled_weight_decay": False, "learning_rate_in_weight_decay": False}, "no effect"),
+        (optim.LARS, {"decoupled_weight_decay": False}, "LARS has its own place"),
+        (optim.NovoGrad, {"learning_rate_in_weight_decay": False}, "NovoGrad has its own place"),
+        (Own, {"lookahead": {}}, "lookahead would have no effect"),
+        (Own, {"decoupled_weight_decay": False}, "decoupled_weight_decay=False has no effect"),
+    ],
+)
+def test_what_cannot_be(make: Any, options: Any, word: str) -> None:
+    with pytest.raises(HyperparameterError, match=word):
+        make(**options)
+
+
+def test_what_excludes_an_option_excludes_it_later_too() -> None:
+    optimizer = optim.SGD(0.1, lookahead={})
+    with pytest.raises(HyperparameterError, match="lazy_rows and lookahead"):
+        optimizer.lazy_rows = ["w"]
+    assert optimizer.lazy_rows == []
+    with pytest.raises(HyperparameterError, match="no effect"):
+        Own("own").learning_rate_multipliers = {"w": 2.0}

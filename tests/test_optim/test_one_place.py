@@ -1,0 +1,30 @@
+"""An optimizer is named in three places, and told to people in one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import optim
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SOURCES = {".py", ".json", ".toml", ".h", ".cc"}
+
+
+def test_adan_takes_its_rule_its_class_and_its_name() -> None:
+    files = [f for package in ("optim", "migrate", "bench", "dtopt_cli") for f in (ROOT / package).rglob("*.*")]
+    sources = [f for f in files if f.suffix in SOURCES]
+    assert len(sources) > 200
+    naming = {str(f.relative_to(ROOT)) for f in sources if re.search(r"Adan|\badan\b", f.read_text(encoding="utf-8"))}
+    measured = {"bench/cases/algorithms.py", "bench/peers/abilities.py"}
+    """An optimizer is whole without them: they say which of its arguments `-o` takes, and which peers have it."""
+    assert naming - measured == {"optim/__init__.py", "optim/optimizers/adan.py", "optim/rules/adan.py"}
+
+
+def test_every_optimizer_of_a_rule_is_documented() -> None:
+    page = (ROOT / "docs" / "optimizers.md").read_text(encoding="utf-8")
+    public = [getattr(optim, name) for name in optim.__all__]
+    classes = [c for c in public if isinstance(c, type) and issubclass(c, optim.RuleOptimizer)]
+    names = {c.__name__ for c in classes} - {"RuleOptimizer"}
+    assert {"Adam", "Adan"} <= names
+    assert not {name for name in names if f"`{name}`" not in page}

@@ -1,0 +1,63 @@
+"""The newer algorithms against their reference implementations, in float64, plain and on a mesh.
+
+The numbers are in tests/fixtures/rule_goldens_*.npz, and tests/fixtures/rule_goldens.py recorded them: TensorFlow
+Addons, torch, facebookresearch's schedulefree, pytorch_optimizer, optax, tf.contrib and Keras 3.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import optim
+from tests.dtensor_asserts import value_of
+from tests.test_optim.support import Place, put_gradients
+
+FOLDER = Path(__file__).parent.parent / "fixtures"
+SOURCES = ("tfa", "torch", "optax", "contrib", "keras", "tfa_options", "torch_decay")
+FILES = {source: np.load(FOLDER / f"rule_goldens_{source}.npz") for source in SOURCES}
+ABOUT = {source: json.loads(str(file["about"])) for source, file in FILES.items()}
+ROWS = [(source, i) for source, about in ABOUT.items() for i in range(len(about["configurations"]))]
+NAMES = ("kernel", "bias", "scale")
+LAYOUTS = {"plain": None, "mesh": {"kernel": ["batch", "model"], "bias": ["model"]}}
+
+
+def _name(row: tuple[str, int]) -> str:
+    return f"{row[0]}-{ABOUT[row[0]]['configurations'][row[1]]['optimizer']}-{row[1]}"
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+@pytest.mark.parametrize("row", ROWS, ids=_name)
+def test_every_step_is_that_of_the_reference(row: tuple[str, int], layout: str, request: Any) -> None:
+    source, index = row
+    file, configuration = FILES[source], ABOUT[source]["configurations"][index]
+    specs = LAYOUTS[layout]
+    place = Place(None if specs is None else request.getfixturevalue("mesh_2x2"), specs or {})
+    dtype = file[f"{index}/kernel"].dtype
+    close = {"rtol": 1e-11, "atol": 1e-12} if dtype == np.float64 else {"rtol": 1e-5, "atol": 1e-6}
+    variables = place.variables({name: file[f"start/{name}"] for name in NAMES}, tf.as_dtype(dtype))
+    optimizer = getattr(optim, configuration["optimizer"])(**configuration["arguments"])
+    for step in range(ABOUT[source]["steps"]):
+        gradients = {name: file[f"gradient/{step}/{name}"] for name in NAMES}
+        optimizer.apply_gradients(put_gradients(gradients, variables))
+        for name, variable in variables.items():
+            expected = file[f"{index}/{name}"][step]
+            np.testing.assert_allclose(value_of(variable), expected, **close, err_msg=f"{name}, {step}")
+    for name, variable in variables.items():
+        if f"{index}/average/{name}" in file:
+            has_mean = optimizer.stochastic_average is not None
+            average = value_of(optimizer.get_slot(variable, "average") if has_mean else optimizer.average_of(variable))
+            np.testing.assert_allclose(average, file[f"{index}/average/{name}"], **close)
+
+
+def test_each_algorithm_has_a_reference() -> None:
+    found = {configuration["optimizer"] for about in ABOUT.values() for configuration in about["configurations"]}
+    of_options = {"Adam", "SGD", "Adagrad", "Adadelta"}  # Lookahead, averages and weight decay around them
+    assert found - of_options == {
+        "RectifiedAdam", "AdaBelief", "Yogi", "NovoGrad", "LARS", "Adan", "ScheduleFreeAdamW"
+    }  # fmt: skip
