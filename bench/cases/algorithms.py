@@ -12,6 +12,7 @@ from functools import cached_property
 from math import isfinite
 from typing import Any
 
+from bench.cases.workloads import Tensor
 from bench.errors import OptionError, UnknownNameError
 from optim.arguments import Choice
 from optim.rule import Rule
@@ -90,6 +91,11 @@ class Algorithm:
         declared, chosen = arguments_of(self.kind), self.hyperparameters
         choices = {name: chosen.get(name, a.default) for name, a in declared.items() if isinstance(a, Choice)}
         return self.kind.from_arguments(choices, chosen)
+
+    def slots_of(self, tensor: Tensor) -> dict[str, tuple[int, ...]]:
+        """The slots that it keeps for a tensor, by name: which dims of the tensor each has."""
+        found = {slot.name: self.rule.slot_dims(slot, tensor.shape, [tensor.name]) for slot in self.rule.slots}
+        return {name: dims for name, dims in found.items() if dims is not None}
 
 
 _MOMENTS = ("learning_rate", "beta_1", "beta_2", "epsilon")

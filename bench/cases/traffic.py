@@ -11,8 +11,6 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from optim.rule import slot_dims
-
 if TYPE_CHECKING:
     from bench.cases.case import Case
     from bench.cases.workloads import Tensor
@@ -20,17 +18,7 @@ if TYPE_CHECKING:
 
 def slot_elements(case: Case, tensor: Tensor) -> int:
     """Elements of the slots of a tensor."""
-    found = 0
-    for slot in case.algorithm.rule.slots:
-        dims = slot_dims(slot.like, len(tensor.shape))
-        if dims is not None and not (slot.name == "v" and made_orthogonal(case, tensor)):
-            found += prod(tensor.shape[dim] for dim in dims)
-    return found
-
-
-def made_orthogonal(case: Case, tensor: Tensor) -> bool:
-    """Whether Muon, and not its Adam, updates a tensor: matrices but for embeddings."""
-    return case.algorithm.name == "muon" and len(tensor.shape) == 2 and "embedding" not in tensor.name.lower()
+    return sum(prod(tensor.shape[dim] for dim in dims) for dims in case.algorithm.slots_of(tensor).values())
 
 
 def tensor_bytes(case: Case, tensor: Tensor) -> int:

@@ -8,7 +8,6 @@ from functools import cache
 from bench.cases.algorithms import Algorithm
 from bench.cases.algorithms import algorithm as parse
 from bench.cases.workloads import Tensor
-from optim.rule import slot_dims
 
 
 @cache
@@ -30,13 +29,4 @@ class SlotShape:
 
 def slots(optimizer: str, tensor: Tensor) -> list[SlotShape]:
     """The slots that the optimizer keeps for a variable."""
-    rank = len(tensor.shape)
-    found = [(slot.name, slot_dims(slot.like, rank)) for slot in algorithm(optimizer).rule.slots]
-    if made_orthogonal(optimizer, tensor):
-        found = [(name, dims) for name, dims in found if name != "v"]
-    return [SlotShape(name, dims) for name, dims in found if dims is not None]
-
-
-def made_orthogonal(optimizer: str, tensor: Tensor) -> bool:
-    """Whether Muon itself updates this variable: matrices, embeddings left out. Others go to its Adam."""
-    return algorithm(optimizer).name == "muon" and len(tensor.shape) == 2 and "embedding" not in tensor.name.lower()
+    return [SlotShape(name, dims) for name, dims in algorithm(optimizer).slots_of(tensor).items()]

@@ -18,7 +18,7 @@ from math import prod
 
 from bench.cases.layouts import MeshShape
 from bench.forecast.footprint import ACCUMULATED, AVERAGE, Placed, Training, local_elements
-from bench.forecast.state import algorithm, made_orthogonal
+from bench.forecast.state import algorithm
 from optim.layouts.sharding import UNSHARDED
 
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = "all-reduce", "reduce-scatter", "all-gather"
@@ -140,12 +140,13 @@ def _optimizer(one: Placed, mesh: MeshShape, training: Training) -> Iterator[_Ne
     options = dict(one.options)
     if training.clip in ("clipnorm", "global_clipnorm"):
         yield NORMS, ALL_REDUCE, _used(one.specs), training.wide_itemsize
-    if made_orthogonal(training.optimizer, one.tensor):
+    rule = algorithm(training.optimizer).rule
+    if rule.gathers([slot.name for slot, _ in one.slots]):
         everything = one.tensor.elements * training.itemsize
         for specs in (one.specs, one.specs, *whole_slots):  # gradient, parameter, slots
             yield RULE, ALL_GATHER, _used(specs), everything
         further = False
-    elif algorithm(training.optimizer).rule.elementwise:
+    elif rule.elementwise:
         further = bool(whole_slots)
     else:
         for specs in whole_slots:

@@ -16,9 +16,8 @@ import numpy as np
 
 from bench.cases.options import clip_of
 from bench.cases.sparse import Rows
-from bench.cases.traffic import made_orthogonal
 from bench.cases.values import gradient, parameter
-from optim.rule import AS_VARIABLE, slot_dims
+from optim.rule import AS_VARIABLE
 
 if TYPE_CHECKING:
     from bench.cases.case import Case
@@ -248,9 +247,10 @@ class _Work:
 def _new_slots(case: Case, index: int, value: np.ndarray) -> dict[str, np.ndarray]:
     found = {}
     tensor = case.tensors[index]
+    dims_of = case.algorithm.slots_of(tensor)
     for slot in case.algorithm.rule.slots:
-        dims = slot_dims(slot.like, len(tensor.shape))
-        if dims is not None and not (slot.name == "v" and made_orthogonal(case, tensor)):
+        dims = dims_of.get(slot.name)
+        if dims is not None:
             shape = tuple(tensor.shape[dim] for dim in dims) if is_whole(case) else value.shape
             initial = value if slot.initial == AS_VARIABLE else slot.initial
             found[slot.name] = np.array(np.broadcast_to(initial, shape), np.float64)

@@ -72,3 +72,10 @@ def test_working_set_counts_every_array() -> None:
     assert traffic.working_set(case(workload="one16m"), on_mesh=True) == 4 * 4 * 4096**2
     more = case("sgd", "one16m", ema=0.9, accumulate=2, dtype="bfloat16")
     assert traffic.working_set(more, on_mesh=False) == 2 * 4 * 4096**2
+
+
+def test_muon_splits_tensors_as_its_rule_does() -> None:
+    muon = case("muon", "bert-base")
+    slots = {tensor.name: set(muon.algorithm.slots_of(tensor)) for tensor in muon.tensors}
+    assert slots["embeddings/word"] == slots["embeddings/norm/scale"] == {"m", "v"}
+    assert slots["layer0/mlp/in/kernel"] == {"m"}
