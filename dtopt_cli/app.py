@@ -10,6 +10,7 @@ import typer
 from dtopt_cli import output
 from dtopt_cli.commands import bench, migrate
 from dtopt_cli.exit_codes import Exit
+from optim import release
 from optim.errors import DtoptError
 
 app = typer.Typer(
@@ -25,9 +26,7 @@ app.add_typer(bench.app, name="bench")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"dtopt {version('dtopt')}")
+        typer.echo(f"dtopt {release.version()}")
         raise typer.Exit
 
 
@@ -59,6 +58,9 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
+            typer.echo("dtopt: this needs TensorFlow, which is not installed: pip install tensorflow", err=True)
+            sys.exit(Exit.USAGE)
         what = f"{type(error).__name__}: {error}"
         typer.echo(output.message(f"dtopt: {what}; please report it, with what --debug shows"), err=True)
         sys.exit(Exit.BROKEN)

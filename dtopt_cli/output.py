@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -70,7 +71,13 @@ def _finite(value: Any) -> Any:
 
 @contextmanager
 def importing_tensorflow() -> Iterator[None]:
-    """Import TensorFlow in a thread; an `import` of it waits until that is done, and so does leaving the block."""
+    """Import TensorFlow in a thread; an `import` of it waits until that is done, and so does leaving the block.
+
+    Nothing is done where it is not installed.
+    """
+    if find_spec("tensorflow") is None:
+        yield
+        return
     thread = threading.Thread(target=import_tensorflow_quietly)
     thread.start()
     try:

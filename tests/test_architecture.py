@@ -24,9 +24,9 @@ OURS = {*ALLOWED, "tests"}
 HEAVY = {"tensorflow", "keras", "tf_keras", "torch", "jax", "optax"}
 ROOMS = {
     "optim": (
-        "errors", "slot_layout", "precision", "arrays", "namespace", "arguments", "hyperparameters", "layouts",
-        "devices", "rule", "rules", "algorithm", "schedules", "native", "state", "options", "keras_configs", "configs",
-        "executors", "step", "optimizer", "checkpoints", "optimizers", "legacy", "keras",
+        "errors", "release", "slot_layout", "precision", "arrays", "namespace", "arguments", "hyperparameters",
+        "layouts", "devices", "rule", "rules", "algorithm", "schedules", "native", "state", "options", "keras_configs",
+        "configs", "executors", "step", "optimizer", "checkpoints", "optimizers", "legacy", "keras",
     ),
     "migrate": (
         "errors", "generations", "evidence", "bytes", "state", "algorithms", "rules", "lists", "matching", "readers",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dtopt_cli import output
+from optim import release
 from optim.errors import DtoptError, HyperparameterError
 
 if TYPE_CHECKING:
@@ -49,11 +50,9 @@ def code(
         from migrate.code.run import migrate_code
     report = migrate_code(paths, to=to, source=source, write=write)
     if sarif:
-        from importlib.metadata import version
-
         from migrate.code.sarif import document
 
-        output.print_json(document(report, version("dtopt")))
+        output.print_json(document(report, release.version()))
     elif as_json:
         output.print_json(report.to_dict())
     else:

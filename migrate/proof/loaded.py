@@ -35,8 +35,9 @@ def differences(source: OptimizerState, target: OptimizerState, dest: str, libra
     Args:
       source, target: under the source's names, see `model_target.Compared`. library: `keras` or `tf_keras`.
     """
-    if find_spec(library) is None:
-        return [], f"not loaded: {library} is not installed"
+    missing = [name for name in (library, "tensorflow") if find_spec(name) is None]
+    if missing:
+        return [], f"not loaded: {missing[0]} is not installed"
     if target.source is None or target.source.model is None or CODE in json.dumps(target.source.model.config):
         return [], f"not loaded: the model has a {CODE} layer, which is code"
     foreign = sorted({name for name in _named_code(target.source.model.config) if name})

@@ -3,7 +3,8 @@
 Arrays: source and target by their readers, bit for bit, with all checksums. Format: TensorFlow's own checkpoint reader
 sees the same keys, shapes, dtypes and, in tensors of up to READ_BY_TENSORFLOW bytes, the same values. Meaning: one step
 with a fixed pseudo-random gradient, by `optim` from the target and by the source generation's formula (`parity`) from
-the source; of a large checkpoint on a sample (`parity_sample`).
+the source; of a large checkpoint on a sample (`parity_sample`). Format and meaning need TensorFlow; where it is not
+installed, a note says so.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
 
 GRADIENT_SCALE = 1.0
 READ_BY_TENSORFLOW = 1 << 20
+WITHOUT_TENSORFLOW = (
+    "TensorFlow is not installed, so its own reader was not asked and no step was taken: pip install tensorflow, and"
+    " the same command does both"
+)
 
 
 @dataclass(frozen=True)
@@ -89,20 +95,17 @@ def verify(
         return _verify_model(state, os.fspath(source), os.fspath(dest))
     target = _Target(os.fspath(dest))
     differences = [*_array_differences(state, target, progress), *_metadata_differences(state, target)]
-    worst, notes = None, []
-    if not differences:
+    worst, note = None, ""
+    if not differences and find_spec("tensorflow") is None:
+        note = WITHOUT_TENSORFLOW
+    elif not differences:
         differences += _tensorflow_differences(target)
-    if not differences:
-        try:
-            worst, left_out = _sampled_parity(state, target.folder)
-            notes += [left_out] if left_out else []
-        except UnsupportedError as error:
-            notes.append(str(error))
-        else:
-            if not worst <= 1:
-                differences.append(
-                    f"a step from the target differs from the source's own by {worst:.3g} times what rounding explains"
-                )
+        if not differences:
+            worst, note = _step(state, target)
+        if worst is not None and not worst <= 1:
+            differences.append(
+                f"a step from the target differs from the source's own by {worst:.3g} times what rounding explains"
+            )
     return Verification(
         ok=not differences,
         source=os.fspath(source),
@@ -112,8 +115,16 @@ def verify(
         iterations=state.iterations,
         differences=tuple(differences),
         parity=worst,
-        notes=tuple(notes),
+        notes=(note,) if note else (),
     )
+
+
+def _step(state: OptimizerState, target: _Target) -> tuple[float | None, str]:
+    """Worst difference of one step, None where none can be compared, and a note on that."""
+    try:
+        return _sampled_parity(state, target.folder)
+    except UnsupportedError as error:
+        return None, str(error)
 
 
 def _verify_list(state: OptimizerState, source: str, dest: str, order: str | None) -> Verification:

@@ -16,7 +16,7 @@ from migrate.bytes.ranges import CHUNK
 from migrate.bytes.source import still_the_same
 from migrate.errors import TargetExistsError
 from migrate.state import OptimizerState
-from optim import slot_layout
+from optim import release, slot_layout
 from optim.errors import CheckpointError
 
 Progress = Callable[[int, int], None]
@@ -85,7 +85,7 @@ def _is_ours(name: str) -> bool:
 def _metadata_json(state: OptimizerState) -> bytes:
     config = {"name": state.algorithm, **state.hyperparameters}
     provenance: dict[str, object] = {
-        "written_by": f"dtopt {_version()}",
+        "written_by": f"dtopt {release.version()}",
         "iterations_from": state.iterations_source,
     }
     provenance |= {"fidelity": state.fidelity, "reasons": list(state.reasons)}
@@ -110,15 +110,6 @@ def _metadata_json(state: OptimizerState) -> bytes:
         return metadata.to_json().encode()
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"the optimizer's config cannot be written as JSON: {error}; config: {config}") from error
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("dtopt")
-    except metadata.PackageNotFoundError:  # run from a source tree that was not installed
-        return "from source"
 
 
 def _scalar(value: int | float, dtype: str) -> LazyArray:

@@ -6,13 +6,12 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from optim import slot_layout
+from optim import release, slot_layout
 from optim.checkpoints import clients
 from optim.errors import CheckpointError, UnsupportedError
 from optim.layouts import placement
@@ -194,15 +193,8 @@ def _describe(optimizer: Optimizer, named: Mapping[str, Any]) -> Metadata:
         config=optimizer.get_config(),
         variables=tuple(entries),
         slots={slot: tuple(owners) for slot, owners in slots.items()},
-        provenance={"written_by": f"dtopt {_version()}", "tensorflow": tf.__version__},
+        provenance={"written_by": f"dtopt {release.version()}", "tensorflow": tf.__version__},
     )
-
-
-def _version() -> str:
-    try:
-        return version("dtopt")
-    except PackageNotFoundError:  # used from a source tree that is not installed
-        return "unknown"
 
 
 def _tree(
