@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.timing import HANGS
+
 ROOT = Path(__file__).parents[1]
 # package: what of this project it may import.
 ALLOWED = {
@@ -137,7 +139,7 @@ def test_what_must_not_load_tensorflow(modules: str) -> None:
     code = f"import sys, {modules}; print(sorted({HEAVY!r} & set(sys.modules)))"
     environment = {**os.environ, "PYTHONPATH": os.fspath(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, timeout=120
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, timeout=HANGS
     )
     assert done.stdout.strip() == "[]"
 

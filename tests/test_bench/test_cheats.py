@@ -33,7 +33,7 @@ def rows() -> Iterator[dict[str, Row]]:
     cheats = importlib.import_module("cheating_peers")
     honest = importlib.import_module("fake_peers").GOOD
     peers = (honest, cheats.STOPS_AFTER_3, cheats.STOPS_AFTER_9, cheats.DOES_NOT_WAIT, cheats.TAKES_MORE_THREADS)
-    plan = Plan((CASE,), peers, "good", Settings(Pace(3), 1, warm_up_seconds=0.2, timeout=60.0))
+    plan = Plan((CASE,), peers, "good", Settings(Pace(3), 1, warm_up_seconds=0.2))
     yield {row.peer: row for row in runner.run(plan).rows}
     sys.path.remove(here)
 

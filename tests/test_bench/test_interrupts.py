@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from bench.kinds import from_json, load
 from tests.interrupts import listen_to_sigint
+from tests.timing import HANGS, until
 
 HERE = Path(__file__).parent
 SCRIPT = "import fake_peers, bench.peers; bench.peers.PEERS += (fake_peers.MARKS,); import dtopt_cli.app as a; a.main()"
@@ -24,13 +24,6 @@ WORDS = ["-c", SCRIPT, "bench", "-w", "many-small", "-p", "marks", "--baseline",
 
 def workers(parent: int) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
-
-
-def until(condition: object, seconds: float = 100.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:  # type: ignore[operator]
-        time.sleep(0.05)
-    return condition()  # type: ignore[operator]
 
 
 @pytest.fixture
@@ -63,7 +56,7 @@ def test_what_was_measured_is_kept_and_nothing_is_left(measuring, how: signal.Si
     assert started
     process.send_signal(how)
     process.send_signal(signal.SIGTERM)  # impatience loses nothing
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=HANGS)
     assert process.returncode == 130, stderr
     result = from_json(json.loads(stdout))
     assert result.interrupted
@@ -82,4 +75,4 @@ def test_a_run_that_is_killed_takes_its_workers_along(measuring) -> None:  # typ
     started = workers(process.pid)
     process.kill()
     process.wait()
-    assert until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in started), 10.0)
+    assert until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in started))

@@ -15,6 +15,7 @@ from bench.kinds import from_json
 from bench.migration import commands, run
 from bench.migration.commands import CommandError
 from bench.migration.inputs import ADAM, INPUTS, LAYERS, WIDTH, rows_for, tensors
+from tests.timing import HANGS
 
 STAND_IN = """
 import pathlib, shutil, sys
@@ -96,7 +97,7 @@ def test_byte_code_lies_in_the_folder_of_the_run_and_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    commands.run([sys.executable, "-c", "import fractions"], commands.environment(tmp_path), tmp_path, timeout=60.0)
+    commands.run([sys.executable, "-c", "import fractions"], commands.environment(tmp_path), tmp_path, timeout=HANGS)
     assert list((tmp_path / "bytecode").rglob("fractions*.pyc"))
 
 

@@ -25,6 +25,7 @@ from bench.step.rows import rerun_command
 from dtopt_cli.commands.bench import app
 from optim.errors import DtoptError
 from tests.interrupts import listen_to_sigint
+from tests.timing import HANGS, until
 
 ROOT = Path(__file__).parents[2]
 
@@ -229,7 +230,7 @@ def dtopt(*words: str) -> list[str]:
 
 def test_a_real_run() -> None:
     words = ("bench", "--quick", "-p", "optim-local,tf_keras-mesh,torch-fused", "--rounds", "2", "--json")
-    done = subprocess.run(dtopt(*words), cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(dtopt(*words), cwd=ROOT, capture_output=True, text=True, timeout=HANGS, check=False)
     assert done.stderr == ""
     result = from_json(json.loads(done.stdout))
     rows = {row.peer: row for row in result.rows}
@@ -249,33 +250,15 @@ def test_ctrl_c_ends_with_130_and_leaves_no_worker() -> None:
     words = ("bench", "-w", "one16m", "-p", "tf_keras", "--rounds", "100000", "--json")
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     started = subprocess.Popen(dtopt(*words), cwd=ROOT, preexec_fn=listen_to_sigint, **pipes)
-    children = wait_for_children(started.pid, 3)
+    assert until(lambda: len(children_of(started.pid)) >= 3), "the workers never started"
+    children = children_of(started.pid)
     started.send_signal(signal.SIGINT)
-    stdout, stderr = started.communicate(timeout=60)
+    stdout, stderr = started.communicate(timeout=HANGS)
     assert started.returncode == 130, stderr
     assert from_json(json.loads(stdout)).interrupted
     # One that was being started when Ctrl-C came ends once it has loaded and finds nobody to talk to.
-    assert until_gone(children, seconds=60) == []
+    assert until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in children))
 
 
-def until_gone(processes: list[int], seconds: float) -> list[int]:
-    """Those that are still there after that time."""
-    import time
-
-    end = time.monotonic() + seconds
-    while (left := [pid for pid in processes if os.path.exists(f"/proc/{pid}")]) and time.monotonic() < end:
-        time.sleep(0.1)
-    return left
-
-
-def wait_for_children(parent: int, count: int) -> list[int]:
-    """The children of a process, once there are as many."""
-    import time
-
-    children = Path(f"/proc/{parent}/task/{parent}/children")
-    for _ in range(600):
-        found = [int(pid) for pid in children.read_text().split()]
-        if len(found) >= count:
-            return found
-        time.sleep(0.1)
-    raise AssertionError("the workers never started")
+def children_of(process: int) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split()]

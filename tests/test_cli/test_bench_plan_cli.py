@@ -22,6 +22,7 @@ from bench.roof import row as roof_row
 from bench.scale import row as scale_row
 from dtopt_cli.commands.bench import app
 from optim.errors import DtoptError
+from tests.timing import HANGS
 
 ROOT = Path(__file__).parents[2]
 
@@ -124,7 +125,7 @@ def test_it_needs_no_tensorflow() -> None:
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,
-        timeout=120,
+        timeout=HANGS,
     )
     assert done.returncode == 0, done.stderr
     assert "fits:" in done.stdout

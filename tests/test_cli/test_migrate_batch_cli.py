@@ -8,13 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.interrupts import listen_to_sigint
+from tests.timing import HANGS, until
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 ADAM = CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5"
@@ -104,12 +104,9 @@ def test_ctrl_c_keeps_what_is_done(dtopt: Any, tmp_path: Path, processes: str) -
         start_new_session=True,
         preexec_fn=listen_to_sigint,
     )
-    deadline = time.monotonic() + 60
-    while not (out.is_dir() and any(not n.startswith(".") for n in os.listdir(out))):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert until(lambda: out.is_dir() and any(not n.startswith(".") for n in os.listdir(out)), pause=0.01)
     os.killpg(run.pid, signal.SIGINT)  # as a terminal does: the whole group
-    stdout, stderr = run.communicate(timeout=60)
+    stdout, stderr = run.communicate(timeout=HANGS)
     assert run.returncode == 130
     assert "not reached" in stdout
     assert stderr.strip() == "interrupted: what is done is kept; --resume goes on from there"

@@ -35,7 +35,7 @@ from migrate.readers import weight_list
 from optim.errors import DtoptError, UnsupportedError
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
-SECONDS = 5.0
+SECONDS = 5.0  # of this process alone
 MEMORY = 512 << 20
 ROUNDS = int(os.environ.get("DTOPT_MUTATIONS", "40"))
 """Damages of each file: `DTOPT_MUTATIONS=1000 pytest tests/test_migrate/test_mutations.py` makes a thousand."""
@@ -251,9 +251,9 @@ def test_a_damaged_file_is_refused_or_carried_as_it_is(subject: Subject, tmp_pat
         source, file = prepared(subject, tmp_path / "source")
         dest = tmp_path / f"out{seed}"
         done, given = damage(file, hints, random.Random(seed))
-        start = time.perf_counter()
+        start = time.process_time()
         found = migrated(source, dest, given)
-        assert time.perf_counter() - start < SECONDS, (seed, done)
+        assert time.process_time() - start < SECONDS, (seed, done)
         if isinstance(found, DtoptError):
             check_refusal(found, dest, done)
             refusals += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 import optim
+from bench.scale.group import free_ports
 from tests.dtensor_asserts import value_of
 from tests.reference.adam import Adam
 from tests.reference.common import Options, Training
@@ -21,23 +21,13 @@ from tests.test_optim import multi_client
 ROOT = Path(__file__).parents[2]
 
 
-def _free_ports(count: int) -> list[str]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("localhost", 0))
-    ports = [str(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: Any) -> Path:
     """What two clients left behind."""
     folder = tmp_path_factory.mktemp("clients")
     (folder / "taken").mkdir()
     (folder / "taken" / "mine.txt").write_text("mine")
-    ports = ",".join(_free_ports(2))
+    ports = ",".join(str(port) for port in free_ports(2))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "DTOPT_KERNELS": "off"}
     command = [sys.executable, "-m", "tests.test_optim.multi_client"]
     logs = [folder / f"client-{client}.log" for client in range(2)]

@@ -8,10 +8,8 @@ import re
 import shutil
 import sys
 import threading
-import time
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +20,7 @@ from optim.errors import HyperparameterError
 from optim.native import build, compiling, generate, library
 from optim.native.compiling import Recipe
 from tests.test_optim.kernel_support import require_kernel
+from tests.timing import until
 
 
 @pytest.fixture(autouse=True)
@@ -70,23 +69,18 @@ def test_an_unknown_mode_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_steps_go_on_while_it_is_compiled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("CXX", _compiler(tmp_path, "sleep 1; echo 'x.h: error: a header is missing' >&2; exit 1"))
+    waits = f"until test -e {tmp_path}/go; do sleep 0.1; done"
+    monkeypatch.setenv("CXX", _compiler(tmp_path, f"{waits}; echo 'x.h: error: a header is missing' >&2; exit 1"))
     with caplog.at_level(logging.WARNING, "optim"):
         optimizer = step()
         assert "in the background" in optimizer.executor_report().why_not_native
         step()
         assert len(caplog.records) == 1, "said once"
         assert "in the background" in caplog.text
-        _until(lambda: "error: a header is missing" in optimizer.executor_report().why_not_native)
+        (tmp_path / "go").touch()
+        assert until(lambda: "error: a header is missing" in optimizer.executor_report().why_not_native)
     assert "a header is missing" in caplog.text
     assert set(optimizer.executor_report().kernels.values()) == {"fused"}
-
-
-def _until(is_done: Any, limit: float = 60.0) -> None:
-    end = time.monotonic() + limit
-    while not is_done():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @pytest.mark.usefixtures("_forgotten")

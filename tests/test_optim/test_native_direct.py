@@ -22,6 +22,7 @@ from optim.state.tracked import TrackedVariables
 from optim.step.gradients import conform_all
 from tests.test_optim.kernel_support import require_kernel
 from tests.test_optim.support import put, variable
+from tests.timing import HANGS
 
 MANY = 1000  # enough for several threads
 
@@ -179,7 +180,7 @@ print(weights.numpy().tolist(), optimizer.executor_report().kernels)
 
 
 def test_a_gradient_that_python_still_computes_is_waited_for() -> None:
-    done = subprocess.run([sys.executable, "-c", PENDING], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", PENDING], capture_output=True, text=True, timeout=HANGS, check=False)
     assert done.stdout.strip() == "[-3.0, -3.0, -3.0, -3.0] {'Variable': 'native'}", done.stderr[-2000:]
 
 

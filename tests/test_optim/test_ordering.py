@@ -1,7 +1,8 @@
 """Local steps keep their place among DTensor's asynchronous calls, before and after them.
 
-DTensor functions return before they ran, and a local handle does not wait for them. Each test first shows that the
-function it uses really is pending, so that it could catch a step that does not wait.
+DTensor functions return before they ran, and a local handle does not wait for them. Each test also shows that the
+function it uses really is pending, so that it could catch a step that does not wait: in one of several attempts, as
+other load on the machine may hold up the thread that would see it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tensorflow.experimental import dtensor
 import optim
 from tests.dtensor_asserts import assert_dtensor_equal, value_of
 from tests.test_optim.support import put, variable
+from tests.timing import ATTEMPTS, once
 
 
 class Slow:
@@ -74,11 +76,15 @@ def test_a_local_step_sees_a_pending_assignment(spec: list[str], options: Any, m
     optimizer.apply_gradients([(one, var)])  # builds, and compiles
     assert_dtensor_equal(var, np.full(4, 6.0), layout, atol=1e-12)
 
-    # The function is pending: a local read right after it gives the old value.
-    slow.assign(seven)
-    early = tf.raw_ops.ReadVariableOp(resource=handles[0], dtype=tf.float64).numpy()
-    assert np.all(early < 6.5), "the slow function is not slow enough to test anything"
-    assert_dtensor_equal(var, np.full(4, 7.0), layout, atol=1e-12)
+    def is_pending() -> bool:
+        """A local read right after the function gives the old value."""
+        var.assign(put(np.zeros(4), layout))
+        slow.assign(seven)
+        early = tf.raw_ops.ReadVariableOp(resource=handles[0], dtype=tf.float64).numpy()
+        assert_dtensor_equal(var, np.full(4, 7.0), layout, atol=1e-12)
+        return bool(np.all(early < 6.5))
+
+    assert once(is_pending), "the slow function is not slow enough to test anything"
 
     for round_ in range(3):
         slow.assign(put(np.full(4, 20.0 + round_), layout))
@@ -98,12 +104,14 @@ def test_a_step_does_not_overtake_a_pending_reader(spec: list[str], executor: st
     value_of(slow.read())
     whole = _pending_time(lambda: value_of(slow.read()))[0]
 
-    for round_ in range(3):
+    times = []
+    for round_ in range(ATTEMPTS):
         returned, pending = _pending_time(slow.read)
-        assert returned < whole / 2, "the reader is not pending"
+        times.append(returned)
         optimizer.apply_gradients([(one, var)])
         np.testing.assert_allclose(value_of(pending), -float(round_), atol=1e-12)
-    assert_dtensor_equal(var, np.full(4, -3.0), layout, atol=1e-12)
+    assert min(times) < whole / 2, "the reader is not pending"
+    assert_dtensor_equal(var, np.full(4, -float(ATTEMPTS)), layout, atol=1e-12)
 
 
 def test_a_pending_gradient_is_waited_for(mesh_2: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ import tensorflow as tf
 import tf_keras
 
 import optim
+from bench.scale.group import free_ports
 from optim.errors import UnsupportedError
 from optim.executors import one_op
 from optim.legacy import v1, v2
@@ -304,19 +304,9 @@ def test_state_is_saved_and_resumed_on_any_number_of_replicas(tmp_path: Path) ->
     assert int(other.iterations.numpy()) == int(loaded.iterations.numpy()) == 4
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 def by_two_workers(folder: Path, what: str) -> dict[str, np.ndarray]:
     """What `two_workers.py` leaves: MultiWorkerMirroredStrategy in two processes on this machine, which agree."""
-    workers = [f"127.0.0.1:{port}" for port in _free_ports(2)]
+    workers = [f"127.0.0.1:{port}" for port in free_ports(2)]
     script = Path(__file__).with_name("two_workers.py")
     processes = []
     for index in range(2):
@@ -326,7 +316,7 @@ def by_two_workers(folder: Path, what: str) -> dict[str, np.ndarray]:
         processes.append(
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         )
-    outputs = [process.communicate(timeout=240)[0] for process in processes]
+    outputs = [process.communicate(timeout=500)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], "\n".join(o[-3000:] for o in outputs)
     one, two = (dict(np.load(folder / f"worker-{index}.npz")) for index in range(2))
     for name, value in one.items():

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.timing import ATTEMPTS, HANGS
+
 COUNT, SIDE = 6, 1024  # variables of 4 MB, in shards of 2 MB, with Adam's slots and an average
 
 SCRIPT = f"""
@@ -40,10 +42,13 @@ for placement, specs in (("like_variable", ["x", "unsharded"]), ("zero1", ["unsh
     pairs = list(zip(gradients, variables))
     for _ in range(3):
         optimizer.apply_gradients(pairs)
-    before = kilobytes("VmRSS")
-    open("/proc/self/clear_refs", "w").write("5")  # the peak starts anew
-    optimizer.apply_gradients(pairs)
-    growth[placement] = (kilobytes("VmHWM") - before) * 1024
+    found = []
+    for _ in range({ATTEMPTS}):  # others may have pages of this process taken away, which then come back
+        before = kilobytes("VmRSS")
+        open("/proc/self/clear_refs", "w").write("5")  # the peak starts anew
+        optimizer.apply_gradients(pairs)
+        found.append((kilobytes("VmHWM") - before) * 1024)
+    growth[placement] = min(found)
     growth[placement + " kernels"] = sorted(set(optimizer.executor_report().kernels.values()))
 print(json.dumps(growth))
 """
@@ -60,7 +65,7 @@ def test_a_step_allocates_less_than_the_largest_shard(kernels: str) -> None:
         cwd=root,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANGS,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
