@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from bench.cases.workloads import Workload
 from bench.errors import ResultsError
 from bench.forecast.footprint import Training
 from bench.forecast.plans import Plan
+from bench.forecast.traffic import Collective
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,10 @@ class Exchange:
     in_step: bool
     sent: int
     sent_on_cpu: int
+
+    @classmethod
+    def of(cls, collective: Collective) -> Exchange:
+        return cls(**{field.name: getattr(collective, field.name) for field in fields(cls)})
 
 
 @dataclass(frozen=True)
@@ -114,20 +119,6 @@ def make_row(
     device: str | None = None,
 ) -> Row:
     """The row of a plan; `again`: the words of `rerun` that name the workload, the limit and the speeds."""
-    exchanges = tuple(
-        Exchange(
-            purpose=c.purpose,
-            operation=c.operation,
-            axes=c.axes,
-            devices=c.devices,
-            payload=c.payload,
-            tensors=c.tensors,
-            in_step=c.in_step,
-            sent=c.sent,
-            sent_on_cpu=c.sent_on_cpu,
-        )
-        for c in plan.collectives
-    )
     return Row(
         workload=workload.name,
         optimizer=training.optimizer,
@@ -145,7 +136,7 @@ def make_row(
         gradient_bytes=plan.held.gradients,
         slot_bytes=dict(plan.held.slots),
         device_bytes=plan.held.total,
-        exchanges=exchanges,
+        exchanges=tuple(map(Exchange.of, plan.collectives)),
         sent_bytes=plan.sent,
         step_sent_bytes=plan.sent_in_step,
         cpu_sent_bytes=sum(c.sent_on_cpu for c in plan.collectives if c.in_step),

@@ -16,6 +16,7 @@ from typing import Any
 from optim.arguments import Hyperparameter, choice, rate
 from optim.rule import Arrays, Rule, Scalars, Slot
 from optim.rules import rectification
+from optim.rules.moments import moments
 from optim.rules.powers import float32_powers, power
 
 
@@ -40,9 +41,7 @@ class AdaBeliefRule(Rule):
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        moments = (Slot("m", unit="gradient"), Slot("v", unit="gradient^2", nonnegative=True))
-        largest = Slot("vhat", unit="gradient^2", nonnegative=True, at_least="v")
-        return (*moments, largest) if self.amsgrad else moments
+        return moments(self.amsgrad)
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         beta_1, beta_2, epsilon = hyper["beta_1"], hyper["beta_2"], hyper["epsilon"]

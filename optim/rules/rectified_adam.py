@@ -17,6 +17,7 @@ from typing import Any
 from optim.arguments import Hyperparameter, choice, rate
 from optim.rule import Arrays, Rule, Scalars, Slot
 from optim.rules import rectification
+from optim.rules.moments import moments
 from optim.rules.powers import float32_powers, power
 
 
@@ -41,9 +42,7 @@ class RectifiedAdamRule(Rule):
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        moments = (Slot("m", unit="gradient"), Slot("v", unit="gradient^2", nonnegative=True))
-        largest = Slot("vhat", unit="gradient^2", nonnegative=True, at_least="v")
-        return (*moments, largest) if self.amsgrad else moments
+        return moments(self.amsgrad)
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         beta_1, beta_2 = hyper["beta_1"], hyper["beta_2"]

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,8 @@ MANY = 400
 
 
 @pytest.fixture
-def dtopt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """A function: arguments -> (exit code, stdout, stderr), through the console script's own entry point."""
-    from dtopt_cli.app import main
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dtopt", "migrate", "batch", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = capsys.readouterr()
-        return int(end.value.code or 0), out, err
-
-    return run
+def dtopt(main: Any) -> Any:
+    return partial(main, "migrate", "batch")
 
 
 def test_all_well_is_zero_and_says_where(dtopt: Any, tmp_path: Path) -> None:

@@ -18,21 +18,6 @@ LIST = str(CORPUS / "tf215-new-sgd-gclip-weights-mlp" / "source" / "weights.npz"
 DECAYED = CORPUS / "extra-k224-adadelta-decay-mlp-npz"
 
 
-@pytest.fixture
-def dtopt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """A function: arguments -> (exit code, stdout, stderr), through the console script's own entry point."""
-    from dtopt_cli.app import main
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dtopt", "migrate", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = capsys.readouterr()
-        return int(end.value.code or 0), out, err
-
-    return run
-
-
 def _hint_files(folder: Path, case: Path) -> list[str]:
     document = json.loads((case / "case.json").read_text())
     optimizer = {"class_name": document["optimizer"]["class"], "config": document["optimizer"]["config"]}

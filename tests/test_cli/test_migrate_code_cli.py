@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +19,6 @@ ADADELTA = FIXTURES / "corpus" / "keras224-adam-eps-none-nested" / "source" / "m
 GOOD = "import keras\no = keras.optimizers.SGD(lr=0.1)\n"
 BY_HAND = "import keras\nclass Mine(keras.optimizers.SGD):\n    pass\n"
 PYTHON_2 = "import keras\no = keras.optimizers.SGD(lr=0.1)\nprint 'x'\n"
-
-
-@pytest.fixture
-def dtopt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """A function: arguments -> (exit code, stdout, stderr), through the console script's own entry point."""
-    from dtopt_cli.app import main
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dtopt", "migrate", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = capsys.readouterr()
-        return int(end.value.code or 0), out, err
-
-    return run
 
 
 @pytest.fixture
