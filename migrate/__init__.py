@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from migrate.batch.run import BatchInterrupted, BatchItem, BatchReport, migrate_batch
+    from migrate.batches.results import BatchItem, BatchReport
+    from migrate.batches.run import BatchInterrupted, batch, migrate_batch
     from migrate.errors import (
         AmbiguousError,
         ContradictionError,
@@ -39,6 +40,7 @@ __all__ = [
     "TargetExistsError",
     "UnknownFormatError",
     "Verification",
+    "batch",
     "inspect",
     "migrate_batch",
     "migrate_checkpoint",
@@ -49,7 +51,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("BatchInterrupted", "BatchItem", "BatchReport", "migrate_batch"), "migrate.batch.run"),
+    **dict.fromkeys(("BatchItem", "BatchReport"), "migrate.batches.results"),
+    **dict.fromkeys(("BatchInterrupted", "batch", "migrate_batch"), "migrate.batches.run"),
     **dict.fromkeys(("Report", "inspect", "migrate_checkpoint", "read", "write"), "migrate.operations.convert"),
     **dict.fromkeys(
         (

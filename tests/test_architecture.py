@@ -32,7 +32,7 @@ ROOMS = {
     ),
     "migrate": (
         "errors", "generations", "evidence", "bytes", "state", "algorithms", "rules", "lists", "matching", "readers",
-        "models", "writers", "operations", "live", "proof", "batch", "code",
+        "models", "writers", "operations", "live", "proof", "batches", "code",
     ),
 }  # fmt: skip
 """The rooms of a package, each of which knows only itself and those before it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,9 +14,18 @@ from dtopt_cli.options import From, Generation, Json, OptimizerConfig, Optimizer
 from dtopt_cli.progress import Bar
 
 if TYPE_CHECKING:
-    from migrate.batch.run import BatchReport
+    from rich.console import Console
 
-COLORS = {"migrated": "green", "skipped": "green", "refused": "yellow", "failed": "red", "not reached": "yellow"}
+    from migrate.batches.results import BatchReport
+
+COLORS = {
+    "migrated": "green",
+    "planned": "green",
+    "skipped": "green",
+    "refused": "yellow",
+    "failed": "red",
+    "not reached": "yellow",
+}
 
 
 def batch(
@@ -26,6 +36,9 @@ def batch(
     into: Annotated[str, typer.Option("--into", metavar="DIR", help="Folder of the migrated checkpoints.")],
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Processes at a time.")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Leave targets that are there and whole.")] = False,
+    engine: Annotated[
+        str | None, typer.Option("--engine", metavar="URL", help="Work on a Dask cluster, dask://HOST:PORT.")
+    ] = None,
     shard: Annotated[
         str | None, typer.Option("--shard", metavar="I/N", help="Only the I-th of N parts, one per machine.")
     ] = None,
@@ -41,7 +54,11 @@ def batch(
     optimizer_path: OptimizerPath = None,
     overrides: Set = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse whatever is not exact.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do everything but write.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace migrated checkpoints in DIR.")] = False,
+    by_reason: Annotated[
+        bool, typer.Option("--report", help="Print a table by outcome and reason instead of each source.")
+    ] = False,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only what was refused or failed.")] = False,
 ) -> None:
@@ -51,32 +68,39 @@ def batch(
     """
     part = _part(shard)
     given = hints(format, optimizer_config, variables, generation, optimizer_path, overrides)
-    from migrate.batch.run import BatchInterrupted, migrate_batch
+    if engine is not None and jobs > 1:
+        raise typer.BadParameter("give one of --jobs and --engine: an engine has processes of its own")
+    from migrate.batches.engines import connected
+    from migrate.batches.run import BatchInterrupted
+    from migrate.batches.run import batch as run
 
     progress = None if quiet or as_json or not sys.stderr.isatty() else Bar("migrating", in_bytes=False)
     try:
-        report = migrate_batch(
-            sources,
-            into,
-            jobs=jobs,
-            resume=resume,
-            shard=part,
-            every=every,
-            to=to,
-            order=order,
-            strict=strict,
-            overwrite=overwrite,
-            progress=progress,
-            **given,
-        )
+        with nullcontext() if engine is None else connected(engine) as executor:
+            report = run(
+                sources,
+                into,
+                jobs=jobs,
+                executor=executor,
+                resume=resume,
+                shard=part,
+                every=every,
+                to=to,
+                order=order,
+                strict=strict,
+                dry_run=dry_run,
+                overwrite=overwrite,
+                progress=progress,
+                **given,
+            )
     except BatchInterrupted as interrupted:
-        _print(interrupted.report, as_json, quiet)
+        _print(interrupted.report, as_json, quiet, by_reason)
         output.messages().print("interrupted: what is done is kept; --resume goes on from there", markup=False)
         raise
     finally:
         if progress is not None:
             progress.close()
-    _print(report, as_json, quiet)
+    _print(report, as_json, quiet, by_reason)
     if report.exit_code:
         raise typer.Exit(report.exit_code)
 
@@ -90,20 +114,37 @@ def _part(shard: str | None) -> tuple[int, int] | None:
     return int(found[1]), int(found[2])
 
 
-def _print(report: BatchReport, as_json: bool, quiet: bool) -> None:
+def _print(report: BatchReport, as_json: bool, quiet: bool, by_reason: bool) -> None:
     if as_json:
         output.print_json(report.to_dict())
         return
-    shown = [item for item in report.items if not quiet or item.status in ("refused", "failed")]
     console = output.messages() if quiet else output.results()
-    for item in shown:
-        console.print(f"[{COLORS[item.status]}]{item.status:<11}[/] ", end="")
+    if by_reason:
+        _print_groups(console, report)
+    else:
+        _print_items(console, report, only_problems=quiet)
+    if not quiet:
+        counts = ", ".join(f"{count} {status}" for status, count in report.counts.items())
+        console.print(f"{len(report.items)} in all: {counts}" if counts else "nothing to do in this part")
+
+
+def _print_items(console: Console, report: BatchReport, only_problems: bool) -> None:
+    for item in report.items:
+        if only_problems and not item.problem:
+            continue
+        console.print(f"[{COLORS.get(item.status, 'yellow')}]{item.status:<11}[/] ", end="")
         console.print(item.source + (f" -> {item.dest}" if not item.problem else ""), markup=False)
         notes = [item.problem] if item.problem else []
         if item.report is not None and item.report.fidelity != "exact":
             notes.append(f"{item.report.fidelity}: {'; '.join(item.report.reasons)}")
         for note in notes:
             console.print(f"            {note}", markup=False)
-    if not quiet:
-        counts = ", ".join(f"{count} {status}" for status, count in report.counts.items())
-        console.print(f"{len(report.items)} in all: {counts}" if counts else "nothing to do in this part")
+
+
+def _print_groups(console: Console, report: BatchReport) -> None:
+    """One block for each outcome and reason: a table would break reasons into columns of single words."""
+    for group in report.groups:
+        console.print(f"{group.count:>7}  {group.outcome}", markup=False)
+        if group.reason:
+            console.print(f"         {group.reason}", markup=False)
+        console.print(f"         such as {group.example}", markup=False)

@@ -115,3 +115,23 @@ def test_a_list_is_written_in_the_order_asked_for(dtopt: Any, tmp_path: Path) ->
     assert os.listdir(tmp_path / "out") == ["model.npz"]
     code, out, _ = dtopt(str(SGD), "--into", str(tmp_path / "out"), "--order", "keras2")
     assert (code, out) == (2, "")
+
+
+def test_a_report_groups_by_reason_and_a_dry_run_writes_nothing(dtopt: Any, tmp_path: Path) -> None:
+    for name in ("a.h5", "b.h5"):
+        shutil.copy(ADAM, tmp_path / name)
+    (tmp_path / "bad.h5").write_text("no checkpoint")
+    code, out, _ = dtopt(
+        *sorted(map(str, tmp_path.iterdir())), "--into", str(tmp_path / "out"), "--dry-run", "--report"
+    )
+    assert code == 3
+    assert "2  exact\n" in out
+    assert "1  failed\n" in out
+    assert "3 in all: 2 planned, 1 failed" in out
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_engine_that_does_not_answer_is_said(dtopt: Any, tmp_path: Path) -> None:
+    code, _, err = dtopt(str(ADAM), "--into", str(tmp_path / "out"), "--engine", "ray://here")
+    assert (code, "give a Dask scheduler, dask://HOST:PORT" in err) == (2, True)
+    assert dtopt(str(ADAM), "--into", str(tmp_path), "--engine", "dask://here:1", "--jobs", "2")[0] == 2

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.batch.naming import distinct_names, expand, jobs
-from migrate.batch.workers import WorkerDiedError, in_processes
+from migrate.batches.naming import distinct_names, expand, jobs
+from migrate.batches.workers import WorkerDiedError, in_processes
 from migrate.errors import AmbiguousError, UnknownFormatError
 from optim.errors import HyperparameterError
 

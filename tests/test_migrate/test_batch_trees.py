@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.batch import naming
+from migrate.batches import naming
 from migrate.errors import AmbiguousError, UnknownFormatError
 
 WILD = Path(__file__).parents[1] / "fixtures" / "wild"

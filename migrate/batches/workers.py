@@ -7,7 +7,7 @@ import multiprocessing
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from multiprocessing import connection
 from typing import Any
 
@@ -36,7 +36,9 @@ class _Worker:
             self.process.join()
 
 
-def in_processes(do: Callable[[Any], Any], tasks: Sequence[Any], processes: int) -> Iterator[tuple[int, Any]]:
+def in_processes(
+    do: Callable[[Any], Any], tasks: Sequence[Any], processes: int
+) -> Generator[tuple[int, Any], None, None]:
     """`(index, do(task))` for every task, as they are done; a `WorkerDiedError` where the process ended instead.
 
     `do` and the tasks are pickled, `do` must not raise. Closing the iterator ends the processes, each after it has

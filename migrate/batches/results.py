@@ -1,0 +1,93 @@
+"""What became of each source of a batch, and of all of them by reason."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from migrate.operations.convert import Report
+
+MIGRATED, PLANNED, SKIPPED = "migrated", "planned", "skipped"
+REFUSED, FAILED, NOT_REACHED = "refused", "failed", "not reached"
+STATUSES = (MIGRATED, PLANNED, SKIPPED, REFUSED, FAILED, NOT_REACHED)
+BROKEN_EXIT, REFUSED_EXIT = 3, 1
+
+
+@dataclass(frozen=True)
+class BatchItem:
+    """What became of one source.
+
+    `status` is `migrated`; `planned`, with `dry_run`; `skipped`, with `resume` and the target whole; `refused`, by
+    `strict`; `failed`; or `not reached`, when the run was interrupted. `problem` says why, where it is `refused` or
+    `failed`.
+    """
+
+    source: str
+    dest: str
+    status: str
+    problem: str = ""
+    report: Report | None = None
+
+    @property
+    def outcome(self) -> str:
+        """`exact` or `approximate` where it is or can be migrated, else the status."""
+        return self.status if self.report is None else self.report.fidelity
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is not exact."""
+        return (self.problem,) if self.problem else self.report.reasons if self.report else ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """Sources with one outcome for one reason, names and numbers aside. `example` is the first of them."""
+
+    outcome: str
+    reason: str
+    count: int
+    example: str
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What became of every source, in the order given."""
+
+    items: tuple[BatchItem, ...]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many items have each status; those that none has are left out."""
+        found = {status: sum(item.status == status for item in self.items) for status in STATUSES}
+        return {status: count for status, count in found.items() if count}
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """Outcomes by reason, the most frequent first. A source with two reasons is counted under each."""
+        keys = [(item.outcome, _general(reason, item), item) for item in self.items for reason in item.reasons or ("",)]
+        counts = Counter((outcome, reason) for outcome, reason, _ in keys)
+        examples = {(outcome, reason): item.source for outcome, reason, item in reversed(keys)}
+        return tuple(Group(*key, count, examples[key]) for key, count in counts.most_common())
+
+    @property
+    def exit_code(self) -> int:
+        """3 if any source failed, else 1 if `strict` refused any, else 0."""
+        counts = self.counts
+        return BROKEN_EXIT if FAILED in counts else REFUSED_EXIT if REFUSED in counts else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "counts": self.counts,
+            "groups": [asdict(group) for group in self.groups],
+            "items": [asdict(item) for item in self.items],
+        }
+
+
+def _general(reason: str, item: BatchItem) -> str:
+    """A reason without what is of this source alone: its paths, and numbers."""
+    for path in (item.source, os.path.abspath(item.source), item.dest):
+        reason = reason.replace(path, "PATH")
+    return re.sub(r"(?<![A-Za-z])-?\d[\d.]*(?:e[+-]?\d+)?", "N", reason)

@@ -1,0 +1,150 @@
+"""Many checkpoints at once: one that is broken stops no other, and a run that was interrupted is taken up again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Executor
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from migrate.batches import engines, naming
+from migrate.batches.results import FAILED, MIGRATED, NOT_REACHED, PLANNED, REFUSED, SKIPPED, BatchItem, BatchReport
+from migrate.batches.whole import HINTS, is_whole
+from migrate.batches.workers import WorkerDiedError, in_processes
+from migrate.errors import StrictError
+from migrate.operations import convert
+from optim.errors import DtoptError, HyperparameterError
+
+SUFFIXES = {"list": ".npz", "keras": ".keras", "tf-keras": ".h5"}
+"""Of the targets that are single files."""
+_OPTIONS = {*HINTS, "strict", "overwrite", "dry_run"}
+
+
+class BatchInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a batch. What was migrated is kept; `report` says what, and `resume` goes on from there."""
+
+    def __init__(self, report: BatchReport):
+        super().__init__("interrupted")
+        self.report = report
+
+
+def batch(
+    sources: Sequence[convert.PathLike],
+    into: convert.PathLike,
+    *,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    resume: bool = False,
+    shard: tuple[int, int] | None = None,
+    every: bool = False,
+    to: str = "slots",
+    order: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> BatchReport:
+    """Migrate every source to a target of its own in the folder `into`.
+
+    A target is called as its source without suffix; sources of one name get their folders in front (`a/model.h5` and
+    `b/model.h5` become `a-model` and `b-model`). Names depend on the list of sources alone, so that the same list gives
+    the same names in every run and every shard. A folder that is no checkpoint stands for those directly in it; one
+    with several TensorFlow checkpoints is refused without `every`.
+
+    Args:
+      jobs: processes at a time. With more than one, a script that calls this needs `if __name__ == "__main__":`, as
+        every use of `multiprocessing` does.
+      executor: does the work instead, in processes that have the sources and `into` under the same names; it is not
+        shut down. What is done again where a worker is lost is the executor's own matter: Dask's does.
+      resume: leave targets that are there and equal to what their source gives, bit for bit; migrate the others.
+      shard: (i, n), the i-th of n parts of the sources, from 1: for n machines with one list.
+      every: take each checkpoint of a folder and of the folders in it: all epochs of a run, whole trees.
+      to, order: the target format, as for `migrate_checkpoint`.
+      progress: called with (sources done, sources in all).
+      options: as for `migrate_checkpoint`, the same for all sources.
+
+    Raises:
+      HyperparameterError: an option is wrong. Errors of single sources are in the report.
+      BatchInterrupted: a KeyboardInterrupt with the report so far.
+    """
+    convert.check_target(to, order)
+    unknown = set(options) - _OPTIONS
+    if unknown:
+        raise TypeError(f"batch() has no option {', '.join(sorted(unknown))}")
+    if jobs < 1:
+        raise HyperparameterError(f"jobs is {jobs}; give the number of processes, from 1 on")
+    if jobs > 1 and executor is not None:
+        raise HyperparameterError("give jobs or executor, not both: an executor has processes of its own")
+    todo = _part(naming.jobs(sources, os.fspath(into), SUFFIXES.get(to, ""), every=every), shard)
+    do = partial(migrate_one, resume=resume, to=to, order=order, **options)
+    if executor is None:
+        results = _results(do, todo, jobs)
+    else:
+        results = engines.in_executor(
+            executor, partial(migrate_again, do), todo, None if options.get("dry_run") else os.fspath(into)
+        )
+    items = [BatchItem(job.source, job.dest, NOT_REACHED) for job in todo]
+    done = 0
+    try:
+        for index, item in results:
+            items[index] = item
+            done += 1
+            if progress is not None:
+                progress(done, len(items))
+    except KeyboardInterrupt:
+        results.close()
+        raise BatchInterrupted(BatchReport(tuple(items))) from None
+    return BatchReport(tuple(items))
+
+
+def _part(todo: list[naming.Job], shard: tuple[int, int] | None) -> list[naming.Job]:
+    if shard is None:
+        return todo
+    number, parts = shard
+    if not 1 <= number <= parts:
+        raise HyperparameterError(f"shard {number}/{parts} is not one of 1/{parts} to {parts}/{parts}")
+    return todo[number - 1 :: parts]
+
+
+def _results(
+    do: Callable[[naming.Job], BatchItem], todo: Sequence[naming.Job], jobs: int
+) -> Generator[tuple[int, BatchItem], None, None]:
+    if jobs == 1 or len(todo) < 2:
+        yield from ((index, do(job)) for index, job in enumerate(todo))
+        return
+    largest_first = sorted(range(len(todo)), key=lambda i: -engines.size_of(todo[i]))
+    with closing(in_processes(do, [todo[i] for i in largest_first], jobs)) as results:
+        for place, result in results:
+            job = todo[index := largest_first[place]]
+            died = isinstance(result, WorkerDiedError)
+            yield index, BatchItem(job.source, job.dest, FAILED, str(result)) if died else result
+
+
+def migrate_again(do: partial[BatchItem], job: naming.Job, begun: bool) -> BatchItem:
+    """One that was begun before by a worker that is lost may be done: then it is as good as migrated."""
+    if not begun:
+        return do(job)
+    item = do(job, resume=True)
+    return replace(item, status=MIGRATED) if item.status == SKIPPED and not do.keywords["resume"] else item
+
+
+def migrate_one(job: naming.Job, *, resume: bool, **options: Any) -> BatchItem:
+    """One source of a batch; whatever goes wrong with it is in the result."""
+    try:
+        if job.problem is not None:
+            raise job.problem
+        if resume and os.path.lexists(job.dest) and is_whole(job.source, job.dest, options):
+            return BatchItem(job.source, job.dest, SKIPPED)
+        report = convert.migrate_checkpoint(job.source, job.dest, **options)
+        return BatchItem(job.source, job.dest, MIGRATED if report.written else PLANNED, report=report)
+    except StrictError as error:
+        return BatchItem(job.source, job.dest, REFUSED, str(error))
+    except DtoptError as error:
+        return BatchItem(job.source, job.dest, FAILED, str(error))
+    except Exception as error:  # the edge of one source: even a defect in a reader must not stop the others
+        problem = f"{type(error).__name__}: {error}; please report it, with what `dtopt --debug migrate inspect` says"
+        return BatchItem(job.source, job.dest, FAILED, problem)
+
+
+migrate_batch = batch

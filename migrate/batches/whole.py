@@ -1,0 +1,87 @@
+"""Whether a target is what its source gives: what `resume` may leave alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from migrate.batches import model_target
+from migrate.bytes.arrays import LazyArray
+from migrate.lists.planning import for_list, plan
+from migrate.operations import convert
+from migrate.operations.hints import Hints
+from migrate.readers import weight_list
+from migrate.state import OptimizerState
+from optim.errors import DtoptError
+
+HINTS = tuple(Hints.__annotations__)
+
+
+def is_whole(source: str, dest: str, options: Mapping[str, Any]) -> bool:
+    """Whether `dest` is what migrating the source would write. A strict run asks for more than a whole target."""
+    hints = {key: options[key] for key in HINTS if key in options}
+    state = convert.read(source, **hints)
+    if options["to"] == "list":
+        return _is_whole_list(dest, for_list(state, options["order"]), options)
+    if options["to"] in ("keras", "tf-keras"):
+        return _is_whole_model(dest, state, options)
+    if options.get("strict") and state.fidelity != "exact":
+        return False
+    try:
+        return _same_state(convert.read(dest, format="slots"), state)
+    except DtoptError:
+        return False
+
+
+def _is_whole_model(dest: str, state: OptimizerState, options: Mapping[str, Any]) -> bool:
+    writer = model_target.writer_of("keras" if options["to"] == "keras" else "h5")
+    if options.get("strict") and writer.converted(state)[0].fidelity != "exact":
+        return False
+    try:
+        return not any(model_target.differences(state, convert.read(dest), writer))
+    except (DtoptError, OSError):
+        return False
+
+
+def _is_whole_list(dest: str, state: OptimizerState, options: Mapping[str, Any]) -> bool:
+    if options.get("strict") and state.fidelity != "exact":
+        return False
+    wanted = plan(state, options["order"]).arrays
+    try:
+        found = [array for _, array in weight_list.read(dest).weights or ()]
+        same = [(a.shape, a.dtype) for a in found] == [(a.shape, a.dtype) for a in wanted]
+        return same and all(map(_same_array, found, wanted))
+    except (DtoptError, OSError):
+        return False
+
+
+def _same_state(a: OptimizerState, b: OptimizerState) -> bool:
+    return _described(a) == _described(b) and all(map(_same_array, _arrays(a), _arrays(b)))
+
+
+def _described(state: OptimizerState) -> str:
+    """Everything but the arrays' values, as text."""
+    arrays = [(a.shape, a.dtype) for a in _arrays(state)]
+    variables = [(v.name, v.shape, v.dtype, bool(v.trainable), v.array is not None) for v in state.variables]
+    slots = sorted((slot, sorted(owners)) for slot, owners in state.slots.items())
+    config = {"name": state.algorithm, **state.hyperparameters}
+    scalars = {name: float(value) for name, value in state.scalars.items()}
+    parts = [state.algorithm, config, state.iterations, scalars, variables, slots, sorted(state.unmapped), arrays]
+    return json.dumps(parts, sort_keys=True)
+
+
+def _arrays(state: OptimizerState) -> list[LazyArray]:
+    slots = [state.slots[slot][name] for slot in sorted(state.slots) for name in sorted(state.slots[slot])]
+    variables = [v.array for v in state.variables if v.array is not None]
+    return [*slots, *variables, *(state.unmapped[name] for name in sorted(state.unmapped))]
+
+
+def _same_array(a: LazyArray, b: LazyArray) -> bool:
+    one, other = np.asarray(a.load()), np.asarray(b.load())
+    if one.dtype.hasobject or other.dtype.hasobject:
+        return bool(np.array_equal(one, other))
+    little = [x.astype(x.dtype.newbyteorder("<"), copy=False) for x in (one, other)]
+    return little[0].tobytes() == little[1].tobytes()
