@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -159,3 +160,12 @@ def test_parts_do_not_know_the_optimizer() -> None:
         for path in (ROOT / "optim" / folder).glob("*.py"):
             text = path.read_text(encoding="utf-8")
             assert "optim.optimizer " not in text, f"{path} knows Optimizer"
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_the_page_of_the_house_has_every_room(package: str) -> None:
+    """In the order in which they may know one another."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition(f"### `{package}`\n")[2].partition("\n### ")[0]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert tuple(name for cell in cells for name in re.findall(r"`(\w+)`", cell)) == ROOMS[package]

@@ -44,6 +44,7 @@ MATHS_FLAGS = (
     "-ffp-contract=off",  # no fused multiply-add, or processors, vector bodies and scalar tails would round differently
     f"-I{HERE}",
 )
+MATHS_LINK = ("-static-libgcc",)  # conversions of float16 are only in libgcc_s of GCC 12 and later
 OPS_FLAGS = (*COMMON, "-O1", "-fvisibility=default")
 AVX2 = ("avx2", "fma", "f16c", "bmi", "bmi2")
 AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
@@ -92,8 +93,8 @@ def _maths(title: str, programs: Sequence[generate.Program], names: Sequence[str
     flags = {name: (*(f"-m{part}" for part in LEVELS[name]), f"-DDTOPT_LEVEL={name}") for name in names}
     objects = tuple((file, flags[name]) for name in names for file in files)
     same = [flag for flag in MATHS_FLAGS if not flag.startswith("-I")]
-    key = _digest(source, *map(_text, MATHS_SOURCES), *same, *names, platform.system(), platform.machine())
-    return Recipe(title, key, objects, MATHS_FLAGS)
+    key = _digest(source, *map(_text, MATHS_SOURCES), *same, *MATHS_LINK, *names, platform.system(), platform.machine())
+    return Recipe(title, key, objects, MATHS_FLAGS, MATHS_LINK)
 
 
 @cache

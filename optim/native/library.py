@@ -148,6 +148,8 @@ def _provide(recipes: Sequence[Recipe], waits: bool, program: generate.Program |
 
 
 def _fail(recipes: Sequence[Recipe], reason: str) -> str:
+    """Remember why there is no build, and say it once."""
+    _log.warning("dtopt's update kernel is not used, steps run on TensorFlow's ops: %s", reason)
     _kernels.failed.update({recipe.key: reason for recipe in recipes})
     return reason
 
@@ -182,7 +184,7 @@ def _wait(process: subprocess.Popen[str], recipes: Sequence[Recipe]) -> None:
     with _kernels.lock:
         _kernels.building.difference_update(recipe.key for recipe in recipes)
         if failed:
-            _log.warning("the kernel was not compiled: %s", _fail(recipes, said.strip() or "the compiler was ended"))
+            _fail(recipes, said.strip() or "the compiler was ended")
 
 
 def _load(paths: Sequence[Path], program: generate.Program | None) -> None:

@@ -84,10 +84,13 @@ def test_steps_go_on_while_it_is_compiled(
 
 
 @pytest.mark.usefixtures("_forgotten")
-def test_without_a_compiler_steps_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_steps_still_run(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler -O9")
+    with caplog.at_level(logging.WARNING, "optim"):
+        step()
+        optimizer = step()
+    assert [r.message.count("no-such-compiler -O9 not found") for r in caplog.records] == [1], "said once"
     assert "no-such-compiler -O9 not found" in optim.build_kernels().reason
-    optimizer = step()
     assert set(optimizer.executor_report().kernels.values()) == {"fused"}
     assert "no-such-compiler -O9 not found" in optimizer.executor_report().why_not_native
 

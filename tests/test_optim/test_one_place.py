@@ -21,6 +21,18 @@ def test_adan_takes_its_rule_its_class_and_its_name() -> None:
     assert naming - measured == {"optim/__init__.py", "optim/optimizers/adan.py", "optim/rules/adan.py"}
 
 
+def test_a_source_format_takes_its_reader_and_a_line() -> None:
+    sources = [f for package in ("optim", "migrate", "bench", "dtopt_cli") for f in (ROOT / package).rglob("*.py")]
+    naming = {str(f.relative_to(ROOT)) for f in sources if "weights_h5" in f.read_text(encoding="utf-8")}
+    assert naming == {"migrate/readers/__init__.py", "migrate/readers/weights_h5.py"}
+
+
+def test_an_option_takes_its_part_and_the_settings() -> None:
+    """Where it acts, a step asks the settings."""
+    naming = {f.name for f in (ROOT / "optim").rglob("*.py") if "RateMultipliers" in f.read_text(encoding="utf-8")}
+    assert naming == {"rate_multipliers.py", "settings.py"}
+
+
 def test_every_optimizer_of_a_rule_is_documented() -> None:
     page = (ROOT / "docs" / "optimizers.md").read_text(encoding="utf-8")
     public = [getattr(optim, name) for name in optim.__all__]

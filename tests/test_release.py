@@ -1,0 +1,87 @@
+"""What is published: the distributions, their wheels, and the table of versions."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tools import build, versions
+
+ROOT = Path(__file__).resolve().parent.parent
+BACKEND = "import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"
+
+
+def test_the_table_of_versions_is_what_was_measured() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert page.partition(versions.BEGIN)[2].partition(versions.END)[0] == versions.table()
+
+
+def test_pythons_and_tensorflows_are_those_of_the_project() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    minors = [int(name.split(".")[1]) for name in versions.PYTHONS]
+    assert f'"tensorflow>=2.{minors[0]},<2.{minors[-1] + 1}"' in text
+    pythons = sorted({int(p.split(".")[1]) for has in versions.PYTHONS.values() for p in has})
+    assert f'requires-python = ">=3.{pythons[0]},<3.{pythons[-1] + 1}"' in text
+    assert all((ROOT / "tests" / name).is_file() for name in versions.TESTS)
+
+
+def test_the_light_distribution_does_not_depend_on_tensorflow(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    build.lighten(tmp_path)
+    text = (tmp_path / "pyproject.toml").read_text(encoding="utf-8")
+    assert 'name = "dtopt-light"' in text
+    assert '"libcst' in text.partition("dependencies = [")[2].partition("]")[0]
+    assert '"tensorflow' not in text.partition("[project.optional-dependencies]")[0].replace(
+        '"tensorflow", "keras"', ""
+    )
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """The sources as they are committed or about to be, with the kernel that was compiled among them."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file() and not name.startswith("tests/fixtures"):
+            (tmp_path / "sources" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tmp_path / "sources" / name)
+    return tmp_path / "sources"
+
+
+def _built(kind: str, folder: Path, into: Path) -> Path:
+    into.mkdir()
+    words = [sys.executable, "-c", BACKEND.format(kind=kind), str(into)]
+    subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True, env={**os.environ, "CXX": "none"})
+    (made,) = into.iterdir()
+    return made
+
+
+@pytest.mark.breadth
+def test_what_is_in_the_archives(sources: Path, tmp_path: Path) -> None:
+    """Twice the same bytes, also from the sdist; every package typed; no tests."""
+    sdists = [_built("sdist", sources, tmp_path / f"sdist{i}") for i in range(2)]
+    assert sdists[0].read_bytes() == sdists[1].read_bytes()
+    with tarfile.open(sdists[0]) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    assert not [f for f in unpacked.rglob("*") if f.suffix == ".so" or "tests" in f.parts]
+    again = _built("sdist", unpacked, tmp_path / "sdist-again")
+    assert again.read_bytes() == sdists[0].read_bytes()
+    wheels = [_built("wheel", unpacked, tmp_path / f"wheel{i}") for i in range(2)]
+    assert wheels[0].read_bytes() == wheels[1].read_bytes()
+    names = zipfile.ZipFile(wheels[0]).namelist()
+    tops = {name.split("/")[0] for name in names}
+    packages = {"optim", "migrate", "bench", "dtopt_cli"}
+    assert packages == {top for top in tops if not top.endswith(".dist-info")}
+    assert {f"{package}/py.typed" for package in packages} <= set(names)
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    python = {str(f.relative_to(ROOT)) for package in packages for f in (ROOT / package).rglob("*.py")}
+    assert python == {name for name in names if name.endswith(".py")}

@@ -1,0 +1,70 @@
+"""Build what is published: `python tools/build.py [FOLDER]`, by default into `dist`.
+
+- `dtopt`: an sdist, and a wheel with the kernel for the TensorFlow of this environment and for those that
+  `python tools/versions.py kernels` left in `optim/native/prebuilt`.
+- `dtopt-light`: the same packages without TensorFlow among what they depend on, and without the kernel.
+
+Run it where `build`, setuptools, numpy and TensorFlow are installed. The same commit gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PREBUILT = Path("optim/native/prebuilt")
+LIGHT = (
+    ('name = "dtopt"', 'name = "dtopt-light"'),
+    ('    "tensorflow>=2.16,<2.22",\n', '    "libcst>=1.5",\n    "packaging>=23",\n'),
+    (', "numpy>=1.26", "tensorflow>=2.16,<2.22"]   # the last two: to compile the kernel', "]"),
+    ("Mesh-aware TensorFlow optimizers, exact", "Exact"),
+    (", and honest optimizer benchmarks", ", without TensorFlow: inspect, convert, verify, rewrite programs"),
+)
+"""What `dtopt-light` says otherwise in pyproject.toml."""
+
+
+def build(source: Path, into: Path, *kinds: str) -> None:
+    subprocess.run([sys.executable, "-m", "build", "--no-isolation", *kinds, "-o", into, source], check=True)
+
+
+def unpacked(sdist: Path, folder: Path) -> Path:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / sdist.name.removesuffix(".tar.gz")
+
+
+def lighten(folder: Path) -> None:
+    """Make the sources of dtopt those of dtopt-light. Raises ValueError: pyproject.toml is not as expected."""
+    path = folder / "pyproject.toml"
+    text = path.read_text(encoding="utf-8")
+    time = path.stat().st_mtime  # that of the commit
+    for old, new in LIGHT:
+        if text.count(old) != 1:
+            raise ValueError(f"pyproject.toml has {old!r} {text.count(old)} times, not once")
+        text = text.replace(old, new)
+    path.write_text(text, encoding="utf-8")
+    os.utime(path, (time, time))
+
+
+def main(into: str = "dist") -> None:
+    folder = Path(into).resolve()
+    build(ROOT, folder, "--sdist")
+    (sdist,) = folder.glob("dtopt-[0-9]*.tar.gz")
+    with tempfile.TemporaryDirectory() as scratch:
+        clean = unpacked(sdist, Path(scratch) / "whole")  # an old `build` folder does not get into the wheel
+        if (ROOT / PREBUILT).is_dir():
+            shutil.copytree(ROOT / PREBUILT, clean / PREBUILT)
+        build(clean, folder, "--wheel")
+        light = unpacked(sdist, Path(scratch) / "light")
+        lighten(light)
+        build(light, folder)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

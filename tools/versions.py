@@ -1,0 +1,180 @@
+"""What runs with which Python and TensorFlow: built, installed from the package index, tested, written down.
+
+    python tools/versions.py kernels             compile the kernel for every TensorFlow, into optim/native/prebuilt
+    python tools/build.py                        then make a wheel of it
+    python tools/versions.py test WHEEL [3.12/2.18 ...]   install it beside each TensorFlow, and test it there;
+                                                 3.12: beside all that have that Python
+    python tools/versions.py table               what README says of that
+
+`test` keeps results in tools/versions.json, in which those of other commits stay until they are measured again. Each
+environment is new, and deleted after. Needs `uv`, and the Pythons on the PATH.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "tools" / "versions.json"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- tools/versions.py table -->\n", "<!-- end of the table -->\n"
+OLD_PYTHONS = ("3.10", "3.11", "3.12")
+PYTHONS = {
+    "2.16": OLD_PYTHONS,
+    "2.17": OLD_PYTHONS,
+    "2.18": OLD_PYTHONS,
+    "2.19": OLD_PYTHONS,
+    "2.20": (*OLD_PYTHONS, "3.13"),
+    "2.21": (*OLD_PYTHONS, "3.13"),
+}
+"""The Pythons that dtopt takes and that a TensorFlow has wheels for."""
+TOOLS = ("pytest", "pytest-timeout", "hypothesis")
+TESTS = (
+    "test_optim/test_api.py",
+    "test_optim/test_checkpoint.py",
+    "test_optim/test_meshes.py",
+    "test_optim/test_native_meshes.py",
+    "test_migrate/test_resume.py",
+    "test_migrate/test_real_cases.py",
+    "test_migrate/test_keras_targets.py",
+    "test_migrate/test_restore.py",
+)
+"""Of the API, checkpoints, meshes and migrations; the whole of `make test` runs with the locked versions."""
+SMOKE = """
+import json, optim, keras, tf_keras, tensorflow as tf
+from optim.native import library
+variable, optimizer = tf.Variable([1.0, 2.0, 3.0]), optim.SGD(0.5)
+optimizer.apply_gradients([(tf.constant([1.0, 0.0, 2.0]), variable)])
+assert variable.numpy().tolist() == [0.5, 2.0, 2.0]
+status = library.status()
+print(json.dumps({"tensorflow": tf.__version__, "keras": keras.__version__, "tf_keras": tf_keras.__version__,
+                  "kernel": status.reason or "prebuilt"}))
+"""
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+LIMIT = 1800  # seconds that the tests of one environment may take
+
+
+def call(
+    *words: str | Path, cwd: Path = ROOT, check: bool = True, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command that sees the packages of its own environment only."""
+    clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        [str(word) for word in words], cwd=cwd, env={**clean, **QUIET, **variables}, capture_output=True, text=True
+    )
+    if check and done.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, words))[:300]} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    return done
+
+
+def environment(folder: Path, python: str, *packages: str) -> Path:
+    """A new environment with these packages; returns its Python."""
+    call("uv", "venv", "--quiet", "--clear", "--python", python, folder)
+    interpreter = folder / "bin" / "python"
+    call("uv", "pip", "install", "--quiet", "--python", interpreter, *packages)
+    return interpreter
+
+
+def kernels() -> None:
+    """Compile into the source tree for every TensorFlow: the headers and the library to link with are in its wheel."""
+    for tensorflow, pythons in PYTHONS.items():
+        with tempfile.TemporaryDirectory() as scratch:
+            python = environment(Path(scratch), pythons[-1], f"tensorflow=={tensorflow}.*", "setuptools")
+            done = call(python, "-m", "optim.native.prebuild")
+        print(done.stderr.strip(), flush=True)
+
+
+def run(wheel: Path, python: str, tensorflow: str) -> dict[str, Any]:
+    """Install and test one combination, in a folder where the sources are not."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        needs = [f"tensorflow=={tensorflow}.*", f"tf_keras=={tensorflow}.*", *TOOLS]
+        interpreter = environment(folder / "env", python, f"dtopt[keras,code] @ {wheel.resolve().as_uri()}", *needs)
+        shutil.copytree(ROOT / "tests", folder / "tests")
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        no_compiler = {"CXX": "none", "XDG_CACHE_HOME": str(folder / "cache")}
+        version = call(interpreter, "-c", "import platform; print(platform.python_version())").stdout.strip()
+        smoke = call(interpreter, "-c", SMOKE, cwd=folder, check=False, **no_compiler)
+        found: dict[str, Any] = {"python": version, "tensorflow": tensorflow}
+        if smoke.returncode != 0:
+            said = smoke.stderr.strip().splitlines()[-1:]
+            return {**found, "passed": 0, "failed": 1, "skipped": 0, "failures": [f"smoke: {' '.join(said)}"]}
+        found |= json.loads(smoke.stdout.splitlines()[-1])
+        tests = [f"tests/{name}" for name in TESTS]
+        report = folder / "report.xml"
+        words = ["timeout", str(LIMIT), interpreter, "-m", "pytest", "-p", "no:cacheprovider", "--junitxml", report]
+        call(*words, *tests, cwd=folder, check=False, **no_compiler)
+        return {**found, **counted(report)}
+
+
+def counted(report: Path) -> dict[str, Any]:
+    """What pytest's report has."""
+    if not report.is_file():
+        return {"passed": 0, "failed": 1, "skipped": 0, "failures": ["the tests did not end"]}
+    suite = ElementTree.parse(report).getroot()[0]
+    failed = [
+        case for case in suite.iter("testcase") if case.find("failure") is not None or case.find("error") is not None
+    ]
+    skipped, total = int(suite.get("skipped", 0)), int(suite.get("tests", 0))
+    return {
+        "passed": total - skipped - len(failed),
+        "failed": len(failed),
+        "skipped": skipped,
+        "failures": [f"{case.get('classname')}::{case.get('name')}" for case in failed],
+    }
+
+
+def test(wheel: str, *names: str) -> None:
+    """Test combinations, `PYTHON/TENSORFLOW` or `PYTHON` each; without names all of them."""
+    known = [f"{p}/{t}" for t, pythons in PYTHONS.items() for p in pythons]
+    wanted = [each for name in names for each in known if name in (each, each.split("/")[0])] if names else known
+    failed = 0
+    commit = call("git", "log", "-1", "--format=%h").stdout.strip()
+    for name in wanted:
+        python, tensorflow = name.split("/")
+        started = time.monotonic()
+        result = run(Path(wheel), python, tensorflow) | {"commit": commit}
+        print(f"{name}: {result} in {time.monotonic() - started:.0f} s", flush=True)
+        results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+        results[name] = result
+        RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=2) + "\n", encoding="utf-8")
+        failed += result["failed"]
+    sys.exit(1 if failed else 0)
+
+
+def table() -> str:
+    """The results as README has them."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    pythons = PYTHONS["2.21"]
+    lines = [f"| TensorFlow | {' | '.join(f'Python {p}' for p in pythons)} |", "|---" * (1 + len(pythons)) + "|"]
+    for tensorflow, has in PYTHONS.items():
+        cells = [cell(results.get(f"{p}/{tensorflow}")) if p in has else "no such wheel" for p in pythons]
+        lines.append(f"| {tensorflow} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def cell(result: dict[str, Any] | None) -> str:
+    if result is None:
+        return "not run"
+    keras = f"{result['tensorflow']}, Keras {result['keras']}" if "keras" in result else result["tensorflow"]
+    return (
+        f"{result['passed']} passed ({keras})" if not result["failed"] else f"**{result['failed']} failed** ({keras})"
+    )
+
+
+def write_table() -> None:
+    before, rest = README.read_text(encoding="utf-8").split(BEGIN)
+    README.write_text(before + BEGIN + table() + END + rest.split(END)[1], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    {"kernels": kernels, "test": test, "table": write_table}[sys.argv[1]](*sys.argv[2:])
