@@ -46,7 +46,7 @@ def checked(state: OptimizerState, *, with_values: bool = True) -> OptimizerStat
     Raises:
       UnsupportedError: a hyperparameter out of its range, or a dtype that no optimizer takes.
     """
-    rule = _rule(state.algorithm)
+    rule = rule_of(state.algorithm)
     _check_hyperparameters(state, rule)
     _check_dtypes(state)
     if not with_values:
@@ -54,7 +54,8 @@ def checked(state: OptimizerState, *, with_values: bool = True) -> OptimizerStat
     return replace(state, origins=(*state.origins, *_spoiled(state, rule)))
 
 
-def _rule(algorithm: str) -> type[Rule] | None:
+def rule_of(algorithm: str) -> type[Rule] | None:
+    """The class of an algorithm's rule; None where `optim` has none."""
     try:
         module = import_module(f"optim.rules.{HOMES.get(algorithm, algorithm.lower())}")
     except ModuleNotFoundError:

@@ -3,15 +3,15 @@
 Arrays: source and target by their readers, bit for bit, with all checksums. Format: TensorFlow's own checkpoint reader
 sees the same keys, shapes, dtypes and, in tensors of up to READ_BY_TENSORFLOW bytes, the same values. Meaning: one step
 with a fixed pseudo-random gradient, by `optim` from the target and by the source generation's formula (`parity`) from
-the source; of a large checkpoint on a sample (`parity_sample`). Format and meaning need TensorFlow; where it is not
-installed, a note says so.
+the source; of a large checkpoint on a sample (`parity_sample`). Where TensorFlow is not installed, the format is not
+compared, the step is that of the rule alone (`by_rule`), and a note says so.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -25,7 +25,7 @@ from migrate.bytes.bundle import STRING, BundleReader, numpy_dtype
 from migrate.lists import planning
 from migrate.operations.convert import PathLike, Progress, for_target, read
 from migrate.operations.hints import Hints
-from migrate.proof import list_target, loaded, model_target, parity, parity_sample, stepping
+from migrate.proof import by_rule, list_target, loaded, model_target, parity, parity_sample, stepping
 from migrate.proof.compare import Comparer
 from migrate.readers.slots import read as read_slots
 from migrate.state import OptimizerState
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 GRADIENT_SCALE = 1.0
 READ_BY_TENSORFLOW = 1 << 20
 WITHOUT_TENSORFLOW = (
-    "TensorFlow is not installed, so its own reader was not asked and no step was taken: pip install tensorflow, and"
-    " the same command does both"
+    "TensorFlow is not installed, so its own reader was not asked, and a step is the rule's alone, in float64 on numpy"
 )
 
 
@@ -95,17 +94,22 @@ def verify(
         return _verify_model(state, os.fspath(source), os.fspath(dest))
     target = _Target(os.fspath(dest))
     differences = [*_array_differences(state, target, progress), *_metadata_differences(state, target)]
-    worst, note = None, ""
-    if not differences and find_spec("tensorflow") is None:
-        note = WITHOUT_TENSORFLOW
+    worst, notes = None, []
+    if not _has_tensorflow():
+        notes.append(WITHOUT_TENSORFLOW)
     elif not differences:
         differences += _tensorflow_differences(target)
-        if not differences:
-            worst, note = _step(state, target)
-        if worst is not None and not worst <= 1:
-            differences.append(
-                f"a step from the target differs from the source's own by {worst:.3g} times what rounding explains"
-            )
+    if not differences:
+        try:
+            worst, left_out = _sampled_parity(state, target.folder)
+            notes += [left_out] if left_out else []
+        except UnsupportedError as error:
+            notes.append(str(error))
+        else:
+            if not worst <= 1:
+                differences.append(
+                    f"a step from the target differs from the source's own by {worst:.3g} times what rounding explains"
+                )
     return Verification(
         ok=not differences,
         source=os.fspath(source),
@@ -115,16 +119,12 @@ def verify(
         iterations=state.iterations,
         differences=tuple(differences),
         parity=worst,
-        notes=(note,) if note else (),
+        notes=tuple(notes),
     )
 
 
-def _step(state: OptimizerState, target: _Target) -> tuple[float | None, str]:
-    """Worst difference of one step, None where none can be compared, and a note on that."""
-    try:
-        return _sampled_parity(state, target.folder)
-    except UnsupportedError as error:
-        return None, str(error)
+def _has_tensorflow() -> bool:
+    return find_spec("tensorflow") is not None
 
 
 def _verify_list(state: OptimizerState, source: str, dest: str, order: str | None) -> Verification:
@@ -268,10 +268,6 @@ def _sampled_parity(state: OptimizerState, folder: str) -> tuple[float, str]:
 
 def _parity(state: OptimizerState, folder: str) -> float:
     """Worst difference of one step, 1 being what rounding explains."""
-    import tensorflow as tf
-
-    import optim
-
     if state.hyperparameters.get("gradient_accumulation_steps"):
         raise UnsupportedError("gradients are accumulated over several batches, so that no single step is compared")
     ahead = state.hyperparameters.get("lookahead")
@@ -290,14 +286,31 @@ def _parity(state: OptimizerState, folder: str) -> float:
         else stepping.numbers(v.array)
         for v in chosen
     }
-    live = {name: tf.Variable(tf.cast(start[name], dtype)) for name, (_, dtype) in shapes.items()}
-    optimizer = optim.load_checkpoint(folder, live, mesh=None, restore_variables=False)
-    optimizer.apply_gradients([(tf.cast(gradients[n](), shapes[n][1]), live[n]) for n in live])
+    if _has_tensorflow():
+        got = _after_step(folder, {n: dtype for n, (_, dtype) in shapes.items()}, start, gradients)
+    else:
+        got = by_rule.after(folder, start, {name: gradient() for name, gradient in gradients.items()})
     clip = parity.gradient_scale(source, gradients)
     worst = 0.0
     for name, (_, dtype) in shapes.items():
         slots = {s: stepping.numbers(o[name]) for s, o in state.slots.items() if name in o}
         want, magnitude = parity.step(replace(source, variable=name), start[name], clip(gradients[name]()), slots)
-        got = tf.cast(live[name].read_value(), "float64").numpy()
-        worst = max(worst, stepping.error(got, want, magnitude, dtype))
+        worst = max(worst, stepping.error(got[name], want, magnitude, dtype))
     return worst
+
+
+def _after_step(
+    folder: str,
+    dtypes: Mapping[str, str],
+    start: Mapping[str, np.ndarray],
+    gradients: Mapping[str, Callable[[], np.ndarray]],
+) -> dict[str, np.ndarray]:
+    """What variables of those values become by a step of `optim` from the target, in float64."""
+    import tensorflow as tf
+
+    import optim
+
+    live = {name: tf.Variable(tf.cast(start[name], dtype)) for name, dtype in dtypes.items()}
+    optimizer = optim.load_checkpoint(folder, live, mesh=None, restore_variables=False)
+    optimizer.apply_gradients([(tf.cast(gradients[n](), dtype), live[n]) for n, dtype in dtypes.items()])
+    return {name: tf.cast(variable.read_value(), "float64").numpy() for name, variable in live.items()}

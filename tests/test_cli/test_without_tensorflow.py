@@ -5,9 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+
+import migrate
+from migrate.proof import by_rule
+from optim.errors import UnsupportedError
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "tests" / "fixtures" / "corpus"
@@ -18,7 +25,7 @@ TARGETS = {"slots": "slots", "keras": "model.keras", "tf-keras": "model.h5", "li
 
 
 @pytest.fixture
-def dtopt(tmp_path: Path) -> object:
+def dtopt(tmp_path: Path) -> Any:
     """A function: arguments -> the command as it ended."""
     folder = tmp_path / "first"
     folder.mkdir()
@@ -32,9 +39,8 @@ def dtopt(tmp_path: Path) -> object:
     return run
 
 
-def test_what_is_read_written_and_verified(dtopt: object, tmp_path: Path) -> None:
+def test_what_is_read_written_and_verified(dtopt: Any, tmp_path: Path) -> None:
     """In one test: each command is a process of its own."""
-    assert callable(dtopt)
     read = dtopt("migrate", "inspect", str(H5))
     assert (read.returncode, "Adam, 5 steps taken" in read.stdout) == (0, True), read.stderr
     for target, name in TARGETS.items():
@@ -43,29 +49,41 @@ def test_what_is_read_written_and_verified(dtopt: object, tmp_path: Path) -> Non
         verified = dtopt("migrate", "verify", str(H5), name, "--set", "iterations=5")
         assert (verified.returncode, verified.stdout.startswith("same: 12 slots")) == (0, True), verified.stderr
         if target == "slots":
-            assert (
-                "TensorFlow is not installed, so its own reader was not asked and no step was taken" in verified.stderr
-            )
+            assert "one step agrees" in verified.stdout
+            assert "TensorFlow is not installed, so its own reader was not asked" in verified.stderr
         if target in ("keras", "tf-keras"):
             assert "not loaded" in verified.stderr
 
 
-def test_a_difference_is_seen(dtopt: object, tmp_path: Path) -> None:
-    assert callable(dtopt)
+def test_the_step_of_a_rule_alone(tmp_path: Path) -> None:
+    """Of other hyperparameters it is another; with an option around the rule it is not taken."""
+    state = migrate.read(H5, overrides={"iterations": 5})
+    start = {v.name: np.ones(v.shape) for v in state.variables}
+    gradients = {name: np.full(value.shape, 0.5) for name, value in start.items()}
+    after = {}
+    for beta in (0.9, 0.8):
+        folder = tmp_path / str(beta)
+        migrate.write(replace(state, hyperparameters={**state.hyperparameters, "beta_1": beta}), folder)
+        after[beta] = by_rule.after(str(folder), start, gradients)
+    assert all((after[0.9][name] != after[0.8][name]).any() for name in start)
+    migrate.write(replace(state, hyperparameters={**state.hyperparameters, "clipnorm": 1.0}), tmp_path / "clipped")
+    with pytest.raises(UnsupportedError, match="one with clipnorm needs TensorFlow"):
+        by_rule.after(str(tmp_path / "clipped"), start, gradients)
+
+
+def test_a_difference_is_seen(dtopt: Any, tmp_path: Path) -> None:
     assert dtopt("migrate", "checkpoint", str(H5), "slots").returncode == 0
     other = dtopt("migrate", "verify", str(H5), "slots", "--set", "iterations=6")
     assert (other.returncode, other.stdout.startswith("different")) == (1, True)
 
 
-def test_programs_are_rewritten(dtopt: object, tmp_path: Path) -> None:
-    assert callable(dtopt)
+def test_programs_are_rewritten(dtopt: Any, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("from keras.optimizers import Adam\noptimizer = Adam(lr=1e-3)\n")
     done = dtopt("migrate", "code", "train.py", "--from", "keras==2.3.1")
     assert "optim.Adam(learning_rate=1e-3)" in done.stdout, done.stderr
 
 
-def test_what_needs_tensorflow_says_so(dtopt: object, tmp_path: Path) -> None:
-    assert callable(dtopt)
+def test_what_needs_tensorflow_says_so(dtopt: Any, tmp_path: Path) -> None:
     assert "tensorflow not installed: pip install tensorflow" in dtopt("bench", "step", "--quick").stdout
     done = subprocess.run(
         [sys.executable, "-c", ABSENT + "import sys; sys.argv = ['dtopt', 'nothing']\n"

@@ -1,0 +1,72 @@
+"""One step of a target by its rule alone, in float64 on numpy: for `verify` where TensorFlow is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from migrate.operations.soundness import rule_of
+from migrate.proof.stepping import numbers
+from migrate.readers.slots import read
+from optim.arguments import Choice, Hyperparameter
+from optim.errors import UnsupportedError
+from optim.rule import AS_VARIABLE, Rule, Slot, arguments
+
+HARMLESS = {"name", "jit_compile"}
+"""Options that change no number."""
+ABSENT: tuple[Any, ...] = (None, False, 0, [])
+"""Values by which an option does nothing."""
+
+
+def after(folder: str, start: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What the variables named in `start` become by the step of a slot checkpoint that follows.
+
+    Raises:
+      UnsupportedError: more than the rule takes part in that step.
+    """
+    target = read(folder)
+    rule, hyper = _rule(target.algorithm, target.hyperparameters)
+    hyper |= target.scalars
+    found = {}
+    for name, value in start.items():
+        stored = {slot: numbers(owners[name]) for slot, owners in target.slots.items() if name in owners}
+        slots = {slot.name: stored.get(slot.name, new_slot(slot, value)) for slot in rule.slots}
+        given = {**hyper, **rule.constants(value.shape, (name,))}
+        with np.errstate(all="ignore"):
+            c = rule.coefficients(np, given, np.float64(target.iterations + 1))
+            change, _ = rule.update(np, value, gradients[name], slots, c)
+            found[name] = value + change
+    return found
+
+
+def new_slot(slot: Slot, variable: np.ndarray) -> np.ndarray:
+    """A slot of an elementwise rule before the first step, where the target has none."""
+    return variable.copy() if slot.initial == AS_VARIABLE else np.full(variable.shape, slot.initial)
+
+
+def _rule(algorithm: str, config: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
+    """The rule of a config, and its numbers."""
+    cls = rule_of(algorithm)
+    if cls is None:
+        raise _needs_tensorflow(algorithm)
+    own = arguments(cls)
+    around = {n: v for n, v in config.items() if n not in own and n not in HARMLESS and v not in ABSENT}
+    if algorithm == "AdamW":
+        around.setdefault("weight_decay", "its default")
+    hyper = {n: config.get(n, a.default) for n, a in own.items() if isinstance(a, Hyperparameter)}
+    around |= {n: v for n, v in hyper.items() if isinstance(v, bool) or not isinstance(v, (int, float))}
+    if around:
+        raise _needs_tensorflow(", ".join(sorted(around)))
+    rule = cls.from_arguments(
+        {n: a.check(n, config.get(n, a.default)) for n, a in own.items() if isinstance(a, Choice)}, hyper
+    )
+    if not rule.elementwise or rule.places_weight_decay:
+        raise _needs_tensorflow(algorithm)
+    hyper = {n: np.float64(v) for n, v in hyper.items()}
+    return rule, hyper | {"base_learning_rate": hyper["learning_rate"]}
+
+
+def _needs_tensorflow(what: str) -> UnsupportedError:
+    return UnsupportedError(f"no step was taken: one with {what} needs TensorFlow (pip install tensorflow)")
