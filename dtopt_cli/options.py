@@ -140,15 +140,22 @@ def repeated(
 
 
 def _json(given: str | None, option: str, kind: type) -> Any:
-    """A file of JSON, or the JSON itself."""
+    """A file of JSON, or the JSON itself; a mapping also in a pickle, as it was kept of `get_config()`."""
     if given is None:
         return None
     inline = given.lstrip().startswith(("{", "["))
     shown = "the value" if inline else given
     try:
-        value = json.loads(given if inline else Path(given).read_text(encoding="utf-8"))
+        text = given.encode() if inline else Path(given).read_bytes()
     except OSError as error:
         raise typer.BadParameter(f"{given} cannot be read: {error.strerror}", param_hint=option) from error
+    if kind is dict and not inline:
+        from migrate.bytes import safe_pickle
+
+        if safe_pickle.is_pickle(text):
+            return safe_pickle.loads_config(text, given)
+    try:
+        value = json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"{shown} is not JSON: {error}", param_hint=option) from error
     if not isinstance(value, kind):

@@ -11,6 +11,9 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.ranges import Check
 from migrate.evidence import Origin
 
+SPARSE_CLIPPING = "sparse clipping"
+"""In `Stored.outside`: gradients of tables are clipped by their norm before rows that occur twice are added up."""
+
 
 @dataclass(frozen=True)
 class LayerVariable:
@@ -99,6 +102,8 @@ class Stored:
     """`slot/variable`, in the source's own slot names -> how the reader found the variable, where it had to."""
     unmapped: Mapping[str, LazyArray] = field(default_factory=dict)
     """What is no state of the optimizer and no variable of the model: counters of the checkpoint, a loss scale."""
+    nameless: bool = False
+    """Whether `variables` are known by their positions alone, so that a person has to name them, in order."""
     layers: Layers | None = None
     """What is known of the order of `variables` where the source does not say all of it; None where it does."""
     optimizers: tuple[str, ...] = ()

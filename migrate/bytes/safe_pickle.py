@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -137,14 +138,41 @@ def loads(data: bytes, where: str) -> list[np.ndarray]:
       UnsupportedError: it calls anything but numpy's constructors, or holds something else.
       DamagedFileError: it is truncated or no pickle.
     """
+    found = _loaded(data, where)
     try:
-        _check_memo(data)
-        found = _NumpyOnly(io.BytesIO(data), encoding="latin1").load()
         if isinstance(found, _Array):
             found = found.value
         if not isinstance(found, (list, tuple)):
             raise UnsupportedError("it is no list of arrays")
         return [_as_array(item) for item in found]
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{where} is a pickle that is refused: {error}") from None
+
+
+def loads_config(data: bytes, where: str) -> dict[str, Any]:
+    """The mapping of words, numbers and the like in a pickle, as `get_config()` gives it, in JSON's types.
+
+    Raises: as `loads`.
+    """
+    found = _loaded(data, where)
+    try:
+        if not isinstance(found, dict):
+            raise UnsupportedError("it is no mapping, as get_config() gives it")
+        return {_as_word(key): _as_json(value) for key, value in found.items()}
+    except (UnsupportedError, RecursionError) as error:
+        reason = str(error) if isinstance(error, UnsupportedError) else "it holds itself"
+        raise UnsupportedError(f"{where} is a pickle that is refused: {reason}") from None
+
+
+def is_pickle(data: bytes) -> bool:
+    """Whether bytes begin as a pickled mapping does, of any protocol, which no JSON does."""
+    return data.startswith((b"\x80", b"(d", b"}"))
+
+
+def _loaded(data: bytes, where: str) -> Any:
+    try:
+        _check_memo(data)
+        return _NumpyOnly(io.BytesIO(data), encoding="latin1").load()
     except UnsupportedError as error:
         raise UnsupportedError(f"{where} is a pickle that is refused: {error}") from None
     # What a malformed pickle can raise is not documented; these are what its instructions and the stand-ins
@@ -166,9 +194,52 @@ def loads(data: bytes, where: str) -> list[np.ndarray]:
 
 def _check_memo(data: bytes) -> None:
     """Refuse a memo with gaps: Python allocates it up to the greatest index, which four bytes can make 32 GB."""
-    for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
-        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= (argument or 0) <= count + 1:
+    for count, (name, argument) in enumerate(_instructions(data)):
+        if name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= (argument or 0) <= count + 1:
             raise pickle.UnpicklingError(f"its memo starts at {argument}")
+
+
+_OPCODES = {opcode.code: opcode for opcode in pickletools.opcodes}
+
+
+def _instructions(data: bytes) -> Iterator[tuple[str, Any]]:
+    """Names of a pickle's instructions with their arguments, whose lengths are checked.
+
+    As `pickletools.genops`, which takes a text of Python 2 for ASCII although bytes of arrays stand in it, too.
+    """
+    stream = io.BytesIO(data)
+    while code := stream.read(1):
+        opcode = _OPCODES.get(code.decode("latin1"))
+        if opcode is None:
+            raise pickle.UnpicklingError(f"there is no instruction {code!r}")
+        if opcode.name == "STRING":
+            yield opcode.name, stream.readline()
+        else:
+            yield opcode.name, None if opcode.arg is None else opcode.arg.reader(stream)
+        if opcode.name == "STOP":
+            return
+    raise pickle.UnpicklingError("it ends before its last instruction")
+
+
+def _as_word(key: Any) -> str:
+    if not isinstance(key, str):
+        raise UnsupportedError(f"it has {type(key).__name__} for a name")
+    return key
+
+
+def _as_json(value: Any) -> Any:
+    """A value in JSON's types. A str of Python 2 is text here, and no bytes of an array."""
+    if isinstance(value, _Array):
+        value = value.value
+    if isinstance(value, np.ndarray) and value.shape == ():
+        value = value.item()
+    if isinstance(value, dict):
+        return {_as_word(key): _as_json(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json(each) for each in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise UnsupportedError(f"it holds {type(value).__name__}; only words, numbers, lists and mappings are read")
 
 
 def _as_array(item: Any) -> np.ndarray:

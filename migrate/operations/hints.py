@@ -46,10 +46,13 @@ def with_hints(
       MissingHintError: something is still missing. ContradictionError: the source says otherwise.
     """
     stored, origin = _with_generation(stored, generation, overrides)
-    if variables is not None:
+    if variables is not None and stored.nameless:
+        stored = _named(stored, variables)
+    elif variables is not None:
         stored = replace(stored, variables=_hinted_variables(stored, variables), layers=None)
-    told = optimizer_config is not None or stored.optimizer_config is not None or stored.graph_config is not None
-    missing = _missing(stored, told or "class_name" in overrides)
+    said = (optimizer_config, stored.optimizer_config, stored.graph_config)
+    told = any(document is not None and document.get("class_name") for document in said)
+    missing = _missing(stored, told or "class_name" in overrides, optimizer_config)
     if missing:
         raise MissingHintError(f"the source ({stored.format}) does not say everything; add {'; '.join(missing)}")
     return stored, origin
@@ -70,12 +73,17 @@ def _with_generation(stored: Stored, generation: str | None, overrides: Mapping[
     return replace(stored, generation=generation), Origin("generation", generation, HINT, "--generation")
 
 
-def _missing(stored: Stored, told: bool) -> list[str]:
+def _missing(stored: Stored, told: bool, optimizer_config: Mapping[str, Any] | None) -> list[str]:
     missing = []
-    if not told:
+    if not told and optimizer_config is not None:
+        missing.append("--set class_name=CLASS, as --optimizer-config does not name the class")
+    elif not told:
         missing.append(f"--optimizer-config FILE with the optimizer's class and config, as JSON: {CONFIG_EXAMPLE}")
     if stored.generation is None:
         missing.append(f"--generation NAME, what wrote it: one of {', '.join(generations.GENERATIONS)}")
+    if stored.nameless:
+        form = ", ".join(f'{{"name": ..., "shape": {list(v.shape)}}}' for v in stored.variables)
+        missing.append(f"--variables FILE with the names of its {len(stored.variables)} variables, as JSON: [{form}]")
     if not stored.variables and stored.weights is not None:
         missing.append(
             '--variables FILE with the trained variables in order, as JSON: [{"name": "dense/kernel",'
@@ -85,6 +93,9 @@ def _missing(stored: Stored, told: bool) -> list[str]:
 
 
 def checked_config(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The class and its config; of what `get_config()` gives, which does not name the class, the config alone."""
+    if given and not {"class_name", "config"} & given.keys():
+        return {"class_name": "", "config": dict(given)}
     if not isinstance(given.get("class_name"), str) or not isinstance(given.get("config"), Mapping):
         raise HyperparameterError(
             f"--optimizer-config needs the members class_name and config, for example {CONFIG_EXAMPLE}"
@@ -114,6 +125,28 @@ def _hinted_variables(stored: Stored, given: Sequence[Mapping[str, Any]]) -> tup
             else StoredVariable(name, None, shape, str(entry.get("dtype", "float32")), True)
         )
     return (*_distinct(rows), *(replace(v, trainable=False) for v in own.values()))
+
+
+def _named(stored: Stored, given: Sequence[Mapping[str, Any]]) -> Stored:
+    """A source that knows its variables by their positions alone, with the names that a person gives in that order.
+
+    Raises:
+      MismatchError: other variables than the source has.
+    """
+    rows = _hinted_variables(replace(stored, variables=()), given)
+    wanted, shapes = [list(v.shape) for v in stored.variables], [list(row.shape) for row in rows]
+    if wanted != shapes:
+        raise MismatchError(
+            f"--variables gives the shapes {shapes}, and the optimizer's slots have, in order, {wanted}"
+        )
+    names = {v.name: row.name for v, row in zip(stored.variables, rows, strict=True)}
+    return replace(
+        stored,
+        nameless=False,
+        variables=tuple(replace(v, name=names[v.name]) for v in stored.variables),
+        slots={slot: {names[n]: array for n, array in owners.items()} for slot, owners in stored.slots.items()},
+        matched={f"{slot}/{names[n]}": "position" for slot, owners in stored.slots.items() for n in owners},
+    )
 
 
 def _distinct(rows: Sequence[StoredVariable]) -> list[StoredVariable]:

@@ -46,7 +46,7 @@ def sniff(path: str) -> bool:
     if start.startswith(b"PK\x03\x04"):
         names = _zip_names(path)
         return bool(names) and all(name.endswith(".npy") for name in names)
-    return start[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05") or (
+    return start.startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"(lp")) or (
         path.endswith((".pkl", ".pickle", ".p")) and start.startswith(PICKLE_STARTS)
     )
 

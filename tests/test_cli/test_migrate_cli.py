@@ -69,6 +69,21 @@ def test_a_list_needs_its_hints_and_takes_them(dtopt: Any, tmp_path: Path) -> No
     assert "optim.SGD" in out
 
 
+def test_a_config_may_be_what_get_config_gave_to_pickle(dtopt: Any, tmp_path: Path) -> None:
+    case = CORPUS / "extra-k224py27-sgd-protocol0-pkl"
+    config, weights = str(case / "source" / "config.pkl"), str(case / "source" / "weights.pkl")
+    hints = [*_hint_files(tmp_path, case)[2:], "--generation", "keras2", "--optimizer-config", config]
+    code, _, err = dtopt("checkpoint", weights, str(tmp_path / "out"), *hints)
+    assert code == 3
+    assert "--set class_name=CLASS" in " ".join(err.split())
+    code, out, _ = dtopt("checkpoint", weights, str(tmp_path / "out"), *hints, "--set", "class_name=SGD")
+    assert (code, "fidelity: exact" in out) == (0, True)
+    (tmp_path / "evil.pkl").write_bytes(b"(dcos\nsystem\n(S'true'\ntR.")
+    code, _, err = dtopt("inspect", weights, "--optimizer-config", str(tmp_path / "evil.pkl"))
+    assert code == 3
+    assert "os.system" in err
+
+
 def test_strict_refuses_what_is_not_exact(dtopt: Any, tmp_path: Path) -> None:
     hints = _hint_files(tmp_path, DECAYED)
     arguments = [

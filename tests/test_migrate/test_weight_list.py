@@ -78,12 +78,38 @@ def test_archives_with_more_than_ten_members_are_in_order(tmp_path: Path) -> Non
     _same(tmp_path / "w.npz", many)
 
 
-def test_a_python_2_pickle(load_case: Any) -> None:
-    case = load_case("extra-k224py27-adam-amsgrad-mlp-pkl")
+PYTHON_2 = ("extra-k224py27-adam-amsgrad-mlp-pkl", "extra-k224py27-sgd-protocol0-pkl")
+
+
+@pytest.mark.parametrize("name", PYTHON_2)
+def test_a_python_2_pickle(name: str, load_case: Any) -> None:
+    case = load_case(name)
+    assert weight_list.sniff(case.source)
     stored = weight_list.read(case.source)
     assert stored.weights is not None
     for j, (_, array) in enumerate(stored.weights):
         assert np.array_equal(array.load(), case.oracle[f"at_save/opt/{j}"])
+
+
+def test_the_config_that_python_2_pickled(load_case: Any) -> None:
+    case = load_case(PYTHON_2[1])
+    data = (Path(case.source).parent / "config.pkl").read_bytes()
+    assert safe_pickle.is_pickle(data)
+    assert safe_pickle.loads_config(data, "here") == case.document["optimizer"]["config"]
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickled_config_is_words_and_numbers_and_nothing_is_run(protocol: int, tmp_path: Path) -> None:
+    config = {"lr": 0.5, "clipnorm": np.float32(2), "name": "Adam", "nesterov": False, "epsilon": None, "steps": [1, 2]}
+    data = pickle.dumps(config, protocol)
+    assert safe_pickle.is_pickle(data)
+    assert safe_pickle.loads_config(data, "here") == {**config, "clipnorm": 2.0}
+    own: dict[str, Any] = {}
+    own["own"] = own
+    for held in ({"lr": _Runs(os.mkdir, str(tmp_path / "ran"))}, {1: 2}, {"a": np.ones(2)}, [1], own):
+        with pytest.raises(UnsupportedError, match="is a pickle that is refused"):
+            safe_pickle.loads_config(pickle.dumps(held, protocol), "here")
+    assert not (tmp_path / "ran").exists()
 
 
 class _Runs:
