@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from migrate.algorithms.addons import EXCLUDED
 from migrate.algorithms.keras_config import Arguments
@@ -33,3 +34,13 @@ def check(told: Arguments, names: Sequence[str]) -> None:
         elif unnamed:
             text = f"{key}: the source does not say what {', '.join(unnamed[:3])} was called, which patterns chose by"
             told.doubt(key, text, COMPUTED, confirm)
+
+
+def choose_alike(one: Any, other: Any, names: Sequence[str]) -> bool:
+    """Whether two lists of patterns choose the same of these variables."""
+    if not all(isinstance(each, list) and all(isinstance(p, str) for p in each) for each in (one, other)):
+        return False
+    try:
+        return all(any(re.search(p, n) for p in one) == any(re.search(p, n) for p in other) for n in names)
+    except re.error:
+        return False

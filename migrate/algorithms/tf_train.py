@@ -132,6 +132,12 @@ def slot_names(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any]) 
     plain = OBJECT_SLOTS.get(algorithm.name, {})
     if stored.slots and plain.keys() >= stored.slots.keys():
         return {name: plain[name] for name in stored.slots}
+    if of_objects(stored):
+        keeps = ", ".join(plain) or "none"
+        raise ContradictionError(
+            f"the source keeps slots called {', '.join(stored.slots)}, and those of tf.train's {algorithm.name} are"
+            f" called {keeps}: it is another class's state; name that class in --optimizer-config"
+        )
     wanted = CENTERED if config.get("centered") else SLOTS.get(algorithm.name, ())
     numbered = [(name, re.fullmatch(r"(.+?)(?:_(\d+))?", name)) for name in stored.slots]
     bases = sorted({found.group(1) for _, found in numbered if found} - {AVERAGES})
@@ -151,6 +157,11 @@ def slot_names(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any]) 
         )
     slots: dict[str, str | None] = {name: None for name, _ in numbered}
     return slots | dict(zip((name for _, name in ranked), wanted, strict=False))
+
+
+def of_objects(stored: Stored) -> bool:
+    """Whether slots are called as the classes themselves call them, and not after the optimizer, as a Saver does."""
+    return "object graph" in stored.matched.values()
 
 
 def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any]) -> tuple[int, str] | None:

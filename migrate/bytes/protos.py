@@ -111,6 +111,7 @@ _MESSAGES: dict[str, tuple[_Spec, ...]] = {
         _Spec(3, "saver_def", "SaverDef"),
         _Spec(4, "collection_def", "Collection", repeated=True),
     ),
+    "SavedGraphs": (_Spec(2, "meta_graphs", "SaverMetaGraphDef", repeated=True),),
     # tf.keras's keras_metadata.pb (keras/protobuf/saved_metadata.proto, 2.5 and later).
     "KerasNode": (
         _Spec(2, "node_id", "int32"),
@@ -159,4 +160,6 @@ ObjectGraph = _message("TrackableObjectGraph")
 SavedModel = _message("SavedModel")
 KerasMetadata = _message("KerasMetadata")
 SaverMetaGraph = _message("SaverMetaGraphDef")
+SavedGraphs = _message("SavedGraphs")
+"""A SavedModel of TensorFlow 1, of which the same is read as of `PREFIX.meta`."""
 Variable = _message("VariableDef")

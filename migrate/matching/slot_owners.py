@@ -56,7 +56,7 @@ def match(lists: SlotLists, owners: Sequence[Owner], tracked: Mapping[int, Owner
     _check_named(lists, candidates, where)
     if _unique(candidates):
         return _checked({i: c[0] for i, c in candidates.items()}, "name", where)
-    shapes = {i: _shape(lists, i) for i in positions}
+    shapes = {i: shape_at(lists, i) for i in positions}
     candidates = {i: [o for o in c if shapes[i] in (None, o.shape)] for i, c in candidates.items()}
     if _unique(candidates):
         return _checked({i: c[0] for i, c in candidates.items()}, "shape", where)
@@ -78,7 +78,7 @@ def _check_named(lists: SlotLists, candidates: Mapping[int, Sequence[Owner]], wh
         )
 
 
-def _shape(lists: SlotLists, position: int) -> tuple[int, ...] | None:
+def shape_at(lists: SlotLists, position: int) -> tuple[int, ...] | None:
     """The shape that all slots of a position share, the variable's; None if they differ (Adafactor)."""
     shapes = {members[position][1] for members in lists.values() if position in members}
     return shapes.pop() if len(shapes) == 1 else None
@@ -97,6 +97,22 @@ def _named(lists: SlotLists, positions: Sequence[int], owners: Sequence[Owner], 
         names = {m[i][0].split("/", depth)[-1] for m in lists.values() if i in m and m[i][0]}
         found[i] = by_name.get(names.pop(), []) if len(names) == 1 else []
     return found
+
+
+def named_alone(lists: SlotLists, depth: int) -> dict[int, str] | None:
+    """The variable of each position, as its slots call it, where no variable is there; None unless each has a name.
+
+    Args:
+      depth: of the variable's name in a slot's, as in `OPTIMIZER/SLOT/VARIABLE`.
+    """
+    found: dict[int, str] = {}
+    for i in sorted({i for members in lists.values() for i in members}):
+        parts = [members[i][0].split("/", depth) for members in lists.values() if i in members]
+        names = {each[depth] for each in parts if len(each) > depth and each[depth]}
+        if len(names) != 1 or any(len(each) <= depth for each in parts) or shape_at(lists, i) is None:
+            return None
+        found[i] = names.pop()
+    return found if len(set(found.values())) == len(found) else None
 
 
 def _by_position(candidates: Mapping[int, Sequence[Owner]], where: str) -> Match:

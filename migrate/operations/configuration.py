@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from migrate import algorithms, generations
-from migrate.algorithms import addons, foreign, keras_config, tf_train, wrappers
+from migrate.algorithms import addons, foreign, keras_config, patterns, tf_train, wrappers
 from migrate.algorithms.spec import Algorithm
 from migrate.errors import ContradictionError
 from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin
@@ -69,7 +69,7 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
     own_rule = bool(overrides.get(foreign.OWN_RULE))
     sides = [side for side in _sides(stored, hint, own_rule) if side.class_name or side.config]
     class_name, origin = _class(stored, sides, overrides)
-    config, origins = _merged(sides)
+    config, origins = _merged(sides, [v.name for v in stored.variables])
     if own_rule:
         algorithm = foreign.algorithm(class_name, {**config, **overrides}, stored)
         origin = replace(origin, doubt=foreign.doubt(algorithm.name), confirm="")
@@ -159,11 +159,16 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
     first = said[0]
     doubt, confirm = addons.doubt(first.called, stored.generation or "", first.kind == FILE)
     for other in said[1:]:
-        if _plain(first.class_name) != _plain(other.class_name):
+        own_rule = {addons.BERT} & {first.called, other.called}  # Keras's Adam by name, and by nothing else
+        if _plain(first.class_name) != _plain(other.class_name) or (own_rule and first.called != other.called):
+            names = (first.called, other.called) if own_rule else (first.class_name, other.class_name)
             raise ContradictionError(
-                f"{first.where} says that the optimizer is {first.class_name}, and {other.where} says"
-                f" {other.class_name}; leave the wrong one out, or decide with --set {CLASS}={_plain(first.class_name)}"
+                f"{first.where} says that the optimizer is {names[0]}, and {other.where} says {names[1]}; leave the"
+                f" wrong one out, or decide with --set {CLASS}={names[0] if own_rule else _plain(names[0])}"
             )
+    if first.kind == GRAPH and stored.generation == "keras1" and len(said) == 1:
+        doubt = f"updates in the graph read what those of {first.called} do, as those of a class of one's own may, too"
+        confirm = f"--set {CLASS}={first.called}"
     return first.class_name, Origin("optimizer", first.called, first.kind, first.where, doubt, confirm)
 
 
@@ -176,14 +181,16 @@ def _plain(class_name: str) -> str:
         return plain
 
 
-def _merged(sides: list[_Said]) -> tuple[dict[str, Any], dict[str, Origin]]:
-    """Everything that any side says, the file's own words first."""
+def _merged(sides: list[_Said], names: list[str]) -> tuple[dict[str, Any], dict[str, Origin]]:
+    """Everything that any side says, the file's own words first; `names` are those of the variables."""
     config: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
     for side in sides:
         for key, value in side.config.items():
             if key not in config:
                 config[key], origins[key] = value, Origin(key, value, side.kind, side.where)
+            elif key == addons.EXCLUDED and patterns.choose_alike(config[key], value, names):
+                continue
             elif key not in keras_config.NO_EFFECT and not _agree(config[key], value):
                 known = origins[key]
                 raise ContradictionError(

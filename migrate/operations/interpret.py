@@ -20,7 +20,8 @@ from migrate.matching.slot_table import COUNTERS, SlotTable, slot_table
 from migrate.operations import proven, settled
 from migrate.operations.configuration import Configuration, configure
 from migrate.operations.hints import checked_config, with_hints
-from migrate.state import OptimizerState, Stored, StoredVariable
+from migrate.rules.comparison import LIMITS
+from migrate.state import SPARSE_CLIPPING, OptimizerState, Stored, StoredVariable
 from optim import slot_layout
 from optim.errors import UnsupportedError
 
@@ -181,15 +182,19 @@ def _check_generation(algorithm: Algorithm, generation: str) -> None:
 
 def _outside(stored: Stored, origins: Mapping[str, Origin]) -> list[Origin]:
     """What the program did around the optimizer, where neither graph nor config says with which numbers."""
-    names = {"learning_rate": ("learning_rate",), "clipping": ("clipnorm", "clipvalue", "global_clipnorm")}
-    return [
-        Origin(
-            what, None, UNINTERPRETED, doubt=f"{what}: {how}, which is not understood", confirm=CONFIRMS.get(what, "")
-        )
-        for what, how in stored.outside.items()
-        if not any(key in origins and origins[key].kind in (SET, GRAPH, FILE) for key in names.get(what, ()))
-        and not (what == "trust_coefficient" and what in origins)
-    ]
+    names = {"learning_rate": ("learning_rate",), "clipping": LIMITS}
+    limit = next((origins[key] for key in LIMITS if key in origins and origins[key].value), None)
+    found = []
+    for what, how in stored.outside.items():
+        doubt, confirm = f"{what}: {how}, which is not understood", CONFIRMS.get(what, "")
+        if what == SPARSE_CLIPPING:
+            if limit is None or limit.kind == SET:
+                continue
+            doubt, confirm = f"clipping: {how}", f"--set {limit.subject}={limit.value!r}"
+        known = any(key in origins and origins[key].kind in (SET, GRAPH, FILE) for key in names.get(what, ()))
+        if not known and not (what == "trust_coefficient" and what in origins):
+            found.append(Origin(what, None, UNINTERPRETED, doubt=doubt, confirm=confirm))
+    return found
 
 
 CONFIRMS = {"learning_rate": "--set learning_rate=VALUE", "clipping": "--set clipnorm=VALUE or --set clipnorm=none"}
@@ -293,7 +298,7 @@ def _counted(stored: Stored, found: SlotTable, made: Configuration) -> tuple[int
     if made.config.get(addons.CORRECTED) is False and _decays(made.config):
         doubt = (
             f"iterations is {count}, and BERT's train_op reads it before or after it raises it by one, as TensorFlow"
-            f" orders the ops (after, with TensorFlow 1.15: then --set iterations={count + 1} goes on as it did)"
+            f" orders the ops in each step (where it was always after, --set iterations={count + 1} goes on as it did)"
         )
     if made.algorithm.uses_count and not tf_train.has_powers(found.scalars):
         doubt = f"iterations = {count} is what global_step counts, which need not be this optimizer's own steps"

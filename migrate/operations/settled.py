@@ -91,7 +91,7 @@ def _called(stored: Stored) -> str | None:
     counter = next((n for n in names if "/" in n and n.rpartition("/")[2] in COUNTERS), None)
     if counter is not None:
         return counter.split("/")[-2]
-    if stored.generation == "tf1":
+    if stored.generation == "tf1" and not tf_train.of_objects(stored):
         bases = {re.sub(r"_\d+$", "", name) for name in stored.slots} - {tf_train.AVERAGES}
         base = bases.pop() if len(bases) == 1 else ""
         return tf_train.NAMED.get(base, base) or None

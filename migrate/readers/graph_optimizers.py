@@ -10,6 +10,8 @@ from migrate.errors import AmbiguousError
 from optim.errors import HyperparameterError
 
 COUNTERS = ("iter", "_iterations")
+POWERS = ("beta1_power", "beta2_power")
+"""What tf.train.AdamOptimizer counts by."""
 _WRAPPED = ("inner_optimizer", "_optimizer", "_inner_optimizer", "awg_optimizer", "lh_base_optimizer")
 
 
@@ -36,7 +38,9 @@ def find(graph: ObjectGraph) -> list[GraphOptimizer]:
     found = {
         node: path
         for node, path in graph.walk()
-        if graph.slot_variables[node] or any(_is_scalar(graph, node, name) for name in COUNTERS)
+        if graph.slot_variables[node]
+        or any(_is_scalar(graph, node, name) for name in COUNTERS)
+        or all(_is_scalar(graph, node, name) for name in POWERS)
     }
     wrappers: dict[int, int] = {}
     for node in found:

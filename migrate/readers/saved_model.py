@@ -1,7 +1,8 @@
-"""SavedModel folders of tf.keras: `model.save("folder")`.
+"""SavedModel folders of tf.keras, `model.save("folder")`, and of TensorFlow 1.
 
 Their variables are a TF2 object-based checkpoint in `variables/`; the optimizer's config is JSON, in
-`keras_metadata.pb` from TF 2.5 on and in `saved_model.pb` before.
+`keras_metadata.pb` from TF 2.5 on and in `saved_model.pb` before. TensorFlow 1 writes the checkpoint of a
+`tf.train.Saver` there, and its graphs into `saved_model.pb`.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from migrate.bytes import protos
-from migrate.bytes.bundle import BundleReader
+from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import DamagedFileError, UnknownFormatError
-from migrate.readers import tf_object
+from migrate.readers import saver_graph, tf1_saver, tf_object
 from migrate.readers.keras_model import layer_name, sublayers
 from migrate.state import Stored, StoredModel
 
@@ -48,6 +49,9 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     if not sniff(path):
         raise UnknownFormatError(f"{path} is no SavedModel: it has no {_GRAPH_FILE}")
     bundle = BundleReader(os.path.join(folder, "variables", "variables"))
+    if GRAPH_KEY not in bundle:
+        path = os.path.join(folder, _GRAPH_FILE)
+        return tf1_saver.read_bundle(bundle, NAME, saver_graph.read_saved_model(path), path, optimizer_path)
     stored = tf_object.read_bundle(bundle, NAME, optimizer_path)
     model = _parse(protos.SavedModel(), os.path.join(folder, _GRAPH_FILE))
     versions = {"tensorflow": str(model.meta_graphs[0].meta_info_def.tensorflow_version)} if model.meta_graphs else {}

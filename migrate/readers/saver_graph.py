@@ -15,7 +15,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from migrate.bytes import protos
-from migrate.readers.train_kernels import NOT_STEPS, VARIABLES, WRITES, Nodes
+from migrate.readers.graph_nodes import NOT_STEPS, VARIABLES, WRITES, Nodes
 
 MAX_META = 1 << 30
 
@@ -52,14 +52,35 @@ class SaverGraph:
 
 def read(prefix: str) -> SaverGraph | None:
     """The graph of a checkpoint, None where there is none that can be read: it is no part of the checkpoint."""
-    path = prefix + ".meta"
+    data = _bytes(prefix + ".meta")
+    try:
+        return None if data is None else _of_proto(protos.SaverMetaGraph.FromString(data))
+    except DecodeError:
+        return None
+
+
+def read_saved_model(path: str) -> SaverGraph | None:
+    """The graph of a `saved_model.pb` that trains, None where none of its graphs does, or several."""
+    data = _bytes(path)
+    try:
+        graphs = [] if data is None else [_of_proto(g) for g in protos.SavedGraphs.FromString(data).meta_graphs]
+    except DecodeError:
+        return None
+    training = [graph for graph in graphs if graph.updates or any(graph.reads.values())]
+    return training[0] if len(training) == 1 else None
+
+
+def _bytes(path: str) -> bytes | None:
     try:
         if not os.path.isfile(path) or os.path.getsize(path) > MAX_META:
             return None
         with open(path, "rb") as file:
-            proto = protos.SaverMetaGraph.FromString(file.read())
-    except (OSError, DecodeError):
+            return file.read()
+    except OSError:
         return None
+
+
+def _of_proto(proto: Any) -> SaverGraph:
     nodes = proto.graph_def.node
     resources = frozenset(str(n.name) for n in nodes if n.op == "VarHandleOp")
     version = str(proto.meta_info_def.tensorflow_version)

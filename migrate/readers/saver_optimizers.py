@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError
+from migrate.readers import keras1_saver
 from migrate.readers.graph_optimizers import listed, several
+from migrate.readers.keras1_saver import Keras1Optimizer
 from migrate.readers.saver_graph import SaverGraph
 from optim.errors import HyperparameterError, UnsupportedError
 
@@ -30,6 +32,8 @@ class Choice:
     """Variables of the model that only the others train."""
     chosen: str | None = None
     warnings: tuple[str, ...] = ()
+    keras1: Keras1Optimizer | None = None
+    """The optimizer itself, where it is of Keras 1."""
 
 
 def of_keras(
@@ -69,6 +73,34 @@ def of_keras(
         if not reads & own:
             foreign.add(slot)
     return Choice(names, frozenset(foreign), chosen=path)
+
+
+def of_keras1(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: str | None, where: str) -> Choice:
+    """One of Keras 1's optimizers, by the key of its first setting.
+
+    Raises:
+      AmbiguousError: several and no path. HyperparameterError: no such one. UnsupportedError: no graph tells what is
+        what.
+    """
+    every, unknown = (
+        keras1_saver.find(arrays, graph.nodes) if graph is not None and graph.nodes is not None else ([], [])
+    )
+    if not every or unknown:
+        nameless = next(key for key in (*unknown, *arrays) if keras1_saver.ANONYMOUS.fullmatch(key))
+        shown = f"{where}.meta shows no class of Keras there" if graph is not None else f"{where}.meta is not there"
+        raise UnsupportedError(
+            f"{nameless!r} has no name, as Keras 1 gives none to its optimizers' settings and slots, so that only the"
+            f" graph says what is what, and {shown}; put the .meta that was written with the checkpoint beside it, or"
+            " migrate the .h5 of model.save of the same run"
+        )
+    names = tuple(each.name for each in every)
+    if len(every) > 1 or path is not None:
+        _check(path, names, where)
+    own = next(each for each in every if path in (None, each.name))
+    others = [each for each in every if each is not own]
+    untrained = frozenset().union(*(each.trained for each in others)) - frozenset(own.trained)
+    foreign = frozenset().union(*(each.state for each in others))
+    return Choice(names, foreign, untrained, path, keras1=own)
 
 
 def of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: str | None, where: str) -> Choice:

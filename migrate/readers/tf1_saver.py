@@ -5,6 +5,7 @@
 - `optimizer_v2`: tf.keras 1.14 and 1.15 in graph mode, `training/OPTIMIZER/VARIABLE/SLOT`, `training/OPTIMIZER/iter`.
 - `keras2.3`: `training/Adam/m_0_1`, the m of variable 0, whatever that is called.
 - `keras2`, `optimizer_v1`: `training/Adam/Variable_3` or `training/Variable_3`, in order of creation.
+- `keras1`: everything is called `Variable_3`, see `keras1_saver`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.errors import AmbiguousError, UnknownFormatError
-from migrate.readers import saver_graph, saver_optimizers, train_kernels
+from migrate.readers import bert_graph, graph_schedules, keras1_saver, saver_graph, saver_optimizers, train_kernels
+from migrate.readers.graph_nodes import VARIABLES
+from migrate.readers.keras1_saver import Keras1Optimizer
 from migrate.readers.keras_model import never_trained
 from migrate.readers.saver_graph import SaverGraph
 from migrate.readers.tf_object import lazy, not_numbers
-from migrate.readers.train_kernels import VARIABLES
 from migrate.state import Layers, LayerVariable, Stored, StoredVariable
 from optim.errors import CheckpointError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
@@ -32,6 +34,9 @@ GLOBAL_STEP = "global_step"
 AVERAGES = "ExponentialMovingAverage"
 KINDS = ("m", "v", "vhat", "u", "moment", "accumulator", "delta_accumulator")
 """Slots of Keras 2.3, in the order of its lists."""
+ROOT_COUNTER = "iterations"
+SETTINGS = ("iterations", "lr", "momentum", "rho", "beta_1", "beta_2", "decay", "schedule_decay", "m_schedule")
+"""What Keras 2.0.0 to 2.0.6 keeps of an optimizer beside its slots, in no scope (`keras/optimizers.py` 2.0.4)."""
 _NUMBERED = re.compile(rf"(?:.*/)?({'|'.join(KINDS)})_(\d+)(?:_\d+)?")
 _ANONYMOUS = re.compile(r"(?:(.*)/)?Variable(?:_(\d+))?")
 ROLES = (
@@ -71,18 +76,26 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     Raises:
       UnknownFormatError: another format. DamagedFileError: truncated or altered.
       AmbiguousError: several optimizers and no path. HyperparameterError: no optimizer of that path.
-      UnsupportedError: names of Keras 1, which say nothing.
+      UnsupportedError: names of Keras 1, which say nothing, without a graph that does.
     """
     prefix = require_prefix(path)
     bundle = BundleReader(prefix)
     if GRAPH_KEY in bundle:
         raise UnknownFormatError(f"{prefix} holds an object graph, so it was not written by tf.train.Saver")
+    return read_bundle(bundle, NAME, saver_graph.read(prefix), f"{prefix}.meta", optimizer_path)
+
+
+def read_bundle(
+    bundle: BundleReader, format_name: str, beside: SaverGraph | None, graph_file: str, optimizer_path: str | None
+) -> Stored:
+    """As `read`, of an open bundle and the graph beside it; also of a SavedModel of TensorFlow 1."""
     bundle.check_sizes()
+    prefix = bundle.prefix
     everything = {key: lazy(bundle, key) for key, entry in bundle.items() if is_numeric(entry.dtype)}
-    graph, strange = _own_graph(prefix, everything)
+    graph, strange = _own_graph(beside, graph_file, everything)
     evidence = [f"{prefix}.index has no object graph: tensors are keyed by variable names, as tf.train.Saver does"]
     if graph is not None:
-        evidence.append(f"{prefix}.meta is its graph, of TensorFlow {graph.version or '?'}")
+        evidence.append(f"{graph_file} is its graph, of TensorFlow {graph.version or '?'}")
         everything, swapped = _put_back(everything, graph)
         evidence += swapped
     choice = _choice(everything, graph, optimizer_path, prefix)
@@ -90,7 +103,9 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     counter = next(iter(_counters(arrays)), None)
     if len(choice.names) > 1:
         evidence.append(f"it holds {len(choice.names)} optimizers: {', '.join(choice.names)}")
-    if counter is None and (scope := _estimator_scope(arrays)) is not None:
+    if choice.keras1 is not None:
+        stored = _of_keras1(arrays, choice.keras1, graph)
+    elif counter is None and (scope := _estimator_scope(arrays)) is not None:
         stored = _of_optimizer_v2(arrays, f"{scope}/iter", graph)
     elif counter is None:
         stored = _of_train(arrays, graph)
@@ -98,9 +113,12 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
         stored = _of_optimizer_v2(arrays, counter, graph)
     else:
         stored = _of_native_keras(arrays, counter, graph, prefix)
+    told = _program(graph, choice.chosen, stored) if stored.generation == "tf1" else {}
+    if choice.keras1 is not None:
+        told["graph_config"] = {"class_name": choice.keras1.class_name, "config": choice.keras1.config}
     versions = {"tensorflow": graph.version} if graph is not None and graph.version else {}
     return Stored(
-        NAME,
+        format_name,
         stored.generation,
         (*evidence, stored.why),
         None,
@@ -114,7 +132,7 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
         unmapped={**stored.unmapped, **{key: everything[key] for key in sorted(choice.foreign)}},
         optimizers=choice.names,
         layers=stored.layers,
-        **(_program(graph, choice.chosen) if stored.generation == "tf1" else {}),
+        **told,
     )
 
 
@@ -138,23 +156,29 @@ def _estimator_scope(arrays: Mapping[str, LazyArray]) -> str | None:
     return scopes[0] if len(scopes) == 1 else None
 
 
-def _program(graph: SaverGraph | None, scope: str | None) -> dict[str, Any]:
+def _program(graph: SaverGraph | None, scope: str | None, stored: _Parts) -> dict[str, Any]:
     """What the graph says of a tf.train optimizer."""
     if graph is None or graph.nodes is None:
         return {"graph_seen": False}
-    told = train_kernels.describe(graph.nodes, graph.updates, scope)
-    config = {"class_name": told.class_name or "", "config": dict(told.config)}
+    if set(bert_graph.SLOTS) <= stored.slots.keys():
+        told = bert_graph.describe(graph.nodes, list(stored.slots[bert_graph.SLOTS[0]]))
+    else:
+        told = train_kernels.describe(graph.nodes, graph.updates, scope)
+    said, step = dict(told.config), stored.scalars.get(GLOBAL_STEP)
+    if "learning_rate" in said and step is not None and step.shape == () and step.dtype.startswith("int"):
+        said["learning_rate"] = graph_schedules.after(said["learning_rate"], int(step.load()))
     return {
-        "graph_config": config if told.class_name else None,
+        "graph_config": {"class_name": told.class_name, "config": said} if told.class_name else None,
         "graph_seen": told.seen,
         "sparse": told.sparse,
         "outside": told.outside,
     }
 
 
-def _own_graph(prefix: str, arrays: Mapping[str, LazyArray]) -> tuple[SaverGraph | None, tuple[str, ...]]:
+def _own_graph(
+    graph: SaverGraph | None, graph_file: str, arrays: Mapping[str, LazyArray]
+) -> tuple[SaverGraph | None, tuple[str, ...]]:
     """The graph beside the checkpoint if it has the checkpoint's variables, else None and a note."""
-    graph = saver_graph.read(prefix)
     if graph is None or graph.nodes is None:
         return graph, ()
     known = {name for name in graph.nodes.by_name if graph.nodes.op(name) in VARIABLES}
@@ -162,7 +186,7 @@ def _own_graph(prefix: str, arrays: Mapping[str, LazyArray]) -> tuple[SaverGraph
     lacking = [name for name in arrays if name not in known]
     if not lacking:
         return graph, ()
-    return None, (f"{prefix}.meta is left aside: it is another program's, without the variable {lacking[0]!r}",)
+    return None, (f"{graph_file} is left aside: it is another program's, without the variable {lacking[0]!r}",)
 
 
 @dataclass(frozen=True)
@@ -183,8 +207,17 @@ def _choice(
 ) -> saver_optimizers.Choice:
     """Which optimizer is meant, of how many."""
     counters = _counters(arrays)
+    if not counters and keras1_saver.is_keras1(arrays):
+        return saver_optimizers.of_keras1(arrays, graph, path, prefix)
     if not counters:
         return saver_optimizers.of_train(arrays, graph, path, prefix)
+    if counters == [ROOT_COUNTER]:
+        if f"{ROOT_COUNTER}_1" in arrays:
+            raise UnsupportedError(
+                f"{prefix} holds the settings of several optimizers of Keras 2.0 ({ROOT_COUNTER}, {ROOT_COUNTER}_1),"
+                " whose slots have no names; migrate the .h5 of model.save, which holds one optimizer"
+            )
+        return saver_optimizers.Choice()
     slots = [key for key in arrays if _ANONYMOUS.fullmatch(key) or _is_numbered(key)]
     return saver_optimizers.of_keras(arrays, counters, slots, graph, path, prefix)
 
@@ -201,7 +234,7 @@ def _counters(arrays: Mapping[str, LazyArray]) -> list[str]:
         for key, array in arrays.items()
         if key.rpartition("/")[2] in ("iter", "iterations")
         and array.shape == ()
-        and any(f"{key.rpartition('/')[0]}/{name}" in arrays for name in beside)
+        and any(f"{key.rpartition('/')[0]}/{name}".lstrip("/") in arrays for name in beside)
     ]
 
 
@@ -238,12 +271,6 @@ def _of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> _Par
             slots.setdefault(suffix, {})[owner or ""] = arrays[key]
     rest = {key: array for key, array in arrays.items() if key not in inside}
     scalars = {key: array for key, array in rest.items() if _is_scalar(key, array)}
-    nameless = [key for key, array in rest.items() if array.shape == () and _ANONYMOUS.fullmatch(key)]
-    if nameless and not slots:
-        raise UnsupportedError(
-            f"{nameless[0]!r} is a scalar without a name, as Keras 1 has for its optimizers' settings: nothing says"
-            " what is what; migrate the .h5 of model.save of the same run"
-        )
     names = _in_order([key for key in rest if key not in scalars], graph)
     shown = next((f"{owner}/{suffix}" for suffix, per in slots.items() for owner in per), None)
     warnings: tuple[str, ...] = ()
@@ -301,16 +328,15 @@ def _of_optimizer_v2(arrays: Mapping[str, LazyArray], counter: str, graph: Saver
 def _of_native_keras(arrays: Mapping[str, LazyArray], counter: str, graph: SaverGraph | None, prefix: str) -> _Parts:
     """Slots in the order of the optimizer's list, and what is known of the order of the variables."""
     scope = counter.removesuffix("iterations")
-    scalars = {key.removeprefix(scope): a for key, a in arrays.items() if key.startswith(scope) and a.shape == ()}
-    rest = [key for key in arrays if not (key.startswith(scope) and arrays[key].shape == ())]
+    own = [key for key in (arrays if scope else SETTINGS) if key in arrays and key.startswith(scope)]
+    scalars = {key.removeprefix(scope): arrays[key] for key in own if arrays[key].shape == ()}
+    rest = [key for key in arrays if key.removeprefix(scope) not in scalars or not key.startswith(scope)]
     numbered = [key for key in rest if _is_numbered(key)]
     anonymous = [key for key in rest if _ANONYMOUS.fullmatch(key)]
     slots, generation, why = _slot_list(numbered, anonymous, graph)
     if len({key.rpartition("/")[0] for key in slots}) > 1:
         shown = ", ".join(sorted({key.rpartition("/")[0] or "no scope" for key in slots}))
         raise AmbiguousError(f"{prefix} holds slots in several scopes ({shown}), so of several optimizers; save one")
-    if not scope:
-        raise UnsupportedError(f"{prefix}: its counter {counter!r} stands in no scope, as in Keras 1; migrate an .h5")
     names = [key for key in rest if key not in slots]
     variables, layers, how = _ordered_variables(names, slots, arrays, graph)
     return _Parts(
@@ -321,6 +347,22 @@ def _of_native_keras(arrays: Mapping[str, LazyArray], counter: str, graph: Saver
         scalars,
         tuple((key, arrays[key]) for key in slots),
         layers=layers,
+    )
+
+
+def _of_keras1(arrays: Mapping[str, LazyArray], optimizer: Keras1Optimizer, graph: SaverGraph | None) -> _Parts:
+    """What its graph says of Keras 1's nameless variables."""
+    others = _in_order([key for key in arrays if key not in (*optimizer.state, *optimizer.trained)], graph)
+    variables = [_variable(name, arrays[name], True) for name in optimizer.trained]
+    variables += [_variable(name, arrays[name], False) for name in others]
+    return _Parts(
+        "keras1",
+        f"nothing has a name, as in Keras 1; updates in the graph read what those of {optimizer.class_name} do, and say"
+        " whose the slots are",
+        tuple(variables),
+        {},
+        {name: arrays[key] for name, key in optimizer.scalars.items()},
+        tuple((key, arrays[key]) for key in optimizer.slots),
     )
 
 

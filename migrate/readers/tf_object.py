@@ -23,7 +23,7 @@ from migrate.matching.slot_owners import Owner
 from migrate.readers import graph_optimizers
 from migrate.readers.graph_optimizers import GraphOptimizer
 from migrate.state import Stored, StoredVariable
-from optim.errors import CheckpointError
+from optim.errors import CheckpointError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 
 NAME = "tf_object"
@@ -82,6 +82,12 @@ def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | No
     warnings: list[str] = []
     generation = None
     order: list[str] = []
+    if optimizer is None and not owners:
+        raise UnsupportedError(
+            f"{bundle.prefix} holds neither variables nor the state of an optimizer: a"
+            " tf.train.Checkpoint(optimizer=...) without its model saves no slots of tf.train's optimizers; migrate one"
+            " that has the model"
+        )
     if optimizer is None:
         warnings.append("the checkpoint holds no optimizer, only variables")
     else:
@@ -97,8 +103,10 @@ def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | No
         elif generation == "keras3" and found.has_unlisted(optimizer.node):
             evidence.append("its own list of variables is read in order, as its lists of slots were not saved")
             order = found.add_in_order(optimizer.node, names)
-        else:
+        elif owners:
             warnings += found.add_lists(optimizer.node, owners, evidence)
+        else:
+            evidence.append(found.add_alone(optimizer))
         if not found.slots and found.weights is None:
             warnings.append(_no_slots(generation))
         found.add_scalars(optimizer)
@@ -108,7 +116,9 @@ def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | No
         generation=generation,
         evidence=tuple(evidence),
         optimizer_config=None,
-        variables=_variables(graph, bundle, owners, found.slots, generation in ("optimizer_v2", "tf1"), foreign, order),
+        variables=found.alone
+        or _variables(graph, bundle, owners, found.slots, generation in ("optimizer_v2", "tf1"), foreign, order),
+        nameless=found.nameless,
         slots=found.slots,
         scalars=found.scalars,
         weights=found.weights,
@@ -148,8 +158,9 @@ def _release(graph: ObjectGraph, optimizer: GraphOptimizer | None, generation: s
 
 def _generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
     children = graph.children[optimizer]
-    if graph.slot_variables[optimizer] and not {"iter", "learning_rate", "decay"} & children.keys():
-        return "tf1", "it has a table of slot variables and no `iter`, as tf.train optimizers"
+    counts = bool({"iter", "learning_rate", "decay", "_iterations"} & children.keys())
+    if (graph.slot_variables[optimizer] or set(graph_optimizers.POWERS) <= children.keys()) and not counts:
+        return "tf1", "it has a table of slot variables or powers of beta and no `iter`, as tf.train optimizers"
     if "iter" in children or graph.slot_variables[optimizer]:
         return "optimizer_v2", "it has `iter` and a table of slot variables, as OptimizerV2 (legacy) does"
     if "_trainable_variables" in children or "_trainable_variables_indices" in children:
@@ -194,9 +205,9 @@ def _naming(graph: ObjectGraph, optimizer: int) -> list[str]:
 
 
 def _no_slots(generation: str) -> str:
-    if generation == "optimizer_v2":
+    if generation in ("optimizer_v2", "tf1"):
         return (
-            "the optimizer has no slots here: OptimizerV2 saves them only beside their variables, so a"
+            "the optimizer has no slots here: OptimizerV2 and tf.train save them only beside their variables, so a"
             " tf.train.Checkpoint(optimizer=...) without the model lost them; or it has none, as plain SGD"
         )
     return "the optimizer has no slots here: it has none, as plain SGD, or no step was taken yet"
@@ -247,6 +258,9 @@ class _Found:
     matched: dict[str, str] = field(default_factory=dict)
     unmapped: dict[str, LazyArray] = field(default_factory=dict)
     weights: tuple[tuple[str, LazyArray], ...] | None = None
+    alone: tuple[StoredVariable, ...] = ()
+    """What the optimizer trains, where the checkpoint has slots and no variables."""
+    nameless: bool = False
 
     def lazy(self, node: int) -> LazyArray:
         return lazy(self.bundle, self.graph.keys[node] or "")
@@ -286,6 +300,25 @@ class _Found:
                 self.slots[name] = {how.owners[i].name: self.lazy(n) for i, n in members.items()}
                 self.matched |= {f"{name}/{how.owners[i].name}": how.method for i in members}
         return warnings
+
+    def add_alone(self, optimizer: GraphOptimizer) -> str:
+        """Lists of slots without their variables, as tf.train.Checkpoint(optimizer=...) has them; returns evidence."""
+        graph, slots = self.graph, self.slots
+        lists = {n: graph.list_of(i) for n, i in graph.children[optimizer.node].items() if n not in _NO_SLOTS}
+        named = {n: {i: (graph.full_names[v], self.lazy(v).shape) for i, v in m.items()} for n, m in lists.items() if m}
+        names = slot_owners.named_alone(named, 1 if optimizer.wrapper is not None else 2)
+        self.nameless = names is None
+        names = names or {i: f"variable {i}" for m in named.values() for i in m}
+        for slot in named:
+            slots[slot] = {names[i]: self.lazy(node) for i, node in lists[slot].items()}
+            self.matched |= {f"{slot}/{names[i]}": "position" if self.nameless else "name" for i in lists[slot]}
+        shapes = {i: slot_owners.shape_at(named, i) for i in names}
+        dtypes = {name: array.dtype for owners in slots.values() for name, array in owners.items()}
+        self.alone = tuple(
+            StoredVariable(name, None, shapes[i] or (), dtypes[name], True) for i, name in sorted(names.items())
+        )
+        how = "by position alone, as these have no names that differ" if self.nameless else "by the names of the slots"
+        return f"the optimizer was saved without its variables, which are known {how}"
 
     def has_unlisted(self, optimizer: int) -> bool:
         """Whether some of the optimizer's variables are in no list of slots: Keras 3 fills lists by assignment to their

@@ -8,18 +8,13 @@ tensorflow/core/ops/training_ops.cc). The graph is data: nothing of it is run, a
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-PASSING = ("Identity", "Cast", "ReadVariableOp", "Enter", "Snapshot")
-WRITES = ("Assign", "AssignSub", "AssignAdd", "AssignVariableOp", "AssignSubVariableOp", "AssignAddVariableOp")
-SCATTERS = ("ScatterSub", "ScatterAdd", "ScatterUpdate")
-"""Alone or behind `Resource`: they change the rows that a sparse gradient has."""
-NOT_STEPS = ("save", "swapping_saver", "report_uninitialized_variables")
-"""Scopes of ops that change variables and are no training steps."""
-VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
+from migrate.readers import graph_schedules
+from migrate.readers.graph_nodes import SCATTERS, WRITES, Nodes
+from migrate.state import SPARSE_CLIPPING
 
 
 class Kernel(NamedTuple):
@@ -60,6 +55,10 @@ KERNELS = {
         {_RATE: 5, _L1: 6, _L2: 7, _SHRINKAGE: 8, _POWER: 9},
     ),
 }
+ROWS_APART = (
+    "the norm of sparse gradients counts rows that occur twice apart (tf.clip_by_norm, tf.clip_by_global_norm), and"
+    " optim adds them up first"
+)
 NESTEROV = ("Momentum", "Adam")
 """Kernels with an attribute use_nesterov."""
 
@@ -74,65 +73,6 @@ class Trained:
     sparse: frozenset[str] | None = None
     outside: Mapping[str, str] = field(default_factory=dict)
     seen: bool = False
-
-
-class Nodes:
-    """The nodes of a graph by name, with their inputs without control edges and output numbers."""
-
-    def __init__(self, nodes: Any) -> None:
-        self.by_name = {str(node.name): node for node in nodes}
-        self.inputs = {str(n.name): [str(i).partition(":")[0] for i in n.input if not i.startswith("^")] for n in nodes}
-
-    def op(self, name: str) -> str:
-        return str(self.by_name[name].op) if name in self.by_name else ""
-
-    def source(self, name: str) -> str:
-        """The node where a value is made, behind those that hand it on."""
-        for _ in range(len(self.by_name)):
-            if self.op(name) not in PASSING or not self.inputs[name]:
-                break
-            name = self.inputs[name][0]
-        return name
-
-    def parents(self, name: str) -> list[str]:
-        return [self.source(each) for each in self.inputs.get(name, ())]
-
-    def constant(self, name: str) -> float | None:
-        """The number of a scalar constant, None where it is none."""
-        name = self.source(name)
-        if self.op(name) != "Const":
-            return None
-        value = next((a.value.tensor for a in self.by_name[name].attr if a.key == "value"), None)
-        return None if value is None else _number(value)
-
-    def flag(self, name: str, attribute: str) -> bool:
-        return any(a.key == attribute and a.value.b for a in self.by_name[name].attr)
-
-    def behind(self, name: str, stop: Collection[str] = ()) -> Iterator[str]:
-        """The node and all that its value is made from, up to variables and `stop`."""
-        seen, todo = set(stop), [name]
-        while todo:
-            each = todo.pop()
-            if each in seen:
-                continue
-            seen.add(each)
-            yield each
-            if self.op(each) not in VARIABLES:
-                todo.extend(self.inputs.get(each, ()))
-
-
-_FORMATS = {1: ("<f", "float_val"), 2: ("<d", "double_val"), 3: ("<i", "int_val"), 9: ("<q", "int64_val")}
-"""DataType -> how a scalar is packed, and the field that has it otherwise."""
-
-
-def _number(tensor: Any) -> float | None:
-    if tensor.dtype not in _FORMATS or any(d.size != 1 for d in tensor.tensor_shape.dim):
-        return None
-    form, name = _FORMATS[tensor.dtype]
-    if len(tensor.tensor_content) == struct.calcsize(form):
-        return float(struct.unpack(form, tensor.tensor_content)[0])
-    listed = getattr(tensor, name)
-    return float(listed[0]) if len(listed) == 1 else None
 
 
 def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scope: str | None) -> Trained:
@@ -156,26 +96,31 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scope: str 
     classes = {kernel.class_name for kernel, _ in applied.values()}
     if len(classes) > 1:
         return Trained(outside={"optimizer": f"variables are updated by {', '.join(sorted(classes))}"})
-    values: dict[str, set[Any]] = {}
+    values: dict[str, list[Any]] = {}
     outside: dict[str, str] = {}
     limits: set[tuple[str, float] | None] = set()
     for name, (kernel, rows) in applied.items():
         for key, value in _arguments(nodes, name, kernel, rows, outside):
-            values.setdefault(key, set()).add(value)
-        limits.add(_clipping(nodes, nodes.inputs[name][kernel.gradient], len(owners), outside))
-    strange = _other_writers(nodes, owners, set(found))
+            values.setdefault(key, []).extend([value] if value not in values.get(key, ()) else ())
+        limits.add(clipping(nodes, nodes.inputs[name][kernel.gradient], len(owners), outside))
+    strange = other_writers(nodes, owners, set(found))
     if strange:
         outside["updates"] = f"{strange} changes the variables beside the optimizer"
-    config = {key: next(iter(each)) for key, each in values.items() if len(each) == 1}
+    config = {key: each[0] for key, each in values.items() if len(each) == 1}
     outside |= {k: f"variables have different values of {k}" for k, each in values.items() if len(each) > 1}
-    if isinstance(config.get(_RATE), tuple):
-        config[_RATE] = _schedule(config[_RATE])
+    standing = graph_schedules.never_counts(nodes) if isinstance(config.get(_RATE), Mapping) else ""
+    if standing:
+        outside[_RATE] = standing
+        del config[_RATE]
     if len(limits) > 1:
         outside["clipping"] = "not all gradients are clipped alike"
     limit = next(iter(limits)) if len(limits) == 1 else None
     config |= {limit[0]: limit[1]} if limit is not None else {}
+    if sparse and limit is not None and limit[0] != "clipvalue":
+        outside[SPARSE_CLIPPING] = ROWS_APART
     whole = {_owner(name) for name in applied} | sparse >= owners
-    return Trained(classes.pop(), config, frozenset(sparse), outside, whole and not outside)
+    seen = whole and not outside.keys() - {SPARSE_CLIPPING}
+    return Trained(classes.pop(), config, frozenset(sparse), outside, seen)
 
 
 def _changes_gradient(nodes: Nodes, name: str, kernel: Kernel) -> bool:
@@ -212,7 +157,7 @@ def _arguments(
             continue
         value: Any = nodes.constant(inputs[place])
         if value is None and key == _RATE:
-            value = _decay(nodes, nodes.source(inputs[place]))
+            value = graph_schedules.read(nodes, inputs[place])
         if value is not None:
             yield key, value
         else:
@@ -220,46 +165,7 @@ def _arguments(
             outside.setdefault(key, f"{made!r} ({nodes.op(made) or 'no op'}) in the graph makes it")
 
 
-def _decay(nodes: Nodes, name: str) -> tuple[Any, ...] | None:
-    """`tf.train.exponential_decay` and `inverse_time_decay` (training/learning_rate_decay.py 1.15) as a tuple."""
-    if nodes.op(name) == "Mul":
-        start, power = nodes.parents(name)
-        initial, factors = nodes.constant(start), nodes.parents(power)
-        if initial is None or nodes.op(power) != "Pow":
-            return None
-        rate, periods = nodes.constant(factors[0]), _periods(nodes, factors[1])
-        return None if rate is None or periods is None else ("ExponentialDecay", initial, rate, *periods)
-    if nodes.op(name) == "RealDiv":
-        start, below = nodes.parents(name)
-        initial, terms = nodes.constant(start), nodes.parents(below)
-        if initial is None or nodes.op(below) not in ("Add", "AddV2") or nodes.constant(terms[0]) != 1.0:
-            return None
-        if nodes.op(terms[1]) != "Mul":
-            return None
-        slope = nodes.parents(terms[1])
-        rate, periods = nodes.constant(slope[0]), _periods(nodes, slope[1])
-        return None if rate is None or periods is None else ("InverseTimeDecay", initial, rate, *periods)
-    return None
-
-
-def _periods(nodes: Nodes, name: str) -> tuple[float, bool] | None:
-    """step / decay_steps, rounded down or not: the steps and whether."""
-    staircase = nodes.op(name) == "Floor"
-    name = nodes.parents(name)[0] if staircase else name
-    if nodes.op(name) != "RealDiv":
-        return None
-    step, steps = nodes.parents(name)
-    count = nodes.constant(steps)
-    return None if count is None or step.rpartition("/")[2] != "global_step" else (count, staircase)
-
-
-def _schedule(told: tuple[Any, ...]) -> dict[str, Any]:
-    class_name, initial, rate, steps, staircase = told
-    config = {"initial_learning_rate": initial, "decay_steps": steps, "decay_rate": rate, "staircase": staircase}
-    return {"class_name": class_name, "config": config}
-
-
-def _clipping(nodes: Nodes, name: str, count: int, outside: dict[str, str]) -> tuple[str, float] | None:
+def clipping(nodes: Nodes, name: str, count: int, outside: dict[str, str]) -> tuple[str, float] | None:
     """The limit that a gradient goes through, as an option of Keras."""
     name = nodes.source(name)
     bounds = _bounds(nodes, name)
@@ -338,15 +244,12 @@ def _met(nodes: Nodes, name: str) -> bool:
     return any(_scope(each) and each.partition("/")[0] != scope for each in behind)
 
 
-def _other_writers(nodes: Nodes, owners: Collection[str], own: Collection[str]) -> str | None:
+def other_writers(nodes: Nodes, owners: Collection[str], own: Collection[str]) -> str | None:
     """An op that changes a trained variable and is neither the optimizer's, nor its initial value or a restore."""
     for name in nodes.by_name:
         op = nodes.op(name)
         writes = op in WRITES or op.removeprefix("Resource") in SCATTERS or re.match(r"(Resource)?(Sparse)?Apply", op)
         target = (nodes.inputs[name] or [""])[0]
-        first = name.partition("/")[0].rstrip("_0123456789")
-        if not writes or target not in owners or name in own or first in NOT_STEPS:
-            continue
-        if name not in (f"{target}/Assign", f"{target}/IsInitialized/VarIsInitializedOp"):
+        if writes and target in owners and name not in own and not nodes.is_no_step(name):
             return repr(name)
     return None

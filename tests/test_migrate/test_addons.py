@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ import optim
 from migrate.algorithms import addons
 from migrate.errors import ContradictionError, StrictError
 from optim.errors import UnsupportedError
+from tests.test_migrate.confirm import confirmed
 
 WILD = Path(__file__).parents[1] / "fixtures" / "wild"
+CORPUS = WILD.parent / "corpus"
 SOURCE = {"h5": "model.h5", "ckpt": "ckpts"}
 EXACT = {
     "tf29-g-adamw-h5": {},
@@ -96,9 +100,61 @@ def test_berts_adam_without_bias_correction_goes_on(tmp_path: Path) -> None:
             np.testing.assert_allclose(variable.numpy(), oracle[f"var/{step}/{i}"], rtol=2e-6, atol=2e-7)
 
 
+CREATED = CORPUS / "extra-tf115-bert-warm10-saver"
+
+
+@pytest.mark.parametrize(("warm_up", "schedule"), [(3, "PolynomialDecay"), (10, "WarmUp")])
+def test_the_graph_of_berts_create_optimizer_says_all_but_the_order_of_its_counter(warm_up: int, schedule: str) -> None:
+    source = CORPUS / f"extra-tf115-bert-warm{warm_up}-saver" / "source" / "model.ckpt"
+    state = migrate.read(source)
+    assert confirmed(source) == {"iterations": 4, "global_clipnorm": 1.0}
+    assert state.hyperparameters["learning_rate"]["class_name"] == schedule  # after four steps only one still rises
+    assert ("WarmUp" in " ".join(state.warnings)) == (schedule == "WarmUp")
+    told = {key: state.hyperparameters[key] for key in ("beta_1", "beta_2", "epsilon", "weight_decay")}
+    assert told == {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-6, "weight_decay": 0.01}
+    excluded = state.hyperparameters["weight_decay_exclude"]
+    left_out = [v.name for v in state.variables if any(re.search(pattern, v.name) for pattern in excluded)]
+    assert sorted(left_out) == ["bert/layer_0/LayerNorm/gamma", "bert/layer_0/dense/bias"]
+
+
+def test_bert_goes_on_in_its_warm_up(tmp_path: Path) -> None:
+    """In this run every step read its counter after it was raised; in that with the shorter warm-up some did."""
+    import tensorflow as tf
+
+    from optim.schedules import LearningRateSchedule
+
+    class Warm(LearningRateSchedule):
+        def __call__(self, step: Any) -> Any:
+            step = tf.cast(step, tf.float64)
+            return 0.01 * tf.where(step < 10, step / 10.0, 1.0 - step / 40.0)
+
+    source, oracle = CREATED / "source" / "model.ckpt", np.load(CREATED / "oracle.npz")
+    known = {"iterations": 5, "global_clipnorm": 1.0}
+    report = migrate.migrate_checkpoint(source, tmp_path / "slots", overrides=known)
+    assert report.fidelity == "exact", report.reasons
+    names = [v["name"] for v in json.loads((CREATED / "case.json").read_text())["trainable"]]
+    live = [tf.Variable(oracle[f"at_save/var/{i}"]) for i in range(len(names))]
+    onto = dict(zip(names, live, strict=True))
+    optimizer = optim.load_checkpoint(tmp_path / "slots", onto, restore_variables=False, learning_rate=Warm())
+    for step in range(6):
+        optimizer.apply_gradients([(tf.constant(oracle[f"grad/{step}/{i}"]), v) for i, v in enumerate(live)])
+        for i, variable in enumerate(live):
+            want = oracle[f"var/{step}/{i}"].astype(np.float64)
+            moved = np.linalg.norm(want - oracle[f"at_save/var/{i}"])
+            assert np.linalg.norm(variable.numpy() - want) <= max(1e-5 * moved, 2e-6 * np.linalg.norm(want))
+
+
+@pytest.mark.parametrize("hint", [{"epsilon": 1e-7}, {"exclude_from_weight_decay": ["LayerNorm"]}, {"beta_2": 0.99}])
+def test_a_hint_that_berts_graph_denies_is_refused(hint: dict[str, Any]) -> None:
+    source = CREATED / "source" / "model.ckpt"
+    with pytest.raises(ContradictionError, match="the source's graph"):
+        migrate.read(source, optimizer_config={"class_name": "AdamWeightDecayOptimizer", "config": hint})
+
+
 @pytest.mark.parametrize("left_out", ["weight_decay_rate", "epsilon", "exclude_from_weight_decay", "beta_2"])
-def test_what_berts_config_does_not_say_is_asked_for(left_out: str) -> None:
+def test_what_berts_config_does_not_say_is_asked_for(left_out: str, tmp_path: Path) -> None:
     source, config = _bert(**{left_out: None})
+    source = _without_graph(source, tmp_path)
     known = {"clipnorm": None, "learning_rate": 0.005}
     assert migrate.read(source, optimizer_config=_bert()[1], overrides=known).fidelity == "exact"
     assert migrate.read(source, optimizer_config=config, overrides=known).fidelity == "approximate"
@@ -106,16 +162,22 @@ def test_what_berts_config_does_not_say_is_asked_for(left_out: str) -> None:
     assert "warms the rate up" in " ".join(unsure.reasons)
 
 
-def test_berts_slots_are_no_other_adams() -> None:
+def _without_graph(source: str, folder: Path) -> str:
+    for file in Path(source).parent.glob(f"{Path(source).name}.*"):
+        if file.suffix != ".meta":
+            shutil.copy(file, folder)
+    return str(folder / Path(source).name)
+
+
+def test_berts_slots_are_no_other_adams(tmp_path: Path) -> None:
     source, config = _bert()
-    with pytest.raises(ContradictionError, match="BERT"):
+    with pytest.raises(ContradictionError, match=r"graph says .* AdamWeightDecayOptimizer, and .* AdamOptimizer;"):
         migrate.read(source, optimizer_config={**config, "class_name": "AdamOptimizer"})
+    with pytest.raises(ContradictionError, match="those of BERT"):
+        migrate.read(_without_graph(source, tmp_path), optimizer_config={**config, "class_name": "AdamOptimizer"})
     other = WILD / "tf115-f-moving-average-optimizer" / "source" / "model.ckpt-4"
     with pytest.raises(ContradictionError, match="the source's graph says"):
         migrate.read(other, optimizer_config=config)
-
-
-CORPUS = WILD.parent / "corpus"
 
 
 def test_settings_of_lookahead_are_read_asked_for_and_compared() -> None:

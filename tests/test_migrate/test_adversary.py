@@ -71,11 +71,12 @@ def _flipped(value: Any) -> Any:
 
 
 def _of_files(source: Path) -> Iterator[Altered]:
-    meta = next(iter(source.glob("*.meta")), None)
-    if meta is not None:
-        yield "graph gone", lambda folder, _: (folder / meta.name).unlink()
+    graph = next((p for kind in ("*.meta", "*/saved_model.pb") for p in source.glob(kind)), None)
+    if graph is not None:
+        place = graph.relative_to(source)
+        yield "graph gone", lambda folder, _: (folder / place).unlink()
         for part in (2, 3, 10):
-            yield f"a {part}th of the graph", lambda folder, _, part=part: _shorten(folder / meta.name, part)
+            yield f"a {part}th of the graph", lambda folder, _, part=part: _shorten(folder / place, part)
     if (source / "model.keras").is_file():
         yield from _of_zips(source / "model.keras")
     h5 = source / "model.h5"

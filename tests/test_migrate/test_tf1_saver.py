@@ -24,6 +24,10 @@ KERAS = {
     "extra-tf113-sgd-nested-saver": "optimizer_v1",
     "keras231-adadelta-saver-nested": "keras2.3",
     "extra-tf115-adam-confusing-saver": "optimizer_v2",
+    "extra-k122-adam-saver": "keras1",
+    "extra-k122-nadam-saver": "keras1",
+    "extra-k122-sgd-nesterov-same-saver": "keras1",
+    "extra-k204-sgd-frozen-saver": "keras2",
 }
 TRAIN = {
     "tf115-train-momentum-nesterov-mlp": {"momentum": "m"},
@@ -139,9 +143,37 @@ def test_two_optimizers_of_keras_are_refused() -> None:
         tf1_saver.read(_case("extra-k231-sgd-same-shapes-saver")[2])
 
 
-def test_keras_1_gives_no_names() -> None:
-    with pytest.raises(UnsupportedError, match=r"scalar without a name.*Keras 1.*\.h5"):
-        tf1_saver.read(_case("extra-k122-adam-saver")[2])
+def test_keras_1_without_its_graph_gives_no_names(tmp_path: Path) -> None:
+    source = Path(_case("extra-k122-adam-saver")[2]).parent
+    shutil.copytree(source, tmp_path / "copy")
+    graph = tmp_path / "copy" / "ckpt.meta"
+    graph.write_bytes(graph.read_bytes()[:20_000])
+    for why in ("shows no class|is not there", "is not there"):
+        with pytest.raises(UnsupportedError, match=rf"'Variable\w*' has no name, as Keras 1.*({why}).*\.h5"):
+            tf1_saver.read(str(tmp_path / "copy" / "ckpt"))
+        graph.unlink(missing_ok=True)
+
+
+def test_the_class_that_only_updates_of_keras_1_show_is_asked_for() -> None:
+    case, _, source = _case("extra-k122-adam-saver")
+    config = {"class_name": "", "config": {**_config(case)["config"]}}
+    state = migrate.read(source, optimizer_config=config["config"])
+    assert (state.algorithm, state.fidelity) == ("Adam", "approximate")
+    assert "--set class_name=Adam" in "".join(state.reasons)
+    sure = migrate.read(source, optimizer_config=config["config"], overrides={"class_name": "Adam"})
+    assert sure.fidelity == "exact"
+    with pytest.raises(ContradictionError, match=r"graph says that the optimizer is Adam, and .*config says Adamax"):
+        migrate.read(source, optimizer_config={**config, "class_name": "Adamax"})
+
+
+def test_one_of_two_optimizers_of_keras_1() -> None:
+    case, oracle, source = _case("extra-k122-adam-two-saver")
+    with pytest.raises(AmbiguousError, match=r"2 optimizers; choose one with --optimizer: Variable, Variable_13"):
+        tf1_saver.read(source)
+    state = migrate.read(source, optimizer_config=_config(case), optimizer_path="Variable_13")
+    _check(state, case, oracle, find(state.algorithm).slot_of)
+    other = migrate.read(source, optimizer_config=_config(case), optimizer_path="Variable")
+    assert other.iterations == 2
 
 
 def test_other_formats_are_told_apart() -> None:

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import migrate
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import BundleWriter
 from migrate.bytes.checkpoint_paths import find_prefix
-from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
+from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError, UnknownFormatError
 from migrate.matching.slot_owners import Owner, match
 from migrate.readers import saved_model, tf_dtensor_names, tf_object
 from migrate.state import Stored
-from optim.errors import MismatchError
+from optim.errors import MismatchError, UnsupportedError
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 # Case -> the reader, what is given to it, the generation, the slots under the source's own names.
@@ -192,6 +193,63 @@ def test_slots_without_their_model_are_refused(tmp_path: Path) -> None:
     slots = [tf.Variable(tf.zeros(2), name="Adam/m/dense/kernel")]
     with pytest.raises(MismatchError, match="belongs to no variable"):
         tf_object.read(_save_module(tmp_path, [tf.Variable(tf.zeros(2), name="other")], {"_momentums": slots}))
+
+
+TRAIN = {
+    "extra-tf24-train-rmsprop-objects": {"rms": "velocity", "mg": "average_gradient", "momentum": "momentum"},
+    "extra-tf24-train-adam-in-keras": {"m": "m", "v": "v"},
+}
+"""Case -> slots as tf.train itself calls them, and as optim does."""
+
+
+@pytest.mark.parametrize("name", TRAIN)
+def test_optimizers_of_tf_train_beside_objects(name: str) -> None:
+    case = json.loads((CORPUS / name / "case.json").read_text())["optimizer"]
+    source = str(next((CORPUS / name / "source").glob("*.index")))
+    stored = tf_object.read(source)
+    assert (stored.generation, set(stored.slots)) == ("tf1", set(TRAIN[name]))
+    hint = {"class_name": case["class"], "config": case["args"]}
+    state = migrate.read(source, optimizer_config=hint)
+    assert set(state.slots) == set(TRAIN[name].values())
+    assert all("named" not in reason for reason in state.reasons)
+    with pytest.raises(ContradictionError, match=r"slots called .* of tf\.train's SGD are called momentum"):
+        migrate.read(source, optimizer_config={"class_name": "MomentumOptimizer", "config": {"momentum": 0.9}})
+
+
+@pytest.mark.parametrize("name", ["extra-tf215-adam-alone", "extra-tf29-exp-sgd-alone"])
+def test_an_optimizer_saved_without_its_model_names_its_variables(name: str) -> None:
+    case, oracle = json.loads((CORPUS / name / "case.json").read_text()), np.load(CORPUS / name / "oracle.npz")
+    stored = tf_object.read(str(CORPUS / name / "source"))
+    names = [v["name"].removesuffix(":0") for v in case["trainable"]]
+    assert [(v.name, v.array, v.trainable) for v in stored.variables] == [(n, None, True) for n in names]
+    assert [v.shape for v in stored.variables] == [oracle[f"at_save/var/{i}"].shape for i in range(len(names))]
+    assert all(list(owners) == names for owners in stored.slots.values())
+    assert set(stored.matched.values()) == {"name"}
+
+
+def test_variables_of_one_name_without_their_model_are_asked_for(tmp_path: Path) -> None:
+    source = str(CORPUS / "extra-tf215-adam-twins-alone" / "source")
+    hint = {"class_name": "Adam", "config": {"learning_rate": 0.01}}
+    with pytest.raises(MissingHintError, match="--variables FILE with the names of its 4 variables") as asked:
+        migrate.read(source, optimizer_config=hint)
+    form = str(asked.value).partition("as JSON: ")[2].replace("...", '"NAME"')
+    given = [{**each, "name": f"{layer}/{each['name']}"} for each, layer in zip(json.loads(form), "aabb", strict=True)]
+    with pytest.raises(MismatchError, match="gives the shapes"):
+        migrate.read(source, optimizer_config=hint, variables=given[::-1])
+    given = [{**each, "name": f"variable_{i}"} for i, each in enumerate(given)]
+    state = migrate.read(source, optimizer_config=hint, variables=given)
+    assert [v.name for v in state.variables] == [each["name"] for each in given]
+    assert set(state.matched.values()) == {"position"}
+    list_of_all = [array.load() for name in state.slots["m"] for array in (state.slots["m"][name],)]
+    assert [a.shape for a in list_of_all] == [tuple(each["shape"]) for each in given]
+
+
+def test_what_holds_no_slots_at_all_is_said(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    prefix = tf.train.Checkpoint(optimizer=tf.Module()).save(str(tmp_path / "ckpt"))
+    with pytest.raises(UnsupportedError, match="without its model saves no slots"):
+        tf_object.read(str(prefix))
 
 
 def test_two_optimizers_are_ambiguous(tmp_path: Path) -> None:

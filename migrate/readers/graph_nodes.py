@@ -1,0 +1,85 @@
+"""The nodes of a TensorFlow graph as data: what each is made from, and the constants among them. Nothing is run."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterator
+from typing import Any
+
+PASSING = ("Identity", "Cast", "ReadVariableOp", "Enter", "Snapshot")
+WRITES = ("Assign", "AssignSub", "AssignAdd", "AssignVariableOp", "AssignSubVariableOp", "AssignAddVariableOp")
+SCATTERS = ("ScatterSub", "ScatterAdd", "ScatterUpdate")
+"""Alone or behind `Resource`: they change the rows that a sparse gradient has."""
+NOT_STEPS = ("save", "swapping_saver", "report_uninitialized_variables")
+"""Scopes of ops that change variables and are no training steps."""
+VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
+
+
+class Nodes:
+    """The nodes of a graph by name, with their inputs without control edges and output numbers."""
+
+    def __init__(self, nodes: Any) -> None:
+        self.by_name = {str(node.name): node for node in nodes}
+        self.inputs = {str(n.name): [str(i).partition(":")[0] for i in n.input if not i.startswith("^")] for n in nodes}
+
+    def op(self, name: str) -> str:
+        return str(self.by_name[name].op) if name in self.by_name else ""
+
+    def source(self, name: str) -> str:
+        """The node where a value is made, behind those that hand it on."""
+        for _ in range(len(self.by_name)):
+            if self.op(name) not in PASSING or not self.inputs[name]:
+                break
+            name = self.inputs[name][0]
+        return name
+
+    def is_cast(self, name: str) -> bool:
+        """Whether a value is made into another dtype between its source and here."""
+        while self.op(name) in PASSING and self.inputs[name] and self.op(name) != "Cast":
+            name = self.inputs[name][0]
+        return self.op(name) == "Cast"
+
+    def parents(self, name: str) -> list[str]:
+        return [self.source(each) for each in self.inputs.get(name, ())]
+
+    def constant(self, name: str) -> float | None:
+        """The number of a scalar constant, None where it is none."""
+        name = self.source(name)
+        if self.op(name) != "Const":
+            return None
+        value = next((a.value.tensor for a in self.by_name[name].attr if a.key == "value"), None)
+        return None if value is None else _number(value)
+
+    def is_no_step(self, name: str) -> bool:
+        """Whether an assignment gives a first value or restores one."""
+        target, first = (self.inputs[name] or [""])[0], name.partition("/")[0].rstrip("_0123456789")
+        return first in NOT_STEPS or name in (f"{target}/Assign", f"{target}/IsInitialized/VarIsInitializedOp")
+
+    def flag(self, name: str, attribute: str) -> bool:
+        return any(a.key == attribute and a.value.b for a in self.by_name[name].attr)
+
+    def behind(self, name: str, stop: Collection[str] = ()) -> Iterator[str]:
+        """The node and all that its value is made from, up to variables and `stop`."""
+        seen, todo = set(stop), [name]
+        while todo:
+            each = todo.pop()
+            if each in seen:
+                continue
+            seen.add(each)
+            yield each
+            if self.op(each) not in VARIABLES:
+                todo.extend(self.inputs.get(each, ()))
+
+
+_FORMATS = {1: ("<f", "float_val"), 2: ("<d", "double_val"), 3: ("<i", "int_val"), 9: ("<q", "int64_val")}
+"""DataType -> how a scalar is packed, and the field that has it otherwise."""
+
+
+def _number(tensor: Any) -> float | None:
+    if tensor.dtype not in _FORMATS or any(d.size != 1 for d in tensor.tensor_shape.dim):
+        return None
+    form, name = _FORMATS[tensor.dtype]
+    if len(tensor.tensor_content) == struct.calcsize(form):
+        return float(struct.unpack(form, tensor.tensor_content)[0])
+    listed = getattr(tensor, name)
+    return float(listed[0]) if len(listed) == 1 else None

@@ -1,0 +1,62 @@
+"""Whether a node of a graph is a given expression, op for op, of constants, variables and the global step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from migrate.readers.graph_nodes import VARIABLES, Nodes
+
+ADD, DIVIDE = "Add AddV2", "RealDiv Div"
+STEP = "<step>"
+Pattern = Any
+"""(ops, inputs...); a name for a constant; a number that it must be; STEP; a `Variable`; or `Anything`."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    name: str
+
+
+@dataclass(frozen=True)
+class Anything:
+    """Any node; it is found under this name."""
+
+    name: str
+
+
+@dataclass
+class Found:
+    """What stands at the names of a pattern."""
+
+    constants: dict[str, float] = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=dict)
+
+
+def match(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> bool:
+    """Whether a node is what a pattern says; constants of one name must be one number."""
+    made = nodes.source(name)
+    if pattern == STEP:
+        return nodes.op(made) in VARIABLES and made.rpartition("/")[2] == "global_step"
+    if isinstance(pattern, Variable):
+        return made == pattern.name and not nodes.is_cast(name)
+    if isinstance(pattern, Anything):
+        found.nodes[pattern.name] = made
+        return True
+    if isinstance(pattern, (float, str)):
+        number = nodes.constant(name)
+        if number is None or (nodes.is_cast(name) and number != int(number)):
+            return False
+        return number == (pattern if isinstance(pattern, float) else found.constants.setdefault(pattern, number))
+    inputs = operands(nodes, name, pattern[0])
+    return len(inputs) == len(pattern) - 1 and all(
+        match(nodes, each, wanted, found) for each, wanted in zip(inputs, pattern[1:], strict=True)
+    )
+
+
+def operands(nodes: Nodes, name: str, ops: str) -> list[str]:
+    """Inputs of a node of one of these ops, else none. A `Cast` may only stand behind a comparison: others round."""
+    made = nodes.source(name)
+    if nodes.op(made) not in ops.split() or (nodes.is_cast(name) and nodes.op(made) != "Less"):
+        return []
+    return nodes.inputs[made]

@@ -1,0 +1,186 @@
+"""Keras 1 in a tf.train.Saver checkpoint: each slot and each setting is called `Variable_n`; only the graph tells them.
+
+An optimizer makes its settings one after the other, so that they are a run of scalars, then slot after slot for all of
+its variables. Which class it is shows in what its updates read: that of Adam's second slot beta_2, that of SGD's only
+slot the learning rate and the momentum. Source: `keras/optimizers.py` of Keras 1.0.8, 1.1.2 and 1.2.2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from migrate.bytes.arrays import LazyArray
+from migrate.readers.graph_nodes import VARIABLES, WRITES, Nodes
+
+ANONYMOUS = re.compile(r"Variable(?:_(\d+))?")
+ITERATIONS, DECAY, RATE = "iterations", "decay", "lr"
+
+
+class _Class(NamedTuple):
+    """`settings` in order of creation; `slots`: for each slot of a variable the settings that its update reads, those
+    of the learning rate's decay left out; `last`: the op that makes the last slot, where only that tells the class."""
+
+    name: str
+    settings: tuple[str, ...]
+    slots: tuple[tuple[str, ...], ...]
+    last: str = ""
+
+
+_MOMENTS = (("beta_1",), ("beta_2",))
+_OLD_ADAM = (ITERATIONS, RATE, "beta_1", "beta_2")
+CLASSES = (
+    _Class("SGD", (ITERATIONS, RATE, "momentum", DECAY), ((RATE, "momentum"),)),
+    *(_Class("RMSprop", s, (("rho",),)) for s in ((RATE, "rho", DECAY, ITERATIONS), (RATE, "rho"))),
+    *(_Class("Adagrad", s, ((),)) for s in ((RATE, DECAY, ITERATIONS), (RATE,))),
+    *(_Class("Adadelta", s, ((), ())) for s in ((RATE, DECAY, ITERATIONS), (RATE,))),
+    *(_Class("Adam", s, _MOMENTS, "Add") for s in ((*_OLD_ADAM, DECAY), _OLD_ADAM)),
+    *(_Class("Adamax", s, _MOMENTS, "Maximum") for s in ((*_OLD_ADAM, DECAY), _OLD_ADAM)),
+    _Class("Nadam", (ITERATIONS, "m_schedule", RATE, "beta_1", "beta_2"), _MOMENTS, "Add"),
+)
+
+
+@dataclass(frozen=True)
+class Keras1Optimizer:
+    """One optimizer. `scalars`: key by the setting's name in Keras; `slots`: keys in order of creation; `trained`: the
+    variables, in the order of each kind of slot."""
+
+    class_name: str
+    scalars: Mapping[str, str]
+    slots: tuple[str, ...]
+    trained: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The key of its first setting: nothing else tells two of them apart."""
+        return next(iter(self.scalars.values()))
+
+    @property
+    def config(self) -> dict[str, float]:
+        """What the settings say beside their values: those of the first releases had no decay."""
+        return {} if DECAY in self.scalars or self.class_name == "Nadam" else {DECAY: 0.0}
+
+    @property
+    def state(self) -> frozenset[str]:
+        return frozenset((*self.scalars.values(), *self.slots))
+
+
+def is_keras1(arrays: Mapping[str, LazyArray]) -> bool:
+    """Whether scalars without a name are there, as only Keras 1 has them."""
+    return any(array.shape == () and ANONYMOUS.fullmatch(key) for key, array in arrays.items())
+
+
+def find(arrays: Mapping[str, LazyArray], nodes: Nodes) -> tuple[list[Keras1Optimizer], list[str]]:
+    """The optimizers that the graph trains with, and the first settings of those whose class it does not show."""
+    steps = list(_steps(nodes))
+    found, unknown = [], []
+    for settings in _runs(arrays):
+        updates = [(target, read) for target, _, read in steps if _is_weight(target, arrays) and read & set(settings)]
+        if not updates:
+            continue  # of an optimizer that nothing was trained with
+        optimizer = _optimizer(settings, updates, steps, arrays, nodes)
+        if optimizer is None:
+            unknown.append(settings[0])
+        else:
+            found.append(optimizer)
+    return found, unknown
+
+
+def _is_weight(key: str, arrays: Mapping[str, LazyArray]) -> bool:
+    return key in arrays and ANONYMOUS.fullmatch(key) is None
+
+
+def _number(key: str) -> int:
+    told = ANONYMOUS.fullmatch(key)
+    return int(told.group(1) or 0) if told else -9
+
+
+def _runs(arrays: Mapping[str, LazyArray]) -> list[list[str]]:
+    """Nameless scalars whose numbers follow each other."""
+    runs: list[list[str]] = []
+    for key in sorted((k for k, a in arrays.items() if a.shape == () and ANONYMOUS.fullmatch(k)), key=_number):
+        if runs and _number(key) == _number(runs[-1][-1]) + 1:
+            runs[-1].append(key)
+        else:
+            runs.append([key])
+    return runs
+
+
+def _steps(nodes: Nodes) -> Iterator[tuple[str, str, frozenset[str]]]:
+    """(variable, op, variables that its new value is made from) of each assignment of a step."""
+    for name in nodes.by_name:
+        if nodes.op(name) not in WRITES or len(nodes.inputs[name]) < 2:
+            continue
+        target, value = nodes.inputs[name][:2]
+        if nodes.op(target) in VARIABLES and not nodes.is_no_step(name):
+            read = frozenset(each for each in nodes.behind(value) if nodes.op(each) in VARIABLES)
+            if read or nodes.op(name) == "AssignAdd":
+                yield target, name, read
+
+
+def _optimizer(
+    settings: Sequence[str],
+    updates: Sequence[tuple[str, frozenset[str]]],
+    steps: Sequence[tuple[str, str, frozenset[str]]],
+    arrays: Mapping[str, LazyArray],
+    nodes: Nodes,
+) -> Keras1Optimizer | None:
+    """The optimizer with these settings, None where the graph is not what one class alone builds."""
+    nameless = {key for key in arrays if ANONYMOUS.fullmatch(key)} - set(settings)
+    owners: dict[str, list[str]] = {}
+    for target, read in updates:
+        for slot in read & nameless:
+            owners.setdefault(slot, []).append(target)
+    slots = sorted(owners, key=_number)
+    trained = list(dict.fromkeys(owners[slot][0] for slot in slots))
+    repeated = [[name] for name in trained] * (len(slots) // max(len(trained), 1))
+    shapes = all(arrays[slot].shape == arrays[owners[slot][0]].shape for slot in slots)
+    if not slots or [owners[s] for s in slots] != repeated or not shapes or {t for t, _ in updates} != set(trained):
+        return None
+    if not _are_all(slots, arrays):
+        return None
+    writers = {slot: [(op, read) for target, op, read in steps if target == slot] for slot in slots}
+    counted = [target for target, op, _ in steps if nodes.op(op) == "AssignAdd" and target in settings]
+    if any(len(each) != 1 for each in writers.values()):
+        return None
+    fitting = [c for c in CLASSES if _fits(c, settings, slots, len(trained), writers, counted, nodes)]
+    rate_is_read = all(settings[c.settings.index(RATE)] in read for c in fitting for _, read in updates)
+    if len(fitting) != 1 or not rate_is_read:
+        return None
+    named = dict(zip(fitting[0].settings, settings, strict=True))
+    return Keras1Optimizer(fitting[0].name, named, tuple(slots), tuple(trained))
+
+
+def _are_all(slots: Sequence[str], arrays: Mapping[str, LazyArray]) -> bool:
+    """Whether slots were made one after the other, and none beside them that a graph with a gap does not know."""
+    numbers = [_number(slot) for slot in slots]
+    beside = [arrays[key].shape for key in arrays if _number(key) in (numbers[0] - 1, numbers[-1] + 1)]
+    return numbers == list(range(numbers[0], numbers[-1] + 1)) and set(beside) <= {()}
+
+
+def _fits(
+    kind: _Class,
+    settings: Sequence[str],
+    slots: Sequence[str],
+    count: int,
+    writers: Mapping[str, Sequence[tuple[str, frozenset[str]]]],
+    counted: Sequence[str],
+    nodes: Nodes,
+) -> bool:
+    """Whether updates read what those of a class do."""
+    if len(settings) != len(kind.settings) or len(slots) != count * len(kind.slots):
+        return False
+    named = dict(zip(settings, kind.settings, strict=True))
+    if any(named[key] != ITERATIONS for key in counted):
+        return False
+    for i, slot in enumerate(slots):
+        op, read = writers[slot][0]
+        wanted, told = set(kind.slots[i // count]), {named[key] for key in read if key in named}
+        if told != wanted and not (RATE in wanted and told == wanted | {ITERATIONS, DECAY}):
+            return False
+        made = nodes.op(nodes.source(nodes.inputs[op][1])).removesuffix("V2")
+        if kind.last and i // count == len(kind.slots) - 1 and made != kind.last:
+            return False
+    return True
