@@ -41,6 +41,7 @@ def find(graph: ObjectGraph) -> list[GraphOptimizer]:
         if graph.slot_variables[node]
         or any(_is_scalar(graph, node, name) for name in COUNTERS)
         or all(_is_scalar(graph, node, name) for name in POWERS)
+        or _counts_in_its_list(graph, node)
     }
     wrappers: dict[int, int] = {}
     for node in found:
@@ -50,6 +51,17 @@ def find(graph: ObjectGraph) -> list[GraphOptimizer]:
                 wrappers[inner] = node
     inside = set(wrappers.values())
     return [GraphOptimizer(node, path, wrappers.get(node)) for node, path in found.items() if node not in inside]
+
+
+def _counts_in_its_list(graph: ObjectGraph, node: int) -> bool:
+    """Whether it is one of Keras 3 whose counter stands in its list of variables alone, as in 3.4."""
+    children = graph.children[node]
+    first = (
+        graph.list_of(children["_variables"]).get(0)
+        if {"_variables", "_trainable_variables"} <= children.keys()
+        else None
+    )
+    return first is not None and graph.full_names[first].rpartition("/")[2] in ("iteration", "iterations")
 
 
 def choose(optimizers: Sequence[GraphOptimizer], path: str | None, where: str) -> GraphOptimizer | None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from migrate.readers import graph_schedules
 from migrate.readers.graph_nodes import SCATTERS, WRITES, Nodes
+from migrate.readers.graph_patterns import Found, Variable, match
 from migrate.state import SPARSE_CLIPPING
 
 
@@ -59,6 +60,8 @@ ROWS_APART = (
     "the norm of sparse gradients counts rows that occur twice apart (tf.clip_by_norm, tf.clip_by_global_norm), and"
     " optim adds them up first"
 )
+WITH_DECAY = {"AdamOptimizer": "AdamWOptimizer", "MomentumOptimizer": "MomentumWOptimizer"}
+"""What `tf.contrib.opt` calls a class that decays weights before its step (`weight_decay_optimizers.py` 1.15)."""
 NESTEROV = ("Momentum", "Adam")
 """Kernels with an attribute use_nesterov."""
 
@@ -118,9 +121,54 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scope: str 
     config |= {limit[0]: limit[1]} if limit is not None else {}
     if sparse and limit is not None and limit[0] != "clipvalue":
         outside[SPARSE_CLIPPING] = ROWS_APART
+    class_name = _with_decay(nodes, classes.pop(), owners, applied, config, outside)
+    class_name = _lazy(nodes, class_name, sparse, found, outside)
     whole = {_owner(name) for name in applied} | sparse >= owners
     seen = whole and not outside.keys() - {SPARSE_CLIPPING}
-    return Trained(classes.pop(), config, frozenset(sparse), outside, seen)
+    return Trained(class_name, config, frozenset(sparse), outside, seen)
+
+
+def _lazy(
+    nodes: Nodes, class_name: str, sparse: Collection[str], found: Collection[str], outside: dict[str, str]
+) -> str:
+    """The class, which is another where sparse gradients move their rows alone: those of Adam itself move all rows."""
+    scattered = {nodes.inputs[n][0] for n in found if nodes.op(n).removeprefix("Resource") in SCATTERS} & set(sparse)
+    if not scattered or class_name not in ("AdamOptimizer", "AdamWOptimizer"):
+        return class_name
+    if class_name != "AdamOptimizer" or scattered != set(sparse):
+        outside["optimizer"] = f"updates of {min(scattered)} move only the rows that have a gradient, and others do not"
+    return "LazyAdamOptimizer"
+
+
+def _with_decay(
+    nodes: Nodes,
+    class_name: str,
+    owners: Collection[str],
+    applied: Collection[str],
+    config: dict[str, Any],
+    outside: dict[str, str],
+) -> str:
+    """The class, which is another where its updates also do p ← p − weight_decay·p, as those of tf.contrib.opt's do."""
+    found = Found()
+    decayed: set[str] = set()
+    stepped = {_owner(name) for name in applied}
+    for owner in owners:
+        for name, inputs in nodes.inputs.items():
+            if nodes.op(name) not in WRITES or inputs[0] != owner or f"/update_{owner}/" not in name:
+                continue
+            subtracted = nodes.op(name).startswith("AssignSub")
+            if subtracted and match(nodes, inputs[1], ("Mul", "weight_decay", Variable(owner)), found):
+                decayed.add(owner)
+            elif owner in stepped:
+                outside["updates"] = f"{name!r} changes a variable that the optimizer's kernel updates, too"
+    if not decayed:
+        return class_name
+    if class_name not in WITH_DECAY:
+        outside["updates"] = f"{class_name} also lets variables decay"
+        return class_name
+    left_out = [f"^{re.escape(name)}(:0)?$" for name in sorted(set(owners) - decayed)]
+    config |= {"weight_decay": found.constants["weight_decay"], "exclude_from_weight_decay": left_out}
+    return WITH_DECAY[class_name]
 
 
 def _changes_gradient(nodes: Nodes, name: str, kernel: Kernel) -> bool:

@@ -12,12 +12,15 @@ import pytest
 
 import migrate
 from migrate.algorithms import find
+from migrate.bytes import protos
 from migrate.bytes.bundle import BundleWriter
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError, UnknownFormatError
-from migrate.readers import detect, saver_graph, tf1_saver
+from migrate.readers import detect, saver_graph, tf1_saver, train_kernels
+from migrate.readers.graph_nodes import Nodes
 from optim.errors import UnsupportedError
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
+WILD = CORPUS.parent / "wild"
 KERAS = {
     "keras224-adam-saver-mlp": "keras2",
     "extra-k224-sgd-same-saver": "keras2",
@@ -354,3 +357,64 @@ def test_a_schedule_in_the_config_answers_that() -> None:
     source = _case("tf115-train-sgd-expdecay-convbn")[2]
     state = migrate.read(source, optimizer_config={"class_name": "GradientDescentOptimizer", "config": config})
     assert (state.fidelity, state.iterations) == ("exact", 5)
+
+
+def test_decay_in_the_updates_of_tf_contrib_is_no_plain_adam() -> None:
+    source = WILD / "tf115-f-contrib-adamw" / "source" / "model.ckpt-4"
+    for hint in (None, {"class_name": "AdamWOptimizer", "config": {"weight_decay": 0.001}}):
+        state = migrate.read(source, optimizer_config=hint)
+        assert state.fidelity == "approximate"
+        assert "weights decay while gradients are computed" in " ".join(state.reasons)
+        # Each step subtracts weight_decay * p whatever the learning rate; optim's is multiplied by that.
+        rate = state.hyperparameters["learning_rate"]
+        assert state.hyperparameters["weight_decay"] * rate == pytest.approx(0.001, rel=1e-6)
+        assert state.hyperparameters["weight_decay_exclude"] == []
+    with pytest.raises(ContradictionError, match="weight_decay_per_step"):
+        migrate.read(source, optimizer_config={"class_name": "AdamWOptimizer", "config": {"weight_decay": 0.002}})
+
+
+def _graph(*nodes: tuple[str, str, list[str]]) -> Nodes:
+    """A graph of (name, op, inputs); a name that is a number is that constant."""
+    proto = protos.SaverMetaGraph()
+    for name, op, inputs in nodes:
+        node = proto.graph_def.node.add(name=name, op=op, input=inputs)
+        if op == "Const":
+            tensor = node.attr.add(key="value").value.tensor
+            tensor.dtype = 1
+            tensor.float_val.append(float(name))
+    return Nodes(proto.graph_def.node)
+
+
+LAZY = [("Adam/update_t/ScatterSub", "ScatterSub", ["t", "rows", "step"])]
+EAGER = [
+    ("Adam/update_t/ScatterAdd", "ScatterAdd", ["t/Adam", "rows", "step"]),
+    ("Adam/update_t/AssignSub", "AssignSub", ["t", "step"]),
+]
+DECAYED = [
+    ("Adam/update_w/mul", "Mul", ["0.5", "w"]),
+    ("Adam/update_w/AssignSub", "AssignSub", ["w", "Adam/update_w/mul"]),
+]
+OTHER = [("Adam/update_w/AssignSub", "AssignSub", ["w", "step"])]
+
+
+@pytest.mark.parametrize(
+    ("more", "class_name", "seen"),
+    [
+        ([], "AdamOptimizer", False),
+        (EAGER, "AdamOptimizer", True),
+        (LAZY, "LazyAdamOptimizer", True),
+        ([*EAGER, *DECAYED], "AdamWOptimizer", True),
+        ([*EAGER, *OTHER], "AdamOptimizer", False),
+        ([*LAZY, *DECAYED], "LazyAdamOptimizer", False),
+    ],
+)
+def test_what_updates_do_beside_their_kernel(more: list[Any], class_name: str, seen: bool) -> None:
+    variables = [(name, "VariableV2", []) for name in ("w", "t", "w/m", "w/v", "t/Adam", "b1", "b2")]
+    inputs = ["w", "w/m", "w/v", "b1", "b2", "0.01", "0.9", "0.999", "1e-8", "gradient"]
+    constants = [(number, "Const", []) for number in ("0.01", "0.9", "0.999", "1e-8", "0.5")]
+    others = [(name, "Placeholder", []) for name in ("gradient", "rows", "step")]
+    graph = _graph(*variables, *constants, *others, ("Adam/update_w/ApplyAdam", "ApplyAdam", inputs), *more)
+    told = train_kernels.describe(graph, {"Adam": {"w": (), "t": ()}}, None)
+    assert (told.class_name, told.seen) == (class_name, seen)
+    if "AdamW" in class_name:
+        assert told.config["exclude_from_weight_decay"] == ["^t(:0)?$"]

@@ -14,6 +14,7 @@ import migrate
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import BundleWriter
 from migrate.bytes.checkpoint_paths import find_prefix
+from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError, UnknownFormatError
 from migrate.matching.slot_owners import Owner, match
 from migrate.readers import saved_model, tf_dtensor_names, tf_object
@@ -294,6 +295,25 @@ def test_keras_3(tmp_path: Path, with_model: bool) -> None:
     assert {"_iterations", "_learning_rate", "_u_product"} <= set(stored.scalars)
     moving = model.layers[-1].moving_mean.path
     assert {v.name: v.trainable for v in stored.variables}.get(moving) is (False if with_model else None)
+
+
+def test_a_counter_of_keras_3_that_only_its_list_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of Keras 3.8 without the edge to its counter: so it was seen in files of 3.4."""
+    source = str(CORPUS / "extra-keras38-adamax-convbn-ckpt" / "source")
+    whole, made = tf_object.read(source), ObjectGraph.__init__
+
+    def without(graph: ObjectGraph, bundle: Any) -> None:
+        made(graph, bundle)
+        for children in graph.children:
+            children.pop("_iterations", None)
+
+    monkeypatch.setattr(ObjectGraph, "__init__", without)
+    stored = tf_object.read(source)
+    assert (stored.generation, stored.optimizers) == ("keras3", whole.optimizers)
+    hint = json.loads((CORPUS / "extra-keras38-adamax-convbn-ckpt" / "case.json").read_text())["optimizer"]
+    state = migrate.read(source, optimizer_config={"class_name": hint["class"], "config": hint["config"]})
+    assert state.iterations == 4
+    assert set(state.slots) == {"m", "u"}
 
 
 def _owner(node: int, name: str, shape: tuple[int, ...] = (2,)) -> Owner:
