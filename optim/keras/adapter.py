@@ -43,7 +43,7 @@ class Adapter(Saved):
         if not isinstance(optimizer, (Optimizer, LegacyOptimizer)):
             raise HyperparameterError(f"for_keras takes an optimizer of optim, got {type(optimizer).__name__}")
         name = getattr(optimizer, "name", None) or type(optimizer).__name__
-        super().__init__(name=name, **self._keras_arguments())  # type: ignore[call-arg]
+        self._keras.optimizers.Optimizer.__init__(self, name=name, **self._keras_arguments())
         for option in [n for n in vars(self) if hasattr(optimizer, n) and not n.startswith("_")]:
             del self.__dict__[option]  # Keras's own options, all unused: __getattr__ gives those of `inner`
         self.inner = optimizer
@@ -161,12 +161,13 @@ class Adapter(Saved):
         taken = [(g, v) for g, v in pairs if takes_gradient(v)]
         if taken and in_replica:
             raise UnsupportedError("scales of float8 layers cannot be trained in a tf.distribute.Strategy")
+        others = [(g, v) for g, v in pairs if not takes_gradient(v)]
         before = self._engine.iterations.read_value() if taken else None
-        self._apply([(g, v) for g, v in pairs if not takes_gradient(v)], aggregate)
+        self._apply(others, aggregate)
         if in_replica and not was_built:
             self._track()
         if taken:
-            stepped = tf.not_equal(self._engine.iterations.read_value(), before)
+            stepped = not others or tf.not_equal(self._engine.iterations.read_value(), before)
             for gradient, variable in taken:
                 if gradient is not None:
                     variable.assign(tf.where(stepped, tf.cast(gradient, variable.dtype), variable))
@@ -207,6 +208,8 @@ class Adapter(Saved):
 
     # Loss scaling by Keras.
 
+    _how_to_keep_it = ""
+
     @property
     def _is_wrapped_by_loss_scale_optimizer(self) -> bool:
         return vars(self).get("_scaled_outside", False)
@@ -224,7 +227,7 @@ class Adapter(Saved):
             return
         warnings.warn(
             f"Keras's LossScaleOptimizer scales the loss: loss_scale={engine.loss_scale!r} of"
-            f" {type(engine).__name__} is switched off",
+            f" {type(engine).__name__} is switched off{self._how_to_keep_it}",
             UserWarning,
             stacklevel=3,
         )

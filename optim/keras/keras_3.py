@@ -16,6 +16,8 @@ from optim.legacy._base import LegacyOptimizer
 class Keras3Adapter(Adapter):
     """`Adapter` for Keras 3 on the TensorFlow backend."""
 
+    _how_to_keep_it = "; compile(..., auto_scale_loss=False) keeps it"
+
     def _keras_arguments(self) -> dict[str, Any]:
         return {"learning_rate": 0.0}
 

@@ -6,7 +6,7 @@ Keras takes instances of its own class only. Keras is never imported here: whoev
 from __future__ import annotations
 
 import sys
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -15,6 +15,8 @@ from optim.errors import UnsupportedError
 from optim.keras.adapter import Adapter
 from optim.keras.keras_3 import Keras3Adapter
 from optim.keras.saved import NAME, PACKAGE
+from optim.keras.scaling import ScalesLosses, base_of
+from optim.options.loss_scale import DYNAMIC
 
 
 def for_keras(optimizer: Any, keras: ModuleType | None = None) -> Any:
@@ -27,13 +29,15 @@ def for_keras(optimizer: Any, keras: ModuleType | None = None) -> Any:
     Returns:
       An instance of `keras.optimizers.Optimizer`. `inner` is `optimizer`; what Keras does not define (`get_slot`,
       `memory_report`, options such as `clipnorm`, ...) is looked up there. `model.save` keeps configuration and
-      state, `load_model` brings both back once `keras_objects` was called. Where Keras wraps it in its
-      `LossScaleOptimizer`, that scales the loss, and `loss_scale` of `optimizer` is switched off, with a warning.
+      state, `load_model` brings both back once `keras_objects` was called. With `loss_scale="dynamic"`, in tf_keras
+      with any, it is an instance of Keras's `LossScaleOptimizer`, too, so that `compile` of a float16 model leaves the
+      scaling to it. Where Keras does scale the loss (a constant in Keras 3, unless `compile` is told
+      `auto_scale_loss=False`; or you wrap it), `loss_scale` is switched off, with a warning.
 
     Raises:
       HyperparameterError: `optimizer` is none of ours. UnsupportedError: no Keras, two, or one on another backend.
     """
-    return keras_class(keras)(optimizer)
+    return _class_for(optimizer, _check_backend(keras or _imported_keras()))(optimizer)
 
 
 def keras_objects(keras: ModuleType | None = None) -> dict[str, Any]:
@@ -50,6 +54,17 @@ def keras_objects(keras: ModuleType | None = None) -> dict[str, Any]:
 def keras_class(keras: ModuleType | None = None) -> type:
     """The class of what `for_keras` returns: a subclass of that Keras's `Optimizer`, registered there."""
     return _make_class(_check_backend(keras or _imported_keras()))
+
+
+def _class_for(optimizer: Any, keras: ModuleType) -> type:
+    """A constant scale is, in Keras 3, `loss_scale_factor` of any optimizer, and switched off under mixed_float16."""
+    scale = getattr(optimizer, "loss_scale", None)
+    scales = scale == DYNAMIC or (scale is not None and not _is_keras_3(keras))
+    return _make_scaling_class(keras) if scales else _make_class(keras)
+
+
+def _is_keras_3(keras: ModuleType) -> bool:
+    return hasattr(keras.optimizers.Optimizer, "apply")
 
 
 def _imported_keras() -> ModuleType:
@@ -81,9 +96,19 @@ def _again(inner: Any, keras: str) -> Any:
 
 @cache
 def _make_class(keras: ModuleType) -> type:
-    is_keras_3 = hasattr(keras.optimizers.Optimizer, "apply")
-    bases = (Keras3Adapter if is_keras_3 else Adapter, keras.optimizers.Optimizer)
-    made = type(NAME, bases, {"_keras": keras, "__doc__": Adapter.__doc__, "__reduce__": _reduced})
+    return _registered(keras, (Keras3Adapter if _is_keras_3(keras) else Adapter, keras.optimizers.Optimizer))
+
+
+@cache
+def _make_scaling_class(keras: ModuleType) -> type:
+    plain = _make_class(keras)
+    return _registered(keras, (ScalesLosses, plain, base_of(keras)))
+
+
+def _registered(keras: ModuleType, bases: tuple[type, ...]) -> type:
+    """A class under the name that saved models have for all; `from_config` tells which it is."""
+    own = {"_keras": keras, "_around": staticmethod(partial(for_keras, keras=keras)), "__reduce__": _reduced}
+    made = type(NAME, bases, {**own, "__doc__": Adapter.__doc__})
     made.__module__ = __name__
     registered: type = keras.saving.register_keras_serializable(package=PACKAGE, name=NAME)(made)
     return registered

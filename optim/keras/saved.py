@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +28,8 @@ class Saved:
 
     inner: Any
     _keras: ModuleType
+    _around: Callable[[Any], Any]
+    """`for_keras` with `_keras`."""
 
     @property
     def _engine(self) -> Optimizer:
@@ -88,7 +90,7 @@ class Saved:
                 f"the model was saved with an optimizer of class {name!r}; register that class with"
                 " keras.saving.register_keras_serializable, or load the model with compile=False"
             )
-        return cls(found.from_config(arguments))  # type: ignore[call-arg]
+        return cls._around(found.from_config(arguments))
 
     def save_own_variables(self, store: Any) -> None:
         """Write the state into a mapping name -> array, slots as `<slot>.<position of the variable>`."""

@@ -18,6 +18,7 @@ import optim
 from optim.errors import CheckpointError, UnsupportedError
 from optim.keras.adapter import Adapter
 from optim.keras.keras_3 import Keras3Adapter
+from optim.keras.scaling import ScalesLosses, base_of
 from optim.legacy import v1, v2
 
 BOTH = pytest.mark.parametrize("module", [keras, tf_keras], ids=["keras3", "tf_keras"])
@@ -56,6 +57,8 @@ def test_every_public_method_of_keras_is_forwarded_or_refused(module: Any) -> No
     public = {name for name in dir(base) if not name.startswith("_")}
     assert public
     assert public - ours == set()
+    scaling = {name for name in dir(base_of(module)) if not name.startswith("_")}
+    assert scaling - ours - set(vars(ScalesLosses)) == set()
     made = optim.for_keras(optim.SGD(), module)
     for name in sorted(public):
         found, theirs = getattr(type(made), name), getattr(base, name)
@@ -101,8 +104,51 @@ def test_a_scaled_loss_trains_as_an_unscaled_one(module: Any, scale: Any, lazy: 
 
 @BOTH
 @pytest.mark.parametrize("scale", [1024.0, "dynamic"])
+def test_keras_leaves_scaling_to_what_scales_itself(module: Any, scale: Any, tmp_path: Any) -> None:
+    """Under mixed_float16 `compile` wraps every other optimizer in its LossScaleOptimizer."""
+    module.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        inner = optim.SGD(0.1, momentum=0.9, loss_scale=scale)
+        kept = {"auto_scale_loss": False} if (module, scale) == (keras, 1024.0) else {}
+        model = fitted(module, optim.for_keras(inner, module), jit_compile=False, **kept)
+        plain = fitted(module, optim.for_keras(optim.SGD(0.1, momentum=0.9), module), **EAGER)
+    finally:
+        module.mixed_precision.set_global_policy("float32")
+    same(plain, model, rtol=1e-3, atol=1e-4)
+    assert (model.optimizer.inner, plain.optimizer.inner_optimizer.name) == (inner, "SGD")
+    model.fit(np.full_like(X, 6e4), Y, 16, 1, verbose=0)  # overflows in float16
+    assert int(inner.iterations) == 8
+    model.save(tmp_path / "m.keras")
+    again = module.models.load_model(tmp_path / "m.keras", custom_objects=optim.keras_objects(module))
+    for one in (model.optimizer, again.optimizer):
+        assert one.inner.current_loss_scale == (2.0**14 if scale == "dynamic" else 1024.0)
+    for one in (model, again):
+        one.fit(X, Y, 4, 1, verbose=0, shuffle=False)
+    same(model, again)
+
+
+@pytest.mark.parametrize("scale", [1024.0, "dynamic"])
+def test_what_is_public_of_a_loss_scale_optimizer(scale: Any) -> None:
+    made = optim.for_keras(optim.SGD(0.1, loss_scale=scale), tf_keras)
+    started = 1024.0 if scale == 1024.0 else 2.0**15
+    assert (made.dynamic, made.initial_scale, made.loss_scale) == (scale == "dynamic", started, started)
+    assert made.dynamic_growth_steps == (2000 if scale == "dynamic" else None)
+    assert made.dynamic_counter is None or int(made.dynamic_counter) == 0
+    assert (
+        float(made.get_scaled_loss(tf.constant(2.0)))
+        == float(made.get_scaled_loss(lambda: tf.constant(2.0))())
+        == 2 * started
+    )
+    assert made.check_finite([tf.ones(2), None])
+    assert not made.check_finite([tf.constant(np.inf)])
+    with pytest.raises(UnsupportedError, match="get_unscaled_gradients"):
+        made.get_unscaled_gradients([tf.ones(2)])
+
+
+@BOTH
+@pytest.mark.parametrize("scale", [1024.0, "dynamic"])
 def test_a_loss_is_scaled_once_where_keras_scales_it(module: Any, scale: Any) -> None:
-    """Under mixed_float16 `compile` wraps the optimizer in LossScaleOptimizer: ours leaves it to that, and says so."""
+    """An optimizer that is put into Keras's LossScaleOptimizer leaves the scaling to that, and says so."""
     theirs = (module.optimizers if module is keras else module.mixed_precision).LossScaleOptimizer
     plain = fitted(module, theirs(optim.for_keras(optim.SGD(0.1), module)), dtype="mixed_float16", **EAGER)
     inner = optim.SGD(0.1, loss_scale=scale)
@@ -215,6 +261,8 @@ def test_variables_that_take_their_gradient_as_their_value() -> None:
     scaled = optim.for_keras(optim.SGD(0.5, loss_scale="dynamic"), keras)
     scaled.apply_gradients([(tf.constant([np.inf, 1.0]), weights), (tf.constant([9.0]), scale)])
     np.testing.assert_array_equal(scale.numpy(), [7.0])  # no step, no new scale
+    scaled.apply_gradients([(tf.constant([9.0]), scale)])  # with no other there is nothing that could overflow
+    np.testing.assert_array_equal(scale.numpy(), [9.0])
     with pytest.raises(UnsupportedError, match="float8"):
         optim.for_keras(optim.SGD(gradient_accumulation_steps=2), keras).build([weights, scale])
 
