@@ -191,6 +191,8 @@ def _merged(sides: list[_Said], names: list[str]) -> tuple[dict[str, Any], dict[
                 config[key], origins[key] = value, Origin(key, value, side.kind, side.where)
             elif key == addons.EXCLUDED and patterns.choose_alike(config[key], value, names):
                 continue
+            elif key == "epsilon" and value is None and origins[key].kind == GRAPH:
+                continue  # None stands for the backend's, and the graph has its number
             elif key not in keras_config.NO_EFFECT and not _agree(config[key], value):
                 known = origins[key]
                 raise ContradictionError(

@@ -19,7 +19,16 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.errors import AmbiguousError, UnknownFormatError
-from migrate.readers import bert_graph, graph_schedules, keras1_saver, saver_graph, saver_optimizers, train_kernels
+from migrate.generations import NATIVE
+from migrate.readers import (
+    bert_graph,
+    graph_schedules,
+    keras1_saver,
+    keras_graph,
+    saver_graph,
+    saver_optimizers,
+    train_kernels,
+)
 from migrate.readers.graph_nodes import VARIABLES
 from migrate.readers.keras1_saver import Keras1Optimizer
 from migrate.readers.keras_model import never_trained
@@ -114,8 +123,12 @@ def read_bundle(
     else:
         stored = _of_native_keras(arrays, counter, graph, prefix)
     told = _program(graph, choice.chosen, stored) if stored.generation == "tf1" else {}
-    if choice.keras1 is not None:
-        told["graph_config"] = {"class_name": choice.keras1.class_name, "config": choice.keras1.config}
+    if graph is not None and graph.nodes is not None and stored.generation in NATIVE:
+        said = keras_graph.describe(
+            graph.nodes, [v.name for v in stored.variables if v.trainable and not stored.layers]
+        )
+        class_name, own = (choice.keras1.class_name, choice.keras1.config) if choice.keras1 is not None else ("", {})
+        told["graph_config"] = {"class_name": class_name, "config": {**own, **said}}
     versions = {"tensorflow": graph.version} if graph is not None and graph.version else {}
     return Stored(
         format_name,

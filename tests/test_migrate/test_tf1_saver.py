@@ -169,6 +169,30 @@ def test_the_class_that_only_updates_of_keras_1_show_is_asked_for() -> None:
         migrate.read(source, optimizer_config={**config, "class_name": "Adamax"})
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "wrong"),
+    [
+        ("keras224-adam-saver-mlp", "epsilon", 1e-3),
+        ("keras231-adadelta-saver-nested", "epsilon", 1e-5),
+        ("extra-k122-nadam-saver", "epsilon", 1e-7),
+        ("extra-k122-sgd-nesterov-same-saver", "nesterov", False),
+        ("extra-tf113-sgd-nested-saver", "nesterov", True),
+    ],
+)
+def test_the_graph_tells_epsilon_and_nesterov_of_keras(name: str, key: str, wrong: Any) -> None:
+    case, _, source = _case(name)
+    config = _config(case)
+    state = migrate.read(source, optimizer_config=config)
+    given = {**config["config"], key: wrong}
+    with pytest.raises(ContradictionError, match=rf"{key} is .* in the source's graph and {wrong}"):
+        migrate.read(source, optimizer_config={**config, "config": given})
+    del given[key]
+    without = migrate.read(source, optimizer_config={**config, "config": given})
+    assert without.hyperparameters == state.hyperparameters
+    assert next(o.kind for o in without.origins if o.subject == key) == "graph"
+    assert migrate.read(source, optimizer_config={**config, "config": {**given, "epsilon": None}}).hyperparameters
+
+
 def test_one_of_two_optimizers_of_keras_1() -> None:
     case, oracle, source = _case("extra-k122-adam-two-saver")
     with pytest.raises(AmbiguousError, match=r"2 optimizers; choose one with --optimizer: Variable, Variable_13"):

@@ -1,0 +1,60 @@
+"""What a graph says of the updates that Keras built before OptimizerV2, beside whose slots they read: constants.
+
+A rule of `keras/optimizers.py` 1.0 - 2.3 (and tf.keras's until 1.13) is an expression of slots, settings, which are
+variables, and epsilon, which is a constant; SGD's has another form with Nesterov's momentum. Whatever is not one of
+these, op for op, as a weight with a constraint is not, says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from migrate.readers.graph_nodes import WRITES, Nodes
+from migrate.readers.graph_patterns import ADD, DIVIDE, Anything, Found, Pattern, Variable, match
+
+_ANY = Anything("any")
+_WITH_EPSILON = (ADD, _ANY, "epsilon")
+_ROOT = ("Sqrt", ("Maximum", ("Minimum", _WITH_EPSILON, _ANY), _ANY))
+_MOVED = "moved"
+
+
+def describe(nodes: Nodes, trained: Sequence[str]) -> dict[str, Any]:
+    """`epsilon` or `nesterov` of the updates of these variables, empty where they do not all say the same."""
+    assigned = _assigned(nodes)
+    said = [_update(nodes, name, assigned) for name in trained]
+    return said[0] if said and all(each == said[0] for each in said) else {}
+
+
+def _assigned(nodes: Nodes) -> dict[str, str]:
+    """The node of the new value of each variable that one op alone assigns in a step."""
+    found: dict[str, list[str]] = {}
+    for name, inputs in nodes.inputs.items():
+        if nodes.op(name) in WRITES and len(inputs) > 1 and not nodes.is_no_step(name):
+            value = nodes.source(inputs[1])
+            if nodes.op(value) != "Placeholder":  # what set_weights feeds
+                found.setdefault(inputs[0], []).append(value)
+    return {name: values[0] for name, values in found.items() if len(values) == 1}
+
+
+def _update(nodes: Nodes, name: str, assigned: Mapping[str, str]) -> dict[str, Any]:
+    variable, value = Variable(name), assigned.get(name)
+    if value is None:
+        return {}
+    rules: tuple[Pattern, ...] = (
+        ("Sub", variable, (DIVIDE, _ANY, _WITH_EPSILON)),
+        ("Sub", variable, ("Mul", _ANY, (DIVIDE, ("Mul", _ANY, _ROOT), _ROOT))),
+    )
+    for rule in rules:
+        found = Found()
+        if match(nodes, value, rule, found):
+            return dict(found.constants)
+    moves = (
+        ((ADD, variable, Anything(_MOVED)), False),
+        (("Sub", (ADD, variable, ("Mul", _ANY, Anything(_MOVED))), _ANY), True),
+    )
+    for pattern, nesterov in moves:
+        found = Found()
+        if match(nodes, value, pattern, found) and found.nodes[_MOVED] in assigned.values():
+            return {"nesterov": nesterov}
+    return {}
