@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import optim
@@ -20,6 +20,7 @@ from migrate.lists import orders
 from migrate.operations.interpret import interpret
 from migrate.state import OptimizerState, Stored
 from optim.errors import DtoptError, MismatchError
+from tests.examples import drawn
 
 GENERATIONS = ("keras1", "keras2", "keras2.3", "optimizer_v1", "optimizer_v2", "experimental", "optimizer", "keras3")
 CONFIGS = {
@@ -68,7 +69,7 @@ def _lay_out(
     return arrays, truth
 
 
-@settings(max_examples=40, deadline=None)
+@drawn(40)
 @given(
     shapes=SHAPES,
     generation=st.sampled_from(GENERATIONS),
@@ -97,7 +98,7 @@ def test_every_order_round_trips(shapes: Any, generation: str, name: str, amsgra
     assert state.iterations == 7
 
 
-@settings(max_examples=30, deadline=None)
+@drawn(30)
 @given(
     shapes=SHAPES,
     generation=st.sampled_from(GENERATIONS),

@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -22,6 +22,7 @@ from migrate.errors import AmbiguousError
 from migrate.rules.differences import SLOT_MEANING
 from migrate.state import OptimizerState, StoredVariable
 from optim.errors import UnsupportedError
+from tests.examples import drawn
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1, max_size=12).filter(
     lambda name: name.strip("/") == name and "//" not in name
@@ -30,7 +31,6 @@ DTYPES = st.sampled_from(["float32", "float64", "float16", "bfloat16"])
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 LISTS = [g for g in generations.GENERATIONS if g not in ("tf1", "experimental")]
 WITH_LISTS = [a for a in algorithms.ALGORITHMS if a.name != "Adafactor"]
-SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def _bits(array: np.ndarray) -> LazyArray:
@@ -51,7 +51,7 @@ def _same(a: LazyArray, b: LazyArray) -> bool:
     return (a.shape, a.dtype, a.load().tobytes()) == (b.shape, b.dtype, b.load().tobytes())
 
 
-@SLOW
+@drawn(60)
 @given(
     st.sampled_from(WITH_LISTS),
     st.lists(st.tuples(NAMES, SHAPES, DTYPES), min_size=1, max_size=5, unique_by=lambda item: item[0]),

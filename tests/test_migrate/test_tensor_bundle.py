@@ -9,7 +9,7 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -17,6 +17,7 @@ from migrate.bytes import protos, sstable
 from migrate.bytes.bundle import BundleReader, BundleWriter, numpy_dtype, shard_name
 from migrate.errors import DamagedFileError
 from optim.errors import CheckpointError
+from tests.examples import drawn
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 PLAIN = [*INTEGERS, "float16", "float32", "float64", "bool", "complex64", "complex128"]
@@ -38,7 +39,7 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@drawn(60)
 @given(st.dictionaries(_names, _tensors, min_size=1, max_size=20), st.binary(max_size=300))
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, np.ndarray], text: bytes

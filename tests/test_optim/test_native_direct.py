@@ -153,6 +153,7 @@ def test_other_scalars_are_left_to_ops() -> None:
 
 def test_a_counter_is_one_whatever_reads_it(mesh_2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     counter = Counter(variable(0, dtensor.Layout.replicated(mesh_2, 0), "count", tf.int64))
+    assert counter.now() == 0  # else the first value may still be on its way when another is set
     for mode, value in (("build", 5), ("off", 6), ("build", 7)):
         monkeypatch.setenv(library.VARIABLE, mode)
         counter.set(value)
