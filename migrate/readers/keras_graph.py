@@ -19,11 +19,50 @@ _ROOT = ("Sqrt", ("Maximum", ("Minimum", _WITH_EPSILON, _ANY), _ANY))
 _MOVED = "moved"
 
 
-def describe(nodes: Nodes, trained: Sequence[str]) -> dict[str, Any]:
-    """`epsilon` or `nesterov` of the updates of these variables, empty where they do not all say the same."""
+def describe(nodes: Nodes, trained: Sequence[str], slots: Sequence[str]) -> dict[str, Any]:
+    """`epsilon` or `nesterov` of the updates of these variables, and the limits that gradients go through on their way
+    into these slots; empty where they do not all say the same."""
     assigned = _assigned(nodes)
     said = [_update(nodes, name, assigned) for name in trained]
-    return said[0] if said and all(each == said[0] for each in said) else {}
+    told = said[0] if said and all(each == said[0] for each in said) else {}
+    gradients = [_gradient(nodes, slot, assigned[slot]) for slot in slots if slot in assigned]
+    limits = [_limits(nodes, gradient) for gradient in gradients if gradient is not None]
+    return {**told, **limits[0]} if limits and all(each == limits[0] for each in limits) else told
+
+
+_GRADIENT = Anything("gradient")
+
+
+def _gradient(nodes: Nodes, slot: str, value: str) -> str | None:
+    """What the update of a slot takes for the gradient, None where it is none of these updates."""
+    own = Variable(slot)
+    kept = ("Mul", _ANY, own)
+    updates: tuple[Pattern, ...] = (
+        (ADD, kept, ("Mul", _ANY, ("Square", _GRADIENT))),
+        (ADD, kept, ("Mul", _ANY, _GRADIENT)),
+        ("Sub", kept, ("Mul", _ANY, _GRADIENT)),
+        (ADD, own, ("Square", _GRADIENT)),
+    )
+    for update in updates:
+        found = Found()
+        if match(nodes, value, update, found):
+            return found.nodes["gradient"]
+    return None
+
+
+def _limits(nodes: Nodes, gradient: str) -> dict[str, float]:
+    """`clipvalue`, and behind it `clipnorm`: norm >= c chooses gradient · c / norm (`clip_norm`)."""
+    limits: dict[str, float] = {}
+    found = Found()
+    if match(nodes, gradient, ("Maximum", ("Minimum", _GRADIENT, "high"), "low"), found):
+        if found.constants["low"] != -found.constants["high"]:
+            return {}
+        limits["clipvalue"], gradient = found.constants["high"], found.nodes["gradient"]
+    found = Found()
+    unclipped = ("Switch", _ANY, ("GreaterEqual", ("Sqrt", _ANY), "clipnorm"))
+    if match(nodes, gradient, ("Merge", unclipped, _ANY), found):
+        limits["clipnorm"] = found.constants["clipnorm"]
+    return limits
 
 
 def _assigned(nodes: Nodes) -> dict[str, str]:

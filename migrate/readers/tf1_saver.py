@@ -124,9 +124,8 @@ def read_bundle(
         stored = _of_native_keras(arrays, counter, graph, prefix)
     told = _program(graph, choice.chosen, stored) if stored.generation == "tf1" else {}
     if graph is not None and graph.nodes is not None and stored.generation in NATIVE:
-        said = keras_graph.describe(
-            graph.nodes, [v.name for v in stored.variables if v.trainable and not stored.layers]
-        )
+        trained = [v.name for v in stored.variables if v.trainable and not stored.layers]
+        said = keras_graph.describe(graph.nodes, trained, [key for key, _ in stored.weights or ()])
         class_name, own = (choice.keras1.class_name, choice.keras1.config) if choice.keras1 is not None else ("", {})
         told["graph_config"] = {"class_name": class_name, "config": {**own, **said}}
     versions = {"tensorflow": graph.version} if graph is not None and graph.version else {}

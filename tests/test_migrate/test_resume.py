@@ -50,6 +50,7 @@ CASES = {
     "extra-tf112-momentum-cosine-savedmodel": None,
     "extra-tf115-adam-clip-savedmodel": None,
     "extra-tf10-adam-polynomial-saver": None,
+    "extra-k122-adam-clip-saver": None,
     "extra-k122-nadam-saver": None,
     "extra-k122-sgd-nesterov-same-saver": None,
     "extra-k108-rmsprop-same-saver": None,
