@@ -49,7 +49,9 @@ def plain(text: str) -> str:
 
 def message(text: str) -> str:
     """One line of at most LONGEST characters."""
-    line = plain(" ".join(text.split("\n")))
+    from migrate.bytes.files import shown
+
+    line = plain(shown(" ".join(text.split("\n"))))
     rest = " ... (--debug shows all of it)"
     return line if len(line) <= LONGEST else line[: LONGEST - len(rest)] + rest
 

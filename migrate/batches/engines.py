@@ -19,6 +19,7 @@ import msgspec
 
 from migrate.batches.naming import Job
 from migrate.batches.results import FAILED, BatchItem
+from migrate.bytes import files
 from migrate.bytes.atomic import scratch_folder
 from migrate.bytes.source import open_source
 from optim.errors import DtoptError, HyperparameterError, UnsupportedError
@@ -64,9 +65,9 @@ def in_executor(
     Args:
       executor: its processes have this version of dtopt, and `into` and the sources under the same names.
       do: what can be pickled.
-      into: folder of the targets, where receipts are kept meanwhile; None where nothing is written.
+      into: folder of the targets, where receipts are kept meanwhile; None where nothing is written, or behind a URL.
     """
-    jobs = [replace(job, source=os.path.abspath(job.source), dest=os.path.abspath(job.dest)) for job in jobs]
+    jobs = [replace(job, source=files.absolute(job.source), dest=files.absolute(job.dest)) for job in jobs]
     version = metadata.version("dtopt")
     with contextlib.nullcontext() if into is None else scratch_folder(os.path.join(into, "batch")) as receipts:
         tasks = divided([size_of(job) for job in jobs])
@@ -117,7 +118,7 @@ def do_task(do: Do, jobs: Sequence[Job], indices: Sequence[int], receipts: str |
 def _once(do: Do, job: Job, receipt: str) -> BatchItem:
     """Do a job unless its receipt is there. One that was begun before may have a target, which stays if it is whole."""
     if not receipt:
-        return do(job, False)
+        return do(job, files.is_url(job.dest))
     if (done := _read(receipt)) is not None:
         return done
     begun = os.path.exists(f"{receipt}.begun")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from migrate import readers
+from migrate.bytes import files
 from migrate.bytes.checkpoint_paths import looks_like_bundle
 from migrate.errors import AmbiguousError, TargetExistsError, UnknownFormatError
 from optim.errors import DtoptError
@@ -41,18 +42,18 @@ def jobs(sources: Sequence[str | os.PathLike[str]], into: str, suffix: str = "",
         try:
             held = expand(source, every=every)
         except DtoptError as error:
-            found.setdefault(os.path.realpath(source), (source, error))
+            found.setdefault(files.canonical(source), (source, error))
             continue
         except OSError as error:
-            found.setdefault(os.path.realpath(source), (source, UnknownFormatError(f"{source}: {error}")))
+            found.setdefault(files.canonical(source), (source, UnknownFormatError(f"{source}: {error}")))
             continue
         for path in held:
-            found.setdefault(os.path.realpath(path), (path, None))
+            found.setdefault(files.canonical(path), (path, None))
     names = distinct_names([path for path, _ in found.values()])
     todo = []
     for (path, problem), name in zip(found.values(), names, strict=True):
         dest = os.path.join(into, name + suffix)
-        if problem is None and os.path.realpath(dest) in found:
+        if problem is None and files.canonical(dest) in found:
             problem = TargetExistsError(
                 f"its target {dest} is itself one of the sources; give another folder in --into"
             )
@@ -67,7 +68,7 @@ def expand(source: str, *, every: bool = False) -> list[str]:
       AmbiguousError: the folder has a newest TensorFlow checkpoint and holds others beside it, and not `every`.
       UnknownFormatError: the folder is no checkpoint and holds none.
     """
-    if not os.path.isdir(source):
+    if not files.is_folder(source):
         return [source]
     if every:
         return _tree(source)
@@ -92,13 +93,8 @@ def expand(source: str, *, every: bool = False) -> list[str]:
 def _tree(folder: str) -> list[str]:
     """Every checkpoint in a folder and the folders in it, links to folders left alone. Raises UnknownFormatError."""
     found: list[str] = []
-    for here, folders, _ in os.walk(folder):
-        folders.sort()
-        if _is_one(here):
-            found.append(here)
-            folders.clear()
-        else:
-            found += sorted([*_prefixes(here), *_files(here)])
+    for here in files.walk(folder, stop=_is_one):
+        found += [here] if _is_one(here) else sorted([*_prefixes(here), *_files(here)])
     if not found:
         raise UnknownFormatError(f"{folder} is no checkpoint, and none lies in it or in a folder in it")
     return found
@@ -114,20 +110,20 @@ def _is_one(folder: str) -> bool:
 
 def _prefixes(folder: str) -> list[str]:
     """TensorFlow checkpoints in a folder."""
-    names = sorted(name for name in os.listdir(folder) if name.endswith(".index"))
+    names = sorted(name for name in files.names(folder) if name.endswith(".index"))
     return [os.path.join(folder, name).removesuffix(".index") for name in names]
 
 
 def _held(folder: str) -> list[str]:
-    entries = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
-    folders = [path for path in entries if os.path.isdir(path) and _is_checkpoint(path)]
+    entries = [os.path.join(folder, name) for name in sorted(files.names(folder))]
+    folders = [path for path in entries if files.is_folder(path) and _is_checkpoint(path)]
     return sorted([*_prefixes(folder), *folders, *_files(folder)])
 
 
 def _files(folder: str) -> list[str]:
     """Checkpoints of one file, by their content."""
-    paths = [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name != "checkpoint"]
-    return [p for p in paths if os.path.isfile(p) and not _of_bundle(p) and _is_checkpoint(p)]
+    paths = [os.path.join(folder, name) for name in sorted(files.names(folder)) if name != "checkpoint"]
+    return [p for p in paths if files.is_file(p) and not _of_bundle(p) and _is_checkpoint(p)]
 
 
 def _of_bundle(path: str) -> bool:
@@ -149,7 +145,7 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
 
     Names that differ in upper and lower case only count as the same, as on some file systems they are.
     """
-    absolute = [os.path.abspath(path) for path in paths]
+    absolute = [files.absolute(path) for path in paths]
     plain = Counter((os.path.dirname(p), _stem(p)) for p in absolute)
     last = [_stem(p) if plain[os.path.dirname(p), _stem(p)] == 1 else os.path.basename(p) for p in absolute]
     folders = [[part for part in os.path.dirname(p).split(os.sep) if part] for p in absolute]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from migrate.bytes import files
 from migrate.operations.convert import Report
 
 MIGRATED, PLANNED, SKIPPED = "migrated", "planned", "skipped"
@@ -88,6 +88,6 @@ class BatchReport:
 
 def _general(reason: str, item: BatchItem) -> str:
     """A reason without what is of this source alone: its paths, and numbers."""
-    for path in (item.source, os.path.abspath(item.source), item.dest):
+    for path in (item.source, files.absolute(item.source), item.dest):
         reason = reason.replace(path, "PATH")
     return re.sub(r"(?<![A-Za-z])-?\d[\d.]*(?:e[+-]?\d+)?", "N", reason)

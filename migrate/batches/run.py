@@ -14,6 +14,7 @@ from migrate.batches import engines, naming
 from migrate.batches.results import FAILED, MIGRATED, NOT_REACHED, PLANNED, REFUSED, SKIPPED, BatchItem, BatchReport
 from migrate.batches.whole import HINTS, is_whole
 from migrate.batches.workers import WorkerDiedError, in_processes
+from migrate.bytes import files
 from migrate.errors import StrictError
 from migrate.operations import convert
 from optim.errors import DtoptError, HyperparameterError
@@ -81,9 +82,8 @@ def batch(
     if executor is None:
         results = _results(do, todo, jobs)
     else:
-        results = engines.in_executor(
-            executor, partial(migrate_again, do), todo, None if options.get("dry_run") else os.fspath(into)
-        )
+        here = not files.is_url(os.fspath(into)) and not options.get("dry_run")
+        results = engines.in_executor(executor, partial(migrate_again, do), todo, os.fspath(into) if here else None)
     items = [BatchItem(job.source, job.dest, NOT_REACHED) for job in todo]
     done = 0
     try:
@@ -134,7 +134,7 @@ def migrate_one(job: naming.Job, *, resume: bool, **options: Any) -> BatchItem:
     try:
         if job.problem is not None:
             raise job.problem
-        if resume and os.path.lexists(job.dest) and is_whole(job.source, job.dest, options):
+        if resume and files.exists(job.dest) and is_whole(job.source, job.dest, options):
             return BatchItem(job.source, job.dest, SKIPPED)
         report = convert.migrate_checkpoint(job.source, job.dest, **options)
         return BatchItem(job.source, job.dest, MIGRATED if report.written else PLANNED, report=report)

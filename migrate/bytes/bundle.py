@@ -19,7 +19,7 @@ import google_crc32c
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from migrate.bytes import protos, sstable
+from migrate.bytes import files, protos, sstable
 from migrate.bytes.ranges import CHUNK, Extent
 from migrate.errors import DamagedFileError
 from optim.errors import CheckpointError
@@ -103,7 +103,7 @@ class BundleReader(Mapping[str, Entry]):
         try:
             table = sstable.read_table(index)
         except OSError as error:
-            raise DamagedFileError(f"{index} cannot be read ({error.strerror}); is the path right?") from error
+            raise DamagedFileError(f"{index} cannot be read ({error.strerror or error}); is the path right?") from error
         self.shards = self._header(table.pop(b"", None), index)
         self._shard_sizes: dict[int, int] = {}
         self._entries: dict[str, Entry] = {}
@@ -216,9 +216,11 @@ class BundleReader(Mapping[str, Entry]):
         path = shard_name(self.prefix, entry.shard, self.shards)
         if entry.shard not in self._shard_sizes:
             try:
-                self._shard_sizes[entry.shard] = os.stat(path).st_size
+                self._shard_sizes[entry.shard] = files.size(path)
             except OSError as error:
-                raise DamagedFileError(f"{path} is missing ({error.strerror}); copy it beside the index") from error
+                raise DamagedFileError(
+                    f"{path} is missing ({error.strerror or error}); copy it beside the index"
+                ) from error
         present = self._shard_sizes[entry.shard]
         if entry.offset + entry.size > present:
             raise DamagedFileError(

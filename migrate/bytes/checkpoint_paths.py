@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 
-from migrate.bytes import sstable
+from migrate.bytes import files, sstable
+from migrate.bytes.bundle import BundleReader, shard_name
 from migrate.errors import AmbiguousError, UnknownFormatError
 
 _POINTER = re.compile(r'^model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
@@ -24,10 +25,12 @@ def find_prefix(path: str) -> str | None:
     Raises:
       AmbiguousError: a folder with several states and no file `checkpoint`.
     """
-    if os.path.isdir(path):
+    if files.is_signed(path):
+        return None
+    if files.is_folder(path):
         return _of_folder(path)
     for prefix in (path, path.removesuffix(".index"), _SHARD.sub("", path)):
-        if os.path.isfile(prefix + ".index"):
+        if files.is_file(prefix + ".index"):
             return prefix
     return None
 
@@ -43,38 +46,48 @@ def require_prefix(path: str) -> str:
 def files_of(prefix: str) -> list[str]:
     """The index and the data files of a checkpoint."""
     folder, name = os.path.split(prefix)
-    names = [n for n in os.listdir(folder or ".") if n.startswith(name + ".") and _SHARD.search(n)]
-    return [each for each in (prefix + ".index", *(os.path.join(folder, n) for n in names)) if os.path.lexists(each)]
+    if files.is_url(prefix):  # a web server lists nothing
+        shards = BundleReader(prefix).shards if files.is_file(prefix + ".index") else 0
+        names = [shard_name(name, i, shards) for i in range(shards)]
+    else:
+        names = [n for n in files.names(folder) if n.startswith(name + ".") and _SHARD.search(n)]
+    return [each for each in (prefix + ".index", *(os.path.join(folder, n) for n in names)) if files.exists(each)]
 
 
 def looks_like_bundle(prefix: str) -> bool:
     """Whether `prefix` is meant as a TensorBundle, damaged or not."""
+    if files.is_signed(prefix):
+        return False
     if sstable.has_magic(prefix + ".index"):
         return True
     folder, name = os.path.split(prefix)
-    return any(n.startswith(name + ".") and _SHARD.search(n) for n in os.listdir(folder or "."))
+    return not files.is_url(prefix) and any(n.startswith(name + ".") and _SHARD.search(n) for n in files.names(folder))
 
 
 def _of_folder(folder: str) -> str | None:
     try:
-        with open(os.path.join(folder, "checkpoint"), encoding="utf-8") as file:
-            found = _POINTER.search(file.read(1 << 20))
+        with files.opened(os.path.join(folder, "checkpoint")) as file:
+            found = _POINTER.search(file.read(1 << 20).decode())
     except (OSError, UnicodeDecodeError):
         found = None
     if found:
         named = _unquote(found.group(1))
         # A folder that was moved still holds an absolute path of its old place.
         for prefix in (os.path.join(folder, os.path.basename(named)), os.path.join(folder, named)):
-            if os.path.isfile(prefix + ".index"):
+            if files.is_file(prefix + ".index"):
                 return prefix
-    states = sorted(n.removesuffix(".index") for n in os.listdir(folder) if n.endswith(".index"))
+        if files.is_url(named):
+            raise UnknownFormatError(
+                f"{os.path.join(folder, 'checkpoint')} names {named}, which is not in this folder; migrate that"
+            )
+    states = sorted(n.removesuffix(".index") for n in files.names(folder) if n.endswith(".index"))
     if len(states) > 1:
         raise AmbiguousError(
             f"{folder} holds {len(states)} checkpoints and no file `checkpoint` that names one of them;"
             " name one:"
             f" {', '.join(os.path.join(folder, name) for name in states[:10])}"
         )
-    if not states and os.path.isdir(os.path.join(folder, CHIEF)):
+    if not states and files.is_folder(os.path.join(folder, CHIEF)):
         return _of_folder(os.path.join(folder, CHIEF))
     return os.path.join(folder, states[0]) if states else None
 

@@ -7,7 +7,6 @@ Imports h5py and numpy only. Upstream layout: `keras/engine/saving.py` (Keras 2.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, BinaryIO
 import h5py
 import numpy as np
 
+from migrate.bytes import files
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.hdf5_heaps import check_heaps
 from migrate.bytes.ranges import Check, Extent
@@ -51,10 +51,10 @@ Source = str | Embedded
 
 def is_hdf5(path: str) -> bool:
     """Whether the file starts as HDF5 does, at offset 0 or, behind a user block, at 512, 1024, ... bytes."""
-    if not os.path.isfile(path):
+    if not files.is_file(path):
         return False
-    with open(path, "rb") as file:
-        offset, size = 0, os.path.getsize(path)
+    with files.opened(path) as file:
+        offset, size = 0, files.size(path)
         while offset < min(size, 1 << 16):
             file.seek(offset)
             if file.read(8) == SIGNATURE:
@@ -65,11 +65,11 @@ def is_hdf5(path: str) -> bool:
 
 @contextmanager
 def _file(path: Source) -> Iterator[h5py.File]:
-    if isinstance(path, str):
+    if isinstance(path, str) and not files.is_url(path):
         with h5py.File(path, "r", locking=False) as file:
             yield file
         return
-    with path.open() as raw, h5py.File(raw, "r") as file:
+    with _raw(path) as raw, h5py.File(raw, "r") as file:
         yield file
 
 
@@ -82,7 +82,7 @@ def opened(path: Source, *, attributes: bool = False) -> Iterator[h5py.File]:
     try:
         with _file(path) as file:
             if attributes:
-                with open(path, "rb") if isinstance(path, str) else path.open() as raw:
+                with _raw(path) as raw:
                     check_heaps(file, raw, _size(path), str(path))
             yield file
     except (OSError, KeyError, RuntimeError, UnicodeError) as error:
@@ -206,5 +206,9 @@ def _check_dataset(dataset: Any, path: Source) -> None:
             )
 
 
+def _raw(path: Source) -> BinaryIO:
+    return files.opened(path) if isinstance(path, str) else path.open()
+
+
 def _size(path: Source) -> int:
-    return os.path.getsize(path) if isinstance(path, str) else path.size
+    return files.size(path) if isinstance(path, str) else path.size

@@ -6,8 +6,6 @@ HDF5. Such a tensor streams through one small buffer: fresh memory for each cost
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,6 +13,7 @@ from dataclasses import dataclass, replace
 import google_crc32c
 import numpy as np
 
+from migrate.bytes import files
 from migrate.bytes.sstable import mask_crc
 from migrate.errors import DamagedFileError
 
@@ -85,14 +84,17 @@ class Extent:
           DamagedFileError: the file ends too early or cannot be read, or at the end, the checksum is wrong.
         """
         position, end, crc = self.offset, self.offset + self.size, 0
-        with self._opened() as descriptor:
-            while position < end:
-                part = buffer[: end - position]
-                self._fill(descriptor, part, position)
-                position += part.size
-                if self.masked_crc is not None:
-                    crc = google_crc32c.extend(crc, part)
-                yield part
+        try:
+            with files.filling(self.path) as fill:
+                while position < end:
+                    part = buffer[: end - position]
+                    self._fill(fill, part, position)
+                    position += part.size
+                    if self.masked_crc is not None:
+                        crc = google_crc32c.extend(crc, part)
+                    yield part
+        except OSError as error:
+            raise self._unreadable(error) from error
         if self.masked_crc is not None and mask_crc(crc) != self.masked_crc:
             raise DamagedFileError(f"{self.path} is damaged: wrong checksum of tensor {self.what!r}; copy it again")
 
@@ -107,27 +109,13 @@ class Extent:
         """Its bytes from `start` up to `end`, which have no checksum of their own."""
         return replace(self, offset=self.offset + start, size=end - start, masked_crc=None)
 
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[int]:
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise self._unreadable(error) from error
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    def _fill(self, descriptor: int, part: np.ndarray, position: int) -> None:
+    def _fill(self, fill: files.Fill, part: np.ndarray, position: int) -> None:
         done = 0
         while done < part.size:
-            try:
-                count = os.preadv(descriptor, [part[done:].data], position + done)
-            except OSError as error:
-                raise self._unreadable(error) from error
+            count = fill(part[done:], position + done)
             if not count:
                 raise DamagedFileError(f"{self.path} became shorter while it was read, at tensor {self.what!r}")
             done += count
 
     def _unreadable(self, error: OSError) -> DamagedFileError:
-        return DamagedFileError(f"{self.path} cannot be read ({error.strerror}), at tensor {self.what!r}")
+        return DamagedFileError(f"{self.path} cannot be read ({error.strerror or error}), at tensor {self.what!r}")

@@ -13,26 +13,25 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from migrate.bytes import checkpoint_paths
+from migrate.bytes import checkpoint_paths, files
 from migrate.errors import DamagedFileError, UnknownFormatError
 
 MEMBERS = ("saved_model.pb", "keras_metadata.pb", "variables/variables.index")
 """Files in a folder that a reader opens, beside those that a checkpoint's prefix names."""
-Identity = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
 class Source:
-    """`files`: path -> device, inode, size and time of the last change."""
+    """`files`: path -> what tells whether it is still the same."""
 
     path: str
-    files: dict[str, Identity]
+    files: dict[str, files.Identity]
 
     def check(self) -> None:
         """Raises DamagedFileError if a file is not what it was."""
         for path, known in self.files.items():
             try:
-                now = _identity(os.stat(path))
+                now = files.identity(path)
             except OSError as error:
                 raise DamagedFileError(f"{path} went away while it was read; nothing was written") from error
             if now != known:
@@ -51,7 +50,7 @@ def open_source(path: str) -> Source:
     Raises:
       UnknownFormatError: one of them is no regular file, such as a pipe or a device.
     """
-    return Source(path, {each: _identity(_regular(each)) for each in _files(path)})
+    return Source(path, {each: _regular(each) for each in _files(path)})
 
 
 @contextmanager
@@ -74,31 +73,28 @@ def still_the_same() -> None:
 def _files(path: str) -> list[str]:
     if "\0" in path:
         raise UnknownFormatError("a path cannot hold a NUL character; give the name of a file or folder")
-    found = [path] if os.path.lexists(path) and not os.path.isdir(path) else []
-    if os.path.isdir(path):
+    found = [path] if files.exists(path) and not files.is_folder(path) else []
+    if files.is_folder(path):
         pointer = os.path.join(path, "checkpoint")
-        found += [pointer] if os.path.lexists(pointer) and not os.path.isdir(pointer) else []
-        found += [each for name in MEMBERS if os.path.lexists(each := os.path.join(path, name))]
+        found += [pointer] if files.exists(pointer) and not files.is_folder(pointer) else []
+        found += [each for name in MEMBERS if files.exists(each := os.path.join(path, name))]
         for each in found:
             _regular(each)  # before anything in it is read
-    for each in (path, path.removesuffix(".index")):
-        if os.path.lexists(f"{each}.index"):
+    for each in () if files.is_signed(path) else (path, path.removesuffix(".index")):
+        if files.exists(f"{each}.index"):
             _regular(f"{each}.index")
     prefix = checkpoint_paths.find_prefix(path) or ""
-    if not prefix and os.path.isfile(os.path.join(path, MEMBERS[2])):
+    if not prefix and not files.is_signed(path) and files.is_file(os.path.join(path, MEMBERS[2])):
         prefix = os.path.join(path, MEMBERS[2]).removesuffix(".index")
     return list(dict.fromkeys([*found, *(checkpoint_paths.files_of(prefix) if prefix else ())]))
 
 
-def _regular(path: str) -> os.stat_result:
+def _regular(path: str) -> files.Identity:
     try:
-        found = os.stat(path)
+        if not files.is_url(path) and not stat.S_ISREG(os.stat(path).st_mode):
+            raise UnknownFormatError(
+                f"{path} is no regular file (a pipe, a device, a folder?); copy its content to one"
+            )
+        return files.identity(path)
     except OSError as error:
-        raise UnknownFormatError(f"{path} cannot be read: {error.strerror}") from error
-    if not stat.S_ISREG(found.st_mode):
-        raise UnknownFormatError(f"{path} is no regular file (a pipe, a device, a folder?); copy its content to one")
-    return found
-
-
-def _identity(found: os.stat_result) -> Identity:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+        raise UnknownFormatError(f"{path} cannot be read: {error.strerror or error}") from error

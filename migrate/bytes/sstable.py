@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import google_crc32c
 
+from migrate.bytes import files
 from migrate.errors import DamagedFileError
 from optim.errors import CheckpointError
 
@@ -53,7 +54,7 @@ def write_varint(value: int) -> bytes:
 def has_magic(path: str) -> bool:
     """Whether a file ends as a table does; False where it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with files.opened(path) as file:
             if file.seek(0, os.SEEK_END) < FOOTER_SIZE:
                 return False
             file.seek(-8, os.SEEK_END)
@@ -71,7 +72,7 @@ def read_table(path: str) -> dict[bytes, bytes]:
       DamagedFileError: truncated, flipped or contradictory bytes.
       CheckpointError: compressed blocks, which TensorFlow does not write.
     """
-    with open(path, "rb") as file:
+    with files.opened(path) as file:
         data = file.read()
     if len(data) < FOOTER_SIZE or data[-8:] != struct.pack("<Q", MAGIC):
         raise DamagedFileError(

@@ -6,9 +6,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from migrate import readers
+from migrate.bytes import files
 from migrate.bytes.source import open_source, watching
 from migrate.errors import StrictError, TargetExistsError
 from migrate.evidence import Origin
@@ -18,12 +20,14 @@ from migrate.operations.advice import restore_call
 from migrate.operations.hints import Hints
 from migrate.operations.interpret import interpret
 from migrate.state import OptimizerState, Stored
+from migrate.writers import uploads
 from optim.errors import HyperparameterError, UnsupportedError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-TARGETS = ("slots", "keras", "tf-keras", "list")
+WRITERS = {"slots": "slots", "keras": "keras_zip", "tf-keras": "keras_h5", "list": "weight_list"}
+TARGETS = tuple(WRITERS)
 PathLike = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
 
@@ -115,7 +119,7 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
                 "the checksum of the whole file was not checked, which takes as long as reading it: --stats checks it"
             )
             state = replace(state, warnings=(*state.warnings, note))
-        return _inspection.inspection(state, path, stats=stats)
+        return _inspection.inspection(state, files.shown(path), stats=stats)
 
 
 def write(
@@ -139,24 +143,15 @@ def write(
       HyperparameterError: no such target. TargetExistsError: `dest` exists.
     """
     check_target(to, order)
+    place = os.fspath(dest)
     if to != "slots":
         state.finish_checks()  # the writer of slots does so while it copies
-    if to == "list":
-        from migrate.writers import weight_list
-
-        weight_list.write(state, os.fspath(dest), order=order, overwrite=overwrite, progress=progress)
-    elif to == "keras":
-        from migrate.writers import keras_zip
-
-        keras_zip.write(state, os.fspath(dest), overwrite=overwrite, progress=progress)
-    elif to == "tf-keras":
-        from migrate.writers import keras_h5
-
-        keras_h5.write(state, os.fspath(dest), overwrite=overwrite, progress=progress)
-    else:
-        from migrate.writers import slots
-
-        slots.write(state, os.fspath(dest), overwrite=overwrite, progress=progress)
+    writer = import_module(f"migrate.writers.{WRITERS[to]}")
+    if files.is_url(place):
+        writer.check_target(place, overwrite=overwrite)
+    more = {"order": order} if to == "list" else {}
+    with uploads.sent_to(place) as path:
+        writer.write(state, path, overwrite=overwrite, progress=progress, **more)
 
 
 def check_target(to: str, order: str | None = None) -> None:
@@ -169,9 +164,9 @@ def check_target(to: str, order: str | None = None) -> None:
 
 def _check_apart(source: str, dest: str) -> None:
     """Refuse a target that is the source, holds it or lies in it: a source is never changed."""
-    target = os.path.realpath(dest)
-    files = [source] if os.path.exists(source) else [source + ".index"]
-    for path in map(os.path.realpath, files):
+    target = files.canonical(dest)
+    names = [source] if files.exists(source) else [source + ".index"]
+    for path in map(files.canonical, names):
         if target == path or _inside(path, target) or _inside(target, path):
             raise TargetExistsError(
                 f"{dest} and the source {source} lie in one another, and a source is never changed; give a target"
@@ -180,7 +175,7 @@ def _check_apart(source: str, dest: str) -> None:
 
 
 def _inside(path: str, folder: str) -> bool:
-    return path.startswith(folder + os.sep)
+    return path.startswith(folder + "/")
 
 
 def migrate_checkpoint(
@@ -208,9 +203,10 @@ def migrate_checkpoint(
     check_target(to, order)
     path = os.fspath(dest)
     _check_apart(os.fspath(source), path)
-    if os.path.lexists(path) and not overwrite:
+    if files.exists(path) and not overwrite:
         raise TargetExistsError(f"{path} exists; give another name, or --overwrite to replace it")
-    opened = open_source(os.fspath(source))
+    with edge.reading(os.fspath(source)):
+        opened = open_source(os.fspath(source))
     with edge.reading(os.fspath(source)), watching(opened):
         state = read(source, **hints)
         state = soundness.checked(state)
@@ -223,7 +219,7 @@ def migrate_checkpoint(
         else:
             write(original, path, to=to, order=order, overwrite=overwrite, progress=progress)
         opened.check()
-    return _report(state, os.fspath(source), path, to, written=not dry_run)
+    return _report(state, files.shown(os.fspath(source)), files.shown(path), to, written=not dry_run)
 
 
 def _for_target_or_advice(state: OptimizerState, to: str, order: str | None, call: Callable[[], str]) -> OptimizerState:

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from migrate.bytes import files
 from migrate.errors import DamagedFileError
 from optim.errors import CheckpointError, DtoptError
 
@@ -36,13 +37,16 @@ def reading(path: str) -> Iterator[None]:
     """Raises DamagedFileError for whatever a library raises on a damaged file, and our own errors as they are."""
     try:
         yield
-    except DtoptError:
-        raise
+    except DtoptError as error:
+        if files.shown(str(error)) == str(error):
+            raise
+        raise type(error)(files.shown(str(error))) from None
     except DAMAGE as error:
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             raise CheckpointError(f"writing failed: {error}; make room and try again, nothing was changed") from error
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise DamagedFileError(
+        text = (
             f"{path} cannot be read ({what}): it is damaged, or of a kind that is not known here; copy it again, and if"
             " it is sound, report it with what --debug shows"
-        ) from error
+        )
+        raise DamagedFileError(files.shown(text)) from error

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from migrate import readers
+from migrate.bytes import files
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import STRING, BundleReader, numpy_dtype
 from migrate.lists import planning
@@ -86,13 +87,21 @@ def verify(
       DtoptError: one of the two cannot be read at all.
     """
     state = read(source, **hints)
+    with files.here(os.fspath(dest)) as local:
+        found = _compared(state, files.shown(os.fspath(source)), local, order, progress)
+    return replace(found, dest=files.shown(os.fspath(dest)))
+
+
+def _compared(
+    state: OptimizerState, source: str, dest: str, order: str | None, progress: Progress | None
+) -> Verification:
     if os.path.isfile(dest):
         state.finish_checks()
-    if list_target.is_list(os.fspath(dest)):
-        return _verify_list(state, os.fspath(source), os.fspath(dest), order)
+    if list_target.is_list(dest):
+        return _verify_list(state, source, dest, order)
     if os.path.isfile(dest):
-        return _verify_model(state, os.fspath(source), os.fspath(dest))
-    target = _Target(os.fspath(dest))
+        return _verify_model(state, source, dest)
+    target = _Target(dest)
     differences = [*_array_differences(state, target, progress), *_metadata_differences(state, target)]
     worst, notes = None, []
     if not _has_tensorflow():
@@ -112,7 +121,7 @@ def verify(
                 )
     return Verification(
         ok=not differences,
-        source=os.fspath(source),
+        source=source,
         dest=target.folder,
         slots=sum(len(owners) for owners in state.slots.values()),
         variables=sum(v.array is not None for v in state.variables),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 
+from migrate.bytes import files
 from migrate.errors import UnknownFormatError
 from migrate.state import OptimizerState, Stored
 from optim.errors import HyperparameterError
+
+ORBAX = {"_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt", "ocdbt.process_0"}
+"""What lies in folders of Orbax (`orbax-checkpoint` 0.5 to 0.11)."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +99,17 @@ def detect(path: str, format: str = "auto") -> Reader:
 
 
 def _unknown(path: str) -> str:
-    if not os.path.exists(path) and not os.path.exists(path + ".index"):
+    if not files.exists(path) and not files.exists(path + ".index"):
         return (
             f"{path} does not exist, nor does {path}.index; give a file, a folder or the prefix of a TensorFlow"
             " checkpoint"
         )
-    if os.path.isfile(path) and os.path.getsize(path) == 0:
+    if files.is_file(path) and files.size(path) == 0:
         return f"{path} is empty; copy it again from where it was written"
+    if files.is_folder(path) and ORBAX & set(files.names(path)):
+        return (
+            f"{path} is a checkpoint of Orbax (JAX), which is not read here; load it with Orbax, and hand its values to"
+            " migrate.restore or save them as a list"
+        )
     looked = "; ".join(reader.description for reader in READERS)
     return f"{path} is of no known format; looked for: {looked}"

@@ -15,12 +15,13 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from migrate.bytes import hdf5
+from migrate.bytes import files, hdf5
 from migrate.bytes.ranges import CHUNK, Check, Extent
 from migrate.errors import DamagedFileError
 from migrate.generations import version_tuple
@@ -40,13 +41,13 @@ CHECKED_AT_ONCE = 256 << 20
 
 def sniff(path: str) -> bool:
     """Whether it is a zip with a Keras config in it, also a damaged one."""
-    if not os.path.isfile(path):
+    if not files.is_file(path):
         return False
-    with open(path, "rb") as file:
+    with files.opened(path) as file:
         if file.read(4) != b"PK\x03\x04":
             return False
     try:
-        with zipfile.ZipFile(path) as archive:
+        with files.zipped(path) as archive:
             return {CONFIG, WEIGHTS, NPZ} & set(archive.namelist()) != set()
     except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError):
         return path.endswith(".keras")  # so that reading it says what is damaged
@@ -94,7 +95,7 @@ def read(path: str) -> Stored:
 
 def _members(path: str) -> dict[str, zipfile.ZipInfo]:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with files.zipped(path) as archive:
             infos = archive.infolist()
     except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, OSError, struct.error) as error:
         raise DamagedFileError(f"{path} is a damaged zip archive ({error}); copy it again") from error
@@ -109,7 +110,7 @@ def _checked(path: str, info: zipfile.ZipInfo) -> None:
     where = f"{path}: {info.filename}"
     if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise UnsupportedError(f"{where} is encrypted or compressed in a way that Keras does not use; zip it anew")
-    if info.compress_size > os.path.getsize(path) or info.file_size > max(info.compress_size, 1) * MAX_RATIO:
+    if info.compress_size > files.size(path) or info.file_size > max(info.compress_size, 1) * MAX_RATIO:
         raise DamagedFileError(f"{where} declares {info.file_size} bytes, more than can be stored there; refused")
 
 
@@ -121,7 +122,7 @@ def _json(path: str, members: Mapping[str, zipfile.ZipInfo], name: str) -> dict[
     if info.file_size > MAX_JSON:
         raise DamagedFileError(f"{path}: {name} has {info.file_size} bytes, more than any config; refused")
     try:
-        with zipfile.ZipFile(path) as archive:
+        with files.zipped(path) as archive:
             found = json.loads(archive.read(info))
     except (ValueError, RecursionError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise DamagedFileError(f"{path}: {name} cannot be read ({error}); copy the file again") from error
@@ -165,10 +166,10 @@ class _Member:
 
     def open(self) -> BinaryIO:
         if self.info.compress_type == zipfile.ZIP_STORED:
-            return io.BufferedReader(_Window(os.open(self.path, os.O_RDONLY), self.start(), self.info.file_size))
+            return io.BufferedReader(_Window(files.filling(self.path), self.start(), self.info.file_size))
         if self.unpacked is None:
             self.unpacked = self._unpack()
-        return io.BufferedReader(_Window(os.dup(self.unpacked.fileno()), 0, self.info.file_size))
+        return io.BufferedReader(_Window(files.held(os.dup(self.unpacked.fileno())), 0, self.info.file_size))
 
     def verify(self) -> None:
         """Compare the member with its checksum. Unpacking does so, too."""
@@ -185,7 +186,7 @@ class _Member:
 
     def start(self) -> int:
         """Where a member that is stored as it is begins in the zip."""
-        with open(self.path, "rb") as file:
+        with files.opened(self.path) as file:
             file.seek(self.info.header_offset)
             header = file.read(30)
         if len(header) < 30 or header[:4] != b"PK\x03\x04":
@@ -193,7 +194,7 @@ class _Member:
         name, extra = struct.unpack("<HH", header[26:30])
         start = self.info.header_offset + 30 + name + extra
         stored_size = self.info.compress_size
-        if stored_size != self.info.file_size or start + stored_size > os.path.getsize(self.path):
+        if stored_size != self.info.file_size or start + stored_size > files.size(self.path):
             raise DamagedFileError(f"{self.path} is truncated: {self.info.filename} is not whole; copy it again")
         return int(start)
 
@@ -207,7 +208,7 @@ class _Member:
     def _chunks(self) -> Any:
         """All its bytes; zipfile compares the checksum at the end, and stops at the declared size."""
         try:
-            with zipfile.ZipFile(self.path) as archive, archive.open(self.info) as member:
+            with files.zipped(self.path) as archive, archive.open(self.info) as member:
                 while chunk := member.read(CHUNK):
                     yield chunk
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
@@ -215,10 +216,11 @@ class _Member:
 
 
 class _Window(io.RawIOBase):
-    """Part of an open file, read-only; it owns the descriptor."""
+    """Part of an open file, read-only; closing it closes that."""
 
-    def __init__(self, descriptor: int, start: int, size: int) -> None:
-        self._descriptor, self._start, self._size, self._position = descriptor, start, size, 0
+    def __init__(self, file: AbstractContextManager[files.Fill], start: int, size: int) -> None:
+        self._file, self._start, self._size, self._position = ExitStack(), start, size, 0
+        self._fill = self._file.enter_context(file)
 
     def readable(self) -> bool:
         return True
@@ -235,12 +237,12 @@ class _Window(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         wanted = max(0, min(len(buffer), self._size - self._position))
-        data = os.pread(self._descriptor, wanted, self._start + self._position)
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
+        if not wanted:
+            return 0
+        count = self._fill(np.frombuffer(buffer, np.uint8)[:wanted], self._start + self._position)
+        self._position += count
+        return count
 
     def close(self) -> None:
-        if not self.closed:
-            os.close(self._descriptor)
+        self._file.close()
         super().close()

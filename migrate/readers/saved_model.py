@@ -16,7 +16,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from migrate.bytes import protos
+from migrate.bytes import files, protos
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import DamagedFileError, UnknownFormatError
@@ -31,7 +31,7 @@ _KERAS_FILE = "keras_metadata.pb"
 
 def sniff(path: str) -> bool:
     """Whether `path` is a SavedModel folder, or its `saved_model.pb`."""
-    return os.path.isfile(os.path.join(_folder(path), _GRAPH_FILE))
+    return not files.is_signed(path) and files.is_file(os.path.join(_folder(path), _GRAPH_FILE))
 
 
 def _folder(path: str) -> str:
@@ -105,7 +105,7 @@ def _readable(name: str, config: Mapping[str, Any], aliases: Mapping[str, str]) 
 def _metadata(folder: str, model: Any) -> Iterator[tuple[str, str]]:
     """(file, JSON document) of every Keras object, the model first."""
     keras = os.path.join(folder, _KERAS_FILE)
-    if os.path.isfile(keras):
+    if files.is_file(keras):
         nodes = sorted(_parse(protos.KerasMetadata(), keras).nodes, key=lambda node: int(node.node_id))
         yield from ((_KERAS_FILE, str(node.metadata)) for node in nodes)
     for graph in model.meta_graphs:
@@ -114,10 +114,10 @@ def _metadata(folder: str, model: Any) -> Iterator[tuple[str, str]]:
 
 def _parse(message: Any, path: str) -> Any:
     try:
-        with open(path, "rb") as file:
+        with files.opened(path) as file:
             message.ParseFromString(file.read())
     except OSError as error:
-        raise DamagedFileError(f"{path} cannot be read: {error.strerror}") from error
+        raise DamagedFileError(f"{path} cannot be read: {error.strerror or error}") from error
     except DecodeError as error:
         raise DamagedFileError(f"{path} is damaged: it cannot be parsed; copy it again") from error
     return message

@@ -7,14 +7,13 @@ while gradients read variables only. The graph is data: nothing of it is run.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from migrate.bytes import protos
+from migrate.bytes import files, protos
 from migrate.readers.graph_nodes import NOT_STEPS, VARIABLES, WRITES, Nodes
 
 MAX_META = 1 << 30
@@ -72,9 +71,9 @@ def read_saved_model(path: str) -> SaverGraph | None:
 
 def _bytes(path: str) -> bytes | None:
     try:
-        if not os.path.isfile(path) or os.path.getsize(path) > MAX_META:
+        if not files.is_file(path) or files.size(path) > MAX_META:
             return None
-        with open(path, "rb") as file:
+        with files.opened(path) as file:
             return file.read()
     except OSError:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 
+from migrate.bytes import checkpoint_paths, files
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import BundleReader
 from migrate.bytes.object_graph import unescape
@@ -26,6 +27,8 @@ def sniff(path: str) -> bool:
 
 
 def _prefix(path: str) -> str:
+    if files.is_url(path):
+        return checkpoint_paths.find_prefix(path) or path
     if os.path.isdir(path):
         return slot_layout.current_prefix(path)
     return path.removesuffix(".index")

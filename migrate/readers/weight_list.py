@@ -7,7 +7,6 @@ Upstream: `keras/optimizers.py::Optimizer.get_weights` and `numpy.lib.format`.
 from __future__ import annotations
 
 import io
-import os
 import re
 import struct
 import tokenize
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.bytes import safe_pickle
+from migrate.bytes import files, safe_pickle
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import DamagedFileError
 from migrate.state import Stored
@@ -37,9 +36,9 @@ PICKLE_STARTS = (b"\x80", b"(lp", b"]", b"(", b"c")
 
 def sniff(path: str) -> bool:
     """Whether it starts as .npy, as a zip of .npy files, or, with a pickle's usual suffix, as a pickle."""
-    if not os.path.isfile(path):
+    if not files.is_file(path):
         return False
-    with open(path, "rb") as file:
+    with files.opened(path) as file:
         start = file.read(8)
     if start.startswith(NPY_MAGIC):
         return True
@@ -57,14 +56,14 @@ def read(path: str, generation: str | None = None) -> Stored:
     Raises:
       DamagedFileError, UnsupportedError: it cannot be read, or holds something else than numbers.
     """
-    with open(path, "rb") as file:
+    with files.opened(path) as file:
         start = file.read(8)
     if start.startswith(b"PK\x03\x04"):
         weights, kind = _from_npz(path), "numpy.savez"
     elif start.startswith(NPY_MAGIC):
         weights, kind = _from_npy(path), "numpy.save"
     else:
-        with open(path, "rb") as file:
+        with files.opened(path) as file:
             weights, kind = _held(safe_pickle.loads(file.read(), path)), "pickle"
     return Stored(
         NAME,
@@ -78,7 +77,7 @@ def read(path: str, generation: str | None = None) -> Stored:
 
 def _zip_names(path: str) -> list[str]:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with files.zipped(path) as archive:
             return archive.namelist()
     except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, OSError, struct.error) as error:
         raise DamagedFileError(f"{path} is a damaged zip archive ({error}); copy it again") from error
@@ -114,7 +113,7 @@ def _member_header(path: str, name: str) -> tuple[tuple[int, ...], bool, np.dtyp
     """Header of one member; its declared size must be that of the member, so that nothing oversized is
     allocated."""
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(name) as file:
+        with files.zipped(path) as archive, archive.open(name) as file:
             shape, fortran, dtype = _header(file)
             if not dtype.hasobject:
                 declared = int(np.prod(shape, dtype=object)) * dtype.itemsize
@@ -131,7 +130,7 @@ def _member_header(path: str, name: str) -> tuple[tuple[int, ...], bool, np.dtyp
 
 def _unpacked(path: str, name: str) -> bytes:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with files.zipped(path) as archive:
             info = archive.getinfo(name)
             if info.file_size > MAX_UNPACKED and info.file_size > MAX_RATIO * info.compress_size:
                 raise DamagedFileError(f"{path}: {name} unpacks to {info.file_size} bytes; refused")
@@ -144,7 +143,7 @@ def _unpacked(path: str, name: str) -> bytes:
 
 def _load_member(path: str, name: str) -> np.ndarray:
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(name) as file:
+        with files.zipped(path) as archive, archive.open(name) as file:
             return np.lib.format.read_array(file, allow_pickle=False)
     except _ZIP_ERRORS as error:
         raise DamagedFileError(f"{path}: {name} is damaged ({error}); copy it again") from error
@@ -158,7 +157,7 @@ def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def _from_npy(path: str) -> list[LazyArray]:
-    with open(path, "rb") as file:
+    with files.opened(path) as file:
         data = file.read()
     try:
         dtype = _header(io.BytesIO(data))[2]

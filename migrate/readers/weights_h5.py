@@ -12,7 +12,7 @@ from typing import Any
 
 import h5py
 
-from migrate.bytes import hdf5
+from migrate.bytes import files, hdf5
 from migrate.errors import DamagedFileError
 from migrate.readers.keras_tree import VARS, Node, check_numbering, merge, read_tree
 from migrate.readers.keras_vars import is_keras3, stored
@@ -27,7 +27,7 @@ def sniff(path: str) -> bool:
     if hdf5.is_hdf5(path):
         with hdf5.opened(path) as file:
             return _has_vars(file)
-    return path.endswith(".json") and os.path.isfile(path) and _index(path, quiet=True) is not None
+    return path.endswith(".json") and files.is_file(path) and _index(path, quiet=True) is not None
 
 
 def _has_vars(file: h5py.File) -> bool:
@@ -73,9 +73,9 @@ def _sharded(path: str) -> tuple[Node, int]:
 def _index(path: str, *, quiet: bool) -> dict[str, list[str]] | None:
     """Group -> shards that hold a part of it. Where it is no index: None if `quiet`, else DamagedFileError."""
     try:
-        if os.path.getsize(path) > MAX_INDEX:
+        if files.size(path) > MAX_INDEX:
             raise ValueError(f"it has more than {MAX_INDEX} bytes")
-        with open(path, encoding="utf-8") as file:
+        with files.opened(path) as file:
             found: Any = json.load(file)
         shards = {str(k): [v] if isinstance(v, str) else list(v) for k, v in found["weight_map"].items()}
         if not shards or not all(isinstance(name, str) for names in shards.values() for name in names):

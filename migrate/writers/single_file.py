@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from migrate.bytes import atomic
+from migrate.bytes import atomic, files
 from migrate.bytes.source import still_the_same
 from migrate.errors import TargetExistsError
 from optim.errors import DtoptError, HyperparameterError
@@ -19,7 +19,7 @@ def check_target(dest: str, suffix: str, sniff: Callable[[str], bool], otherwise
     """
     if not dest.endswith(suffix):
         raise HyperparameterError(f"{dest}: this target is a {suffix} file; give a name that ends so")
-    if not os.path.lexists(dest):
+    if not files.exists(dest):
         return
     if not overwrite:
         raise TargetExistsError(f"{dest} exists; give another name, or --overwrite to replace it")

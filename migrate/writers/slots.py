@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from migrate.bytes import atomic, object_graph
+from migrate.bytes import atomic, files, object_graph
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, STRING, BundleWriter, numpy_dtype, shard_name
 from migrate.bytes.ranges import CHUNK
@@ -55,13 +55,13 @@ def write(state: OptimizerState, dest: str, *, overwrite: bool = False, progress
 
 def check_target(dest: str, *, overwrite: bool) -> bool:
     """Whether an existing checkpoint would be replaced. Raises TargetExistsError where none may be."""
-    if not os.path.lexists(dest):
+    if not files.exists(dest):
         return False
     if not overwrite:
         raise TargetExistsError(f"{dest} exists; give another name, or --overwrite to replace it")
-    if not os.path.isdir(dest):
+    if not files.is_folder(dest):
         raise TargetExistsError(f"{dest} is not a folder, so it is not replaced; give another name")
-    names = os.listdir(dest)
+    names = files.names(dest)
     if not names:
         return False
     foreign = [n for n in names if n != slot_layout.POINTER_NAME and not _is_ours(n)]
@@ -70,6 +70,8 @@ def check_target(dest: str, *, overwrite: bool) -> bool:
         raise TargetExistsError(
             f"{dest} is not a slot-variable checkpoint ({what}), so it is not replaced; give another name"
         )
+    if files.is_url(dest):
+        return True
     try:
         slot_layout.current_prefix(dest)
     except CheckpointError as error:

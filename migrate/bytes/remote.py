@@ -1,0 +1,267 @@
+"""Files behind URLs, through fsspec: `s3://`, `gs://`, `az://`, `hf://`, `http(s)://`, `memory://` and its others.
+
+Reads are by ranges, in blocks of BLOCK bytes of which a few are kept, so that memory is bounded and little travels.
+Credentials are those that fsspec finds; what a URL holds of them is never shown. What a store calls the version of an
+object (ETag, generation, time of the last change) tells whether it is still the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, TypeVar
+
+import numpy as np
+
+from migrate.bytes.files import shown
+from migrate.errors import UnknownFormatError
+from optim.errors import UnsupportedError
+
+BLOCK = 1 << 20
+AHEAD = 8
+"""Blocks at a time where one follows the other."""
+KEPT = 32
+"""Blocks in memory for each file that is open."""
+WHOLE = 4
+"""Files of servers that send no parts, kept on disk."""
+TRIES = 5
+PAUSE = 0.2
+"""Seconds before the second try; twice as many before each further one."""
+VERSIONS = ("ETag", "etag", "generation", "version_id", "VersionId", "md5Hash", "content_md5", "blob_id", "sha256")
+TIMES = ("LastModified", "last_modified", "updated", "mtime", "created", "Last-Modified")
+PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
+PACKAGES |= {"hf": "huggingface_hub", "http": "aiohttp", "https": "aiohttp"}
+LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
+"""Errors that another try would not mend."""
+T = TypeVar("T")
+
+
+def is_file(url: str) -> bool:
+    found = _info(url)
+    return found is not None and found["type"] == "file"
+
+
+def is_folder(url: str) -> bool:
+    found = _info(url)
+    return found is not None and found["type"] == "directory"
+
+
+def exists(url: str) -> bool:
+    return _info(url) is not None
+
+
+def names(folder: str) -> list[str]:
+    """Raises OSError where the folder cannot be listed."""
+    system, path = system_of(folder)
+    system.invalidate_cache()
+    listed = _patiently(folder, lambda: system.ls(path, detail=False))
+    own = path.rstrip("/").rsplit("/", 1)[-1]
+    found = {str(each).rstrip("/").rsplit("/", 1)[-1] for each in listed}
+    return sorted(found - {"", own} if own not in found or len(listed) > 1 else found - {""})
+
+
+def size(url: str) -> int:
+    return int(identity(url)[2])
+
+
+def identity(url: str) -> tuple[None, str, int, str]:
+    """Raises OSError where there is no such file."""
+    found = _info(url)
+    if found is None or found["type"] != "file":
+        raise FileNotFoundError(2, "no such file", shown(url))
+    length = found.get("size")
+    if length is None:
+        length = _whole(url).seek(0, io.SEEK_END)
+    version = next((found[key] for key in (*VERSIONS, *TIMES) if found.get(key)), "")
+    return None, url, int(length), str(version)
+
+
+def opened(url: str) -> BinaryIO:
+    return io.BufferedReader(_Remote(url), BLOCK)
+
+
+def fill(url: str) -> Callable[[np.ndarray, int], int]:
+    """A function that reads pieces of the file into a buffer."""
+    file = _Remote(url)
+
+    def read(buffer: np.ndarray, offset: int) -> int:
+        file.seek(offset)
+        return file.readinto(buffer.data)
+
+    return read
+
+
+def system_of(url: str) -> tuple[Any, str]:
+    """fsspec's file system of a URL, and the path in it.
+
+    Raises:
+      UnsupportedError: fsspec, or the package that it needs for this kind of URL, is not installed.
+      UnknownFormatError: no such kind of URL.
+    """
+    scheme = url.partition("://")[0]
+    try:
+        import fsspec
+    except ImportError as error:
+        raise UnsupportedError(f"{scheme}:// needs fsspec: pip install 'dtopt[remote]'") from error
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        package = PACKAGES.get(scheme, "a package that fsspec names")
+        raise UnsupportedError(f"{scheme}:// needs {package}: pip install {package}") from error
+    except ValueError as error:
+        raise UnknownFormatError(f"{shown(url)}: {scheme}:// is not known ({shown(str(error))})") from None
+    return system, path
+
+
+def _info(url: str) -> dict[str, Any] | None:
+    system, path = system_of(url)
+    system.invalidate_cache()
+    try:
+        return _patiently(url, lambda: system.info(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _patiently(url: str, call: Callable[[], T]) -> T:
+    """Try again where the network failed. Raises OSError, without credentials in its text."""
+    for left in reversed(range(TRIES)):
+        try:
+            return call()
+        except LASTING as error:
+            raise type(error)(getattr(error, "errno", None) or 5, shown(str(error)) or type(error).__name__) from None
+        except Exception as error:  # of whichever library fsspec uses: botocore, aiohttp, gcsfs, ...
+            if not left:
+                what = f"{type(error).__name__}: {error}".rstrip(": ")
+                raise OSError(5, f"gave up after {TRIES} tries ({shown(what)})") from None
+        time.sleep(PAUSE * 2 ** (TRIES - 1 - left))
+    raise AssertionError
+
+
+_DOWNLOADED: OrderedDict[str, Any] = OrderedDict()
+
+
+def _whole(url: str) -> Any:
+    """All of a file whose server cannot send parts of it, in a temporary file without a name."""
+    if url not in _DOWNLOADED:
+        system, path = system_of(url)
+
+        def fetch() -> Any:
+            file = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as it may be read
+            with system.open(path, "rb", block_size=0) as source:
+                while piece := source.read(BLOCK):
+                    file.write(piece)
+            return file
+
+        _DOWNLOADED[url] = _patiently(url, fetch)
+        while len(_DOWNLOADED) > WHOLE:
+            _DOWNLOADED.popitem(last=False)
+    return _DOWNLOADED[url]
+
+
+class _Remote(io.RawIOBase):
+    """One file, read by blocks."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._system, self._path = system_of(url)
+        self._size = size(url)
+        self._position, self._last = 0, -2
+        self._blocks: OrderedDict[int, bytes] = OrderedDict()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise ValueError(f"a seek to {base + offset}")
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        if self._position >= self._size:
+            return 0
+        number, start = divmod(self._position, BLOCK)
+        piece = self._block(number)[start : start + len(buffer)]
+        buffer[: len(piece)] = piece
+        self._position += len(piece)
+        return len(piece)
+
+    def _block(self, number: int) -> bytes:
+        if number not in self._blocks:
+            count = AHEAD if number == self._last + 1 else 1
+            start, end = number * BLOCK, min((number + count) * BLOCK, self._size)
+            data = self._fetched(start, end)
+            for i in range(0, len(data), BLOCK):
+                self._blocks[number + i // BLOCK] = data[i : i + BLOCK]
+            while len(self._blocks) > KEPT:
+                self._blocks.popitem(last=False)
+        self._blocks.move_to_end(number)
+        self._last = number
+        return self._blocks[number]
+
+    def _fetched(self, start: int, end: int) -> bytes:
+        if self._url in _DOWNLOADED:
+            return self._of_whole(start, end)
+
+        def fetch() -> bytes:
+            data: bytes = self._system.cat_file(self._path, start=start, end=end)
+            if len(data) < end - start:
+                raise OSError(5, f"{len(data)} of {end - start} bytes came")
+            return data
+
+        data = _patiently(self._url, fetch)
+        if len(data) > end - start:  # a server that sends all of it whatever was asked for
+            return self._of_whole(start, end)
+        return data
+
+    def _of_whole(self, start: int, end: int) -> bytes:
+        file = _whole(self._url)
+        file.seek(start)
+        return bytes(file.read(end - start))
+
+
+def send(path: str, url: str) -> None:
+    """Copy a file of this machine there; it appears when all of it has come. Raises OSError."""
+    system, place = system_of(url)
+
+    def put() -> None:
+        with contextlib.suppress(NotImplementedError, FileExistsError):
+            system.makedirs(place.rsplit("/", 1)[0], exist_ok=True)
+        system.put_file(path, place)
+
+    _patiently(url, put)
+
+
+def remove(url: str) -> None:
+    """As well as it can be done."""
+    system, place = system_of(url)
+    with contextlib.suppress(OSError, NotImplementedError):
+        _patiently(url, lambda: system.rm_file(place))
+
+
+@contextlib.contextmanager
+def copied(url: str) -> Iterator[str]:
+    """A copy on this machine, of a file or of a folder of files, under its own last name."""
+    with tempfile.TemporaryDirectory(prefix="dtopt-") as folder:
+        local = os.path.join(folder, url.rstrip("/").rsplit("/", 1)[-1])
+        pairs = [(url, local)]
+        if is_folder(url):
+            os.mkdir(local)
+            pairs = [(f"{url.rstrip('/')}/{name}", os.path.join(local, name)) for name in names(url)]
+        for source, path in pairs:
+            with opened(source) as there, open(path, "wb") as here:
+                shutil.copyfileobj(there, here, AHEAD * BLOCK)
+        yield local
