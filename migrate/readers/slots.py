@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 
 from migrate.bytes import checkpoint_paths, files
@@ -29,7 +28,7 @@ def sniff(path: str) -> bool:
 def _prefix(path: str) -> str:
     if files.is_url(path):
         return checkpoint_paths.find_prefix(path) or path
-    if os.path.isdir(path):
+    if files.is_folder(path):
         return slot_layout.current_prefix(path)
     return path.removesuffix(".index")
 
