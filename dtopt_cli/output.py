@@ -49,7 +49,7 @@ def plain(text: str) -> str:
 
 def message(text: str) -> str:
     """One line of at most LONGEST characters."""
-    from migrate.bytes.files import shown
+    from migrate.bytes.urls import shown
 
     line = plain(shown(" ".join(text.split("\n"))))
     rest = " ... (--debug shows all of it)"

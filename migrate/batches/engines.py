@@ -19,7 +19,7 @@ import msgspec
 
 from migrate.batches.naming import Job
 from migrate.batches.results import FAILED, BatchItem
-from migrate.bytes import files
+from migrate.bytes import files, urls
 from migrate.bytes.atomic import scratch_folder
 from migrate.bytes.source import open_source
 from optim.errors import DtoptError, HyperparameterError, UnsupportedError
@@ -118,7 +118,7 @@ def do_task(do: Do, jobs: Sequence[Job], indices: Sequence[int], receipts: str |
 def _once(do: Do, job: Job, receipt: str) -> BatchItem:
     """Do a job unless its receipt is there. One that was begun before may have a target, which stays if it is whole."""
     if not receipt:
-        return do(job, files.is_url(job.dest))
+        return do(job, urls.is_url(job.dest))
     if (done := _read(receipt)) is not None:
         return done
     begun = os.path.exists(f"{receipt}.begun")

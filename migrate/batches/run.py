@@ -14,7 +14,7 @@ from migrate.batches import engines, naming
 from migrate.batches.results import FAILED, MIGRATED, NOT_REACHED, PLANNED, REFUSED, SKIPPED, BatchItem, BatchReport
 from migrate.batches.whole import HINTS, is_whole
 from migrate.batches.workers import WorkerDiedError, in_processes
-from migrate.bytes import files
+from migrate.bytes import files, urls
 from migrate.errors import StrictError
 from migrate.operations import convert
 from optim.errors import DtoptError, HyperparameterError
@@ -82,7 +82,7 @@ def batch(
     if executor is None:
         results = _results(do, todo, jobs)
     else:
-        here = not files.is_url(os.fspath(into)) and not options.get("dry_run")
+        here = not urls.is_url(os.fspath(into)) and not options.get("dry_run")
         results = engines.in_executor(executor, partial(migrate_again, do), todo, os.fspath(into) if here else None)
     items = [BatchItem(job.source, job.dest, NOT_REACHED) for job in todo]
     done = 0

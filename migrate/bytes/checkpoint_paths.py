@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from migrate.bytes import files, sstable
-from migrate.bytes.bundle import BundleReader, shard_name
+from migrate.bytes import files, sstable, urls
 from migrate.errors import AmbiguousError, UnknownFormatError
 
 _POINTER = re.compile(r'^model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
@@ -25,7 +24,7 @@ def find_prefix(path: str) -> str | None:
     Raises:
       AmbiguousError: a folder with several states and no file `checkpoint`.
     """
-    if files.is_signed(path):
+    if urls.is_signed(path):
         return None
     if files.is_folder(path):
         return _of_folder(path)
@@ -46,7 +45,9 @@ def require_prefix(path: str) -> str:
 def files_of(prefix: str) -> list[str]:
     """The index and the data files of a checkpoint."""
     folder, name = os.path.split(prefix)
-    if files.is_url(prefix):  # a web server lists nothing
+    if urls.is_url(prefix):  # a web server lists nothing
+        from migrate.bytes.bundle import BundleReader, shard_name  # protocol buffers, which others need not load
+
         shards = BundleReader(prefix).shards if files.is_file(prefix + ".index") else 0
         names = [shard_name(name, i, shards) for i in range(shards)]
     else:
@@ -56,12 +57,12 @@ def files_of(prefix: str) -> list[str]:
 
 def looks_like_bundle(prefix: str) -> bool:
     """Whether `prefix` is meant as a TensorBundle, damaged or not."""
-    if files.is_signed(prefix):
+    if urls.is_signed(prefix):
         return False
     if sstable.has_magic(prefix + ".index"):
         return True
     folder, name = os.path.split(prefix)
-    return not files.is_url(prefix) and any(n.startswith(name + ".") and _SHARD.search(n) for n in files.names(folder))
+    return not urls.is_url(prefix) and any(n.startswith(name + ".") and _SHARD.search(n) for n in files.names(folder))
 
 
 def _of_folder(folder: str) -> str | None:
@@ -76,7 +77,7 @@ def _of_folder(folder: str) -> str | None:
         for prefix in (os.path.join(folder, os.path.basename(named)), os.path.join(folder, named)):
             if files.is_file(prefix + ".index"):
                 return prefix
-        if files.is_url(named):
+        if urls.is_url(named):
             raise UnknownFormatError(
                 f"{os.path.join(folder, 'checkpoint')} names {named}, which is not in this folder; migrate that"
             )

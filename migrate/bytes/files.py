@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import zipfile
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -15,40 +14,31 @@ from typing import BinaryIO
 
 import numpy as np
 
+from migrate.bytes import urls
 from optim.errors import CheckpointError
 
 Identity = tuple[object, object, int, object]
 """Device, inode, size in bytes, time of the last change; of a URL: None, itself, size, version."""
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 Fill = Callable[[np.ndarray, int], int]
 """(buffer of uint8, offset) -> how many bytes of the file were read into it from there; 0 at its end."""
 
 
-def is_url(path: str) -> bool:
-    return _URL.match(path) is not None
-
-
-def is_signed(path: str) -> bool:
-    """Whether it is a URL with something behind a question mark, which is good for this one file alone."""
-    return is_url(path) and "?" in path
-
-
 def is_file(path: str) -> bool:
-    return remote().is_file(path) if is_url(path) else os.path.isfile(path)
+    return remote().is_file(path) if urls.is_url(path) else os.path.isfile(path)
 
 
 def is_folder(path: str) -> bool:
-    return remote().is_folder(path) if is_url(path) else os.path.isdir(path)
+    return remote().is_folder(path) if urls.is_url(path) else os.path.isdir(path)
 
 
 def exists(path: str) -> bool:
     """Whether there is something of this name; a link that leads nowhere counts."""
-    return remote().exists(path) if is_url(path) else os.path.lexists(path)
+    return remote().exists(path) if urls.is_url(path) else os.path.lexists(path)
 
 
 def names(folder: str) -> list[str]:
     """Names of what lies in a folder; raises OSError where it cannot be listed."""
-    return remote().names(folder) if is_url(folder) else os.listdir(folder or ".")
+    return remote().names(folder) if urls.is_url(folder) else os.listdir(folder or ".")
 
 
 def walk(folder: str, stop: Callable[[str], bool]) -> Iterator[str]:
@@ -64,12 +54,12 @@ def walk(folder: str, stop: Callable[[str], bool]) -> Iterator[str]:
 
 def size(path: str) -> int:
     """Bytes; raises OSError."""
-    return remote().size(path) if is_url(path) else os.path.getsize(path)
+    return remote().size(path) if urls.is_url(path) else os.path.getsize(path)
 
 
 def identity(path: str) -> Identity:
     """What tells whether a file is still the same; raises OSError."""
-    if is_url(path):
+    if urls.is_url(path):
         return remote().identity(path)
     found = os.stat(path)
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
@@ -77,35 +67,29 @@ def identity(path: str) -> Identity:
 
 def canonical(path: str) -> str:
     """One name for one file, whatever links lead to it."""
-    return path.rstrip("/") if is_url(path) else os.path.realpath(path)
+    return path.rstrip("/") if urls.is_url(path) else os.path.realpath(path)
 
 
 def absolute(path: str) -> str:
-    return path if is_url(path) else os.path.abspath(path)
-
-
-def shown(text: str) -> str:
-    """A text without what URLs in it hold of credentials: user, password, and everything behind a question mark."""
-    text = re.sub(r"(\w+://)[^/\s@]*@", r"\1", text)
-    return re.sub(r"(\w+://[^\s?'\"]*)\?[^\s'\",;)]*", r"\1", text)
+    return path if urls.is_url(path) else os.path.abspath(path)
 
 
 def opened(path: str) -> BinaryIO:
     """For reading and seeking; to be closed by the caller. Raises OSError."""
-    return remote().opened(path) if is_url(path) else open(path, "rb")
+    return remote().opened(path) if urls.is_url(path) else open(path, "rb")
 
 
 @contextlib.contextmanager
 def here(path: str) -> Iterator[str]:
     """The path itself, or a copy of what lies behind a URL. Raises CheckpointError where that cannot be read."""
-    if not is_url(path):
+    if not urls.is_url(path):
         yield path
         return
     with contextlib.ExitStack() as stack:
         try:
             copy = stack.enter_context(remote().copied(path))
         except OSError as error:
-            raise CheckpointError(f"{shown(path)} cannot be read: {error.strerror or error}") from None
+            raise CheckpointError(f"{urls.shown(path)} cannot be read: {error.strerror or error}") from None
         yield copy
 
 
@@ -119,7 +103,7 @@ def zipped(path: str) -> Iterator[zipfile.ZipFile]:
 @contextlib.contextmanager
 def filling(path: str) -> Iterator[Fill]:
     """A function that reads pieces of a file. Raises OSError, as it does."""
-    if is_url(path):
+    if urls.is_url(path):
         yield remote().fill(path)
         return
     with held(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fill:

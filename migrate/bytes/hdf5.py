@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import h5py
 import numpy as np
 
-from migrate.bytes import files
+from migrate.bytes import files, urls
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.hdf5_heaps import check_heaps
 from migrate.bytes.ranges import Check, Extent
@@ -65,7 +65,7 @@ def is_hdf5(path: str) -> bool:
 
 @contextmanager
 def _file(path: Source) -> Iterator[h5py.File]:
-    if isinstance(path, str) and not files.is_url(path):
+    if isinstance(path, str) and not urls.is_url(path):
         with h5py.File(path, "r", locking=False) as file:
             yield file
         return

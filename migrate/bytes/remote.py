@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
-from migrate.bytes.files import shown
+from migrate.bytes.urls import shown
 from migrate.errors import UnknownFormatError
 from optim.errors import UnsupportedError
 

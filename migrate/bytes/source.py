@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from migrate.bytes import checkpoint_paths, files
+from migrate.bytes import checkpoint_paths, files, urls
 from migrate.errors import DamagedFileError, UnknownFormatError
 
 MEMBERS = ("saved_model.pb", "keras_metadata.pb", "variables/variables.index")
@@ -80,18 +80,18 @@ def _files(path: str) -> list[str]:
         found += [each for name in MEMBERS if files.exists(each := os.path.join(path, name))]
         for each in found:
             _regular(each)  # before anything in it is read
-    for each in () if files.is_signed(path) else (path, path.removesuffix(".index")):
+    for each in () if urls.is_signed(path) else (path, path.removesuffix(".index")):
         if files.exists(f"{each}.index"):
             _regular(f"{each}.index")
     prefix = checkpoint_paths.find_prefix(path) or ""
-    if not prefix and not files.is_signed(path) and files.is_file(os.path.join(path, MEMBERS[2])):
+    if not prefix and not urls.is_signed(path) and files.is_file(os.path.join(path, MEMBERS[2])):
         prefix = os.path.join(path, MEMBERS[2]).removesuffix(".index")
     return list(dict.fromkeys([*found, *(checkpoint_paths.files_of(prefix) if prefix else ())]))
 
 
 def _regular(path: str) -> files.Identity:
     try:
-        if not files.is_url(path) and not stat.S_ISREG(os.stat(path).st_mode):
+        if not urls.is_url(path) and not stat.S_ISREG(os.stat(path).st_mode):
             raise UnknownFormatError(
                 f"{path} is no regular file (a pipe, a device, a folder?); copy its content to one"
             )

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from migrate import readers
-from migrate.bytes import files
+from migrate.bytes import files, urls
 from migrate.bytes.source import open_source, watching
 from migrate.errors import StrictError, TargetExistsError
 from migrate.evidence import Origin
@@ -119,7 +119,7 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
                 "the checksum of the whole file was not checked, which takes as long as reading it: --stats checks it"
             )
             state = replace(state, warnings=(*state.warnings, note))
-        return _inspection.inspection(state, files.shown(path), stats=stats)
+        return _inspection.inspection(state, urls.shown(path), stats=stats)
 
 
 def write(
@@ -147,7 +147,7 @@ def write(
     if to != "slots":
         state.finish_checks()  # the writer of slots does so while it copies
     writer = import_module(f"migrate.writers.{WRITERS[to]}")
-    if files.is_url(place):
+    if urls.is_url(place):
         writer.check_target(place, overwrite=overwrite)
     more = {"order": order} if to == "list" else {}
     with uploads.sent_to(place) as path:
@@ -219,7 +219,7 @@ def migrate_checkpoint(
         else:
             write(original, path, to=to, order=order, overwrite=overwrite, progress=progress)
         opened.check()
-    return _report(state, files.shown(os.fspath(source)), files.shown(path), to, written=not dry_run)
+    return _report(state, urls.shown(os.fspath(source)), urls.shown(path), to, written=not dry_run)
 
 
 def _for_target_or_advice(state: OptimizerState, to: str, order: str | None, call: Callable[[], str]) -> OptimizerState:

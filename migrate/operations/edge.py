@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from migrate.bytes import files
+from migrate.bytes import urls
 from migrate.errors import DamagedFileError
 from optim.errors import CheckpointError, DtoptError
 
@@ -38,9 +38,9 @@ def reading(path: str) -> Iterator[None]:
     try:
         yield
     except DtoptError as error:
-        if files.shown(str(error)) == str(error):
+        if urls.shown(str(error)) == str(error):
             raise
-        raise type(error)(files.shown(str(error))) from None
+        raise type(error)(urls.shown(str(error))) from None
     except DAMAGE as error:
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             raise CheckpointError(f"writing failed: {error}; make room and try again, nothing was changed") from error
@@ -49,4 +49,4 @@ def reading(path: str) -> Iterator[None]:
             f"{path} cannot be read ({what}): it is damaged, or of a kind that is not known here; copy it again, and if"
             " it is sound, report it with what --debug shows"
         )
-        raise DamagedFileError(files.shown(text)) from error
+        raise DamagedFileError(urls.shown(text)) from error

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from migrate import readers
-from migrate.bytes import files
+from migrate.bytes import files, urls
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import STRING, BundleReader, numpy_dtype
 from migrate.lists import planning
@@ -88,8 +88,8 @@ def verify(
     """
     state = read(source, **hints)
     with files.here(os.fspath(dest)) as local:
-        found = _compared(state, files.shown(os.fspath(source)), local, order, progress)
-    return replace(found, dest=files.shown(os.fspath(dest)))
+        found = _compared(state, urls.shown(os.fspath(source)), local, order, progress)
+    return replace(found, dest=urls.shown(os.fspath(dest)))
 
 
 def _compared(

@@ -16,7 +16,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from migrate.bytes import files, protos
+from migrate.bytes import files, protos, urls
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import DamagedFileError, UnknownFormatError
@@ -31,7 +31,7 @@ _KERAS_FILE = "keras_metadata.pb"
 
 def sniff(path: str) -> bool:
     """Whether `path` is a SavedModel folder, or its `saved_model.pb`."""
-    return not files.is_signed(path) and files.is_file(os.path.join(_folder(path), _GRAPH_FILE))
+    return not urls.is_signed(path) and files.is_file(os.path.join(_folder(path), _GRAPH_FILE))
 
 
 def _folder(path: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from migrate.bytes import checkpoint_paths, files
+from migrate.bytes import checkpoint_paths, files, urls
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import BundleReader
 from migrate.bytes.object_graph import unescape
@@ -26,7 +26,7 @@ def sniff(path: str) -> bool:
 
 
 def _prefix(path: str) -> str:
-    if files.is_url(path):
+    if urls.is_url(path):
         return checkpoint_paths.find_prefix(path) or path
     if files.is_folder(path):
         return slot_layout.current_prefix(path)

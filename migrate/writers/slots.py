@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from migrate.bytes import atomic, files, object_graph
+from migrate.bytes import atomic, files, object_graph, urls
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, STRING, BundleWriter, numpy_dtype, shard_name
 from migrate.bytes.ranges import CHUNK
@@ -70,7 +70,7 @@ def check_target(dest: str, *, overwrite: bool) -> bool:
         raise TargetExistsError(
             f"{dest} is not a slot-variable checkpoint ({what}), so it is not replaced; give another name"
         )
-    if files.is_url(dest):
+    if urls.is_url(dest):
         return True
     try:
         slot_layout.current_prefix(dest)

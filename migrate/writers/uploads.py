@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 
-from migrate.bytes import files, remote
+from migrate.bytes import files, remote, urls
 from migrate.bytes.source import still_the_same
 from optim import slot_layout
 from optim.errors import CheckpointError
@@ -24,7 +24,7 @@ def sent_to(dest: str) -> Iterator[str]:
     Raises:
       CheckpointError: sending failed, and what had been sent was removed.
     """
-    if not files.is_url(dest):
+    if not urls.is_url(dest):
         yield dest
         return
     with tempfile.TemporaryDirectory(prefix="dtopt-") as folder:

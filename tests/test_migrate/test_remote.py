@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.bytes import files, remote
+from migrate.bytes import files, remote, urls
 from migrate.errors import DamagedFileError, TargetExistsError, UnknownFormatError
 from optim.errors import CheckpointError, DtoptError, UnsupportedError
 from tests import servers
@@ -222,7 +222,7 @@ def test_what_is_not_there_or_not_known_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_credentials_are_not_shown(text: str, harmless: str) -> None:
-    assert files.shown(text) == harmless
+    assert urls.shown(text) == harmless
 
 
 def test_reports_name_no_credentials(site: servers.Web, tmp_path: Path) -> None:
