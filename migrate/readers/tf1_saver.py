@@ -172,10 +172,13 @@ def _program(graph: SaverGraph | None, scope: str | None, stored: _Parts) -> dic
     """What the graph says of a tf.train optimizer."""
     if graph is None or graph.nodes is None:
         return {"graph_seen": False}
-    if set(bert_graph.SLOTS) <= stored.slots.keys():
-        told = bert_graph.describe(graph.nodes, list(stored.slots[bert_graph.SLOTS[0]]))
-    else:
-        told = train_kernels.describe(graph.nodes, graph.updates, scope)
+    try:
+        if set(bert_graph.SLOTS) <= stored.slots.keys():
+            told = bert_graph.describe(graph.nodes, list(stored.slots[bert_graph.SLOTS[0]]))
+        else:
+            told = train_kernels.describe(graph.nodes, graph.updates, scope)
+    except (LookupError, ValueError):  # an op without the inputs that it must have: a damaged graph says nothing
+        return {"graph_seen": False}
     said, step = dict(told.config), stored.scalars.get(GLOBAL_STEP)
     if "learning_rate" in said and step is not None and step.shape == () and step.dtype.startswith("int"):
         said["learning_rate"] = graph_schedules.after(said["learning_rate"], int(step.load()))

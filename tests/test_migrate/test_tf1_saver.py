@@ -444,3 +444,17 @@ def test_what_updates_do_beside_their_kernel(more: list[Any], class_name: str, s
     assert (told.class_name, told.seen) == (class_name, seen)
     if "AdamW" in class_name:
         assert told.config["exclude_from_weight_decay"] == ["^t(:0)?$"]
+
+
+def test_a_graph_with_an_op_that_lacks_its_inputs_says_nothing(tmp_path: Path) -> None:
+    source = CORPUS / "extra-tf10-adam-polynomial-saver" / "source"
+    shutil.copytree(source, tmp_path / "copy")
+    meta = tmp_path / "copy" / "model.ckpt.meta"
+    proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    for node in proto.graph_def.node:
+        if node.op == "ApplyAdam":
+            del node.input[3:]
+    meta.write_bytes(proto.SerializeToString())
+    hint = {"class_name": "AdamOptimizer", "config": {"learning_rate": 0.05}}
+    assert migrate.read(source / "model.ckpt").fidelity == "exact"
+    assert migrate.read(tmp_path / "copy" / "model.ckpt", optimizer_config=hint).fidelity == "approximate"
