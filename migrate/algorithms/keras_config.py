@@ -124,8 +124,7 @@ def arguments(
     if not algorithm.time_decay:
         pass
     elif generation in generations.NATIVE or generation == "optimizer_v2":
-        decay = current.get("decay")
-        if decay:
+        if number(current, "decay") if "decay" in current else 0.0:
             out.values["decay"] = number(current, "decay")
     elif current.get("decay"):
         out.warnings.append("decay is set, and this generation has no such option: left out, as it had no effect")
@@ -212,18 +211,15 @@ def _with_scalars(
         if key not in scalars or (key == "learning_rate" and isinstance(config.get(key), Mapping)):
             continue
         stored, said = scalars[key], config.get(key)
-        if isinstance(said, (int, float)) and abs(stored - number({key: said + 0}, key)) > 1e-6 * abs(stored):
-            out.warnings.append(
-                f"{key}: the checkpoint holds {stored:.9g}, newer than {said:.9g} in the config, and is used"
-            )
         current[key] = stored
         told = out.origins.get(key)
         if told is not None and told.kind == SET:
             current[key] = said
             continue
-        if told is not None and told.kind == HINT and not same_number(said, stored):
+        if told is not None and told.kind in (HINT, FILE) and not same_number(said, stored):
+            left = "leave it out there, or " if told.kind == HINT else "both are written at once, so "
             raise ContradictionError(
-                f"{key} is {stored:.9g} in the checkpoint and {said!r} in {told.where}; leave it out there, or decide"
+                f"{key} is {stored:.9g} in the checkpoint and {said!r} in {told.where}; {left}decide"
                 f" with --set {key}={said!r}"
             )
         out.origins[key] = Origin(key, stored, FILE, f"the variable {key} of the optimizer")

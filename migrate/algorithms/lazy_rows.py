@@ -129,6 +129,11 @@ def put_in(
         )
 
 
+def is_dense(name: str) -> bool:
+    """Whether a variable is called as those weights of Keras's own layers whose gradients are never sparse."""
+    return bool(_ROLE.fullmatch(name)) and not embeddings([name])
+
+
 def embeddings(names: Sequence[str]) -> list[str]:
     """Those of the variables that are taken for the weights of Embedding layers."""
     return [name for name in names if _EMBEDDINGS.fullmatch(name)]

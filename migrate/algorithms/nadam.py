@@ -25,6 +25,7 @@ from migrate.algorithms.spec import (
     rounded,
     slots_of,
 )
+from migrate.errors import DamagedFileError
 from migrate.evidence import COMPUTED, FILE, RELEASE, Origin
 from migrate.generations import NATIVE, NEW
 from optim.rules.nadam import NadamRule
@@ -84,11 +85,40 @@ def product(beta_1: float, schedule_decay: float, steps: int) -> float:
     return value
 
 
+def _denied(value: float, arguments: Config, generation: str, steps: int) -> str:
+    """Why a stored product is not that of so many steps; empty if it is, or if float32 has lost it.
+
+    Inside `fit` 2.9 to 2.15 multiply it once per variable: there it may be any power of what it should be.
+    """
+    wanted = product(arguments["beta_1"], arguments["schedule_decay"], steps)
+    if max(value, wanted) < VANISHED:
+        return ""
+    slack = ROUNDING * (steps + 10)
+    above = value > wanted * (1 + slack)
+    below = value < wanted * (1 - slack) and generation not in ("experimental", "optimizer")
+    if not above and not below:
+        return ""
+    return (
+        f"{PRODUCT}, the product of Nadam's momenta, is {value:.9g}, and {steps} steps make {wanted:.9g} of it: it"
+        " began anew at a reload, or the number of steps is of another run"
+    )
+
+
+VANISHED = 1e-30
+ROUNDING = 2.0**-22
+"""Relative, of each step: a product and two factors in float32."""
+
+
 def _state(arguments: Config, found: Mapping[str, float], generation: str, iterations: int) -> State:
     """The product as the source holds it; the optimizers from 2.9 on multiply it inside `fit` once per variable."""
     computed = product(arguments["beta_1"], arguments["schedule_decay"], iterations)
     if PRODUCT in found:
-        return {PRODUCT: found[PRODUCT]}, (Origin(PRODUCT, found[PRODUCT], FILE, "a variable of the optimizer"),)
+        value = found[PRODUCT]
+        if not 0 <= value <= 1:
+            raise DamagedFileError(f"{PRODUCT}, the product of Nadam's momenta, is {value!r}: no such product")
+        doubt = _denied(value, arguments, generation, iterations)
+        confirm = f"--set {PRODUCT}={value!r}" if doubt else ""
+        return {PRODUCT: value}, (Origin(PRODUCT, value, FILE, "a variable of the optimizer", doubt, confirm),)
     if iterations == 0:
         return {PRODUCT: 1.0}, (Origin(PRODUCT, 1.0, RELEASE, "no step was taken"),)
     why = "inside fit these releases multiply it once per variable" if generation in NEW else "a reload began anew at 1"

@@ -121,9 +121,19 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, own_rule: bool) -> li
         if stored.generation == "tf1" and not own_rule:
             class_name, config = tf_train.keras_style(class_name, config)
         if "lr" in config:
+            _check_one_rate(config, where)
             config.setdefault("learning_rate", config.pop("lr"))
         sides.append(_Said(class_name, called, config, kind, where))
     return sides
+
+
+def _check_one_rate(config: Mapping[str, Any], where: str) -> None:
+    """Keras called the learning rate `lr` before 2.3; no release writes both names."""
+    if not same(config["lr"], config.get("learning_rate", config["lr"])):
+        raise ContradictionError(
+            f"lr is {config['lr']!r} and learning_rate is {config['learning_rate']!r} in {where}; leave the wrong one"
+            " out, or, if it is the source that says both, save it again"
+        )
 
 
 def _check_stock(document: Mapping[str, Any]) -> None:

@@ -67,5 +67,7 @@ def _off(values: Mapping[str, Any], w: np.ndarray, n: np.ndarray, z: np.ndarray,
     l2 = float(values.get("l2_regularization_strength") or 0.0) + float(values.get("beta") or 0.0) / (2 * rate)
     taken = z != 0  # rows that no step has touched still have their first values
     z = z[taken] / (rate if scaled else 1.0)
-    made = (np.clip(z, -l1, l1) - z) / (n[taken] ** power / rate + 2 * l2)
-    return float(np.max(np.abs(made - w[taken])) / max(float(np.max(np.abs(w[taken]))), 1e-30))
+    with np.errstate(all="ignore"):
+        made = (np.clip(z, -l1, l1) - z) / (n[taken] ** power / rate + 2 * l2)
+    worst = float(np.max(np.abs(made - w[taken])) / max(float(np.max(np.abs(w[taken]))), 1e-30))
+    return worst if np.isfinite(worst) else float("inf")

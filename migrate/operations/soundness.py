@@ -1,20 +1,23 @@
 """Whether a state can be continued at all: hyperparameters in their ranges, dtypes that fit, numbers that are numbers.
 
 Ranges and slots are those that `optim`'s rules declare. What no optimizer could go on with is refused before anything
-is written; numbers that a run has spoiled are carried as they are, said, and never called exact.
+is written; numbers that a run has spoiled, or that no run can leave (`bounds`), are carried as they are, said, and
+never called exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from migrate.bytes.arrays import LazyArray
+from migrate.bytes.arrays import LazyArray, widened
+from migrate.bytes.bundle import numpy_dtype
 from migrate.evidence import UNINTERPRETED, Origin
+from migrate.operations import bounds
 from migrate.state import OptimizerState
 from optim import slot_layout
 from optim.arguments import Hyperparameter
@@ -35,6 +38,9 @@ OPTIONS = {
 HOMES = {"AdamW": "adam", "RectifiedAdam": "rectified_adam"}
 """Algorithms whose rule is another's."""
 SHOWN = 4
+AT_ONCE = 1 << 18
+"""Numbers of each array that are looked at together: they stay in the processor's cache."""
+Part = Mapping[str, np.ndarray]
 
 
 def checked(state: OptimizerState, *, with_values: bool = True) -> OptimizerState:
@@ -81,7 +87,7 @@ def _check_hyperparameters(state: OptimizerState, rule: type[Rule] | None) -> No
 
 
 def _check_dtypes(state: OptimizerState) -> None:
-    dtypes = {v.name: v.dtype for v in state.variables if v.array is not None}
+    dtypes = {v.name: v.dtype for v in state.variables}
     dtypes |= {name: copy.dtype for name, copy in state.slots.get(slot_layout.MASTER, {}).items()}
     for slot, owners in state.slots.items():
         for name, array in owners.items():
@@ -106,35 +112,83 @@ def _slots(state: OptimizerState, rule: type[Rule] | None) -> dict[str, Slot]:
 
 
 def _spoiled(state: OptimizerState, rule: type[Rule] | None) -> Iterator[Origin]:
-    """NaN and infinities, squares below zero, a largest value that is not the largest, and variables half trained."""
-    declared = _slots(state, rule)
+    """NaN and infinities, squares below zero, a largest value that is not the largest, and what `bounds` denies."""
+    declared, limits = _slots(state, rule), bounds.of(state)
     found: dict[str, list[str]] = {}
-    for slot, owners in state.slots.items():
-        known = declared.get(slot)
-        for name, array in owners.items():
-            values = _numbers(array)
-            if not np.all(np.isfinite(values)):
-                found.setdefault(f"slot {slot} holds NaN or infinity", []).append(name)
-            elif known is not None and known.nonnegative and values.size and values.min() < 0:
-                found.setdefault(f"slot {slot} is a sum of squares and holds negative numbers", []).append(name)
-            least = state.slots.get(known.at_least, {}).get(name) if known is not None and known.at_least else None
-            if known is not None and least is not None and _lies_below(values, _numbers(least)):
-                text = f"slot {slot} is the largest {known.at_least} so far and lies below it"
-                found.setdefault(text, []).append(name)
-    owned = {name for owners in state.slots.values() for name in owners}
-    for variable in state.variables:
-        if variable.name in owned and variable.array is not None and not np.all(np.isfinite(_numbers(variable.array))):
-            found.setdefault("the variable holds NaN or infinity", []).append(variable.name)
+    moved: dict[str, bool] = {}
+    values = {v.name: v.array for v in state.variables}
+    for name in dict.fromkeys(name for owners in state.slots.values() for name in owners):
+        held = {slot: owners[name] for slot, owners in state.slots.items() if name in owners}
+        variable = values.get(name)
+        if variable is not None:
+            held[VARIABLE] = variable
+        for text in _of_one(held, declared, [] if bounds.is_apart(state, name) else limits, moved):
+            found.setdefault(text, []).append(name)
     for text, names in found.items():
         shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
         yield Origin(text.partition(" holds")[0], names, UNINTERPRETED, doubt=f"{shown}: {text}")
+    yield from bounds.of_whole(state, moved)
 
 
-def _numbers(array: LazyArray) -> np.ndarray:
-    values = np.asarray(array.load())
-    if array.dtype == "bfloat16":
-        return (values.astype(np.uint32) << 16).view(np.float32)
-    return values
+VARIABLE = ""
+"""Among the arrays of a variable, the variable."""
+
+
+def _of_one(
+    held: Mapping[str, LazyArray],
+    declared: Mapping[str, Slot],
+    limits: Sequence[bounds.Limit],
+    moved: dict[str, bool],
+) -> dict[str, None]:
+    """What is wrong with the arrays of one variable. `moved` learns of each slot whether anything in it is not zero."""
+    found: dict[str, None] = {}
+    for shape in dict.fromkeys(array.shape for array in held.values()):
+        for part in _parts({slot: array for slot, array in held.items() if array.shape == shape}):
+            for slot, values in part.items():
+                least, most = float(values.min()), float(values.max())
+                moved[slot] = moved.get(slot, False) or least != 0 or most != 0
+                for text in _of_values(slot, least, most, declared.get(slot)):
+                    found[text] = None
+            for limit in (*limits, *_at_least(declared)):
+                if {limit.slot, limit.by} <= part.keys() and limit.is_broken(part[limit.slot], part[limit.by]):
+                    found[limit.text] = None
+    return found
+
+
+def _of_values(slot: str, least: float, most: float, known: Slot | None) -> Iterator[str]:
+    if not np.isfinite(least) or not np.isfinite(most):  # NaN is both the least and the most
+        yield f"slot {slot} holds NaN or infinity" if slot != VARIABLE else "the variable holds NaN or infinity"
+    elif known is not None and known.nonnegative and least < 0:
+        yield f"slot {slot} is a sum of squares and holds negative numbers"
+
+
+def _at_least(declared: Mapping[str, Slot]) -> Iterator[bounds.Limit]:
+    for slot in declared.values():
+        if slot.at_least:
+            text = f"slot {slot.name} is the largest {slot.at_least} so far and lies below it"
+            yield bounds.Limit(slot.name, slot.at_least, text, _lies_below)
+
+
+def _parts(held: Mapping[str, LazyArray]) -> Iterator[Part]:
+    """Arrays of one shape together, flat and a part at a time: the whole of them need not be in memory."""
+    size = next(iter(held.values())).size
+    whole = {slot: widened_if_needed(a.load(), a.dtype) for slot, a in held.items() if a.extent is None}
+    for start in range(0, size, AT_ONCE):
+        end = min(start + AT_ONCE, size)
+        yield {slot: whole[slot][start:end] if slot in whole else _part(a, start, end) for slot, a in held.items()}
+
+
+def _part(array: LazyArray, start: int, end: int) -> np.ndarray:
+    assert array.extent is not None
+    dtype = numpy_dtype(array.dtype)
+    read = array.extent.part(start * dtype.itemsize, end * dtype.itemsize).read().view(dtype)
+    return widened_if_needed(read, array.dtype)
+
+
+def widened_if_needed(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Flat, and of a dtype that numpy computes in."""
+    flat = np.ravel(values)
+    return flat if dtype in ("float32", "float64") else widened(flat, dtype)
 
 
 def _lies_below(values: np.ndarray, least: np.ndarray) -> bool:

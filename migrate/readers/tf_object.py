@@ -17,19 +17,20 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, STRING, BundleReader, is_numeric
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.bytes.object_graph import ObjectGraph, unescape
-from migrate.errors import DamagedFileError, UnknownFormatError
+from migrate.errors import ContradictionError, DamagedFileError, UnknownFormatError
 from migrate.matching import slot_owners
 from migrate.matching.slot_owners import Owner
 from migrate.readers import graph_optimizers
 from migrate.readers.graph_optimizers import GraphOptimizer
 from migrate.state import Stored, StoredVariable
 from optim.errors import CheckpointError, UnsupportedError
-from optim.slot_layout import METADATA_KEY
+from optim.slot_layout import METADATA_KEY, escape
 
 NAME = "tf_object"
 # Lists of an optimizer that hold no slots of their own.
 _NO_SLOTS = frozenset({"_variables", "_trainable_variables", "_trainable_variables_indices"})
 GLOBAL_STEP = "global_step"
+_SLOT, _ATTRIBUTES = "/.OPTIMIZER_SLOT/", "/.ATTRIBUTES/"
 _NEVER_TRAINED = frozenset({"moving_mean", "moving_variance"})
 
 
@@ -56,7 +57,7 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
       UnknownFormatError: no object-based checkpoint.
       AmbiguousError: more than one optimizer and no path, or slots that fit more than one variable.
       HyperparameterError: no optimizer at that path.
-      DamagedFileError: truncated or altered.
+      DamagedFileError, ContradictionError: truncated or altered.
     """
     prefix = require_prefix(path)
     return read_bundle(BundleReader(prefix), NAME, optimizer_path)
@@ -98,6 +99,7 @@ def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | No
             *_naming(graph, optimizer.node),
         ]
         if generation in ("optimizer_v2", "tf1"):
+            found.check_all_listed(every)
             for node in optimizer.nodes:
                 found.add_table(node, names)
         elif generation == "keras3" and found.has_unlisted(optimizer.node):
@@ -274,8 +276,31 @@ class _Found:
                     " variable of the"
                     " checkpoint; save it again"
                 )
+            self._check_key(variable, slot, node)
             self.slots.setdefault(slot, {})[names[variable]] = self.lazy(node)
             self.matched[f"{slot}/{names[variable]}"] = "object graph"
+
+    def _check_key(self, variable: int, slot: str, node: int) -> None:
+        """Compare whose slot a tensor is by its key, `VARIABLE/.OPTIMIZER_SLOT/OPTIMIZER/SLOT`, and by the graph."""
+        key = (self.graph.keys[node] or "").partition(_ATTRIBUTES)[0]
+        owner, marked, path = key.partition(_SLOT)
+        own = (self.graph.keys[variable] or "").partition(_ATTRIBUTES)[0]
+        if marked and (owner != own or unescape(path.rpartition("/")[2]) != slot):
+            raise ContradictionError(
+                f"{self.bundle.prefix}: {key} is, in the object graph, the slot {slot!r} of {own}; one of them is"
+                " altered; copy or save the checkpoint again"
+            )
+
+    def check_all_listed(self, optimizers: Sequence[GraphOptimizer]) -> None:
+        """Refuse slots of OptimizerV2 that no table lists: those of these optimizers would be lost without a word."""
+        listed = {self.graph.keys[node] for table in self.graph.slot_variables for _, _, node in table}
+        known = {"/".join(map(escape, part)) for each in optimizers for part in (each.path, each.path[:-1])} - {""}
+        for key in self.bundle:
+            _, marked, path = key.partition(_ATTRIBUTES)[0].partition(_SLOT)
+            if marked and key not in listed and path.rpartition("/")[0] in known:
+                raise DamagedFileError(
+                    f"{self.bundle.prefix}: its object graph does not list the slot {key}; copy or save it again"
+                )
 
     def add_lists(self, optimizer: int, owners: list[Owner], evidence: list[str]) -> list[str]:
         """Lists of slots, matched to variables; returns warnings."""

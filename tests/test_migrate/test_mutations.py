@@ -39,6 +39,10 @@ SECONDS = 5.0  # of this process alone
 MEMORY = 512 << 20
 ROUNDS = int(os.environ.get("DTOPT_MUTATIONS", "40"))
 """Damages of each file: `DTOPT_MUTATIONS=1000 pytest tests/test_migrate/test_mutations.py` makes a thousand."""
+FIRST = int(os.environ.get("DTOPT_MUTATIONS_FROM", "0"))
+"""The first seed."""
+VERIFIED = 20
+"""Of so many seeds one is verified too."""
 Hints = dict[str, Any]
 Slots = dict[tuple[str, str], tuple[tuple[int, ...], str, bytes]]
 
@@ -245,11 +249,11 @@ def prepared(subject: Subject, folder: Path) -> tuple[Path, Path]:
 def test_a_damaged_file_is_refused_or_carried_as_it_is(subject: Subject, tmp_path: Path) -> None:
     hints = subject.given()
     want = migrate.read(CORPUS / subject.case / "source" / subject.source, **hints)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    memory, files = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, open_files()
     refusals = 0
-    for seed in range(ROUNDS):
+    for seed in range(FIRST, FIRST + ROUNDS):
         source, file = prepared(subject, tmp_path / "source")
-        dest = tmp_path / f"out{seed}"
+        dest = tmp_path / "out"
         done, given = damage(file, hints, random.Random(seed))
         start = time.process_time()
         found = migrated(source, dest, given)
@@ -259,8 +263,38 @@ def test_a_damaged_file_is_refused_or_carried_as_it_is(subject: Subject, tmp_pat
             refusals += 1
         elif subject.checksums or found.fidelity == "exact":
             check_same(migrate.read(dest), want, subject, f"seed {seed}: {done}", done)
+        check_others(source, dest, given, f"seed {seed}: {done}", verified=seed % VERIFIED == 0)
+        shutil.rmtree(dest, ignore_errors=True)
+        assert {p.name for p in tmp_path.iterdir()} == {"source"}, (seed, done)
     assert refusals, "nothing was damaged"
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) * 1024 < MEMORY
+    assert open_files() <= files
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0
+
+
+def inspected(source: Path, given: Hints) -> DtoptError | None:
+    """Why `inspect` refuses, None where it does not."""
+    try:
+        migrate.inspect(source, stats=True, **given)
+    except DtoptError as error:
+        return error
+    return None
+
+
+def check_others(source: Path, dest: Path, given: Hints, what: str, *, verified: bool) -> None:
+    """What `inspect` and `verify` do with a source that is damaged: an answer or a refusal, and never another one."""
+    start = time.perf_counter()
+    refused = inspected(source, given)
+    if refused is not None:
+        assert str(refused).isprintable(), (what, refused)
+        assert not dest.exists(), (what, "migrated, and not inspected", refused)
+    if dest.exists() and verified:
+        found = migrate.verify(source, dest, **given)
+        assert found.ok, (what, found.differences)
+    assert time.perf_counter() - start < SECONDS, what
 
 
 def check_same(

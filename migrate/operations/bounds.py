@@ -1,0 +1,110 @@
+"""What slots of one run cannot be: bounds that every history of gradients keeps.
+
+With m = (1-b1)·Σ b1^i·g_i and v = (1-b2)·Σ b2^i·g_i² over the same gradients, from zero, Cauchy and Schwarz give
+m² <= v·(1-b1)²/(1-b2)·Σ (b1²/b2)^i, and the sum is at most 1/(1 - b1²/b2). With u = max(b2·u, |g|) likewise
+|m| <= u·(1-b1)/(1 - b1/b2). The mean of gradients squared is at most the mean of their squares (Jensen). Slots that a
+failed restore has left at zero, of another run, or of other betas break these; they prove nothing where they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from migrate.algorithms import lazy_rows
+from migrate.evidence import FILE, GRAPH, HINT, UNINTERPRETED, Origin
+from migrate.state import OptimizerState
+
+MOMENTS = ("Adam", "AdamW", "Nadam", "Lamb", "RectifiedAdam")
+"""Algorithms whose m and v are averages of the same gradients and their squares."""
+SLACK = 1.02
+"""Times the bound: float32 rounds in each of thousands of steps."""
+LOST = 1e-34
+"""Squares below are flushed to zero by some devices, or lose their digits."""
+UNCOUNTED = ("keras1", "tf1")
+"""Generations that count steps only where something asks for it."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """`is_broken(slot, by)` of flat arrays says whether the first is more than the second allows, `text` says so."""
+
+    slot: str
+    by: str
+    text: str
+    is_broken: Callable[[np.ndarray, np.ndarray], bool]
+
+
+def of(state: OptimizerState) -> list[Limit]:
+    """The bounds between slots of one variable that this algorithm keeps."""
+    if state.slots and {a.dtype for owners in state.slots.values() for a in owners.values()} - {"float32", "float64"}:
+        return []  # squares of small gradients vanish in narrow dtypes
+    told = state.hyperparameters
+    betas = told.get("beta_1"), told.get("beta_2")
+    found = []
+    if all(isinstance(beta, float) and 0 < beta < 1 for beta in betas):
+        b1, b2 = betas
+        with_betas = f"with beta_1 {b1:g} and beta_2 {b2:g}"
+        if state.algorithm in MOMENTS and b1 * b1 < b2:
+            factor = (1 - b1) ** 2 / (1 - b2) / (1 - b1 * b1 / b2)
+            text = f"slot m is larger than any gradients make it whose squares make v, {with_betas}"
+            found.append(Limit("m", "v", text, _square_above(factor)))
+        if state.algorithm == "Adamax" and b1 < b2:
+            factor = ((1 - b1) / (1 - b1 / b2)) ** 2
+            text = (
+                f"slot m is larger than any gradients make it whose maximum is u, with beta_1 {b1:g} and beta_2 {b2:g}"
+            )
+            found.append(Limit("m", "u", text, lambda m, u: _square_above(factor)(m, np.square(u))))
+    if state.algorithm == "RMSprop":
+        text = "slot average_gradient is larger than any gradients make it whose mean square is velocity"
+        found.append(Limit("average_gradient", "velocity", text, _square_above(1.0)))
+    return found
+
+
+def _square_above(factor: float) -> Callable[[np.ndarray, np.ndarray], bool]:
+    def is_broken(values: np.ndarray, squares: np.ndarray) -> bool:
+        with np.errstate(all="ignore"):  # NaN and infinities are said on their own
+            return bool(np.any(np.square(values) > squares * (factor * SLACK) + LOST))
+
+    return is_broken
+
+
+def is_apart(state: OptimizerState, name: str) -> bool:
+    """Whether a variable may keep no bounds: Keras 3 squares gradients of a repeated row of a table one by one."""
+    generation = state.source.generation if state.source else None
+    return generation == "keras3" and not lazy_rows.is_dense(name)
+
+
+def of_whole(state: OptimizerState, moved: Mapping[str, bool]) -> Iterator[Origin]:
+    """What denies the step counter, or says that slots were lost.
+
+    Args:
+      moved: slot -> whether anything in it, of any variable, is not zero.
+    """
+    told = state.hyperparameters
+    count = next((o for o in state.origins if o.subject == "iterations"), None)
+    counted = count is not None and count.kind in (FILE, GRAPH, HINT)
+    steps, generation = state.iterations, state.source.generation if state.source else None
+    own = {slot: m for slot, m in moved.items() if slot in FROM_ZERO or slot in SQUARES}
+    used = {slot: m for slot, m in own.items() if told.get(IDLE.get((state.algorithm, slot), ""), 1)}
+    zero = [slot for slot, is_moved in used.items() if not is_moved]
+    if not counted:
+        return
+    if steps and zero:
+        others = "and the others are not" if len(zero) < len(used) else "as before the first"
+        text = f"slot {' and slot '.join(zero)}: all zero after {steps} steps, {others}; lost, or never restored"
+        yield Origin(f"slot {zero[0]}", None, UNINTERPRETED, doubt=text, confirm=f"--set iterations={steps}")
+    starts = [slot for slot, is_moved in used.items() if is_moved and slot in FROM_ZERO]
+    if not steps and starts and not told.get("gradient_accumulation_steps") and generation not in UNCOUNTED:
+        text = f"iterations is 0, and slot {' and slot '.join(starts)} is not zero, as it is before the first step"
+        yield Origin("iterations", 0, UNINTERPRETED, doubt=text, confirm="--set iterations=0")
+
+
+IDLE = {("SGD", "m"): "momentum", ("RMSprop", "momentum"): "momentum"}
+"""Slots that nothing moves where an option is 0."""
+FROM_ZERO = ("m", "v", "vhat", "u", "average_gradient", "momentum", "accumulated_grad", "accumulated_delta_var")
+"""Slots that every release starts at zero."""
+SQUARES = ("velocity", "accumulator")
+"""Slots that start at zero, or above."""
