@@ -123,18 +123,20 @@ def error(folder: Path, target: Path) -> float:
     return worst if np.isfinite(worst) else float("inf")
 
 
-def attacked(folder: Path, scratch: Path) -> list[Outcome]:
-    """Every alteration of one case, and what became of it; nothing if the case itself is not exact and right."""
+def attacked(folder: Path, scratch: Path, *, only_told: bool = False) -> list[Outcome]:
+    """Every alteration of one case, and what became of it; nothing if the case itself is refused."""
     original = case(folder)
     try:
         state = migrate.read(original.folder / original.source, **original.hints)
         if state.fidelity != "exact":  # what a person would confirm is confirmed, so that nothing else may be doubted
-            original.hints["overrides"] = confirmed(original.folder / original.source, **original.hints)
+            told = confirmed(original.folder / original.source, **original.hints)
+            told.pop("iterations", None)  # else nothing would be learnt from the counter
+            original.hints["overrides"] = told
             state = migrate.read(original.folder / original.source, **original.hints)
     except (DtoptError, AssertionError):
         return []
     known = {fingerprint(state): "same"}
-    made = original.alterations()
+    made = (each for each in original.alterations() if each.told or not only_told)
     return [_outcome(folder, original, each, scratch / str(i), known) for i, each in enumerate(made)]
 
 

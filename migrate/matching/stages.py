@@ -3,7 +3,7 @@ guess."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -56,7 +56,10 @@ def by_name(
       MismatchError: a name matches and the shape does not.
       AmbiguousError: two names read as the same slot of the same variable.
     """
-    readings = [(name, array, _parses(plain(name), variables, algorithm, slot_last)) for name, array in weights]
+    owners: dict[str, list[StoredVariable]] = {}
+    for variable in variables:
+        owners.setdefault(plain(variable.name), []).append(variable)
+    readings = [(name, array, _parses(plain(name), owners, algorithm, slot_last)) for name, array in weights]
     rest = [(name, array) for name, array, parses in readings if not parses]
     named = [reading for reading in readings if reading[2]]
     common = set.intersection(*({p.prefix for p in parses} for _, _, parses in named)) if named else set()
@@ -85,27 +88,29 @@ def by_name(
     return found, rest
 
 
-def _parses(name: str, variables: Sequence[StoredVariable], algorithm: Algorithm, slot_last: bool) -> list[_Parse]:
+def _parses(
+    name: str, variables: Mapping[str, Sequence[StoredVariable]], algorithm: Algorithm, slot_last: bool
+) -> list[_Parse]:
+    """Args: `variables` by their plain names."""
     if slot_last:
         head, _, tail = name.rpartition("/")
         slot = algorithm.slot_of(tail)
-        ends = [(v, _before(head, plain(v.name))) for v in variables] if slot else []
-        return [_Parse(slot or "", v, prefix) for v, prefix in ends if prefix is not None]
+        return [_Parse(slot, v, prefix) for prefix, end in _ends(head) for v in variables.get(end, ())] if slot else []
     parses = []
-    for variable in variables:
-        before = _before(name, plain(variable.name))
-        prefix, _, tail = (before or "").rpartition("/")
-        slot = algorithm.slot_of(tail) if before else None
+    for before, end in _ends(name):
+        prefix, _, tail = before.rpartition("/")
+        slot = algorithm.slot_of(tail) if before and end in variables else None
         if slot:
-            parses.append(_Parse(slot, variable, prefix))
+            parses += [_Parse(slot, v, prefix) for v in variables[end]]
     return parses
 
 
-def _before(name: str, own: str) -> str | None:
-    """What stands in front of `own` at the end of `name`; None if it does not end so."""
-    if name == own:
-        return ""
-    return name[: -len(own) - 1] if name.endswith("/" + own) else None
+def _ends(name: str) -> Iterator[tuple[str, str]]:
+    """`a/b/c` -> ("", `a/b/c`), (`a`, `b/c`), (`a/b`, `c`): what stands in front, and the end of a name."""
+    yield "", name
+    for at, character in enumerate(name):
+        if character == "/":
+            yield name[:at], name[at + 1 :]
 
 
 def _rank(prefix: str, optimizer_name: str) -> int:

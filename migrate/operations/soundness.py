@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray, widened
-from migrate.bytes.bundle import numpy_dtype
 from migrate.evidence import UNINTERPRETED, Origin
 from migrate.operations import bounds
 from migrate.state import OptimizerState
@@ -170,19 +169,26 @@ def _at_least(declared: Mapping[str, Slot]) -> Iterator[bounds.Limit]:
 
 
 def _parts(held: Mapping[str, LazyArray]) -> Iterator[Part]:
-    """Arrays of one shape together, flat and a part at a time: the whole of them need not be in memory."""
-    size = next(iter(held.values())).size
-    whole = {slot: widened_if_needed(a.load(), a.dtype) for slot, a in held.items() if a.extent is None}
-    for start in range(0, size, AT_ONCE):
-        end = min(start + AT_ONCE, size)
-        yield {slot: whole[slot][start:end] if slot in whole else _part(a, start, end) for slot, a in held.items()}
+    """Arrays of one shape together, flat and a part at a time: the whole of them need not be in memory.
+
+    Raises:
+      DamagedFileError: at the end, if one has another checksum than its source says.
+    """
+    sides = [_flat(array) for array in held.values()]
+    for parts in zip(*sides, strict=True):
+        yield dict(zip(held, parts, strict=True))
 
 
-def _part(array: LazyArray, start: int, end: int) -> np.ndarray:
-    assert array.extent is not None
-    dtype = numpy_dtype(array.dtype)
-    read = array.extent.part(start * dtype.itemsize, end * dtype.itemsize).read().view(dtype)
-    return widened_if_needed(read, array.dtype)
+def _flat(array: LazyArray) -> Iterator[np.ndarray]:
+    dtype = np.dtype(np.uint16 if array.dtype == "bfloat16" else array.dtype)
+    if array.extent is not None:
+        buffer = np.empty(min(AT_ONCE, array.size) * dtype.itemsize, np.uint8)
+        for chunk in array.extent.chunks(buffer):
+            yield widened_if_needed(chunk.view(dtype), array.dtype)
+        return
+    whole = widened_if_needed(array.load(), array.dtype)
+    for start in range(0, array.size, AT_ONCE):
+        yield whole[start : start + AT_ONCE]
 
 
 def widened_if_needed(values: np.ndarray, dtype: str) -> np.ndarray:

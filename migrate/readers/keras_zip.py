@@ -25,9 +25,10 @@ from migrate.bytes import files, hdf5
 from migrate.bytes.ranges import CHUNK, Check, Extent
 from migrate.errors import DamagedFileError
 from migrate.generations import version_tuple
+from migrate.readers import for_keras
 from migrate.readers.keras_tree import check_numbering, read_tree
 from migrate.readers.keras_vars import stored
-from migrate.state import Stored, StoredModel
+from migrate.state import OptimizerState, Stored, StoredModel
 from optim.errors import UnsupportedError
 
 NAME = "keras"
@@ -53,7 +54,7 @@ def sniff(path: str) -> bool:
         return path.endswith(".keras")  # so that reading it says what is damaged
 
 
-def read(path: str) -> Stored:
+def read(path: str) -> Stored | OptimizerState:
     """Everything the file holds of its optimizer, in the file's own terms. Tensors stay in it.
 
     Raises:
@@ -78,6 +79,9 @@ def read(path: str) -> Stored:
     strange = sorted(name for name in members if name not in expected and not name.startswith("assets/"))
     if strange:
         warnings += (f"the zip holds {len(strange)} members that are none of Keras's, left alone: {strange[0]!r}",)
+    if for_keras.is_config(optimizer):
+        assert optimizer is not None
+        return for_keras.read(root, path, config, optimizer, {"keras": version})
     found = stored(
         NAME,
         root,

@@ -7,7 +7,7 @@ while gradients read variables only. The graph is data: nothing of it is run.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,9 @@ class SaverGraph:
 
     saved_as: Mapping[str, str] = field(default_factory=dict)
     """Key -> variable, where the Saver wrote the value of another variable than the one that the key names."""
+
+    keys: frozenset[str] = frozenset()
+    """All that this Saver writes; empty where the graph does not show it."""
 
     def owners(self, slots: Collection[str], variables: Collection[str]) -> dict[str, str] | None:
         """Variable by slot, None unless each slot is read by the updates of exactly one variable."""
@@ -84,7 +87,8 @@ def _of_proto(proto: Any) -> SaverGraph:
     resources = frozenset(str(n.name) for n in nodes if n.op == "VarHandleOp")
     version = str(proto.meta_info_def.tensorflow_version)
     updates, saved = _updates(nodes), _saved_as(proto)
-    return SaverGraph(version, _trainable(proto), _reads(nodes), resources, updates, Nodes(nodes), saved)
+    keys = frozenset(key for pairs in _saves(proto) for key, _ in pairs)
+    return SaverGraph(version, _trainable(proto), _reads(nodes), resources, updates, Nodes(nodes), saved, keys)
 
 
 def _trainable(proto: Any) -> tuple[str, ...] | None:
@@ -114,20 +118,27 @@ def _reads(nodes: Any) -> dict[str, frozenset[str]]:
 def _saved_as(proto: Any) -> dict[str, str]:
     """What `MovingAverageOptimizer.swapping_saver` swaps: averages are saved under the names of their variables."""
     nodes = proto.graph_def.node
-    scope = str(proto.saver_def.save_tensor_name).partition(":")[0].rpartition("/")[0]
-    by_name = {str(n.name): n for n in nodes}
     inputs = {str(n.name): [_plain(i) for i in n.input if not i.startswith("^")] for n in nodes}
     variables = {str(n.name) for n in nodes if n.op in VARIABLES}
     found: dict[str, str] = {}
-    for node in nodes:
-        if node.op != "SaveV2" or str(node.name).rpartition("/")[0] != scope or len(inputs[node.name]) < 3:
-            continue
-        keys = _strings(by_name.get(inputs[node.name][1]))
-        for key, value in zip(keys, inputs[node.name][3:], strict=False):
-            behind = _behind([value], inputs, variables)
-            if key in variables and len(behind) == 1 and key not in behind:
-                found[key] = behind.pop()
+    for key, value in (pair for pairs in _saves(proto) for pair in pairs):
+        behind = _behind([value], inputs, variables)
+        if key in variables and len(behind) == 1 and key not in behind:
+            found[key] = behind.pop()
     return found
+
+
+def _saves(proto: Any) -> Iterator[list[tuple[str, str]]]:
+    """For each part that the Saver of the file writes, (key, what gives its value)."""
+    nodes = proto.graph_def.node
+    scope = _plain(str(proto.saver_def.save_tensor_name)).rpartition("/")[0]
+    by_name = {str(n.name): n for n in nodes}
+    for node in nodes:
+        if node.op != "SaveV2" or str(node.name).rpartition("/")[0] != scope:
+            continue
+        inputs = [_plain(i) for i in node.input if not i.startswith("^")]
+        if len(inputs) > 2:
+            yield list(zip(_strings(by_name.get(inputs[1])), inputs[3:], strict=False))
 
 
 def _strings(node: Any) -> list[str]:

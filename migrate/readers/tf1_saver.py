@@ -18,7 +18,7 @@ from typing import Any
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
-from migrate.errors import AmbiguousError, UnknownFormatError
+from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
 from migrate.generations import NATIVE
 from migrate.readers import (
     bert_graph,
@@ -102,6 +102,7 @@ def read_bundle(
     prefix = bundle.prefix
     everything = {key: lazy(bundle, key) for key, entry in bundle.items() if is_numeric(entry.dtype)}
     graph, strange = _own_graph(beside, graph_file, everything)
+    _check_whole(bundle, graph, graph_file)
     evidence = [f"{prefix}.index has no object graph: tensors are keyed by variable names, as tf.train.Saver does"]
     if graph is not None:
         evidence.append(f"{graph_file} is its graph, of TensorFlow {graph.version or '?'}")
@@ -202,6 +203,17 @@ def _own_graph(
     if not lacking:
         return graph, ()
     return None, (f"{graph_file} is left aside: it is another program's, without the variable {lacking[0]!r}",)
+
+
+def _check_whole(bundle: BundleReader, graph: SaverGraph | None, graph_file: str) -> None:
+    """Refuse a checkpoint that lacks what its own Saver writes."""
+    lacking = sorted(graph.keys - bundle.keys()) if graph is not None else []
+    if lacking:
+        raise DamagedFileError(
+            f"{graph_file} says that its Saver wrote {lacking[0]!r}"
+            + (f" and {len(lacking) - 1} more" if lacking[1:] else "")
+            + ", which the checkpoint does not hold: slots are lost, or the graph is another program's; copy both again"
+        )
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from migrate.readers import graph_optimizers
 from migrate.readers.graph_optimizers import GraphOptimizer
 from migrate.state import Stored, StoredVariable
 from optim.errors import CheckpointError, UnsupportedError
-from optim.slot_layout import METADATA_KEY, escape
+from optim.slot_layout import METADATA_KEY
 
 NAME = "tf_object"
 # Lists of an optimizer that hold no slots of their own.
@@ -99,7 +99,7 @@ def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | No
             *_naming(graph, optimizer.node),
         ]
         if generation in ("optimizer_v2", "tf1"):
-            found.check_all_listed(every)
+            found.check_all_listed()
             for node in optimizer.nodes:
                 found.add_table(node, names)
         elif generation == "keras3" and found.has_unlisted(optimizer.node):
@@ -251,6 +251,11 @@ def _is_model_variable(graph: ObjectGraph, bundle: BundleReader, node: int, path
     return not counter and "metrics" not in path and "keras_api" not in path
 
 
+def _optimizer_of(key: str) -> str:
+    """`VARIABLE/.OPTIMIZER_SLOT/OPTIMIZER/SLOT/.ATTRIBUTES/...` -> OPTIMIZER; empty for what is no slot."""
+    return key.partition(_ATTRIBUTES)[0].partition(_SLOT)[2].rpartition("/")[0]
+
+
 @dataclass
 class _Found:
     graph: ObjectGraph
@@ -291,16 +296,20 @@ class _Found:
                 " altered; copy or save the checkpoint again"
             )
 
-    def check_all_listed(self, optimizers: Sequence[GraphOptimizer]) -> None:
-        """Refuse slots of OptimizerV2 that no table lists: those of these optimizers would be lost without a word."""
-        listed = {self.graph.keys[node] for table in self.graph.slot_variables for _, _, node in table}
-        known = {"/".join(map(escape, part)) for each in optimizers for part in (each.path, each.path[:-1])} - {""}
-        for key in self.bundle:
-            _, marked, path = key.partition(_ATTRIBUTES)[0].partition(_SLOT)
-            if marked and key not in listed and path.rpartition("/")[0] in known:
-                raise DamagedFileError(
-                    f"{self.bundle.prefix}: its object graph does not list the slot {key}; copy or save it again"
-                )
+    def check_all_listed(self) -> None:
+        """Refuse slots of OptimizerV2 that no table lists: those beside others of one optimizer would be lost."""
+        graph = self.graph
+        listed = {graph.keys[node] or "" for table in graph.slot_variables for _, _, node in table}
+        counters = (
+            children[name] for children in graph.children for name in graph_optimizers.COUNTERS if name in children
+        )
+        known = {(graph.keys[node] or "").partition(_ATTRIBUTES)[0].rpartition("/")[0] for node in counters}
+        known |= {_optimizer_of(key) for key in listed}
+        lost = next((key for key in self.bundle if key not in listed and _optimizer_of(key) in known - {""}), None)
+        if lost is not None:
+            raise DamagedFileError(
+                f"{self.bundle.prefix}: its object graph does not list the slot {lost}; copy or save it again"
+            )
 
     def add_lists(self, optimizer: int, owners: list[Owner], evidence: list[str]) -> list[str]:
         """Lists of slots, matched to variables; returns warnings."""

@@ -14,6 +14,7 @@ import h5py
 
 from migrate.bytes import files, hdf5
 from migrate.errors import DamagedFileError
+from migrate.readers import for_keras
 from migrate.readers.keras_tree import VARS, Node, check_numbering, merge, read_tree
 from migrate.readers.keras_vars import is_keras3, stored
 from migrate.state import Stored
@@ -49,6 +50,7 @@ def read(path: str) -> Stored:
         root, count = _sharded(path)
         evidence = f"an index of {count} HDF5 files with vars groups, as Keras 3's save_weights writes"
     check_numbering(root, path)
+    for_keras.check_weights(root, path)
     keras3, why = is_keras3(root)
     generation = None if keras3 is None else "keras3" if keras3 else "optimizer"
     return stored(NAME, root, path, config=None, optimizer_config=None, generation=generation, evidence=(evidence, why))

@@ -25,6 +25,7 @@ import migrate
 from migrate.bytes import protos
 from migrate.bytes.bundle import GRAPH_KEY, STRING, BundleReader, BundleWriter
 from migrate.generations import NATIVE
+from migrate.operations import bounds
 
 Hints = dict[str, Any]
 Change = Callable[[Path, Hints], object]
@@ -209,7 +210,7 @@ def _of_numbers(case: Case, state: migrate.OptimizerState) -> Iterator[Alteratio
 
         return alter
 
-    slots = {s: {n: a.stored_as for n, a in owners.items()} for s, owners in state.slots.items()}
+    slots = {s: {n: a.stored_as.partition(" times ")[0] for n, a in o.items()} for s, o in state.slots.items()}
     yield from (Alteration("slots", what, change(edit), told) for what, edit, told in _of_slots(slots, state))
     with _copied(case) as copy, arrays(copy, case.source) as found:
         counters = [k for k, v in found.items() if np.asarray(v).size == 1 and k not in _keys(slots)]
@@ -232,6 +233,10 @@ def _copied(case: Case) -> Iterator[Path]:
         yield copy
 
 
+START = (*bounds.FROM_ZERO, *bounds.SQUARES)
+"""Slots that steps move away from zero, for good."""
+
+
 def _keys(slots: dict[str, dict[str, str]]) -> set[str]:
     return {key for owners in slots.values() for key in owners.values()}
 
@@ -241,11 +246,11 @@ Edit = Callable[[MutableMapping[str, Any]], object]
 
 def _of_slots(slots: dict[str, dict[str, str]], state: migrate.OptimizerState) -> Iterator[tuple[str, Edit, bool]]:
     arrays_ = {slot: {n: a.load() for n, a in owners.items()} for slot, owners in state.slots.items()}
-    adam = {"m", "v"} <= slots.keys()
+    adam = {"m", "v"} <= slots.keys() and state.algorithm in bounds.MOMENTS
     for slot, owners in slots.items():
         keys = list(owners.values())
         moved = any(np.any(a) for a in arrays_[slot].values())
-        yield f"{slot} zeroed", lambda f, k=keys: _scale(f, k, 0.0), moved
+        yield f"{slot} zeroed", lambda f, k=keys: _scale(f, k, 0.0), moved and slot in START and bool(state.iterations)
         for factor in (2.0, 1e-6, 1e6, -1.0):
             told = (adam and slot == "v" and factor == 1e-6) or (
                 slot in ("v", "u", "velocity") and factor < 0 and moved
@@ -443,7 +448,8 @@ def _of_h5(path: Path) -> Iterator[Alteration]:
     for attribute in ("keras_version", "backend"):
         yield Alteration("attributes", f"without {attribute}", on(lambda f, a=attribute: f.attrs.pop(a, None)))
     for release in RELEASES:
-        yield Alteration("attributes", f"of {release}", on(lambda f, r=release: f.attrs.update(keras_version=r)))
+        edit = on(lambda f, r=release: f.attrs.update(keras_version=r))
+        yield Alteration("attributes", f"of {release}", edit, False)  # nothing else tells of releases
     for name, encode in ENCODINGS.items():
         yield Alteration("attributes", f"{name} texts", on(lambda f, e=encode: _encode(f, e)))
     if names:
@@ -456,7 +462,7 @@ def _of_names(names: list[str], listed: Callable[[list[str]], Change]) -> Iterat
     yield Alteration("names", "one slot less", listed(names[:-1]))
     yield Alteration("names", "without the step counter", listed(names[1:]))
     yield Alteration("names", "one slot twice", listed([*names, names[-1]]))
-    yield Alteration("names", "two slots swapped", listed([*names[:-2], names[-1], names[-2]]), False)
+    yield Alteration("names", "the last two swapped", listed([*names[:-2], *names[:-3:-1]]), False)
     yield Alteration("names", "reversed", listed(names[::-1]), False)
 
 
@@ -526,7 +532,7 @@ def _of_keras(path: Path) -> Iterator[Alteration]:
         yield Alteration("metadata", f"without {key}", document("metadata.json", lambda d, k=key: d.pop(k)))
     for release in RELEASES:
         edit = document("metadata.json", lambda d, r=release: d.update(keras_version=r))
-        yield Alteration("metadata", f"of {release}", edit)
+        yield Alteration("metadata", f"of {release}", edit, False)
     yield from _of_members(path, members)
 
 

@@ -1,0 +1,138 @@
+"""An optimizer of `optim` in a file of Keras's: what `optim.for_keras` saves, `optim/keras/saved.py`.
+
+Its config is that of the `optim` class, with the class as `algorithm`; its variables have names, `iterations` and
+`<slot>.<position>`, the position being that of the variable among those that are trained, in the model's order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from migrate.bytes.arrays import LazyArray
+from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
+from migrate.evidence import FILE, Origin
+from migrate.readers.keras_layers import arrange
+from migrate.readers.keras_tree import Node
+from migrate.state import OptimizerState, Stored, StoredModel, StoredVariable
+from optim import slot_layout
+from optim.errors import UnsupportedError
+
+REGISTERED = "dtopt>KerasOptimizer"
+OPTIMIZER, VARS = "optimizer", "vars"
+_SLOT = re.compile(r"(\w+)\.(\d+)")
+
+
+def is_config(optimizer: Mapping[str, Any] | None) -> bool:
+    """Whether a compiled model's optimizer is one that `optim.for_keras` made."""
+    return optimizer is not None and optimizer.get("registered_name") == REGISTERED
+
+
+def check_weights(root: Node, where: str) -> None:
+    """Refuse weights of such an optimizer in a file that has no config. Raises MissingHintError."""
+    optimizer = root.children.get(OPTIMIZER)
+    if optimizer is not None and any(_SLOT.fullmatch(key) for key in optimizer.own):
+        raise MissingHintError(
+            f"{where} holds the state of an optimizer that optim.for_keras made, without its config, which a .keras of"
+            " the same model has: migrate that one, or load these weights into the model in Keras and save it"
+        )
+
+
+def read(
+    root: Node, where: str, config: Mapping[str, Any], optimizer: Mapping[str, Any], versions: Mapping[str, str]
+) -> OptimizerState:
+    """The state, in the very terms in which it was saved.
+
+    Args:
+      root: the file's tree. config: of the model. optimizer: `{"class_name", "config"}` as stored.
+
+    Raises:
+      UnsupportedError: a class that is not public in `optim`. AmbiguousError: nothing tells whose the slots are.
+      DamagedFileError, ContradictionError: it denies itself.
+    """
+    settings = _plain(dict(optimizer["config"]))
+    algorithm = settings.pop("algorithm", None)
+    if not isinstance(algorithm, str) or not algorithm.isidentifier():
+        raise UnsupportedError(
+            f"{where}: for_keras was given {algorithm!r}, which is none of optim's own classes: load the model where"
+            " that class is known, and save its optimizer with optim.save_checkpoint"
+        )
+    own = root.children[OPTIMIZER].own if OPTIMIZER in root.children else {}
+    scalars = {key: _number(array) for key, array in own.items() if not _SLOT.fullmatch(key)}
+    if slot_layout.ITERATIONS not in scalars:
+        raise DamagedFileError(f"{where} holds no {slot_layout.ITERATIONS} of its optimizer; save the model again")
+    steps = scalars.pop(slot_layout.ITERATIONS)
+    if not float(steps).is_integer() or steps < 0:
+        raise DamagedFileError(f"{where}: {slot_layout.ITERATIONS} of its optimizer is {steps!r}, no number of steps")
+    _check_rate(settings.get("learning_rate"), scalars.pop(slot_layout.LEARNING_RATE, None), where)
+    root.children.pop(OPTIMIZER)
+    variables, layers = arrange(root, config, True)
+    slots = _by_variable(own, [v for v in variables if v.trainable], layers.ordered(), where)
+    names = {name for owners in slots.values() for name in owners}
+    evidence = (f"its optimizer was made by optim.for_keras: {algorithm}",)
+    compiled = config.get("compile_config")
+    model = StoredModel(config, compiled if isinstance(compiled, Mapping) else None, None)
+    stored = Stored("keras", None, evidence, dict(optimizer), variables, versions=versions, model=model)
+    return OptimizerState(
+        algorithm=algorithm,
+        hyperparameters=settings,
+        iterations=int(steps),
+        iterations_source=f"{OPTIMIZER}/{VARS}/{slot_layout.ITERATIONS}",
+        slots=slots,
+        variables=tuple(sorted(variables, key=lambda v: v.name not in names)),
+        scalars=scalars,
+        matched={f"{slot}/{name}": "position" for slot, owners in slots.items() for name in owners},
+        source=stored,
+        origins=(Origin("optimizer", algorithm, FILE, "the optimizer's config in the source, which is dtopt's own"),),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """JSON without Keras's mark of tuples."""
+    if isinstance(value, Mapping):
+        if value.get("class_name") == "__tuple__":
+            return [_plain(each) for each in value.get("items", ())]
+        return {key: _plain(each) for key, each in value.items() if key not in ("module", "registered_name")}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
+
+
+def _number(array: LazyArray) -> float:
+    if array.shape != ():
+        raise DamagedFileError(f"{array.stored_as} has shape {list(array.shape)}, and is a number in such files")
+    return np.asarray(array.load())[()].item()
+
+
+def _check_rate(said: Any, stored: float | None, where: str) -> None:
+    if isinstance(said, (int, float)) and stored is not None and np.float32(said) != np.float32(stored):
+        raise ContradictionError(
+            f"{where}: learning_rate is {said!r} in the config of its optimizer and {stored!r} among its variables,"
+            " which are written at once; save the model again"
+        )
+
+
+def _by_variable(
+    own: Mapping[str, LazyArray], trained: list[StoredVariable], ordered: bool, where: str
+) -> dict[str, dict[str, LazyArray]]:
+    """Slots by the variables at their positions."""
+    found = {key: match for key in own if (match := _SLOT.fullmatch(key))}
+    count = max((int(match[2]) + 1 for match in found.values()), default=0)
+    if count and count != len(trained):
+        raise DamagedFileError(
+            f"{where}: its optimizer has slots of {count} variables, and its model {len(trained)} that are trained:"
+            " layers were frozen or added since it was compiled; save the model as it was trained"
+        )
+    if count > 1 and not ordered:
+        raise AmbiguousError(
+            f"{where}: nothing tells the order in which its layers' variables are trained; load the model and save its"
+            " optimizer with optim.save_checkpoint, which keeps names"
+        )
+    slots: dict[str, dict[str, LazyArray]] = {}
+    for key, match in sorted(found.items(), key=lambda item: int(item[1][2])):
+        slots.setdefault(match[1], {})[trained[int(match[2])].name] = own[key]
+    lacking = [f"{slot}.{i}" for slot in slots for i, v in enumerate(trained) if v.name not in slots[slot]]
+    if lacking:
+        raise DamagedFileError(f"{where}: {lacking[0]} of its optimizer is missing; the file is incomplete")
+    return slots
