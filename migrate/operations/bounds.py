@@ -42,10 +42,9 @@ def of(state: OptimizerState) -> list[Limit]:
     if state.slots and {a.dtype for owners in state.slots.values() for a in owners.values()} - {"float32", "float64"}:
         return []  # squares of small gradients vanish in narrow dtypes
     told = state.hyperparameters
-    betas = told.get("beta_1"), told.get("beta_2")
+    b1, b2 = told.get("beta_1"), told.get("beta_2")
     found = []
-    if all(isinstance(beta, float) and 0 < beta < 1 for beta in betas):
-        b1, b2 = betas
+    if isinstance(b1, float) and isinstance(b2, float) and 0 < b1 < 1 and 0 < b2 < 1:
         with_betas = f"with beta_1 {b1:g} and beta_2 {b2:g}"
         if state.algorithm in MOMENTS and b1 * b1 < b2:
             factor = (1 - b1) ** 2 / (1 - b2) / (1 - b1 * b1 / b2)
@@ -53,9 +52,7 @@ def of(state: OptimizerState) -> list[Limit]:
             found.append(Limit("m", "v", text, _square_above(factor)))
         if state.algorithm == "Adamax" and b1 < b2:
             factor = ((1 - b1) / (1 - b1 / b2)) ** 2
-            text = (
-                f"slot m is larger than any gradients make it whose maximum is u, with beta_1 {b1:g} and beta_2 {b2:g}"
-            )
+            text = f"slot m is larger than any gradients make it whose maximum is u, {with_betas}"
             found.append(Limit("m", "u", text, lambda m, u: _square_above(factor)(m, np.square(u))))
     if state.algorithm == "RMSprop":
         text = "slot average_gradient is larger than any gradients make it whose mean square is velocity"
