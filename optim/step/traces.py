@@ -1,17 +1,20 @@
 """`tf.function`s that hold a step do not outlive what they hold as constants.
 
-Options, hyperparameters that are numbers, and what kind of learning rate there is, are constants of a trace. A
-by-reference capture of no tensors, which TensorFlow evaluates whenever it calls a function, is put into each graph with
-a step; it raises where the optimizer has changed since.
+Options, hyperparameters that are numbers, and what kind of learning rate there is, are constants of a trace. When one
+changes, the functions that hold a step forget their traces, so that the next call traces them anew. A concrete function
+cannot: there a by-reference capture of no tensors, which TensorFlow evaluates whenever it calls a function, raises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.function import trace_type
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_v2_func_graphs
 
@@ -24,13 +27,17 @@ class Traces:
     def __init__(self, check: Callable[[], None]):
         self._version = 0
         self._check = check
+        self._functions: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def changed(self) -> None:
         """Something changed that traces hold as a constant."""
         self._version += 1
+        for function in self._functions:
+            function._function_cache.clear()
+        self._functions.clear()
 
     def watch(self) -> None:
-        """While tracing: let the function that is being traced run only as long as nothing changed.
+        """While tracing: let the functions that are being traced run only as long as nothing changed.
 
         In the graph of a loop or of a branch the capture would count as a variable of it.
         """
@@ -41,12 +48,13 @@ class Traces:
         if not isinstance(graph, func_graph.FuncGraph) or key in graph.function_captures.by_ref_internal:
             return
         version = self._version
+        self._functions.update(_being_traced())
 
         def evaluate() -> list[Any]:
             if version != self._version:
                 raise UnsupportedError(
-                    "the optimizer's options or hyperparameters were set after this tf.function was traced, which holds"
-                    " the old ones; make the function anew (a Keras model: compile it again)"
+                    "the optimizer's options or hyperparameters were set after this function was traced, which holds"
+                    " the old ones; call the tf.function that it comes from, or make it anew"
                 )
             if tf.executing_eagerly():
                 self._check()
@@ -57,3 +65,14 @@ class Traces:
         kind = trace_type.from_value((), trace_type.InternalTracingContext(True))
         evaluate.output_spec = kind  # type: ignore[attr-defined]
         graph.function_captures.add_or_replace(key=key, external=evaluate, internal=(), tracetype=kind, is_by_ref=True)
+
+
+def _being_traced() -> Iterator[Any]:
+    """The `tf.function`s whose Python code runs now, as far as they can drop traces. TensorFlow tells that nobody."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == polymorphic_function.__name__:
+            function = frame.f_locals.get("self")
+            if isinstance(function, tf.types.experimental.PolymorphicFunction) and hasattr(function, "_function_cache"):
+                yield function
+        frame = frame.f_back

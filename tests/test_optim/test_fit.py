@@ -111,6 +111,16 @@ def test_schedules_of_keras(module: Any) -> None:
 
 
 @BOTH
+def test_a_schedule_that_is_set_between_fits_acts(module: Any) -> None:
+    made, _ = trained(module, optim.for_keras(optim.SGD(0.1), module), epochs=1)
+    before = made.get_weights()
+    made.optimizer.learning_rate = module.optimizers.schedules.PiecewiseConstantDecay([10**6], [0.0, 1.0])
+    fit(made, module, epochs=1)
+    for one, two in zip(made.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+@BOTH
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision(module: Any, policy: str) -> None:
     """Keras wraps the optimizer of a float16 model in its LossScaleOptimizer."""
