@@ -71,7 +71,7 @@ def _on_mesh(case: Case, *, executor: str, kernel: str = "off", placement: str |
     return tensorflow.mesh_session(case, mesh, make_apply, _averages(case, optimizer))
 
 
-def _plain(case: Case) -> Session:
+def _plain(case: Case, **options: Any) -> Session:
     """A step of plain variables; the kernel is used wherever optim can use it."""
     os.environ["DTOPT_KERNELS"] = "auto" if _compiler_is_missing(case) else "build"
     way = case.options.where or "function"
@@ -82,10 +82,10 @@ def _plain(case: Case) -> Session:
 
         import optim
 
-        return keras.fit_session(case, keras3, optim.for_keras(_optimizer(case), keras3))
+        return keras.fit_session(case, keras3, optim.for_keras(_optimizer(case, **options), keras3))
     tf = tensorflow.start(case)
     variables = tensorflow.whole_variables(case)
-    optimizer = _optimizer(case)
+    optimizer = _optimizer(case, **options)
     optimizer.build(variables)
 
     def apply(gradients: list, variables: list) -> None:
@@ -142,6 +142,12 @@ _PORTABLE = _mesh_peers(
     executor="portable",
 )
 
+
+def _plain_peer(name: str, summary: str, note: str, **options: Any) -> Peer:
+    has = replace(_HAS, placements=("like_variable",), ways=("function", "eager", "fit"))
+    return Peer(name, summary, __name__, has, partial(_plain, **options), packages=("dtopt", "tensorflow"), note=note)
+
+
 PEERS = (
     _LOCAL[0],
     _NATIVE[0],
@@ -149,13 +155,6 @@ PEERS = (
     _LOCAL[1],
     _NATIVE[1],
     _PORTABLE[1],
-    Peer(
-        "optim-plain",
-        "optim on plain variables",
-        __name__,
-        replace(_HAS, placements=("like_variable",), ways=("function", "eager", "fit")),
-        _plain,
-        packages=("dtopt", "tensorflow"),
-        note="no mesh",
-    ),
+    _plain_peer("optim-plain", "optim on plain variables", "no mesh"),
+    _plain_peer("optim-plain-jit", "optim on plain variables, jit_compile=True", "no mesh, jit", jit_compile=True),
 )

@@ -4,7 +4,8 @@ rows only.
 
 The op is given the variables' handles, so that TensorFlow orders it among whatever else reads or writes them in a
 function; scales, clipping, weight decay, averages and roundings of master copies happen in its one pass over memory.
-On a mesh each device runs it on its parts (`native/spmd.py`), if slots are placed as their variables. Under XLA, which
+On a mesh each device runs it on its parts (`native/spmd.py`), if slots are placed as their variables, and finds slots
+without their handles (`mesh_groups.py`). Under XLA, which
 cannot compile it, and for slots that are sharded further, steps are the portable executor's.
 """
 
@@ -23,7 +24,7 @@ from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from optim import slot_layout
-from optim.executors import native
+from optim.executors import mesh_groups, native
 from optim.executors.norms import square_sum
 from optim.executors.rows import RowGradient
 from optim.executors.work import Work
@@ -38,6 +39,8 @@ from optim.rule import Rule
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
 
+LISTS = ("variables", "slots", "averages", "roundings")
+"""Handles, as the op calls them."""
 MOVE, STAY, MOVE_SLOTS = 0, 1, 2
 """What happens to rows without a gradient, as the enum Others in `pieces.h` counts."""
 
@@ -214,6 +217,7 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients) -> 
     slots = [work.slots.get(name, item) for name in program.slots for item in tracked]
     averages = [work.slots.get(slot_layout.AVERAGE, item) for item in tracked] if work.has_averages else []
     roundings = [t.variable for t, goal in zip(tracked, goals, strict=True) if goal is not t.variable]
+    lists, group = (goals, slots, averages, roundings), tf.constant([], tf.int64)
     coefficients = work.coefficients[work.rate_factors[members[0]]]
     momentum = work.ema_momentum if work.has_averages else 0.0
     limit = math.inf if gradients.limit is None else gradients.limit
@@ -222,12 +226,12 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients) -> 
     decays = [work.decay_factors[i] for i in members]
     active = [work.active[i] for i in members]
     on_mesh = tracked[0].mesh is not None
+    if on_mesh:
+        group, lists = mesh_groups.number_of(lists), ([item.variable for item in tracked], [], [], [])
     with nullcontext() if on_mesh else tf.device(_at_hand(goals[0]).device):
         return library.ops().dtopt_step(
-            variables=_handles(goals),
-            slots=_handles(slots),
-            averages=_handles(averages),
-            roundings=_handles(roundings),
+            **{name: _handles(given) for name, given in zip(LISTS, lists, strict=True)},
+            group=group,
             gradients=[numbers_of(gradient) for gradient in mine],
             rows=[mine[k].rows for k in by_row],
             starts=[mine[k].starts for k in by_row if on_mesh],

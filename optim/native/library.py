@@ -228,6 +228,7 @@ def _check(module: Any) -> None:
             slots=[],
             averages=[],
             roundings=[],
+            group=tf.constant([], tf.int64),
             gradients=[tf.constant([1.0, 0.0, 2.0])],
             rows=[],
             starts=[],

@@ -103,6 +103,7 @@ class GroupOp : public OpKernel {
   void Compute(OpKernelContext* context) override {
     RefCountPtr<Group> group(new Group);
     OP_REQUIRES_OK(context, FindAll(context, group.get()));
+    OP_REQUIRES_OK(context, group->OrderLocks());
     const Tensor* boxes;
     OP_REQUIRES_OK(context, context->input("boxes", &boxes));
     OP_REQUIRES_OK(context, ReadBoxes(*boxes, group.get()));
@@ -218,9 +219,8 @@ class StepOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    RefCountPtr<Group> group(new Group);
-    OP_REQUIRES_OK(context, FindAll(context, group.get()));
-    OP_REQUIRES_OK(context, group->OrderLocks());
+    RefCountPtr<Group> group;
+    OP_REQUIRES_OK(context, Find(context, &group));
     Numbers numbers;
     OP_REQUIRES_OK(context, ReadNumbers(context, &numbers));
     OP_REQUIRES_OK(context, (ReadVector<bool, bool>(context, "active", &numbers.active)));
@@ -247,6 +247,23 @@ class StepOp : public OpKernel {
   }
 
  private:
+  // Of the handles that are inputs, or the group that is named, of which only the model's variables are inputs, too.
+  static absl::Status Find(OpKernelContext* context, RefCountPtr<Group>* group) {
+    const Tensor* number;
+    TF_RETURN_IF_ERROR(context->input("group", &number));
+    RefCountPtr<Group> given(new Group);
+    TF_RETURN_IF_ERROR(FindAll(context, given.get()));
+    if (number->NumElements() == 0) {
+      TF_RETURN_IF_ERROR(given->OrderLocks());
+      *group = std::move(given);
+      return absl::OkStatus();
+    }
+    *group = Registry::Find(number->flat<int64_t>()(0));
+    if (*group == nullptr) return InvalidArgument("there is no group ", number->flat<int64_t>()(0));
+    const auto& models = (*group)->roundings.empty() ? (*group)->variables : (*group)->roundings;
+    return models == given->variables ? absl::OkStatus() : InvalidArgument("the group has other variables");
+  }
+
   // Of rows of the whole table those that this device has.
   absl::Status Part(OpKernelContext* context, size_t k, Var* variable, Gradient* gradient,
                     std::pair<Tensor, Tensor>* own) const {
@@ -376,7 +393,8 @@ REGISTER_OP("DtoptUpdate")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
-// As DtoptUpdate. sparse: which gradients are rows, those of `rows` (ascending, each once) in order. totals: the number of
+// As DtoptUpdate. group: the number of a group, whose variables, or else roundings, `variables` has; or no number, where
+// all are given by their handles. sparse: which gradients are rows, those of `rows` (ascending, each once) in order. totals: the number of
 // rows of each table, where `rows` and their values are as IndexedSlices have them, those of all devices; `starts` says
 // which row of the table is the first one here. active: which variables take
 // part, or none for all. others: for each variable what happens to rows without a gradient, as the enum Others counts.
@@ -385,6 +403,7 @@ REGISTER_OP("DtoptStep")
     .Input("slots: S * resource")
     .Input("averages: A * resource")
     .Input("roundings: R * resource")
+    .Input("group: int64")
     .Input("gradients: G")
     .Input("rows: K * int64")
     .Input("starts: L * int64")

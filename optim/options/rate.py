@@ -168,10 +168,8 @@ def evaluate(source: Any, iterations: Any, decay: float) -> Any:
         number = hyperparameters.to_number("learning_rate", rate)
         if number is not None:
             return check_rate(number, f" at iteration {iterations}") / (1.0 + decay * iterations)
+    if isinstance(rate, tf.Variable):
+        rate = rate.read_value()  # once, however often it is used
     # Not tf.cast of a Python float, which would round it to float32 on the way.
-    rate = (
-        tf.cast(rate, tf.float64)
-        if tf.is_tensor(rate) or isinstance(rate, tf.Variable)
-        else tf.constant(rate, tf.float64)
-    )
+    rate = tf.cast(rate, tf.float64) if tf.is_tensor(rate) else tf.constant(rate, tf.float64)
     return rate / (1.0 + decay * tf.cast(iterations, tf.float64)) if decay else rate

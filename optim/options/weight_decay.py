@@ -154,15 +154,12 @@ class WeightDecay(Part):
             self._amounts[tracked.index] = None if not given or self.is_excluded(tracked) else given
         return self._amounts[tracked.index]
 
-    def factor(self, tracked: Tracked, rate: Any) -> Any:
-        """What a variable is multiplied with before its update at the learning rate `rate`; None for nothing.
+    def factor(self, amount: float, rate: Any) -> Any:
+        """What a variable that decays so much is multiplied with before its update at the learning rate `rate`.
 
         Raises:
-          HyperparameterError: there is weight decay and no learning rate.
+          HyperparameterError: there is no learning rate.
         """
-        amount = self.amount(tracked)
-        if amount is None:
-            return None
         if not self.learning_rate_in_weight_decay:
             return 1.0 - amount
         if rate is None:

@@ -42,6 +42,8 @@ class Preparation:
         self.overwrite = settings.averages.overwrites(iterations)
         self.ema_momentum = settings.averages.momentum(iterations)
         self.coefficients: dict[Group, dict[str, Any]] = {}
+        self._decays: dict[tuple[Group, float], Any] = {}
+        self._has_constants = algorithm.rule is not None and _has_constants(algorithm.rule)
         if algorithm.rule is None:
             return
         if self.rate is None:
@@ -56,14 +58,14 @@ class Preparation:
 
     def _groups(self, rule: Rule) -> dict[Group, tuple[float, Mapping[str, float]]]:
         """Factor of the learning rate and constants of the rule, by group."""
-        if not _has_constants(rule):
+        if not self._has_constants:
             return {factor: (factor, {}) for factor in self._settings.multipliers.all_factors()}
         groups = {self._group(tracked) for tracked in self._state.tracked}
         return {group: (group[0], dict(group[1])) for group in groups if isinstance(group, tuple)}
 
     def _group(self, tracked: Tracked) -> Group:
         factor, rule = self._settings.multipliers.factor(tracked), self._algorithm.rule
-        if rule is None or not _has_constants(rule):
+        if rule is None or not self._has_constants:
             return factor
         constants = dict(rule.constants(tracked.variable.shape.as_list(), tracked.names))
         if rule.places_weight_decay:
@@ -127,13 +129,16 @@ class Preparation:
         )
 
     def _decay_factor(self, tracked: Tracked) -> Any:
-        rate = None if self.rate is None else self.rate * self._settings.multipliers.factor(tracked)
-        rule = self._algorithm.updating_rule
-        if rule is not None and rule.places_weight_decay:
+        rule, amount = self._algorithm.updating_rule, self._settings.weight_decay.amount(tracked)
+        if amount is None or (rule is not None and rule.places_weight_decay):
             return None
-        if rule is not None:
-            rate = self.coefficients[self._group(tracked)].get("decay_rate", rate)
-        return self._settings.weight_decay.factor(tracked, rate)
+        group = self._group(tracked)
+        if (group, amount) not in self._decays:
+            rate = None if self.rate is None else self.rate * self._settings.multipliers.factor(tracked)
+            if rule is not None:
+                rate = self.coefficients[group].get("decay_rate", rate)
+            self._decays[group, amount] = self._settings.weight_decay.factor(amount, rate)
+        return self._decays[group, amount]
 
 
 def _has_constants(rule: Rule) -> bool:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework.ops import EagerTensor
 
 from optim import slot_layout
 from optim.algorithm import Algorithm
@@ -150,7 +151,9 @@ class Stepper:
         """The gradients as their variables are; `IndexedSlices` as they are, if the kernel takes them."""
         settings, rule = self._settings, self._algorithm.updating_rule
         is_float32 = settings.masters.master_copies or settings.accumulation.is_used
-        by_row = {i for i, gradient in enumerate(gradients) if isinstance(gradient, tf.IndexedSlices)}
+        # isinstance of an abstract class is slow
+        others = ((i, g) for i, g in enumerate(gradients) if type(g) is not EagerTensor)
+        by_row = {i for i, gradient in others if isinstance(gradient, tf.IndexedSlices)}
         is_kernels = not settings.accumulation.is_used and settings.execution.executor != "portable"
         clip = settings.clipping.option
         has_norms = clip.clipnorm is not None or clip.global_clipnorm is not None

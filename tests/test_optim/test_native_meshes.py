@@ -112,6 +112,67 @@ def test_steps_and_reads_keep_their_order(mode: str, mesh_2: Any) -> None:
     assert optimizer.iterations.numpy() == 3
 
 
+def _steps_in_a_branch(step: Any, flag: Any) -> None:
+    tf.cond(flag, lambda: (step(), tf.constant(True))[1], lambda: tf.constant(False))
+
+
+def _steps_in_a_loop(step: Any, flag: Any) -> None:
+    tf.while_loop(lambda i: i < 1, lambda i: (step(), i + 1)[1], [tf.constant(0)])
+
+
+AROUND = {
+    "by itself": lambda step, flag: step(),
+    "function": lambda step, flag: tf.function(step)(),
+    "branch": _steps_in_a_branch,
+    "loop": _steps_in_a_loop,
+}
+
+
+@NATIVE
+@pytest.mark.parametrize("around", AROUND)
+def test_slots_are_read_and_written_before_and_after_steps(around: str, mode: str, mesh_2: Any) -> None:
+    """A step has no handle of a slot: see `mesh_groups.py`."""
+    layout = dtensor.Layout(["x"], mesh_2)
+    weights, optimizer = variable(np.ones(4), layout, "w", tf.float32), optim.SGD(0.25, momentum=0.5)
+    optimizer.build([weights])
+    slot = optimizer.get_slot(weights, "m")
+    ones, zeros = put(np.ones(4), layout, tf.float32), put(np.zeros(4), layout, tf.float32)
+
+    @tf.function
+    def run(ones: Any, zeros: Any, flag: Any) -> Any:
+        read = lambda: slot.read_value() + zeros  # noqa: E731
+        first = read()
+        AROUND[around](lambda: optimizer.apply_gradients([(ones, weights)]), flag)
+        second = read()
+        slot.assign(ones)
+        AROUND[around](lambda: optimizer.apply_gradients([(ones, weights)]), flag)
+        return first, second, read(), weights.read_value()
+
+    flag = dtensor.copy_to_mesh(tf.constant(True), dtensor.Layout.replicated(mesh_2, 0))
+    for call in range(2):
+        first, second, third, last = map(to_host, run(ones, zeros, flag))
+        before = 0.25 * call
+        np.testing.assert_array_equal(first, np.full(4, before))
+        np.testing.assert_array_equal(second, np.full(4, 0.5 * before - 0.25))
+        np.testing.assert_array_equal(third, np.full(4, 0.25))
+    np.testing.assert_array_equal(last, np.full(4, 1.0 - 0.25 + 0.25 - 0.125 + 0.25))
+
+
+@NATIVE
+def test_a_function_has_one_handle_for_each_variable(mode: str, mesh_2: Any) -> None:
+    """What a step on small variables costs is what DTensor does for each argument of the function."""
+    layout, sizes = dtensor.Layout.replicated(mesh_2, 1), []
+    for count in (2, 7):
+        weights = [variable(np.ones(4), layout, f"w{i}", tf.float32) for i in range(count)]
+        optimizer = optim.Adam(0.1, use_ema=True)
+        step = step_of(optimizer, weights)
+        graph = step.get_concrete_function([put(np.ones(4), layout, tf.float32) for _ in weights]).graph
+        sizes.append((len(graph.inputs), len(graph.get_operations())))
+    (few_inputs, few_ops), (inputs, ops) = sizes
+    assert inputs - few_inputs == 2 * 5  # its gradient and its handle
+    assert ops - few_ops == 3 * 5  # and the gradient's relayout: nothing else is done for each
+
+
 @NATIVE
 def test_a_value_that_was_read_is_never_changed(mode: str, mesh_2: Any) -> None:
     weights = variable(np.ones(4), dtensor.Layout(["x"], mesh_2), "w", tf.float32)
@@ -245,6 +306,7 @@ def test_a_row_that_a_table_does_not_have(row: int, mode: str) -> None:
             slots=[],
             averages=[],
             roundings=[],
+            group=tf.constant([], tf.int64),
             gradients=[tf.ones((2, 4))],
             rows=[tf.constant(rows, tf.int64)],
             starts=[tf.constant([start], tf.int64)],
