@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,20 @@ def test_slots_are_read_and_written_before_and_after_steps(around: str, mode: st
         np.testing.assert_array_equal(second, np.full(4, 0.5 * before - 0.25))
         np.testing.assert_array_equal(third, np.full(4, 0.25))
     np.testing.assert_array_equal(last, np.full(4, 1.0 - 0.25 + 0.25 - 0.125 + 0.25))
+
+
+@NATIVE
+def test_groups_live_as_long_as_the_function(mode: str, mesh_2: Any) -> None:
+    """TensorFlow may capture what they are found by as a constant, where a mesh has one device."""
+    alone = dtensor.create_mesh([("x", 1)], devices=["CPU:0"])
+    for mesh in (alone, mesh_2):
+        layout = dtensor.Layout.replicated(mesh, 1)
+        weights = variable(np.ones(4), layout, "w", tf.float32)
+        step = step_of(optim.SGD(0.25, momentum=0.5), [weights])
+        for _ in range(2):
+            step([put(np.ones(4), layout, tf.float32)])
+            gc.collect()
+        np.testing.assert_array_equal(to_host(weights), np.full(4, 1.0 - 0.25 - 0.375))
 
 
 @NATIVE
