@@ -331,6 +331,9 @@ def _averaging(config: Mapping[str, Any], out: Arguments) -> None:
         out.values["use_ema"] = True
         if config.get("ema_momentum") is not None:
             out.values["ema_momentum"] = number(config, "ema_momentum")
+        else:
+            text = "use_ema is set, and nothing says ema_momentum: Keras's default, 0.99, is taken"
+            out.doubt("ema_momentum", text, confirm="--set ema_momentum=0.99")
         if config.get("ema_overwrite_frequency") is not None:
             out.values["ema_overwrite_frequency"] = _whole(config, "ema_overwrite_frequency")
     if config.get("weight_decay"):

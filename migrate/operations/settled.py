@@ -21,7 +21,7 @@ from migrate.state import Stored, StoredVariable
 
 SWITCHES = {"vhat": ("amsgrad", False), "average_gradient": ("centered", False), "average": ("use_ema", False)}
 """Slot -> the option that it stands and falls with, and what that is where there is no such slot."""
-MOMENTUM = {"SGD": "m", "RMSprop": "momentum"}
+MOMENTUM = {"SGD": "m", "RMSprop": "momentum", "LARS": "m"}
 HYPERPARAMETERS = {name for algorithm in ALGORITHMS for name in algorithm.scalars}
 STATES = {alias for a in ALGORITHMS for name, aliases in a.state_scalars for alias in (name, *aliases)}
 _NO_NAME = ("", "training", "variable", "optimizer", "lossscaleoptimizer", "innerlossscaleoptimizer")
@@ -171,8 +171,8 @@ def _check_idle(stored: Stored, made: Configuration, arrays: Sequence[LazyArray]
         return
     where = told.where if told.kind != DEFAULT else "nobody says it, and 0 is the default"
     raise ContradictionError(
-        f"momentum is 0 ({where}), and the source keeps slots of momentum ({arrays[0].stored_as}, ...), which"
-        f" {made.algorithm.name} of generation {stored.generation} has only with momentum; say it with"
+        f"momentum is 0 ({where}), and the source keeps slots of momentum ({arrays[0].stored_as}, ...), which mean"
+        f" nothing in {made.algorithm.name} of generation {stored.generation} without it; say it with"
         " --set momentum=VALUE"
     )
 

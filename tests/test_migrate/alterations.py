@@ -266,7 +266,8 @@ def _of_slots(slots: dict[str, dict[str, str]], state: migrate.OptimizerState) -
             yield f"{slot} transposed", lambda f, k=big: f.update({k: f[k].T}), shape[0] != shape[1]
             yield f"{slot} flat", lambda f, k=big: f.update({k: f[k].reshape(-1)}), True
         half = keys[len(keys) // 2 :]
-        yield f"half of {slot} gone", lambda f, k=half: [f.pop(each) for each in k], True
+        apart = state.source is not None and state.source.format == "tf_dtensor_names" and len(slots) == 1
+        yield f"half of {slot} gone", lambda f, k=half: [f.pop(each) for each in k], not apart
         twins = _twins(arrays_[slot])
         if twins is not None:
             a, b = (owners[name] for name in twins)
