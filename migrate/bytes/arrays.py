@@ -35,4 +35,5 @@ def widened(values: np.ndarray, dtype: str) -> np.ndarray:
     """As flat float64; `dtype` bfloat16 comes as uint16 bits, which are the upper half of a float32."""
     if dtype == "bfloat16":
         values = (values.astype(np.uint32) << 16).view(np.float32)
-    return np.ravel(values).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # of NaNs that signal, which damaged files hold
+        return np.ravel(values).astype(np.float64)
