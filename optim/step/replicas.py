@@ -144,3 +144,14 @@ def check_alone(variables: Sequence[Any]) -> None:
                 f"variable {plain_name(variable)!r} has a copy in each replica of a tf.distribute.Strategy; step in a"
                 " function that strategy.run runs"
             )
+
+
+def check_not_on_servers(variables: Sequence[Any]) -> None:
+    """Refuse variables of a ParameterServerStrategy: TensorFlow's kernels take no state that lies elsewhere."""
+    for variable in variables:
+        if "/job:ps" in (variable.device or ""):
+            raise UnsupportedError(
+                f"variable {plain_name(variable)!r} lies on a parameter server ({variable.device}), where optim cannot"
+                " step; use MirroredStrategy or MultiWorkerMirroredStrategy, or lay the model out on a DTensor mesh"
+                " (docs/models.md)"
+            )

@@ -127,7 +127,9 @@ class Stepper:
         missing = _check_some(gradients, variables)
         if tracked is None:
             if not replicas.in_copy():
-                replicas.check_alone([unwrap(variable) for variable in variables])
+                held = [unwrap(variable) for variable in variables]
+                replicas.check_alone(held)
+                replicas.check_not_on_servers(held)
             self._build_once(variables)
             tracked = self._state.tracked.find(variables)
         self._state.copy_late_values()

@@ -243,6 +243,15 @@ def test_what_cannot_be_is_refused_before_anything_changes() -> None:
     assert [float(v.numpy()[0]) for v in (plain, variable, held)] == [1.0, 1.0, 1.0]
 
 
+def test_a_variable_on_a_parameter_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a ParameterServerStrategy makes them, outside of whose scope a step may be called, too."""
+    variable, optimizer = tf.Variable([1.0], name="far"), optim.SGD(1.0)
+    monkeypatch.setattr(type(variable), "device", "/job:ps/replica:0/task:0/device:CPU:0")
+    with pytest.raises(UnsupportedError, match="'far' lies on a parameter server"):
+        optimizer.apply_gradients([(tf.ones(1), variable)])
+    assert not optimizer.built
+
+
 @pytest.mark.parametrize("module", [keras, tf_keras], ids=["keras3", "tf_keras"])
 @pytest.mark.parametrize("lazy", [broad(False), True], ids=["built", "lazy"])
 def test_a_fit_is_that_of_keras(module: Any, lazy: bool) -> None:
