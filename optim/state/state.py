@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim import slot_layout
+from optim.devices import wait_for_pending
 from optim.errors import HyperparameterError, MismatchError
 from optim.hyperparameters import to_number
 from optim.layouts import meshes, placement
@@ -158,6 +159,7 @@ class State:
             return
         self.mesh = mesh
         self._counters.clear()
+        wait_for_pending()  # `tf.train.Checkpoint` restores plain variables beside DVariables in DTensor's own time
         for variable in self.scalars.values():
             placement.move_to_mesh(variable, mesh)
 

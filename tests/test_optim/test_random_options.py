@@ -5,7 +5,6 @@ Every draw is compared with the float64 reference, which knows nothing of `optim
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,8 @@ import pytest
 
 import optim
 from tests.dtensor_asserts import value_of
-from tests.reference.common import Options
-from tests.test_optim.cases import VARIANTS, Case
+from tests.test_optim.draws import Draw, draw, seeds
 from tests.test_optim.support import (
-    LAYOUTS,
     Place,
     executor_for,
     gradient_values,
@@ -26,72 +23,8 @@ from tests.test_optim.support import (
     stepper,
 )
 
-SEEDS = 60
 QUICK = 3
-OWN_DECAY = ("LARS", "NovoGrad", "ScheduleFreeAdamW")
-CASES = [case for case in VARIANTS if case.loop == Options() or case.optimizer == "AdamW"]
-
-
-@dataclass(frozen=True)
-class Draw:
-    case: Case
-    layout: str
-    mode: str
-    placement: str
-    saved_onto: str
-
-    def __str__(self) -> str:
-        names = ",".join(sorted(self.case.arguments))
-        return f"{self.case.name}-{self.layout}-{self.mode}-{self.placement}-{self.saved_onto}-{names}"
-
-
-def _draw(seed: int) -> Draw:
-    random = np.random.default_rng(seed)
-    case = CASES[random.integers(len(CASES))]
-
-    def sometimes(share: float = 0.4) -> bool:
-        return bool(random.random() < share)
-
-    options: dict[str, Any] = {}
-    if sometimes():
-        options["clipvalue"] = 0.5
-    if sometimes():
-        options[str(random.choice(["clipnorm", "global_clipnorm"]))] = 0.8
-        options["clip_order"] = str(random.choice(["value_first", "norm_first"]))
-    if sometimes() and case.optimizer not in OWN_DECAY and case.optimizer != "AdamW":
-        options["weight_decay"] = 0.1
-        if sometimes(0.6):
-            options[str(random.choice(["decoupled_weight_decay", "learning_rate_in_weight_decay"]))] = False
-    if sometimes():
-        options |= {"use_ema": True, "ema_momentum": 0.7}
-        if sometimes():
-            options["ema_overwrite_frequency"] = 2
-    elif sometimes():
-        start = int(random.integers(3))
-        options["stochastic_average"] = {"start_averaging": start, "average_period": int(random.integers(1, 3))}
-    if sometimes():
-        options["gradient_accumulation_steps"] = int(random.integers(2, 4))
-    if sometimes():
-        options["loss_scale"] = [64.0, "dynamic"][random.integers(2)]
-        if options["loss_scale"] == "dynamic":
-            options["loss_scale_growth_steps"] = 2
-    if sometimes():
-        options["decay"] = 0.25
-    if sometimes() and case.name != "schedule-free-all":  # whose reference has one sum of weights for all variables
-        options["learning_rate_multipliers"] = {"^table$": 0.25, "^(bias|odd)$": 1.5}
-    if sometimes():
-        options["lookahead"] = {"sync_period": int(random.integers(1, 4)), "slow_step_size": 0.4}
-    arguments = {**case.arguments, **options}
-    if sometimes():
-        arguments["master_copies"] = True  # of which float64 variables have none
-    layout, saved_onto = (str(random.choice(list(LAYOUTS))) for _ in range(2))
-    mode = str(random.choice([mode for mode in case.modes if mode != "native"]))
-    placement = str(random.choice(["like_variable", "zero1"]))
-    loop = replace(case.loop, **options)
-    return Draw(replace(case, arguments=arguments, loop=loop), layout, mode, placement, saved_onto)
-
-
-DRAWS = [_draw(seed) for seed in range(SEEDS)]
+DRAWS = {seed: draw(np.random.default_rng(seed)) for seed in seeds(60)}
 
 
 def _train(optimizer: Any, mode: str, variables: dict[str, Any], reference: Any, calls: range) -> None:
@@ -119,7 +52,7 @@ def _check(optimizer: Any, variables: dict[str, Any], reference: Any, when: str)
 @pytest.mark.filterwarnings("ignore:decay is the old", "ignore:no gradients for")
 @pytest.mark.parametrize(
     "draw",
-    [pytest.param(d, id=f"{i}-{d}", marks=[] if i < QUICK else [pytest.mark.breadth]) for i, d in enumerate(DRAWS)],
+    [pytest.param(d, id=f"{i}-{d}", marks=[] if i < QUICK else [pytest.mark.breadth]) for i, d in DRAWS.items()],
 )
 def test_options_together(draw: Draw, request: Any, tmp_path: Any) -> None:
     reference = draw.case.reference(start_values())
