@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         TargetExistsError,
         UnknownFormatError,
     )
+    from migrate.live.optax_state import Optax
     from migrate.live.restoring import Restoration, restore
     from migrate.operations.convert import Report, inspect, migrate_checkpoint, read, write
     from migrate.operations.inspection import Inspection
@@ -33,6 +34,7 @@ __all__ = [
     "DamagedFileError",
     "Inspection",
     "MissingHintError",
+    "Optax",
     "OptimizerState",
     "Report",
     "Restoration",
@@ -67,6 +69,7 @@ _HOMES = {
         "migrate.errors",
     ),
     "Inspection": "migrate.operations.inspection",
+    "Optax": "migrate.live.optax_state",
     "OptimizerState": "migrate.state",
     **dict.fromkeys(("Restoration", "restore"), "migrate.live.restoring"),
     **dict.fromkeys(("Verification", "verify"), "migrate.proof.verification"),

@@ -35,9 +35,14 @@ def adapt(optimizer: Any) -> tuple[Live, str]:
             from migrate.live.indexed import Indexed
 
             return Indexed(inner, library, generation, home, _version(library)), note
+    if any(home.startswith("optax.") for home in homes) or isinstance(inner, tuple):
+        raise UnsupportedError(
+            "of optax give migrate.Optax(tx, params), or migrate.Optax(tx, params, state), whose params and state are"
+            " replaced"
+        )
     raise UnsupportedError(
-        f"{type(optimizer).__module__}.{type(optimizer).__name__} is no optimizer of optim, Keras 3 or tf_keras;"
-        " restore into one of these, or migrate to a checkpoint or a list"
+        f"{type(optimizer).__module__}.{type(optimizer).__name__} is no optimizer of optim, Keras 3, tf_keras,"
+        " torch.optim or optax; restore into one of these, or migrate to a checkpoint or a list"
     )
 
 

@@ -14,9 +14,10 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.source import open_source, still_the_same, watching
 from migrate.errors import StrictError
 from migrate.evidence import Origin
-from migrate.live import adapt, conversions, matching, torch_optimizers, values
+from migrate.live import adapt, conversions, matching, optax_optimizers, torch_optimizers, values
 from migrate.live.base import Live
 from migrate.live.matching import Given, Pair
+from migrate.live.optax_state import Optax
 from migrate.operations import edge, soundness
 from migrate.operations.convert import PathLike, Progress, Report, read
 from migrate.operations.hints import Told
@@ -59,9 +60,10 @@ def restore(
     Args:
       source: a file, a folder, or the prefix of a TensorFlow checkpoint, as `read` takes.
       optimizer: of `optim`, or what `optim.for_keras` made of it, of Keras 3 on the TensorFlow backend, or of tf_keras
-        (`optimizers` or `optimizers.legacy`), in a LossScaleOptimizer or not; or of torch.optim, with a mapping name in
-        the source -> parameter, or (parameter, axes) where its dims are in another order. New slots are made for the
-        trainable ones of `variables`, in their order.
+        (`optimizers` or `optimizers.legacy`), in a LossScaleOptimizer or not. New slots are made for the trainable ones
+        of `variables`, in their order. Or of torch.optim, with a mapping name in the source -> parameter; or
+        `migrate.Optax(tx, params)`, with a mapping name in the source -> name in the pytree, `Dense_0/kernel`. Where
+        dims are in another order, (parameter, axes) or (name, axes).
       variables: the model's variables, at least the trainable ones: a sequence in the model's order, matched to the
         source by name (`variable.path` or `.name`), then shape, then position; or a mapping name in the source ->
         variable, matched by name and shape alone.
@@ -81,8 +83,9 @@ def restore(
         variables are then what they were before; slots that did not exist may have been made, with initial values.
     """
     path = os.fspath(source)
-    in_torch = torch_optimizers.is_torch(optimizer)
-    given = [] if in_torch else matching.given(variables)
+    in_torch, in_optax = torch_optimizers.is_torch(optimizer), isinstance(optimizer, Optax)
+    restored = torch_optimizers.Restored if in_torch else optax_optimizers.Restored if in_optax else None
+    given = [] if restored else matching.given(variables)
     hint = source_variables
     opened = open_source(path)
     with watching(opened):
@@ -92,8 +95,10 @@ def restore(
             state = read(path, variables=hint, **told)
             state.finish_checks()
             state = soundness.checked(state)
-        if in_torch:
-            return _into_torch(path, state, optimizer, variables, restore_variables, strict)
+        if restored:
+            return _by_mapping(
+                path, restored(state, optimizer, variables, restore_variables), restore_variables, strict
+            )
         live, note = adapt(optimizer)
         _check_class(state, live)
         pairs = matching.pairs(state, given, not isinstance(variables, Mapping), restore_variables)
@@ -108,13 +113,16 @@ def _check_strict(reasons: Sequence[str], strict: bool) -> None:
         raise StrictError(f"refused by strict, as restoring is approximate: {'; '.join(reasons)}")
 
 
-def _into_torch(
-    source: str, state: OptimizerState, optimizer: Any, variables: Any, restore_variables: bool, strict: bool
+def _by_mapping(
+    source: str,
+    done: torch_optimizers.Restored | optax_optimizers.Restored,
+    restore_variables: bool,
+    strict: bool,
 ) -> Restoration:
-    done = torch_optimizers.Restored(state, optimizer, variables, restore_variables)
+    """Into another framework."""
     _check_strict(done.reasons, strict)
     moved = done.run()
-    names = [t.stored.name for t in done.targets]
+    state, names = done.state, [t.stored.name for t in done.targets]
     slots = sum(name in per for per in state.slots.values() for name in names)
     return Restoration(
         source=source,

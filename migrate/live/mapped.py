@@ -1,0 +1,127 @@
+"""Parameters of frameworks that know no TensorFlow names: which stored variable each is, told by a mapping alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from migrate.bytes.arrays import LazyArray, widened
+from migrate.state import OptimizerState, StoredVariable
+from optim.errors import MismatchError
+
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Target:
+    """A parameter, the stored variable that it is, and the order in which it has that one's dims.
+
+    `place` is what finds the parameter in its framework: itself for torch, its name in the pytree for optax.
+    """
+
+    stored: StoredVariable
+    place: Any
+    axes: tuple[int, ...]
+
+    def laid_out(self, array: np.ndarray) -> np.ndarray:
+        """An array shaped like the stored variable, as the parameter has its dims; others as they are."""
+        moved = np.transpose(array, self.axes) if array.ndim == len(self.axes) else array
+        return np.ascontiguousarray(moved).reshape(moved.shape)
+
+    def value(self) -> np.ndarray:
+        """The stored value in the parameter's order of dims. Raises MismatchError where the source has none."""
+        if self.stored.array is None:
+            raise MismatchError(f"the source holds no value of {self.stored.name}; pass restore_variables=False")
+        return self.laid_out(numbers(self.stored.array))
+
+
+def numbers(array: LazyArray) -> np.ndarray:
+    """All of an array in its shape, in a dtype of numpy that holds it."""
+    return widened(np.asarray(array.load()), array.dtype).reshape(array.shape)
+
+
+def targets(
+    state: OptimizerState,
+    variables: Any,
+    found: Callable[[Any], tuple[Any, tuple[int, ...], str] | None],
+    places: Sequence[Any],
+    called: str,
+) -> list[Target]:
+    """The parameters of a mapping, all that an optimizer has and no others.
+
+    Args:
+      variables: name in the source -> parameter, or (parameter, axes) where the parameter is the variable with its dims
+        in another order: `numpy.transpose(variable, axes)`.
+      found: what was given for a parameter -> its place, shape and dtype; None if the optimizer does not have it.
+      places: of all parameters of the optimizer. called: what a parameter is called in messages.
+
+    Raises:
+      MismatchError: no mapping; or parameters that are missing, extra, or of another shape or dtype, all listed.
+    """
+    if not isinstance(variables, Mapping):
+        trained = [v.name for v in state.variables if v.trainable]
+        raise MismatchError(
+            f"give a mapping of the source's names to {called}s, or to ({called}, axes) where dims are in another"
+            f" order; the source has {shown(trained)}"
+        )
+    stored = {v.name: v for v in state.variables}
+    problems = [f"the source has no {name!r}" for name in variables if name not in stored]
+    made: list[Target] = []
+    for name, given in variables.items():
+        if name in stored:
+            made += _target(stored[name], given, found, called, problems)
+    owners = {name for per in state.slots.values() for name in per}
+    problems += [f"no {called} is given for {name!r}" for name in sorted(owners - set(variables))]
+    taken = {target.place for target in made}
+    lacking = [place for place in places if place not in taken]
+    problems += [f"{len(lacking)} {called}s of the optimizer are not in the mapping"] if lacking else []
+    if len(taken) < len(made):
+        problems.append(f"a {called} is given for two names")
+    if problems:
+        raise MismatchError(f"the {called}s are not those of the source: {shown(problems)}")
+    return made
+
+
+def _target(
+    stored: StoredVariable,
+    given: Any,
+    found: Callable[[Any], tuple[Any, tuple[int, ...], str] | None],
+    called: str,
+    problems: list[str],
+) -> list[Target]:
+    wanted, axes = given if isinstance(given, tuple) else (given, range(len(stored.shape)))
+    axes = tuple(int(a) for a in axes)
+    known = found(wanted)
+    if known is None:
+        problems.append(f"the optimizer has not what is given for {stored.name!r}")
+        return []
+    place, shape, dtype = known
+    if sorted(axes) != list(range(len(stored.shape))) or tuple(stored.shape[a] for a in axes) != shape:
+        problems.append(
+            f"{stored.name!r} has shape {list(stored.shape)}, its {called} {list(shape)}, axes {list(axes)}"
+        )
+        return []
+    if dtype != stored.dtype:
+        problems.append(f"{stored.name!r} is {stored.dtype}, its {called} {dtype}")
+        return []
+    return [Target(stored, place, axes)]
+
+
+def row_reasons(state: OptimizerState, found: Sequence[Target]) -> Iterator[str]:
+    """Embeddings whose rows without a gradient stand still in the source: elsewhere every row moves."""
+    patterns = state.hyperparameters.get("lazy_rows") or ()
+    for target in found:
+        if any(re.search(pattern, target.stored.name) for pattern in patterns):
+            yield (
+                f"{target.stored.name}: rows that a sparse gradient leaves out keep their state in the source and move"
+                " in the live optimizer"
+            )
+
+
+def shown(items: Sequence[str]) -> str:
+    more = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
+    return "; ".join(items[:SHOWN]) + more

@@ -1,0 +1,155 @@
+"""Optimizer state of any source into a transformation of optax: checked by its own steps, and put into new pytrees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from migrate import evidence
+from migrate.algorithms import keras_config
+from migrate.bytes.source import still_the_same
+from migrate.live import mapped, optax_state, optax_trial
+from migrate.live.optax_state import COUNT, FIELDS, KEPT, Leaf, Optax
+from migrate.state import OptimizerState
+from optim.errors import UnsupportedError
+
+
+class Restored:
+    """One restoration on its way: what differs is known when it is made, `run` replaces state and parameters.
+
+    Args:
+      variables: name in the source -> name of a leaf of the parameters, keys joined by slashes, or (name, axes) where
+        the leaf is the variable with its dims in another order: `numpy.transpose(variable, axes)`.
+
+    Raises:
+      UnsupportedError: an algorithm that optax does not have, or a state that has no place for its slots.
+      MismatchError: leaves that are missing, extra, or of another shape or dtype, all of them listed.
+    """
+
+    def __init__(self, state: OptimizerState, training: Optax, variables: Any, restore_variables: bool):
+        self.state, self._training, self._restore_variables = state, training, restore_variables
+        if state.algorithm not in FIELDS:
+            raise UnsupportedError(
+                f"the state of {state.algorithm} is not restored into optax; of these it is: {', '.join(FIELDS)}"
+            )
+        self.what = "optax"
+        self._fields = FIELDS[state.algorithm]
+        self._parameters = optax_state.named(training.params)
+        self.targets = mapped.targets(state, variables, self._found, tuple(self._parameters), "leaf")
+        self._leaves = optax_state.leaves(training.state, training.params)
+        self._check_places()
+        self._trial = optax_trial.Outcome()
+        self._own_schedule = keras_config.is_own_schedule(state.hyperparameters.get("learning_rate"))
+        if not self._own_schedule:
+            self._trial = optax_trial.tried(state, training, self.targets)
+        self.origins = (*state.origins, *evidence.doubts("optax transformation", dict.fromkeys(self._doubts())))
+        self.reasons = evidence.reasons(self.origins)
+        self.warnings = tuple(
+            f"slot {slot}: its numbers are multiplied by {factor:.9g}, as the transformation keeps them"
+            for slot, factor in self._trial.factors.items()
+            if factor != 1.0
+        )
+
+    def _found(self, name: Any) -> tuple[str, tuple[int, ...], str] | None:
+        leaf = self._parameters.get(name) if isinstance(name, str) else None
+        return None if leaf is None else (name, tuple(leaf.shape), str(leaf.dtype))
+
+    def _check_places(self) -> None:
+        """Raises UnsupportedError: a slot has no place, or two."""
+        places = [(leaf.what, leaf.name) for leaf in self._leaves if leaf.name]
+        twice = sorted({f"{what} of {name}" for what, name in places if places.count((what, name)) > 1})
+        if twice:
+            raise UnsupportedError(
+                f"the optax state has two places for {twice[0]}, and nothing says which is the source's; restore into a"
+                " transformation with one"
+            )
+        kinds = {what for what, _ in places}
+        idle = () if self.state.hyperparameters.get("momentum") else optax_trial.MOMENTA.values()
+        for slot in (slot for slot in self.state.slots if slot in (*self._fields, "vhat") and slot not in idle):
+            if self._fields.get(slot) not in kinds:
+                raise UnsupportedError(
+                    f"the source's optimizer is {self.state.algorithm}, and the optax state has no place for its slot"
+                    f" {slot} (a field {self._fields.get(slot)!r}); make a transformation with the rule of"
+                    f" {self.state.algorithm}"
+                )
+
+    def _doubts(self) -> Iterator[str]:
+        state = self.state
+        if self._own_schedule:
+            name = state.hyperparameters["learning_rate"]["class_name"]
+            yield f"the source's learning rate is {name}, a schedule of your own, so that no steps can be compared"
+        yield from self._trial.reasons
+        for option, what in optax_trial.APART.items():
+            if state.hyperparameters.get(option):
+                yield f"the source has {what} ({option}), and the state of a transformation has no place for them"
+        if state.algorithm in ("RectifiedAdam", "AdaBelief") and state.hyperparameters.get("float32_powers"):
+            yield "the source rounds its rectification to float32, by which steps differ by up to 1 %"
+        yield from mapped.row_reasons(state, self.targets)
+        slot_of = {field: slot for slot, field in self._fields.items()}
+        fresh = {leaf.what for leaf in self._leaves if leaf.name and slot_of.get(leaf.what) not in state.slots}
+        if fresh and state.slots:
+            yield f"the state has {', '.join(sorted(fresh))}, which the source has not: it begins anew"
+        for leaf, array in self._paired():
+            owned = state.slots.get(slot_of.get(leaf.what, ""), {})
+            stored = next(
+                (owned[t.stored.name] for t in self.targets if t.place == leaf.name and t.stored.name in owned), None
+            )
+            if stored is not None and str(array.dtype) != stored.dtype:
+                yield f"{leaf.what} is {array.dtype} in the state, and {stored.dtype} in the source"
+
+    def _paired(self) -> Iterator[tuple[Leaf, Any]]:
+        import jax
+
+        return zip(self._leaves, jax.tree_util.tree_leaves(self._training.state), strict=True)
+
+    @property
+    def unmapped(self) -> tuple[str, ...]:
+        """What the source has and the state has no place for."""
+        kinds = {leaf.what for leaf in self._leaves if leaf.name}
+        lost = [
+            f"{slot}/{name}"
+            for slot, per in self.state.slots.items()
+            if self._fields.get(slot) not in kinds
+            for name in per
+        ]
+        return (*self.state.unmapped, *lost)
+
+    def run(self) -> int:
+        """Replace `state`, and `params` if wanted, or nothing; returns how many bytes of slots."""
+        import jax
+
+        targets = {target.place: target for target in self.targets}
+        slot_of = {field: slot for slot, field in self._fields.items()}
+        moved = 0
+
+        def value(what: Leaf, old: Any) -> Any:
+            nonlocal moved
+            if what.what == KEPT:
+                return old
+            if what.what == COUNT:
+                return self._counter(old)
+            slot = slot_of.get(what.what, "")
+            stored = self.state.slots.get(slot, {}).get(targets[what.name].stored.name)
+            if stored is None:
+                return old
+            array = targets[what.name].laid_out(mapped.numbers(stored))
+            factor = self._trial.factors.get(slot, 1.0)
+            new = optax_state.like(array if factor == 1.0 else array * np.float64(factor), old)
+            moved += new.nbytes
+            return new
+
+        state = optax_state.filled(self._training.state, self._training.params, value)
+        params = self._training.params
+        if self._restore_variables:
+            new = [optax_state.like(targets[name].value(), leaf) for name, leaf in self._parameters.items()]
+            params = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(params), new)
+        still_the_same()
+        self._training.state, self._training.params = state, params
+        return moved
+
+    def _counter(self, old: Any) -> Any:
+        if self.state.iterations > np.iinfo(old.dtype).max:
+            raise UnsupportedError(f"the source has taken {self.state.iterations} steps, more than {old.dtype} counts")
+        return optax_state.like(np.asarray(self.state.iterations), old)

@@ -1,0 +1,395 @@
+"""Whether an optax transformation steps as the source would: both are tried, in float64, on numbers made for it.
+
+The hyperparameters of a transformation are hidden in functions, so that nothing but its steps tells them. They are
+compared with those of `optim` where they differ if anything does: at gradients of many sizes (epsilon, clipping), at
+step counts as far as int32 goes (schedules), on random slots and variables of the real names (weight decay and what is
+left out of it), several steps in a row (what is kept for later). Dims are cut to CUT.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from migrate.algorithms import nadam
+from migrate.live import optax_state
+from migrate.live.mapped import Target
+from migrate.live.optax_state import FIELDS, KEPT, Leaf, Optax
+from migrate.operations import soundness
+from migrate.rules import comparison
+from migrate.state import OptimizerState
+from optim.arguments import Choice, Hyperparameter
+from optim.errors import UnsupportedError
+from optim.rule import arguments, slot_dims
+
+CUT = 32
+"""No dim of what is tried is larger."""
+STEPS = 3
+SIZES = {
+    1e-9: "which tells about epsilon",
+    1e-6: "which tells about epsilon",
+    1e-3: "which tells about epsilon",
+    1e3: "which tells about clipping",
+    1e6: "which tells about clipping",
+}
+"""Of gradients, beside usual ones -> what a difference there comes from."""
+LAST = 2**31 - 1 - STEPS
+CLOSE, ROUNDED = 1e-6, 2e-7
+"""Relative to the step, and to the largest step that the same numbers make: optax computes schedules in float32."""
+APART = {
+    "use_ema": "averages of the variables",
+    "gradient_accumulation_steps": "accumulation of gradients",
+    "lookahead": "Lookahead",
+    "stochastic_average": "averages of the variables",
+}
+"""Options of a source that no transformation here has."""
+NOT_TRIED = {
+    *APART,
+    "ema_momentum",
+    "ema_overwrite_frequency",
+    "ema_start",
+    "lazy_rows",
+    "loss_scale",
+    "float32_powers",
+}
+MOMENTA = {"SGD": "m", "RMSprop": "momentum"}
+"""The slot that holds steps, or gradients, whichever a transformation keeps there."""
+TRIED = {"learning_rate", "decay", "weight_decay", "weight_decay_exclude", "clip_order", *comparison.LIMITS}
+"""Options beside the rule's own that are tried."""
+USUAL = ("decoupled_weight_decay", "learning_rate_in_weight_decay")
+"""Options that are on where nothing else is said, and are tried as such."""
+Arrays = dict[str, np.ndarray]
+Slots = dict[str, Arrays]
+"""Slot -> variable -> array."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What steps are tried on: variables by name, slots, and gradients of some steps in a row."""
+
+    start: Arrays
+    slots: Slots
+    gradients: list[Arrays]
+
+
+@dataclass
+class Outcome:
+    """`factors`: by slot, what its numbers are multiplied by. `reasons`: why steps are not the source's; `is_other`:
+    not even usual ones are."""
+
+    factors: dict[str, float] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+    is_other: bool = False
+
+
+def tried(state: OptimizerState, training: Optax, targets: Sequence[Target]) -> Outcome:
+    """Compare the next steps of source and transformation.
+
+    Raises:
+      UnsupportedError: the transformation cannot be called with gradients, state and parameters alone.
+    """
+    import jax
+
+    plain = replace(state, hyperparameters=_tidy(state.hyperparameters))
+    outcomes: list[Outcome] = []
+    with jax.enable_x64(True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for each in (plain, state):  # 0.9, and the 0.8999999762 that a release with float32 makes of it
+            outcomes.append(_Trial(each, training, targets).outcome())
+            if not outcomes[-1].reasons or plain.hyperparameters == state.hyperparameters:
+                break
+    return min(outcomes, key=lambda outcome: (outcome.is_other, len(outcome.reasons)))
+
+
+class _Trial:
+    def __init__(self, state: OptimizerState, training: Optax, targets: Sequence[Target]):
+        self._state = state
+        self._ours = _Source(state, targets)
+        self._theirs = _Transformation(training, targets, FIELDS[state.algorithm])
+        self._random = np.random.default_rng(zlib.crc32(b"optax"))
+        self._factors: dict[str, float] = {}
+
+    def outcome(self) -> Outcome:
+        count, rate = self._state.iterations, self._ours.rate
+        usual = self._drawn(1.0)
+        made = Outcome()
+        if self._ours.left_out:
+            made.reasons.append(f"{', '.join(self._ours.left_out)} of the source: not tried")
+        slot = MOMENTA.get(self._state.algorithm)
+        if slot in usual.slots:
+            self._factors[slot] = made.factors[slot] = self._factor(slot, usual, count)
+            if abs(self._factors[slot]) != 1.0 and self._ours.changes:
+                made.reasons.append(
+                    f"slot {slot}: the learning rate is inside the slot on one side and outside on the other, and"
+                    " changes from step to step, so that no factor is exact"
+                )
+        apart = self._apart(usual, count)
+        if apart:
+            made.reasons.append(f"its next steps are not the source's: {apart}")
+            made.is_other = True
+            return made
+        for size, why in SIZES.items():
+            apart = "" if any(why in reason for reason in made.reasons) else self._apart(self._drawn(size), count)
+            if apart:
+                made.reasons.append(f"with gradients of about {size:g}, {why}, its steps are not the source's: {apart}")
+        largest = self._ours.steps(usual, count)[0]
+        for later in _counts(count, rate):
+            apart = self._apart(usual, later, largest)
+            if apart:
+                made.reasons.append(
+                    f"{later} steps on, which tells about the schedule, it is not the source's: {apart}"
+                )
+                break
+        return made
+
+    def _drawn(self, size: float) -> Numbers:
+        return self._ours.drawn(self._random, size)
+
+    def _apart(self, numbers: Numbers, count: int, also: Arrays | None = None) -> str:
+        """How far the steps of the two are from each other, in words; empty where they are the same.
+
+        Args:
+          also: another step that these numbers may have, by whose size rounding is judged, too.
+        """
+        ours = self._ours.steps(numbers, count)
+        theirs = self._theirs.steps(self._scaled(numbers), count)
+        for number, (have, get) in enumerate(zip(ours, theirs, strict=True), 1):
+            for name in have:
+                far = np.abs(get[name] - have[name])
+                least = max(_largest(have[name]), _largest(also[name]) if also else 0.0)
+                if not np.all(far <= CLOSE * np.abs(have[name]) + ROUNDED * least):
+                    return _said(name, number, have[name], get[name])
+        return ""
+
+    def _scaled(self, numbers: Numbers) -> Numbers:
+        slots = {s: {n: a * self._factors.get(s, 1.0) for n, a in per.items()} for s, per in numbers.slots.items()}
+        return replace(numbers, slots=slots)
+
+    def _factor(self, slot: str, numbers: Numbers, count: int) -> float:
+        """What the numbers of a slot are there: with or without the learning rate, added or subtracted.
+
+        Without a gradient the slot alone moves a variable; how far says which of the possible factors it is.
+        """
+        name = next(iter(numbers.slots[slot]))
+        full = replace(numbers, gradients=[_zeros(numbers.start)])
+        empty = replace(full, slots={**numbers.slots, slot: _zeros(numbers.slots[slot])})
+        moved = []
+        for side in (self._ours, self._theirs):
+            difference = side.steps(full, count)[0][name] - side.steps(empty, count)[0][name]
+            moved.append(float(np.vdot(difference, numbers.slots[slot][name])))
+        if not all(moved):
+            return 1.0
+        wanted, rate = moved[0] / moved[1], abs(self._ours.rate_at(count)) or 1.0
+        nearest = min((1.0, rate, 1.0 / rate), key=lambda factor: abs(np.log(factor / abs(wanted))))
+        return float(nearest * np.sign(wanted))
+
+
+def _zeros(arrays: Arrays) -> Arrays:
+    return {name: np.zeros_like(array) for name, array in arrays.items()}
+
+
+def _largest(array: np.ndarray) -> float:
+    return float(np.abs(array).max(initial=0.0))
+
+
+def _said(name: str, number: int, have: np.ndarray, get: np.ndarray) -> str:
+    size, off = float(np.linalg.norm(have)), float(np.linalg.norm(get - have))
+    ratio = float(np.vdot(have, get)) / size**2 if size else 0.0
+    if size and np.linalg.norm(get - ratio * have) < 0.01 * off:
+        return f"step {number} of {name} is {round(ratio, 9) + 0.0:.7g} times as large"
+    return f"step {number} of {name} is {off / size if size else float('inf'):.2g} of its size away"
+
+
+def _counts(count: int, rate: Any) -> list[int]:
+    """Step counts after one, closest together where they are few and where a schedule may turn."""
+    config = rate.get("config", {}) if isinstance(rate, Mapping) else {}
+    turns = [*(config.get("boundaries") or ()), *(config.get(key) for key in ("decay_steps", "first_decay_steps"))]
+    near = [int(turn) + i for turn in turns if isinstance(turn, (int, float)) for i in (-1, 0, 1)]
+    wanted = {*near, *(count + 2**power + i for power in range(31) for i in (0, 1))}
+    return sorted(n for n in wanted if count < n <= LAST)
+
+
+def _tidy(value: Any) -> Any:
+    """A hyperparameter as a person wrote it: 0.9 for the 0.8999999762 that float32 makes of it."""
+    if isinstance(value, Mapping):
+        return {key: _tidy(each) for key, each in value.items()}
+    if isinstance(value, float) and value == float(np.float32(value)):
+        return float(str(np.float32(value)))
+    return value
+
+
+class _Source:
+    """The source's steps by its rule, in float64, on variables with the source's names.
+
+    `left_out` are options of the source that take part in its steps and not in these.
+    """
+
+    def __init__(self, state: OptimizerState, targets: Sequence[Target]):
+        cls = soundness.rule_of(state.algorithm)
+        if cls is None:
+            raise UnsupportedError(f"no rule is known of {state.algorithm}")
+        self._state = state
+        values = {k: v for k, v in state.hyperparameters.items() if k not in NOT_TRIED}
+        own = arguments(cls)
+        self._hyper: dict[str, Any] = {
+            n: values.get(n, a.default) for n, a in own.items() if isinstance(a, Hyperparameter)
+        }
+        choices = {n: a.check(n, values.get(n, a.default)) for n, a in own.items() if isinstance(a, Choice)}
+        self._made = cls.from_arguments(choices, self._hyper)
+        self._rule = comparison.Rule(state.algorithm, values)
+        self._decay = float(values.get("weight_decay") or 0.0)
+        self._limits = {key: float(values[key]) for key in comparison.LIMITS if values.get(key)}
+        self.rate = values["learning_rate"]
+        self.changes = isinstance(self.rate, Mapping) or bool(values.get("decay"))
+        self.left_out = [n for n, v in values.items() if n not in own and not _is_idle(n, v)]
+        self.left_out += ["clip_order"] if len(self._limits) > 1 else []
+        self.left_out += ["weight_decay"] if state.algorithm == "AdamW" and "weight_decay" not in values else []
+        self._shapes = {t.stored.name: tuple(min(n, CUT) for n in t.stored.shape) for t in targets}
+
+    def rate_at(self, count: int) -> float:
+        return comparison.rate_at(self._rule, count)
+
+    def drawn(self, random: Any, size: float) -> Numbers:
+        """Numbers as they may be where gradients are of that size; variables are no larger than 1."""
+        gradients = [self._normal(random, size) for _ in range(STEPS)]
+        return Numbers(self._normal(random, min(size, 1.0)), self._slots(random, size), gradients)
+
+    def _normal(self, random: Any, size: float) -> Arrays:
+        return {name: size * random.normal(size=shape) for name, shape in self._shapes.items()}
+
+    def _slots(self, random: Any, size: float) -> Slots:
+        found: Slots = {}
+        for slot in self._made.slots:
+            low, high = (1.0, 2.0) if slot.nonnegative else (-1.0, 1.0)
+            low, high = (low + 1.0, high + 1.0) if slot.at_least else (low, high)
+            unit = size**2 if slot.nonnegative and slot.name != "u" else size
+            for name, whole in self._shapes.items():
+                dims = slot_dims(slot.like, len(whole))
+                if dims is not None:
+                    drawn = unit * random.uniform(low, high, tuple(whole[d] for d in dims))
+                    found.setdefault(slot.name, {})[name] = np.asarray(drawn)
+        return found
+
+    def steps(self, numbers: Numbers, count: int) -> list[Arrays]:
+        """What each of some steps in a row adds to the variables, after `count` steps."""
+        values, slots, made = dict(numbers.start), {s: dict(per) for s, per in numbers.slots.items()}, []
+        product = {nadam.PRODUCT: self._product(count)} if self._state.algorithm == "Nadam" else {}
+        for step, gradients in enumerate(numbers.gradients, count + 1):
+            rate = self.rate_at(step - 1)
+            clipped = self._clipped(gradients)
+            added = {}
+            for name, value in values.items():
+                decay = 0.0 if self._is_kept(name) else self._decay
+                inside = decay if self._made.places_weight_decay else 0.0
+                shrunk = value if self._made.places_weight_decay else value * (1.0 - decay * rate)
+                given = {**self._hyper, **product, "learning_rate": rate, "base_learning_rate": rate}
+                given |= {"weight_decay": inside, **self._made.constants(value.shape, (name,))}
+                with np.errstate(all="ignore"):
+                    c = self._made.coefficients(np, given, np.float64(step))
+                    own = {slot: per[name] for slot, per in slots.items() if name in per}
+                    change, new = self._made.update(np, shrunk, clipped[name], own, c)
+                added[name] = change + (shrunk - value)
+                for slot, array in new.items():
+                    slots[slot][name] = np.asarray(array)
+            product = {nadam.PRODUCT: c[nadam.PRODUCT]} if product else {}
+            values = {name: value + added[name] for name, value in values.items()}
+            made.append(added)
+        return made
+
+    def _is_kept(self, name: str) -> bool:
+        """Whether a variable is left out of weight decay."""
+        patterns = self._state.hyperparameters.get("weight_decay_exclude") or ()
+        return any(re.search(pattern, name) for pattern in patterns)
+
+    def _clipped(self, gradients: Arrays) -> Arrays:
+        for key, limit in self._limits.items():
+            if key == "clipvalue":
+                gradients = {name: np.clip(g, -limit, limit) for name, g in gradients.items()}
+                continue
+            norms = {name: float(np.linalg.norm(g)) for name, g in gradients.items()}
+            if key == "global_clipnorm":
+                norms = dict.fromkeys(norms, float(np.linalg.norm(list(norms.values()))))
+            gradients = {name: g * (limit / max(norms[name], limit)) for name, g in gradients.items()}
+        return gradients
+
+    def _product(self, steps: int) -> float:
+        """Nadam's product of momenta after so many steps."""
+        if steps == self._state.iterations and nadam.PRODUCT in self._state.scalars:
+            return self._state.scalars[nadam.PRODUCT]
+        return nadam.product(float(self._hyper["beta_1"]), float(self._hyper["schedule_decay"]), steps)
+
+
+def _is_idle(name: str, value: Any) -> bool:
+    """Whether an option beside the rule's own is taken part of, or does nothing."""
+    if name in TRIED or name in comparison.NOT_THE_RULE:
+        return True
+    return not value or (name in USUAL and value is True)
+
+
+class _Transformation:
+    """The transformation, on parameters of float64 and of the pytree's own structure."""
+
+    def __init__(self, training: Optax, targets: Sequence[Target], fields: Mapping[str, str]):
+        import jax
+
+        self._targets = {t.place: t for t in targets}
+        self._slot_of = {field: slot for slot, field in fields.items()}
+        self._structure = jax.tree_util.tree_structure(training.params)
+        self._names = list(optax_state.named(training.params))
+        arrays = zip(
+            optax_state.leaves(training.state, training.params), jax.tree_util.tree_leaves(training.state), strict=True
+        )
+        self._kept = [np.asarray(_tidy(np.asarray(array).tolist())) for what, array in arrays if what.what == KEPT]
+        self._init = training.tx.init
+        self._update = jax.jit(lambda gradients, state, params: training.tx.update(gradients, state, params))
+
+    def steps(self, numbers: Numbers, count: int) -> list[Arrays]:
+        """As `_Source.steps`."""
+        params = self._tree(numbers.start)
+        state = self._state(params, numbers.slots, count)
+        made = []
+        for gradient in numbers.gradients:
+            try:
+                updates, state = self._update(self._tree(gradient), state, params)
+            except Exception as error:
+                raise UnsupportedError(
+                    "the optax transformation cannot be tried with gradients, state and parameters alone:"
+                    f" {type(error).__name__}: {str(error)[:200]}"
+                ) from error
+            added = {name: np.asarray(update) for name, update in optax_state.named(updates).items()}
+            made.append({self._targets[n].stored.name: self._back(n, value) for n, value in added.items()})
+            params = self._unflatten([old + added[name] for name, old in optax_state.named(params).items()])
+        return made
+
+    def _state(self, params: Any, slots: Slots, count: int) -> Any:
+        import jax
+
+        state, kept = self._init(params), iter(self._kept)
+
+        def value(what: Leaf, old: Any) -> Any:
+            if what.what == KEPT:
+                return optax_state.like(next(kept), old)
+            if not what.name:
+                return jax.numpy.asarray(count, "int64")  # a power of an int32 would be a float32
+            per = slots.get(self._slot_of.get(what.what, ""))
+            target = self._targets[what.name]
+            return old if per is None else optax_state.like(target.laid_out(per[target.stored.name]), old)
+
+        return optax_state.filled(state, params, value)
+
+    def _tree(self, arrays: Arrays) -> Any:
+        return self._unflatten([self._targets[n].laid_out(arrays[self._targets[n].stored.name]) for n in self._names])
+
+    def _unflatten(self, leaves: Sequence[np.ndarray]) -> Any:
+        import jax
+
+        return jax.tree_util.tree_unflatten(self._structure, [jax.numpy.asarray(leaf) for leaf in leaves])
+
+    def _back(self, name: str, array: np.ndarray) -> np.ndarray:
+        return np.transpose(array, np.argsort(self._targets[name].axes))

@@ -1,0 +1,222 @@
+"""`migrate.restore` into optax: a transformation takes the source's own next steps, or the report says why not.
+
+jax and optax are not among the locked packages. These tests run where they are installed, `pip install optax`, and are
+skipped with that reason where they are not: `pytest -m breadth tests/test_migrate/test_restore_optax.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import migrate
+from migrate.errors import StrictError
+from optim.errors import MismatchError, UnsupportedError
+
+pytestmark = pytest.mark.breadth
+LISTS = ("weights.npz", "weights.npy", "weights.pkl")
+Make = Callable[[Any, Mapping[str, Any]], Any]
+
+
+@pytest.fixture(name="optax")
+def installed() -> Any:
+    return pytest.importorskip("optax", reason="optax is not installed (pip install optax)")
+
+
+def _decaying(o: Any, h: Mapping[str, Any]) -> Any:
+    """Keras's `decay`: inverse time."""
+    return lambda count: h["learning_rate"] / (1.0 + h["decay"] * count)
+
+
+def _moments(h: Mapping[str, Any]) -> dict[str, Any]:
+    return {"b1": h["beta_1"], "b2": h["beta_2"], "eps": h["epsilon"]}
+
+
+CASES: dict[str, Make] = {
+    "keras224-sgd-momentum-convbn": lambda o, h: o.sgd(h["learning_rate"], h["momentum"]),
+    "tf20-sgd-nesterov-decay-nested": lambda o, h: o.chain(
+        o.scale_by_learning_rate(_decaying(o, h)), o.trace(h["momentum"], nesterov=True)
+    ),
+    "tf115-sgd-decay-clipvalue-embed": lambda o, h: o.chain(o.clip(h["clipvalue"]), o.sgd(_decaying(o, h))),
+    "keras224-adadelta-mlp": lambda o, h: o.adadelta(h["learning_rate"], h["rho"], h["epsilon"]),
+    "tf215-new-rmsprop-mlp": lambda o, h: o.rmsprop(h["learning_rate"], h["rho"], h["epsilon"]),
+    "tf215-new-lion-embed": lambda o, h: o.lion(
+        h["learning_rate"], h["beta_1"], h["beta_2"], weight_decay=h.get("weight_decay", 0.0)
+    ),
+    "tf24-adam-convbn": lambda o, h: o.adam(h["learning_rate"], **_moments(h)),
+    "keras38-adamw-convbn": lambda o, h: o.adamw(h["learning_rate"], **_moments(h), weight_decay=h["weight_decay"]),
+    "tf115-adamax-mlp": lambda o, h: o.adamax(h["learning_rate"], **_moments(h)),
+    "extra-tfa19-radam-mlp-h5": lambda o, h: o.chain(
+        o.radam(h["learning_rate"], **_moments(h)), o.add_decayed_weights(-h["learning_rate"] * h["weight_decay"])
+    ),
+}
+EXACT = {
+    "keras224-sgd-momentum-convbn",
+    "tf20-sgd-nesterov-decay-nested",
+    "tf115-sgd-decay-clipvalue-embed",
+    "keras224-adadelta-mlp",
+    "tf215-new-rmsprop-mlp",
+    "tf215-new-lion-embed",
+}
+CONFIRMED = {"tf215-new-lion-embed": {"weight_decay_exclude": []}}
+
+
+def _axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Matrices the other way round, so that a mapping must say so."""
+    return (1, 0) if len(shape) == 2 else tuple(range(len(shape)))
+
+
+def _source(case: Any) -> str:
+    folder = Path(case.source).parent
+    found = next((f for f in case.document["source"] if f.endswith((".index", ".keras", ".h5"))), "")
+    return str(folder / found.removesuffix(".index")) if found else case.source
+
+
+def _hints(case: Any) -> dict[str, Any]:
+    """What a user says of it, for `restore`."""
+    kind, optimizer = case.document["format"], case.document["optimizer"]
+    if kind in ("h5", "keras"):
+        return {}
+    hints = {"optimizer_config": {"class_name": optimizer["class"], "config": optimizer["config"]}}
+    if kind not in LISTS:
+        return hints
+    return {**hints, "generation": case.generation, "source_variables": case.hints["variables"]}
+
+
+def _read(case: Any) -> Any:
+    hints = _hints(case)
+    return migrate.read(_source(case), variables=hints.pop("source_variables", None), **hints)
+
+
+def _parameters(state: Any, case: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A pytree with the case's trainable variables, and the mapping to it."""
+    import jax.numpy as jnp
+
+    values = {v.name: np.asarray(v.array.load()) for v in state.variables if v.array is not None}
+    params: dict[str, Any] = {}
+    onto: dict[str, Any] = {}
+    trained = [v.name for v in state.variables if v.trainable]
+    for i in range(len(case.names)):
+        start = case.oracle[f"at_save/var/{i}"]
+        same = (n for n, v in values.items() if n not in onto and v.shape == start.shape and (v == start).all())
+        onto[next(same, trained[i])] = (f"layer_{i}/w", _axes(start.shape))
+        params[f"layer_{i}"] = {"w": jnp.asarray(start.transpose(_axes(start.shape)))}
+    return params, onto
+
+
+def _worst(training: Any, case: Any, optax: Any, steps: int = 3) -> float:
+    """How far the next steps lead from the source's own, relative to what these moved."""
+    import jax.numpy as jnp
+
+    params, state, worst = training.params, training.state, 0.0
+    for step in range(steps):
+        given = [case.oracle[f"grad/{step}/{i}"] for i in range(len(case.names))]
+        gradients = {f"layer_{i}": {"w": jnp.asarray(g.transpose(_axes(g.shape)))} for i, g in enumerate(given)}
+        updates, state = training.tx.update(gradients, state, params)
+        params = optax.apply_updates(params, updates)
+        for i in range(len(case.names)):
+            wanted, start = case.oracle[f"var/{step}/{i}"], case.oracle[f"at_save/var/{i}"]
+            off = np.linalg.norm(np.asarray(params[f"layer_{i}"]["w"]).transpose(_axes(wanted.shape)) - wanted)
+            moved = max(np.linalg.norm(wanted - start), 0.2 * np.linalg.norm(wanted))
+            worst = max(worst, float(off / (moved + 1e-12)))
+    return worst
+
+
+@pytest.fixture(name="restored")
+def into(load_case: Any, optax: Any) -> Any:
+    """A function: name of a case, what makes the transformation -> report, the training, the case."""
+
+    def restore(name: str, make: Make, **told: Any) -> tuple[Any, Any, Any]:
+        case = load_case(name)
+        state = _read(case)
+        params, onto = _parameters(state, case)
+        training = migrate.Optax(make(optax, {"decay": 0.0, **state.hyperparameters}), params)
+        return migrate.restore(_source(case), training, onto, **_hints(case), **told), training, case
+
+    return restore
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_optax_takes_the_sources_own_next_steps(name: str, restored: Any, optax: Any) -> None:
+    report, training, case = restored(name, CASES[name], overrides=CONFIRMED.get(name))
+    assert report.fidelity == ("exact" if name in EXACT else "approximate"), report.reasons
+    assert _worst(training, case, optax) < (1e-5 if name in EXACT else 1e-3)
+
+
+def _last(params: Any) -> Any:
+    """A mask: of the leaves the last one alone."""
+    return {name: {"w": i == len(params) - 1} for i, name in enumerate(params)}
+
+
+SGD = "keras224-sgd-momentum-convbn"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda o, h: o.sgd(h["learning_rate"], 0.8), "its next steps are not"),
+        (lambda o, h: o.sgd(2 * h["learning_rate"], h["momentum"]), "its next steps are not"),
+        (lambda o, h: o.sgd(h["learning_rate"], h["momentum"], nesterov=True), "its next steps are not"),
+        (lambda o, h: o.chain(o.clip_by_global_norm(5e4), o.sgd(h["learning_rate"], h["momentum"])), "clipping"),
+        (lambda o, h: o.chain(o.zero_nans(), o.sgd(h["learning_rate"], h["momentum"])), None),
+        (lambda o, h: o.sgd(o.linear_schedule(h["learning_rate"], 0.0, 10, 10_000), h["momentum"]), "schedule"),
+        (
+            lambda o, h: o.chain(
+                o.masked(o.add_decayed_weights(1e-3), _last), o.sgd(h["learning_rate"], h["momentum"])
+            ),
+            "its next steps are not",
+        ),
+    ],
+)
+def test_what_only_steps_show_is_said(make: Make, said: str | None, restored: Any) -> None:
+    if said is None:
+        with pytest.raises(UnsupportedError, match="no source says what it should hold"):
+            restored(SGD, make)
+        return
+    report, _, _ = restored(SGD, make)
+    assert report.fidelity == "approximate"
+    assert said in " ".join(report.reasons)
+
+
+def test_injected_hyperparameters_stay_and_are_compared(restored: Any, optax: Any) -> None:
+    def made(o: Any, h: Mapping[str, Any]) -> Any:
+        return o.inject_hyperparams(o.sgd)(h["learning_rate"], h["momentum"])
+
+    report, training, case = restored(SGD, made, restore_variables=True)
+    assert report.fidelity == "exact", report.reasons
+    assert _worst(training, case, optax) < 1e-5
+    state = training.state
+    state.hyperparams["learning_rate"] = state.hyperparams["learning_rate"] * 2
+    onto = _parameters(_read(case), case)[1]
+    assert migrate.restore(_source(case), training, onto).fidelity == "approximate"
+    assert float(training.state.hyperparams["learning_rate"]) == pytest.approx(
+        float(state.hyperparams["learning_rate"])
+    )
+
+
+def test_nothing_changes_where_it_is_refused(load_case: Any, optax: Any) -> None:
+    case = load_case(SGD)
+    state = _read(case)
+    params, onto = _parameters(state, case)
+    rate, momentum = state.hyperparameters["learning_rate"], state.hyperparameters["momentum"]
+    training = migrate.Optax(optax.sgd(rate, momentum / 2), params)
+    before = training.state, training.params
+    with pytest.raises(StrictError):
+        migrate.restore(_source(case), training, onto, strict=True)
+    with pytest.raises(UnsupportedError, match="no place for its slot m"):
+        migrate.restore(_source(case), migrate.Optax(optax.adam(rate), params), onto)
+    with pytest.raises(UnsupportedError, match="two places"):
+        migrate.restore(_source(case), migrate.Optax(optax.chain(optax.trace(0.5), training.tx), params), onto)
+    with pytest.raises(MismatchError, match="no leaf is given"):
+        migrate.restore(_source(case), training, dict(list(onto.items())[1:]))
+    with pytest.raises(MismatchError, match="give a mapping"):
+        migrate.restore(_source(case), training, list(onto.values()))
+    with pytest.raises(MismatchError, match="axes"):
+        migrate.restore(_source(case), training, {name: leaf for name, (leaf, _) in onto.items()})
+    with pytest.raises(UnsupportedError, match=r"migrate\.Optax\(tx, params\)"):
+        migrate.restore(_source(case), training.tx, [])
+    assert before == (training.state, training.params) or before[0] is training.state
