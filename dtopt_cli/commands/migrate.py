@@ -164,14 +164,18 @@ def _byte_bar(label: str, *, quiet: bool = False, as_json: bool = False) -> Bar 
 
 
 def _print_report(report: Report, hints_typed: str, explain: bool) -> None:
+    import optim
+
     console = output.results()
     done = "migrated to" if report.written else "would be migrated to"
     console.print(
         f"{report.source}\n  {done} [bold]{report.dest}[/bold]"
         + ("" if report.written else "  (dry run, nothing written)")
     )
+    ours = report.optimizer in optim.__all__
+    called = f"optim.{report.optimizer}" if ours else f"{report.optimizer}, whose rule is yours,"
     console.print(
-        f"  optim.{report.optimizer} from generation {report.generation}, {report.iterations} steps taken;"
+        f"  {called} from generation {report.generation}, {report.iterations} steps taken;"
         f" {report.slots} slots, {report.variables} variables, {_size(report.bytes)}"
     )
     ways = {how: sum(w == how for w in report.matched.values()) for how in dict.fromkeys(report.matched.values())}

@@ -45,6 +45,11 @@ ALGORITHMS: tuple[Algorithm, ...] = (
 )
 
 
+def is_known(name: str) -> bool:
+    """Whether it is the name of one of ALGORITHMS, and not of a class whose state alone is carried."""
+    return any(algorithm.name == name for algorithm in ALGORITHMS)
+
+
 def find(class_name: str) -> Algorithm:
     """The algorithm of a Keras class name, `Custom>` in front allowed.
 

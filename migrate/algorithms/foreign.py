@@ -32,7 +32,9 @@ def algorithm(class_name: str, config: Config, stored: Stored) -> Algorithm:
       MissingHintError: nothing says its learning rate.
     """
     if "learning_rate" not in config:
-        raise MissingHintError(f"nothing says the learning rate of {class_name}; say it with --set learning_rate=VALUE")
+        raise MissingHintError(
+            f"nothing says the learning rate of {class_name}; say it with --set learning_rate=VALUE, 1 if it has none"
+        )
     arrays = _slots(stored)
     if stored.weights is not None and not arrays:
         raise UnsupportedError(

@@ -87,6 +87,8 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
             f"the learning rate is {rate['class_name']}, a schedule of your own, which no file can hold;"
             f" {canonical.ADVICE}"
         )
+    if not any(keras_targets.has(family, state.algorithm) for family in families):
+        raise UnsupportedError(f"{keras_targets.MODULE[families[0]]} has no {state.algorithm}")
     if state.source.generation == "keras3" and tuple(families) == (keras_targets.KERAS3,):
         return _as_it_is(state)
     try:

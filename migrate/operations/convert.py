@@ -16,7 +16,7 @@ from migrate.errors import StrictError, TargetExistsError
 from migrate.evidence import Origin
 from migrate.operations import edge, soundness
 from migrate.operations import inspection as _inspection
-from migrate.operations.advice import restore_call
+from migrate.operations.advice import instead
 from migrate.operations.hints import Hints
 from migrate.operations.interpret import interpret
 from migrate.state import OptimizerState, Stored
@@ -210,8 +210,8 @@ def migrate_checkpoint(
     with edge.reading(os.fspath(source)), watching(opened):
         state = read(source, **hints)
         state = soundness.checked(state)
-        call = partial(restore_call, os.fspath(source), hints)
-        original, state = state, _for_target_or_advice(state, to, order, call)
+        advice = partial(instead, state, to, os.fspath(source), hints)
+        original, state = state, _for_target_or_advice(state, to, order, advice)
         if strict and state.fidelity != "exact":
             raise StrictError(f"refused by --strict, as the conversion is {state.fidelity}: {'; '.join(state.reasons)}")
         if dry_run:
@@ -222,16 +222,16 @@ def migrate_checkpoint(
     return _report(state, urls.shown(os.fspath(source)), urls.shown(path), to, written=not dry_run)
 
 
-def _for_target_or_advice(state: OptimizerState, to: str, order: str | None, call: Callable[[], str]) -> OptimizerState:
+def _for_target_or_advice(
+    state: OptimizerState, to: str, order: str | None, advice: Callable[[], str]
+) -> OptimizerState:
     """As `for_target`; where a model cannot be written, the error says what to type instead."""
     try:
         return for_target(state, to, order)
     except UnsupportedError as error:
         if to not in ("keras", "tf-keras"):
             raise
-        raise UnsupportedError(
-            f"{error}. With the model built and compiled in today's code as `model`: {call()}"
-        ) from error
+        raise UnsupportedError(f"{error}. {advice()}") from error
 
 
 def for_target(state: OptimizerState, to: str, order: str | None) -> OptimizerState:

@@ -83,15 +83,23 @@ class _Change:
             self.notes.append(f"slot {slot}: left out, {why}")
 
 
+def has(family: str, name: str) -> bool:
+    """Whether a family has a class of an algorithm's name."""
+    if not algorithms.is_known(name):
+        return False
+    algorithm = algorithms.find(name)
+    return GENERATION[family] in algorithm.generations - algorithm.elsewhere
+
+
 def live_class(state: OptimizerState, family: str) -> LiveClass:
     """How a class of this family continues a state.
 
     Raises:
       UnsupportedError: the family has no such algorithm, or no class of it can hold the state.
     """
+    if not has(family, state.algorithm):
+        raise UnsupportedError(f"{MODULE[family]} has no {state.algorithm}")
     algorithm, generation = algorithms.find(state.algorithm), GENERATION[family]
-    if generation not in algorithm.generations - algorithm.elsewhere:
-        raise UnsupportedError(f"{MODULE[family]} has no {algorithm.name}")
     change = _Change(state, dict(state.hyperparameters), generation, [], [])
     for convert in (_slots_with_rate, _time_decay, _limits, _epsilon, _nadam, _idle_slots, _options):
         convert(change, algorithm)

@@ -245,3 +245,23 @@ def test_decay_apart_from_a_rate_that_changes_is_refused() -> None:
 def test_a_rule_that_no_class_has_is_refused_by_name(name: str) -> None:
     with pytest.raises(UnsupportedError, match=name):
         addons.as_keras(f"Addons>{name}", {}, "optimizer_v2")
+
+
+def test_the_advice_for_a_class_that_keras_lacks_works_as_typed(tmp_path: Path) -> None:
+    import re
+
+    import keras
+
+    source = CORPUS / "extra-tfa19-novograd-mlp-h5" / "source" / "model.h5"
+    with pytest.raises(UnsupportedError, match="has no NovoGrad") as refused:
+        migrate.migrate_checkpoint(source, tmp_path / "model.keras", to="keras")
+    compiled, call = re.findall(r"compiled with (.*) in today's code as `model`: (.*)", str(refused.value))[0]
+    shapes = [v.shape for v in migrate.read(source).variables if v.name.endswith("kernel")]
+    inputs = keras.Input((shapes[0][0],))
+    model = keras.Sequential([inputs, *(keras.layers.Dense(shape[1]) for shape in shapes)])
+    names = {"optim": optim, "keras": keras, "migrate": migrate, "model": model}
+    model.compile(eval(compiled, names), "mse")
+    report = eval(call, names)
+    assert report.optimizer == "NovoGrad"
+    assert report.slots == 2 * len(model.weights)
+    assert set(report.reasons) <= set(migrate.read(source).reasons)

@@ -88,3 +88,24 @@ def test_keras_has_no_class_for_it(tmp_path: Path) -> None:
     for target in ("keras", "tf-keras"):
         with pytest.raises(UnsupportedError):
             migrate.migrate_checkpoint(SOURCE, tmp_path / "model.keras", to=target, overrides=OWN)
+
+
+def test_messages_name_nothing_that_does_not_exist(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from dtopt_cli.commands.migrate import app
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(app, [*arguments, "--set", "own_rule=true"])
+
+    target = str(tmp_path / "slots")
+    said = run("checkpoint", str(SOURCE), target)
+    assert said.exit_code == 0
+    assert "optim.CenteredGradAdam" not in said.output
+    assert run("verify", str(SOURCE), target).exit_code == 0  # as the report says
+    assert "no step is compared" in " ".join(migrate.verify(SOURCE, target, overrides=OWN).notes)
+    for to in ("keras", "tf-keras"):
+        with pytest.raises(UnsupportedError, match=r"has no CenteredGradAdam\. Migrate to slots"):
+            migrate.migrate_checkpoint(SOURCE, tmp_path / "model.keras", to=to, overrides=OWN)
+    with pytest.raises(UnsupportedError, match="migrate to slots"):
+        migrate.migrate_checkpoint(SOURCE, tmp_path / "list.npz", to="list", overrides=OWN)
