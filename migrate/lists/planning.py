@@ -56,9 +56,7 @@ def plan(state: OptimizerState, order: str | None) -> Plan:
     given = order if order is not None else str(state.source.generation if state.source else "")
     name, _, number = given.partition(":")
     if not algorithms.is_known(state.algorithm):
-        raise UnsupportedError(
-            f"how {state.algorithm} orders its list is not known here: migrate to slots"
-        )
+        raise UnsupportedError(f"how {state.algorithm} orders its list is not known here: migrate to slots")
     generation, algorithm = generations.check(name), algorithms.find(state.algorithm)
     if generation == "tf1" or generation not in algorithm.generations:
         what = "tf.train optimizers have no get_weights()" if generation == "tf1" else f"it has no {algorithm.name}"

@@ -267,7 +267,9 @@ def _metadata_differences(state: OptimizerState, target: _Target) -> Iterator[st
 def _sampled_parity(state: OptimizerState, folder: str) -> tuple[float, str]:
     """Worst difference of one step on as much as memory allows, and what of the checkpoint that leaves out."""
     if not algorithms.is_known(state.algorithm):
-        raise UnsupportedError(f"no formula of {state.algorithm} is known here, so that no step is compared; its arrays are")
+        raise UnsupportedError(
+            f"no formula of {state.algorithm} is known here, so that no step is compared; its arrays are"
+        )
     chosen, left_out = parity_sample.sample(state)
     if not left_out:
         return _parity(state, folder), left_out
