@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -10,3 +13,38 @@ import pytest
 def broad(*values: Any) -> Any:
     """Parameters that only broaden what the test's others show."""
     return pytest.param(*values, marks=pytest.mark.breadth)
+
+
+def covering(strength: int, /, **axes: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrizes a test by all combinations of the axes' values, of which `make test` runs a covering part.
+
+    Args:
+      strength: how many values meet in every possible way in that part. 1: each value is there; 2: each two values of
+        two axes are there together.
+    """
+    rows = list(product(*axes.values()))
+    quick = _covering_part([tuple(str(value) for value in row) for row in rows], strength)
+    marked = [
+        pytest.param(*row, marks=() if i in quick else pytest.mark.breadth, id="-".join(map(_label, row)))
+        for i, row in enumerate(rows)
+    ]
+    return pytest.mark.parametrize(list(axes), marked)
+
+
+def _covering_part(rows: list[tuple[str, ...]], strength: int) -> set[int]:
+    """Positions of rows that together have all that any row has: greedily, next of those that add most the one whose
+    values were taken least."""
+    met = [set(combinations(enumerate(row), strength)) for row in rows]
+    missing, part, taken = set().union(*met), set[int](), Counter[tuple[int, str]]()
+    while missing:
+        best = max(
+            range(len(rows)), key=lambda i: (len(met[i] & missing), -sum(taken[v] for v in enumerate(rows[i])), -i)
+        )
+        part.add(best)
+        taken.update(enumerate(rows[best]))
+        missing -= met[best]
+    return part
+
+
+def _label(value: Any) -> str:
+    return value.__name__ if hasattr(value, "__name__") else getattr(value, "name", None) or str(value)

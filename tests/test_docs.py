@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
+import runpy
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from dtopt_cli.app import app
+from tests.timing import HANGS
 
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -27,6 +32,12 @@ SLOW_COMMANDS = (
     "dtopt bench migrate",
 )  # minutes; tests/test_bench covers the same path in small
 
+LESS = {"dtopt bench --quick": ["--rounds", "2"]}
+"""Commands that say in fewer rounds, too, whether they work."""
+FORKS = multiprocessing.get_context("forkserver")
+"""Each example runs in a process of its own, forked from one that has imported TensorFlow and computed nothing yet."""
+FORKS.set_forkserver_preload(["tensorflow", "tf_keras", "dtopt_cli.app"])
+
 
 def blocks(page: str) -> list[tuple[str, str]]:
     """(language, text) of each example."""
@@ -38,28 +49,47 @@ def commands(page: str) -> list[str]:
     return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
 
 
-def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+def _perform(text: str, words: tuple[str, ...], folder: Path, said: Path) -> None:
+    """Runs a Python text or, with words, `dtopt`; in a process of its own."""
+    os.chdir(folder)
+    os.environ |= {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    with said.open("w") as file:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
+    if words:
+        sys.argv = ["dtopt", *words]
+        runpy.run_module("dtopt_cli", run_name="__main__")
+    else:
+        exec(text, {"__name__": "__main__"})
+
+
+def check(folder: Path, text: str = "", words: tuple[str, ...] = ()) -> None:
+    """Runs an example in the folder, which has to end well."""
+    said = folder.parent / "said.txt"
+    process = FORKS.Process(target=_perform, args=(text, words, folder, said))
+    process.start()
+    process.join(HANGS)
+    process.kill()
+    assert process.exitcode == 0, f"{text or words}\n{said.read_text()[-3000:]}"
 
 
 @pytest.mark.parametrize("page", [p if p in QUICK_PAGES else pytest.param(p, marks=pytest.mark.breadth) for p in PAGES])
 def test_examples_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
-    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "tests").symlink_to(ROOT / "tests")
     found = blocks(page)
     assert found
     for language, text in found:
         if language == "python":
-            result = run([sys.executable, "-c", text], tmp_path)
-            assert result.returncode == 0, f"{text}\n{result.stderr[-2000:]}"
+            check(folder, text)
             continue
         for line in [x.removeprefix("$ ") for x in text.splitlines() if x.startswith("$ ")]:
             if line.startswith(SLOW_COMMANDS):
                 continue
             words = shlex.split(line)
             assert words[0] == "dtopt", line
-            result = run([sys.executable, "-m", "dtopt_cli", *words[1:]], tmp_path)
-            assert result.returncode == 0, f"{line}\n{result.stdout[-2000:]}\n{result.stderr[-2000:]}"
+            check(folder, words=(*words[1:], *LESS.get(line, ())))
 
 
 def test_every_option_in_a_documented_command_exists() -> None:
@@ -69,7 +99,7 @@ def test_every_option_in_a_documented_command_exists() -> None:
     for line in slow:
         words = shlex.split(line)
         command = "step" if words[2].startswith("-") else words[2]
-        help_text = run([sys.executable, "-m", "dtopt_cli", "bench", command, "--help"], ROOT).stdout
+        help_text = CliRunner().invoke(app, ["bench", command, "--help"]).stdout
         for option in [word for word in words if word.startswith("-")]:
             assert re.search(rf"(^|[\s,]){re.escape(option)}\b", help_text), f"{option} of {line!r}"
 

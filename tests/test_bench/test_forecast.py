@@ -22,7 +22,7 @@ from bench.forecast.plans import Plan, Speeds, meshes_of, plan, plans, ranked
 from bench.forecast.traffic import FORWARD, GRADIENTS, NORMS, PARAMETERS, RULE, SLOTS, collectives
 from bench.scale.optimizers import make
 from optim.layouts.sharding import UNSHARDED
-from tests.breadth import broad
+from tests.breadth import broad, covering
 
 MODEL = Workload(
     "small",
@@ -96,14 +96,13 @@ def compare(variables: list[Any], layout: str, placement: str, training: Trainin
 
 
 @pytest.mark.parametrize("placement", OF_OPTIM)
-@pytest.mark.parametrize("layout", [*list(LAYOUTS)[:2], *map(broad, list(LAYOUTS)[2:])])
+@pytest.mark.parametrize("layout", ["megatron", *map(broad, sorted({*LAYOUTS} - {"megatron"}))])
 def test_bytes_are_those_of_a_real_mesh(variables: Any, layout: str, placement: str) -> None:
     for name in OPTIMIZERS:
         compare(variables(layout, "float32"), layout, placement, Training(name))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
-@pytest.mark.parametrize("placement", OF_OPTIM)
+@covering(1, dtype=["float32", "bfloat16", "float16", "float64"], placement=OF_OPTIM)
 def test_averages_accumulators_and_dtypes_are_those_of_a_real_mesh(variables: Any, placement: str, dtype: str) -> None:
     for name in ("adam", "sgd", "adafactor"):
         training = Training(name, dtype, ema=True, accumulate=True)

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import optim
+from tests.breadth import covering
 from tests.test_optim.support import put, variable
 
 SUBSETS = [(0, 1), (2,), (1, 2), (0,), (0,), (0,), (1,), (0, 2), (2,), (0, 1, 2), (1,), (2,)]
@@ -54,8 +55,7 @@ def _values(model: list[Any]) -> list[np.ndarray]:
     return [np.asarray(to_host(v)) for v in model]
 
 
-@pytest.mark.parametrize("mode", ["eager", "functions", "both"])
-@pytest.mark.parametrize("place", ["plain", "mesh"])
+@covering(1, mode=["both", "functions", "eager"], place=["mesh", "plain"])
 def test_each_call_may_bring_other_variables(place: str, mode: str, request: Any) -> None:
     from tensorflow.experimental import dtensor
 

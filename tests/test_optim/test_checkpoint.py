@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import optim
 from optim.errors import CheckpointError
-from tests.breadth import broad
+from tests.breadth import broad, covering
 from tests.dtensor_asserts import assert_dtensor_equal, layout_of, value_of
 from tests.test_optim.cases import ROWS, VARIANTS
 from tests.test_optim.support import Place, gradient_values, put_gradients, snapshot, start_values
@@ -226,42 +226,40 @@ while True:
 """
 
 
-def test_a_killed_save_leaves_the_previous_whole(tmp_path: Any) -> None:
-    """SIGKILL at several moments of a process that saves without pause."""
+@pytest.mark.parametrize("seed", [0, *map(broad, range(1, 5))])
+def test_a_killed_save_leaves_the_previous_whole(seed: int, tmp_path: Any) -> None:
+    """SIGKILL at some moment of a process that saves without pause."""
     folder = tmp_path / "c"
-    random = np.random.default_rng(0)
-    for _ in range(2):
-        root = Path(optim.__file__).parents[1]
-        process = subprocess.Popen(
-            [sys.executable, "-c", _SAVER, os.fspath(folder)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.fspath(root)},
-        )
-        assert process.stdout is not None
-        done = [process.stdout.readline() for _ in range(int(random.integers(2, 12)))]
-        time.sleep(float(random.uniform(0, 0.03)))
-        process.send_signal(signal.SIGKILL)
-        rest = process.stdout.read().split()
-        process.wait()
-        last = int([*done, *rest][-1])
+    random = np.random.default_rng(seed)
+    root = Path(optim.__file__).parents[1]
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SAVER, os.fspath(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.fspath(root)},
+    )
+    assert process.stdout is not None
+    done = [process.stdout.readline() for _ in range(int(random.integers(2, 12)))]
+    time.sleep(float(random.uniform(0, 0.03)))
+    process.send_signal(signal.SIGKILL)
+    rest = process.stdout.read().split()
+    process.wait()
+    last = int([*done, *rest][-1])
 
-        variables = {f"v{i}": tf.Variable(tf.zeros([50_000]), name=f"v{i}") for i in range(6)}
-        optimizer = optim.load_checkpoint(folder, variables)
-        found = int(optimizer.iterations.numpy())
-        assert found in (last, last + 1)
-        for var in variables.values():
-            assert np.all(var.numpy() == found)
-            assert np.all(optimizer.get_slot(var, "m").numpy() == found)
+    variables = {f"v{i}": tf.Variable(tf.zeros([50_000]), name=f"v{i}") for i in range(6)}
+    optimizer = optim.load_checkpoint(folder, variables)
+    found = int(optimizer.iterations.numpy())
+    assert found in (last, last + 1)
+    for var in variables.values():
+        assert np.all(var.numpy() == found)
+        assert np.all(optimizer.get_slot(var, "m").numpy() == found)
 
 
 # TensorFlow's own.
 
 
-@pytest.mark.parametrize("when", ["before build", "after build"])
-@pytest.mark.parametrize("target", ["plain", broad("rows"), "mixed"])
-@pytest.mark.parametrize("case", [broad(ADAM), EVERYTHING], ids=str)
+@covering(1, case=[EVERYTHING, ADAM], target=["mixed", "plain", "rows"], when=["before build", "after build"])
 def test_tf_train_checkpoint(case: Any, target: str, when: str, request: Any, tmp_path: Any) -> None:
     optimizer, variables, reference = _trained(Place.named("mixed", request), case)
     path = tf.train.Checkpoint(optimizer=optimizer, model=_module(variables)).write(os.fspath(tmp_path / "ckpt"))

@@ -15,8 +15,9 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 import optim
+from tests.breadth import covering
 from tests.dtensor_asserts import assert_dtensor_equal, layout_of
-from tests.test_optim.cases import FIRST, OPTIONS, RATE, ROWS, VARIANTS, Case, is_one_of_few, marked
+from tests.test_optim.cases import FIRST, OPTIONS, RATE, ROWS, VARIANTS, WHOLE, Case, is_one_of_few, marked
 from tests.test_optim.support import (
     LAYOUTS,
     MODES,
@@ -43,11 +44,18 @@ def _is_first(case: Case, *_: Any) -> bool:
     return case == FIRST[case.optimizer]
 
 
+def _is_of_its_kind(case: Case) -> bool:
+    """One of the few, or whose rule looks at whole variables."""
+    return is_one_of_few(case) or (_is_first(case) and case.optimizer in WHOLE)
+
+
 def _is_quick(case: Case, layout: str, mode: str) -> bool:
-    """The hardest layout in one mode; of a few optimizers in every mode, and a plain function."""
+    """The hardest layout in one mode; of a few optimizers in every mode, and a plain function. Variants, which differ
+    in elementwise formulas only, without a mesh."""
     if is_one_of_few(case):
         return layout == "mixed" or (layout, mode) == ("plain", "function")
-    return (layout, mode) == ("mixed", "local" if "local" in case.modes else "portable")
+    where = "mixed" if _is_first(case) or case in OPTIONS else "plain"
+    return (layout, mode) == (where, case.modes[0])
 
 
 def _combinations() -> list[Any]:
@@ -55,7 +63,8 @@ def _combinations() -> list[Any]:
     others = [place for place in ALL_PLACES if place[0] != "mixed"]
     for position, case in enumerate(case for case in ROWS if not _is_first(case)):
         extra = [others[(3 * position + k * 5) % len(others)] for k in range(2)]
-        chosen += [(case, layout, mode) for layout, mode in SOME_PLACES + extra]
+        places = dict.fromkeys([*SOME_PLACES, *extra, ("plain", case.modes[0])])
+        chosen += [(case, layout, mode) for layout, mode in places]
     return marked([(case, layout, mode) for case, layout, mode in chosen if mode in case.modes], _is_quick)
 
 
@@ -111,8 +120,7 @@ def test_steps_equal_the_reference(case: Case, layout: str, mode: str, request: 
         assert optimizer.executor_report().executor == executor_for(mode)
 
 
-@pytest.mark.parametrize("case", [c for c in ROWS if c.loop.has_averages], ids=str)
-@pytest.mark.parametrize("layout", ["plain", "mixed"])
+@covering(1, case=[c for c in ROWS if c.loop.has_averages], layout=["plain", "mixed"])
 def test_finalize_writes_the_averages(case: Case, layout: str, request: Any) -> None:
     place = Place.named(layout, request)
     variables = place.variables(start_values())
@@ -124,7 +132,7 @@ def test_finalize_writes_the_averages(case: Case, layout: str, request: Any) -> 
         assert_dtensor_equal(var, reference.averages[name], layout_of(var), what=name, **TOLERANCE)
 
 
-@pytest.mark.parametrize("case", marked([(case,) for case in ROWS], lambda case: _is_first(case) or case in OPTIONS))
+@pytest.mark.parametrize("case", ROWS, ids=str)
 def test_config_round_trip(case: Case, mesh_2: Any) -> None:
     optimizer = case.make(mesh=mesh_2, name="mine")
     config = optimizer.get_config()
@@ -135,6 +143,12 @@ def test_config_round_trip(case: Case, mesh_2: Any) -> None:
     assert again.mesh == mesh_2
     assert config == json.loads(text)  # from_config changed nothing
 
+
+@pytest.mark.parametrize(
+    "case", marked([(case,) for case in ROWS], lambda case: is_one_of_few(case) or case in OPTIONS[-3:])
+)
+def test_what_a_config_makes_trains_as_the_reference(case: Case, mesh_2: Any) -> None:
+    again = type(case.make()).from_config(case.make(mesh=mesh_2).get_config())
     place = Place(mesh_2, LAYOUTS["rows"][1])
     variables = place.variables(start_values())
     reference = case.reference(start_values())
@@ -146,7 +160,7 @@ def test_config_round_trip(case: Case, mesh_2: Any) -> None:
     ("case", "target"),
     marked(
         [(c, t) for c in [*VARIANTS, *OPTIONS[-3:], OPTIONS[10]] for t in ("plain", "rows", "zero1")],
-        lambda case, target: target == "zero1" and (is_one_of_few(case) or case in OPTIONS),
+        lambda case, target: target == "zero1" and (is_one_of_few(case) or case in OPTIONS[-2:]),
     ),
 )
 def test_checkpoint_resumes_elsewhere(case: Case, target: str, request: Any, tmp_path: Any) -> None:
@@ -179,7 +193,7 @@ def test_checkpoint_resumes_elsewhere(case: Case, target: str, request: Any, tmp
     assert resumed.current_loss_scale == reference.scale
 
 
-@pytest.mark.parametrize("case", marked([(case,) for case in VARIANTS], _is_first))
+@pytest.mark.parametrize("case", marked([(case,) for case in VARIANTS], _is_of_its_kind))
 def test_state_is_keyed_by_variable(case: Case, request: Any) -> None:
     """Gradients in any order, and for any subset, reach the slots of their own variables."""
     place = Place.named("mixed", request)
@@ -200,7 +214,7 @@ def test_state_is_keyed_by_variable(case: Case, request: Any) -> None:
     ("case", "mode"),
     marked(
         [(c, m) for c in [*VARIANTS, *OPTIONS[-3:]] for m in ("portable", "function")],
-        lambda case, mode: mode == "portable" and _is_first(case),
+        lambda case, mode: mode == "portable" and _is_of_its_kind(case),
     ),
 )
 def test_zero1_equals_unsharded(case: Case, mode: str, mesh_2x2: Any) -> None:

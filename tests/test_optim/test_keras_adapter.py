@@ -20,8 +20,10 @@ from optim.keras.adapter import Adapter
 from optim.keras.keras_3 import Keras3Adapter
 from optim.keras.scaling import ScalesLosses, base_of
 from optim.legacy import v1, v2
+from tests.breadth import covering
 
-BOTH = pytest.mark.parametrize("module", [keras, tf_keras], ids=["keras3", "tf_keras"])
+MODULES = (keras, tf_keras)
+BOTH = pytest.mark.parametrize("module", MODULES, ids=["keras3", "tf_keras"])
 X = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
 Y = np.random.default_rng(1).normal(size=(16, 2)).astype(np.float32)
 
@@ -92,9 +94,7 @@ def test_what_is_not_a_step_reaches_the_optimizer(module: Any) -> None:
     assert int(made.iterations) == 0
 
 
-@BOTH
-@pytest.mark.parametrize("scale", [1024.0, "dynamic"])
-@pytest.mark.parametrize("lazy", [False, True], ids=["built", "lazy"])
+@covering(2, module=MODULES, scale=[1024.0, "dynamic"], lazy=[False, True])
 def test_a_scaled_loss_trains_as_an_unscaled_one(module: Any, scale: Any, lazy: bool) -> None:
     plain = fitted(module, optim.for_keras(optim.SGD(0.1, momentum=0.9), module), **EAGER)
     inner = optim.SGD(0.1, momentum=0.9, loss_scale=scale)
@@ -145,8 +145,7 @@ def test_what_is_public_of_a_loss_scale_optimizer(scale: Any) -> None:
         made.get_unscaled_gradients([tf.ones(2)])
 
 
-@BOTH
-@pytest.mark.parametrize("scale", [1024.0, "dynamic"])
+@covering(1, scale=["dynamic", 1024.0], module=MODULES)
 def test_a_loss_is_scaled_once_where_keras_scales_it(module: Any, scale: Any) -> None:
     """An optimizer that is put into Keras's LossScaleOptimizer leaves the scaling to that, and says so."""
     theirs = (module.optimizers if module is keras else module.mixed_precision).LossScaleOptimizer
@@ -218,8 +217,7 @@ def test_the_scale_of_tf_keras_is_in_checkpoints(tmp_path: Any) -> None:
     assert float(two.loss_scale) == float(one.loss_scale) == 2.0**14
 
 
-@BOTH
-@pytest.mark.parametrize("how", [{"jit_compile": False}, {"run_eagerly": True}, {"jit_compile": True}], ids=str)
+@covering(1, how=[{"jit_compile": True}, {"jit_compile": False}, {"run_eagerly": True}], module=MODULES)
 def test_a_model_that_fit_builds_trains_as_one_built_before(module: Any, how: Any) -> None:
     """Averages and slow weights start from values that the variables get only after the first trace."""
     options = {"use_ema": True, "ema_momentum": 0.9, "gradient_accumulation_steps": 2, "lookahead": {"sync_period": 2}}
@@ -280,8 +278,7 @@ def test_a_float8_model_fits_as_with_keras() -> None:
     same(theirs, quantized(optim.for_keras(optim.SGD(0.05, momentum=0.9), keras)), rtol=1e-3, atol=1e-3)
 
 
-@BOTH
-@pytest.mark.parametrize("make", [v1.Adam, v2.Adam, lambda: v2.SGD(0.1, momentum=0.9, clipnorm=0.5)])
+@covering(1, module=MODULES, make=[v1.Adam, v2.Adam, lambda: v2.SGD(0.1, momentum=0.9, clipnorm=0.5)])
 def test_legacy_optimizers_fit(module: Any, make: Any, tmp_path: Any) -> None:
     legacy = make()
     model = fitted(module, optim.for_keras(legacy, module))

@@ -11,6 +11,7 @@ import tf_keras
 
 from optim.errors import UnsupportedError
 from optim.legacy import v2
+from tests.breadth import covering
 
 LEGACY = tf_keras.optimizers.legacy
 START = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
@@ -183,8 +184,7 @@ def gradients(step: int) -> tuple[Any, Any]:
     )
 
 
-@pytest.mark.parametrize("mode", ["eager", "function"])
-@pytest.mark.parametrize("name", MAKERS)
+@covering(1, name=MAKERS, mode=["eager", "function"])
 def test_a_subclass_steps_as_it_did(name: str, mode: str) -> None:
     ends = []
     for base in (v2, LEGACY):

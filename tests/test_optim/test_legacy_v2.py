@@ -15,6 +15,7 @@ from optim import schedules
 from optim.errors import GradientsError, HyperparameterError, NoGradientsError, UnsupportedError
 from optim.layouts.placement import to_host
 from optim.legacy import v2
+from tests.breadth import covering
 from tests.test_optim.legacy_support import Case, same_lists
 from tests.test_optim.support import Place, put
 
@@ -124,8 +125,7 @@ def slices(step: int, place: Place) -> tf.IndexedSlices:
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("mode", ["plain", "mesh", "function"])
+@covering(1, name=NAMES, mode=["mesh", "function", "plain"])
 def test_sparse_gradients_move_what_they_move_in_optimizer_v2(name: str, mode: str, mesh_2: Any) -> None:
     import tf_keras
 

@@ -12,6 +12,7 @@ from tensorflow.experimental import dtensor
 import optim
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.layouts import meshes
+from tests.breadth import covering
 from tests.dtensor_asserts import assert_dtensor_equal, layout_of
 from tests.test_optim.cases import OPTIONS, VARIANTS, Case
 from tests.test_optim.support import SHAPES, gradient_values, put_gradients, start_values, variable
@@ -30,8 +31,7 @@ def scattered(mesh_2: Any, mesh_2x2: Any, mesh_2x2x2: Any) -> dict[str, Any]:
     return {name: variable(values[name], layouts.get(name), name) for name in SHAPES}
 
 
-@pytest.mark.parametrize("executor", ["local", "portable"])
-@pytest.mark.parametrize("case", [VARIANTS[3], *OPTIONS[2:5], *OPTIONS[-3:]], ids=str)
+@covering(1, case=[VARIANTS[3], *OPTIONS[2:5], *OPTIONS[-3:]], executor=["local", "portable"])
 def test_one_optimizer_over_several_meshes(case: Case, executor: str, scattered: Any) -> None:
     reference = case.reference(start_values())
     optimizer = case.make(executor=executor)

@@ -18,15 +18,23 @@ from tests.test_optim.support import Place, executor_for, gradient_values, put, 
 
 
 @pytest.mark.parametrize(
-    ("case", "mode"),
+    ("case", "mode", "layout"),
     marked(
-        [(c, m) for c in FIRST.values() for m in ("local", "portable", "native") if m in c.modes],
-        lambda case, mode: mode == case.modes[0] or is_one_of_few(case),
+        [
+            (c, m, layout)
+            for c in FIRST.values()
+            for m in ("local", "portable", "native")
+            if m in c.modes
+            for layout in ("plain", "mixed")
+        ],
+        lambda case, mode, layout: (
+            layout == "mixed" if is_one_of_few(case) else (layout, mode) == ("plain", case.modes[0])
+        ),
     ),
 )
-def test_a_factor_is_another_learning_rate(case: Case, mode: str, request: Any) -> None:
+def test_a_factor_is_another_learning_rate(case: Case, mode: str, layout: str, request: Any) -> None:
     """Bit for bit what an optimizer with the rate times the factor does, decay of weights included."""
-    place = Place.named("mixed", request)
+    place = Place.named(layout, request)
     ends = []
     for rate, factors in ((0.25, {"^(kernel|bias)$": 0.5}), (0.125, None)):
         variables = place.variables(start_values())

@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 import optim
-from tests.test_optim.cases import VARIANTS, WHOLE, Case
+from tests.breadth import covering
+from tests.test_optim.cases import FIRST, VARIANTS, WHOLE, Case, marked
 from tests.test_optim.kernel_support import ops_of
 
 SHAPES = ((), (0,), (3, 5), (130, 257), (70001,))
@@ -56,7 +57,7 @@ def assert_equal_state(one: Any, two: Any, rtol: float = 2e-6) -> None:
 
 
 @NATIVE
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", marked([(case,) for case in CASES], lambda case: case == FIRST[case.optimizer]))
 def test_a_function_steps_as_eager_calls(case: Case, mode: str) -> None:
     one, two, eager, traced = case.make(), case.make(), model(), model()
     step = in_function(two, traced)
@@ -68,8 +69,7 @@ def test_a_function_steps_as_eager_calls(case: Case, mode: str) -> None:
 
 
 @NATIVE
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@covering(1, name=OPTIONS, dtype=["float32", "float64", "bfloat16", "float16"])
 def test_every_option(name: str, dtype: str, mode: str) -> None:
     kind = tf.as_dtype(dtype).as_numpy_dtype
     more = {} if dtype in ("float32", "float64") else {"master_copies": name != "norm"}

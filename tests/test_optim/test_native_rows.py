@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import optim
 from optim.errors import MismatchError
+from tests.breadth import covering
 from tests.test_optim.cases import VARIANTS, WHOLE, Case
 
 ROWS, COLUMNS, STEPS = 500, 7, 3
@@ -69,9 +70,7 @@ def assert_equal_state(one: Any, two: Any, rtol: float = 3e-6) -> None:
 
 
 @NATIVE
-@PLACES
-@pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@covering(2, case=CASES, lazy=[False, True], place=["eager", "function"])
 def test_rows_mean_what_the_dense_gradient_means(case: Case, lazy: bool, place: str, mode: str) -> None:
     more = {"lazy_rows": ["table"]} if lazy else {}
     one = case.make(**more)
@@ -83,9 +82,7 @@ def test_rows_mean_what_the_dense_gradient_means(case: Case, lazy: bool, place: 
 
 
 @NATIVE
-@PLACES
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@covering(2, name=OPTIONS, dtype=["float32", "float64", "bfloat16"], place=["eager", "function"])
 def test_every_option(name: str, place: str, dtype: str, mode: str) -> None:
     kind = tf.as_dtype(dtype).as_numpy_dtype
     more = {"master_copies": True} if dtype == "bfloat16" else {}

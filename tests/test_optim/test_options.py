@@ -12,6 +12,7 @@ from tensorflow.experimental import dtensor
 
 import optim
 from optim.options.settings import Options
+from tests.breadth import covering
 from tests.dtensor_asserts import value_of
 from tests.test_optim.support import put, variable
 
@@ -167,9 +168,7 @@ def test_how_and_where_change_nothing(name: str, mesh_2: Any) -> None:
         np.testing.assert_allclose(_trajectory(name, options, layout), expected, rtol=1e-13, err_msg=str(options))
 
 
-@pytest.mark.parametrize("mode", ["eager", "function"])
-@pytest.mark.parametrize("layout", ["plain", "mesh"])
-@pytest.mark.parametrize("name", OWN)
+@covering(2, layout=["plain", "mesh"], mode=["eager", "function"], name=OWN)
 def test_jit_compile(name: str, layout: str, mode: str, mesh_2: Any) -> None:
     """XLA's step, all options on, equals the plain one; where XLA is impossible the step is refused."""
     place = None if layout == "plain" else dtensor.Layout(["x"], mesh_2)

@@ -11,11 +11,11 @@ import time
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 import optim
+from tests.breadth import covering
 from tests.dtensor_asserts import assert_dtensor_equal, value_of
 from tests.test_optim.support import put, variable
 from tests.timing import ATTEMPTS, once
@@ -63,8 +63,7 @@ def _pending_time(call: Any) -> tuple[float, Any]:
     return time.perf_counter() - start, result
 
 
-@pytest.mark.parametrize("options", [{}, {"clipnorm": 100.0, "use_ema": True}, {"jit_compile": True}], ids=str)
-@pytest.mark.parametrize("spec", LAYOUTS.values(), ids=LAYOUTS)
+@covering(1, spec=LAYOUTS.values(), options=[{}, {"clipnorm": 100.0, "use_ema": True}, {"jit_compile": True}])
 def test_a_local_step_sees_a_pending_assignment(spec: list[str], options: Any, mesh_2: Any) -> None:
     layout = dtensor.Layout(spec, mesh_2)
     var = variable(np.ones(4), layout, "w")
@@ -92,8 +91,7 @@ def test_a_local_step_sees_a_pending_assignment(spec: list[str], options: Any, m
         assert_dtensor_equal(var, np.full(4, 19.0 + round_), layout, atol=1e-12)
 
 
-@pytest.mark.parametrize("executor", ["local", "portable"])
-@pytest.mark.parametrize("spec", LAYOUTS.values(), ids=LAYOUTS)
+@covering(1, spec=LAYOUTS.values(), executor=["local", "portable"])
 def test_a_step_does_not_overtake_a_pending_reader(spec: list[str], executor: str, mesh_2: Any) -> None:
     layout = dtensor.Layout(spec, mesh_2)
     var = variable(np.ones(4), layout, "w")

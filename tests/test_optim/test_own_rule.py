@@ -17,7 +17,7 @@ from optim.arrays import ELEMENTWISE
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.namespace import XP
 from optim.native import generate
-from tests.breadth import broad
+from tests.breadth import covering
 from tests.dtensor_asserts import assert_dtensor_equal, layout_of
 from tests.reference.common import Options, Training
 from tests.test_optim.support import Place, executor_for, gradient_values, put_gradients, start_values, stepper
@@ -65,9 +65,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("mode", ["local", "portable", "function"])
-@pytest.mark.parametrize("placement", ["like_variable", "zero1"])
-@pytest.mark.parametrize("options", [broad({}), OPTIONS], ids=["bare", "everything"])
+@covering(1, mode=["function", "local", "portable"], placement=["zero1", "like_variable"], options=[OPTIONS, {}])
 def test_every_way_of_stepping(mode: str, placement: str, options: Any, request: Any, tmp_path: Any) -> None:
     place = Place.named("mixed", request)
     variables = place.variables(start_values())

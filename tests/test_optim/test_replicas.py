@@ -21,7 +21,7 @@ from optim.errors import UnsupportedError
 from optim.executors import one_op
 from optim.legacy import v1, v2
 from optim.step import stepping
-from tests.breadth import broad
+from tests.breadth import broad, covering
 
 START = np.array([[1.0, -2.0], [3.0, 0.5], [0.25, 4.0]], np.float32)
 
@@ -78,8 +78,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("traced", [True, False], ids=["function", "eager"])
-@pytest.mark.parametrize("name", OPTIONS)
+@covering(1, name=OPTIONS, traced=[True, False])
 def test_a_step_is_that_of_the_summed_gradient(name: str, traced: bool) -> None:
     make = lambda: optim.Adam(0.1, executor="portable", **OPTIONS[name])  # noqa: E731
     optimizer, variable = run(mirrored(), make, traced=traced)
@@ -90,8 +89,7 @@ def test_a_step_is_that_of_the_summed_gradient(name: str, traced: bool) -> None:
 
 
 @pytest.mark.parametrize("mode", ["native_function"])
-@pytest.mark.parametrize("traced", [True, False], ids=["function", "eager"])
-@pytest.mark.parametrize("name", OPTIONS)
+@covering(1, name=OPTIONS, traced=[True, False])
 def test_the_kernel_steps_every_copy(name: str, traced: bool, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     updated: list[int] = []
     own = one_op._update

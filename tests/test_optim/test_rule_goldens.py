@@ -16,6 +16,7 @@ import tensorflow as tf
 
 import optim
 from tests.dtensor_asserts import value_of
+from tests.test_optim.cases import WHOLE
 from tests.test_optim.support import Place, put_gradients
 
 FOLDER = Path(__file__).parent.parent / "fixtures"
@@ -27,12 +28,29 @@ NAMES = ("kernel", "bias", "scale")
 LAYOUTS = {"plain": None, "mesh": {"kernel": ["batch", "model"], "bias": ["model"]}}
 
 
-def _name(row: tuple[str, int]) -> str:
-    return f"{row[0]}-{ABOUT[row[0]]['configurations'][row[1]]['optimizer']}-{row[1]}"
+def _optimizer(row: tuple[str, int]) -> str:
+    return ABOUT[row[0]]["configurations"][row[1]]["optimizer"]
 
 
-@pytest.mark.parametrize("layout", list(LAYOUTS))
-@pytest.mark.parametrize("row", ROWS, ids=_name)
+def _on_a_mesh_too(row: tuple[str, int]) -> bool:
+    """The first of each optimizer that looks at whole variables; test_conformance.py has the others on a mesh."""
+    same = [each for each in ROWS if _optimizer(each) == _optimizer(row)]
+    return _optimizer(row) in WHOLE and row == same[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "layout"),
+    [
+        pytest.param(
+            row,
+            layout,
+            marks=() if layout == "plain" or _on_a_mesh_too(row) else pytest.mark.breadth,
+            id=f"{row[0]}-{_optimizer(row)}-{row[1]}-{layout}",
+        )
+        for row in ROWS
+        for layout in LAYOUTS
+    ],
+)
 def test_every_step_is_that_of_the_reference(row: tuple[str, int], layout: str, request: Any) -> None:
     source, index = row
     file, configuration = FILES[source], ABOUT[source]["configurations"][index]

@@ -15,6 +15,7 @@ from tensorflow.experimental import dtensor
 import optim
 from optim import schedules
 from optim.errors import HyperparameterError
+from tests.breadth import covering
 from tests.dtensor_asserts import value_of
 from tests.test_optim.support import put, variable
 
@@ -64,12 +65,9 @@ def test_the_same_numbers_as_keras(name: str, arguments: dict[str, Any]) -> None
             )
 
 
-@pytest.mark.parametrize("mode", ["eager", "function"])
-@pytest.mark.parametrize("layout", ["plain", "mesh"])
-@pytest.mark.parametrize(("name", "arguments"), [cases[-1] for cases in [[(n, a[-1])] for n, a in ARGUMENTS.items()]])
-def test_one_training_whoever_wrote_the_schedule(
-    name: str, arguments: dict[str, Any], layout: str, mode: str, mesh_2: Any
-) -> None:
+@covering(1, name=ARGUMENTS, layout=["mesh", "plain"], mode=["function", "eager"])
+def test_one_training_whoever_wrote_the_schedule(name: str, layout: str, mode: str, mesh_2: Any) -> None:
+    arguments = ARGUMENTS[name][-1]
     place = None if layout == "plain" else dtensor.Layout(["x"], mesh_2)
     ends = []
     for module in (optim.schedules, keras.optimizers.schedules, tf_keras.optimizers.schedules):

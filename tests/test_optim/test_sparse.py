@@ -11,6 +11,7 @@ import tf_keras
 from tensorflow.experimental import dtensor
 
 import optim
+from tests.breadth import covering
 from tests.dtensor_asserts import assert_dtensor_equal, layout_of, value_of
 from tests.test_optim.cases import VARIANTS, Case
 from tests.test_optim.support import put, variable
@@ -27,10 +28,13 @@ def _layout(sharding: str, mesh: Any) -> dtensor.Layout | None:
     }[sharding]
 
 
-@pytest.mark.parametrize("options", [{}, {"clipnorm": 1.0, "weight_decay": 0.1}], ids=["bare", "clipped"])
-@pytest.mark.parametrize("mode", ["eager", "function"])
-@pytest.mark.parametrize("sharding", ["plain", "replicated", "rows", "both"])
-@pytest.mark.parametrize("case", [VARIANTS[1], VARIANTS[3], VARIANTS[5]], ids=str)
+@covering(
+    2,
+    case=[VARIANTS[1], VARIANTS[3], VARIANTS[5]],
+    sharding=["plain", "replicated", "rows", "both"],
+    mode=["eager", "function"],
+    options=[{}, {"clipnorm": 1.0, "weight_decay": 0.1}],
+)
 def test_a_lookup_trains_like_its_dense_gradient(
     case: Case, sharding: str, mode: str, options: Any, mesh_2x2: Any
 ) -> None:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import optim
 from optim.errors import UnsupportedError
+from tests.breadth import covering
 from tests.dtensor_asserts import assert_dtensor_equal, layout_of, value_of
 from tests.reference.common import Options, Training
 from tests.reference.sgd import SGD
@@ -52,9 +53,7 @@ class Heavy(optim.Optimizer):
         return {**super().get_config(), "momentum": self.momentum}
 
 
-@pytest.mark.parametrize("mode", ["portable", "function"])
-@pytest.mark.parametrize("options", [{}, OPTIONS], ids=["bare", "everything"])
-@pytest.mark.parametrize("layout", ["plain", "mixed"])
+@covering(2, layout=["mixed", "plain"], options=[OPTIONS, {}], mode=["portable", "function"])
 def test_it_gets_everything_around_the_algorithm(layout: str, options: Any, mode: str, request: Any) -> None:
     place = Place.named(layout, request)
     variables = place.variables(start_values())
@@ -131,8 +130,7 @@ class Counting(Heavy):
         self.history.assign(self.history * 0.5 + 1.0)
 
 
-@pytest.mark.parametrize("mode", ["portable", "function"])
-@pytest.mark.parametrize("layout", ["plain", "mixed"])
+@covering(1, layout=["mixed", "plain"], mode=["function", "portable"])
 def test_variables_made_before_the_mesh_is_known(layout: str, mode: str, request: Any, tmp_path: Any) -> None:
     place = Place.named(layout, request)
     variables = place.variables(start_values())

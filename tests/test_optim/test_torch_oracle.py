@@ -160,7 +160,7 @@ def _id(index: int) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:decay is the old inverse time decay:DeprecationWarning")
-@pytest.mark.parametrize("layout", [broad("plain"), "mixed"])
+@pytest.mark.parametrize("layout", ["plain", broad("mixed")])
 @pytest.mark.parametrize("index", COMPARED, ids=_id)
 def test_same_as_torch(index: int, layout: str, request: pytest.FixtureRequest) -> None:
     entry = ABOUT["configurations"][index]

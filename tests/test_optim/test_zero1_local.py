@@ -13,6 +13,7 @@ from tensorflow.experimental import dtensor
 import optim
 from optim.executors.boxes import Box, box_of, partners
 from optim.layouts import placement
+from tests.breadth import covering
 from tests.dtensor_asserts import value_of
 from tests.test_optim.cases import VARIANTS, WHOLE, Case, is_one_of_few, marked
 from tests.test_optim.support import put_gradients, start_values, variable
@@ -95,8 +96,7 @@ def test_the_result_of_slots_like_the_variable(case: Case, mode: str, mesh_2x2: 
             assert max(report.slot_bytes.values()) < 0.6 * max(whole.slot_bytes.values())
 
 
-@pytest.mark.parametrize("mode", ["native", "local"])
-@pytest.mark.parametrize("dtype", [tf.float64, tf.bfloat16, tf.float16], ids=lambda dtype: dtype.name)
+@covering(1, dtype=[tf.bfloat16, tf.float64, tf.float16], mode=["native", "local"])
 def test_other_dtypes(dtype: Any, mode: str, mesh_2x2x2: Any) -> None:
     """On a third axis, which neither the variables nor, where they do not divide, the slots use."""
     case = next(case for case in VARIANTS if case.name == "adam")
