@@ -15,6 +15,13 @@ os.environ["XDG_CACHE_HOME"] = str(Path(__file__).resolve().parent.parent / ".py
 LOGICAL_CPUS = 8
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Names of tests are the same in each process that runs a part of them."""
+    moving = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if moving:
+        raise pytest.UsageError(f"{moving[0]} is called after an address; give it ids")
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """A suite of upstream's that could not be run is told apart from other skips."""
     from tests.upstream.sources import NOT_RUN

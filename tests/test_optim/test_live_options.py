@@ -114,7 +114,9 @@ def test_a_bad_value_changes_nothing(value: Any) -> None:
     assert optimizer.clipnorm == 1.0
 
 
-@pytest.mark.parametrize("rate", [lambda: 0.5, optim.schedules.PiecewiseConstantDecay([1], [9.0, 0.5])], ids=str)
+@pytest.mark.parametrize(
+    "rate", [lambda: 0.5, optim.schedules.PiecewiseConstantDecay([1], [9.0, 0.5])], ids=["callable", "schedule"]
+)
 def test_a_rate_of_another_kind_acts_in_a_traced_function(rate: Any) -> None:
     optimizer, var = _pair(lambda: optim.SGD(0.1))
     step = _stepper(optimizer, var, traced=True)
