@@ -76,6 +76,9 @@ def completed(config: Mapping[str, Any], algorithm: Algorithm, generation: str) 
         full.setdefault("learning_rate", config["lr"])
     defaults = algorithm.defaults(generation)
     defaults |= {} if config.get(CORRECTED, True) else {"epsilon": 1e-6}  # of BERT's
+    if full.get("use_ema") and full.get("ema_momentum") is None:
+        full.pop("ema_momentum", None)
+        defaults |= {"ema_momentum": 0.99}  # in every release that has averages
     added = [key for key in defaults if key not in full]
     full = {**{key: defaults[key] for key in added}, **full}
     if generation == "keras2" and "epsilon" not in full and any(s.nonnegative for s in algorithm.slots):
@@ -329,11 +332,7 @@ def _averaging(config: Mapping[str, Any], out: Arguments) -> None:
     """EMA and weight decay, which 2.9 and later have."""
     if config.get("use_ema"):
         out.values["use_ema"] = True
-        if config.get("ema_momentum") is not None:
-            out.values["ema_momentum"] = number(config, "ema_momentum")
-        else:
-            text = "use_ema is set, and nothing says ema_momentum: Keras's default, 0.99, is taken"
-            out.doubt("ema_momentum", text, confirm="--set ema_momentum=0.99")
+        out.values["ema_momentum"] = number(config, "ema_momentum")
         if config.get("ema_overwrite_frequency") is not None:
             out.values["ema_overwrite_frequency"] = _whole(config, "ema_overwrite_frequency")
     if config.get("weight_decay"):
