@@ -225,6 +225,10 @@ def _embedding() -> Iterator[Tensor]:
     yield from _dense("tower1", 256, 1, "row")
 
 
+def _embedding_1m() -> Iterator[Tensor]:
+    yield Tensor("table", (1_000_000, 64), 0, table=True)
+
+
 def _ragged() -> Iterator[Tensor]:
     for i, (rows, columns) in enumerate(pairwise((997, 1009, 1013, 1019, 1021, 1031))):
         yield Tensor(f"w{i}", (rows, columns), 1)
@@ -252,6 +256,7 @@ _TABLE: tuple[tuple[str, str, Callable[[], Iterator[Tensor]]], ...] = (
     ("huge-and-tiny", "synthetic: one16m and many-small together", _huge_and_tiny),
     ("ragged", "synthetic: sizes that are primes, which no mesh divides", _ragged),
     ("embedding", "synthetic: a table of 131,072 rows and a small tower, for sparse gradients", _embedding),
+    ("embedding:1m", "synthetic: a table of 1,000,000 rows alone, for sparse gradients", _embedding_1m),
 )
 
 ARCHITECTURES: dict[str, Architecture] = {

@@ -30,12 +30,13 @@ from optim import slot_layout
 from optim.devices import Call, call_all, handles_of, on_every_device, wait_for_pending
 from optim.executors import native, one_op, portable, shard_step
 from optim.executors.plan import Plan, Selection, Shard
-from optim.executors.rows import RowGradient
+from optim.executors.rows import has_whole_rows, row_gradient
 from optim.executors.shard_gradients import ShardGradients, Tensors
 from optim.executors.work import Group, Work
 from optim.native import direct
 from optim.options.clipping import clip
 from optim.precision import compute_dtype
+from optim.state.row_gradient import RowGradient
 
 __all__ = ["Plan", "handles_of", "run", "wait_for_pending"]
 
@@ -46,7 +47,7 @@ def run(work: Work, plan: Plan) -> bool:
     Returns:
       Whether there was a step: under loss scaling, a gradient that is not finite leaves everything as it was.
     """
-    if any(isinstance(gradient, RowGradient) for gradient in work.gradients) or not _can_hold(work):
+    if not _can_hold(work):
         return _by_one_op(work)
     selection = plan.selection(work.tracked)
     gradients = _unpacked(work, selection)
@@ -79,7 +80,7 @@ def _can_hold(work: Work) -> bool:
 
 
 def _by_one_op(work: Work) -> bool:
-    """A step of plain variables that the kernel updates, where gradients are not held: some may have some rows only."""
+    """A step of plain variables that the kernel updates, where gradients cannot be held."""
     if work.loss_scale is not None and not portable.is_finite(work):
         return False
     portable.run(work)
@@ -163,10 +164,26 @@ def _rounds(rest: Mapping[str, Sequence[tuple[int, Shard]]]) -> Iterator[set[int
 
 def _unpacked(work: Work, selection: Selection) -> ShardGradients:
     """The gradients as shards, in the dtype in which they are used; dtopt's own kernel takes them in any."""
-    gradients = ShardGradients(Tensors(work.gradients, [t.layout is not None for t in work.tracked]), selection)
+    found = {i: row for i, g in enumerate(work.gradients) if (row := _by_row(g, work, i)) is not None}
+    given = work.gradients
+    if found:
+        given = [[found[i].sums] * selection.counts[i] if i in found else g for i, g in enumerate(given)]
+    on_mesh = [t.layout is not None and i not in found for i, t in enumerate(work.tracked)]
+    rows = {i: gradient.rows for i, gradient in found.items()}
+    gradients = ShardGradients(Tensors(given, on_mesh, rows), selection)
     if slot_layout.MASTER in work.slots.names and native.arrange(work, selection).rest:
         gradients.cast()
     return gradients
+
+
+def _by_row(gradient: Any, work: Work, i: int) -> RowGradient | None:
+    """The gradient if it is rows, or is made rows because no device alone knows which are all zero and are to stay."""
+    if isinstance(gradient, RowGradient):
+        return gradient
+    if not work.lazy[i] or has_whole_rows(work.tracked[i].layout):
+        return None
+    slices = tf.IndexedSlices(gradient, tf.range(gradient.shape[0], dtype=tf.int64))
+    return row_gradient(slices, work.tracked[i], looks_at_sums=True)
 
 
 def _compiled_step(

@@ -22,11 +22,12 @@ _numbers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """By identity: the numbers that some function has."""
 
 
-def number_of(lists: Sequence[Sequence[Any]]) -> Any:
+def number_of(lists: Sequence[Sequence[Any]], others: Sequence[int]) -> Any:
     """While tracing: a DTensor with the number of a group of variables, made on each device of their mesh.
 
     Args:
       lists: what is updated, slots, averages and roundings, as `DtoptGroup` takes them.
+      others: what happens to rows without a gradient, for each variable, or nothing.
     """
     mesh = lists[0][0].layout.mesh
     with tf.init_scope():
@@ -36,7 +37,9 @@ def number_of(lists: Sequence[Sequence[Any]]) -> Any:
         for k, device in enumerate(mesh.local_devices()):
             with tf.device(device):
                 empty = tf.constant([], tf.int64, [0])
-                group, number = devices.call("DtoptGroup", *([h[k] for h in given] for given in handles), empty, empty)
+                rest = tf.constant(others, tf.int64, [len(others)])
+                mine = ([h[k] for h in given] for given in handles)
+                group, number = devices.call("DtoptGroup", *mine, empty, empty, empty, rest)
                 groups.append(group)
                 parts.append(tf.reshape(number, [1] * len(mesh.dim_names)))
         numbers = dtensor.pack(parts, dtensor.Layout(mesh.dim_names, mesh))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -34,10 +34,15 @@ class Pending(Protocol):
     @property
     def held(self) -> Held: ...
 
+    @property
+    def rows(self) -> Mapping[int, int]: ...
+
 
 Placed = dict[str, list[tuple[int, Shard]]]
 """By device: shards, each with the position of its variable in the step."""
 DTYPES = (tf.float32, tf.float64, tf.bfloat16, tf.float16)
+MOVE, STAY, MOVE_SLOTS = 0, 1, 2
+"""What happens to rows without a gradient, as the enum Others in `pieces.h` counts."""
 
 
 def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> str:
@@ -77,9 +82,7 @@ def square_sums(held: Held, sources: Sequence[int]) -> list[float]:
 class Batch:
     """Shards of one dtype and learning rate on all devices, looked up by the kernel once."""
 
-    def __init__(
-        self, program: Program, by_device: Placed, rate_factor: Group, has_averages: bool, offsets: Sequence[int]
-    ):
+    def __init__(self, work: Work, program: Program, by_device: Placed, rate_factor: Group, offsets: Sequence[int]):
         placed = [at for on_device in by_device.values() for at in on_device]
         self.program = program
         self.rate_factor = rate_factor
@@ -89,22 +92,33 @@ class Batch:
         groups = []
         for device, on_device in by_device.items():
             with tf.device(device):
-                groups.append(_group(program, on_device, has_averages, offsets))
+                groups.append(_group(work, program, on_device, offsets))
         links = _links([shard for _, shard in placed])
         with tf.device(next(iter(by_device))):
             self.group = call("DtoptJoin", _vector([number for _, number in groups]), _vector(links))
 
 
-def _group(program: Program, placed: Sequence[tuple[int, Shard]], has_averages: bool, offsets: Sequence[int]) -> Any:
+def _group(work: Work, program: Program, placed: Sequence[tuple[int, Shard]], offsets: Sequence[int]) -> Any:
     """A group of the shards on one device, and its number."""
     shards = [shard for _, shard in placed]
     slots = [s.slots[name] for name in program.slots for s in shards]
-    averages = [s.slots[slot_layout.AVERAGE] for s in shards] if has_averages else []
+    averages = [s.slots[slot_layout.AVERAGE] for s in shards] if work.has_averages else []
     boxes = _vector([n for i, s in enumerate(shards) if s.box is not None for n in (i, *s.box.runs())])
     sources = _vector([offsets[i] + shard.part for i, shard in placed])
     roundings = [s.rounding for s in shards if s.rounding is not None]
-    group, number = call("DtoptGroup", [s.variable for s in shards], slots, averages, roundings, boxes, sources)
+    regions = _vector([n for shard in shards for n in shard.region or (0, 0, 0)])
+    rest = _vector([others(work, i) for i, _ in placed] if any(work.lazy) else [])
+    variables = [s.variable for s in shards]
+    group, number = call("DtoptGroup", variables, slots, averages, roundings, boxes, sources, regions, rest)
     return group, int(number.numpy())
+
+
+def others(work: Work, i: int) -> int:
+    """What happens to rows of variable number `i` without a gradient."""
+    if not work.lazy[i]:
+        return MOVE
+    assert work.rule is not None
+    return STAY if work.rule.keeps_lazy_slots else MOVE_SLOTS
 
 
 def _links(shards: Sequence[Shard]) -> list[int]:
@@ -132,9 +146,10 @@ class Batches:
                     key = (shard.dtype, shard.rounding is None, work.rate_factors[i])
                     alike = groups.setdefault(key, {})
                     alike.setdefault(device, []).append((i, shard))
-        averages, offsets = work.has_averages, selection.offsets
-        self.batches = [Batch(program, g, f, averages, offsets) for (*_, f), g in groups.items() if program is not None]
+        offsets = selection.offsets
+        self.batches = [Batch(work, program, g, f, offsets) for (*_, f), g in groups.items() if program is not None]
         self._kept: dict[str, tuple[list[float], Any]] = {}
+        self.no_rows = _vector([])
 
     def numbers(self, name: str, values: list[float]) -> Any:
         """A float64 vector; one that did not change is not made again."""
@@ -161,7 +176,7 @@ def step(work: Work, batches: Batches, gradients: Pending) -> None:
     momentum = work.ema_momentum if work.has_averages else 0.0
     options = batches.numbers("options", [limit, momentum, 1.0 - momentum])
     factors = gradients.factors
-    held = tf.constant(gradients.held.number, tf.int64)
+    held, rows = tf.constant(gradients.held.number, tf.int64), gradients.rows
     for number, batch in enumerate(batches.batches):
         decays = [work.decay_factors[i] for i in batch.positions]
         has_decays = any(d is not None for d in decays)
@@ -170,6 +185,7 @@ def step(work: Work, batches: Batches, gradients: Pending) -> None:
             "DtoptUpdate",
             batch.group,
             held,
+            _vector([rows.get(i, -1) for i in batch.positions]) if rows else batches.no_rows,
             batches.numbers(f"scalars {kind}", [coefficients[name] for name in batch.program.scalars]),
             batches.numbers(f"scales {kind}", [factors[i] for i in batch.positions] if factors else []),
             batches.numbers(f"decays {kind}", [1.0 if d is None else d for d in decays] if has_decays else []),
@@ -184,5 +200,7 @@ def step(work: Work, batches: Batches, gradients: Pending) -> None:
             len(batch.program.scalars),
             "overwrite",
             bool(work.overwrite),
+            "identity_at_zero",
+            batch.program.is_identity_at_zero,
         )
     wait_for_pending()  # in asynchronous mode the ops are yet to run, and need what is held

@@ -5,8 +5,8 @@ rows only.
 The op is given the variables' handles, so that TensorFlow orders it among whatever else reads or writes them in a
 function; scales, clipping, weight decay, averages and roundings of master copies happen in its one pass over memory.
 On a mesh each device runs it on its parts (`native/spmd.py`), if slots are placed as their variables, and finds slots
-without their handles (`mesh_groups.py`). Under XLA, which
-cannot compile it, and for slots that are sharded further, steps are the portable executor's.
+without their handles (`mesh_groups.py`). Under XLA, which cannot compile it, and for slots that are sharded further,
+steps are the portable executor's.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_util
-from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from optim import slot_layout
 from optim.executors import mesh_groups, native
 from optim.executors.norms import square_sum
-from optim.executors.rows import RowGradient
+from optim.executors.rows import has_whole_rows
 from optim.executors.work import Work
 from optim.layouts.placement import layout_of, relayout
 from optim.native import library, spmd
@@ -36,36 +34,29 @@ from optim.options.master_copies import target
 from optim.options.option_objects import GradientsClipOption
 from optim.precision import compute_dtype
 from optim.rule import Rule
+from optim.state.row_gradient import RowGradient, at_hand
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
 
 LISTS = ("variables", "slots", "averages", "roundings")
 """Handles, as the op calls them."""
-MOVE, STAY, MOVE_SLOTS = 0, 1, 2
-"""What happens to rows without a gradient, as the enum Others in `pieces.h` counts."""
 
 
 def takes(work: Work, i: int) -> bool:
     """Whether the kernel updates variable number `i`."""
+    if work.lazy[i] and not isinstance(work.gradients[i], RowGradient) and not has_whole_rows(work.tracked[i].layout):
+        return False  # no device knows whether a row is all zero
     return updates(work.rule, work.tracked[i], work.slots)
 
 
 def updates(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> bool:
     """Whether the kernel can update a variable, given its handle."""
-    variable = _at_hand(tracked.variable)
+    variable = at_hand(tracked.variable)
     if variable is None or "/job:ps" in variable.device:
         return False
     if tracked.mesh is not None and not _is_divided_alike(rule, tracked, slots):
         return False
     return not native.why_not(rule, tracked, slots)
-
-
-def _at_hand(variable: Any) -> Any:
-    """The variable, or its copy in the replica that `Strategy.extended.update` is at; None if it has no handle."""
-    if isinstance(variable, tf.distribute.DistributedValues):
-        replica = distribute_lib.get_update_replica_id()
-        variable = None if replica is None else variable.values[replica]
-    return variable if isinstance(variable, BaseResourceVariable) else None
 
 
 def _is_divided_alike(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> bool:
@@ -76,15 +67,9 @@ def _is_divided_alike(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> 
     return all(layout_of(slot) == tracked.layout for slot in slots.of(tracked, names).values())
 
 
-def takes_rows(rule: Rule | None, tracked: Sequence[Tracked], slots: SlotTable, *, looks_at_sums: bool) -> bool:
-    """Whether gradients of these variables may be `RowGradient`s: the kernel updates all of them.
-
-    Args:
-      looks_at_sums: whether norms of gradients, or whether they are finite, matter: on a mesh only devices have sums.
-    """
-    if _is_under_xla() or not library.status().available:
-        return False
-    return all((item.mesh is None or not looks_at_sums) and updates(rule, item, slots) for item in tracked)
+def takes_rows(rule: Rule, tracked: Tracked, slots: SlotTable) -> bool:
+    """Whether the gradient of a variable may be a `RowGradient`: the kernel updates it."""
+    return library.status().available and not _is_under_xla() and updates(rule, tracked, slots)
 
 
 def adds_squares(work: Work, i: int) -> bool:
@@ -115,7 +100,8 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
         g if isinstance(g, RowGradient) else relayout(g, t.layout)
         for g, t in zip(work.gradients, work.tracked, strict=True)
     ]
-    gradients = PendingGradients(placed, _square_sums if work.tracked[0].mesh is None else _square_sums_of_wholes)
+    is_local = all(tracked.mesh is None for tracked in work.tracked)
+    gradients = PendingGradients(placed, _square_sums if is_local else _square_sums_of_wholes)
     if work.loss_scale is not None:
         gradients = gradients.scale([1.0 / work.loss_scale] * len(work.gradients))
     clipped = clip(gradients, work.clip)
@@ -124,7 +110,7 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
     for i in mine:
         tracked = work.tracked[i]
         goal = target(work.slots, tracked)
-        key = (_at_hand(goal).device, goal.dtype, goal is tracked.variable, work.rate_factors[i])
+        key = (at_hand(goal).device, goal.dtype, goal is tracked.variable, work.rate_factors[i])
         groups.setdefault(key, []).append(i)
     done = [_update(work, members, clipped) for members in groups.values()]
     rest = [i for i in range(len(work.tracked)) if i not in set(mine)]
@@ -143,7 +129,7 @@ def _square_sums(gradients: Sequence[Any]) -> list[Any]:
 
 def _square_sums_of_wholes(gradients: Sequence[Any]) -> list[Any]:
     """On a mesh, where the op would see a device's part."""
-    return [square_sum(gradient) for gradient in gradients]
+    return [square_sum(numbers_of(gradient)) for gradient in gradients]
 
 
 def numbers_of(gradient: Any) -> Any:
@@ -225,10 +211,15 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients) -> 
     by_row = [k for k, gradient in enumerate(mine) if isinstance(gradient, RowGradient)]
     decays = [work.decay_factors[i] for i in members]
     active = [work.active[i] for i in members]
+    others = [native.others(work, i) for i in members] if any(work.lazy[i] for i in members) else []
     on_mesh = tracked[0].mesh is not None
     if on_mesh:
-        group, lists = mesh_groups.number_of(lists), ([item.variable for item in tracked], [], [], [])
-    with nullcontext() if on_mesh else tf.device(_at_hand(goals[0]).device):
+        group, lists, others = (
+            mesh_groups.number_of(lists, others),
+            ([item.variable for item in tracked], [], [], []),
+            [],
+        )
+    with nullcontext() if on_mesh else tf.device(at_hand(goals[0]).device):
         return library.ops().dtopt_step(
             **{name: _handles(given) for name, given in zip(LISTS, lists, strict=True)},
             group=group,
@@ -247,20 +238,13 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients) -> 
             scalars_of_all=len(program.scalars),
             identity_at_zero=program.is_identity_at_zero,
             sparse=by_row,
-            others=[_others(work, i) for i in members] if any(work.lazy[i] for i in members) else [],
+            others=others,
             totals=[mine[k].shape[0] for k in by_row if on_mesh],
         )
 
 
 def _handles(variables: Sequence[Any]) -> list[Any]:
-    return [_at_hand(variable).handle for variable in variables]
-
-
-def _others(work: Work, i: int) -> int:
-    if not work.lazy[i]:
-        return MOVE
-    assert work.rule is not None
-    return STAY if work.rule.keeps_lazy_slots else MOVE_SLOTS
+    return [at_hand(variable).handle for variable in variables]
 
 
 def _vector(numbers: Sequence[Any]) -> Any:

@@ -11,8 +11,8 @@ from tensorflow.experimental import dtensor
 
 from optim import slot_layout
 from optim.devices import handles_of
-from optim.executors.boxes import Box, box_of, partners
 from optim.executors.work import Group
+from optim.layouts.boxes import Box, box_of, partners, region_of
 from optim.layouts.placement import layout_of
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
@@ -29,6 +29,7 @@ class Shard:
         part: int = 0,
         primary: bool = True,
         box: Box | None = None,
+        region: tuple[int, int, int] | None = None,
     ):
         self.tracked = tracked
         master = slots.get(slot_layout.MASTER)
@@ -44,6 +45,8 @@ class Shard:
         """Whether this device's copy counts in norms: exactly one of the replicas of each shard does."""
         self.box = box
         """What the slots are for, and the device updates, if not the whole shard."""
+        self.region = region
+        """Where in the whole table that is, as `region_of` says."""
         self.partners: list[Shard] = []
         """Where there is a box: the same shard of the variable on the devices that update the rest of it."""
 
@@ -75,6 +78,10 @@ class Plan:
         self.compiled: dict[tuple[Any, ...], Any] = {}
         self._selection: tuple[list[int], Selection] | None = None
 
+    def is_by_rows(self, tracked: Tracked) -> bool:
+        """Whether all that devices update of a variable are some columns of some rows."""
+        return all(shard.region is not None for shard in self._shards[tracked.index])
+
     def selection(self, tracked: Sequence[Tracked]) -> Selection:
         """The shards of these variables; made anew only when others take part than in the step before."""
         key = [item.index for item in tracked]
@@ -103,8 +110,10 @@ def _shards(item: Tracked, slots: SlotTable) -> list[Shard]:
     slot_handles = {n: handles_of(v) for n in slots.names if (v := slots.find(n, item)) is not None}
     primary = _primary_parts(item.layout)
     boxes, families = _boxes(item, slots)
+    places: Any = [{}] if item.layout is None else item.layout.mesh.local_device_locations()
+    regions = [region_of(item.shape or (), item.layout, box, place) for box, place in zip(boxes, places, strict=True)]
     shards = [
-        Shard(item, handle, {n: parts[k] for n, parts in slot_handles.items()}, k, primary[k], boxes[k])
+        Shard(item, handle, {n: parts[k] for n, parts in slot_handles.items()}, k, primary[k], boxes[k], regions[k])
         for k, handle in enumerate(handles_of(item.variable))
     ]
     for shard, family in zip(shards, families, strict=True):

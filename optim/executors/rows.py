@@ -1,47 +1,27 @@
-"""The gradient of a table: the rows that a batch named, each once, and nothing for the others."""
+"""`IndexedSlices` as the kernel takes them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim.errors import MismatchError
 from optim.layouts.placement import relayout
 from optim.native import library
+from optim.precision import compute_dtype
+from optim.state.row_gradient import RowGradient
 from optim.state.tracked import Tracked
 
 
-@dataclass(frozen=True)
-class RowGradient:
-    """`IndexedSlices` summed up: row `rows[k]` of the variable has the gradient `sums[k]`, in float32 or float64.
-
-    On a mesh they are yet to be summed up, by each device for the rows that it has.
-
-    Attributes:
-      rows: int64, ascending, each once. shape: of the variable. dtype: of the gradient that was given.
-      starts: on a mesh, the first row of each device's part.
-    """
-
-    sums: Any
-    rows: Any
-    shape: tf.TensorShape
-    dtype: tf.DType
-    starts: Any = None
-
-    def with_sums(self, sums: Any) -> RowGradient:
-        return replace(self, sums=sums)
-
-    def dense(self) -> Any:
-        """The whole gradient, zero in all other rows."""
-        whole = tf.scatter_nd(self.rows[:, tf.newaxis], self.sums, tf.cast(self.shape.as_list(), tf.int64))
-        return tf.cast(whole, self.dtype)
-
-
-def row_gradient(gradient: tf.IndexedSlices, tracked: Tracked) -> RowGradient:
+def row_gradient(gradient: tf.IndexedSlices, tracked: Tracked, *, looks_at_sums: bool) -> RowGradient:
     """The rows of `IndexedSlices` in ascending order; repeated ones are added up, in float32 at least.
+
+    Args:
+      looks_at_sums: whether norms of gradients, or whether they are finite, matter.
 
     Raises:
       MismatchError: they do not fit the variable. Inside a `tf.function`, an index that does not raises when it runs.
@@ -56,27 +36,80 @@ def row_gradient(gradient: tf.IndexedSlices, tracked: Tracked) -> RowGradient:
         raise MismatchError(f"the gradient of {tracked} is {values.dtype.name}; cast it")
     if (values.dtype == tf.float64) != (tracked.variable.dtype == tf.float64):
         values = tf.cast(values, tracked.variable.dtype)
+    if tracked.layout is not None and not tf.executing_eagerly():
+        return _on_mesh(values, indices, tracked, looks_at_sums)
+    device = tracked.variable.device
+    if tracked.layout is None and "CUSTOM" in values.device:
+        raise MismatchError(f"the gradient of {tracked} is on a mesh, the variable is not")
     if tracked.layout is not None:
-        return _on_mesh(values, indices, tracked)
+        values = _local(values, tracked)
+        indices = _local(indices, tracked) if dtensor.is_dtensor(indices) else indices
+        device = tracked.layout.mesh.local_devices()[0]
     indices = indices if indices.dtype in (tf.int32, tf.int64) else tf.cast(indices, tf.int64)
     wide = tf.float64 if values.dtype == tf.float64 else tf.float32
     try:
-        with tf.device(tracked.variable.device):
+        with tf.device(device):
             sums, rows = library.ops().dtopt_sum_rows(values=values, indices=indices, limit=int(shape[0]), W=wide)
     except tf.errors.InvalidArgumentError as error:
         raise MismatchError(f"the gradient of {tracked}: {error.message}") from None
     return RowGradient(sums, rows, shape, tracked.variable.dtype)
 
 
-def _on_mesh(values: Any, indices: Any, tracked: Tracked) -> RowGradient:
-    """All rows to every device, their columns as the table's are divided."""
+def _local(tensor: Any, tracked: Tracked) -> Any:
+    """The whole of an eager tensor on the mesh of a variable."""
+    assert tracked.layout is not None
+    if not dtensor.is_dtensor(tensor):
+        raise MismatchError(
+            f"the gradient of {tracked} is not on the variable's mesh ({tracked.layout.mesh.dim_names}); compute it"
+            " from DTensors, or put it there with dtensor.copy_to_mesh"
+        )
+    mesh = dtensor.fetch_layout(tensor).mesh
+    if mesh != tracked.layout.mesh:
+        raise MismatchError(
+            f"the gradient of {tracked} is on mesh {mesh.dim_names} {mesh.shape()}, the variable on"
+            f" {tracked.layout.mesh.dim_names} {tracked.layout.mesh.shape()}"
+        )
+    return dtensor.unpack(relayout(tensor, dtensor.Layout.replicated(mesh, tensor.shape.rank)))[0]
+
+
+def _on_mesh(values: Any, indices: Any, tracked: Tracked, looks_at_sums: bool) -> RowGradient:
+    """All rows, and all their columns, to every device."""
     layout, shape = tracked.layout, tracked.variable.shape
     assert layout is not None
-    first, *others = layout.sharding_specs
-    values = relayout(values, dtensor.Layout([dtensor.UNSHARDED, *others], layout.mesh))
+    values = relayout(values, dtensor.Layout.replicated(layout.mesh, values.shape.rank))
     rows = relayout(tf.cast(indices, tf.int64), dtensor.Layout.replicated(layout.mesh, 1))
-    parts = layout.num_shards(0)
-    starts = tf.constant([part * (int(shape[0]) // parts) for part in range(parts)], tf.int64)
-    return RowGradient(
-        values, rows, shape, tracked.variable.dtype, relayout(starts, dtensor.Layout([first], layout.mesh))
-    )
+    if looks_at_sums:
+        values, rows = _summed(values, rows)
+    return RowGradient(values, rows, shape, tracked.variable.dtype, _starts(layout, shape))
+
+
+def _starts(layout: dtensor.Layout, shape: tf.TensorShape) -> Any:
+    """Of shape (1, 1, 2) on each device: where its part begins."""
+    dims = [layout.num_shards(dim) for dim in range(min(len(shape), 2))]
+    sizes = [int(shape[0]) // dims[0], math.prod(shape[1:]) // dims[-1]]
+    specs = [*layout.sharding_specs[:2], dtensor.UNSHARDED]
+    if len(shape) == 1:
+        dims, specs, sizes = [*dims, 1], [specs[0], dtensor.UNSHARDED, dtensor.UNSHARDED], [sizes[0], 0]
+    found = np.array([[[i * sizes[0], k * sizes[1]] for k in range(dims[1])] for i in range(dims[0])])
+    return relayout(tf.constant(found, tf.int64), dtensor.Layout(specs, layout.mesh))
+
+
+def _summed(values: Any, rows: Any) -> tuple[Any, Any]:
+    """The same gradient, as many rows, with the sum of what each is given; zeros for row 0 are what is left over.
+
+    By ops that DTensor knows, whose shapes it knows.
+    """
+    place, count = tf.unique(rows)[1], tf.shape(rows)[0]
+    times = tf.math.unsorted_segment_sum(tf.ones_like(rows), place, count)
+    named = tf.math.unsorted_segment_sum(rows, place, count) // tf.maximum(times, 1)
+    return tf.math.unsorted_segment_sum(tf.cast(values, compute_dtype(values.dtype)), place, count), named
+
+
+def are_possible(layout: dtensor.Layout | None) -> bool:
+    """Whether devices have some columns of some rows: no dim but the first two is divided."""
+    return layout is None or all(layout.num_shards(dim) == 1 for dim in range(2, layout.rank))
+
+
+def has_whole_rows(layout: dtensor.Layout | None) -> bool:
+    """Whether devices have all columns of the rows that they have."""
+    return layout is None or all(layout.num_shards(dim) == 1 for dim in range(1, layout.rank))

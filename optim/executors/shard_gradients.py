@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -24,11 +23,13 @@ class Tensors:
     """The gradients as tensors in Python, one per variable and device, or held for dtopt's own kernel: each of the two
     is made when it is asked for, as it takes longer than to update a small variable."""
 
-    def __init__(self, given: Sequence[Any], on_mesh: Sequence[bool], parts: Sequence[Sequence[Any]] | None = None):
-        """Args: `given`: DTensors, where `on_mesh`, or local tensors; `parts`: what they are unpacked, if known."""
+    def __init__(self, given: Sequence[Any], on_mesh: Sequence[bool], rows: Mapping[int, Any]):
+        """Args: `given`: for each variable a DTensor, where `on_mesh`, a local tensor, or a list of those of all
+        devices. `rows`: by position of the variable, where all these are the sums of some rows: which ones."""
         self._given = given
         self._on_mesh = on_mesh
-        self._parts = parts
+        self.rows = rows
+        self._parts: Sequence[Sequence[Any]] | None = None
         self._held: Held | None = None
         self._lock = threading.Lock()
 
@@ -42,14 +43,18 @@ class Tensors:
 
     def _unpack(self) -> Sequence[Sequence[Any]]:
         unpack = DTensorReader().parts if any(self._on_mesh) else list
-        return [unpack(g) if on_mesh else [g] for g, on_mesh in zip(self._given, self._on_mesh, strict=True)]
+        pairs = zip(self._given, self._on_mesh, strict=True)
+        return [g if isinstance(g, list) else unpack(g) if on_mesh else [g] for g, on_mesh in pairs]
 
     @property
     def held(self) -> Held:
-        """The same, one after the other."""
+        """The same, one after the other, and then the rows."""
         with self._lock:
             if self._held is None:
-                self._held = Held(self._given)
+                flat = self._given
+                if any(type(g) is list for g in flat):
+                    flat = [t for g in flat for t in (g if isinstance(g, list) else (g,))]
+                self._held = Held([*flat, *self.rows.values()])
             return self._held
 
 
@@ -82,6 +87,11 @@ class ShardGradients:
     @property
     def held(self) -> Held:
         return self._tensors.held
+
+    @property
+    def rows(self) -> dict[int, int]:
+        """Where in what is held the rows of a variable's gradient are, by position of the variable."""
+        return {i: sum(self._selection.counts) + k for k, i in enumerate(self._tensors.rows)}
 
     @property
     def is_settled(self) -> bool:
@@ -127,7 +137,7 @@ class ShardGradients:
 
         def has_bad(device: str) -> bool:
             placed = self._selection.by_device[device]
-            return any(_has_bad(self.parts[i][shard.part]) for i, shard in placed if shard.primary)
+            return any(_has_bad(self.parts[i][shard.part]) for i, shard in placed if self._counts(i, shard))
 
         return not any(on_every_device(self._selection.devices, has_bad))
 
@@ -138,7 +148,7 @@ class ShardGradients:
                 self.parts[i][shard.part] if shard.rounding is None else tf.cast(self.parts[i][shard.part], shard.dtype)
             )
         )
-        self._tensors = _unpacked(parts)
+        self._tensors = self._unpacked(parts)
 
     def sqrt(self, scalar: float) -> float:
         return math.sqrt(scalar)
@@ -150,8 +160,15 @@ class ShardGradients:
         """Carry out what is pending, once for all who hold this object."""
         self.cast()
         parts = self._each(lambda i, shard: tf.cast(self.part(i, shard.part), self.parts[i][shard.part].dtype))
-        self._tensors = _unpacked(parts)
+        self._tensors = self._unpacked(parts)
         self.factors, self.limit, self._squares = None, None, None
+
+    def _unpacked(self, parts: list[list[Any]]) -> Tensors:
+        return Tensors(parts, [False] * len(parts), self._tensors.rows)
+
+    def _counts(self, i: int, shard: Shard) -> bool:
+        """Whether the gradient of a shard counts in norms; sums of rows are those of the whole table everywhere."""
+        return shard.part == 0 if i in self._tensors.rows else shard.primary
 
     def _each(self, task: Callable[[int, Shard], Any]) -> list[list[Any]]:
         """`task(variable, shard)` of every shard, run on the shard's device, devices at the same time."""
@@ -177,9 +194,11 @@ class ShardGradients:
         here: list[tuple[int, Shard]] = []
         for device, placed in self._selection.by_device.items():
             for i, shard in placed:
-                if shard.primary and (native.why_not_here(shard.tracked) or not direct.available()):
+                if not self._counts(i, shard):
+                    continue
+                if native.why_not_here(shard.tracked) or not direct.available():
                     rest.setdefault(device, []).append((i, shard))
-                elif shard.primary:
+                else:
                     here.append((i, shard))
         if here:
             sources = [self._selection.offsets[i] + shard.part for i, shard in here]
@@ -192,11 +211,6 @@ class ShardGradients:
 
     def _squares_of(self, placed: Sequence[tuple[int, Shard]]) -> list[tuple[int, float]]:
         return [(i, _square_sum(self.parts[i][shard.part])) for i, shard in placed]
-
-
-def _unpacked(parts: Sequence[Sequence[Any]]) -> Tensors:
-    given = list(itertools.chain(*parts))
-    return Tensors(given, [False] * len(given), parts)
 
 
 def _square_sum(part: Any) -> float:

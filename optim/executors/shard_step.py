@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from optim import devices, slot_layout
 from optim.executors import kernels
-from optim.executors.boxes import Box
 from optim.executors.plan import Plan, Shard
 from optim.executors.work import Work, averaged, updated
+from optim.layouts.boxes import Box
 
 
 def update_box(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, Any], decay: float | None) -> Any:

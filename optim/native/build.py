@@ -29,6 +29,7 @@ OPS_SOURCES = (
     "threads.h",
     "groups.h",
     "gradients.h",
+    "gathered.h",
     "rows.h",
     "scalars.h",
     "spmd.h",

@@ -33,6 +33,11 @@ absl::Status InvalidArgument(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
+// Where in the whole table the part of a variable that is updated begins, and how many columns the table has.
+struct Region {
+  int64_t first_row = 0, first_column = 0, columns = 0;
+};
+
 class Group : public tensorflow::ResourceBase {
  public:
   std::string DebugString() const override { return absl::StrCat("dtopt group of ", variables.size(), " variables"); }
@@ -42,6 +47,8 @@ class Group : public tensorflow::ResourceBase {
   std::vector<int64_t> sources;                  // by variable: where its gradient is
   std::vector<Box> boxes;                        // by variable; one without a run: the whole shard
   std::vector<std::vector<Var*>> replicas;       // by variable: other variables of the group that are written, too
+  std::vector<Region> regions;                   // by variable; empty: each is the whole table
+  std::vector<Others> others;                    // by variable; empty: kMove
   std::vector<tensorflow::mutex*> locks;         // in the order of addresses, in which all take them
   std::vector<tensorflow::core::RefCountPtr<Var>> held;
 
@@ -62,7 +69,8 @@ class Group : public tensorflow::ResourceBase {
     const size_t had = variables.size(), more = other.variables.size();
     const size_t of_each = more == 0 ? 0 : other.slots.size() / more;
     if (had != 0 && (slots.size() != had * of_each || averages.empty() != other.averages.empty() ||
-                     roundings.empty() != other.roundings.empty())) {
+                     roundings.empty() != other.roundings.empty() || others.empty() != other.others.empty() ||
+                     regions.empty() != other.regions.empty())) {
       return InvalidArgument("groups with different slots cannot be joined");
     }
     std::vector<Var*> all;
@@ -76,6 +84,8 @@ class Group : public tensorflow::ResourceBase {
     roundings.insert(roundings.end(), other.roundings.begin(), other.roundings.end());
     sources.insert(sources.end(), other.sources.begin(), other.sources.end());
     boxes.insert(boxes.end(), other.boxes.begin(), other.boxes.end());
+    regions.insert(regions.end(), other.regions.begin(), other.regions.end());
+    others.insert(others.end(), other.others.begin(), other.others.end());
     replicas.resize(variables.size());
     for (const auto& variable : other.held) {
       variable->Ref();

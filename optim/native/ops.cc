@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "gathered.h"
 #include "gradients.h"
 #include "groups.h"
 #include "rows.h"
@@ -108,6 +109,10 @@ class GroupOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input("boxes", &boxes));
     OP_REQUIRES_OK(context, ReadBoxes(*boxes, group.get()));
     OP_REQUIRES_OK(context, (ReadVector<int64_t, int64_t>(context, "sources", &group->sources)));
+    OP_REQUIRES_OK(context, ReadRegions(context, group.get()));
+    std::vector<int64_t> others;
+    OP_REQUIRES_OK(context, (ReadVector<int64_t, int64_t>(context, "others", &others)));
+    for (const int64_t how : others) group->others.push_back(static_cast<Others>(how));
     Tensor *handle, *number;
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &handle));
     OP_REQUIRES_OK(context, context->allocate_output(1, {}, &number));
@@ -118,6 +123,17 @@ class GroupOp : public OpKernel {
   }
 
  private:
+  static absl::Status ReadRegions(OpKernelContext* context, Group* group) {
+    std::vector<int64_t> numbers;
+    TF_RETURN_IF_ERROR((ReadVector<int64_t, int64_t>(context, "regions", &numbers)));
+    if (numbers.empty()) return absl::OkStatus();
+    if (numbers.size() != 3 * group->variables.size()) return InvalidArgument("got ", numbers.size(), " regions");
+    for (size_t i = 0; i < numbers.size(); i += 3) {
+      group->regions.push_back({numbers[i], numbers[i + 1], numbers[i + 2]});
+    }
+    return absl::OkStatus();
+  }
+
   static absl::Status ReadBoxes(const Tensor& tensor, Group* group) {
     Reader reader(tensor, "boxes");
     while (!reader.done()) {
@@ -183,6 +199,7 @@ class UpdateOp : public OpKernel {
  public:
   explicit UpdateOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("overwrite", &overwrite_));
+    OP_REQUIRES_OK(context, context->GetAttr("identity_at_zero", &identity_at_zero_));
     OP_REQUIRES_OK(context, InitStepper(context, &stepper_));
   }
 
@@ -194,14 +211,36 @@ class UpdateOp : public OpKernel {
     Numbers numbers;
     OP_REQUIRES_OK(context, ReadNumbers(context, &numbers));
     numbers.overwrite = overwrite_;
+    numbers.is_identity_at_zero = identity_at_zero_;
     std::vector<Gradient> gradients;
-    for (const Tensor* tensor : held.tensors) gradients.push_back({tensor, nullptr});
+    for (const Tensor* tensor : held.tensors) gradients.push_back({tensor});
+    Sources rows;
+    OP_REQUIRES_OK(context, FindRows(context, *group, &rows, &gradients));
     OP_REQUIRES_OK(context, stepper_.Run(context, *group, gradients, numbers));
   }
 
  private:
+  // Where gradients are rows: which ones.
+  static absl::Status FindRows(OpKernelContext* context, const Group& group, Sources* held,
+                               std::vector<Gradient>* gradients) {
+    std::vector<int64_t> positions, sparse;
+    TF_RETURN_IF_ERROR((ReadVector<int64_t, int64_t>(context, "rows", &positions)));
+    if (positions.empty()) return absl::OkStatus();
+    if (positions.size() != gradients->size()) return InvalidArgument("got ", positions.size(), " rows");
+    for (const int64_t position : positions) {
+      if (position >= 0) sparse.push_back(position);
+    }
+    TF_RETURN_IF_ERROR(held->Open(context, sparse));
+    for (size_t i = 0, next = 0; i < positions.size(); ++i) {
+      if (positions[i] < 0) continue;
+      (*gradients)[i].rows = held->tensors[next++];
+      if (!group.regions.empty()) (*gradients)[i].region = group.regions[i];
+    }
+    return absl::OkStatus();
+  }
+
   Stepper stepper_;
-  bool overwrite_;
+  bool overwrite_, identity_at_zero_;
 };
 
 // A step of variables given by their handles, as functions have them.
@@ -228,7 +267,6 @@ class StepOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input("overwrite", &overwrite));
     numbers.overwrite = overwrite->scalar<bool>()();
     numbers.is_identity_at_zero = identity_at_zero_;
-    numbers.others = others_;
     tensorflow::OpInputList values, rows;
     OP_REQUIRES_OK(context, context->input_list("gradients", &values));
     OP_REQUIRES_OK(context, context->input_list("rows", &rows));
@@ -248,13 +286,14 @@ class StepOp : public OpKernel {
 
  private:
   // Of the handles that are inputs, or the group that is named, of which only the model's variables are inputs, too.
-  static absl::Status Find(OpKernelContext* context, RefCountPtr<Group>* group) {
+  absl::Status Find(OpKernelContext* context, RefCountPtr<Group>* group) const {
     const Tensor* number;
     TF_RETURN_IF_ERROR(context->input("group", &number));
     RefCountPtr<Group> given(new Group);
     TF_RETURN_IF_ERROR(FindAll(context, given.get()));
     if (number->NumElements() == 0) {
       TF_RETURN_IF_ERROR(given->OrderLocks());
+      given->others = others_;
       *group = std::move(given);
       return absl::OkStatus();
     }
@@ -269,8 +308,8 @@ class StepOp : public OpKernel {
                     std::pair<Tensor, Tensor>* own) const {
     tensorflow::OpInputList starts;
     TF_RETURN_IF_ERROR(context->input_list("starts", &starts));
-    if (static_cast<int>(k) >= starts.size() || k >= totals_.size() || starts[k].NumElements() != 1) {
-      return InvalidArgument("it is not said where the rows of table ", k, " start");
+    if (static_cast<int>(k) >= starts.size() || k >= totals_.size() || starts[k].NumElements() != 2) {
+      return InvalidArgument("it is not said where the part of table ", k, " starts");
     }
     Range range{starts[k].flat<int64_t>()(0), 0, totals_[k]};
     {
@@ -278,6 +317,8 @@ class StepOp : public OpKernel {
       if (variable->tensor()->dims() < 1) return InvalidArgument("table ", k, " has no rows");
       range.count = variable->tensor()->dim_size(0);
     }
+    gradient->region = {0, starts[k].flat<int64_t>()(1), 1};
+    for (int dim = 1; dim < gradient->values->dims(); ++dim) gradient->region.columns *= gradient->values->dim_size(dim);
     TF_RETURN_IF_ERROR(
         SumRows(context, basics_, *gradient->values, *gradient->rows, range, &own->first, &own->second));
     gradient->values = &own->first;
@@ -348,6 +389,8 @@ absl::Status VectorShape(tensorflow::shape_inference::InferenceContext* context)
 
 // boxes: for each variable whose slots are divided further than it is: its index, then `first`, `run`, the number of
 // levels and their (count, stride) of the struct Box. sources: where in what is held the gradient of each variable is.
+// regions: for each variable, or none at all, where in the whole table its part begins, and the columns of the table, the
+// struct Region. others: what happens to rows without a gradient, by variable, as the enum Others counts, or nothing.
 // number: what DtoptJoin calls this group.
 REGISTER_OP("DtoptGroup")
     .Input("variables: N * resource")
@@ -356,6 +399,8 @@ REGISTER_OP("DtoptGroup")
     .Input("roundings: R * resource")
     .Input("boxes: int64")
     .Input("sources: int64")
+    .Input("regions: int64")
+    .Input("others: int64")
     .Output("group: resource")
     .Output("number: int64")
     .Attr("N: int >= 1")
@@ -376,11 +421,14 @@ REGISTER_OP("DtoptJoin")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape);
 
-// held: the number of the gradients, see gradients.h. scales, decays: one number for each variable, or none. options:
-// the limit that gradients are clipped to, the weights of the old average and of the variable in the new one.
+// held: the number of the gradients, see gradients.h. rows: for each variable whose gradient is rows, where in what is
+// held these are, ascending, each once, those of the whole table; -1 for the others, nothing if there are none. scales,
+// decays: one number for each variable, or none. options: the limit that gradients are clipped to, the weights of the
+// old average and of the variable in the new one.
 REGISTER_OP("DtoptUpdate")
     .Input("group: resource")
     .Input("held: int64")
+    .Input("rows: int64")
     .Input("scalars: float64")
     .Input("scales: float64")
     .Input("decays: float64")
@@ -390,14 +438,16 @@ REGISTER_OP("DtoptUpdate")
     .Attr("slots_of_each: int >= 0")
     .Attr("scalars_of_all: int >= 0")
     .Attr("overwrite: bool")
+    .Attr("identity_at_zero: bool")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
 // As DtoptUpdate. group: the number of a group, whose variables, or else roundings, `variables` has; or no number, where
-// all are given by their handles. sparse: which gradients are rows, those of `rows` (ascending, each once) in order. totals: the number of
-// rows of each table, where `rows` and their values are as IndexedSlices have them, those of all devices; `starts` says
-// which row of the table is the first one here. active: which variables take
-// part, or none for all. others: for each variable what happens to rows without a gradient, as the enum Others counts.
+// all are given by their handles. sparse: which gradients are rows, those of `rows` (ascending, each once) in order.
+// totals: the number of rows of each table, where `rows` and their values are as IndexedSlices have them, those of all
+// devices; `starts` says which row and which column of the table are the first ones here. active: which variables take
+// part, or none for all. others: for each variable what happens to rows without a gradient, as the enum Others counts;
+// nothing with a group, which knows.
 REGISTER_OP("DtoptStep")
     .Input("variables: N * resource")
     .Input("slots: S * resource")
@@ -466,6 +516,42 @@ REGISTER_OP("DtoptSumRows")
       return absl::OkStatus();
     });
 
+// Of sums of gradients that some rows were added to, see gathered.h. region: three numbers, as for DtoptGroup.
+REGISTER_OP("DtoptAddRows")
+    .Input("total: resource")
+    .Input("sums: T")
+    .Input("rows: int64")
+    .Input("region: int64")
+    .Attr("T: {float, double}")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+REGISTER_OP("DtoptTakeRows")
+    .Input("total: resource")
+    .Input("rows: int64")
+    .Input("region: int64")
+    .Output("sums: T")
+    .Attr("T: {float, double}")
+    .SetIsStateful()
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      context->set_output(0, context->UnknownShapeOfRank(2));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DtoptMarkRows")
+    .Input("before: int64")
+    .Input("rows: int64")
+    .Output("mark: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape);
+
+REGISTER_OP("DtoptMarkedRows")
+    .Input("mark: int64")
+    .Input("limit: int64")
+    .Output("rows: int64")
+    .SetIsStateful()
+    .SetShapeFn(VectorShape);
+
 REGISTER_KERNEL_BUILDER(Name("DtoptGroup").Device(tensorflow::DEVICE_CPU), GroupOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptJoin").Device(tensorflow::DEVICE_CPU), JoinOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptUpdate").Device(tensorflow::DEVICE_CPU), UpdateOp);
@@ -473,6 +559,10 @@ REGISTER_KERNEL_BUILDER(Name("DtoptStep").Device(tensorflow::DEVICE_CPU), StepOp
 REGISTER_KERNEL_BUILDER(Name("DtoptSquares").Device(tensorflow::DEVICE_CPU), SquaresOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquareSums").Device(tensorflow::DEVICE_CPU), SquaresOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSumRows").Device(tensorflow::DEVICE_CPU), SumRowsOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptAddRows").Device(tensorflow::DEVICE_CPU), AddRowsOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptTakeRows").Device(tensorflow::DEVICE_CPU), TakeRowsOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptMarkRows").Device(tensorflow::DEVICE_CPU), MarkRowsOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptMarkedRows").Device(tensorflow::DEVICE_CPU), MarkedRowsOp);
 
 }  // namespace dtopt
 

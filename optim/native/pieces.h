@@ -52,6 +52,31 @@ struct Box {
   }
 };
 
+// The same as rows: a range of columns of a range of rows of the shard, whose rows have `stride` elements.
+struct RowBox {
+  int64_t first_row = 0, rows = 0, first_column = 0, columns = 0, stride = 0;
+
+  // Of a shard with so many rows of `width` elements each; false if the box (null: the whole shard) is none.
+  static bool Of(int64_t rows, int64_t width, const Box* box, RowBox* found) {
+    if (box == nullptr) return Set(found, 0, rows, 0, width, width);
+    if (width == 0) return false;
+    const int64_t row = box->first / width, column = box->first % width;
+    if (box->levels.empty() && column == 0 && box->run % width == 0) {
+      return Set(found, row, box->run / width, 0, width, width);
+    }
+    if (column + box->run > width) return false;
+    if (box->levels.empty()) return Set(found, row, 1, column, box->run, width);
+    if (box->levels.size() != 1 || box->levels[0].second != width) return false;
+    return Set(found, row, box->levels[0].first, column, box->run, width);
+  }
+
+ private:
+  static bool Set(RowBox* found, int64_t row, int64_t rows, int64_t column, int64_t columns, int64_t stride) {
+    *found = {row, rows, column, columns, stride};
+    return true;
+  }
+};
+
 // What happens to rows without a gradient: all of it zeros, or left out of IndexedSlices.
 enum class Others { kMove, kStay, kMoveSlots };
 
@@ -78,8 +103,9 @@ struct Piece {  // pointers to the first element of the shard; `size` counts wha
   int64_t size = 0;
   const Box* box = nullptr;             // null: the whole shard
   Others others = Others::kMove;
-  int64_t columns = 0;                  // elements of a row of the shard; used with `rows`, or if not all others move
-  // The gradient's rows, ascending, where it has some rows only. Row k is at gradient + (k * stride + first_column).
+  RowBox part;                          // what is updated, used with `rows`, or if not all others move
+  // The gradient's rows, ascending, where it has some rows only: of the whole table, of which `part` begins at first_row
+  // and first_column. Row k is at gradient + k * stride.
   const int64_t* rows = nullptr;
   int64_t count = 0, stride = 0, first_row = 0, first_column = 0;
   bool listed = false;                  // `size` counts the elements of `rows`, and nothing else is visited
@@ -110,23 +136,37 @@ class Pass {
     Update(at, offset, piece_.gradient + offset * piece_.given->element, size, true);
   }
 
-  const char* Row(int64_t k, int64_t column) const {
-    return piece_.gradient + (k * piece_.stride + piece_.first_column + column) * piece_.given->element;
+  // Where row k of the gradient begins, all columns of the table.
+  const char* Row(int64_t k) const { return piece_.gradient + k * piece_.stride * piece_.given->element; }
+
+  // Where an element of `part` lies in the variable.
+  int64_t Offset(int64_t row, int64_t column) const {
+    const RowBox& part = piece_.part;
+    return (part.first_row + row) * part.stride + part.first_column + column;
+  }
+
+  void UpdateRow(int64_t row, int64_t column, const char* gradient, int64_t size) {
+    const int64_t at = row * piece_.part.columns + column;
+    Update(at, Offset(row, column), gradient + (piece_.first_column + column) * piece_.given->element, size, true);
   }
 
   void RunListed(int64_t begin, int64_t end) {
+    const int64_t columns = piece_.part.columns;
     while (begin < end) {
-      const int64_t k = begin / piece_.columns, column = begin % piece_.columns;
-      const int64_t size = std::min(end - begin, piece_.columns - column);
-      const int64_t offset = (piece_.rows[k] - piece_.first_row) * piece_.columns + column;
-      if (piece_.others == Others::kMove || !IsZero(Row(k, 0))) Update(offset, offset, Row(k, column), size, true);
+      const int64_t k = begin / columns, column = begin % columns;
+      const int64_t size = std::min(end - begin, columns - column);
+      const char* gradient = Row(k);
+      if (piece_.others == Others::kMove || !IsZero(gradient)) {
+        UpdateRow(piece_.rows[k] - piece_.first_row, column, gradient, size);
+      }
       begin += size;
     }
   }
 
-  // Every row of the shard, with its gradient or without.
+  // Every row of `part`, with its gradient or without.
   void RunRows(int64_t begin, int64_t end) {
-    const int64_t columns = piece_.columns;
+    const int64_t columns = piece_.part.columns;
+    const bool is_gapless = columns == piece_.part.stride;
     int64_t row = begin / columns, column = begin % columns;
     int64_t k = 0;
     if (piece_.rows != nullptr) {
@@ -136,17 +176,17 @@ class Pass {
       const char* gradient = nullptr;
       int64_t rows = 1;
       if (piece_.rows == nullptr) {
-        gradient = piece_.gradient + row * columns * piece_.given->element;
+        gradient = Row(row);
       } else if (k < piece_.count && piece_.rows[k] == row + piece_.first_row) {
-        gradient = Row(k++, 0);
-      } else {  // up to the next row that has one
+        gradient = Row(k++);
+      } else if (is_gapless) {  // up to the next row that has one
         rows = (k < piece_.count ? piece_.rows[k] - piece_.first_row : (end + columns - 1) / columns) - row;
       }
       const int64_t size = std::min(end - begin, rows * columns - column);
       if (gradient == nullptr || (piece_.others != Others::kMove && IsZero(gradient))) {
-        Untouched(begin, size);
+        Untouched(begin, Offset(row, column), size);
       } else {
-        Update(begin, begin, gradient + column * piece_.given->element, size, true);
+        UpdateRow(row, column, gradient, size);
       }
       begin += size;
       row += rows;
@@ -155,7 +195,7 @@ class Pass {
   }
 
   bool IsZero(const char* row) const {  // of the elements' bits, all but the sign
-    const int64_t bytes = piece_.columns * piece_.given->element;
+    const int64_t bytes = piece_.stride * piece_.given->element;
     switch (piece_.given->element) {
       case 2: return AllZero<uint16_t>(row, bytes / 2);
       case 4: return AllZero<uint32_t>(row, bytes / 4);
@@ -171,24 +211,24 @@ class Pass {
     return any == 0;
   }
 
-  void Untouched(int64_t offset, int64_t size) {
+  void Untouched(int64_t at, int64_t offset, int64_t size) {
     if (piece_.others == Others::kStay) {
-      if (piece_.average != nullptr) Update(offset, offset, nullptr, size, false);
+      if (piece_.average != nullptr) Update(at, offset, nullptr, size, false);
       return;
     }
     alignas(64) static const char zeros[kChunk * sizeof(double)] = {};
     for (int64_t done = 0; done < size; done += kChunk) {
       const int64_t now = std::min(kChunk, size - done);
-      if (piece_.others == Others::kMoveSlots) MoveSlots(offset + done, zeros, now);
-      Update(offset + done, offset + done, zeros, now, piece_.others == Others::kMove, true);
+      if (piece_.others == Others::kMoveSlots) MoveSlots(at + done, offset + done, zeros, now);
+      Update(at + done, offset + done, zeros, now, piece_.others == Others::kMove, true);
     }
   }
 
   // The slots move as by a gradient of zero; the variable stays.
-  void MoveSlots(int64_t offset, const char* zeros, int64_t size) {
+  void MoveSlots(int64_t at, int64_t offset, const char* zeros, int64_t size) {
     alignas(64) char scratch[kChunk * sizeof(double)];
     std::memcpy(scratch, piece_.variable + offset * step_.basics->element, size * step_.basics->element);
-    Locate(offset);
+    Locate(at);
     step_.update(scratch, zeros, at_.data(), step_.scalars, piece_.scale, step_.limit, piece_.decay, size);
   }
 

@@ -78,17 +78,18 @@ class AllBasics {
   std::map<DataType, Basics> all_;
 };
 
-// The gradient of one variable. `rows`: int64, ascending, of its IndexedSlices; null if it is dense.
+// The gradient of one variable. `rows`: int64, ascending, of its IndexedSlices; null if it is dense. They are rows of the
+// whole table, of which the variable is the part that `region` says.
 struct Gradient {
   const Tensor* values = nullptr;
   const Tensor* rows = nullptr;
+  Region region;
 };
 
 // The numbers of a step, as ops are given them.
 struct Numbers {
   std::vector<double> scalars, scales, decays, options;  // options: see DtoptUpdate
   std::vector<bool> active;                              // by variable; empty: all
-  std::vector<Others> others;                            // by variable; empty: kMove
   bool overwrite = false, is_identity_at_zero = false;
 };
 
@@ -140,7 +141,6 @@ class Stepper {
     if (!fits(numbers.scales)) return InvalidArgument("got ", numbers.scales.size(), " scales");
     if (!fits(numbers.decays)) return InvalidArgument("got ", numbers.decays.size(), " decays");
     if (!fits(numbers.active)) return InvalidArgument("got ", numbers.active.size(), " active");
-    if (!fits(numbers.others)) return InvalidArgument("got ", numbers.others.size(), " others");
     return numbers.options.size() == 3 ? absl::OkStatus() : InvalidArgument("options must be three");
   }
 
@@ -153,10 +153,17 @@ class Stepper {
       return InvalidArgument("got ", have, " variables, ", slots, " slots, ", averages, " averages and ", roundings,
                              " roundings for ", count, " gradients; this rule has ", slots_, " slots of each variable");
     }
+    if (!group.others.empty() && static_cast<int64_t>(group.others.size()) != count) {
+      return InvalidArgument("got ", group.others.size(), " others");
+    }
     for (int64_t i = 0; i < count; ++i) {
       TF_RETURN_IF_ERROR(CheckType(group.variables[i], "variable", i));
       TF_RETURN_IF_ERROR(CheckGradient(gradients[i], group, i));
       const tensorflow::TensorShape& shape = group.variables[i]->tensor()->shape();
+      RowBox part;
+      if (!group.others.empty() && group.others[i] != Others::kMove && !PartOf(group, i, &part)) {
+        return InvalidArgument("the part of variable ", i, " is not one of rows");
+      }
       for (Var* replica : group.replicas[i]) {
         TF_RETURN_IF_ERROR(CheckType(replica, "a replica", i));
         if (replica->tensor()->shape() != shape) return InvalidArgument("a replica of variable ", i, " has another shape");
@@ -197,20 +204,33 @@ class Stepper {
       return InvalidArgument("variable ", i, " has shape ", shape.DebugString(), ", its gradient ",
                              values.shape().DebugString());
     }
-    const int64_t count = gradient.rows->NumElements();
-    if (!group.IsWhole(i) || shape.dims() < 1 || count * (shape.num_elements() / std::max<int64_t>(shape.dim_size(0), 1)) !=
-                                                     values.NumElements()) {
+    RowBox part;
+    if (!PartOf(group, i, &part)) return InvalidArgument("the part of variable ", i, " is not one of rows");
+    const int64_t count = gradient.rows->NumElements(), columns = ColumnsOf(gradient, part);
+    if (count * columns != values.NumElements() || gradient.region.first_column + part.columns > columns) {
       return InvalidArgument("variable ", i, " has shape ", shape.DebugString(), ", the rows of its gradient ",
                              values.shape().DebugString());
     }
     const auto rows = gradient.rows->flat<int64_t>();
+    const bool is_whole = gradient.region.columns == 0;
     for (int64_t k = 0; k < count; ++k) {
-      if (rows(k) >= shape.dim_size(0) || rows(k) < (k == 0 ? 0 : rows(k - 1) + 1)) {
+      if ((is_whole && rows(k) >= shape.dim_size(0)) || rows(k) < (k == 0 ? 0 : rows(k - 1) + 1)) {
         return InvalidArgument("the gradient of variable ", i, " is for row ", rows(k), ", the variable has ",
                                shape.dim_size(0), " rows");
       }
     }
     return absl::OkStatus();
+  }
+
+  static bool PartOf(const Group& group, size_t i, RowBox* part) {
+    const tensorflow::TensorShape& shape = group.variables[i]->tensor()->shape();
+    if (shape.dims() < 1) return false;
+    const int64_t rows = shape.dim_size(0);
+    return RowBox::Of(rows, rows == 0 ? 0 : shape.num_elements() / rows, group.IsWhole(i) ? nullptr : &group.boxes[i], part);
+  }
+
+  static int64_t ColumnsOf(const Gradient& gradient, const RowBox& part) {
+    return gradient.region.columns == 0 ? part.stride : gradient.region.columns;
   }
 
   // A slot or average: like its variable, or as large as the box.
@@ -249,21 +269,32 @@ class Stepper {
     for (Var* replica : group.replicas[i]) piece->replicas.push_back(data(replica));
     if (!numbers.scales.empty()) piece->scale = numbers.scales[i];
     if (!numbers.decays.empty()) piece->decay = numbers.decays[i];
-    if (!numbers.others.empty()) piece->others = numbers.others[i];
-    if (variable.dims() > 0) piece->columns = variable.NumElements() / variable.dim_size(0);
-    if (gradient.rows != nullptr) OpenRows(*gradient.rows, numbers, piece);
+    if (!group.others.empty()) piece->others = group.others[i];
+    if (gradient.rows == nullptr && piece->others == Others::kMove) return;
+    PartOf(group, i, &piece->part);
+    if (gradient.rows != nullptr) return OpenRows(gradient, numbers, piece);
+    piece->gradient += piece->part.first_row * piece->part.stride * piece->given->element;
+    piece->stride = piece->part.stride;
+    piece->first_column = piece->part.first_column;
   }
 
-  // Where rows without a gradient stay as they are, whatever follows the rule included, nothing else is visited.
-  void OpenRows(const Tensor& rows, const Numbers& numbers, Piece* piece) const {
-    piece->rows = static_cast<const int64_t*>(rows.data());
-    piece->count = rows.NumElements();
-    piece->stride = piece->columns;
+  // Only the rows of this part. Where those without a gradient stay as they are, whatever follows the rule included,
+  // nothing else is visited.
+  void OpenRows(const Gradient& gradient, const Numbers& numbers, Piece* piece) const {
+    const int64_t* all = static_cast<const int64_t*>(gradient.rows->data());
+    const int64_t* end = all + gradient.rows->NumElements();
+    piece->first_row = gradient.region.first_row;
+    piece->first_column = gradient.region.columns == 0 ? piece->part.first_column : gradient.region.first_column;
+    if (gradient.region.columns == 0) piece->first_row = piece->part.first_row;
+    piece->rows = std::lower_bound(all, end, piece->first_row);
+    piece->count = std::lower_bound(piece->rows, end, piece->first_row + piece->part.rows) - piece->rows;
+    piece->stride = ColumnsOf(gradient, piece->part);
+    piece->gradient += (piece->rows - all) * piece->stride * piece->given->element;
     const bool stay = piece->others == Others::kStay ||
                       (piece->others == Others::kMove && numbers.is_identity_at_zero && piece->decay == 1);
     if (!stay || piece->average != nullptr) return;
     piece->listed = true;
-    piece->size = piece->count * piece->columns;
+    piece->size = piece->count * piece->part.columns;
   }
 
   DtoptUpdate update_ = nullptr;

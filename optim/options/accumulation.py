@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -11,11 +12,27 @@ from optim import slot_layout
 from optim.arguments import count
 from optim.devices import wait_for_pending
 from optim.layouts import placement
+from optim.native import library
 from optim.options.part import Option, Part
 from optim.precision import compute_dtype
 from optim.state.counter import Counter
+from optim.state.row_gradient import RowGradient, add_rows, can_gather, take_rows
 from optim.state.state import State
 from optim.state.tracked import Tracked
+
+NOTHING, ANYTHING = 0, 1
+"""Marks of a sum: no gradient was added, or one that may be other than zero anywhere. A larger one stands for rows."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A variable of the step that a window completes: the mark of its sum, whether that is taken row by row, and
+    whether the variable is active: True, or a bool tensor."""
+
+    tracked: Tracked
+    mark: Any
+    by_row: bool
+    active: Any = True
 
 
 class Accumulation(Part):
@@ -23,6 +40,8 @@ class Accumulation(Part):
 
     Which calls bring a gradient for which variable may differ: the slot `gathered` says of each variable whether any
     did, so that a `tf.function` knows of the calls of another, and a checkpoint of the middle of a window is whole.
+    Where only rows were added, which dtopt's kernel does in place, it is what the kernel knows these rows by
+    (`gathered.h`); where it does not, after a restart say, the step looks at all of them.
     """
 
     options: ClassVar = {
@@ -57,51 +76,77 @@ class Accumulation(Part):
             mark = {"dims": (), "dtype": tf.as_dtype(slot_layout.GATHERED_DTYPE)}
             self._state.new_slot(slot_layout.GATHERED, tracked, placement.LIKE_VARIABLE, **mark)
 
-    def gather_eagerly(self, tracked: Sequence[Tracked], gradients: Sequence[Any]) -> list[Tracked]:
-        """Add gradients to their sums. Returns the variables of the step that this completes; none if it does not."""
+    def takes_rows(self, tracked: Tracked) -> bool:
+        """Whether a gradient may be a `RowGradient` here."""
+        return not self.is_used or can_gather(self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, tracked))
+
+    def gather_eagerly(
+        self, tracked: Sequence[Tracked], gradients: Sequence[Any], by_row: Callable[[Tracked], bool]
+    ) -> list[Member]:
+        """Add gradients to their sums. Returns the variables of the step that this completes; none if it does not.
+
+        `by_row` says of a variable whether a step takes rows of its gradient.
+        """
         counter = self._state.counter(slot_layout.ACCUMULATED_STEPS)
         count = int(counter.peek()) + 1
         self._add(tracked, gradients)
         wait_for_pending()
-        for item in tracked:
-            if not self._mark(item).peek():
-                self._mark(item).set(1)
+        for item, gradient in zip(tracked, gradients, strict=True):
+            mark = self._mark(item)
+            if isinstance(gradient, RowGradient):
+                mark.set(int(library.ops().dtopt_mark_rows(before=int(mark.peek()), rows=gradient.rows)))
+                add_rows(self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item), gradient)
+            elif mark.peek() != ANYTHING:
+                mark.set(ANYTHING)
         if count < self.steps:
             counter.set(count)
             return []
         counter.set(0)
-        members = [t for t in self._state.tracked if self._mark(t).peek()]
-        for item in members:
-            self._mark(item).set(0)
+        marks = [(item, int(self._mark(item).peek())) for item in self._state.tracked]
+        members = [Member(t, mark, mark > ANYTHING and by_row(t)) for t, mark in marks if mark != NOTHING]
+        for member in members:
+            self._mark(member.tracked).set(NOTHING)
         return members
 
     def gather(self, tracked: Sequence[Tracked], gradients: Sequence[Any]) -> Any:
         """Add gradients to their sums in a graph. Returns a bool tensor: whether that completes a step."""
         self._add(tracked, gradients)
-        for item in tracked:
+        for item, gradient in zip(tracked, gradients, strict=True):
             mark = self._state.slots.get(slot_layout.GATHERED, item)
-            mark.assign(tf.ones_like(mark.read_value()))
+            if isinstance(gradient, RowGradient):
+                marked = library.ops().dtopt_mark_rows(before=mark.read_value(), rows=gradient.rows)
+                mark.assign(marked)
+                with tf.control_dependencies([marked]):
+                    add_rows(self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item), gradient)
+            else:
+                mark.assign(tf.ones_like(mark.read_value()))
         steps = self._state.scalars[slot_layout.ACCUMULATED_STEPS]
         count = steps.read_value() + 1
         complete = count >= self.steps
         steps.assign(tf.where(complete, tf.zeros_like(count), count))
         return complete
 
-    def members(self, now: Sequence[Tracked]) -> tuple[list[Tracked], list[Any]]:
-        """All variables, and for each whether a step that is complete has a gradient for it.
+    def members(self, tracked: Sequence[Tracked], gradients: Sequence[Any]) -> list[Member]:
+        """All variables, active in the step that is complete if it has a gradient for them.
 
-        That is True for those `now` has one for; of the others the graph finds out, and forgets it for the next window.
+        That is True for those that are given one now; of the others the graph finds out, and forgets it for the next
+        window.
         """
-        tracked, here = list(self._state.tracked), {item.index for item in now}
-        active = []
-        for item in tracked:
-            mark = self._state.slots.get(slot_layout.GATHERED, item)
-            active.append(True if item.index in here else mark.read_value() > 0)
-            mark.assign(tf.zeros_like(mark.read_value()))
-        return tracked, active
+        now = {item.index: gradient for item, gradient in zip(tracked, gradients, strict=True)}
+        members = []
+        for item in self._state.tracked:
+            variable = self._state.slots.get(slot_layout.GATHERED, item)
+            mark = variable.read_value()
+            by_row, active = isinstance(now.get(item.index), RowGradient), item.index in now or mark > NOTHING
+            members.append(Member(item, mark, by_row, active))
+            variable.assign(tf.zeros_like(mark))
+        return members
 
     def _add(self, tracked: Sequence[Tracked], gradients: Sequence[Any]) -> None:
+        """Add those that are dense."""
         for item, gradient in zip(tracked, gradients, strict=True):
+            if isinstance(gradient, RowGradient):
+                continue
             total = self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item)
             total.assign_add(placement.relayout(tf.cast(gradient, total.dtype), placement.layout_of(total)))
 
@@ -112,14 +157,21 @@ class Accumulation(Part):
             found = self._marks[tracked.index] = Counter(variable)
         return found
 
-    def take_mean(self, tracked: Sequence[Tracked], state_dtype: Callable[[Tracked], tf.DType]) -> list[Any]:
+    def take_mean(self, members: Sequence[Member], state_dtype: Callable[[Tracked], tf.DType]) -> list[Any]:
         """Mean of the gathered gradients in the variables' layout; the sums start again at zero.
 
-        In the dtype of what the rule updates, but not in float16, which cannot hold what loss scaling makes of it.
+        Rows are those that any call named. In the dtype of what the rule updates, but not in float16, which cannot hold
+        what loss scaling makes of it.
         """
-        means = []
-        for item in tracked:
+        means: list[Any] = []
+        for member in members:
+            item = member.tracked
             total = self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item)
+            if member.by_row:
+                rows = library.ops().dtopt_marked_rows(mark=member.mark, limit=int(total.shape[0]))
+                sums = take_rows(total, rows) / self.steps
+                means.append(RowGradient(sums, rows, total.shape, item.variable.dtype))
+                continue
             dtype = state_dtype(item)
             mean = total.read_value() / self.steps
             mean = tf.cast(mean, compute_dtype(dtype) if dtype == tf.float16 else dtype)

@@ -32,6 +32,10 @@ class Clipping(Part):
     def __init__(self, option: GradientsClipOption):
         self.option = option
 
+    @property
+    def has_norms(self) -> bool:
+        return self.option.clipnorm is not None or self.option.global_clipnorm is not None
+
     def get(self, name: str) -> Any:
         return getattr(self.option, name)
 

@@ -56,6 +56,6 @@ def scalar_groups(handles: Sequence[Any]) -> list[tuple[Any, int]]:
     groups = []
     for handle in handles:
         with tf.device(handle.device):
-            group, number = devices.call("DtoptGroup", [handle], [], [], [], empty, empty)
+            group, number = devices.call("DtoptGroup", [handle], [], [], [], empty, empty, empty, empty)
             groups.append((group, int(number.numpy())))
     return groups

@@ -10,11 +10,12 @@ from tensorflow.experimental import dtensor
 from optim import slot_layout
 from optim.algorithm import Algorithm
 from optim.errors import UnsupportedError
-from optim.executors import kernels, local, native
+from optim.executors import kernels, local, native, one_op, rows
 from optim.layouts import placement, program_order
-from optim.native import library
+from optim.native import direct, library
 from optim.options import master_copies
 from optim.options.settings import Settings
+from optim.rule import Rule
 from optim.state.state import State
 from optim.state.tracked import Tracked
 from optim.step.reports import ExecutorReport
@@ -93,17 +94,29 @@ class Execution:
             return f"{self._algorithm.owner} has its own update_step"
         if not rule.elementwise:
             return f"the rule of {self._algorithm.owner} looks at whole tensors"
-        lazy = next((t for t in self._state.tracked if settings.lazy_rows.applies_to(t)), None)
-        if lazy is not None:
-            return f"lazy_rows names variable {lazy}"
         for item in self._state.tracked:
             if why := self._why_not_in_shards(item):
                 return why
-        clip = settings.clipping.option
-        norms = clip.clipnorm is not None or clip.global_clipnorm is not None
-        if (norms or settings.loss_scale.is_used) and dtensor.num_clients() > 1:
+        if (settings.clipping.has_norms or settings.loss_scale.is_used) and dtensor.num_clients() > 1:
             return "norms of gradients, or whether they are finite, span several clients"
-        return ""
+        lazy = (item for item in self._state.tracked if settings.lazy_rows.applies_to(item))
+        other = next((item for item in lazy if not self._keeps_rows(rule, item)), None)
+        return "" if other is None else f"lazy_rows names variable {other}, which dtopt's kernel does not update"
+
+    def _keeps_rows(self, rule: Rule, item: Tracked) -> bool:
+        """Whether the local executor can leave single rows of a variable as they are."""
+        return direct.available() and not native.why_not(rule, item, self._state.slots) and self.plan().is_by_rows(item)
+
+    def takes_rows(self, item: Tracked, is_eager: bool) -> bool:
+        """Whether the gradient of a variable may be a `RowGradient`: dtopt's own kernel updates it."""
+        rule, state, asked = self._algorithm.updating_rule, self._state, self._settings.execution.executor
+        if rule is None or asked == "portable" or not rows.are_possible(item.layout):
+            return False
+        if not is_eager or self.report().executor == "portable":
+            return one_op.takes_rows(rule, item, state.slots)
+        if direct.available():
+            return self._keeps_rows(rule, item)
+        return all(one_op.takes_rows(rule, other, state.slots) for other in state.tracked)
 
     def _why_not_in_shards(self, item: Tracked) -> str:
         """Why the slots of a variable are placed so that its shards cannot be updated one by one; empty if they can."""

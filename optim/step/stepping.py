@@ -151,26 +151,25 @@ class Stepper:
 
     def _conformed(self, gradients: Sequence[Any], tracked: Sequence[Tracked]) -> list[Any]:
         """The gradients as their variables are; `IndexedSlices` as they are, if the kernel takes them."""
-        settings, rule = self._settings, self._algorithm.updating_rule
+        settings = self._settings
         is_float32 = settings.masters.master_copies or settings.accumulation.is_used
         # isinstance of an abstract class is slow
         others = ((i, g) for i, g in enumerate(gradients) if type(g) is not EagerTensor)
-        by_row = {i for i, gradient in others if isinstance(gradient, tf.IndexedSlices)}
-        is_kernels = not settings.accumulation.is_used and settings.execution.executor != "portable"
-        clip = settings.clipping.option
-        has_norms = clip.clipnorm is not None or clip.global_clipnorm is not None
-        looks = has_norms or settings.loss_scale.is_used
-        if (
-            rule is None
-            or not by_row
-            or not is_kernels
-            or not one_op.takes_rows(rule, tracked, self._state.slots, looks_at_sums=looks)
-        ):
+        slices = [i for i, gradient in others if isinstance(gradient, tf.IndexedSlices)]
+        by_row = {i for i in slices if self._takes_rows(tracked[i])}
+        if not by_row:
             return conform_all(gradients, tracked, keeps_float32=is_float32)
         rest = [i for i in range(len(gradients)) if i not in by_row]
         dense = conform_all([gradients[i] for i in rest], [tracked[i] for i in rest], keeps_float32=is_float32)
         found = dict(zip(rest, dense, strict=True))
-        return [row_gradient(gradients[i], tracked[i]) if i in by_row else found[i] for i in range(len(gradients))]
+        looks = settings.clipping.has_norms or settings.loss_scale.is_used
+        for i in by_row:
+            found[i] = row_gradient(gradients[i], tracked[i], looks_at_sums=looks)
+        return [found[i] for i in range(len(gradients))]
+
+    def _takes_rows(self, tracked: Tracked) -> bool:
+        is_eager = tf.executing_eagerly() and not replicas.in_copy()
+        return self._settings.accumulation.takes_rows(tracked) and self.execution.takes_rows(tracked, is_eager)
 
     def _overwrite(self, tracked: list[Tracked], gradients: list[Any]) -> tuple[list[Tracked], list[Any]]:
         """Assign gradients to the variables that take them as they are; returns the others."""
@@ -201,10 +200,11 @@ class Stepper:
         with deferred():
             accumulation = self._settings.accumulation
             if accumulation.is_used:
-                tracked = accumulation.gather_eagerly(tracked, gradients)
-                if not tracked:
+                members = accumulation.gather_eagerly(tracked, gradients, self._takes_rows)
+                if not members:
                     return
-                gradients = accumulation.take_mean(tracked, self._settings.masters.state_dtype)
+                tracked = [member.tracked for member in members]
+                gradients = accumulation.take_mean(members, self._settings.masters.state_dtype)
                 local.wait_for_pending()
             work = preparation.work(tracked, gradients)
             constrained = _constrained(tracked)
@@ -253,9 +253,9 @@ class Stepper:
         complete = accumulation.gather(tracked, gradients)
 
         def step_with_mean() -> tf.Tensor:
-            members, active = accumulation.members(tracked)
+            members = accumulation.members(tracked, gradients)
             means = accumulation.take_mean(members, self._settings.masters.state_dtype)
-            self._step_in_graph(members, means, active)
+            self._step_in_graph([m.tracked for m in members], means, [m.active for m in members])
             return tf.constant(True)
 
         tf.cond(complete, step_with_mean, lambda: tf.constant(False))

@@ -113,13 +113,13 @@ def launch(rule: Any, scalars: Any, model: Any, slots: Any, gradients: Any, aver
     tensors = [tf.convert_to_tensor(g) for g in gradients]
     held, sources = Held(tensors), tf.range(len(tensors), dtype=tf.int64)
     none = tf.constant(NONE, tf.int64)
-    part, number = call("DtoptGroup", handles(model), flat, handles(averages), [], none, sources)
+    part, number = call("DtoptGroup", handles(model), flat, handles(averages), [], none, sources, none, none)
     group = call("DtoptJoin", tf.reshape(number, [1]), none)
     del part  # what is joined is held
     sizes = ("slots_of_each", each, "scalars_of_all", of_all)
     kind = tf.as_dtype(model[0].dtype).as_datatype_enum
-    attributes = ("T", kind, "rule", name, *sizes, "overwrite", numbers["overwrite"])
-    call("DtoptUpdate", group, tf.constant(held.number, tf.int64), *vectors, *attributes)
+    attributes = ("T", kind, "rule", name, *sizes, "overwrite", numbers["overwrite"], "identity_at_zero", False)
+    call("DtoptUpdate", group, tf.constant(held.number, tf.int64), none, *vectors, *attributes)
 
 
 def expected(rule: Any, variable: Any, gradient: Any, slots: Mapping[str, Any], c: Any, **more: Any) -> Any:

@@ -324,7 +324,7 @@ def test_a_row_that_a_table_does_not_have(row: int, mode: str) -> None:
             group=tf.constant([], tf.int64),
             gradients=[tf.ones((2, 4))],
             rows=[tf.constant(rows, tf.int64)],
-            starts=[tf.constant([start], tf.int64)],
+            starts=[tf.constant([start, 0], tf.int64)],
             totals=[10],
             scalars=numbers(0.5),
             scales=numbers(),

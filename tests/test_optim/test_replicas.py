@@ -20,6 +20,7 @@ from bench.scale.group import free_ports
 from optim.errors import UnsupportedError
 from optim.executors import one_op
 from optim.legacy import v1, v2
+from optim.options import accumulation
 from optim.step import stepping
 from tests.breadth import broad, covering
 
@@ -125,11 +126,27 @@ def test_sparse_gradients_are_summed() -> None:
     np.testing.assert_allclose(copies(ends[0])[0], copies(ends[1])[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("traced", [True, False])
+@pytest.mark.parametrize("mode", ["native_function"])
+def test_sparse_gradients_are_gathered_row_by_row(traced: bool, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    own = accumulation.add_rows
+    monkeypatch.setattr(accumulation, "add_rows", lambda *given: seen.append(given) or own(*given))
+    more: dict[str, Any] = {"gradient_accumulation_steps": 2, "global_clipnorm": 1.0}
+    ends = [
+        run(mirrored(), lambda how=how: optim.Adagrad(0.1, **how, **more), traced=traced, sparse=True)[1]
+        for how in ({}, {"executor": "portable"})
+    ]
+    assert seen
+    np.testing.assert_allclose(copies(ends[0])[0], copies(ends[1])[0], rtol=1e-6)
+    assert not np.array_equal(copies(ends[0])[0], START)
+
+
 @pytest.mark.parametrize("mode", ["native_function"])
 def test_sparse_gradients_are_summed_row_by_row(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     own = stepping.row_gradient
-    monkeypatch.setattr(stepping, "row_gradient", lambda *given: seen.append(given) or own(*given))
+    monkeypatch.setattr(stepping, "row_gradient", lambda *given, **how: seen.append(given) or own(*given, **how))
     ends = [run(mirrored(), lambda m=m: m.Adagrad(0.1), sparse=True)[1] for m in (optim, tf_keras.optimizers)]
     assert seen
     np.testing.assert_allclose(copies(ends[0])[0], copies(ends[1])[0], rtol=1e-5, atol=1e-6)

@@ -50,6 +50,27 @@ def box_of(
     return Box(tuple(local), tuple(begin), tuple(b + size for b, size in zip(begin, part, strict=True)))
 
 
+def region_of(
+    shape: Sequence[int], layout: dtensor.Layout | None, box: Box | None, place: Mapping[str, int]
+) -> tuple[int, int, int] | None:
+    """Where in a whole table what the device at `place` updates begins, its row and its column, and how many columns
+    the table has; a row's elements count as columns. None if it is not some columns of some rows: a dim but the first
+    two is divided, or there are no dims."""
+    if not shape or not math.prod(shape):
+        return None
+    local = list(shape) if layout is None else local_shape(shape, layout)
+    begin = [0] * len(shape) if box is None else list(box.begin)
+    if layout is not None:
+        begin = [
+            at + (place[axis] * size if size != whole else 0)
+            for at, whole, size, axis in zip(begin, shape, local, layout.sharding_specs, strict=True)
+        ]
+    sizes = local if box is None else [b - a for a, b in zip(box.begin, box.end, strict=True)]
+    if sizes[2:] != list(shape[2:]):
+        return None
+    return begin[0], begin[1] * math.prod(shape[2:]) if len(shape) > 1 else 0, math.prod(shape[1:])
+
+
 def partners(layout: dtensor.Layout, slot_layout: dtensor.Layout) -> list[list[int]]:
     """For each local device, by position, the others that hold the same shard of the variable and other parts of its
     slots: those that differ only along the axes that only the slots use."""

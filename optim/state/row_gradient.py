@@ -1,0 +1,89 @@
+"""The gradient of a table: the rows that a batch named, each once, and nothing for the others; and sums of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import distribute_lib
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
+
+from optim.devices import handles_of
+from optim.layouts.boxes import region_of
+from optim.layouts.placement import layout_of
+from optim.native import library
+
+
+@dataclass(frozen=True)
+class RowGradient:
+    """`IndexedSlices` summed up: row `rows[k]` of the variable has the gradient `sums[k]`, in float32 or float64.
+
+    In a function on a mesh they are yet to be summed up, by each device for the rows that it has.
+
+    Attributes:
+      sums: all columns, also where devices have some; eagerly on no mesh, wherever the variable is.
+      rows: int64, ascending, each once. shape: of the variable. dtype: of the gradient that was given.
+      starts: in a function on a mesh, the first row and the first column of each device's part.
+    """
+
+    sums: Any
+    rows: Any
+    shape: tf.TensorShape
+    dtype: tf.DType
+    starts: Any = None
+
+    def with_sums(self, sums: Any) -> RowGradient:
+        return replace(self, sums=sums)
+
+
+def at_hand(variable: Any) -> Any:
+    """The variable, or its copy in the replica that `Strategy.extended.update` is at; None if it has no handle."""
+    if isinstance(variable, tf.distribute.DistributedValues):
+        replica = distribute_lib.get_update_replica_id()
+        variable = None if replica is None else variable.values[replica]
+    return variable if isinstance(variable, BaseResourceVariable) else None
+
+
+def can_gather(total: tf.Variable) -> bool:
+    """Whether rows can be added to a sum of gradients: eagerly on a mesh if devices have some columns of some rows."""
+    if layout_of(total) is not None:
+        return tf.executing_eagerly() and None not in _regions(total)
+    return at_hand(total) is not None
+
+
+def add_rows(total: tf.Variable, gradient: RowGradient) -> None:
+    """Add rows to a sum of gradients, in place."""
+    for device, handle, region in _parts(total):
+        with tf.device(device):
+            sums = tf.cast(gradient.sums, total.dtype)
+            library.ops().dtopt_add_rows(total=handle, sums=sums, rows=gradient.rows, region=region)
+
+
+def take_rows(total: tf.Variable, rows: Any) -> Any:
+    """These rows of a sum of gradients, which start again at zero."""
+    found, seen = [], set()
+    for device, handle, region in _parts(total):
+        with tf.device(device):
+            sums = library.ops().dtopt_take_rows(total=handle, rows=rows, region=region, T=total.dtype)
+        if region not in seen:  # other devices may have the same
+            found.append(sums)
+        seen.add(region)
+    whole = found[0] if len(found) == 1 else tf.add_n(found)
+    return tf.reshape(whole, [-1, *total.shape[1:]])
+
+
+def _regions(total: tf.Variable) -> list[tuple[int, int, int] | None]:
+    layout = layout_of(total)
+    places: Any = [{}] if layout is None else layout.mesh.local_device_locations()
+    return [region_of(total.shape.as_list(), layout, None, place) for place in places]
+
+
+def _parts(total: tf.Variable) -> Iterator[tuple[str, Any, Any]]:
+    """Each device, its part, and where that begins."""
+    if layout_of(total) is None:
+        variable = at_hand(total)
+        return iter([(variable.device, variable.handle, _regions(total)[0])])
+    handles = handles_of(total)
+    return zip([handle.device for handle in handles], handles, _regions(total), strict=True)
