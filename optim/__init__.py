@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from optim.optimizers.nadam import Nadam as Nadam
     from optim.optimizers.novograd import NovoGrad as NovoGrad
     from optim.optimizers.of_rule import RuleOptimizer as RuleOptimizer
+    from optim.optimizers.proximal_adagrad import ProximalAdagrad as ProximalAdagrad
     from optim.optimizers.rectified_adam import RectifiedAdam as RectifiedAdam
     from optim.optimizers.rmsprop import RMSprop as RMSprop
     from optim.optimizers.schedule_free_adamw import ScheduleFreeAdamW as ScheduleFreeAdamW
@@ -64,6 +65,7 @@ _HOME = {
     "Lion": "optim.optimizers.lion",
     "Muon": "optim.optimizers.muon",
     "Nadam": "optim.optimizers.nadam",
+    "ProximalAdagrad": "optim.optimizers.proximal_adagrad",
     "RMSprop": "optim.optimizers.rmsprop",
     "RectifiedAdam": "optim.optimizers.rectified_adam",
     "AdaBelief": "optim.optimizers.adabelief",

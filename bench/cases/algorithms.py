@@ -31,6 +31,7 @@ from optim.rules.lion import LionRule
 from optim.rules.muon import MuonRule
 from optim.rules.nadam import NadamRule
 from optim.rules.novograd import NovoGradRule
+from optim.rules.proximal_adagrad import ProximalAdagradRule
 from optim.rules.rectified_adam import RectifiedAdamRule
 from optim.rules.rmsprop import RMSpropRule
 from optim.rules.schedule_free_adamw import ScheduleFreeAdamWRule
@@ -124,6 +125,7 @@ _MUON = (
 )
 _RMSPROP = ("learning_rate", "rho", "momentum", "epsilon", "centered", "epsilon_inside")
 _ADAGRAD = ("learning_rate", "initial_accumulator_value", "epsilon", "epsilon_inside")
+_PROXIMAL = ("learning_rate", "initial_accumulator_value", "l1_regularization_strength", "l2_regularization_strength")
 _LARS = ("learning_rate", "momentum", "trust_coefficient", "epsilon", "nesterov")
 _ADAN = ("learning_rate", "beta_1", "beta_2", "beta_3", "epsilon")
 
@@ -147,6 +149,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     Algorithm("adabelief", "AdaBelief", AdaBeliefRule, (*_MOMENTS, "rectify", *_RECTIFIED)),
     # The second moment moves by the sign of its distance from g².
     Algorithm("yogi", "Yogi", YogiRule, (*_MOMENTS, "initial_accumulator_value"), jumps=True),
+    Algorithm("proximal-adagrad", "ProximalAdagrad", ProximalAdagradRule, _PROXIMAL, {"learning_rate": 1e-2}),
     # NovoGrad: the norm of g comes before the step.
     Algorithm("novograd", "NovoGrad", NovoGradRule, (*_MOMENTS, "grad_averaging", "amsgrad"), further_reads=1),
     # LARS: the norms of p and g come before the step.

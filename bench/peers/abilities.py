@@ -17,7 +17,16 @@ EVERY_ROW, TOUCHED_ROWS = "every row", "touched rows"
 
 ALL_ALGORITHMS = frozenset(known.name for known in ALGORITHMS)
 
-USUAL_ALGORITHMS = ALL_ALGORITHMS - {"radam", "adabelief", "yogi", "novograd", "lars", "adan", "schedule-free-adamw"}
+USUAL_ALGORITHMS = ALL_ALGORITHMS - {
+    "radam",
+    "adabelief",
+    "yogi",
+    "proximal-adagrad",
+    "novograd",
+    "lars",
+    "adan",
+    "schedule-free-adamw",
+}
 """Those that Keras has, too; of the others, frameworks have variants that differ in their formulas."""
 
 

@@ -16,6 +16,7 @@ from migrate.algorithms import (
     lion,
     nadam,
     novograd,
+    proximal_adagrad,
     rectified_adam,
     rmsprop,
     sgd,
@@ -41,6 +42,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     adabelief.ALGORITHM,
     yogi.ALGORITHM,
     novograd.ALGORITHM,
+    proximal_adagrad.ALGORITHM,
     lars.ALGORITHM,
 )
 

@@ -9,7 +9,8 @@
 | AdaMaxOptimizer | `tf.contrib.opt` 1.15 | Adamax |
 | LAMB | TensorFlow Addons, tf-models-official | Lamb; λ·p inside of the step |
 | Yogi | TensorFlow Addons 0.8 - 0.23, `yogi.py` | Yogi; its arguments are called beta1 and beta2 |
-| RectifiedAdam, AdaBelief, NovoGrad | TensorFlow Addons | those of `optim`, under the same names |
+| RectifiedAdam, AdaBelief, NovoGrad, ProximalAdagrad | TensorFlow Addons | those of `optim`, under the same names |
+| LARS | tf-models-official | LARS, which `tf.contrib.opt` has, too; decay joins the gradient before its norm |
 | AdamWeightDecayOptimizer | google-research/bert, `optimization.py` | the same without bias correction |
 | NadamOptimizer | `tf.contrib.opt` 1.15 | Adam, with Nesterov's momentum and no schedule of it |
 | DistributedX | Horovod 0.19 and earlier, `_keras/__init__.py` | X, of gradients that are averaged first |
@@ -46,14 +47,13 @@ DECAYED = {
 LAZY_CLASSES = {"LazyAdam": "Adam", "LazyAdamOptimizer": "AdamOptimizer"}
 BERT = "AdamWeightDecayOptimizer"
 DISTRIBUTED = "Distributed"
-ADDONS = (*DECAYED, *LAZY_CLASSES, "RectifiedAdam", "AdaBelief", "Yogi", "NovoGrad", "LAMB")
+ADDONS = (*DECAYED, *LAZY_CLASSES, "RectifiedAdam", "AdaBelief", "Yogi", "NovoGrad", "ProximalAdagrad", "LAMB")
 """Classes whose rule is known as that of TensorFlow Addons."""
 RENAMED = {"Yogi": {"beta1": "beta_1", "beta2": "beta_2"}, "LAMB": {"weight_decay_rate": "weight_decay"}}
 REFUSED = {
     "ConditionalGradient": "Frank-Wolfe steps",
     "COCOB": "coin betting",
     "MultiOptimizer": "an optimizer for each group of layers",
-    "ProximalAdagrad": "proximal steps",
 }
 """Known classes with a rule that no class of `optim` has."""
 
@@ -97,7 +97,7 @@ def as_keras(class_name: str, config: Mapping[str, Any], generation: str) -> tup
     if plain.startswith(DISTRIBUTED):
         return plain.removeprefix(DISTRIBUTED), own
     own = {RENAMED.get(plain, {}).get(key, key): value for key, value in own.items()}
-    if plain == "LAMB" and "exclude_from_weight_decay" in own:
+    if plain in ("LAMB", "LARS") and "exclude_from_weight_decay" in own:
         own[EXCLUDED] = own.pop("exclude_from_weight_decay")
     return plain if is_known(class_name) else class_name, own
 
@@ -118,6 +118,9 @@ def doubt(class_name: str, generation: str, is_stored: bool) -> tuple[str, str]:
       is_stored: whether the source itself says the class; then one of Addons is called `Addons>`, as registered.
     """
     plain = class_name.rpartition(">")[2]
+    if is_stored and plain == "LARS" and generation == "optimizer_v2":
+        text = "the source calls the class LARS, which tf-models and others have: taken for that of tf-models-official"
+        return text, f"--set class_name={plain}"
     if is_stored and plain in ADDONS and generation == "optimizer_v2" and not is_known(class_name):
         text = (
             f"the source calls the class {class_name}, and TensorFlow Addons would say {PACKAGE}>{plain}: it may be"

@@ -1,6 +1,7 @@
-"""LARS of tf.contrib.opt, whose slot has the other sign: p ← p − slot.
+"""LARS of tf.contrib.opt and of tf-models, whose slot has the other sign: p ← p − slot.
 
-Source: `contrib/opt/python/training/lars_optimizer.py` of TensorFlow 1.15.
+Sources: `contrib/opt/python/training/lars_optimizer.py` of TensorFlow 1.15;
+`official/modeling/optimization/lars_optimizer.py` of tf-models-official 2.9, whose config does not say what decays.
 """
 
 from __future__ import annotations
@@ -10,17 +11,22 @@ from typing import Any
 
 from migrate.algorithms.addons import EXCLUDED
 from migrate.algorithms.lamb import NOT_ADAPTED
-from migrate.algorithms.spec import APART, Algorithm, Blocks, Config, SlotSpec, number
+from migrate.algorithms.spec import ALWAYS_COUNTED, APART, Algorithm, Block, Blocks, Config, SlotSpec, Versions, number
 from optim.errors import UnsupportedError
 from optim.rules.lars import LARSRule
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    return ()
+    return () if generation == "tf1" else ((Block(("m",)),),)
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
     given = {"momentum": number(config, "momentum"), "trust_coefficient": number(config, "eeta")}
+    given |= {"nesterov": bool(config["nesterov"])}
+    if generation != "tf1":
+        kept = list(config[EXCLUDED] or ())
+        left_out = {EXCLUDED: kept, NOT_ADAPTED: list(config[NOT_ADAPTED] or kept)}
+        return {**given, "weight_decay": number(config, "weight_decay_rate"), "norm_of_sum": True, **left_out}
     skipped = config["skip_list"] or []
     if isinstance(skipped, str) or not all(isinstance(part, str) for part in skipped):
         raise UnsupportedError(f"skip_list must be a list of parts of names, got {skipped!r}")
@@ -28,7 +34,6 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
     return {
         **given,
         "epsilon": number(config, "epsilon"),
-        "nesterov": bool(config["nesterov"]),
         "weight_decay": number(config, "weight_decay"),
         EXCLUDED: patterns,
         NOT_ADAPTED: patterns,
@@ -36,12 +41,24 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 
 
 def _defaults(generation: str) -> dict[str, Any]:
+    if generation != "tf1":
+        numbers = {"learning_rate": 0.01, "momentum": 0.9, "weight_decay_rate": 0.0, "eeta": 0.001}
+        return {**numbers, "nesterov": False, "classic_momentum": True, EXCLUDED: None, NOT_ADAPTED: None}
     numbers = {"momentum": 0.9, "weight_decay": 0.0001, "eeta": 0.001, "epsilon": 0.0}
     return {**numbers, "skip_list": None, "nesterov": False}
 
 
 def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     return {}, ("m",)
+
+
+def _check(config: Config, generation: str, versions: Versions) -> str | None:
+    if config.get("classic_momentum", True):
+        return None
+    return (
+        "LARS with classic_momentum=False divides by the norm of its momentum, which no class of optim does; to carry"
+        " its state for a rule of your own, add --set own_rule=true"
+    )
 
 
 def _lazy(config: Config, generation: str) -> str | None:
@@ -56,8 +73,9 @@ ALGORITHM = Algorithm(
     arguments=_arguments,
     defaults=_defaults,
     adjust=_adjust,
-    counts=frozenset(),
-    generations=frozenset({"tf1"}),
-    elsewhere=frozenset({"tf1"}),
+    counts=ALWAYS_COUNTED,
+    generations=frozenset({"tf1", "optimizer_v2"}),
+    elsewhere=frozenset({"tf1", "optimizer_v2"}),
     lazy=_lazy,
+    check=_check,
 )

@@ -25,7 +25,8 @@ from optim.rules.novograd import NovoGradRule
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    return ((Block(("m",)), Block(("v",))),)
+    usual = (Block(("m",)), Block(("v",)))
+    return (usual, (*usual, Block(("vhat",))))
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
@@ -41,20 +42,19 @@ def _defaults(generation: str) -> dict[str, Any]:
 
 
 def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Without vhat, which Addons keeps in the shape of the variable and `optim` as one number: it is refused."""
-    return {}, ("m", "v")
+    """No config says `amsgrad`, and the slots do."""
+    return ({"amsgrad": True}, ("m", "v", "vhat")) if "vhat" in present else ({}, ("m", "v"))
 
 
 def _lazy(config: Config, generation: str) -> str | None:
     return APART
 
 
+VHAT = SlotSpec(Slot("vhat", unit="gradient^2", nonnegative=True, at_least="v"), ("vhat",), is_spread=True)
+"""Shaped like the variable in Addons, which sets every element to the same number."""
 ALGORITHM = Algorithm(
     name="NovoGrad",
-    slots=(
-        *slots_of(NovoGradRule(), m=("m",), v=("v",)),
-        SlotSpec(Slot("vhat", unit="gradient^2", nonnegative=True), ("vhat",)),
-    ),
+    slots=(*slots_of(NovoGradRule(), m=("m",), v=("v",)), VHAT),
     blocks=_blocks,
     arguments=_arguments,
     defaults=_defaults,

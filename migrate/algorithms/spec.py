@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from migrate.bytes.arrays import LazyArray
+from migrate.errors import DamagedFileError
 from migrate.evidence import Origin
 from migrate.generations import NATIVE, NEW
 from optim.rule import Rule, Slot, slot_dims
@@ -22,12 +24,14 @@ class SlotSpec:
     """One slot of a rule of `optim`, and the names that it has in sources.
 
     The first alias is the attribute of Keras 2.9's experimental optimizers, by which their lists are sorted.
-    `is_negated`: sources keep it with the other sign.
+    `is_negated`: sources keep it with the other sign. `is_spread`: they keep one number in every element of an array
+    shaped like the variable, and `optim` keeps the number.
     """
 
     slot: Slot
     aliases: tuple[str, ...]
     is_negated: bool = False
+    is_spread: bool = False
 
     @property
     def name(self) -> str:
@@ -41,6 +45,34 @@ class SlotSpec:
         """Shape of the slot of a variable of that shape, None where such a variable has none."""
         dims = slot_dims(self.slot.like, len(variable))
         return None if dims is None else tuple(variable[d] for d in dims)
+
+    def carried(self, array: LazyArray) -> LazyArray:
+        """What `optim` keeps where a source has this array."""
+        if self.is_negated:
+            return _negated(array)
+        if self.is_spread:
+            return LazyArray((), array.dtype, lambda: _one_number(array), f"{array.stored_as}, one element")
+        return array
+
+    def given_back(self, array: LazyArray, variable: tuple[int, ...]) -> LazyArray:
+        """What sources keep of a variable of that shape where `optim` has this array: undoes `carried`."""
+        if self.is_negated:
+            return _negated(array)
+        if self.is_spread:
+            return LazyArray(variable, array.dtype, lambda: np.full(variable, array.load()), array.stored_as)
+        return array
+
+
+def _negated(array: LazyArray) -> LazyArray:
+    return LazyArray(array.shape, array.dtype, lambda: -array.load(), f"{array.stored_as} times -1")
+
+
+def _one_number(array: LazyArray) -> np.ndarray:
+    """Raises DamagedFileError where the elements differ."""
+    values = np.asarray(array.load()).reshape(-1)
+    if not values.size or np.any(values != values[0]):
+        raise DamagedFileError(f"{array.stored_as} should hold one number in every element, and holds several")
+    return values[0].reshape(())
 
 
 def slots_of(rule: Rule, **aliases: tuple[str, ...]) -> tuple[SlotSpec, ...]:

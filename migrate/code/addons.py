@@ -177,7 +177,7 @@ def _addons(cls: str, algorithm: str, given: Given, release: Release) -> Meaning
     own = {renamed.get(name, name): value for name, value in given.items()}
     largest = {"amsgrad": own.pop("amsgrad")} if cls == "NovoGrad" and "amsgrad" in own else {}
     found = meanings.of(Old(ADDONS, cls, algorithm, TENSORFLOW, "optimizer_v2"), own, release)
-    found = meanings.combined(found, algorithm, largest, {key: key for key in largest})  # checkpoints refuse its slot
+    found = meanings.combined(found, algorithm, largest, {key: key for key in largest})  # which configs do not say
     back = {new: old for old, new in renamed.items()}
     return replace(found, origin={key: back.get(name, name) for key, name in found.origin.items()})
 

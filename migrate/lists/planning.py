@@ -165,6 +165,7 @@ def _entries(state: OptimizerState, order: FlatOrder, generation: str) -> list[E
     names = [v.name for v in state.variables if v.name in owners]
     shapes = {v.name: v.shape for v in state.variables}
     entries: list[Entry] = []
+    algorithm = algorithms.find(state.algorithm)
     for item in order:
         if isinstance(item, str):
             entries.append((item, None, _scalar(state, item, generation)))
@@ -175,7 +176,11 @@ def _entries(state: OptimizerState, order: FlatOrder, generation: str) -> list[E
                 found = _factored(state, name, len(shapes[name]) > 1, item.factored)
                 entries += [(slot, name, array) for slot, array in zip(item.slots[-len(found) :], found, strict=True)]
         else:
-            entries += [(slot, name, state.slots[slot][name]) for name in names for slot in item.slots]
+            entries += [
+                (slot, name, algorithm.slot(slot).given_back(state.slots[slot][name], shapes[name]))
+                for name in names
+                for slot in item.slots
+            ]
     return entries
 
 

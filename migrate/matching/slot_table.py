@@ -83,15 +83,11 @@ def _keyed(stored: Stored, algorithm: Algorithm, names: Mapping[str, str | None]
                     f"slot {array.stored_as!r} has shape {list(array.shape)}, and for its variable {variable!r} of"
                     f" shape {list(shapes[variable])} it should be {list(wanted)}"
                 )
-            found.pairs[slot, variable] = _negated(array) if algorithm.slot(slot).is_negated else array
+            found.pairs[slot, variable] = array
             found.how[slot, variable] = stored.matched.get(f"{source_name}/{variable}", "object graph")
     owned = {variable for _, variable in found.pairs}
     found.order = [v.name for v in stored.variables if v.name in owned]
     return found
-
-
-def _negated(array: LazyArray) -> LazyArray:
-    return LazyArray(array.shape, array.dtype, lambda: -array.load(), f"{array.stored_as} times -1")
 
 
 def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTable | None:

@@ -79,8 +79,11 @@ def interpret(
     patterns.check(told, trained)
     for key, value in overrides.items():
         if key in told.values or key in OPTIM_ONLY:
-            told.values[key] = value
-            told.origins[key] = Origin(key, value, SET, made.origins[key].where)
+            if value is not None or key not in algorithm.defaults(
+                stored.generation
+            ):  # None: what the class makes of it
+                told.values[key] = value
+            told.origins[key] = Origin(key, told.values[key], SET, made.origins[key].where)
     iterations, of_steps, gathered = _steps(told_steps, told.values)
     settled.check_slow(slots.get(SLOW.name, {}), stored.variables, told.values.get("lookahead"), iterations)
     state, of_state = algorithm.state(told.values, kept, stored.generation, iterations)
@@ -393,7 +396,8 @@ def _by_slot(
         wanted = (*wanted, ACCUMULATED.name)
     slots: dict[str, dict[str, LazyArray]] = {}
     for name in (s.name for s in (*algorithm.slots, *SHARED_SLOTS)):
-        owners = {variable: found.pairs[name, variable] for variable in found.order if (name, variable) in found.pairs}
+        arrays = {variable: found.pairs[name, variable] for variable in found.order if (name, variable) in found.pairs}
+        owners = {variable: algorithm.slot(name).carried(array) for variable, array in arrays.items()}
         if owners and name in wanted:
             slots[name] = owners
         elif owners:

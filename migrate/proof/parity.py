@@ -309,7 +309,7 @@ _WITH_VARIABLE: dict[str, Callable[[Source, float, np.ndarray, np.ndarray, Slots
     **parity_addons.FORMULAS,
 }
 """Those whose step depends on the variable itself."""
-ELEMENTWISE = frozenset({*_FORMULAS, "Ftrl", "RectifiedAdam", "AdaBelief", "Yogi"})
+ELEMENTWISE = frozenset({*_FORMULAS, "Ftrl", "RectifiedAdam", "AdaBelief", "Yogi", "ProximalAdagrad"})
 """Algorithms whose step of each number depends on nothing but the same number of variable, gradient and slots."""
 
 SCHEDULES = ("ExponentialDecay", "InverseTimeDecay", "PolynomialDecay", "CosineDecay", "CosineDecayRestarts")

@@ -1,7 +1,8 @@
 """One step of the optimizers of TensorFlow Addons and its kin, as `parity` has those of Keras: from their own code.
 
 Sources: tensorflow-addons 0.19 `rectified_adam.py`, `adabelief.py`, `yogi.py`, `novograd.py`, `lamb.py`,
-`weight_decay_optimizers.py`; transformers 4.25 `optimization_tf.py`.
+`proximal_adagrad.py`, `weight_decay_optimizers.py`; transformers 4.25 `optimization_tf.py`; tf-models-official 2.9
+`lars_optimizer.py`.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ def novograd(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slo
     b1, b2 = source.cast("beta_1", 0.9), source.cast("beta_2", 0.999)
     square = float(np.sum(np.square(g)))
     v = square if source.iterations == 0 else b2 * float(slots["v"]) + (1.0 - b2) * square
+    v = max(v, float(slots["vhat"])) if "vhat" in slots else v
     u = g / (math.sqrt(v) + (source.get("epsilon") or 1e-7)) + source.get("weight_decay") * p
     if source.config.get("grad_averaging") and source.iterations:
         u = (1.0 - b1) * u
@@ -123,9 +125,14 @@ def lamb(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) 
 
 
 def lars(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> Change:
-    """`LARSOptimizer` of tf.contrib.opt 1.15; the slot is given with the sign that `optim` has."""
+    """`LARSOptimizer` of tf.contrib.opt 1.15, `LARS` of tf-models; the slot is given with the sign that `optim` has."""
     mu, rate, slope = source.get("momentum", 0.9), lr, g
-    if not any(part in f"{source.variable}:0" for part in source.config.get("skip_list") or ()):
+    if source.generation != "tf1":
+        slope = g if _matches(source, *EXCLUDED) else g + source.get("weight_decay_rate") * p
+        size, length = float(np.linalg.norm(p)), float(np.linalg.norm(slope))
+        if min(size, length) > 0 and not _matches(source, "exclude_from_layer_adaptation", *EXCLUDED):
+            rate = lr * source.get("eeta", 0.001) * size / length
+    elif not any(part in f"{source.variable}:0" for part in source.config.get("skip_list") or ()):
         decay = source.get("weight_decay", 0.0001)
         size, length = float(np.linalg.norm(p)), float(np.linalg.norm(g))
         if size > 0 and length > 0:
@@ -138,4 +145,21 @@ def lars(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) 
     return moved, np.abs(old) + np.abs(rate * slope)
 
 
-FORMULAS = {"RectifiedAdam": rectified, "AdaBelief": rectified, "Yogi": yogi, "NovoGrad": novograd, "LARS": lars}
+def proximal_adagrad(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> Change:
+    """`ProximalAdagrad`: TensorFlow's `ResourceApplyProximalAdagrad`."""
+    total = slots.get("accumulator", np.full_like(g, source.get("initial_accumulator_value", 0.1))) + np.square(g)
+    l1, l2 = source.get("l1_regularization_strength"), source.get("l2_regularization_strength")
+    alpha = lr / np.sqrt(total)
+    moved = p - g * alpha
+    new = np.sign(moved) * np.maximum(np.abs(moved) - alpha * l1, 0.0) / (1.0 + l2 * alpha)
+    return new - p, np.abs(g * alpha) + np.abs(p - new)
+
+
+FORMULAS = {
+    "RectifiedAdam": rectified,
+    "AdaBelief": rectified,
+    "Yogi": yogi,
+    "NovoGrad": novograd,
+    "LARS": lars,
+    "ProximalAdagrad": proximal_adagrad,
+}

@@ -1,11 +1,13 @@
 """LARS: momentum whose steps are scaled, variable by variable, to the variable's own norm.
 
     λ = η·‖p‖ / (‖g‖ + w·‖p‖ + ε),  or 1 where ‖p‖ or ‖g‖ is 0        u = g + w·p
+    λ = η·‖p‖ / (‖u‖ + ε),  or 1 where ‖p‖ or ‖u‖ is 0, with `norm_of_sum`
     m ← μ·m − lr·λ·u        p ← p + m,  or with Nesterov  p ← p + μ·m − lr·λ·u
 
 with w = `weight_decay` and η = `trust_coefficient`. You, Gitman & Ginsburg, "Large Batch Training of Convolutional
 Networks" (2017), algorithm 1; `tf.contrib.opt.LARSOptimizer` of TF 1.15
-(`contrib/opt/python/training/lars_optimizer.py`), and without weight decay `optax.lars` 0.2.
+(`contrib/opt/python/training/lars_optimizer.py`), and without weight decay `optax.lars` 0.2; with `norm_of_sum` LARS of
+tf-models-official 2.9 (`official/modeling/optimization/lars_optimizer.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ class LARSRule(Whole):
     trust_coefficient = Hyperparameter(0.001, "η")
     epsilon = Hyperparameter(0.0, "added to the divisor of λ")
     nesterov: bool = choice(False, "Nesterov's momentum", keyword=False)
+    norm_of_sum: bool = choice(
+        False, "take the norm of the gradient after weight decay joined it, as LARS of tf-models-official does"
+    )
     exclude_from_layer_adaptation: tuple[str, ...] = choice(
         (),
         "regular expressions; a variable whose name one of them matches (`re.search`) has λ = 1",
@@ -55,12 +60,13 @@ class LARSRule(Whole):
         }
 
     def update(self, xp: Any, variable: Any, gradient: Any, slots: Arrays, c: Scalars) -> tuple[Any, Arrays]:
-        size, length = _norm(xp, variable), _norm(xp, gradient)
+        direction = gradient + c["weight_decay"] * variable
+        size, length = _norm(xp, variable), _norm(xp, direction if self.norm_of_sum else gradient)
         one = xp.ones_like(size)
-        divisor = length + c["weight_decay"] * size + c["epsilon"]
+        decayed = 0.0 if self.norm_of_sum else c["weight_decay"] * size
+        divisor = length + decayed + c["epsilon"]
         is_known = xp.minimum(size, length) * c["adapted"] > 0
         trust = xp.where(is_known, c["trust_coefficient"] * size / xp.where(is_known, divisor, one), one)
-        direction = gradient + c["weight_decay"] * variable
         step = -(c["lr"] * trust) * direction
         m = c["momentum"] * slots["m"] + step
         return (c["momentum"] * m + step if self.nesterov else m), {"m": m}

@@ -43,15 +43,18 @@ class LARS:
     trust_coefficient: float = 0.001
     epsilon: float = 0.0
     nesterov: bool = False
+    norm_of_sum: bool = False
     weight_decay: float = 0.0
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Array]:
         return {"m": np.zeros(shape)}
 
     def step(self, value: Array, gradient: Array, slots: dict[str, Array], rate: float, number: int) -> Array:
-        size, length = np.sqrt(np.sum(value**2)), np.sqrt(np.sum(gradient**2))
-        if size > 0 and length > 0:
-            rate = rate * self.trust_coefficient * size / (length + self.weight_decay * size + self.epsilon)
-        taken = rate * (gradient + self.weight_decay * value)
+        decayed = gradient + self.weight_decay * value
+        size, length = np.linalg.norm(value), np.linalg.norm(gradient)
+        divisor = np.linalg.norm(decayed) if self.norm_of_sum else length + self.weight_decay * size
+        if size > 0 and (divisor if self.norm_of_sum else length) > 0:
+            rate = rate * self.trust_coefficient * size / (divisor + self.epsilon)
+        taken = rate * decayed
         slots["m"] = self.momentum * slots["m"] - taken
         return value + (self.momentum * slots["m"] - taken if self.nesterov else slots["m"])

@@ -210,7 +210,9 @@ def _of_numbers(case: Case, state: migrate.OptimizerState) -> Iterator[Alteratio
 
         return alter
 
-    slots = {s: {n: a.stored_as.partition(" times ")[0] for n, a in o.items()} for s, o in state.slots.items()}
+    slots = {
+        s: {n: re.split(" times |, one element", a.stored_as)[0] for n, a in o.items()} for s, o in state.slots.items()
+    }
     yield from (Alteration("slots", what, change(edit), told) for what, edit, told in _of_slots(slots, state))
     with _copied(case) as copy, arrays(copy, case.source) as found:
         counters = [k for k, v in found.items() if np.asarray(v).size == 1 and k not in _keys(slots)]

@@ -14,7 +14,7 @@ import pytest
 import migrate
 import optim
 from migrate.algorithms import addons
-from migrate.errors import ContradictionError, StrictError
+from migrate.errors import ContradictionError, DamagedFileError, StrictError
 from optim.errors import UnsupportedError
 from tests.test_migrate.confirm import confirmed
 
@@ -265,3 +265,54 @@ def test_the_advice_for_a_class_that_keras_lacks_works_as_typed(tmp_path: Path) 
     assert report.optimizer == "NovoGrad"
     assert report.slots == 2 * len(model.weights)
     assert set(report.reasons) <= set(migrate.read(source).reasons)
+
+
+def _lars(**more: Any) -> Any:
+    known = {"class_name": "LARS", "clipnorm": None, "weight_decay_exclude": ["bias"], **more}
+    return migrate.read(CORPUS / "extra-tfm29-lars-h5" / "source" / "model.h5", overrides=known)
+
+
+def test_what_lars_leaves_out_is_asked_for_and_left_out_of_both_unless_told() -> None:
+    state = migrate.read(CORPUS / "extra-tfm29-lars-h5" / "source" / "model.h5")
+    assert state.fidelity == "approximate"
+    for asked in (
+        "class_name=LARS",
+        "clipnorm=none",
+        "weight_decay_exclude=none",
+        "exclude_from_layer_adaptation=none",
+    ):
+        assert f"--set {asked}" in " ".join(state.reasons)
+    assert _lars().fidelity == "approximate"
+    state = _lars(exclude_from_layer_adaptation=None)  # as its argument None, which means the other list
+    assert (state.fidelity, state.hyperparameters["exclude_from_layer_adaptation"]) == ("exact", ["bias"])
+    with pytest.raises(UnsupportedError, match="norm of its momentum"):
+        _lars(classic_momentum=False)
+
+
+@pytest.mark.parametrize("name", ["extra-tfm29-lars-h5", "extra-tfa19-novograd-amsgrad-h5"])
+def test_a_list_holds_what_the_release_itself_had(name: str, tmp_path: Path) -> None:
+    """The momentum of LARS has the other sign in `optim`, and vhat of NovoGrad is one number there."""
+    import h5py
+
+    migrate.migrate_checkpoint(CORPUS / name / "source" / "model.h5", tmp_path / "list.npz", to="list")
+    with h5py.File(CORPUS / name / "source" / "model.h5") as file:
+        group = file["optimizer_weights"]
+        want = [np.asarray(group[key]) for key in group.attrs["weight_names"]]
+    made = np.load(tmp_path / "list.npz")
+    got = [made[key] for key in made.files]
+    assert len(got) == len(want)
+    for mine, theirs in zip(got, want, strict=True):
+        assert mine.shape == theirs.shape
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_vhat_of_several_numbers_is_damaged(tmp_path: Path) -> None:
+    import h5py
+
+    shutil.copy(CORPUS / "extra-tfa19-novograd-amsgrad-h5" / "source" / "model.h5", tmp_path / "model.h5")
+    with h5py.File(tmp_path / "model.h5", "r+") as file:
+        group = file["optimizer_weights"]
+        key = next(k for k in group.attrs["weight_names"] if "kernel/vhat" in k)
+        group[key][0] = group[key][0] * 2
+    with pytest.raises(DamagedFileError, match="one number in every element"):
+        migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / "slots")

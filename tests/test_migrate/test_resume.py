@@ -64,6 +64,11 @@ CASES = {
     "extra-tfa19-adabelief-mlp-h5": None,
     "extra-tfa19-yogi-proximal-ckpt": None,
     "extra-tfa19-novograd-mlp-h5": None,
+    "extra-tfa19-novograd-amsgrad-ckpt": None,
+    "extra-tfa19-novograd-amsgrad-h5": None,
+    "extra-tfa19-proximal-adagrad-h5": None,
+    "extra-tfm29-lars-h5": None,
+    "extra-tfm29-lars-nesterov-ckpt": None,
     "extra-tfa19-lamb-decay-ckpt": None,
     "extra-tfa19-lamb-decay-h5": None,
 }
@@ -79,7 +84,18 @@ APPROXIMATE = {
     "extra-tf215-adam-alone": "--set clipnorm=none",
     "extra-tf29-exp-sgd-alone": "--set clipnorm=none",
     "extra-tfa19-novograd-mlp-h5": "--set decay=none",  # which its config never names
+    "extra-tfa19-novograd-amsgrad-h5": "--set decay=none",
+    "extra-tfa19-proximal-adagrad-h5": "--set decay=none",
 }
+TOLD: dict[str, dict[str, Any]] = {
+    # What the config of LARS does not say.
+    "extra-tfm29-lars-h5": {
+        "class_name": "LARS", "clipnorm": None, "weight_decay_exclude": ["bias"], "exclude_from_layer_adaptation": None
+    },
+    "extra-tfm29-lars-nesterov-ckpt": {
+        "clipnorm": None, "weight_decay_exclude": None, "exclude_from_layer_adaptation": None
+    },
+}  # fmt: skip
 ROUNDING_OF_MOVEMENT, ROUNDING_OF_VALUE = 1e-5, 2e-6
 """float32 over six steps; a step of another rule differs by at least a hundred times as much."""
 
@@ -99,10 +115,12 @@ def _source(name: str) -> str:
 def _hints(name: str) -> dict[str, Any]:
     document = _document(name)
     optimizer = document["optimizer"]
+    told: dict[str, Any] = {"overrides": TOLD[name]} if name in TOLD else {}
     if document["format"] in SAYS_ALL:
-        return {}
+        return told
     hints: dict[str, Any] = {
-        "optimizer_config": {"class_name": optimizer["class"], "config": optimizer.get("config") or optimizer["args"]}
+        **told,
+        "optimizer_config": {"class_name": optimizer["class"], "config": optimizer.get("config") or optimizer["args"]},
     }
     if document["format"] in LISTS:
         hints["variables"] = [{"name": v["name"], "shape": v["shape"]} for v in document["trainable"]]

@@ -26,6 +26,7 @@ from tests.reference.layerwise import LARS, NovoGrad
 from tests.reference.lion import Lion
 from tests.reference.muon import Muon
 from tests.reference.nadam import Nadam
+from tests.reference.proximal_adagrad import ProximalAdagrad
 from tests.reference.rectified_adam import AdaBelief, RectifiedAdam
 from tests.reference.rmsprop import RMSprop
 from tests.reference.schedule_free_adamw import ScheduleFreeAdamW
@@ -145,10 +146,18 @@ VARIANTS = (
         initial_accumulator_value=0.1,
         activation="tanh",
     ),
+    _variant(
+        "proximal-adagrad",
+        "ProximalAdagrad",
+        ProximalAdagrad,
+        l1_regularization_strength=0.3,
+        l2_regularization_strength=0.2,
+    ),
     _variant("novograd", "NovoGrad", NovoGrad, epsilon=1e-3),
     _variant("novograd-all", "NovoGrad", NovoGrad, beta_2=0.5, grad_averaging=True, amsgrad=True, weight_decay=0.1),
     _variant("lars", "LARS", LARS, trust_coefficient=0.1),
     _variant("lars-all", "LARS", LARS, trust_coefficient=0.1, epsilon=0.2, nesterov=True, weight_decay=0.3),
+    _variant("lars-sum", "LARS", LARS, trust_coefficient=0.1, norm_of_sum=True, weight_decay=0.3),
     _variant("adan", "Adan", Adan, epsilon=1e-3),
     _variant("schedule-free", "ScheduleFreeAdamW", ScheduleFreeAdamW, epsilon=1e-3),
     _variant(

@@ -1,7 +1,7 @@
 """The newer algorithms against their reference implementations, in float64, plain and on a mesh.
 
 The numbers are in tests/fixtures/rule_goldens_*.npz, and tests/fixtures/rule_goldens.py recorded them: TensorFlow
-Addons, torch, facebookresearch's schedulefree, pytorch_optimizer, optax, tf.contrib and Keras 3.
+Addons, tf-models, torch, facebookresearch's schedulefree, pytorch_optimizer, optax, tf.contrib and Keras 3.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.test_optim.cases import WHOLE
 from tests.test_optim.support import Place, put_gradients
 
 FOLDER = Path(__file__).parent.parent / "fixtures"
-SOURCES = ("tfa", "torch", "optax", "contrib", "keras", "tfa_options", "torch_decay")
+SOURCES = ("tfa", "torch", "optax", "contrib", "keras", "tfa_options", "torch_decay", "proximal", "tfm")
 FILES = {source: np.load(FOLDER / f"rule_goldens_{source}.npz") for source in SOURCES}
 ABOUT = {source: json.loads(str(file["about"])) for source, file in FILES.items()}
 ROWS = [(source, i) for source, about in ABOUT.items() for i in range(len(about["configurations"]))]
@@ -77,5 +77,5 @@ def test_each_algorithm_has_a_reference() -> None:
     found = {configuration["optimizer"] for about in ABOUT.values() for configuration in about["configurations"]}
     of_options = {"Adam", "SGD", "Adagrad", "Adadelta"}  # Lookahead, averages and weight decay around them
     assert found - of_options == {
-        "RectifiedAdam", "AdaBelief", "Yogi", "NovoGrad", "LARS", "Adan", "ScheduleFreeAdamW"
+        "RectifiedAdam", "AdaBelief", "Yogi", "ProximalAdagrad", "NovoGrad", "LARS", "Adan", "ScheduleFreeAdamW"
     }  # fmt: skip

@@ -1,0 +1,54 @@
+"""ProximalAdagrad of TensorFlow Addons.
+
+Source: `optimizers/proximal_adagrad.py` of TensorFlow Addons 0.9 - 0.23.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migrate.algorithms.spec import ALWAYS_COUNTED, APART, Algorithm, Block, Blocks, Config, number, slots_of
+from optim.rules.proximal_adagrad import ProximalAdagradRule
+
+
+def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
+    return ((Block(("accumulator",)),),)
+
+
+def _arguments(config: Config, generation: str) -> dict[str, Any]:
+    return {
+        key: number(config, key)
+        for key in ("initial_accumulator_value", "l1_regularization_strength", "l2_regularization_strength")
+    }
+
+
+def _defaults(generation: str) -> dict[str, Any]:
+    return {
+        "learning_rate": 0.001,
+        "initial_accumulator_value": 0.1,
+        "l1_regularization_strength": 0.0,
+        "l2_regularization_strength": 0.0,
+    }
+
+
+def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    return {}, ("accumulator",)
+
+
+def _lazy(config: Config, generation: str) -> str | None:
+    return APART
+
+
+ALGORITHM = Algorithm(
+    name="ProximalAdagrad",
+    slots=slots_of(ProximalAdagradRule(), accumulator=("accumulator",)),
+    blocks=_blocks,
+    arguments=_arguments,
+    defaults=_defaults,
+    adjust=_adjust,
+    counts=ALWAYS_COUNTED,
+    scalars=("l1_regularization_strength", "l2_regularization_strength"),
+    generations=frozenset({"optimizer_v2"}),
+    elsewhere=frozenset({"optimizer_v2"}),
+    lazy=_lazy,
+)
