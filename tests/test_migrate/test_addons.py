@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -247,11 +248,12 @@ def test_a_rule_that_no_class_has_is_refused_by_name(name: str) -> None:
         addons.as_keras(f"Addons>{name}", {}, "optimizer_v2")
 
 
-def test_the_advice_for_a_class_that_keras_lacks_works_as_typed(tmp_path: Path) -> None:
-    import re
-
+def test_the_advice_for_a_class_that_keras_lacks_works_as_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import keras
 
+    monkeypatch.delitem(sys.modules, "tf_keras", raising=False)  # as in a program with one of the two
     source = CORPUS / "extra-tfa19-novograd-mlp-h5" / "source" / "model.h5"
     with pytest.raises(UnsupportedError, match="has no NovoGrad") as refused:
         migrate.migrate_checkpoint(source, tmp_path / "model.keras", to="keras")
