@@ -21,6 +21,9 @@ from optim.state.state import State
 from optim.state.tracked import plain_name, unwrap
 
 Variables = Mapping[str, Any] | Sequence[Any]
+SLICED = frozenset({"bool", "int8", "uint8", "int16", "int32", "int64", "bfloat16", "float32", "float64"})
+SLICED |= {"complex64", "complex128"}
+"""Dtypes of which TensorFlow reads tensors in slices (2.21, tensorflow/core/util/tensor_bundle, GetSliceValue)."""
 
 
 class _Document(tf.train.experimental.PythonState):
@@ -63,7 +66,7 @@ def save_checkpoint(path: str | os.PathLike[str], optimizer: Any, variables: Var
     named = named_variables(variables)
     metadata = _describe(optimizer, named)
     if dtensor.num_clients() == 1:
-        return _write(folder, metadata, _tree(optimizer, named, lambda variable: variable))
+        return _write(folder, metadata, _tree(optimizer, named, _readable))
     copies = _copies_on_first_client([*optimizer._state.all_variables(), *map(unwrap, named.values())])
     tree = lambda: _tree(optimizer, named, lambda variable: copies[id(variable)])  # noqa: E731
     return clients.first_does(lambda: _write(folder, metadata, tree()))
@@ -84,6 +87,14 @@ def _unwrapped(optimizer: Any) -> Optimizer:
         f"save_checkpoint takes an optimizer of optim, or what optim.for_keras made of one, not {name}; `dtopt migrate"
         " checkpoint` brings over what Keras saved, and tf.train.Checkpoint saves those of optim.legacy"
     )
+
+
+def _readable(variable: tf.Variable) -> tf.Variable:
+    """The variable, or its whole value where TensorFlow could write its shards but not read them again."""
+    layout = placement.layout_of(variable)
+    if variable.dtype.name in SLICED or layout is None or layout.is_fully_replicated():
+        return variable
+    return tf.Variable(placement.to_host(variable), trainable=False)
 
 
 def _copies_on_first_client(variables: Sequence[tf.Variable]) -> dict[int, tf.Variable]:

@@ -357,8 +357,9 @@ def _of_hints(hints: Hints) -> Iterator[Alteration]:
     for key in ("amsgrad", "centered", "momentum"):
         if key in config:
             change = lambda _, h, key=key: config_of(h).update({key: _flipped(config_of(h)[key])})  # noqa: E731
-            native = str(hints.get("generation")) in NATIVE  # whose SGD keeps m without momentum, too
-            yield Alteration("hints", f"{key} flipped", change, not (native and key == "momentum"))
+            # Slots of momentum are there without it in SGD of these generations, and in RMSProp of tf.train.
+            kept = str(hints.get("generation")) in NATIVE or hints["optimizer_config"]["class_name"] in TRAIN.values()
+            yield Alteration("hints", f"{key} flipped", change, not (kept and key == "momentum"))
     for name in CLASSES if "variables" not in hints else ():  # of its class a list says nothing
         said = TRAIN.get(name, name) if hints["optimizer_config"]["class_name"].endswith("Optimizer") else name
         if said != hints["optimizer_config"]["class_name"]:

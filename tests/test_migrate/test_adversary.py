@@ -40,6 +40,8 @@ NOT_RIGHT = (
     "extra-tf29-adam-refrozen-npz",
     "extra-tfk221-legacy-adam-keras",
     "extra-k122-adam-saver",
+    "extra-k122-adam-two-saver",
+    "extra-tf215-adam-twins-alone",
     "extra-k231-sgd-same-shapes-saver",
     "tf29-exp-rmsprop-centered-momentum-embed",
 )

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
 import optim
 from optim.errors import CheckpointError
 from tests.breadth import broad, covering
 from tests.dtensor_asserts import assert_dtensor_equal, layout_of, value_of
 from tests.test_optim.cases import ROWS, VARIANTS
-from tests.test_optim.support import Place, gradient_values, put_gradients, snapshot, start_values
+from tests.test_optim.support import Place, gradient_values, put, put_gradients, snapshot, start_values, variable
 
 ADAM = next(c for c in VARIANTS if c.name == "adam-amsgrad")
 EVERYTHING = next(c for c in ROWS if c.name == "adam-amsgrad+everything")
@@ -306,3 +307,17 @@ def test_tf_train_checkpoint_reads_ours(request: Any, tmp_path: Any) -> None:
     for name, var in others.items():
         var.assign(put_gradients({name: reference.values[name]}, others)[0][0])
     _check_next_step(resumed, others, reference)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_shards_of_every_dtype_are_read_again(dtype: str, mesh_2: Any, tmp_path: Path) -> None:
+    """TensorFlow writes float16 in slices, and cannot read it so."""
+    layout = dtensor.Layout(["x"], mesh_2)
+    model = [variable(np.arange(4.0), layout, "w", dtype)]
+    optimizer = optim.SGD(0.5, momentum=0.9)
+    optimizer.apply_gradients([(put(np.ones(4), layout, dtype), model[0])])
+    optim.save_checkpoint(tmp_path / "c", optimizer, model)
+    again = [variable(np.zeros(4), layout, "w", dtype)]
+    loaded = optim.load_checkpoint(tmp_path / "c", again)
+    np.testing.assert_array_equal(value_of(again[0]), np.arange(4.0) - 0.5)
+    np.testing.assert_array_equal(value_of(loaded.get_slot(again[0], "m")), np.full(4, -0.5))
