@@ -191,7 +191,7 @@ class PendingGradients:
         return tf.sqrt(scalar)
 
     def maximum(self, a: Any, b: Any) -> Any:
-        return tf.maximum(a, tf.cast(b, a.dtype))
+        return tf.maximum(a, b)
 
 
 def _update(work: Work, members: Sequence[int], gradients: PendingGradients) -> Any:

@@ -185,3 +185,12 @@ def test_jit_compile_leaves_to_the_kernel_what_it_does(mode: str) -> None:
     optimizer.apply_gradients([(tf.ones(4), weights)])
     assert set(optimizer.executor_report().kernels.values()) == {"native"}
     np.testing.assert_allclose(weights.numpy(), np.full(4, 0.9), rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["native_function"])
+def test_a_gradient_below_the_limit_is_left_as_it_is(mode: str) -> None:
+    """0.8 is another number in float32, which a step in float64 must not see."""
+    variable = tf.Variable(tf.constant(0.0, tf.float64))
+    optimizer = optim.SGD(1.0, clipnorm=0.8)
+    tf.function(lambda: optimizer.apply_gradients([(tf.constant(-0.5, tf.float64), variable)]))()
+    assert variable.numpy() == 0.5
