@@ -83,7 +83,7 @@ def step(source: Source, p: np.ndarray, g: np.ndarray, slots: Slots) -> tuple[np
       p, g: variable and clipped gradient, float64; slots: by `optim`'s names, float64.
     """
     lr = rate(source)
-    if source.algorithm not in (*_FORMULAS, *_WITH_VARIABLE):
+    if not has_formula(source.algorithm):
         raise UnsupportedError(f"there is no parity check for {source.algorithm} yet; verify compares its arrays alone")
     new_style = source.generation not in (*OLD, "optimizer_v2", "tf1")
     magnitude = np.zeros_like(p)
@@ -311,6 +311,12 @@ _WITH_VARIABLE: dict[str, Callable[[Source, float, np.ndarray, np.ndarray, Slots
 """Those whose step depends on the variable itself."""
 ELEMENTWISE = frozenset({*_FORMULAS, "Ftrl", "RectifiedAdam", "AdaBelief", "Yogi", "ProximalAdagrad"})
 """Algorithms whose step of each number depends on nothing but the same number of variable, gradient and slots."""
+
+
+def has_formula(algorithm: str) -> bool:
+    """Whether `step` knows it."""
+    return algorithm in _FORMULAS or algorithm in _WITH_VARIABLE
+
 
 SCHEDULES = ("ExponentialDecay", "InverseTimeDecay", "PolynomialDecay", "CosineDecay", "CosineDecayRestarts")
 

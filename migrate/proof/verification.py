@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from migrate import algorithms, readers
+from migrate import readers
 from migrate.bytes import files, urls
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import STRING, BundleReader, numpy_dtype
@@ -266,7 +266,7 @@ def _metadata_differences(state: OptimizerState, target: _Target) -> Iterator[st
 
 def _sampled_parity(state: OptimizerState, folder: str) -> tuple[float, str]:
     """Worst difference of one step on as much as memory allows, and what of the checkpoint that leaves out."""
-    if not algorithms.is_known(state.algorithm):
+    if not parity.has_formula(state.algorithm):
         raise UnsupportedError(
             f"no formula of {state.algorithm} is known here, so that no step is compared; its arrays are"
         )

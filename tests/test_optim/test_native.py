@@ -26,6 +26,7 @@ from optim.rules.adan import AdanRule
 from optim.rules.ftrl import FtrlRule
 from optim.rules.lion import LionRule
 from optim.rules.nadam import NadamRule
+from optim.rules.proximal_adagrad import ProximalAdagradRule
 from optim.rules.rectified_adam import RectifiedAdamRule
 from optim.rules.rmsprop import RMSpropRule
 from optim.rules.schedule_free_adamw import ScheduleFreeAdamWRule
@@ -51,6 +52,7 @@ RULES = (
     YogiRule(),
     AdanRule(),
     ScheduleFreeAdamWRule(),
+    ProximalAdagradRule(),
 )
 HYPER = {
     "learning_rate": 0.1,
