@@ -12,15 +12,12 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import BinaryIO
 
-import numpy as np
-
 from migrate.bytes import urls
+from migrate.bytes.window import Fill
 from optim.errors import CheckpointError
 
 Identity = tuple[object, object, int, object]
 """Device, inode, size in bytes, time of the last change; of a URL: None, itself, size, version."""
-Fill = Callable[[np.ndarray, int], int]
-"""(buffer of uint8, offset) -> how many bytes of the file were read into it from there; 0 at its end."""
 
 
 def is_file(path: str) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 
 from migrate.bytes import files
 from migrate.bytes.sstable import mask_crc
+from migrate.bytes.window import Fill
 from migrate.errors import DamagedFileError
 
 CHUNK = 1 << 20
@@ -109,7 +110,7 @@ class Extent:
         """Its bytes from `start` up to `end`, which have no checksum of their own."""
         return replace(self, offset=self.offset + start, size=end - start, masked_crc=None)
 
-    def _fill(self, fill: files.Fill, part: np.ndarray, position: int) -> None:
+    def _fill(self, fill: Fill, part: np.ndarray, position: int) -> None:
         done = 0
         while done < part.size:
             count = fill(part[done:], position + done)

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 
 from migrate.bytes.urls import shown
+from migrate.bytes.window import Fill, Window
 from migrate.errors import UnknownFormatError
 from optim.errors import UnsupportedError
 
@@ -61,9 +62,8 @@ def names(folder: str) -> list[str]:
     system, path = system_of(folder)
     system.invalidate_cache()
     listed = _patiently(folder, lambda: system.ls(path, detail=False))
-    own = path.rstrip("/").rsplit("/", 1)[-1]
-    found = {str(each).rstrip("/").rsplit("/", 1)[-1] for each in listed}
-    return sorted(found - {"", own} if own not in found or len(listed) > 1 else found - {""})
+    found = {str(each).rstrip("/") for each in listed} - {path.rstrip("/")}
+    return sorted(each.rsplit("/", 1)[-1] for each in found)
 
 
 def size(url: str) -> int:
@@ -83,18 +83,13 @@ def identity(url: str) -> tuple[None, str, int, str]:
 
 
 def opened(url: str) -> BinaryIO:
-    return io.BufferedReader(_Remote(url), BLOCK)
+    file = _Blocks(url)
+    return io.BufferedReader(Window(contextlib.nullcontext(file.fill), 0, file.size), BLOCK)
 
 
-def fill(url: str) -> Callable[[np.ndarray, int], int]:
+def fill(url: str) -> Fill:
     """A function that reads pieces of the file into a buffer."""
-    file = _Remote(url)
-
-    def read(buffer: np.ndarray, offset: int) -> int:
-        file.seek(offset)
-        return file.readinto(buffer.data)
-
-    return read
+    return _Blocks(url).fill
 
 
 def system_of(url: str) -> tuple[Any, str]:
@@ -164,45 +159,29 @@ def _whole(url: str) -> Any:
     return _DOWNLOADED[url]
 
 
-class _Remote(io.RawIOBase):
-    """One file, read by blocks."""
+class _Blocks:
+    """One file, of which a few blocks are in memory."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._system, self._path = system_of(url)
-        self._size = size(url)
-        self._position, self._last = 0, -2
+        self.size = size(url)
+        self._last = -2
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        if base + offset < 0:
-            raise ValueError(f"a seek to {base + offset}")
-        self._position = base + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        if self._position >= self._size:
+    def fill(self, buffer: np.ndarray, offset: int) -> int:
+        """To the end of a block at most."""
+        if offset >= self.size:
             return 0
-        number, start = divmod(self._position, BLOCK)
+        number, start = divmod(offset, BLOCK)
         piece = self._block(number)[start : start + len(buffer)]
-        buffer[: len(piece)] = piece
-        self._position += len(piece)
+        buffer[: len(piece)] = np.frombuffer(piece, np.uint8)
         return len(piece)
 
     def _block(self, number: int) -> bytes:
         if number not in self._blocks:
             count = AHEAD if number == self._last + 1 else 1
-            start, end = number * BLOCK, min((number + count) * BLOCK, self._size)
+            start, end = number * BLOCK, min((number + count) * BLOCK, self.size)
             data = self._fetched(start, end)
             for i in range(0, len(data), BLOCK):
                 self._blocks[number + i // BLOCK] = data[i : i + BLOCK]

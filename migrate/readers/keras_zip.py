@@ -15,7 +15,6 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
@@ -23,6 +22,7 @@ import numpy as np
 
 from migrate.bytes import files, hdf5
 from migrate.bytes.ranges import CHUNK, Check, Extent
+from migrate.bytes.window import Window
 from migrate.errors import DamagedFileError
 from migrate.generations import version_tuple
 from migrate.readers import for_keras
@@ -170,10 +170,10 @@ class _Member:
 
     def open(self) -> BinaryIO:
         if self.info.compress_type == zipfile.ZIP_STORED:
-            return io.BufferedReader(_Window(files.filling(self.path), self.start(), self.info.file_size))
+            return io.BufferedReader(Window(files.filling(self.path), self.start(), self.info.file_size))
         if self.unpacked is None:
             self.unpacked = self._unpack()
-        return io.BufferedReader(_Window(files.held(os.dup(self.unpacked.fileno())), 0, self.info.file_size))
+        return io.BufferedReader(Window(files.held(os.dup(self.unpacked.fileno())), 0, self.info.file_size))
 
     def verify(self) -> None:
         """Compare the member with its checksum. Unpacking does so, too."""
@@ -217,36 +217,3 @@ class _Member:
                     yield chunk
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
             raise DamagedFileError(f"{self.path}: {self.info.filename} is damaged ({error}); copy it again") from error
-
-
-class _Window(io.RawIOBase):
-    """Part of an open file, read-only; closing it closes that."""
-
-    def __init__(self, file: AbstractContextManager[files.Fill], start: int, size: int) -> None:
-        self._file, self._start, self._size, self._position = ExitStack(), start, size, 0
-        self._fill = self._file.enter_context(file)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        if base + offset < 0:
-            raise ValueError(f"a seek to {base + offset}")
-        self._position = base + offset
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        wanted = max(0, min(len(buffer), self._size - self._position))
-        if not wanted:
-            return 0
-        count = self._fill(np.frombuffer(buffer, np.uint8)[:wanted], self._start + self._position)
-        self._position += count
-        return count
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from migrate.bytes import files, remote, urls
 from migrate.bytes.source import still_the_same
+from migrate.writers import slots
 from optim import slot_layout
 from optim.errors import CheckpointError
 
@@ -35,23 +36,24 @@ def sent_to(dest: str) -> Iterator[str]:
 
 
 def _send(local: str, dest: str) -> None:
-    pairs = [(local, dest)]
-    older: list[str] = []
+    """Whole, and then what it replaces is removed; or what came is removed, and what was there is left."""
+    dest = dest.rstrip("/")
     if os.path.isdir(local):
-        dest = dest.rstrip("/")
-        last = slot_layout.POINTER_NAME
-        pairs = [(os.path.join(local, n), f"{dest}/{n}") for n in sorted(os.listdir(local), key=lambda n: n == last)]
-        older = [f"{dest}/{n}" for n in files.names(dest) if n != last] if files.is_folder(dest) else []
-    done: list[str] = []
+        pointer_last = sorted(os.listdir(local), key=lambda name: name == slot_layout.POINTER_NAME)
+        pairs = [(os.path.join(local, name), f"{dest}/{name}") for name in pointer_last]
+        older = files.names(dest) if files.is_folder(dest) else []
+        before = {f"{dest}/{name}" for name in older if slots.is_ours(name)}
+    else:
+        pairs = [(local, dest)]
+        before = {dest} if files.exists(dest) else set()
+    sent = {url for _, url in pairs}
+    unwanted = sent - before
     try:
         for path, url in pairs:
-            done.append(url)
             remote.send(path, url)
+        unwanted = before - sent
     except OSError as error:
-        replaced = files.is_folder(dest) and bool(older)
-        for url in done:
-            if url != f"{dest}/{slot_layout.POINTER_NAME}" or not replaced:
-                remote.remove(url)
         raise CheckpointError(f"sending {dest} failed: {error}; what had been sent was removed") from error
-    for url in older:
-        remote.remove(url)
+    finally:
+        for url in unwanted:
+            remote.remove(url)

@@ -228,3 +228,48 @@ def test_credentials_are_not_shown(text: str, harmless: str) -> None:
 def test_reports_name_no_credentials(site: servers.Web, tmp_path: Path) -> None:
     report = migrate.migrate_checkpoint(f"{site.url}/model.h5?token=secret", tmp_path / "out")
     assert "secret" not in json.dumps(report.to_dict(), default=str)
+
+
+def test_a_file_that_could_not_be_replaced_is_still_there(monkeypatch: pytest.MonkeyPatch, load_case: Any) -> None:
+    source = str(load_case(H5).source)
+    dest = "memory://kept/list.npz"
+    migrate.migrate_checkpoint(source, dest, to="list", order="keras2:1")
+    before = fsspec.filesystem("memory").cat_file("/kept/list.npz")
+
+    def send(path: str, url: str) -> None:
+        raise OSError(5, "the line is cut")
+
+    monkeypatch.setattr(remote, "send", send)
+    with pytest.raises(CheckpointError, match="the line is cut"):
+        migrate.migrate_checkpoint(source, dest, to="list", order="keras2:1", overwrite=True)
+    assert fsspec.filesystem("memory").cat_file("/kept/list.npz") == before
+
+
+@pytest.mark.parametrize("error", [OSError(5, "the line is cut"), KeyboardInterrupt()])
+def test_what_stops_in_the_middle_leaves_the_older_state(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, load_case: Any
+) -> None:
+    source = str(load_case(H5).source)
+    dest = f"memory://stopped/{type(error).__name__}"
+    migrate.migrate_checkpoint(source, dest)
+    system = fsspec.filesystem("memory")
+    before = {path: system.cat_file(path) for path in system.find(dest)}
+    send, sent = remote.send, list[str]()
+
+    def stop_at_the_second(path: str, url: str) -> None:
+        sent.append(url)
+        if len(sent) > 1:
+            raise error
+        send(path, url)
+
+    monkeypatch.setattr(remote, "send", stop_at_the_second)
+    with pytest.raises((CheckpointError, KeyboardInterrupt)):
+        migrate.migrate_checkpoint(source, dest, overwrite=True)
+    assert {path: system.cat_file(path) for path in system.find(dest)} == before
+
+
+def test_a_folder_in_one_of_the_same_name_is_listed() -> None:
+    system = fsspec.filesystem("memory")
+    system.pipe_file("/names/run/run", b"x")
+    system.pipe_file("/names/run/other", b"x")
+    assert files.names("memory://names/run") == ["other", "run"]
