@@ -88,6 +88,7 @@ def fit_session(case: Case, keras: Any, optimizer: Any) -> Session:
         apply=lambda gradients: model.fit(data, steps_per_epoch=1, epochs=1, verbose=0),
         wait=tf.test.experimental.sync_devices,
         read=lambda index: tensorflow.to_numpy(tf.convert_to_tensor(weights[index])),
+        glance=lambda index: tensorflow.first_row(weights[index]),
         many=many,
     )
 

@@ -33,6 +33,8 @@ class Session:
         has none.
       device_memory: peak bytes of a device so far; None on CPU, where the process says it.
       calls: calls of `apply` that make one step: more than one where gradients are accumulated.
+      glance: tensor number -> whatever, once some elements of the parameter are there, for the price of those; None
+        where `read` costs no more than that.
       many: makes so many steps at once, where a loop of `apply` would not be how it is used; None for the loop.
     """
 
@@ -44,6 +46,7 @@ class Session:
     compute: Callable[[], list[Any]] | None = None
     device_memory: Callable[[], int | None] | None = None
     calls: int = 1
+    glance: Callable[[int], object] | None = None
     many: Callable[[int], object] | None = None
     gradients: list[Any] = field(default_factory=list)
     made: int = 0

@@ -54,6 +54,14 @@ def to_numpy(tensor: Any) -> np.ndarray:
     return tf.cast(tensor, tf.float32).numpy()
 
 
+def first_row(tensor: Any) -> np.ndarray:
+    """Of a tensor or variable, which is not copied for it; of a scalar all."""
+    import tensorflow as tf
+
+    variable = getattr(tensor, "_value", tensor)  # Keras 3 wraps TensorFlow's
+    return to_numpy(tf.gather(variable, [0]) if len(variable.shape) else tf.convert_to_tensor(variable))
+
+
 def device_memory(case: Case) -> Callable[[], int | None] | None:
     """Peak bytes of the fullest device, where TensorFlow counts them."""
     import tensorflow as tf
@@ -92,6 +100,7 @@ def whole_session(
         read_average=(lambda index: to_numpy(tf.convert_to_tensor(averages()[index]))) if averages else None,
         compute=_compute(case, variables, batch),
         device_memory=device_memory(case),
+        glance=lambda index: first_row(variables[index]),
     )
 
 
@@ -160,6 +169,7 @@ def mesh_session(
         read_average=read_average if averages else None,
         compute=_compute(case, variables, lambda array: replicated(constant(case, array))),
         device_memory=device_memory(case),
+        glance=lambda index: [first_row(part) for part in dtensor.unpack(variables[index].read_value())],
     )
 
 

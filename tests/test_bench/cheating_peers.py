@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -51,6 +52,33 @@ def _does_not_wait(case: Case) -> Session:
     return session
 
 
+def _glances_late(case: Case) -> Session:
+    """The same, and has something that may be looked at instead."""
+    session = _does_not_wait(case)
+    session.glance = session.read
+    return session
+
+
+def _copies_to_read(case: Case) -> Session:
+    """No cheat: the first read after a step takes long, as where a whole table is copied into new memory."""
+    session = fake_peers._session(case)
+    work, read, stepped = session.apply, session.read, [False]
+
+    def apply(gradients: list[Any]) -> None:
+        stepped[0] = True
+        work(gradients)
+
+    def copy(index: int) -> Any:
+        if stepped[0]:
+            time.sleep(0.1)
+        stepped[0] = False
+        return read(index)
+
+    session.apply, session.read = apply, copy
+    session.glance = lambda index: read(index)[:1]
+    return session
+
+
 def _takes_more_threads(case: Case) -> Session:
     """Frees itself from its CPUs and keeps another one busy."""
     session = fake_peers._session(case)
@@ -68,4 +96,6 @@ def _takes_more_threads(case: Case) -> Session:
 STOPS_AFTER_3 = Peer("stops after 3", "", __name__, ABLE, _stops_after(3))
 STOPS_AFTER_9 = Peer("stops after 9", "", __name__, ABLE, _stops_after(9))
 DOES_NOT_WAIT = Peer("does not wait", "", __name__, ABLE, _does_not_wait)
+GLANCES_LATE = Peer("glances late", "", __name__, ABLE, _glances_late)
+COPIES_TO_READ = Peer("copies to read", "", __name__, ABLE, _copies_to_read)
 TAKES_MORE_THREADS = Peer("takes more threads", "", __name__, ABLE, _takes_more_threads)

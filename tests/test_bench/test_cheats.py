@@ -32,7 +32,15 @@ def rows() -> Iterator[dict[str, Row]]:
     sys.path.append(here)
     cheats = importlib.import_module("cheating_peers")
     honest = importlib.import_module("fake_peers").GOOD
-    peers = (honest, cheats.STOPS_AFTER_3, cheats.STOPS_AFTER_9, cheats.DOES_NOT_WAIT, cheats.TAKES_MORE_THREADS)
+    peers = (
+        honest,
+        cheats.COPIES_TO_READ,
+        cheats.STOPS_AFTER_3,
+        cheats.STOPS_AFTER_9,
+        cheats.DOES_NOT_WAIT,
+        cheats.GLANCES_LATE,
+        cheats.TAKES_MORE_THREADS,
+    )
     plan = Plan((CASE,), peers, "good", Settings(Pace(3), 1, warm_up_seconds=0.2))
     yield {row.peer: row for row in runner.run(plan).rows}
     sys.path.remove(here)
@@ -52,9 +60,14 @@ def test_a_peer_that_stops_is_found_out(rows: dict[str, Row], name: str) -> None
     assert rows[name].ratio is None
 
 
-def test_a_peer_whose_wait_does_not_wait_is_found_out(rows: dict[str, Row]) -> None:
-    assert rows["does not wait"].status == "failed"
-    assert "its last element arrives after wait()" in (rows["does not wait"].reason or "")
+@pytest.mark.parametrize("name", ["does not wait", "glances late"])
+def test_a_peer_whose_wait_does_not_wait_is_found_out(rows: dict[str, Row], name: str) -> None:
+    assert rows[name].status == "failed"
+    assert "its last element arrives after wait()" in (rows[name].reason or "")
+
+
+def test_a_peer_that_copies_what_is_read_is_not_taken_for_one(rows: dict[str, Row]) -> None:
+    assert (rows["copies to read"].status, rows["copies to read"].reason) == ("ok", None)
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one CPU has no other to take")

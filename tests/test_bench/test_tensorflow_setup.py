@@ -33,6 +33,9 @@ def test_tensors_on_the_mesh_are_what_dtensor_makes_of_the_layout(layout: str, m
         expected = [axis or dtensor.UNSHARDED for axis in shown.shardings[index].axes]
         assert dtensor.fetch_layout(placed).sharding_specs == expected
         np.testing.assert_array_equal(session.read(index), parameter(shown, index))
+        assert session.glance is not None
+        first = session.glance(index)[0].ravel()[0]  # type: ignore[index]
+        assert first == parameter(shown, index).ravel()[0]
 
 
 def test_replicas_that_differ_become_nan() -> None:
