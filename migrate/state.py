@@ -56,6 +56,21 @@ class StoredVariable:
 
 
 @dataclass(frozen=True)
+class Twins:
+    """Variables that neither the names nor the shapes of their slots tell apart.
+
+    Attributes:
+      order: all variables with slots, in the order of the optimizer's lists, twins in that of the source.
+      groups: those alike; more of them than `order` has where it is open which of them have slots.
+      denied: whether the variables that are known stand in another order in the lists than in the source.
+    """
+
+    order: tuple[str, ...]
+    groups: tuple[tuple[str, ...], ...]
+    denied: bool
+
+
+@dataclass(frozen=True)
 class StoredModel:
     """The model that a source describes, as JSON of the release that wrote it; nothing of it is built.
 
@@ -102,6 +117,8 @@ class Stored:
     """`slot/variable`, in the source's own slot names -> how the reader found the variable, where it had to."""
     unmapped: Mapping[str, LazyArray] = field(default_factory=dict)
     """What is no state of the optimizer and no variable of the model: counters of the checkpoint, a loss scale."""
+    twins: Twins | None = None
+    """Which of `slots` are under their variables by assumption alone."""
     nameless: bool = False
     """Whether `variables` are known by their positions alone, so that a person has to name them, in order."""
     layers: Layers | None = None

@@ -1,7 +1,8 @@
 """Alters every case of a folder in every way and replays what is called exact: `python -m tests.adversary [FOLDER]`.
 
-FOLDER holds cases as `tests/fixtures/corpus` does, which is the default. Each printed line is an alteration after which
-a report said `exact` and the next steps were not the release's; `told` marks those that the source could have told.
+FOLDER holds cases as `tests/fixtures/corpus` does, which is the default, or as `tests/fixtures/wild`. Each printed
+line is an alteration after which a report said `exact` and the next steps were not the release's; `told` marks those
+that the source could have told.
 The last lines count, for each kind, how many were tried, refused, approximate, exact and right, exact and denied.
 """
 
@@ -21,7 +22,9 @@ from typing import Any
 import numpy as np
 
 import migrate
+from migrate.bytes.checkpoint_paths import find_prefix
 from optim.errors import DtoptError
+from tests import wild_table
 from tests.test_migrate.alterations import Alteration, Case
 from tests.test_migrate.confirm import confirmed
 
@@ -51,6 +54,8 @@ def cases(folder: Path) -> list[str]:
 def case(folder: Path) -> Case:
     """One case with the hints that its format needs."""
     document = json.loads((folder / "case.json").read_text())
+    if "format" not in document:
+        return _wild(folder, document)
     kind, optimizer = document["format"], document["optimizer"]
     if kind in (*LISTS, "saved_model"):
         source = kind
@@ -64,6 +69,13 @@ def case(folder: Path) -> Case:
         hints["variables"] = [{"name": v["name"], "shape": v["shape"]} for v in document["trainable"]]
         hints["generation"] = _generation(document)
     return Case(folder / "source", source, hints)
+
+
+def _wild(folder: Path, document: dict[str, Any]) -> Case:
+    """A case as `tests/fixtures/wild` has them."""
+    source = folder / document["source"]
+    within = find_prefix(str(source)) or str(source)
+    return Case(folder / "source", str(Path(within).relative_to(folder / "source")), wild_table.hints_of(document))
 
 
 def _generation(document: dict[str, Any]) -> str:
@@ -105,6 +117,11 @@ def error(folder: Path, target: Path) -> float:
     import optim
 
     document, oracle = json.loads((folder / "case.json").read_text()), np.load(folder / "oracle.npz")
+    if "format" not in document:
+        try:
+            return wild_table.replayed(target, document, *wild_table.oracle_of(folder / "oracle.npz", document))
+        except LookupError:  # other variables are called trained
+            return float("inf")
     found = [v.name for v in optim.describe_checkpoint(target).variables if v.trainable]
     named = [v["name"].removesuffix(":0") for v in document["trainable"]]
     trained = named if set(named) == set(found) else found
@@ -124,7 +141,7 @@ def error(folder: Path, target: Path) -> float:
 
 
 def attacked(folder: Path, scratch: Path, *, only_told: bool = False) -> list[Outcome]:
-    """Every alteration of one case, and what became of it; nothing if the case itself is refused."""
+    """Every alteration of one case, and what became of it; nothing if it is refused or wrongly confirmed."""
     original = case(folder)
     try:
         state = migrate.read(original.folder / original.source, **original.hints)
@@ -133,6 +150,9 @@ def attacked(folder: Path, scratch: Path, *, only_told: bool = False) -> list[Ou
             told.pop("iterations", None)  # else nothing would be learnt from the counter
             original.hints["overrides"] = told
             state = migrate.read(original.folder / original.source, **original.hints)
+            migrate.migrate_checkpoint(original.folder / original.source, scratch / "confirmed", **original.hints)
+            if error(folder, scratch / "confirmed") > ROUNDING:
+                return []  # what was assumed is wrong in this case, and confirmed by mistake
     except (DtoptError, AssertionError):
         return []
     known = {fingerprint(state): "same"}

@@ -45,7 +45,7 @@ def cases(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if (p / "case.json").is_file())
 
 
-def _hints(document: dict[str, Any]) -> dict[str, Any]:
+def hints_of(document: dict[str, Any]) -> dict[str, Any]:
     config = document.get("config") or (document["optimizer_config"] if document.get("needs_config") else None)
     hints = {} if config is None else {"optimizer_config": config}
     return hints | ({"optimizer_path": document["optimizer"]} if document.get("optimizer") else {})
@@ -69,7 +69,7 @@ NOT_OF_A_MIGRATION = {
 """Cases whose losses say nothing; their steps with the source's own gradients do."""
 
 
-def _oracle(path: Path, document: dict[str, Any]) -> tuple[dict[str, np.ndarray], int]:
+def oracle_of(path: Path, document: dict[str, Any]) -> tuple[dict[str, np.ndarray], int]:
     """What the source's own process did, parts of one variable put together; and the number of its variables."""
     raw = dict(np.load(path))
     names = [re.sub(r"/part_\d+$", "", name) for name in document["trainable"]]
@@ -107,8 +107,8 @@ def _steps(apply: Any, live: list[Any], document: dict[str, Any], oracle: Any) -
     return worst
 
 
-def _replayed(target: str, document: dict[str, Any], oracle: Any, count: int) -> str:
-    """What is wrong with a slot-variable checkpoint; empty if nothing is."""
+def replayed(target: str | Path, document: dict[str, Any], oracle: Any, count: int) -> float:
+    """Worst error of a slot-variable checkpoint's next steps, in units of what rounding explains."""
     import tensorflow as tf
 
     import optim
@@ -124,7 +124,12 @@ def _replayed(target: str, document: dict[str, Any], oracle: Any, count: int) ->
         given = [(tf.constant(g), v) for g, v in zip(gradients, live, strict=True) if g is not None]
         optimizer.apply_gradients(given)
 
-    worst = _steps(apply, live, document, oracle)
+    return _steps(apply, live, document, oracle)
+
+
+def _wrong_steps(target: str, document: dict[str, Any], oracle: Any, count: int) -> str:
+    """What is wrong with a slot-variable checkpoint; empty if nothing is."""
+    worst = replayed(target, document, oracle, count)
     return "" if worst <= 1 else f"{worst:.3g} times what rounding explains"
 
 
@@ -221,8 +226,8 @@ def _batch(oracle: Any, prefix: str) -> Any:
 def row(folder: Path, case: str, to: str) -> Row:
     """One case migrated into one target and replayed."""
     document = json.loads((folder / case / "case.json").read_text())
-    oracle, count = _oracle(folder / case / "oracle.npz", document)
-    source, hints = folder / case / document["source"], _hints(document)
+    oracle, count = oracle_of(folder / case / "oracle.npz", document)
+    source, hints = folder / case / document["source"], hints_of(document)
     with tempfile.TemporaryDirectory() as scratch:
         target = os.path.join(scratch, f"target{SUFFIX[to]}")
         called, reasons = "exact", ""
@@ -245,7 +250,7 @@ def row(folder: Path, case: str, to: str) -> Row:
         if document["n"] == 0:
             return Row(case, to, f"{called}, nothing to replay", reasons)
         try:
-            wrong = (_replayed if to == "slots" else lambda *a: _trained(a[0], to, *a[1:]))(
+            wrong = (_wrong_steps if to == "slots" else lambda *a: _trained(a[0], to, *a[1:]))(
                 target, document, oracle, count
             )
         except Exception as error:  # whatever a library raises: the target is not usable

@@ -419,6 +419,7 @@ def _say_what_is_left(config: Mapping[str, Any], algorithm: Algorithm, generatio
     known |= {
         "epsilon",
         "untrained",
+        "slot_order",
         LAZY_ROWS,
         EXCLUDED,
         PER_STEP,

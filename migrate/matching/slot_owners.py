@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from migrate.errors import AmbiguousError
+from migrate.state import Twins
 from optim.errors import MismatchError
 
 SlotLists = Mapping[str, Mapping[int, tuple[str, tuple[int, ...]]]]
@@ -29,7 +30,8 @@ class Match:
     """Variable by position in the lists."""
     method: str
     """`name`, `object graph`, `shape` or `position`; the weakest that was needed."""
-    warnings: tuple[str, ...] = ()
+    twins: Twins | None = None
+    """What was assumed, where it was `position`."""
 
 
 def match(lists: SlotLists, owners: Sequence[Owner], tracked: Mapping[int, Owner], where: str) -> Match:
@@ -41,7 +43,7 @@ def match(lists: SlotLists, owners: Sequence[Owner], tracked: Mapping[int, Owner
       tracked: the optimizer's own list of its variables, where it keeps one (Keras 3).
 
     Raises:
-      AmbiguousError: a position fits several variables; MismatchError: one fits none.
+      AmbiguousError: two positions fit one variable; MismatchError: one fits none.
     """
     positions = sorted({i for members in lists.values() for i in members})
     if tracked and all(i in tracked for i in positions):
@@ -60,7 +62,7 @@ def match(lists: SlotLists, owners: Sequence[Owner], tracked: Mapping[int, Owner
     candidates = {i: [o for o in c if shapes[i] in (None, o.shape)] for i, c in candidates.items()}
     if _unique(candidates):
         return _checked({i: c[0] for i, c in candidates.items()}, "shape", where)
-    return _by_position(candidates, where)
+    return _by_position(candidates, owners, where)
 
 
 def _unique(candidates: Mapping[int, Sequence[Owner]]) -> bool:
@@ -115,28 +117,32 @@ def named_alone(lists: SlotLists, depth: int) -> dict[int, str] | None:
     return found if len(set(found.values())) == len(found) else None
 
 
-def _by_position(candidates: Mapping[int, Sequence[Owner]], where: str) -> Match:
-    """Positions with the same candidates take them in the graph's order, if there are as many."""
+def _by_position(candidates: Mapping[int, Sequence[Owner]], every: Sequence[Owner], where: str) -> Match:
+    """Positions with the same candidates take them in the graph's order, which nothing proves: that of the optimizer's
+    list is the one in which the program handed it its variables."""
+    at = {owner.node: i for i, owner in enumerate(every)}
+    candidates = {i: sorted(found, key=lambda o: at[o.node]) for i, found in candidates.items()}
     groups: dict[tuple[int, ...], list[int]] = {}
     for i in sorted(candidates):
         groups.setdefault(tuple(o.node for o in candidates[i]), []).append(i)
     owners: dict[int, Owner] = {}
     for nodes, positions in groups.items():
-        if len(nodes) != len(positions):
+        if len(nodes) < len(positions):
             names = ", ".join(o.name for o in candidates[positions[0]]) or "none"
-            raise AmbiguousError(
-                f"{where}: the slots at positions {positions} have no names of their own and could belong"
-                f" to {names};"
-                " save the checkpoint again with variables that have different names"
+            raise MismatchError(
+                f"{where}: the slots at positions {positions} could belong to {names}, which are fewer: the optimizer"
+                " trains variables that the checkpoint does not hold; migrate one that has them"
             )
-        owners |= dict(zip(positions, candidates[positions[0]], strict=True))
-    warning = "some slots were matched by position alone: variables of one shape have no names that differ"
-    return _checked(owners, "position", where, (warning,))
+        owners |= dict(zip(positions, candidates[positions[0]], strict=False))
+    known = [at[owners[i].node] for i in sorted(owners) if len(candidates[i]) == 1]
+    alike = tuple(tuple(o.name for o in candidates[p[0]]) for nodes, p in groups.items() if len(nodes) > 1)
+    twins = Twins(tuple(owners[i].name for i in sorted(owners)), alike, known != sorted(known))
+    return _checked(owners, "position", where, twins)
 
 
-def _checked(owners: Mapping[int, Owner], method: str, where: str, warnings: tuple[str, ...] = ()) -> Match:
+def _checked(owners: Mapping[int, Owner], method: str, where: str, twins: Twins | None = None) -> Match:
     nodes = [o.node for o in owners.values()]
     twice = [o.name for o in owners.values() if nodes.count(o.node) > 1]
     if twice:
         raise AmbiguousError(f"{where}: several slots of one kind fit variable {twice[0]}; save the checkpoint again")
-    return Match(owners, method, warnings)
+    return Match(owners, method, twins)

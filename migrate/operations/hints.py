@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any, TypedDict
 
 from migrate import generations
@@ -49,7 +50,8 @@ def with_hints(
     if variables is not None and stored.nameless:
         stored = _named(stored, variables)
     elif variables is not None:
-        stored = replace(stored, variables=_hinted_variables(stored, variables), layers=None)
+        hinted = _hinted_variables(stored, variables)
+        stored = _told_apart(replace(stored, variables=hinted, layers=None), [v.name for v in hinted if v.trainable])
     said = (optimizer_config, stored.optimizer_config, stored.graph_config)
     told = any(document is not None and document.get("class_name") for document in said)
     missing = _missing(stored, told or "class_name" in overrides, optimizer_config)
@@ -125,6 +127,33 @@ def _hinted_variables(stored: Stored, given: Sequence[Mapping[str, Any]]) -> tup
             else StoredVariable(name, None, shape, str(entry.get("dtype", "float32")), True)
         )
     return (*_distinct(rows), *(replace(v, trainable=False) for v in own.values()))
+
+
+def _told_apart(stored: Stored, order: Sequence[str]) -> Stored:
+    """A source with the slots of variables that are alike under those that a person names, in the optimizer's order.
+
+    Raises:
+      ContradictionError: a variable that the slots do name stands elsewhere in that order.
+    """
+    twins = stored.twins
+    if twins is None:
+        return stored
+    alike = {name: group for group in twins.groups for name in group}
+    slotted = [name for name in order if name in alike or name in twins.order]
+    for i, (said, held) in enumerate(zip_longest(slotted, twins.order, fillvalue="")):
+        fit = alike.get(held, (held,))
+        if said not in fit or not said:
+            raise ContradictionError(
+                f"the optimizer's slots at position {i} are of {' or '.join(fit) or 'no variable'}, and --variables has"
+                f" {said or 'no variable'} there; it takes all variables that the optimizer trains, in its order"
+            )
+    names = dict(zip(twins.order, slotted, strict=True))
+    return replace(
+        stored,
+        twins=None,
+        slots={slot: {names[n]: array for n, array in owners.items()} for slot, owners in stored.slots.items()},
+        matched={f"{slot}/{names[n]}": "position" for slot, owners in stored.slots.items() for n in owners},
+    )
 
 
 def _named(stored: Stored, given: Sequence[Mapping[str, Any]]) -> Stored:

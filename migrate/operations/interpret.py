@@ -55,6 +55,7 @@ def interpret(
     overrides = overrides or {}
     stored, of_generation = with_hints(stored, hint, variables, generation, overrides)
     assert stored.generation is not None
+    alike = settled.of_twins(stored, overrides)
     made = configure(stored, hint, overrides)
     algorithm, config = made.algorithm, made.config
     _check_generation(algorithm, stored.generation)
@@ -110,6 +111,7 @@ def interpret(
             of_steps,
             *of_state,
             *settled.of_slots(slots, matched),
+            *alike,
             settled.of_trained(stored, found.order, variables is not None),
             *settled.of_late(stored, found, made, variables is not None),
             *_outside(stored, told.origins),

@@ -12,12 +12,13 @@ import numpy as np
 from migrate.algorithms import ALGORITHMS, keras_config, tf_train
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
-from migrate.errors import ContradictionError
+from migrate.errors import AmbiguousError, ContradictionError
 from migrate.evidence import DEFAULT, FILE, HINT, NAME, SET, UNINTERPRETED, Origin
 from migrate.generations import NATIVE
 from migrate.matching.slot_table import COUNTERS, SlotTable
 from migrate.operations.configuration import CLASS, Configuration, confirming
 from migrate.state import Stored, StoredVariable
+from optim.errors import HyperparameterError
 
 SWITCHES = {"vhat": ("amsgrad", False), "average_gradient": ("centered", False), "average": ("use_ema", False)}
 """Slot -> the option that it stands and falls with, and what that is where there is no such slot."""
@@ -204,6 +205,39 @@ def of_slots(slots: Mapping[str, Mapping[str, LazyArray]], matched: Mapping[str,
         for how, count in ways.items():
             found.append(Origin(f"slot {slot}", f"{count} variables", FILE, f"matched by {how}"))
     return found
+
+
+def of_twins(stored: Stored, overrides: Mapping[str, Any]) -> list[Origin]:
+    """Whose the slots are that neither names nor shapes tell apart.
+
+    Raises:
+      AmbiguousError: their order in the source does not tell it either. HyperparameterError: no order that is known.
+    """
+    said = overrides.get(TWINS, IN_SOURCE)
+    if said != IN_SOURCE:
+        raise HyperparameterError(
+            f"{TWINS} is {said!r}; it takes {IN_SOURCE}, the order in which the source has variables that are alike;"
+            " name them in another order in --variables"
+        )
+    if stored.twins is None:
+        return []
+    alike = [name for group in stored.twins.groups for name in group]
+    shown = ", ".join(alike[:6]) + (f" and {len(alike) - 6} more" if len(alike) > 6 else "")
+    text = f"the slots of {shown} have the same names and shapes"
+    form = "--variables FILE can name all that the optimizer trains, in its order"
+    open_ = any(len(set(group) & set(stored.twins.order)) < len(group) for group in stored.twins.groups)
+    if open_ or (stored.twins.denied and TWINS not in overrides):
+        why = "some of these have none" if open_ else "the optimizer had others in another order than the source has"
+        json_ = '[{"name": "dense/kernel", "shape": [5, 7]}, ...]'
+        raise AmbiguousError(f"{text}, and {why}, so that nothing tells whose is whose; {form}, as JSON: {json_}")
+    if TWINS in overrides:
+        return [Origin("order of variables", alike, SET, "that of the source's object graph")]
+    text += f": whose is whose is taken from the order of the object graph, which need not be the optimizer's ({form})"
+    return [Origin("order of variables", alike, DEFAULT, doubt=text, confirm=f"--set {TWINS}={IN_SOURCE}")]
+
+
+TWINS, IN_SOURCE = "slot_order", "graph"
+"""An override that confirms the order of variables that are alike."""
 
 
 def of_late(stored: Stored, found: SlotTable, made: Configuration, hinted: bool) -> list[Origin]:

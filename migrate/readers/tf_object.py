@@ -22,7 +22,7 @@ from migrate.matching import slot_owners
 from migrate.matching.slot_owners import Owner
 from migrate.readers import graph_optimizers
 from migrate.readers.graph_optimizers import GraphOptimizer
-from migrate.state import Stored, StoredVariable
+from migrate.state import Stored, StoredVariable, Twins
 from optim.errors import CheckpointError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 
@@ -106,7 +106,7 @@ def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | No
             evidence.append("its own list of variables is read in order, as its lists of slots were not saved")
             order = found.add_in_order(optimizer.node, names)
         elif owners:
-            warnings += found.add_lists(optimizer.node, owners, evidence)
+            evidence += found.add_lists(optimizer.node, owners)
         else:
             evidence.append(found.add_alone(optimizer))
         if not found.slots and found.weights is None:
@@ -121,6 +121,7 @@ def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | No
         variables=found.alone
         or _variables(graph, bundle, owners, found.slots, generation in ("optimizer_v2", "tf1"), foreign, order),
         nameless=found.nameless,
+        twins=found.twins,
         slots=found.slots,
         scalars=found.scalars,
         weights=found.weights,
@@ -268,6 +269,7 @@ class _Found:
     alone: tuple[StoredVariable, ...] = ()
     """What the optimizer trains, where the checkpoint has slots and no variables."""
     nameless: bool = False
+    twins: Twins | None = None
 
     def lazy(self, node: int) -> LazyArray:
         return lazy(self.bundle, self.graph.keys[node] or "")
@@ -311,10 +313,10 @@ class _Found:
                 f"{self.bundle.prefix}: its object graph does not list the slot {lost}; copy or save it again"
             )
 
-    def add_lists(self, optimizer: int, owners: list[Owner], evidence: list[str]) -> list[str]:
-        """Lists of slots, matched to variables; returns warnings."""
+    def add_lists(self, optimizer: int, owners: list[Owner]) -> list[str]:
+        """Lists of slots, matched to variables; returns evidence."""
         graph = self.graph
-        warnings: list[str] = []
+        evidence: list[str] = []
         lists = {n: graph.list_of(i) for n, i in graph.children[optimizer].items() if n not in _NO_SLOTS}
         lists = {name: members for name, members in lists.items() if members}
         tracked = graph.list_of(graph.children[optimizer].get("_trainable_variables", 0))
@@ -329,11 +331,11 @@ class _Found:
                 self.bundle.prefix,
             )
             evidence.append(f"slots were matched to variables by {how.method}")
-            warnings += how.warnings
+            self.twins = how.twins
             for name, members in lists.items():
                 self.slots[name] = {how.owners[i].name: self.lazy(n) for i, n in members.items()}
                 self.matched |= {f"{name}/{how.owners[i].name}": how.method for i in members}
-        return warnings
+        return evidence
 
     def add_alone(self, optimizer: GraphOptimizer) -> str:
         """Lists of slots without their variables, as tf.train.Checkpoint(optimizer=...) has them; returns evidence."""

@@ -23,7 +23,7 @@ import numpy as np
 
 import migrate
 from migrate.bytes import protos
-from migrate.bytes.bundle import GRAPH_KEY, STRING, BundleReader, BundleWriter
+from migrate.bytes.bundle import GRAPH_KEY, STRING, BundleReader, BundleWriter, is_numeric
 from migrate.generations import NATIVE
 from migrate.operations import bounds
 
@@ -91,7 +91,7 @@ def _prefix(folder: Path, source: str) -> Path | None:
 def _in_bundle(prefix: Path) -> Iterator[MutableMapping[str, Any]]:
     bundle = BundleReader(str(prefix))
     texts = {key: bundle.load_bytes(key) for key, e in bundle.items() if e.dtype == STRING and e.shape == ()}
-    found: dict[str, Any] = {key: bundle.load(key) for key in bundle if key not in texts}
+    found: dict[str, Any] = {k: bundle.load(k) for k, e in bundle.items() if k not in texts and is_numeric(e.dtype)}
     dtypes = {key: entry.dtype for key, entry in bundle.items()}
     yield found
     for old in prefix.parent.glob(f"{prefix.name}.data-*"):
@@ -659,7 +659,7 @@ def _regraphed(folder: Path, source: str, edit: Callable[[Any], object]) -> None
     graph.ParseFromString(bundle.load_bytes(GRAPH_KEY))
     edit(graph)
     text = graph.SerializeToString(deterministic=True)
-    kept = {key: (bundle.load(key), e.dtype) for key, e in bundle.items() if e.dtype != STRING}
+    kept = {key: (bundle.load(key), e.dtype) for key, e in bundle.items() if is_numeric(e.dtype)}
     texts = {key: bundle.load_bytes(key) for key, e in bundle.items() if e.dtype == STRING and e.shape == ()}
     for old in prefix.parent.glob(f"{prefix.name}.data-*"):
         old.unlink()

@@ -21,6 +21,8 @@ CASES = {
     "tf115-sgd-nesterov-checkpoint-embed": None,
     "tf24-sgd-clipboth-mlp": None,
     "extra-tf24-adam-twins-ckpt": None,
+    "extra-tf215-new-adam-twins-ckpt": None,
+    "extra-tf215-new-adam-own-weight-ckpt": None,
     "extra-tf215-new-adam-lss-mixed-ckpt": None,
     "extra-tf211-new-adam-same-shapes-npz": "experimental",
     "extra-keras315-adam-accumulation-keras": None,
@@ -87,7 +89,10 @@ APPROXIMATE = {
     "extra-tfa19-novograd-amsgrad-h5": "--set decay=none",
     "extra-tfa19-proximal-adagrad-h5": "--set decay=none",
 }
+ORDER = {"extra-tf215-new-adam-own-weight-ckpt": ("w", "first.w", "last.w")}
+"""Variables that their slots do not name, in the order in which they were trained."""
 TOLD: dict[str, dict[str, Any]] = {
+    "extra-tf215-new-adam-twins-ckpt": {"slot_order": "graph"},
     # What the config of LARS does not say.
     "extra-tfm29-lars-h5": {
         "class_name": "LARS", "clipnorm": None, "weight_decay_exclude": ["bias"], "exclude_from_layer_adaptation": None
@@ -118,6 +123,8 @@ def _hints(name: str) -> dict[str, Any]:
     told: dict[str, Any] = {"overrides": TOLD[name]} if name in TOLD else {}
     if document["format"] in SAYS_ALL:
         return told
+    if name in ORDER:
+        told["variables"] = [{"name": f"model.layer_with_weights-0.{n}", "shape": [4, 4]} for n in ORDER[name]]
     hints: dict[str, Any] = {
         **told,
         "optimizer_config": {"class_name": optimizer["class"], "config": optimizer.get("config") or optimizer["args"]},

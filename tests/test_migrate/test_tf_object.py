@@ -19,7 +19,7 @@ from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError,
 from migrate.matching.slot_owners import Owner, match
 from migrate.readers import saved_model, tf_dtensor_names, tf_object
 from migrate.state import Stored
-from optim.errors import MismatchError, UnsupportedError
+from optim.errors import HyperparameterError, MismatchError, UnsupportedError
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 # Case -> the reader, what is given to it, the generation, the slots under the source's own names.
@@ -167,25 +167,79 @@ def _save_module(folder: Path, variables: list[Any], slots: dict[str, list[Any]]
     return str(tf.train.Checkpoint(model=model, optimizer=optimizer, **others).write(str(folder / "ckpt")))
 
 
-def test_variables_of_one_name_and_shape_are_matched_by_position_and_it_says_so(tmp_path: Path) -> None:
+def _alike(folder: Path, names: list[str], slots: list[str]) -> str:
+    """A checkpoint of variables of these names, all of one shape, and slots of these, whose values count."""
     import tensorflow as tf
 
-    variables = [tf.Variable(tf.fill((2,), float(i)), name="same") for i in range(12)]
-    slots = [tf.Variable(tf.fill((2,), 100.0 + i), name="Adam/m/same") for i in range(12)]
-    stored = tf_object.read(_save_module(tmp_path, variables, {"_momentums": slots}))
-    assert {n: float(a.load()[0]) for n, a in stored.slots["_momentums"].items()} == {
-        f"model.vs.{i}": 100.0 + i for i in range(12)
+    variables = [tf.Variable(tf.fill((2,), float(i)), name=name) for i, name in enumerate(names)]
+    made = [tf.Variable(tf.fill((2,), 100.0 + i), name=f"Adam/m/{name}") for i, name in enumerate(slots)]
+    other = [tf.Variable(tf.fill((2,), 200.0 + i), name=f"Adam/v/{name}") for i, name in enumerate(slots)]
+    return _save_module(folder, variables, {"_momentums": made, "_velocities": other})
+
+
+ADAM = {"class_name": "Adam", "config": {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}}
+
+
+def _paired(source: str, **hints: Any) -> dict[str, float]:
+    state = migrate.read(source, optimizer_config=ADAM, **hints)
+    return {name: float(array.load()[0]) for name, array in state.slots["m"].items()}
+
+
+def _order(*names: int | str) -> list[dict[str, Any]]:
+    return [{"name": name if isinstance(name, str) else f"model.vs.{name}", "shape": [2]} for name in names]
+
+
+def test_the_order_of_variables_that_are_alike_is_an_assumption(tmp_path: Path) -> None:
+    source = _alike(tmp_path, ["same"] * 12, ["same"] * 12)
+    in_order = {f"model.vs.{i}": 100.0 + i for i in range(12)}
+    state = migrate.read(source, optimizer_config=ADAM)
+    doubt = next(o for o in state.origins if o.subject == "order of variables")
+    assert (doubt.certain, doubt.confirm) == (False, "--set slot_order=graph")
+    assert "model.vs.0, model.vs.1" in doubt.reason
+    assert "and 6 more" in doubt.reason
+    assert _paired(source) == _paired(source, overrides={"slot_order": "graph"}) == in_order
+    state = migrate.read(source, optimizer_config=ADAM, overrides={"slot_order": "graph"})
+    assert all(o.certain for o in state.origins if o.subject == "order of variables")
+    assert _paired(source, variables=_order(*reversed(range(12)))) == {f"model.vs.{i}": 111.0 - i for i in range(12)}
+    with pytest.raises(HyperparameterError, match="slot_order is 'name'; it takes graph"):
+        migrate.read(source, optimizer_config=ADAM, overrides={"slot_order": "name"})
+
+
+def test_an_order_that_the_named_slots_deny_is_refused(tmp_path: Path) -> None:
+    source = _alike(tmp_path, ["same", "first", "same", "last"], ["last", "same", "first", "same"])
+    with pytest.raises(AmbiguousError, match=r"had others in another order.*--variables FILE"):
+        migrate.read(source, optimizer_config=ADAM)
+    hint = _order("last", 2, "first", 0)
+    assert _paired(source, variables=hint) == {"last": 100.0, "model.vs.2": 101.0, "first": 102.0, "model.vs.0": 103.0}
+    wrong = {
+        r"position 1 are of model\.vs\.0 or model\.vs\.2, and --variables has first": _order("last", "first", 2, 0),
+        r"position 3 .* --variables has no variable there": _order("last", 2, "first"),
     }
-    assert any("by position" in w for w in stored.warnings)
+    for said, hint in wrong.items():
+        with pytest.raises(ContradictionError, match=said):
+            migrate.read(source, optimizer_config=ADAM, variables=hint)
 
 
-def test_fewer_slots_than_variables_of_one_name_is_ambiguous(tmp_path: Path) -> None:
-    import tensorflow as tf
+def test_which_of_some_that_are_alike_have_slots_is_asked(tmp_path: Path) -> None:
+    source = _alike(tmp_path, ["same"] * 3, ["same"] * 2)
+    with pytest.raises(AmbiguousError, match=r"model\.vs\.2 .*some of these have none.*--variables FILE"):
+        migrate.read(source, optimizer_config=ADAM)
+    assert _paired(source, variables=_order(2, 0)) == {"model.vs.2": 100.0, "model.vs.0": 101.0}
+    with pytest.raises(MismatchError, match="which are fewer"):
+        tf_object.read(_alike(tmp_path / "b", ["same"] * 2, ["same"] * 3))
 
-    variables = [tf.Variable(tf.zeros(2), name="same") for _ in range(3)]
-    slots = [tf.Variable(tf.zeros(2), name="Adam/m/same") for _ in range(2)]
-    with pytest.raises(AmbiguousError, match=r"model\.vs\.2"):
-        tf_object.read(_save_module(tmp_path, variables, {"_momentums": slots}))
+
+def test_a_program_need_not_train_in_the_order_of_the_graph() -> None:
+    """A layer's own weight, which Keras trains before those of the layers in it, wherever it stands among them."""
+    folder = CORPUS / "extra-tf215-new-adam-own-weight-ckpt"
+    oracle = np.load(folder / "oracle.npz")
+    state = migrate.read(folder / "source", optimizer_config=ADAM)
+    at = "model.layer_with_weights-0"
+    assert state.slots["m"][f"{at}.first.w"].load().tobytes() == oracle["at_save/slot/momentums/0"].tobytes()
+    first = next(v.array for v in state.variables if v.name == f"{at}.w")
+    assert first is not None
+    assert first.load().tobytes() == oracle["at_save/var/0"].tobytes()
+    assert "--set slot_order=graph" in " ".join(state.reasons)
 
 
 def test_slots_without_their_model_are_refused(tmp_path: Path) -> None:
@@ -335,8 +389,9 @@ def test_slots_inside_a_loss_scale_optimizer_lack_its_name() -> None:
     assert match(lists, [_owner(1, "x"), _owner(2, "dense/kernel")], {}, "").owners[0].name == "dense/kernel"
     found = match(lists, [_owner(1, "kernel", (3,)), _owner(2, "dense/kernel")], {}, "")
     assert found.owners[0].name == "dense/kernel"
-    with pytest.raises(AmbiguousError, match="kernel, dense/kernel"):
-        match(lists, [_owner(1, "kernel"), _owner(2, "dense/kernel")], {}, "")
+    found = match(lists, [_owner(1, "kernel"), _owner(2, "dense/kernel")], {}, "")
+    assert found.twins is not None
+    assert found.twins.groups == (("kernel", "dense/kernel"),)
 
 
 def test_shapes_decide_between_variables_of_one_name() -> None:
