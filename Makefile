@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 0
 
-.PHONY: setup demo check test test-all format lint types lock clean
+.PHONY: setup demo check test test-all docs format lint types lock clean
 
 setup: $(STAMP)
 
@@ -35,6 +35,10 @@ test: setup lint types
 
 test-all: setup lint types
 	$(BIN)/python -m pytest -n auto --dist worksteal -m ""
+
+# http://127.0.0.1:8000, renewed when a page changes.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -142,11 +142,21 @@ class Stored:
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """Optimizer state in dtopt's own terms, whatever wrote it.
+    """Optimizer state in dtopt's own terms, whatever wrote it. Everything the source held is somewhere here.
 
-    `algorithm` is the name of a class of `optim`, `hyperparameters` are its keyword arguments (JSON values),
-    `slots` are keyed by `optim`'s slot names. Everything the source held is somewhere here: what has no place is in
-    `unmapped`.
+    Attributes:
+      algorithm: name of a class of `optim`.
+      hyperparameters: its keyword arguments, as JSON values.
+      iterations: steps taken.
+      iterations_source: where that number stands.
+      slots: {slot: {variable: array}} by `optim`'s names; arrays are read when they are asked for.
+      variables: the model's, in optimizer order, then the others; `trainable` says which have slots to come.
+      scalars: state of the whole optimizer, such as Nadam's `u_product`.
+      unmapped: what has no place elsewhere.
+      matched: {`slot/variable`: `name`, `object graph`, `shape` or `position`}.
+      source: what the reader found; None for a slot-variable checkpoint.
+      origins: where every value came from that the next step depends on.
+      warnings: what a person may like to know; none of it decides whether the state is exact.
     """
 
     algorithm: str
@@ -155,16 +165,12 @@ class OptimizerState:
     iterations_source: str
     slots: Mapping[str, Mapping[str, LazyArray]]
     variables: tuple[StoredVariable, ...]
-    """Model variables in optimizer order, then the others; `trainable` says which have slots to come."""
     scalars: Mapping[str, float] = field(default_factory=dict)
     unmapped: Mapping[str, LazyArray] = field(default_factory=dict)
     matched: Mapping[str, str] = field(default_factory=dict)
-    """`slot/variable` -> how it was matched: `name`, `object graph`, `shape` or `position`."""
     source: Stored | None = None
     origins: tuple[Origin, ...] = ()
-    """Where every value came from that the next step depends on."""
     warnings: tuple[str, ...] = ()
-    """What a person may like to know; none of it decides whether the state is exact."""
 
     @property
     def fidelity(self) -> str:

@@ -125,7 +125,7 @@ class Optimizer(tf.Module):
     # Variables.
 
     variables = property(_of("_state", State.all_variables))
-    trainable_variables = property(lambda self: [])
+    trainable_variables = property(lambda self: [], doc="None: what an optimizer keeps is not trained.")
     mesh = property(attrgetter("_state.mesh"), doc="The mesh of the counters: the one given, or that of all variables.")
     built = property(attrgetter("_state.built"), _of("_state", State.set_built), doc="Whether `build` was called.")
     _rule = property(attrgetter("_algorithm.rule"))

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = [
     str(path.relative_to(ROOT))
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     if FENCE.search(path.read_text(encoding="utf-8"))
 ]
 QUICK_PAGES = ("README.md",)  # the others take minutes: `make test-all`

@@ -20,9 +20,13 @@ BROKEN_EXIT, REFUSED_EXIT = 3, 1
 class BatchItem:
     """What became of one source.
 
-    `status` is `migrated`; `planned`, with `dry_run`; `skipped`, with `resume` and the target whole; `refused`, by
-    `strict`; `failed`; or `not reached`, when the run was interrupted. `problem` says why, where it is `refused` or
-    `failed`.
+    Attributes:
+      source: what was read.
+      dest: its target.
+      status: `migrated`; `planned`, with `dry_run`; `skipped`, with `resume` and the target whole; `refused`, by
+        `strict`; `failed`; or `not reached`, when the run was interrupted.
+      problem: why, where it is `refused` or `failed`.
+      report: of the migration, where there was one.
     """
 
     source: str
@@ -54,7 +58,11 @@ class Group:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What became of every source, in the order given."""
+    """What became of every source.
+
+    Attributes:
+      items: one for each source, in the order given.
+    """
 
     items: tuple[BatchItem, ...]
 
@@ -79,6 +87,7 @@ class BatchReport:
         return BROKEN_EXIT if FAILED in counts else REFUSED_EXIT if REFUSED in counts else 0
 
     def to_dict(self) -> dict[str, Any]:
+        """For JSON: counts, groups and items."""
         return {
             "counts": self.counts,
             "groups": [asdict(group) for group in self.groups],

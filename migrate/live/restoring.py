@@ -35,10 +35,11 @@ RANK = ("name", "object graph", "shape", "position")
 
 @dataclass(frozen=True)
 class Restoration(Report):
-    """What `restore` did: `dest` is the live optimizer, `matched` has the live variables' names.
+    """What `restore` did: a `Report` in which `dest` is the live optimizer and `matched` has the live variables' names.
 
-    `onto` is {live variable: (variable of the source, how it was found: `name`, `shape` or `position`)}. `unmapped`
-    names what the source has and the live optimizer has no place for.
+    Attributes:
+      onto: {live variable: (variable of the source, how it was found: `name`, `shape` or `position`)}.
+      unmapped: names of what the source has and the live optimizer has no place for.
     """
 
     onto: Mapping[str, tuple[str, str]] = field(default_factory=dict)

@@ -36,9 +36,23 @@ Progress = Callable[[int, int], None]
 class Report:
     """What a migration did, or with `dry_run` would do.
 
-    `fidelity` is `exact` or `approximate`, then `reasons` say why; both follow from `origins`, which say of every value
-    where it is from. `matched` is {`slot/variable`: how it was
-    matched}, `unmapped` names what is carried without interpretation. `bytes` counts slots and variables.
+    Attributes:
+      source: what was read, without the password of a URL.
+      dest: what was written.
+      target: `slots`, `keras`, `tf-keras` or `list`.
+      optimizer: name of the class of `optim`.
+      generation: who wrote the source, one of `generations.GENERATIONS`; None for a slot-variable checkpoint.
+      iterations: steps taken.
+      fidelity: `exact` or `approximate`.
+      reasons: why it is not exact.
+      origins: where each value that the next step depends on came from; fidelity and reasons follow from it.
+      matched: {`slot/variable`: `name`, `object graph`, `shape` or `position`}.
+      unmapped: names of what is carried without interpretation.
+      warnings: what is worth knowing and decides nothing.
+      variables: how many model variables there are.
+      slots: how many arrays all slots have together.
+      bytes: of slots and variables.
+      written: False with `dry_run`.
     """
 
     source: str
@@ -59,6 +73,7 @@ class Report:
     written: bool
 
     def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
         return asdict(self)
 
 
@@ -84,6 +99,9 @@ def read(
         `iterations` and the names of the optimizer's config.
       optimizer_path: which optimizer, where a checkpoint holds several, as the error that lists them calls it.
 
+    Returns:
+      The state: shapes as in the model, dtypes as stored, hyperparameters as keyword arguments of `optim`'s class.
+
     Raises:
       DtoptError: UnknownFormatError, DamagedFileError, MissingHintError, AmbiguousError, MismatchError or
         UnsupportedError, each saying what to do.
@@ -107,7 +125,12 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
     """What `source` is, how that was recognised, every slot, and what would be lost. Arguments as for `read`.
 
     Args:
+      source: a file, a folder, or the prefix of a TensorFlow checkpoint.
       stats: read every slot once, for its norm, range and whether it is finite.
+      hints: the keywords of `read`.
+
+    Raises:
+      DtoptError: as `read`.
     """
     path = os.fspath(source)
     with edge.reading(path):
@@ -134,7 +157,9 @@ def write(
     """Write a state, whole or not at all.
 
     Args:
-      to: the target format, one of TARGETS.
+      state: what `read` returned.
+      dest: the file or folder to be written.
+      to: the target format: `slots`, `keras`, `tf-keras` or `list`.
       order: for the target `list`, the generation that shall read it; None for the one that wrote the source.
       overwrite: whether a checkpoint of that format at `dest` may be replaced.
       progress: called with (bytes done, bytes in all).
@@ -190,11 +215,18 @@ def migrate_checkpoint(
     progress: Progress | None = None,
     **hints: Unpack[Hints],
 ) -> Report:
-    """Carry the optimizer state of `source` over to `dest`. Hints as for `read`, target as for `write`.
+    """Carry the optimizer state of `source` over to `dest`, whole or not at all.
 
     Args:
+      source: a file, a folder, or the prefix of a TensorFlow checkpoint. It is never changed.
+      dest: the file or folder to be written.
+      to, order, overwrite, progress: as for `write`.
       strict: refuse whatever is not exact.
       dry_run: do everything but write.
+      hints: the keywords of `read`.
+
+    Returns:
+      What was done, whether that is exact, and why not.
 
     Raises:
       StrictError: `strict`, and the conversion is not exact. TargetExistsError: also where `dest` is the source, holds

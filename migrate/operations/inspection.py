@@ -39,7 +39,28 @@ class SlotRow:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A source, recognised and interpreted; nothing is written."""
+    """A source, recognised and interpreted; nothing is written.
+
+    Attributes:
+      source: what was read, without the password of a URL.
+      format: name of the reader.
+      generation: who wrote it, one of `generations.GENERATIONS`.
+      evidence: how that was recognised.
+      versions: of Keras, TensorFlow and the backend, where the source says.
+      optimizer: name of the class of `optim`.
+      stored_config: the optimizer's config as the source, or the hint, has it.
+      hyperparameters: keyword arguments of the `optim` class that continues the training.
+      iterations: steps taken.
+      iterations_source: where that number stands.
+      slots: one row for each slot of each variable.
+      variables: name, shape, dtype and whether it is trained, of each model variable.
+      unmapped: {name: shape} of what would be carried without interpretation.
+      fidelity: `exact` or `approximate`.
+      reasons: why it is not exact.
+      origins: where every value came from that the next step depends on; fidelity and reasons follow from it.
+      warnings: what is worth knowing and decides nothing.
+      optimizers: paths of all optimizers in the source, where its format can hold several; this is about one.
+    """
 
     source: str
     format: str
@@ -48,9 +69,7 @@ class Inspection:
     versions: Mapping[str, str]
     optimizer: str
     stored_config: Mapping[str, Any] | None
-    """As the source, or the hint, has it."""
     hyperparameters: Mapping[str, Any]
-    """Keyword arguments of the `optim` class that continues the training."""
     iterations: int
     iterations_source: str
     slots: tuple[SlotRow, ...]
@@ -59,10 +78,8 @@ class Inspection:
     fidelity: str
     reasons: tuple[str, ...] = ()
     origins: tuple[Origin, ...] = ()
-    """Where every value came from that the next step depends on; fidelity and reasons follow from it."""
     warnings: tuple[str, ...] = field(default_factory=tuple)
     optimizers: tuple[str, ...] = ()
-    """Paths of all optimizers in the source, where its format can hold several; this is about one."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON. Shapes are lists; statistics that are not finite are left to the writer of the JSON."""

@@ -46,8 +46,18 @@ WITHOUT_TENSORFLOW = (
 
 @dataclass(frozen=True)
 class Verification:
-    """Result of `verify`. `ok` is whether nothing differs; `parity` is the worst error of the step, 1 being
-    the limit."""
+    """Result of `verify`.
+
+    Attributes:
+      ok: whether nothing differs.
+      source, dest: what was compared.
+      slots, variables: how many of them were compared, bit for bit.
+      iterations: steps taken, by both.
+      differences: every one of them.
+      parity: the worst error of the step taken with each, in units of what rounding explains: 1 is the limit. None
+        where no step was taken, and `notes` say why.
+      notes: what was compared on a sample, by other means, or not at all.
+    """
 
     ok: bool
     source: str
@@ -60,6 +70,7 @@ class Verification:
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
         return asdict(self)
 
 
@@ -71,14 +82,17 @@ def verify(
     progress: Progress | None = None,
     **hints: Unpack[Hints],
 ) -> Verification:
-    """Compare a target with its source. Hints as for `migrate_checkpoint`.
+    """Compare a target with its source.
 
     A target of Keras 3 or tf_keras is read by this package's own reader, array by array; steps are compared by the
     formulas of both releases, and with those that Keras takes, which loads the target in a process of its own.
 
     Args:
+      source: what was migrated.
+      dest: what it was migrated to.
       order: for a list, the generation that shall read it, as it was given when the list was written.
       progress: called with (bytes compared, bytes in all).
+      hints: the keywords of `read`, as they were given to `migrate_checkpoint`.
 
     Returns:
       What was compared, and every difference. Nothing is raised for a difference.

@@ -48,7 +48,17 @@ class CheckpointInfo:
 
 
 def describe_checkpoint(path: str | os.PathLike[str]) -> CheckpointInfo:
-    """What a slot-variable checkpoint holds. Raises CheckpointError if it is none, or damaged."""
+    """What a slot-variable checkpoint holds; arrays are not read.
+
+    Args:
+      path: the folder.
+
+    Returns:
+      `.algorithm .config .iterations .variables .slots .provenance`; sizes are those of whole tensors.
+
+    Raises:
+      CheckpointError: no such checkpoint, or a damaged one.
+    """
     reader, metadata = _open(os.fspath(path))
     shapes = reader.get_variable_to_shape_map()
     slots = {

@@ -97,6 +97,7 @@ class Optimizer(SlotOptimizer):
 
     @property
     def name(self) -> str:
+        """Name of the optimizer."""
         return self._modern.name
 
     # Gradients.

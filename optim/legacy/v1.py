@@ -45,7 +45,10 @@ class Keywords(TypedDict, total=False):
 class Optimizer(LegacyOptimizer):
     """Base of all v1 optimizers; use a subclass.
 
-    Args (of every subclass, as `**kwargs`):
+    Args:
+      optimizer: of `optim`, which takes the steps.
+      decay: the learning rate is divided by 1 + decay · iterations. >= 0.
+      keywords: those below, which every subclass takes.
       clipnorm: each gradient is scaled down to at most this norm. > 0. It comes before `clipvalue`.
       clipvalue: each element of a gradient is clipped to [-clipvalue, clipvalue]. > 0.
       global_clipnorm: all gradients are scaled down together to at most this joint norm, as `clipnorm` did in Keras
@@ -328,6 +331,7 @@ class Nadam(Optimizer):
         return [[self.iterations, self._modern._state.scalars["u_product"], *self._slot_weights()]]
 
     def set_weights(self, weights: Sequence[Any]) -> None:
+        """Set the values of `weights`; the product of momenta is computed anew where the list lacks it."""
         super().set_weights(weights)
         if 0 < len(weights) == len(self.weights):
             steps = np.arange(1, int(placement.to_host(self.iterations)) + 1)

@@ -189,6 +189,7 @@ class Adam(BuiltIn):
         own["lr"] = own["lr_t"] * tf.sqrt(1.0 - own["beta_2_power"]) / (1.0 - own["beta_1_power"])
 
     def set_weights(self, weights: Sequence[Any]) -> None:
+        """Set the values of `weights`, also from the list of a Keras 2 Adam, whose `vhat` are placeholders."""
         count = len(self._modern._state.tracked)
         if not self.amsgrad and count and len(weights) == 3 * count + 1 != len(self.weights):
             if any(np.shape(peak) != (1,) for peak in weights[2 * count + 1 :]):
@@ -203,7 +204,9 @@ class Adam(BuiltIn):
 class Adamax(BuiltIn):
     """Adamax. Slots: `m`, and `v`, the decaying maximum.
 
-    Args: as Adam's, without `amsgrad`.
+    Args:
+      learning_rate: float, tensor, schedule or zero-argument callable. beta_1, beta_2: in [0, 1).
+      epsilon: >= 0; None and 0 are 1e-7. name: see `apply_gradients`. kwargs: see `Optimizer`.
     """
 
     beta_1 = Delegated()
@@ -234,8 +237,11 @@ class Adamax(BuiltIn):
 class Nadam(BuiltIn):
     """Nadam. Slots: `m`, `v`; and after `iterations` the scalar `momentum_cache`.
 
-    Args: as Adam's, without `amsgrad`; kwargs may hold `schedule_decay` (0.004, >= 0), which is what `decay` means here
-      and in its config: the learning rate itself does not decay.
+    Args:
+      learning_rate: float, tensor or zero-argument callable. beta_1, beta_2: in [0, 1).
+      epsilon: >= 0; None and 0 are 1e-7. name: see `apply_gradients`.
+      kwargs: see `Optimizer`; and `schedule_decay` (0.004, >= 0), which is what `decay` means here and in its config:
+        the learning rate itself does not decay.
     """
 
     beta_1 = Delegated()

@@ -73,6 +73,7 @@ class GradientsClipOption(_Given):
 
     @property
     def active(self) -> bool:
+        """Whether anything is clipped."""
         return not (self.clipnorm is None and self.clipvalue is None and self.global_clipnorm is None)
 
 

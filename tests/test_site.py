@@ -1,0 +1,130 @@
+"""The documentation's site: built strictly, whole without a network, and its reference complete."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import migrate
+import optim
+from optim import errors
+from optim.legacy import v1, v2
+
+ROOT = Path(__file__).parents[1]
+
+
+def _public(module: ModuleType) -> list[str]:
+    listed = getattr(module, "__all__", None)
+    own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+    return [name for name in listed or own if not name.startswith("_") and name != "Keywords"]
+
+
+NAMES = {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module in (optim, errors, v1, v2, migrate)
+    for name in _public(module)
+}
+
+
+def _undescribed(value: Any) -> Iterator[str]:
+    """Arguments that neither its docstring names nor that of a class which it extends."""
+    if isinstance(value, type) and (issubclass(value, BaseException) or value.__init__ is object.__init__):
+        return
+    text = "\n".join(inspect.getdoc(c) or "" for c in (value.__mro__ if isinstance(value, type) else [value]))
+    for name in inspect.signature(value).parameters:
+        if name not in ("args", "kwargs") and not name.startswith("_") and not re.search(rf"\b{name}\b", text):
+            yield name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_public_name_is_described(name: str) -> None:
+    value = NAMES[name]
+    own = value.__dict__.get("__doc__") if isinstance(value, type) else value.__doc__
+    assert own, f"{name} has no docstring"
+    assert not list(_undescribed(value)), f"{name} does not say what they are"
+    for member, thing in vars(value).items() if isinstance(value, type) else ():
+        code = thing.fget if isinstance(thing, property) else getattr(thing, "__func__", thing)
+        if not member.startswith("_") and inspect.isroutine(code):
+            assert inspect.getdoc(thing), f"{name}.{member} has no docstring"
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if getattr(NAMES[n], "_rule_class", None) is not None])
+def test_an_algorithm_names_slots_source_and_errors(name: str) -> None:
+    text = inspect.getdoc(NAMES[name]) or ""
+    assert re.search(r"\bSlots?\b", text)
+    assert re.search(r"shaped like|shape", text) or "No slots" in text
+    assert re.search(r"optim/rules/\w+\.py", text)
+    assert "Raises:" in text
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md"))
+    assert sorted(re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE)) == sorted([*NAMES, "bench.peers.own"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Any]:
+    """Every page of the site, parsed, by its file."""
+    import html5lib
+
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr[-3000:]
+    return {
+        path: html5lib.parse(path.read_text(encoding="utf-8"), namespaceHTMLElements=False)
+        for path in folder.rglob("*.html")
+    }
+
+
+@pytest.mark.breadth
+def test_links_of_the_site_lead_somewhere(site: dict[Path, Any]) -> None:
+    marks = {path: {e.get("id") for e in page.iter() if e.get("id")} for path, page in site.items()}
+    wrong = []
+    for path, page in site.items():
+        if path.name == "404.html":  # its links are seen from wherever it is shown
+            continue
+        for element in (e for e in page.iter() if e.tag in ("a", "img")):
+            target = urlsplit(element.get("href") or element.get("src") or "")
+            if target.scheme:
+                continue
+            file = (path.parent / unquote(target.path)).resolve() if target.path else path
+            if not file.exists() or (target.fragment and unquote(target.fragment) not in marks.get(file, ())):
+                wrong.append(f"{path.name}: {target.geturl()}")
+    assert not wrong
+
+
+@pytest.mark.breadth
+def test_the_site_asks_for_nothing_from_elsewhere(site: dict[Path, Any]) -> None:
+    asked = {
+        address
+        for page in site.values()
+        for element in page.iter()
+        if element.tag in ("script", "link", "img", "iframe", "source")
+        for address in (element.get("src") or "", (element.get("rel") != "canonical" and element.get("href")) or "")
+        if urlsplit(address).netloc
+    }
+    assert not asked
+
+
+@pytest.mark.breadth
+def test_the_reference_shows_each_signature_and_command(site: dict[Path, Any]) -> None:
+    text = {
+        f"{path.parent.name}/{path.name}": " ".join("".join(page.itertext()).split()) for path, page in site.items()
+    }
+    assert "Adam( learning_rate=0.001, beta_1=0.9, beta_2=0.999" in text["reference/optim.html"]
+    assert "dtopt migrate checkpoint [OPTIONS]" in text["reference/commands.html"]
+    assert any(
+        "The commands below are typed with" in page for name, page in text.items() if name.endswith("/index.html")
+    )
