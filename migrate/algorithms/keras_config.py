@@ -48,6 +48,14 @@ SHARED = {
 }
 
 
+HAVE = {
+    **dict.fromkeys(("use_ema", "ema_momentum", "ema_overwrite_frequency", "weight_decay"), generations.NEW),
+    "gradient_accumulation_steps": {"keras3"},
+    "decay": {"keras3"},
+}
+"""Generations in which these of SHARED are understood also where they are not carried."""
+
+
 @dataclass
 class Arguments:
     """Keyword arguments of an `optim` class, and what a person should know about how they were found."""
@@ -129,8 +137,8 @@ def arguments(
     elif generation in generations.NATIVE or generation == "optimizer_v2":
         if number(current, "decay") if "decay" in current else 0.0:
             out.values["decay"] = number(current, "decay")
-    elif current.get("decay"):
-        out.warnings.append("decay is set, and this generation has no such option: left out, as it had no effect")
+    elif current.get("decay") and generation == "keras3":
+        out.warnings.append("decay is set, which Keras 3 takes and ignores: left out, as it had no effect")
     if generation == "experimental" and versions.get("dtensor"):
         current = _as_dtensor(current, out)
     _clipping(current, generation, versions, out)
@@ -139,7 +147,7 @@ def arguments(
     elif current.get(AVERAGED):
         out.values |= {"use_ema": True, "ema_momentum": number(current, AVERAGED)}
     out.values |= {key: current[key] for key in AROUND if current.get(key)}
-    if current.get(PER_RATE) or current.get(PER_STEP):
+    if any(number(current, key) for key in (PER_RATE, PER_STEP) if key in current):
         _foreign_decay(current, generation, out)
     if generation == "keras3":
         _accumulation(current, generations.version_tuple(versions.get("keras")), out)
@@ -415,7 +423,8 @@ def _accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None, ou
 
 
 def _say_what_is_left(config: Mapping[str, Any], algorithm: Algorithm, generation: str, out: Arguments) -> None:
-    known = SHARED | NO_EFFECT | set(algorithm.defaults(generation)) | set(algorithm.scalars)
+    known = SHARED - {name for name, had in HAVE.items() if generation not in had}
+    known |= NO_EFFECT | set(algorithm.defaults(generation)) | set(algorithm.scalars)
     known |= {
         "epsilon",
         "untrained",

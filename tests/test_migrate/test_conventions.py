@@ -10,6 +10,7 @@ import pytest
 from migrate.algorithms import ALGORITHMS, find, keras_config, lazy_rows, nadam, tf_train
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
+from migrate.generations import GENERATIONS
 from optim.errors import UnsupportedError
 from tests.test_migrate.confirm import typed
 
@@ -142,6 +143,49 @@ def test_a_stock_schedule_is_carried_and_a_custom_one_refused() -> None:
 def test_what_is_not_carried_makes_it_approximate() -> None:
     assert _arguments("SGD", {"something_new": 3}, "optimizer").reasons
     assert not _arguments("SGD", {"something_new": None, "jit_compile": True}, "optimizer").reasons
+
+
+OPTIONS: dict[str, Any] = {
+    "use_ema": True,
+    "decay": 0.1,
+    "weight_decay": 0.01,
+    "gradient_accumulation_steps": 2,
+    "clipnorm": 0.5,
+    "clipvalue": 0.5,
+    "global_clipnorm": 0.5,
+    "amsgrad": True,
+    "centered": True,
+    "nesterov": True,
+    "momentum": 0.5,
+}
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_every_option_of_a_config_is_carried_or_doubted(generation: str) -> None:
+    """Also those that only other generations have, whoever wrote them into the config; Keras 3 itself ignores decay."""
+    swallowed = []
+    for algorithm in (a for a in ALGORITHMS if generation in a.generations):
+        given = {**algorithm.defaults(generation), "learning_rate": 0.01, "epsilon": 1e-7}
+        plain = _arguments(algorithm.name, given, generation)
+        for option in OPTIONS.keys() - given.keys() - ({"decay"} if generation == "keras3" else set()):
+            try:
+                told = _arguments(algorithm.name, {**given, option: OPTIONS[option]}, generation)
+            except UnsupportedError:
+                continue
+            if told.values == plain.values and not told.reasons:
+                swallowed.append((algorithm.name, option))
+    assert swallowed == SWALLOWED.get(generation, [])
+
+
+SWALLOWED = {"optimizer_v2": [("LARS", "weight_decay")]}
+"""Of tf-models', whose own name for it is weight_decay_rate."""
+
+
+@pytest.mark.parametrize("key", ["weight_decay_per_step", "weight_decay_per_rate"])
+def test_a_decay_that_is_no_number_is_refused(key: str) -> None:
+    given = {**find("Adam").defaults("optimizer_v2"), "learning_rate": 0.01, key: None}
+    with pytest.raises(UnsupportedError, match=f"--set {key}=VALUE"):
+        _arguments("Adam", given, "optimizer_v2")
 
 
 def test_averaging_and_weight_decay() -> None:
