@@ -57,44 +57,23 @@ def interpret(
     assert stored.generation is not None
     alike = settled.of_twins(stored, overrides)
     made = configure(stored, hint, overrides)
-    algorithm, config = made.algorithm, made.config
-    _check_generation(algorithm, stored.generation)
-    settled.check_config(stored, made)
-    settled.check_name(stored, made)
-    found = slot_table(stored, algorithm, config, complete=variables is not None)
-    problem = algorithm.check(config, stored.generation, {**stored.versions, **found.release})
-    if problem is not None:
-        raise UnsupportedError(problem)
-    _leave_averages_out(made, found)
-    settled.by_slots(stored, made, found)
-    _leave_frozen_out(stored, found)
+    named = variables is not None
+    found = _slot_table(stored, made, complete=named)
     told_steps = _iterations(stored, found, made)
     scalars, kept = _scalars(stored, found, made)
-    dtypes = {array.dtype for array in found.pairs.values()} or {v.dtype for v in stored.variables if v.trainable}
-    told = keras_config.arguments(config, scalars, algorithm, stored.generation, stored.versions, dtypes, made.origins)
-    slots = _by_slot(found, algorithm, told.values, told_steps[0], {v.name: v.shape for v in stored.variables})
-    if algorithm.name == "Ftrl":
+    told = _arguments(stored, made, found, scalars)
+    slots = _by_slot(found, made.algorithm, told.values, told_steps[0], {v.name: v.shape for v in stored.variables})
+    if made.algorithm.name == "Ftrl":
         proven.ftrl(told, slots, stored.variables)
-    trained = [*found.order, *(v.name for v in stored.variables if v.trainable and v.name not in found.order)]
-    lazy_rows.put_in(told, config, algorithm, stored.generation, trained, _sparse(stored))
-    patterns.check(told, trained)
-    for key, value in overrides.items():
-        if key in told.values or key in OPTIM_ONLY:
-            if value is not None or key not in algorithm.defaults(
-                stored.generation
-            ):  # None: what the class makes of it
-                told.values[key] = value
-            told.origins[key] = Origin(key, told.values[key], SET, made.origins[key].where)
+    _check_rows_and_patterns(stored, made, found, told)
+    _override(told, made, stored.generation, overrides)
     iterations, of_steps, gathered = _steps(told_steps, told.values)
     settled.check_slow(slots.get(SLOW.name, {}), stored.variables, told.values.get("lookahead"), iterations)
-    state, of_state = algorithm.state(told.values, kept, stored.generation, iterations)
+    state, of_state = made.algorithm.state(told.values, kept, stored.generation, iterations)
     state |= {slot_layout.ACCUMULATED_STEPS: gathered} if gathered is not None else {}
-    of_state = tuple(replace(o, kind=SET, doubt="") if o.subject in overrides else o for o in of_state)
     matched = _matched(found, slots)
-    read = {o.subject for o in told.origins.values() if o.kind == FILE}
-    made.stated = tuple(o for o in made.stated if not (o.kind == DEFAULT and o.subject in read))
     return OptimizerState(
-        algorithm=algorithm.name,
+        algorithm=made.algorithm.name,
         hyperparameters=told.values,
         iterations=iterations,
         iterations_source=of_steps.where,
@@ -105,20 +84,70 @@ def interpret(
         matched=matched,
         source=replace(stored, optimizer_config=_whole_config(stored, hint, made)),
         origins=(
-            *made.stated,
+            *_stated(made, told.origins),
             of_generation,
             *told.origins.values(),
             of_steps,
-            *of_state,
+            *(replace(o, kind=SET, doubt="") if o.subject in overrides else o for o in of_state),
             *settled.of_slots(slots, matched),
             *alike,
-            settled.of_trained(stored, found.order, variables is not None),
-            *settled.of_late(stored, found, made, variables is not None),
+            settled.of_trained(stored, found.order, named),
+            *settled.of_late(stored, found, made, named),
             *_outside(stored, told.origins),
             *found.origins,
         ),
         warnings=(*stored.warnings, *_wrapped(made), *told.warnings, *found.warnings),
     )
+
+
+def _slot_table(stored: Stored, made: Configuration, *, complete: bool) -> SlotTable:
+    """The slots that the algorithm makes, after what config, name and slots deny of one another was refused."""
+    assert stored.generation is not None
+    _check_generation(made.algorithm, stored.generation)
+    settled.check_config(stored, made)
+    settled.check_name(stored, made)
+    found = slot_table(stored, made.algorithm, made.config, complete=complete)
+    problem = made.algorithm.check(made.config, stored.generation, {**stored.versions, **found.release})
+    if problem is not None:
+        raise UnsupportedError(problem)
+    _leave_averages_out(made, found)
+    settled.by_slots(stored, made, found)
+    _leave_frozen_out(stored, found)
+    return found
+
+
+def _arguments(
+    stored: Stored, made: Configuration, found: SlotTable, scalars: Mapping[str, float]
+) -> keras_config.Arguments:
+    assert stored.generation is not None
+    dtypes = {array.dtype for array in found.pairs.values()} or {v.dtype for v in stored.variables if v.trainable}
+    return keras_config.arguments(
+        made.config, scalars, made.algorithm, stored.generation, stored.versions, dtypes, made.origins
+    )
+
+
+def _check_rows_and_patterns(
+    stored: Stored, made: Configuration, found: SlotTable, told: keras_config.Arguments
+) -> None:
+    assert stored.generation is not None
+    trained = [*found.order, *(v.name for v in stored.variables if v.trainable and v.name not in found.order)]
+    lazy_rows.put_in(told, made.config, made.algorithm, stored.generation, trained, _sparse(stored))
+    patterns.check(told, trained)
+
+
+def _override(told: keras_config.Arguments, made: Configuration, generation: str, overrides: Mapping[str, Any]) -> None:
+    for key, value in overrides.items():
+        if key not in told.values and key not in OPTIM_ONLY:
+            continue
+        if value is not None or key not in made.algorithm.defaults(generation):  # None: what the class makes of it
+            told.values[key] = value
+        told.origins[key] = Origin(key, told.values[key], SET, made.origins[key].where)
+
+
+def _stated(made: Configuration, told: Mapping[str, Origin]) -> list[Origin]:
+    """What was said of the whole, without the defaults of what the file gave after all."""
+    read = {origin.subject for origin in told.values() if origin.kind == FILE}
+    return [origin for origin in made.stated if not (origin.kind == DEFAULT and origin.subject in read)]
 
 
 OPTIM_ONLY = ("clip_order", "learning_rate_in_linear", "new_delta_in_step")
