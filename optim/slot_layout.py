@@ -40,6 +40,11 @@ def escape(name: str) -> str:
     return name.replace(".", "..").replace("/", ".S")
 
 
+def is_ours(name: str) -> bool:
+    """A state, the file that names it, or what an interrupted save of this program or of TensorFlow left of one."""
+    return name == POINTER_NAME or name.startswith((STATE_PREFIX, f".{POINTER_NAME}-"))
+
+
 def scalar_key(name: str) -> str:
     return f"optimizer/{escape(name)}{VALUE_SUFFIX}"
 

@@ -64,7 +64,7 @@ def check_target(dest: str, *, overwrite: bool) -> bool:
     names = files.names(dest)
     if not names:
         return False
-    foreign = [n for n in names if not is_ours(n)]
+    foreign = [n for n in names if not slot_layout.is_ours(n)]
     if foreign or slot_layout.POINTER_NAME not in names:
         what = f"it holds {foreign[0]!r}" if foreign else f"it has no file {slot_layout.POINTER_NAME!r}"
         raise TargetExistsError(
@@ -77,13 +77,6 @@ def check_target(dest: str, *, overwrite: bool) -> bool:
     except CheckpointError as error:
         raise TargetExistsError(f"{dest} is not replaced: {error}") from error
     return True
-
-
-def is_ours(name: str) -> bool:
-    """A state, the file that names it, or what an interrupted save of this program or of TensorFlow left of one."""
-    return name == slot_layout.POINTER_NAME or name.startswith(
-        (slot_layout.STATE_PREFIX, f".{slot_layout.POINTER_NAME}-")
-    )
 
 
 def _metadata_json(state: OptimizerState) -> bytes:
@@ -193,7 +186,7 @@ def _replace_state(scratch: str, dest: str, name: str) -> None:
         os.replace(os.path.join(scratch, pointer), os.path.join(dest, pointer))
         atomic.sync_folder(dest)
         for other in os.listdir(dest):
-            if other != pointer and is_ours(other) and not other.startswith(name + "."):
+            if other != pointer and slot_layout.is_ours(other) and not other.startswith(name + "."):
                 _remove(os.path.join(dest, other))
 
 

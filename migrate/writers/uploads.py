@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 from migrate.bytes import files, remote, urls
 from migrate.bytes.source import still_the_same
-from migrate.writers import slots
 from optim import slot_layout
 from optim.errors import CheckpointError
 
@@ -42,7 +41,7 @@ def _send(local: str, dest: str) -> None:
         pointer_last = sorted(os.listdir(local), key=lambda name: name == slot_layout.POINTER_NAME)
         pairs = [(os.path.join(local, name), f"{dest}/{name}") for name in pointer_last]
         older = files.names(dest) if files.is_folder(dest) else []
-        before = {f"{dest}/{name}" for name in older if slots.is_ours(name)}
+        before = {f"{dest}/{name}" for name in older if slot_layout.is_ours(name)}
     else:
         pairs = [(local, dest)]
         before = {dest} if files.exists(dest) else set()

@@ -32,8 +32,8 @@ import tensorflow_addons as tfa
 import transformers
 import official.nlp.optimization
 """
-RTOL, ATOL = 1e-5, 3e-6
-"""Of float32 parameters of the order of 1 after six steps."""
+ROUNDED = 3e-5
+"""Of a step, relative: half the rounding of 1 - 0.999 in float32, in which releases and kernels correct Adam's bias."""
 
 
 def start(index: int) -> np.ndarray:
@@ -94,7 +94,9 @@ def findings(tmp_path: Path, document: dict[str, Any], to: str) -> list[tuple[Fi
 
 def differs(new: str, numbers: list[Any]) -> bool:
     made = steps(re.sub(r"^optim\.for_keras\((.*?)(?:, tf\.keras)?\)$", r"\1", new))
-    return not all(np.allclose(a, b, RTOL, ATOL) for a, b in zip(made, numbers, strict=True))
+    rate = re.search(r"(?:learning_rate|lr)=([\d.]+)", new)
+    tolerance = STEPS * ROUNDED * (float(rate.group(1)) if rate else 0.01) + 3e-7
+    return not all(np.allclose(a, b, 0, tolerance) for a, b in zip(made, numbers, strict=True))
 
 
 def test_every_generation_is_there() -> None:
