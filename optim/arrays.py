@@ -39,6 +39,9 @@ ELEMENTWISE: Mapping[str, str] = {
 }
 """Each function that has a kernel, element by element, and the operation that it is; signatures are numpy's."""
 
+SUM = "reduce_sum"
+"""What a rule that is not elementwise may ask beside them, and have a kernel: the sum over a whole variable."""
+
 
 def allowed() -> str:
     """For messages and documentation."""

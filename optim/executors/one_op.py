@@ -63,13 +63,16 @@ def _is_divided_alike(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> 
     """Whether a device's parts of variable and slots match, in a function; eagerly, the local executor is there."""
     if tf.executing_eagerly() or rule is None or not spmd.available():
         return False
+    layout = tracked.layout
+    if not rule.elementwise and layout is not None and any(layout.num_shards(dim) > 1 for dim in range(layout.rank)):
+        return False  # no device has all that is added up
     names = [*(slot.name for slot in rule.slots), slot_layout.AVERAGE, slot_layout.MASTER]
     return all(layout_of(slot) == tracked.layout for slot in slots.of(tracked, names).values())
 
 
 def takes_rows(rule: Rule, tracked: Tracked, slots: SlotTable) -> bool:
     """Whether the gradient of a variable may be a `RowGradient`: the kernel updates it."""
-    return library.status().available and not _is_under_xla() and updates(rule, tracked, slots)
+    return rule.elementwise and library.status().available and not _is_under_xla() and updates(rule, tracked, slots)
 
 
 def adds_squares(work: Work, i: int) -> bool:

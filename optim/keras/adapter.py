@@ -63,8 +63,10 @@ class Adapter(Saved):
     def __setattr__(self, name: str, value: Any) -> None:
         inner = vars(self).get("inner")
         if inner is not None and name not in dir(type(self)) and not name.startswith("_") and hasattr(inner, name):
-            raise AttributeError(f"{name} cannot be set here; make the optimizer that for_keras takes with {name}=")
-        if isinstance(getattr(type(self), name, None), property):
+            if callable(getattr(type(inner), name, None)):
+                raise AttributeError(f"{name} is a method of {type(inner).__name__} and cannot be set")
+            setattr(inner, name, value)
+        elif isinstance(getattr(type(self), name, None), property):
             object.__setattr__(self, name, value)  # Keras's __setattr__ drops what is set to the value that it has
         else:
             super().__setattr__(name, value)

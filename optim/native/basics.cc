@@ -4,8 +4,6 @@
 
 namespace {
 
-constexpr int64_t kLanes = 32;
-
 template <typename T>
 void Average(T* __restrict average, const T* __restrict variable, Wide<T> old_weight, Wide<T> new_weight,
              int64_t size) {

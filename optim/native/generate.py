@@ -1,6 +1,8 @@
 """C++ from traces: one function for each variant of a rule and each dtype, and what names it.
 
-A function updates a run of elements. Its C signature, `DtoptUpdate` in `abi.h`, is the same for all rules.
+A function updates a run of elements. Its C signature, `DtoptUpdate` in `abi.h`, is the same for all rules. A rule that
+adds something up over the whole variable has another one, `DtoptSums`, which is called before, for all elements: the
+sums are scalars of the update.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import hashlib
 import importlib
 import itertools
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import Any
@@ -58,7 +60,12 @@ class Program:
     scalars: tuple[str, ...]
     """Which coefficients it takes, in order."""
     is_identity_at_zero: bool
+    has_sums: bool
     code: str
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        return (self.name, f"{self.name}_sums") if self.has_sums else (self.name,)
 
 
 def program_for(rule: Rule | None) -> Program | None:
@@ -80,49 +87,69 @@ def why_none(rule: Rule | None) -> str:
 
 @lru_cache(maxsize=1024)
 def _program(traced: Trace) -> Program:
-    body = _body(traced)
-    digest = hashlib.sha256(body.encode()).hexdigest()[:12]
+    body, sums = _body(traced), _sums(traced)
+    digest = hashlib.sha256((body + sums).encode()).hexdigest()[:12]
     name = f"{traced.rule}_{digest}"
     if not name.isidentifier() or not name.isascii():
         name = f"Rule_{digest}"
     code = f"template <typename T>\nDTOPT_UPDATE({name}) {{\n{body}}}\nDTOPT_EXPORT({name})\n"
-    return Program(name, traced.slot_names, traced.scalars, traced.is_identity_at_zero, code)
+    if sums:
+        code += f"template <typename T>\nDTOPT_SUMS({name}) {{\n{sums}}}\nDTOPT_EXPORT_SUMS({name})\n"
+    return Program(name, traced.slot_names, traced.scalars, traced.is_identity_at_zero, bool(sums), code)
 
 
 def _body(traced: Trace) -> str:
     """The function's statements: pointers, what is the same for all elements, and the loop."""
-    used = _used(traced)
-    lines = ["  using C = Wide<T>;"]
-    for position, name in enumerate(traced.scalars):
-        lines.append(f"  const C {_name(_symbol(traced, 'scalar', name))} = static_cast<C>(scalars[{position}]);")
-    lines += [f"  {_statement(value)}" for value in used if value.uniform and value.op not in ("scalar", "constant")]
-    for position in range(len(traced.slot_names)):
-        lines.append(f"  T* __restrict s{position} = static_cast<T*>(slots[{position}]);")
-    lines += ["  DTOPT_ELEMENTS {", "    const C g = DTOPT_GRADIENT;", "    const C w = DTOPT_VARIABLE;"]
-    for value in used:
-        if value.op == "slot":
-            lines.append(f"    const C {_name(value)} = Load(s{traced.slot_names.index(value.args[0])}[i]);")
-        elif not value.uniform and value.operands:
-            lines.append(f"    {_statement(value)}")
+    lines = _up_to(traced, [traced.change, *traced.slots.values()])
     for name, value in traced.slots.items():
         lines.append(f"    Store(C({_name(value)}), s{traced.slot_names.index(name)} + i);")
     lines += [f"    Store(C(w + {_name(traced.change)}), variable + i);", "  }"]
     return "".join(f"{line}\n" for line in lines)
 
 
+def _sums(traced: Trace) -> str:
+    """The statements of the function that adds up; empty if nothing is."""
+    if not traced.sums:
+        return ""
+    terms = [total.operands[0] for total in traced.sums]
+    lines = [f"  Wide<T> t{k}[kTerms];" for k in range(len(terms))] + _up_to(traced, terms)
+    lines += [f"    t{k}[i] = {_name(term)};" for k, term in enumerate(terms)] + ["  }"]
+    lines += [f"  sums[{k}] += Sum(t{k}, size);" for k in range(len(terms))]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _up_to(traced: Trace, results: Sequence[Value]) -> list[str]:
+    """What computes `results` of one element: the loop is left open."""
+    used = _used(traced, results)
+    given = [*(_symbol(traced, "scalar", name) for name in traced.scalars), *traced.sums]
+    lines = ["  using C = Wide<T>;"]
+    for position, value in enumerate(given):
+        if any(value is other for other in used):
+            lines.append(f"  const C {_name(value)} = static_cast<C>(scalars[{position}]);")
+    lines += [f"  {_statement(v)}" for v in used if v.uniform and v.op not in ("scalar", "constant", "sum")]
+    lines += [f"  T* __restrict s{k} = static_cast<T*>(slots[{k}]);" for k in range(len(traced.slot_names))]
+    lines += ["  DTOPT_ELEMENTS {", "    const C g = DTOPT_GRADIENT;", "    const C w = DTOPT_VARIABLE;"]
+    for value in used:
+        if value.op == "slot":
+            lines.append(f"    const C {_name(value)} = Load(s{traced.slot_names.index(value.args[0])}[i]);")
+        elif not value.uniform and value.operands:
+            lines.append(f"    {_statement(value)}")
+    return lines
+
+
 def _symbol(traced: Trace, kind: str, name: str) -> Value:
     return traced.graph.symbol(kind, name)
 
 
-def _used(traced: Trace) -> list[Value]:
-    """What the results depend on, operands first."""
+def _used(traced: Trace, results: Sequence[Value]) -> list[Value]:
+    """What the results depend on, operands first; not what sums are of, which are given."""
     wanted: set[int] = set()
-    pending = [traced.change, *traced.slots.values()]
+    pending = list(results)
     while pending:
         value = pending.pop()
         if value.number not in wanted:
             wanted.add(value.number)
-            pending.extend(value.operands)
+            pending.extend(value.operands if value.op != "sum" else ())
     return [value for value in traced.graph.values if value.number in wanted]
 
 

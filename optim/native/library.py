@@ -189,7 +189,7 @@ def _wait(process: subprocess.Popen[str], recipes: Sequence[Recipe]) -> None:
 
 def _load(paths: Sequence[Path], program: generate.Program | None) -> None:
     if program is not None:
-        _register(ctypes.CDLL(str(paths[0])), [program.name])
+        _register(ctypes.CDLL(str(paths[0])), program.functions)
         _kernels.rules += 1
         return
     path, maths = paths
@@ -198,7 +198,9 @@ def _load(paths: Sequence[Path], program: generate.Program | None) -> None:
     library.DtoptRegister.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p]
     library.DtoptRegister.restype = None
     _kernels.register = library.DtoptRegister
-    _register(ctypes.CDLL(str(maths)), [*BASICS, *(known.name for known in generate.builtin_programs())])
+    _register(
+        ctypes.CDLL(str(maths)), [*BASICS, *(name for known in generate.builtin_programs() for name in known.functions)]
+    )
     _check(module)
     direct.load(path)
     spmd.load(path)

@@ -106,6 +106,22 @@ inline C Power(C x, C exponent) {  // a square root has one rounding only
   return exponent == C(0.5) ? std::sqrt(x) : std::pow(x, exponent);
 }
 
+constexpr int64_t kLanes = 32;
+
+template <typename C>
+double Sum(const C* values, int64_t size) {
+  double sums[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    for (int64_t k = 0; k < kLanes; ++k) sums[k] += values[i + k];
+  }
+  for (; i < size; ++i) sums[i % kLanes] += values[i];
+  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
+    for (int64_t k = 0; k < width; ++k) sums[k] += sums[k + width];
+  }
+  return sums[0];
+}
+
 }  // namespace
 
 // DTOPT_LEVEL ends the names of all functions: one file is compiled for several instruction sets.
@@ -116,6 +132,9 @@ inline C Power(C x, C exponent) {  // a square root has one rounding only
 #define DTOPT_UPDATE(name)                                                                                      \
   void name##_run(T* __restrict variable, const Wide<T>* __restrict gradient, void* const* slots,               \
                   const double* scalars, Wide<T> scale, Wide<T> limit, Wide<T> decay, int64_t size)
+#define DTOPT_SUMS(name)                                                                                        \
+  void name##_sums_run(const T* __restrict variable, const Wide<T>* __restrict gradient, void* const* slots,    \
+                       const double* scalars, Wide<T> scale, Wide<T> limit, Wide<T> decay, int64_t size, double* sums)
 #define DTOPT_ELEMENTS for (int64_t i = 0; i < size; ++i)
 #define DTOPT_GRADIENT Clip(gradient[i] * scale, limit)
 #define DTOPT_VARIABLE Load(variable[i]) * decay  // 1 changes nothing, nor does a limit of infinity
@@ -133,5 +152,20 @@ inline C Power(C x, C exponent) {  // a square root has one rounding only
   DTOPT_EXPORT_AS(name, double, float64)      \
   DTOPT_EXPORT_AS(name, BFloat16, bfloat16)   \
   DTOPT_EXPORT_AS(name, Half, float16)
+
+#define DTOPT_EXPORT_SUMS_AS(name, T, dtype)                                                                    \
+  DTOPT_VISIBLE void DTOPT_NAME(name##_sums, dtype, DTOPT_LEVEL)(const void* variable, const void* gradient,    \
+                                                                 void* const* slots, const double* scalars,     \
+                                                                 double scale, double limit, double decay,      \
+                                                                 int64_t size, double* sums) {                  \
+    name##_sums_run<T>(static_cast<const T*>(variable), static_cast<const Wide<T>*>(gradient), slots, scalars,  \
+                       static_cast<Wide<T>>(scale), static_cast<Wide<T>>(limit), static_cast<Wide<T>>(decay),   \
+                       size, sums);                                                                             \
+  }
+#define DTOPT_EXPORT_SUMS(name)                    \
+  DTOPT_EXPORT_SUMS_AS(name, float, float32)       \
+  DTOPT_EXPORT_SUMS_AS(name, double, float64)      \
+  DTOPT_EXPORT_SUMS_AS(name, BFloat16, bfloat16)   \
+  DTOPT_EXPORT_SUMS_AS(name, Half, float16)
 
 #endif  // DTOPT_MATH_H_

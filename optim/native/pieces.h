@@ -13,7 +13,7 @@
 
 namespace dtopt {
 
-constexpr int64_t kChunk = 2 * 1024;  // elements between the loops of a pass; they stay in the first cache
+constexpr int64_t kChunk = kTerms;  // elements between the loops of a pass; they stay in the first cache
 
 // The functions for one storage type.
 struct Basics {
@@ -84,7 +84,6 @@ enum class Others { kMove, kStay, kMoveSlots };
 struct Step {
   DtoptUpdate update;
   const Basics* basics;        // of variables, slots and averages
-  const double* scalars;
   double limit;                // that gradients are clipped to
   double average_weight, value_weight;
   bool overwrite;              // variables by their averages
@@ -93,6 +92,7 @@ struct Step {
 struct Piece {  // pointers to the first element of the shard; `size` counts what is visited
   char* variable = nullptr;
   std::vector<char*> slots;
+  const double* scalars = nullptr;      // of the rule, and behind them its sums
   char* average = nullptr;
   char* rounding = nullptr;             // of `variable`, in another storage type
   const Basics* rounded = nullptr;      // that type
@@ -126,6 +126,18 @@ class Pass {
       const int64_t number = begin / run, stop = std::min(end, (number + 1) * run);
       Dense(begin, piece_.box->Offset(number) + begin - number * run, stop - begin);
       begin = stop;
+    }
+  }
+
+  // Adds what the rule adds up over a run of elements, of a piece that is a whole shard with a dense gradient.
+  void Sums(DtoptSums of, int64_t begin, int64_t end, double* sums) {
+    alignas(64) char wide[kChunk * sizeof(double)];
+    for (; begin < end; begin += kChunk) {
+      const int64_t size = std::min(kChunk, end - begin);
+      const char* gradient = Widened(piece_.gradient + begin * piece_.given->element, wide, size);
+      Locate(begin);
+      of(piece_.variable + begin * step_.basics->element, gradient, at_.data(), piece_.scalars, piece_.scale,
+         step_.limit, piece_.decay, size, sums);
     }
   }
 
@@ -229,7 +241,7 @@ class Pass {
     alignas(64) char scratch[kChunk * sizeof(double)];
     std::memcpy(scratch, piece_.variable + offset * step_.basics->element, size * step_.basics->element);
     Locate(at);
-    step_.update(scratch, zeros, at_.data(), step_.scalars, piece_.scale, step_.limit, piece_.decay, size);
+    step_.update(scratch, zeros, at_.data(), piece_.scalars, piece_.scale, step_.limit, piece_.decay, size);
   }
 
   void Locate(int64_t at) {
@@ -259,12 +271,15 @@ class Pass {
   void Rule(int64_t at, char* variable, const char* gradient, int64_t done, int64_t size, bool is_wide) {
     alignas(64) char wide[kChunk * sizeof(double)];
     const char* g = gradient + done * (is_wide ? step_.basics->wide : piece_.given->element);
-    if (!is_wide && NeedsWidening()) {
-      piece_.given->widen(g, wide, size);
-      g = wide;
-    }
+    if (!is_wide) g = Widened(g, wide, size);
     Locate(at);
-    step_.update(variable, g, at_.data(), step_.scalars, piece_.scale, step_.limit, piece_.decay, size);
+    step_.update(variable, g, at_.data(), piece_.scalars, piece_.scale, step_.limit, piece_.decay, size);
+  }
+
+  const char* Widened(const char* gradient, char* wide, int64_t size) const {
+    if (!NeedsWidening()) return gradient;
+    piece_.given->widen(gradient, wide, size);
+    return wide;
   }
 
   const Step& step_;

@@ -4,6 +4,7 @@
 #ifndef DTOPT_STEP_H_
 #define DTOPT_STEP_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -101,6 +102,7 @@ class Stepper {
     scalars_ = scalars;
     update_ = Functions::Find<DtoptUpdate>(rule, dtype);
     if (update_ == nullptr) return InvalidArgument("there is no rule ", rule);
+    sums_ = Functions::Find<DtoptSums>(rule + "_sums", dtype);
     return AllBasics::Make(&basics_);
   }
 
@@ -117,14 +119,15 @@ class Stepper {
       }
     }
     const auto& options = numbers.options;
-    const Step step{update_, basics_[dtype_], numbers.scalars.data(), options[0], options[1], options[2],
-                    numbers.overwrite};
+    const Step step{update_, basics_[dtype_], options[0], options[1], options[2], numbers.overwrite};
     std::vector<Piece> pieces(count);
     std::vector<int64_t> sizes(count);
     for (size_t i = 0; i < count; ++i) {
       if (is_active(i)) Open(gradients[i], group, i, numbers, &pieces[i]);
       sizes[i] = pieces[i].size;
     }
+    std::vector<double> scalars;
+    if (sums_ != nullptr) scalars = WithSums(context, step, sizes, numbers.scalars, &pieces);
     const Line line(std::move(sizes), kAlign);
     ForEachBlock(context, line.blocks(), [&](int64_t block) {
       line.Block(block, [&](size_t i, int64_t begin, int64_t end) { Pass(step, pieces[i]).Run(begin, end); });
@@ -133,6 +136,33 @@ class Stepper {
   }
 
  private:
+  // For each piece the scalars of all, and behind them its sums, which are added up in the same order whatever the number
+  // of threads and of pieces.
+  std::vector<double> WithSums(OpKernelContext* context, const Step& step, const std::vector<int64_t>& sizes,
+                               const std::vector<double>& scalars, std::vector<Piece>* pieces) const {
+    const Line line(sizes, kSquares);
+    std::vector<double> parts(line.length() / kSquares * kSums);
+    ForEachBlock(context, line.blocks(), [&](int64_t block) {
+      line.Block(block, [&](size_t i, int64_t begin, int64_t end) {
+        for (; begin < end; begin += kSquares) {
+          double* sums = &parts[(line.start(i) + begin) / kSquares * kSums];
+          Pass(step, (*pieces)[i]).Sums(sums_, begin, std::min(begin + kSquares, end), sums);
+        }
+      });
+    });
+    const size_t own = scalars.size(), of_each = own + kSums;
+    std::vector<double> all(sizes.size() * of_each);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      double* mine = &all[i * of_each];
+      std::copy(scalars.begin(), scalars.end(), mine);
+      for (int64_t k = line.start(i) / kSquares * kSums; k < line.start(i + 1) / kSquares * kSums; ++k) {
+        mine[own + k % kSums] += parts[k];
+      }
+      (*pieces)[i].scalars = mine;
+    }
+    return all;
+  }
+
   absl::Status CheckNumbers(const Numbers& numbers, int64_t count) const {
     const auto fits = [&](const auto& list) { return list.empty() || static_cast<int64_t>(list.size()) == count; };
     if (static_cast<int64_t>(numbers.scalars.size()) != scalars_) {
@@ -157,6 +187,10 @@ class Stepper {
       return InvalidArgument("got ", group.others.size(), " others");
     }
     for (int64_t i = 0; i < count; ++i) {
+      const bool moves = group.others.empty() || group.others[i] == Others::kMove;
+      if (sums_ != nullptr && (gradients[i].rows != nullptr || !group.IsWhole(i) || !moves)) {
+        return InvalidArgument("the rule adds up over all of variable ", i, ", and is given a part");
+      }
       TF_RETURN_IF_ERROR(CheckType(group.variables[i], "variable", i));
       TF_RETURN_IF_ERROR(CheckGradient(gradients[i], group, i));
       const tensorflow::TensorShape& shape = group.variables[i]->tensor()->shape();
@@ -260,6 +294,7 @@ class Stepper {
     piece->gradient = static_cast<const char*>(gradient.values->data());
     piece->given = basics_[gradient.values->dtype()];
     piece->variable = data(group.variables[i]);
+    piece->scalars = numbers.scalars.data();
     for (int64_t k = 0; k < slots_; ++k) piece->slots.push_back(data(group.slots[k * count + i]));
     if (!group.averages.empty()) piece->average = data(group.averages[i]);
     if (!group.roundings.empty()) {
@@ -298,6 +333,7 @@ class Stepper {
   }
 
   DtoptUpdate update_ = nullptr;
+  DtoptSums sums_ = nullptr;
   DataType dtype_;
   int64_t slots_ = 0, scalars_ = 0;
   AllBasics basics_;

@@ -7,16 +7,18 @@ of its own; scalars of `coefficients` stay symbols, which a step gives their val
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Real
 from typing import Any
 
-from optim.arrays import ELEMENTWISE, allowed
+from optim.arrays import ELEMENTWISE, SUM, allowed
 from optim.rule import VARIABLE, Rule
 
 COMPARISONS = {"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"}
 LOGIC = {"logical_and", "logical_or", "logical_not"}
+MOST_SUMS = 4
+"""As `kSums` in abi.h."""
 
 
 class UntraceableError(Exception):
@@ -40,9 +42,10 @@ class Value:
         self.args = args
         self.number = number
         self.is_bool = op in COMPARISONS or op in LOGIC
-        self.uniform: bool = op in ("constant", "scalar") or (
+        self.uniform: bool = op in ("constant", "scalar", "sum") or (
             bool(self.operands) and all(operand.uniform for operand in self.operands)
         )
+        self.needs_sum: bool = op == "sum" or any(operand.needs_sum for operand in self.operands)
 
     @property
     def operands(self) -> tuple[Value, ...]:
@@ -150,6 +153,14 @@ class Graph:
             raise UntraceableError(f"it computes with {type(number).__name__}, which is no number")
         return self._keep("constant", (repr(float(number)),))
 
+    def sum(self, value: Any) -> Value:
+        """Of all elements of a variable."""
+        if not isinstance(value, Value) or value.uniform:
+            raise UntraceableError("it adds up what is the same for all elements")
+        if value.needs_sum:
+            raise UntraceableError("it adds up what depends on another sum")
+        return self._keep("sum", (value,))
+
     def symbol(self, kind: str, name: str) -> Value:
         """Kinds: `scalar`, `slot`, `variable`, `gradient`."""
         return self._keep(kind, (name,))
@@ -182,11 +193,14 @@ def is_zero(value: Value) -> bool:
 class _Namespace:
     """The array namespace `xp` on symbols."""
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph, has_sums: bool):
         self._graph = graph
+        self._has_sums = has_sums
 
     def __getattr__(self, name: str) -> Any:
         graph, op = self._graph, ELEMENTWISE.get(name)
+        if name == SUM and self._has_sums:
+            return graph.sum
         if op is None:
             raise UntraceableError(f"it calls xp.{name}; these have a kernel: {allowed()}", name)
         if op in ("ones_like", "zeros_like"):
@@ -222,12 +236,17 @@ class Trace:
     change: Value
     slots: Mapping[str, Value]
     is_identity_at_zero: bool
-    """Whether a gradient of zero moves neither variable nor slots."""
+    """Whether a gradient of zero moves neither variable nor slots; False where that is not asked."""
 
     @property
     def scalars(self) -> tuple[str, ...]:
         """The names of the scalars in the order in which the kernel is given them."""
         return tuple(value.args[0] for value in self.graph.values if value.op == "scalar")
+
+    @property
+    def sums(self) -> tuple[Value, ...]:
+        """What is added up over the whole variable, in the order in which the kernel is given the sums."""
+        return tuple(value for value in self.graph.values if value.op == "sum")
 
 
 def unknown_function(rule: Rule) -> str | None:
@@ -235,7 +254,7 @@ def unknown_function(rule: Rule) -> str | None:
     try:
         trace(rule)
     except UntraceableError as error:
-        return error.function
+        return error.function if rule.elementwise else None
     return None
 
 
@@ -251,24 +270,31 @@ def _cached(rule: Any) -> Trace:
 
 def _trace(rule: Rule | None) -> Trace:
     name = type(rule).__name__
-    if rule is None or not rule.elementwise or any(slot.like != VARIABLE for slot in rule.slots):
+    if rule is None or any(slot.like != VARIABLE for slot in rule.slots):
         raise UntraceableError(f"{name} looks at whole tensors")
     names = tuple(slot.name for slot in rule.slots)
     graph = Graph()
     change, new = _run(rule, graph, graph.symbol("gradient", "g"))
+    traced = Trace(name, graph, names, change, new, is_identity_at_zero=False)
+    if not rule.elementwise:
+        if len(traced.sums) > MOST_SUMS:
+            raise UntraceableError(f"{name} has no kernel: it has more than {MOST_SUMS} sums")
+        return traced
     folding = Graph(folds_zero=True)
     change_at_zero, new_at_zero = _run(rule, folding, folding.constant(0.0))
     identity = is_zero(change_at_zero) and all(
         value is folding.symbol("slot", slot) for slot, value in new_at_zero.items()
     )
-    return Trace(name, graph, names, change, new, identity)
+    return replace(traced, is_identity_at_zero=identity)
 
 
 def _run(rule: Rule, graph: Graph, gradient: Value) -> tuple[Value, dict[str, Value]]:
     variable = graph.symbol("variable", "w")
     slots = {slot.name: graph.symbol("slot", slot.name) for slot in rule.slots}
     try:
-        change, new = rule.update(_Namespace(graph), variable, gradient, dict(slots), _Scalars(graph))
+        change, new = rule.update(
+            _Namespace(graph, not rule.elementwise), variable, gradient, dict(slots), _Scalars(graph)
+        )
         values = {name: _number(graph, value) for name, value in new.items()}
         if not set(values) <= set(slots):
             raise UntraceableError(f"it returns slots that it did not declare: {sorted(set(values) - set(slots))}")

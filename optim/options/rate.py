@@ -168,6 +168,13 @@ def evaluate(source: Any, iterations: Any, decay: float) -> Any:
         number = hyperparameters.to_number("learning_rate", rate)
         if number is not None:
             return check_rate(number, f" at iteration {iterations}") / (1.0 + decay * iterations)
+    elif callable(source) and not tf.is_tensor(rate) and not isinstance(source, tf.Variable):
+        warnings.warn(
+            f"the learning rate is a callable that returned {rate!r}, a number that this tf.function keeps from now on;"
+            " give a tf.Variable, a schedule, or a callable that returns a tensor",
+            UserWarning,
+            stacklevel=2,
+        )
     if isinstance(rate, tf.Variable):
         rate = rate.read_value()  # once, however often it is used
     # Not tf.cast of a Python float, which would round it to float32 on the way.

@@ -70,10 +70,10 @@ class Execution:
         rule = self._algorithm.updating_rule
         if rule is None:
             return "update_step"
+        if not self._why_no_kernel(item, is_portable):
+            return "native"
         if is_portable:
             return "ops"
-        if not native.why_not(rule, item, self._state.slots):
-            return "native"
         if self._settings.execution.jit_compile:
             return "xla"
         dtype = master_copies.target(self._state.slots, item).dtype
@@ -81,10 +81,14 @@ class Execution:
 
     def _why_not_native(self, is_portable: bool) -> str:
         """The first reason why a variable is not updated by dtopt's own kernel; empty if all are."""
-        if is_portable:
+        return next(filter(None, (self._why_no_kernel(item, is_portable) for item in self._state.tracked)), "")
+
+    def _why_no_kernel(self, item: Tracked, is_portable: bool) -> str:
+        """Why an eager step does not update a variable by dtopt's own kernel; empty if it does."""
+        rule, asked = self._algorithm.updating_rule, self._settings.execution.executor
+        if is_portable and (rule is None or item.mesh is not None or asked == "portable"):
             return "the steps are portable"
-        rule, slots = self._algorithm.updating_rule, self._state.slots
-        return next(filter(None, (native.why_not(rule, item, slots) for item in self._state.tracked)), "")
+        return native.why_not(rule, item, self._state.slots)
 
     def _why_portable(self) -> str:
         rule, settings = self._algorithm.updating_rule, self._settings

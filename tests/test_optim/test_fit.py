@@ -304,11 +304,15 @@ def test_state_that_does_not_fit_is_refused(module: Any) -> None:
 
 
 @BOTH
-def test_options_are_read_and_not_written(module: Any) -> None:
+def test_options_are_those_of_the_optimizer_inside(module: Any) -> None:
     optimizer = optim.for_keras(optim.Adam(0.5, clipnorm=2.0), module)
     assert (optimizer.clipnorm, optimizer.use_ema, optimizer.beta_1, optimizer.name) == (2.0, False, 0.9, "Adam")
-    with pytest.raises(AttributeError, match="clipnorm="):
-        optimizer.clipnorm = 1.0
+    optimizer.clipnorm, optimizer.beta_1 = 1.0, 0.5
+    assert (optimizer.inner.clipnorm, optimizer.inner.beta_1) == (1.0, 0.5)
+    with pytest.raises(UnsupportedError, match="use_ema"):
+        optimizer.use_ema = True
+    with pytest.raises(AttributeError, match="a method"):
+        optimizer.executor_report = None
     with pytest.raises(AttributeError, match="nonsense"):
         _ = optimizer.nonsense
     optimizer.learning_rate = 0.25

@@ -94,6 +94,20 @@ def test_what_is_not_a_step_reaches_the_optimizer(module: Any) -> None:
     assert int(made.iterations) == 0
 
 
+@BOTH
+def test_an_option_that_is_set_acts_in_fit(module: Any) -> None:
+    model = fitted(module, optim.for_keras(optim.SGD(0.1), module))
+
+    def moved() -> float:
+        before = model.get_weights()
+        model.fit(X, Y, 16, 1, verbose=0)
+        return max(float(np.linalg.norm(a - b)) for a, b in zip(model.get_weights(), before, strict=True))
+
+    assert moved() > 0.01
+    model.optimizer.clipnorm = 0.01
+    np.testing.assert_allclose(moved(), 0.1 * 0.01, rtol=0.01)
+
+
 @covering(2, module=MODULES, scale=[1024.0, "dynamic"], lazy=[False, True])
 def test_a_scaled_loss_trains_as_an_unscaled_one(module: Any, scale: Any, lazy: bool) -> None:
     plain = fitted(module, optim.for_keras(optim.SGD(0.1, momentum=0.9), module), **EAGER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -188,3 +189,21 @@ def test_a_function_with_a_step_is_exported(tmp_path: Any) -> None:
     again.step(tf.constant(GRADIENT))
     module.step(tf.constant(GRADIENT))
     np.testing.assert_allclose(again.w.numpy(), module.w.numpy())
+
+
+def test_a_callable_rate_is_live_where_it_returns_a_tensor_and_warns_where_a_function_keeps_a_number() -> None:
+    number, variable = [0.5], tf.Variable(0.5)
+    for source in (lambda: number[0], lambda: variable, lambda: 1.0 * variable):
+        number[0] = 0.5
+        variable.assign(0.5)
+        optimizer, var = optim.SGD(source), tf.Variable([1.0, 2.0], name="w")
+        step = _stepper(optimizer, var, traced=True)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            step()
+        keeps = [str(w.message) for w in caught if "keeps from now on" in str(w.message)]
+        number[0] = 0.0
+        variable.assign(0.0)
+        before = var.numpy()
+        step()
+        assert bool(keeps) == (not np.array_equal(var.numpy(), before))

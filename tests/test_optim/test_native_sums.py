@@ -1,0 +1,166 @@
+"""dtopt's own kernel for rules that need sums over whole variables: Lamb, LARS and a user's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+import optim
+from optim.native.generate import builtin_programs, program_for, why_none
+from optim.rule import Whole
+from tests.breadth import covering
+from tests.test_optim.cases import FIRST, SUMS, VARIANTS, Case, marked
+from tests.test_optim.kernel_support import ops_of
+from tests.test_optim.test_native_graph import OPTIONS, SHAPES, in_function, model, values
+
+CASES = [case for case in VARIANTS if case.optimizer in SUMS]
+CASES += [
+    replace(case, name=f"{case.name}-nesterov", arguments={**case.arguments, "nesterov": True})
+    for case in CASES
+    if case.name == "lars-sum"
+]
+NATIVE = pytest.mark.parametrize("mode", ["native"])
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 0.02, "float16": 2e-3}
+
+
+def assert_close(one: Any, two: Any, rtol: float) -> None:
+    """To so much of the largest element: the kernel and TensorFlow add up norms in another order."""
+    for mine, theirs in zip(one, two, strict=True):
+        a, b = (tf.cast(t, tf.float64).numpy() for t in (mine, theirs))
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * np.max(np.abs(b), initial=0.0))
+
+
+@NATIVE
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
+@pytest.mark.parametrize("case", marked([(case,) for case in CASES], lambda case: case == FIRST[case.optimizer]))
+def test_the_kernel_steps_as_tensorflows_ops(case: Case, traced: bool, mode: str) -> None:
+    one, two, by_ops, mine = case.make(executor="portable"), case.make(), model(), model()
+    reference, step = in_function(one, by_ops), in_function(two, mine)
+    for k in range(4):
+        gradients = [tf.constant(g) for g in values(k)]
+        reference(gradients)
+        if traced:
+            step(gradients)
+        else:
+            two.apply_gradients(zip(gradients, mine, strict=True))
+    assert set(two.executor_report().kernels.values()) == {"native"}
+    assert set(one.executor_report().kernels.values()) == {"ops"}
+    if traced:
+        assert "DtoptStep" in ops_of(step.get_concrete_function([tf.constant(g) for g in values(0)]))
+    assert_close([*two.variables, *mine], [*one.variables, *by_ops], 1e-5)
+
+
+@NATIVE
+@covering(1, name=[name for name in OPTIONS if name != "compiled"], dtype=TOLERANCE, case=CASES)
+def test_every_option(name: str, dtype: str, case: Case, mode: str) -> None:
+    kind = tf.as_dtype(dtype).as_numpy_dtype
+    more = {} if dtype in ("float32", "float64") else {"master_copies": name != "norm"}
+    made = {**case.arguments, **OPTIONS[name], **more}
+    one = getattr(optim, case.optimizer)(0.01, executor="portable", **made)
+    two = getattr(optim, case.optimizer)(0.01, **made)
+    by_ops, mine = model(kind), model(kind)
+    reference, step = in_function(one, by_ops), in_function(two, mine)
+    for k in range(4):
+        gradients = [tf.constant(g) for g in values(k, kind)]
+        reference(gradients)
+        step(gradients)
+    assert "DtoptStep" in ops_of(step.get_concrete_function([tf.constant(g) for g in values(0, kind)]))
+    assert_close([*two.variables, *mine], [*one.variables, *by_ops], TOLERANCE[dtype])
+
+
+@NATIVE
+def test_what_else_is_updated_changes_no_bit(mode: str) -> None:
+    """Sums are added up alike wherever a variable lies in the line of all."""
+    random = np.random.default_rng(3)
+    start, gradient = random.normal(size=(2, 50_021)).astype(np.float32)
+    found = []
+    for before in ([], [(3,), (777, 13)]):
+        optimizer = optim.Lamb(0.1)
+        variables = [tf.Variable(tf.ones(shape)) for shape in before] + [tf.Variable(start)]
+        for _ in range(3):
+            gradients = [*(tf.ones(shape) for shape in before), tf.constant(gradient)]
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        found.append(variables[-1].numpy())
+    np.testing.assert_array_equal(*found)
+
+
+@NATIVE
+@pytest.mark.parametrize("divided", [False, True])
+def test_on_a_mesh_only_what_every_device_has_whole(divided: bool, mode: str, mesh_2x2: Any) -> None:
+    layout = dtensor.Layout([mesh_2x2.dim_names[0] if divided else dtensor.UNSHARDED, dtensor.UNSHARDED], mesh_2x2)
+    start, gradient = np.random.default_rng(5).normal(size=(2, 6, 4)).astype(np.float32)
+
+    def put(value: Any) -> Any:
+        whole = dtensor.copy_to_mesh(tf.constant(value), dtensor.Layout.replicated(mesh_2x2, 2))
+        return dtensor.relayout(whole, layout)
+
+    plain, on_mesh = tf.Variable(start), dtensor.DVariable(put(start), name="w")
+    one, two = optim.Lamb(0.1, weight_decay=0.1), optim.Lamb(0.1, weight_decay=0.1)
+    step = in_function(two, [on_mesh])
+    for _ in range(3):
+        one.apply_gradients([(tf.constant(gradient), plain)])
+        step([put(gradient)])
+    assert ("DtoptStep" in ops_of(step.get_concrete_function([put(gradient)]))) == (not divided)
+    for part in dtensor.unpack(dtensor.relayout(on_mesh.read_value(), dtensor.Layout.replicated(mesh_2x2, 2))):
+        np.testing.assert_allclose(part.numpy(), plain.numpy(), rtol=1e-5)
+
+
+@NATIVE
+def test_indexed_slices_are_made_dense(mode: str) -> None:
+    table, twin = tf.Variable(tf.ones((5, 3))), tf.Variable(tf.ones((5, 3)))
+    one, two = optim.Lamb(0.1), optim.Lamb(0.1)
+    rows = tf.IndexedSlices(tf.constant([[1.0, 2.0, 3.0]] * 2), tf.constant([1, 1]), tf.constant([5, 3]))
+    one.apply_gradients([(rows, table)])
+    two.apply_gradients([(tf.convert_to_tensor(rows), twin)])
+    np.testing.assert_array_equal(table, twin)
+
+
+class Normalized(Whole):
+    """A step against the direction of the gradient, whatever its length."""
+
+    learning_rate = optim.Hyperparameter(0.1, "the length of a step")
+
+    def update(self, xp: Any, variable: Any, gradient: Any, slots: Any, c: Any) -> Any:
+        return -c["learning_rate"] * gradient / xp.sqrt(xp.reduce_sum(xp.square(gradient))), {}
+
+
+def _asks(ask: Any) -> str:
+    class Asking(Whole):
+        def update(self, xp: Any, variable: Any, gradient: Any, slots: Any, c: Any) -> Any:
+            return gradient * ask(xp, gradient), {}
+
+    return why_none(Asking())
+
+
+@NATIVE
+def test_a_rule_of_ones_own(mode: str) -> None:
+    program = program_for(Normalized())
+    assert program is not None
+    assert program.functions == (program.name, f"{program.name}_sums")
+    assert not program.is_identity_at_zero
+    weights = tf.Variable([1.0, 2.0])
+    optimizer = optim.Optimizer(rule=Normalized(), learning_rate=0.5)
+    optimizer.apply_gradients([(tf.constant([3.0, 4.0]), weights)])
+    np.testing.assert_allclose(weights, [0.7, 1.6], rtol=1e-6)
+    assert set(optimizer.executor_report().kernels.values()) == {"native"}
+
+
+def test_what_has_no_kernel() -> None:
+    twice = _asks(lambda xp, g: xp.reduce_sum(g * xp.reduce_sum(g)))
+    assert "another sum" in twice
+    assert "the same for all elements" in _asks(lambda xp, g: xp.reduce_sum(xp.ones_like(g)))
+    assert "unexpected keyword" in _asks(lambda xp, g: xp.reduce_sum(g, axis=0))
+    many = _asks(lambda xp, g: sum(xp.reduce_sum(xp.square(g) + k) for k in range(5)))
+    assert "more than 4 sums" in many
+    assert _asks(lambda xp, g: sum(xp.reduce_sum(xp.square(g) + k) for k in range(4))) == ""
+
+
+def test_every_built_in_rule_with_sums_is_tested_on_several_blocks() -> None:
+    programs = [program for program in builtin_programs() if program.has_sums]
+    assert {program.name for program in programs} == {program_for(case.make()._rule).name for case in CASES}
+    assert max(int(np.prod(shape)) for shape in SHAPES) > 2 * 32 * 1024
