@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 import re
@@ -17,7 +18,8 @@ from dtopt_cli.app import app
 from tests.timing import HANGS
 
 ROOT = Path(__file__).resolve().parent.parent
-FENCE = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^(?:\*Needs `(\w+)`\.\*\n\n)?```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""An example, and the package without which it is left out."""
 PAGES = [
     str(path.relative_to(ROOT))
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -40,8 +42,9 @@ FORKS.set_forkserver_preload(["tensorflow", "tf_keras", "dtopt_cli.app"])
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    """(language, text) of each example."""
-    return [(match[1], match[2]) for match in FENCE.finditer((ROOT / page).read_text(encoding="utf-8"))]
+    """(language, text) of each example that can run here."""
+    found = FENCE.finditer((ROOT / page).read_text(encoding="utf-8"))
+    return [(match[2], match[3]) for match in found if match[1] is None or importlib.util.find_spec(match[1])]
 
 
 def commands(page: str) -> list[str]:
@@ -52,6 +55,7 @@ def commands(page: str) -> list[str]:
 def _perform(text: str, words: tuple[str, ...], folder: Path, said: Path) -> None:
     """Runs a Python text or, with words, `dtopt`; in a process of its own."""
     os.chdir(folder)
+    sys.path.insert(0, str(folder))
     os.environ |= {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
     with said.open("w") as file:
         for stream in (sys.stdout, sys.stderr):
@@ -63,33 +67,36 @@ def _perform(text: str, words: tuple[str, ...], folder: Path, said: Path) -> Non
         exec(text, {"__name__": "__main__"})
 
 
-def check(folder: Path, text: str = "", words: tuple[str, ...] = ()) -> None:
-    """Runs an example in the folder, which has to end well."""
+def check(folder: Path, text: str = "", words: tuple[str, ...] = (), refusal: str = "") -> None:
+    """Runs an example in the folder, which has to end well, or to say why it does not."""
     said = folder.parent / "said.txt"
     process = FORKS.Process(target=_perform, args=(text, words, folder, said))
     process.start()
     process.join(HANGS)
     process.kill()
-    assert process.exitcode == 0, f"{text or words}\n{said.read_text()[-3000:]}"
+    told = said.read_text()
+    assert (process.exitcode == 0) == (not refusal), f"{text or words}\n{told[-3000:]}"
+    assert refusal in " ".join(told.split()), f"{words} says\n{told[-3000:]}"
 
 
 @pytest.mark.parametrize("page", [p if p in QUICK_PAGES else pytest.param(p, marks=pytest.mark.breadth) for p in PAGES])
 def test_examples_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
     folder = tmp_path / "here"
     folder.mkdir()
-    (folder / "tests").symlink_to(ROOT / "tests")
+    for shown in ("tests", "examples"):
+        (folder / shown).symlink_to(ROOT / shown)
     found = blocks(page)
     assert found
     for language, text in found:
         if language == "python":
             check(folder, text)
             continue
-        for line in [x.removeprefix("$ ") for x in text.splitlines() if x.startswith("$ ")]:
+        for line, *said in [x.splitlines() for x in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]]:
             if line.startswith(SLOW_COMMANDS):
                 continue
             words = shlex.split(line)
             assert words[0] == "dtopt", line
-            check(folder, words=(*words[1:], *LESS.get(line, ())))
+            check(folder, words=(*words[1:], *LESS.get(line, ())), refusal=" ".join(" ".join(said).split()))
 
 
 def test_every_option_in_a_documented_command_exists() -> None:

@@ -1,0 +1,58 @@
+"""The pictures of the documentation show what was measured, and that a migrated run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tools import pictures
+
+ROOT = Path(__file__).parents[1]
+ROUNDING = 1e-4
+"""Relative, of a loss after 80 steps that began alike; measured: 2.6e-6."""
+
+
+def measured(name: str) -> dict:
+    return json.loads((pictures.PICTURES / f"{name}.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["resumed", "zero1"])
+def test_a_picture_is_drawn_from_its_numbers(name: str) -> None:
+    drawn = pictures.drawn()[name]
+    assert (pictures.PICTURES / f"{name}.svg").read_text(encoding="utf-8") == drawn
+    root = ElementTree.fromstring(drawn)
+    assert root.findtext("{http://www.w3.org/2000/svg}title")
+    assert "prefers-color-scheme: dark" in drawn
+
+
+def check_losses(numbers: dict) -> None:
+    """What Keras 3 and the mesh lost is what TensorFlow 1.15 lost; a fresh optimizer is somewhere else."""
+    then = json.loads((pictures.STORY / "tf115.json").read_text())["losses"]
+    np.testing.assert_allclose(numbers["tf115"], then, atol=1e-6)
+    went_on = numbers["keras3"] + numbers["mesh"]
+    assert len(went_on) == pictures.END - pictures.SAVED
+    np.testing.assert_allclose(went_on, then[pictures.SAVED :], rtol=ROUNDING)
+    assert max(abs(np.subtract(numbers["lost"], then[pictures.SAVED :]))) > 0.1
+
+
+def test_the_losses_shown_go_on_as_they_did() -> None:
+    check_losses(measured("resumed"))
+
+
+@pytest.mark.breadth
+def test_the_numbers_can_be_measured_again() -> None:
+    code = "import json; from tools import pictures as p; print('FOUND', json.dumps([p.resumed(), p.zero1()]))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))
+    resumed, zero1 = json.loads(told.removeprefix("FOUND "))
+    check_losses(resumed)
+    assert zero1 == measured("zero1")
