@@ -120,9 +120,10 @@ def member(group: h5py.Group, name: str, where: str) -> h5py.Group | h5py.Datase
     """A member by path, every step of which must be a hard link inside the same file."""
     node: Any = group
     for part in [p for p in name.split("/") if p]:
-        if not isinstance(node, h5py.Group) or node.get(part, getlink=True) is None:
+        link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
+        if link is None:
             raise DamagedFileError(f"{where}: it lists {name!r}, which is not in it; the file is incomplete")
-        if not isinstance(node.get(part, getlink=True), h5py.HardLink):
+        if not isinstance(link, h5py.HardLink):
             raise DamagedFileError(f"{where}: {name!r} is a link out of the file's own tree; such files are refused")
         node = node[part]
     return node

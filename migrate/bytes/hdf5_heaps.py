@@ -32,33 +32,27 @@ def check_heaps(file: h5py.File, raw: BinaryIO, size: int, where: str) -> None:
     """
     if file.id.get_create_plist().get_sizes() != (8, 8):
         raise DamagedFileError(f"{where} has offsets or lengths of other than 8 bytes, which no Keras writes")
-    _check_attributes(file, raw, size, where)
     start = 0
-    for first, last in [*_tensors(file), (size, size)]:
+    for first, last in [*_tensors(file, raw, size, where), (size, size)]:
         for offset in _signatures(raw, start, min(first, size)):
             _check_heap(raw, offset, size, where)
         start = max(start, last)
 
 
-def _check_attributes(file: h5py.File, raw: BinaryIO, size: int, where: str) -> None:
-    def check(node: h5py.HLObject) -> None:
-        check_attributes(raw, h5py.h5o.get_info(node.id).addr, file.userblock_size, size, where)
-
-    check(file)
-    file.visititems(lambda _, node: check(node))
-
-
-def _tensors(file: h5py.File) -> list[tuple[int, int]]:
-    """(first byte, end) of all datasets in one piece, in order."""
+def _tensors(file: h5py.File, raw: BinaryIO, size: int, where: str) -> list[tuple[int, int]]:
+    """(first byte, end) of all datasets in one piece, in order, after the attributes of all objects were checked."""
     found: list[tuple[int, int]] = []
 
-    def add(_: str, node: object) -> None:
-        if isinstance(node, h5py.Dataset):
-            offset = node.id.get_offset()
+    def look(name: bytes, info: h5py.h5o.ObjInfo) -> None:
+        check_attributes(raw, info.addr, file.userblock_size, size, where)
+        if info.type == h5py.h5o.TYPE_DATASET:
+            dataset = h5py.h5d.open(file.id, name)
+            offset = dataset.get_offset()
             if offset is not None:
-                found.append((offset, offset + node.id.get_storage_size()))
+                found.append((offset, offset + dataset.get_storage_size()))
 
-    file.visititems(add)
+    look(b".", h5py.h5o.get_info(file.id))  # which `visit` leaves out
+    h5py.h5o.visit(file.id, look, info=True)
     return sorted(found)
 
 
