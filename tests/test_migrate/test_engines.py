@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections import Counter
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import Any
 import pytest
 
 import migrate
+from bench.migration.inputs import LAYERS, WIDTH, make_h5
 from migrate.batches import engines
 from migrate.batches.naming import Job
 from migrate.batches.results import FAILED, MIGRATED, BatchItem
 from migrate.batches.run import migrate_again, migrate_one
 from optim.errors import HyperparameterError, UnsupportedError
 
+GIGABYTE_ROWS = 10**9 // (LAYERS * WIDTH * 4 * 3)
 ADAM = "keras224-adam-eps-none-nested"
 DO = partial(migrate_again, partial(migrate_one, resume=False, to="slots", order=None))
 
@@ -147,3 +150,26 @@ def test_a_worker_that_is_killed_costs_only_its_own_item(
     assert sorted(os.listdir(out)) == sorted(f"run{i}" for i in range(12))
     begun = [line.split()[0] for line in (marks / "begun").read_text().splitlines()]
     assert {name: begun.count(name) for name in begun} == {path.name: 1 + (path.name == "run3.h5") for path in sources}
+
+
+@pytest.mark.breadth
+def test_a_thousand_and_two_large_ones_while_a_worker_dies(cluster: Any, tmp_path: Path, load_case: Any) -> None:
+    marks, out, runs = tmp_path / "marks", tmp_path / "out", tmp_path / "runs"
+    marks.mkdir()
+    runs.mkdir()
+    for i in range(1000):
+        shutil.copy(load_case(ADAM).source, runs / f"run{i}.h5")
+    for i in range(2):
+        make_h5(runs / f"large{i}.h5", GIGABYTE_ROWS)
+    sources = sorted(runs.iterdir())
+    jobs = [Job(str(path), str(out / path.stem)) for path in sources]
+    do = partial(done_slowly, str(marks), DO)
+    with engines.connected(f"dask://{cluster.scheduler_address.removeprefix('tcp://')}") as executor:
+        results = dict(engines.in_executor(executor, do, jobs, str(out)))
+    assert [results[i].status for i in range(1002)] == [MIGRATED] * 1002
+    assert sorted(os.listdir(out)) == sorted(path.stem for path in sources)
+    begun = Counter(line.split()[0] for line in (marks / "begun").read_text().splitlines())
+    again = {name for name, times in begun.items() if times > 1}
+    assert again == {"run3.h5"}
+    for name in ("large1", "run999"):
+        assert migrate.verify(runs / f"{name}.h5", out / name).ok
