@@ -1,7 +1,9 @@
-"""How many checkpoints a cluster of Dask migrates in an hour: `python docs/benchmarks/fleet.py [SMALL [LARGE [WORKERS]]]`.
+"""How many checkpoints a cluster of Dask migrates in an hour.
 
-SMALL (1000) `.h5` models of 0.9 MB and LARGE (2) of 1 GB, on WORKERS (2) processes of this machine. They are links to two
-files, so that they come from memory and not from a disk.
+    python docs/benchmarks/fleet.py [SMALL [LARGE [WORKERS]]]
+
+SMALL (1000) `.h5` models of 0.9 MB and LARGE (2) of 1 GB, on WORKERS (2) processes of this machine. They are links to
+two files, so that they come from memory and not from a disk.
 """
 
 from __future__ import annotations
