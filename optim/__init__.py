@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from optim.optimizers.adamax import Adamax as Adamax
     from optim.optimizers.adamw import AdamW as AdamW
     from optim.optimizers.adan import Adan as Adan
+    from optim.optimizers.cocob import COCOB as COCOB
+    from optim.optimizers.conditional_gradient import ConditionalGradient as ConditionalGradient
     from optim.optimizers.ftrl import Ftrl as Ftrl
     from optim.optimizers.lamb import Lamb as Lamb
     from optim.optimizers.lars import LARS as LARS
@@ -60,6 +62,8 @@ _HOME = {
     "Adam": "optim.optimizers.adam",
     "AdamW": "optim.optimizers.adamw",
     "Adamax": "optim.optimizers.adamax",
+    "COCOB": "optim.optimizers.cocob",
+    "ConditionalGradient": "optim.optimizers.conditional_gradient",
     "Ftrl": "optim.optimizers.ftrl",
     "Lamb": "optim.optimizers.lamb",
     "Lion": "optim.optimizers.lion",

@@ -24,6 +24,8 @@ from optim.rules.adagrad import AdagradRule
 from optim.rules.adam import AdamRule
 from optim.rules.adamax import AdamaxRule
 from optim.rules.adan import AdanRule
+from optim.rules.cocob import COCOBRule
+from optim.rules.conditional_gradient import ConditionalGradientRule
 from optim.rules.ftrl import FtrlRule
 from optim.rules.lamb import LambRule
 from optim.rules.lars import LARSRule
@@ -150,6 +152,16 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     # The second moment moves by the sign of its distance from g².
     Algorithm("yogi", "Yogi", YogiRule, (*_MOMENTS, "initial_accumulator_value"), jumps=True),
     Algorithm("proximal-adagrad", "ProximalAdagrad", ProximalAdagradRule, _PROXIMAL, {"learning_rate": 1e-2}),
+    Algorithm("cocob", "COCOB", COCOBRule, ("learning_rate", "alpha")),
+    # Conditional gradient: the norm of g comes before the step.
+    Algorithm(
+        "conditional-gradient",
+        "ConditionalGradient",
+        ConditionalGradientRule,
+        ("learning_rate", "lambda_", "epsilon"),
+        {"learning_rate": 0.99},
+        further_reads=1,
+    ),
     # NovoGrad: the norm of g comes before the step.
     Algorithm("novograd", "NovoGrad", NovoGradRule, (*_MOMENTS, "grad_averaging", "amsgrad"), further_reads=1),
     # LARS: the norms of p and g come before the step.

@@ -22,6 +22,8 @@ USUAL_ALGORITHMS = ALL_ALGORITHMS - {
     "adabelief",
     "yogi",
     "proximal-adagrad",
+    "cocob",
+    "conditional-gradient",
     "novograd",
     "lars",
     "adan",

@@ -10,6 +10,8 @@ from migrate.algorithms import (
     adam,
     adamax,
     adamw,
+    cocob,
+    conditional_gradient,
     ftrl,
     lamb,
     lars,
@@ -44,6 +46,8 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     novograd.ALGORITHM,
     proximal_adagrad.ALGORITHM,
     lars.ALGORITHM,
+    cocob.ALGORITHM,
+    conditional_gradient.ALGORITHM,
 )
 
 

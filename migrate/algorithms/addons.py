@@ -10,12 +10,14 @@
 | LAMB | TensorFlow Addons, tf-models-official | Lamb; λ·p inside of the step |
 | Yogi | TensorFlow Addons 0.8 - 0.23, `yogi.py` | Yogi; its arguments are called beta1 and beta2 |
 | RectifiedAdam, AdaBelief, NovoGrad, ProximalAdagrad | TensorFlow Addons | those of `optim`, under the same names |
+| COCOB, ConditionalGradient | TensorFlow Addons | the same |
 | LARS | tf-models-official | LARS, which `tf.contrib.opt` has, too; decay joins the gradient before its norm |
 | AdamWeightDecayOptimizer | google-research/bert, `optimization.py` | the same without bias correction |
 | NadamOptimizer | `tf.contrib.opt` 1.15 | Adam, with Nesterov's momentum and no schedule of it |
 | DistributedX | Horovod 0.19 and earlier, `_keras/__init__.py` | X, of gradients that are averaged first |
 
-What the others do is either a class of `optim` (`algorithms`), or not known here, and is refused by name.
+MultiOptimizer (`discriminative_layer_training.py`) keeps its optimizers in dicts with `weights`, which no checkpoint
+reaches. What the others do is either a class of `optim` (`algorithms`), or not known here, and is refused by name.
 """
 
 from __future__ import annotations
@@ -47,15 +49,11 @@ DECAYED = {
 LAZY_CLASSES = {"LazyAdam": "Adam", "LazyAdamOptimizer": "AdamOptimizer"}
 BERT = "AdamWeightDecayOptimizer"
 DISTRIBUTED = "Distributed"
-ADDONS = (*DECAYED, *LAZY_CLASSES, "RectifiedAdam", "AdaBelief", "Yogi", "NovoGrad", "ProximalAdagrad", "LAMB")
+_ALIKE = ("RectifiedAdam", "AdaBelief", "Yogi", "NovoGrad", "ProximalAdagrad", "LAMB", "COCOB", "ConditionalGradient")
+ADDONS = (*DECAYED, *LAZY_CLASSES, *_ALIKE)
 """Classes whose rule is known as that of TensorFlow Addons."""
 RENAMED = {"Yogi": {"beta1": "beta_1", "beta2": "beta_2"}, "LAMB": {"weight_decay_rate": "weight_decay"}}
-REFUSED = {
-    "ConditionalGradient": "Frank-Wolfe steps",
-    "COCOB": "coin betting",
-    "MultiOptimizer": "an optimizer for each group of layers",
-}
-"""Known classes with a rule that no class of `optim` has."""
+MULTIPLE = "MultiOptimizer"
 
 
 def is_known(class_name: str) -> bool:
@@ -73,15 +71,18 @@ def as_keras(class_name: str, config: Mapping[str, Any], generation: str) -> tup
     """Class and config of Keras, or of tf.train, with options of `optim` for what these have not.
 
     Raises:
-      UnsupportedError: a known class whose rule is none of `optim`'s.
+      UnsupportedError: MultiOptimizer, which saves no state.
     """
     plain, own = class_name.rpartition(">")[2].rpartition(".")[2], dict(config)
     if generation not in GENERATIONS:
         return class_name, own
-    if plain in REFUSED:
+    if plain == MULTIPLE:
         raise UnsupportedError(
-            f"the optimizer is {plain} ({REFUSED[plain]}), and no class of optim has its rule, so that no step would be"
-            " its next one; to carry its state for a rule of your own, add --set own_rule=true"
+            "the optimizer is MultiOptimizer, of which TensorFlow Addons saves the number of steps and nothing of the"
+            " optimizers in it, in any format: there are no slots to carry. A program that still has them can save them"
+            " by name, tf.train.Checkpoint(model=model, base=first, head=second), of which each is migrated with"
+            " --optimizer base or --optimizer head and its own --optimizer-config; else begin with new ones over the"
+            " same variables, which optimizer_specs in its config names"
         )
     decays = {"weight_decay": PER_STEP} if plain in DECAYED else {"weight_decay_rate": PER_RATE}
     if plain in DECAYED and ("weight_decay" in own or "exclude_from_weight_decay" in own):

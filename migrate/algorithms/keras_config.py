@@ -173,6 +173,7 @@ def only_value(key: str, algorithm: Algorithm, generation: str, class_name: str,
     if key == "schedule_decay" and "decay" in config:
         return "its config calls it decay"
     lacking = {
+        "learning_rate": tuple(generations.GENERATIONS) if algorithm.name == "COCOB" else (),
         "amsgrad": ("keras1", "tf1"),
         "beta": ("optimizer_v2",),
         "momentum": tuple(generations.NATIVE) if algorithm.name == "RMSprop" else (),

@@ -170,6 +170,7 @@ class Algorithm:
     Attributes:
       name: class in `optim`, and the Keras class name.
       slots: in `optim`'s order.
+      unread: those of them that sources keep and no step reads, so that `optim` has none.
       blocks: (generation, config) -> the possible sequences of slot blocks in that generation's flat list, and of
         scalars that stand among them.
       arguments: (config, generation) -> keyword arguments of the class, its own only; config has the
@@ -211,6 +212,7 @@ class Algorithm:
     generations: frozenset[str] = EVERY
     elsewhere: frozenset[str] = frozenset()
     is_foreign: bool = False
+    unread: tuple[str, ...] = ()
     state_scalars: tuple[tuple[str, tuple[str, ...]], ...] = ()
     state: Callable[[Config, Mapping[str, float], str, int], State] = _stateless
     time_decay: bool = True

@@ -62,7 +62,7 @@ def plan(state: OptimizerState, order: str | None) -> Plan:
         what = "tf.train optimizers have no get_weights()" if generation == "tf1" else f"it has no {algorithm.name}"
         raise UnsupportedError(f"there is no list of generation {generation}: {what}; choose another --order")
     reasons = differences.differences(state, algorithm, generation)
-    state = _with_idle_momentum(state, generation)
+    state = _with_unread(state, algorithm, generation)
     chosen = _chosen(_fitting(state, algorithm, generation), number, generation)
     arrays = [array for _, _, array in _entries(state, chosen, generation)]
     if any(a.dtype == "bfloat16" for a in arrays):
@@ -84,18 +84,19 @@ def for_list(state: OptimizerState, order: str | None) -> OptimizerState:
     return replace(state, origins=origins, warnings=(*state.warnings, note))
 
 
-def _with_idle_momentum(state: OptimizerState, generation: str) -> OptimizerState:
-    """With zeros for the momentum that SGD's older lists hold even where it is switched off and never read."""
+def _with_unread(state: OptimizerState, algorithm: Algorithm, generation: str) -> OptimizerState:
+    """With zeros for slots that no step reads, as the momentum of SGD's older lists, which is there if switched off."""
     kinds = {v.trainable for v in state.variables}
     is_off = state.algorithm == "SGD" and not state.slots and not state.hyperparameters.get("momentum")
-    if not is_off or generation not in generations.NATIVE or None in kinds:
+    unread = ("m",) if is_off and generation in generations.NATIVE else algorithm.unread
+    if not unread or None in kinds:
         return state
     zeros = {
         v.name: LazyArray(v.shape, v.dtype, partial(np.zeros, v.shape, numpy_dtype(v.dtype)), "zeros")
         for v in state.variables
         if v.trainable
     }
-    return replace(state, slots={"m": zeros})
+    return replace(state, slots={**state.slots, **dict.fromkeys(unread, zeros)})
 
 
 def _fitting(state: OptimizerState, algorithm: Algorithm, generation: str) -> list[FlatOrder]:

@@ -429,7 +429,9 @@ def _by_slot(
     for name in (s.name for s in (*algorithm.slots, *SHARED_SLOTS)):
         arrays = {variable: found.pairs[name, variable] for variable in found.order if (name, variable) in found.pairs}
         owners = {variable: algorithm.slot(name).carried(array) for variable, array in arrays.items()}
-        if owners and name in wanted:
+        if name in algorithm.unread:
+            found.unmapped |= {f"{name}/{variable}": array for variable, array in arrays.items()}
+        elif owners and name in wanted:
             slots[name] = owners
         elif owners:
             raise ContradictionError(

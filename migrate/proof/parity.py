@@ -67,11 +67,15 @@ def _global_norm(gradients: Mapping[str, Callable[[], np.ndarray]]) -> float:
     return math.sqrt(sum(float(np.sum(np.square(make()))) for make in gradients.values()))
 
 
+UNDECAYED = ("Nadam", "ConditionalGradient")
+"""Classes of OptimizerV2 that take `decay` and do nothing about it."""
+
+
 def rate(source: Source) -> float:
     """Learning rate of the next step."""
     value = source.config.get("learning_rate", source.config.get("lr"))
     base = schedule(value, source.iterations) if isinstance(value, Mapping) else float(value)
-    if source.generation in (*OLD, "optimizer_v2") and source.algorithm != "Nadam" and source.get("decay"):
+    if source.generation in (*OLD, "optimizer_v2") and source.algorithm not in UNDECAYED and source.get("decay"):
         base *= 1.0 / (1.0 + source.get("decay") * source.iterations)
     return base
 
@@ -82,7 +86,7 @@ def step(source: Source, p: np.ndarray, g: np.ndarray, slots: Slots) -> tuple[np
     Args:
       p, g: variable and clipped gradient, float64; slots: by `optim`'s names, float64.
     """
-    lr = rate(source)
+    lr = 1.0 if source.algorithm == "COCOB" else rate(source)  # which has none
     if not has_formula(source.algorithm):
         raise UnsupportedError(f"there is no parity check for {source.algorithm} yet; verify compares its arrays alone")
     new_style = source.generation not in (*OLD, "optimizer_v2", "tf1")
@@ -309,7 +313,7 @@ _WITH_VARIABLE: dict[str, Callable[[Source, float, np.ndarray, np.ndarray, Slots
     **parity_addons.FORMULAS,
 }
 """Those whose step depends on the variable itself."""
-ELEMENTWISE = frozenset({*_FORMULAS, "Ftrl", "RectifiedAdam", "AdaBelief", "Yogi", "ProximalAdagrad"})
+ELEMENTWISE = frozenset({*_FORMULAS, "Ftrl", "RectifiedAdam", "AdaBelief", "Yogi", "ProximalAdagrad", "COCOB"})
 """Algorithms whose step of each number depends on nothing but the same number of variable, gradient and slots."""
 
 

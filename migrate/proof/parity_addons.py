@@ -1,8 +1,8 @@
 """One step of the optimizers of TensorFlow Addons and its kin, as `parity` has those of Keras: from their own code.
 
 Sources: tensorflow-addons 0.19 `rectified_adam.py`, `adabelief.py`, `yogi.py`, `novograd.py`, `lamb.py`,
-`proximal_adagrad.py`, `weight_decay_optimizers.py`; transformers 4.25 `optimization_tf.py`; tf-models-official 2.9
-`lars_optimizer.py`.
+`proximal_adagrad.py`, `cocob.py`, `conditional_gradient.py`, `weight_decay_optimizers.py`; transformers 4.25
+`optimization_tf.py`; tf-models-official 2.9 `lars_optimizer.py`.
 """
 
 from __future__ import annotations
@@ -155,6 +155,28 @@ def proximal_adagrad(source: Source, lr: float, p: np.ndarray, g: np.ndarray, sl
     return new - p, np.abs(g * alpha) + np.abs(p - new)
 
 
+def cocob(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> Change:
+    """`COCOB`."""
+    zeros = np.zeros_like(g)
+    before = slots.get("bet", zeros)
+    largest = np.maximum(slots.get("largest_gradient", np.full_like(g, 1e-8)), np.abs(g))
+    total, norms = slots.get("gradient_sum", zeros) + g, slots.get("gradient_norm_sum", zeros) + np.abs(g)
+    reward = np.maximum(slots.get("reward", zeros) - g * before, 0.0)
+    bet = -total / (largest * np.maximum(norms + largest, source.get("alpha", 100.0) * largest)) * (reward + largest)
+    return bet - before, np.abs(before) + np.abs(bet)
+
+
+def conditional_gradient(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> Change:
+    """`ConditionalGradient`, which asks LAPACK for the singular vectors."""
+    if source.config.get("ord") == "nuclear":
+        left, _, right = np.linalg.svd(g if g.ndim == 2 else g.reshape(1, -1), full_matrices=False)
+        towards = np.outer(left[:, 0], right[0]).reshape(g.shape)
+    else:
+        towards = g / (np.sqrt(np.sum(np.square(g))) + (source.get("epsilon") or 1e-7))
+    towards = source.get("lambda_", 0.01) * towards
+    return -(1.0 - lr) * (p + towards), (1.0 - lr) * (np.abs(p) + np.abs(towards))
+
+
 FORMULAS = {
     "RectifiedAdam": rectified,
     "AdaBelief": rectified,
@@ -162,4 +184,6 @@ FORMULAS = {
     "NovoGrad": novograd,
     "LARS": lars,
     "ProximalAdagrad": proximal_adagrad,
+    "COCOB": cocob,
+    "ConditionalGradient": conditional_gradient,
 }

@@ -14,7 +14,6 @@ import pytest
 
 import migrate
 import optim
-from migrate.algorithms import addons
 from migrate.errors import ContradictionError, DamagedFileError, StrictError
 from optim.errors import UnsupportedError
 from tests.test_migrate.confirm import confirmed
@@ -242,10 +241,41 @@ def test_decay_apart_from_a_rate_that_changes_is_refused() -> None:
         migrate.read(source, optimizer_config={"class_name": "AdamW", "config": config})
 
 
-@pytest.mark.parametrize("name", addons.REFUSED)
-def test_a_rule_that_no_class_has_is_refused_by_name(name: str) -> None:
-    with pytest.raises(UnsupportedError, match=name):
-        addons.as_keras(f"Addons>{name}", {}, "optimizer_v2")
+MULTI = CORPUS.parent / "multi"
+PARTS = {
+    "base": {"class_name": "SGD", "config": {"learning_rate": 0.05, "momentum": 0.9, "nesterov": False, "decay": 0.0}},
+    "head": {"class_name": "Adam", "config": {"learning_rate": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}},
+}
+
+
+@pytest.mark.parametrize(("file", "hints"), [("model.h5", {}), ("ckpt-1", {"optimizer_config": {}})])
+def test_multioptimizer_is_refused_as_it_saves_no_slots(file: str, hints: dict[str, Any]) -> None:
+    hints = {key: {"class_name": "MultiOptimizer", "config": {}} for key in hints}
+    with pytest.raises(UnsupportedError, match=r"no slots to carry.*--optimizer base") as refused:
+        migrate.read(MULTI / "source" / file, **hints)
+    assert "own_rule" not in str(refused.value)
+
+
+def test_the_optimizers_of_multioptimizer_go_on_where_they_were_saved_by_name(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    oracle, source = np.load(MULTI / "oracle.npz"), MULTI / "source" / "parts-1"
+    names = [str(name) for name in oracle["names"]]
+    live = {name: tf.Variable(oracle[f"at_save/{i}"]) for i, name in enumerate(names)}
+    optimizers = {}
+    for part, config in PARTS.items():
+        hints: dict[str, Any] = {"optimizer_config": config, "optimizer_path": part}
+        known = confirmed(str(source), **hints)
+        report = migrate.migrate_checkpoint(source, tmp_path / part, overrides=known, **hints)
+        assert report.fidelity == "exact", report.reasons
+        own = {name: live[name] for name in names if name.startswith(part)}
+        optimizers[part] = (optim.load_checkpoint(tmp_path / part, own, restore_variables=False), own)
+    for step in range(6):
+        given = {name: tf.constant(oracle[f"grad/{step}/{i}"]) for i, name in enumerate(names)}
+        for optimizer, own in optimizers.values():
+            optimizer.apply_gradients([(given[name], variable) for name, variable in own.items()])
+        for i, name in enumerate(names):
+            np.testing.assert_allclose(live[name].numpy(), oracle[f"var/{step}/{i}"], rtol=2e-6, atol=2e-7)
 
 
 def test_the_advice_for_a_class_that_keras_lacks_works_as_typed(

@@ -19,7 +19,9 @@ from tests.reference.adagrad import Adagrad
 from tests.reference.adam import Adam
 from tests.reference.adamax import Adamax
 from tests.reference.adan import Adan
+from tests.reference.cocob import COCOB
 from tests.reference.common import Algorithm, Options, Training
+from tests.reference.conditional_gradient import ConditionalGradient
 from tests.reference.ftrl import Ftrl
 from tests.reference.lamb import Lamb
 from tests.reference.layerwise import LARS, NovoGrad
@@ -35,9 +37,9 @@ from tests.reference.yogi import Yogi
 from tests.test_optim.support import MODES
 
 RATE = 0.05
-WHOLE = ("Adafactor", "Lamb", "LARS", "Muon", "NovoGrad")
+WHOLE = ("Adafactor", "ConditionalGradient", "Lamb", "LARS", "Muon", "NovoGrad")
 """Optimizers whose rules look at whole variables: eager steps are portable, too."""
-SUMS = ("Lamb", "LARS")
+SUMS = ("ConditionalGradient", "Lamb", "LARS")
 """Those of them that the kernel has: all that they need are sums."""
 
 
@@ -56,10 +58,15 @@ class Case:
         return self.name
 
     @property
+    def has_sums(self) -> bool:
+        """Whether its rule needs whole variables for nothing but sums."""
+        return self.optimizer in SUMS and self.arguments.get("ord") != "nuclear"
+
+    @property
     def modes(self) -> tuple[str, ...]:
         """The ways to run a step."""
         none = {"local", "native", "native_function"} if self.optimizer in WHOLE else set()
-        if self.optimizer in SUMS:
+        if self.has_sums:
             none.discard("native_function")
         return tuple(mode for mode in MODES if mode not in none)
 
@@ -156,6 +163,10 @@ VARIANTS = (
         l1_regularization_strength=0.3,
         l2_regularization_strength=0.2,
     ),
+    _variant("cocob", "COCOB", COCOB),
+    _variant("cocob-alpha", "COCOB", COCOB, alpha=1.5),
+    _variant("conditional-gradient", "ConditionalGradient", ConditionalGradient, lambda_=0.3, epsilon=1e-3),
+    _variant("conditional-gradient-nuclear", "ConditionalGradient", ConditionalGradient, lambda_=0.3, ord="nuclear"),
     _variant("novograd", "NovoGrad", NovoGrad, epsilon=1e-3),
     _variant("novograd-all", "NovoGrad", NovoGrad, beta_2=0.5, grad_averaging=True, amsgrad=True, weight_decay=0.1),
     _variant("lars", "LARS", LARS, trust_coefficient=0.1),

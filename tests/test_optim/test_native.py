@@ -23,6 +23,7 @@ from optim.rules.adagrad import AdagradRule
 from optim.rules.adam import AdamRule
 from optim.rules.adamax import AdamaxRule
 from optim.rules.adan import AdanRule
+from optim.rules.cocob import COCOBRule
 from optim.rules.ftrl import FtrlRule
 from optim.rules.lion import LionRule
 from optim.rules.nadam import NadamRule
@@ -53,6 +54,7 @@ RULES = (
     AdanRule(),
     ScheduleFreeAdamWRule(),
     ProximalAdagradRule(),
+    COCOBRule(),
 )
 HYPER = {
     "learning_rate": 0.1,
@@ -68,6 +70,7 @@ HYPER = {
     "l2_regularization_strength": 0.02,
     "l2_shrinkage_regularization_strength": 0.03,
     "beta": 0.1,
+    "alpha": 100.0,
 }
 SHAPES = ((), (0,), (1,), (3, 5), (64,), (130, 257), (70001,))
 DTYPES = {"float32": np.float32, "float64": np.float64, "bfloat16": tf.bfloat16.as_numpy_dtype, "float16": np.float16}
@@ -153,6 +156,9 @@ def test_every_built_in_rule_with_a_kernel_is_tested() -> None:
     assert {program.name for program in programs} == {program_for(rule).name for rule in RULES}
 
 
+KEEPS_GRADIENT = {"previous_gradient", "largest_gradient"}
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_the_rule_bit_for_bit(rule: Any, dtype: str) -> None:
@@ -160,7 +166,7 @@ def test_the_rule_bit_for_bit(rule: Any, dtype: str) -> None:
     program = program_for(rule)
     gradients = arrays(1, kind)
     # TensorFlow's threads take subnormal numbers for 0, which only a slot that keeps the gradient itself can show.
-    odd = [np.nan, np.inf, -np.inf, 0.0, -0.0, 0.0 if "previous_gradient" in program.slots else 1e-40, 3e38]
+    odd = [np.nan, np.inf, -np.inf, 0.0, -0.0, 0.0 if KEEPS_GRADIENT & {*program.slots} else 1e-40, 3e38]
     gradients[-1][: len(odd)] = np.array(odd, kind)
     old = arrays(2, kind)
     units = {slot.name: slot.unit for slot in rule.slots}

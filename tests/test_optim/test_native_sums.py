@@ -14,11 +14,11 @@ import optim
 from optim.native.generate import builtin_programs, program_for, why_none
 from optim.rule import Whole
 from tests.breadth import covering
-from tests.test_optim.cases import FIRST, SUMS, VARIANTS, Case, marked
+from tests.test_optim.cases import FIRST, VARIANTS, Case, marked
 from tests.test_optim.kernel_support import ops_of
 from tests.test_optim.test_native_graph import OPTIONS, SHAPES, in_function, model, values
 
-CASES = [case for case in VARIANTS if case.optimizer in SUMS]
+CASES = [case for case in VARIANTS if case.has_sums]
 CASES += [
     replace(case, name=f"{case.name}-nesterov", arguments={**case.arguments, "nesterov": True})
     for case in CASES

@@ -18,7 +18,7 @@ def _reduction(function: Any) -> Any:
 
 
 SHARED = ["sqrt", "square", "abs", "sign", "tanh", "maximum", "minimum", "where"]
-SHARED += ["ones_like", "expand_dims", "matmul", "transpose"]
+SHARED += ["ones_like", "zeros_like", "expand_dims", "matmul", "transpose", "reshape", "concat"]
 """What NumPy and TensorFlow spell alike, and a rule may therefore use."""
 XP = SimpleNamespace(
     **{name: getattr(np, name) for name in SHARED}, reduce_sum=_reduction(np.sum), reduce_mean=_reduction(np.mean)

@@ -1,0 +1,51 @@
+"""COCOB of TensorFlow Addons, which has no learning rate.
+
+Source: `optimizers/cocob.py` of TensorFlow Addons 0.14 - 0.23.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migrate.algorithms.spec import ALWAYS_COUNTED, Algorithm, Block, Blocks, Config, number, slots_of
+from optim.rules.cocob import COCOBRule
+
+SLOTS = slots_of(
+    COCOBRule(),
+    largest_gradient=("lr",),
+    gradient_norm_sum=("grad_norm_sum",),
+    gradient_sum=("gradients_sum",),
+    bet=("tilde_w",),
+    reward=("reward",),
+)
+
+
+def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
+    return (tuple(Block((slot.name,)) for slot in SLOTS),)
+
+
+def _arguments(config: Config, generation: str) -> dict[str, Any]:
+    return {"alpha": number(config, "alpha")}
+
+
+def _defaults(generation: str) -> dict[str, Any]:
+    return {"learning_rate": 1.0, "alpha": 100.0}
+
+
+def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    return {}, tuple(slot.name for slot in SLOTS)
+
+
+ALGORITHM = Algorithm(
+    name="COCOB",
+    slots=SLOTS,
+    blocks=_blocks,
+    arguments=_arguments,
+    defaults=_defaults,
+    adjust=_adjust,
+    counts=ALWAYS_COUNTED,
+    scalars=("alpha",),
+    generations=frozenset({"optimizer_v2"}),
+    elsewhere=frozenset({"optimizer_v2"}),
+    time_decay=False,
+)
