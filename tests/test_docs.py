@@ -119,3 +119,14 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_what_is_typed_and_not_run_says_why() -> None:
+    """In docs/: commands and code in other blocks than those that are run here."""
+    block = re.compile(
+        r"(^[^\n]*\n)\n(```(?!python$|console$|json$|$)\w+$|(?: {4}(?:dtopt|pip|python|\$|[A-Z_]+=) ?.*$))",
+        re.MULTILINE,
+    )
+    for page in (ROOT / "docs").rglob("*.md"):
+        for match in block.finditer(page.read_text(encoding="utf-8")):
+            assert "*Not run" in match[1], f"{page.name}: {match[2]} after {match[1]!r}"
