@@ -205,7 +205,7 @@ def draw_resumed(numbers: dict[str, Any]) -> str:
         _text(100, 314, "what TensorFlow 1.15 did next itself"),
         '<path class="lost" stroke-width="2" stroke-dasharray="5 3" d="M345,310 H367"/>',
         _text(375, 314, "with the optimizer's state lost"),
-        _text(330, 338, "training step; loss above", "middle"),
+        _text(330, 338, "loss by training step; what is above 0.8 is cut off", "middle"),
     ]  # fmt: skip
     title = "One training run in three frameworks"
     about = "The loss goes on from TensorFlow 1.15 to Keras 3 and to a mesh on the curve of the original run."
@@ -228,10 +228,10 @@ def draw_zero1(numbers: dict[str, Any]) -> str:
         '<path class="grid" d="M50,230 H590"/>',
         '<rect class="a" stroke="none" x="60" y="268" width="14" height="14"/>', _text(80, 280, "like_variable"),
         '<rect class="c" stroke="none" x="190" y="268" width="14" height="14"/>', _text(210, 280, "zero1"),
-        _text(590, 280, "MB of Adam's slots on each device, one block of GPT-2", "end"),
+        _text(320, 308, "MB of Adam's slots on each device, one block of GPT-2", "middle"),
     ]  # fmt: skip
     about = "like_variable keeps all slots on every device; zero1 divides them by the number of devices."
-    return _frame("Memory of slots: zero1 and like_variable", about, 640, 300, body)
+    return _frame("Memory of slots: zero1 and like_variable", about, 640, 322, body)
 
 
 if __name__ == "__main__":
