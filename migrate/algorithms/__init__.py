@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import optim
 from migrate.algorithms import (
     adabelief,
     adadelta,
@@ -67,6 +68,11 @@ def find(class_name: str) -> Algorithm:
         if algorithm.name.lower() == plain.lower():
             return algorithm
     known = ", ".join(a.name for a in ALGORITHMS)
+    if plain in optim.__all__:
+        raise UnsupportedError(
+            f"the optimizer is {class_name!r}, whose state this dtopt does not read; it carries that of {known}. Begin"
+            f" anew from the weights, with optim.{plain} or the class that wrote it"
+        )
     raise UnsupportedError(
         f"the optimizer is {class_name!r}, and this dtopt carries the state of {known}; the"
         " rule of another class is not known here, and its state is not carried under the name of one of these; to"

@@ -14,6 +14,7 @@ import pytest
 
 import migrate
 import optim
+from migrate import algorithms
 from migrate.errors import ContradictionError, DamagedFileError, StrictError
 from optim.errors import UnsupportedError
 from tests.test_migrate.confirm import confirmed
@@ -239,6 +240,13 @@ def test_decay_apart_from_a_rate_that_changes_is_refused() -> None:
     config = {**document["optimizer_config"]["config"], "learning_rate": schedule}
     with pytest.raises(UnsupportedError, match="whatever the learning rate"):
         migrate.read(source, optimizer_config={"class_name": "AdamW", "config": config})
+
+
+@pytest.mark.parametrize("name", ["Muon", "ScheduleFreeAdamW"])
+def test_a_class_of_optim_whose_state_is_not_read_is_not_called_unknown(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=rf"whose state this dtopt does not read.*optim\.{name}") as refused:
+        algorithms.find(name)
+    assert "own_rule" not in str(refused.value)
 
 
 MULTI = CORPUS.parent / "multi"

@@ -26,6 +26,8 @@ CASES = {
     "extra-tf215-new-adam-lss-mixed-ckpt": None,
     "extra-tf211-new-adam-same-shapes-npz": "experimental",
     "extra-keras315-adam-accumulation-keras": None,
+    "extra-keras312-adam-accumulation-keras": None,
+    "extra-keras31-adam-ema-keras": None,
     "keras224-nadam-mlp": "keras2",
     "keras231-nadam-eps-convbn": "keras2.3",
     "tf215-legacy-nadam-ckpt-embed": None,
