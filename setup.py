@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from functools import cache
 from pathlib import Path
 
 from setuptools import Distribution, setup
@@ -30,12 +31,13 @@ def source_time() -> int:
     return int((HERE / "pyproject.toml").stat().st_mtime)
 
 
-def prebuild(distribution: Distribution) -> None:
+@cache  # the commands of one build ask for it one after the other
+def prebuild(name: str) -> None:
     """Compile the kernel, for the TensorFlow that is installed, unless it was; without a compiler the build goes on.
 
     `dtopt-light` (tools/build.py) has none.
     """
-    if distribution.get_name() == "dtopt-light":
+    if name == "dtopt-light":
         return
     subprocess.run([sys.executable, "-m", "optim.native.prebuild"], cwd=HERE, check=False)
 
@@ -71,18 +73,24 @@ class BuildWithKernel(build_py):
     """Also for `pip install -e .`, where the kernel stays among the sources."""
 
     def run(self) -> None:
-        prebuild(self.distribution)
+        prebuild(self.distribution.get_name())
         self.data_files = self._get_data_files()  # looked up before there was a kernel
         super().run()
+
+
+class ForMachine(Distribution):
+    """Installed where libraries go (platlib), which auditwheel asks for, once the kernel is among the sources."""
+
+    def has_ext_modules(self) -> bool:
+        return any((HERE / "optim/native/prebuilt").glob("*.so"))
 
 
 class PlatformWheel(bdist_wheel):
     """A wheel for this kind of machine, whatever the Python."""
 
     def finalize_options(self) -> None:
+        prebuild(self.distribution.get_name())  # what it made decides the wheel's name
         super().finalize_options()
-        prebuild(self.distribution)  # what it made decides the wheel's name
-        self.root_is_pure = not any((HERE / "optim/native/prebuilt").glob("*.so"))
 
     def get_tag(self) -> tuple[str, str, str]:
         tag = super().get_tag()
@@ -91,4 +99,4 @@ class PlatformWheel(bdist_wheel):
 
 os.environ.setdefault("SOURCE_DATE_EPOCH", str(source_time()))
 os.umask(0o022)  # rights are in the archives
-setup(cmdclass={"build_py": BuildWithKernel, "bdist_wheel": PlatformWheel, "sdist": SameSdist})
+setup(distclass=ForMachine, cmdclass={"build_py": BuildWithKernel, "bdist_wheel": PlatformWheel, "sdist": SameSdist})

@@ -43,6 +43,13 @@ def root(
 def main() -> None:
     """Entry point of the console script."""
     debug = "--debug" in sys.argv[1:]
+    both = release.installed()
+    if len(both) > 1:
+        typer.echo(
+            f"dtopt: {' and '.join(both)} are both installed and own the same files: pip uninstall -y {' '.join(both)},"
+            " then install one of them",
+            err=True,
+        )
     try:
         app()
     except DtoptError as error:

@@ -4,10 +4,12 @@
     python tools/build.py                        then make a wheel of it
     python tools/versions.py test WHEEL [3.12/2.18 ...]   install it beside each TensorFlow, and test it there;
                                                  3.12: beside all that have that Python
+    python tools/versions.py smoke WHEEL [3.12/2.18 ...]  only install it and take one step with its kernel
     python tools/versions.py table               what README says of that
 
-`test` keeps results in tools/versions.json, in which those of other commits stay until they are measured again. Each
-environment is new, and deleted after. Needs `uv`, and the Pythons on the PATH.
+`test` and `smoke` keep results in tools/versions.json, in which those of other commits stay until they are measured
+again; a passed `smoke` does not replace tests. Each environment is new, and deleted after. Needs `uv`, and the Pythons
+on the PATH.
 """
 
 from __future__ import annotations
@@ -51,13 +53,14 @@ TESTS = (
 """Of the API, checkpoints, meshes and migrations; the whole of `make test` runs with the locked versions."""
 SMOKE = """
 import json, optim, keras, tf_keras, tensorflow as tf
-from optim.native import library
+from optim.native import build, library
 variable, optimizer = tf.Variable([1.0, 2.0, 3.0]), optim.SGD(0.5)
 optimizer.apply_gradients([(tf.constant([1.0, 0.0, 2.0]), variable)])
 assert variable.numpy().tolist() == [0.5, 2.0, 2.0]
 status = library.status()
-print(json.dumps({"tensorflow": tf.__version__, "keras": keras.__version__, "tf_keras": tf_keras.__version__,
-                  "kernel": status.reason or "prebuilt"}))
+assert status.path and status.path.parent == build.PREBUILT, f"not the kernel of the wheel: {status}"
+assert set(optimizer.executor_report().kernels.values()) == {"native"}, optimizer.executor_report()
+print(json.dumps({"tensorflow": tf.__version__, "keras": keras.__version__, "tf_keras": tf_keras.__version__}))
 """
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 LIMIT = 1800  # seconds that the tests of one environment may take
@@ -90,11 +93,11 @@ def kernels() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             python = environment(Path(scratch), pythons[-1], f"tensorflow=={tensorflow}.*", "setuptools")
             done = call(python, "-m", "optim.native.prebuild")
-        print(done.stderr.strip(), flush=True)
+        print(*(line for line in done.stderr.splitlines() if line.startswith("dtopt: ")), sep="\n", flush=True)
 
 
-def run(wheel: Path, python: str, tensorflow: str) -> dict[str, Any]:
-    """Install and test one combination, in a folder where the sources are not."""
+def run(wheel: Path, python: str, tensorflow: str, tests: tuple[str, ...]) -> dict[str, Any]:
+    """Install and test one combination, in a folder where the sources are not; without tests, one step is taken."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         needs = [f"tensorflow=={tensorflow}.*", f"tf_keras=={tensorflow}.*", *TOOLS]
@@ -109,10 +112,11 @@ def run(wheel: Path, python: str, tensorflow: str) -> dict[str, Any]:
             said = smoke.stderr.strip().splitlines()[-1:]
             return {**found, "passed": 0, "failed": 1, "skipped": 0, "failures": [f"smoke: {' '.join(said)}"]}
         found |= json.loads(smoke.stdout.splitlines()[-1])
-        tests = [f"tests/{name}" for name in TESTS]
+        if not tests:
+            return {**found, "passed": 0, "failed": 0, "skipped": 0, "failures": []}
         report = folder / "report.xml"
         words = ["timeout", str(LIMIT), interpreter, "-m", "pytest", "-p", "no:cacheprovider", "--junitxml", report]
-        call(*words, *tests, cwd=folder, check=False, **no_compiler)
+        call(*words, *(f"tests/{name}" for name in tests), cwd=folder, check=False, **no_compiler)
         return {**found, **counted(report)}
 
 
@@ -135,6 +139,16 @@ def counted(report: Path) -> dict[str, Any]:
 
 def test(wheel: str, *names: str) -> None:
     """Test combinations, `PYTHON/TENSORFLOW` or `PYTHON` each; without names all of them."""
+    measure(wheel, names, TESTS)
+
+
+def smoke(wheel: str, *names: str) -> None:
+    """Install combinations, as `test` names them, and take one step with the kernel of the wheel in each."""
+    measure(wheel, names, ())
+
+
+def measure(wheel: str, names: tuple[str, ...], tests: tuple[str, ...]) -> None:
+    """Run combinations one after the other, and keep each result as it comes."""
     known = [f"{p}/{t}" for t, pythons in PYTHONS.items() for p in pythons]
     wanted = [each for name in names for each in known if name in (each, each.split("/")[0])] if names else known
     failed = 0
@@ -142,10 +156,11 @@ def test(wheel: str, *names: str) -> None:
     for name in wanted:
         python, tensorflow = name.split("/")
         started = time.monotonic()
-        result = run(Path(wheel), python, tensorflow) | {"commit": commit}
+        result = run(Path(wheel), python, tensorflow, tests) | {"commit": commit}
         print(f"{name}: {result} in {time.monotonic() - started:.0f} s", flush=True)
         results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-        results[name] = result
+        if tests or result["failed"] or not results.get(name, {}).get("passed"):
+            results[name] = result
         RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=2) + "\n", encoding="utf-8")
         failed += result["failed"]
     sys.exit(1 if failed else 0)
@@ -166,9 +181,9 @@ def cell(result: dict[str, Any] | None) -> str:
     if result is None:
         return "not run"
     keras = f"{result['tensorflow']}, Keras {result['keras']}" if "keras" in result else result["tensorflow"]
-    return (
-        f"{result['passed']} passed ({keras})" if not result["failed"] else f"**{result['failed']} failed** ({keras})"
-    )
+    if result["failed"]:
+        return f"**{result['failed']} failed** ({keras})"
+    return f"{result['passed']} passed ({keras})" if result["passed"] else f"one step taken ({keras})"
 
 
 def write_table() -> None:
@@ -177,4 +192,4 @@ def write_table() -> None:
 
 
 if __name__ == "__main__":
-    {"kernels": kernels, "test": test, "table": write_table}[sys.argv[1]](*sys.argv[2:])
+    {"kernels": kernels, "test": test, "smoke": smoke, "table": write_table}[sys.argv[1]](*sys.argv[2:])

@@ -54,8 +54,8 @@ def require() -> None:
     """Raises: UnsupportedError where matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UnsupportedError(
-            "matplotlib draws the plots of a page and is not installed: pip install 'dtopt[report]', or write"
-            " --markdown or --csv"
+            "matplotlib draws the plots of a page and is not installed: pip install matplotlib,"
+            " or write --markdown or --csv"
         )
 
 

@@ -80,13 +80,13 @@ def from_program(script: str, optimizer_config: str | None, generation: str | No
 
 @contextmanager
 def _extra() -> Iterator[None]:
-    """Say which extra to install where LibCST is missing."""
+    """Say which package to install where LibCST is missing."""
     try:
         yield
     except ImportError as error:
         if (error.name or "").split(".")[0] not in ("libcst", "packaging"):
             raise
-        raise MissingExtraError(f"{error.name} is missing, which reads programs: pip install 'dtopt[code]'") from error
+        raise MissingExtraError(f"{error.name} is missing, which reads programs: pip install {error.name}") from error
 
 
 def _print_survey(lines: list[str], *, as_json: bool) -> None:

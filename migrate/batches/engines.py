@@ -45,7 +45,7 @@ def connected(url: str) -> Iterator[Executor]:
     try:
         from distributed import Client
     except ImportError as error:
-        raise UnsupportedError("--engine dask:// needs distributed: pip install 'dtopt[dask]'") from error
+        raise UnsupportedError("--engine dask:// needs distributed: pip install distributed") from error
     try:
         client = Client(f"tcp://{address}", set_as_default=False)
     except (OSError, ValueError) as error:

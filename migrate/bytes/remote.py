@@ -103,7 +103,8 @@ def system_of(url: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError as error:
-        raise UnsupportedError(f"{scheme}:// needs fsspec: pip install 'dtopt[remote]'") from error
+        packages = " ".join(("fsspec", *filter(None, [PACKAGES.get(scheme)])))
+        raise UnsupportedError(f"{scheme}:// needs fsspec: pip install {packages}") from error
     try:
         system, path = fsspec.core.url_to_fs(url)
     except ImportError as error:

@@ -37,7 +37,7 @@ def differences(source: OptimizerState, target: OptimizerState, dest: str, libra
     """
     missing = [name for name in (library, "tensorflow") if find_spec(name) is None]
     if missing:
-        return [], f"not loaded: {missing[0]} is not installed"
+        return [], f"not loaded: {missing[0]} is not installed (pip install {' '.join(missing)})"
     if target.source is None or target.source.model is None or CODE in json.dumps(target.source.model.config):
         return [], f"not loaded: the model has a {CODE} layer, which is code"
     foreign = sorted({name for name in _named_code(target.source.model.config) if name})

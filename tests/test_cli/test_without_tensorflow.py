@@ -94,3 +94,13 @@ def test_what_needs_tensorflow_says_so(dtopt: Any, tmp_path: Path) -> None:
         2,
         "dtopt: this needs TensorFlow, which is not installed: pip install tensorflow\n",
     )
+
+
+def test_both_distributions_at_once_are_a_mistake(dtopt: Any, tmp_path: Path) -> None:
+    for name in ("dtopt", "dtopt-light"):
+        folder = tmp_path / "first" / f"{name.replace('-', '_')}-9.9.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.9\n")
+    done = dtopt("--version")
+    assert (done.returncode, done.stdout) == (0, "dtopt 9.9\n")
+    assert "pip uninstall -y dtopt dtopt-light, then install one of them" in done.stderr

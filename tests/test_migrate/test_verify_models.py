@@ -38,7 +38,7 @@ def test_it_says_where_keras_is_not_there(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(loaded, "find_spec", lambda name: None)
     result = migrate.verify(ADAM, _target(tmp_path, "keras"))
     assert result.ok
-    assert result.notes[-1] == "not loaded: keras is not installed"
+    assert result.notes[-1] == "not loaded: keras is not installed (pip install keras tensorflow)"
 
 
 def _config(change: Any) -> Any:
