@@ -130,11 +130,11 @@ def launch(rule: Any, scalars: Any, model: Any, slots: Any, gradients: Any, aver
 def expected(rule: Any, variable: Any, gradient: Any, slots: Mapping[str, Any], c: Any, **more: Any) -> Any:
     """New variable and slots by the rule's own maths in NumPy, rounded where the kernel rounds.
 
-    Nothing in it is a scalar: NumPy 1 computes those with Python's numbers in float64.
+    NumPy 1 computes scalars with Python's numbers in float64, so they are arrays; but rules ask what a power is.
     """
     dtype, shape = variable.dtype, np.shape(variable)
     wide = np.float64 if dtype == np.float64 else np.float32
-    scalars = {name: np.array([value], wide) for name, value in c.items()}
+    scalars = {name: wide(value) if name == "power" else np.array([value], wide) for name, value in c.items()}
     limit = wide(more["limit"])
     g = np.clip(np.atleast_1d(gradient).astype(wide) * wide(more["scale"]), -limit, limit)
     wide_slots = {name: np.atleast_1d(slot).astype(wide) for name, slot in slots.items()}
