@@ -60,7 +60,8 @@ class Twins:
     """Variables that neither the names nor the shapes of their slots tell apart.
 
     Attributes:
-      order: all variables with slots, in the order of the optimizer's lists, twins in that of the source.
+      order: all variables with slots, in the order of the optimizer's lists, twins in that of the source; of a source
+        that keeps one list of weights, only the twins.
       groups: those alike; more of them than `order` has where it is open which of them have slots.
       denied: whether the variables that are known stand in another order in the lists than in the source.
     """
@@ -118,7 +119,7 @@ class Stored:
     unmapped: Mapping[str, LazyArray] = field(default_factory=dict)
     """What is no state of the optimizer and no variable of the model: counters of the checkpoint, a loss scale."""
     twins: Twins | None = None
-    """Which of `slots` are under their variables by assumption alone."""
+    """Which slots belong to their variables by assumption alone."""
     nameless: bool = False
     """Whether `variables` are known by their positions alone, so that a person has to name them, in order."""
     layers: Layers | None = None

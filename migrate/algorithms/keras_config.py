@@ -425,6 +425,7 @@ def _accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None, ou
 
 def _say_what_is_left(config: Mapping[str, Any], algorithm: Algorithm, generation: str, out: Arguments) -> None:
     known = SHARED - {name for name, had in HAVE.items() if generation not in had}
+    known |= set() if algorithm.time_decay or generation in generations.NEW else {"decay"}  # another decay, or ignored
     known |= NO_EFFECT | set(algorithm.defaults(generation)) | set(algorithm.scalars)
     known |= {
         "epsilon",

@@ -138,6 +138,8 @@ def _told_apart(stored: Stored, order: Sequence[str]) -> Stored:
     twins = stored.twins
     if twins is None:
         return stored
+    if stored.weights is not None:  # which are matched to variables in the order of the hint
+        return replace(stored, twins=None)
     alike = {name: group for group in twins.groups for name in group}
     slotted = [name for name in order if name in alike or name in twins.order]
     for i, (said, held) in enumerate(zip_longest(slotted, twins.order, fillvalue="")):

@@ -90,7 +90,7 @@ def interpret(
             of_steps,
             *(replace(o, kind=SET, doubt="") if o.subject in overrides else o for o in of_state),
             *settled.of_slots(slots, matched),
-            *alike,
+            *(alike if slots else ()),
             settled.of_trained(stored, found.order, named),
             *settled.of_late(stored, found, made, named),
             *_outside(stored, told.origins),

@@ -223,7 +223,7 @@ def of_twins(stored: Stored, overrides: Mapping[str, Any]) -> list[Origin]:
         return []
     alike = [name for group in stored.twins.groups for name in group]
     shown = ", ".join(alike[:6]) + (f" and {len(alike) - 6} more" if len(alike) > 6 else "")
-    text = f"the slots of {shown} have the same names and shapes"
+    text = f"only their order tells the slots of {shown} apart"
     form = "--variables FILE can name all that the optimizer trains, in its order"
     open_ = any(len(set(group) & set(stored.twins.order)) < len(group) for group in stored.twins.groups)
     if open_ or (stored.twins.denied and TWINS not in overrides):
@@ -231,12 +231,12 @@ def of_twins(stored: Stored, overrides: Mapping[str, Any]) -> list[Origin]:
         json_ = '[{"name": "dense/kernel", "shape": [5, 7]}, ...]'
         raise AmbiguousError(f"{text}, and {why}, so that nothing tells whose is whose; {form}, as JSON: {json_}")
     if TWINS in overrides:
-        return [Origin("order of variables", alike, SET, "that of the source's object graph")]
-    text += f": whose is whose is taken from the order of the object graph, which need not be the optimizer's ({form})"
+        return [Origin("order of variables", alike, SET, "that of the source")]
+    text += f": whose is whose is taken from the order of the source, which need not be the optimizer's ({form})"
     return [Origin("order of variables", alike, DEFAULT, doubt=text, confirm=f"--set {TWINS}={IN_SOURCE}")]
 
 
-TWINS, IN_SOURCE = "slot_order", "graph"
+TWINS, IN_SOURCE = "slot_order", "source"
 """An override that confirms the order of variables that are alike."""
 
 

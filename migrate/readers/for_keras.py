@@ -69,8 +69,9 @@ def read(
         raise DamagedFileError(f"{where}: {slot_layout.ITERATIONS} of its optimizer is {steps!r}, no number of steps")
     _check_rate(settings.get("learning_rate"), scalars.pop(slot_layout.LEARNING_RATE, None), where)
     root.children.pop(OPTIMIZER)
-    variables, layers = arrange(root, config, True)
-    slots = _by_variable(own, [v for v in variables if v.trainable], layers.ordered(), where)
+    variables, layers, twins = arrange(root, config, True)
+    ordered = layers.ordered() and twins is None
+    slots = _by_variable(own, [v for v in variables if v.trainable], ordered, where)
     names = {name for owners in slots.values() for name in owners}
     evidence = (f"its optimizer was made by optim.for_keras: {algorithm}",)
     compiled = config.get("compile_config")

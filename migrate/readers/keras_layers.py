@@ -17,7 +17,7 @@ from typing import Any
 from migrate.bytes.arrays import LazyArray
 from migrate.readers.keras_model import layer_name, never_trained, sublayers
 from migrate.readers.keras_tree import Node, by_class
-from migrate.state import Layers, LayerVariable, StoredVariable
+from migrate.state import Layers, LayerVariable, StoredVariable, Twins
 
 LISTS = ("layers", "_layer_checkpoint_dependencies")
 """Where a model's layers lie; tf.keras 2.12 and 2.13 wrote the second."""
@@ -85,10 +85,15 @@ class _Found:
     keras3: bool
     rows: dict[str, tuple[str, str, LazyArray]] = field(default_factory=dict)
     """By path in the file: (short name, full name, array)."""
+    alike: list[tuple[str, ...]] = field(default_factory=list)
+    """Paths of the variables of layers of one class and one shape in one list or dict of somebody's layer: whether it
+    was a dict, which tf_keras trains by its keys, or a list that grew at its front, the file does not say."""
 
 
-def arrange(root: Node, config: Mapping[str, Any] | None, keras3: bool) -> tuple[tuple[StoredVariable, ...], Layers]:
-    """The model's variables, and what is known of their order: if all is, they are in it.
+def arrange(
+    root: Node, config: Mapping[str, Any] | None, keras3: bool
+) -> tuple[tuple[StoredVariable, ...], Layers, Twins | None]:
+    """The model's variables, what is known of their order (if all is, they are in it), and what of it is assumed.
 
     Args:
       root: the tree, without the optimizer and metrics.
@@ -106,7 +111,9 @@ def arrange(root: Node, config: Mapping[str, Any] | None, keras3: bool) -> tuple
     variables = tuple(
         StoredVariable(v.name, arrays[v.name], v.shape, arrays[v.name].dtype, v.trainable) for v in layers.variables()
     )
-    return variables, layers
+    alike = tuple(tuple(names[path] for path in group) for group in found.alike)
+    twins = Twins(tuple(name for group in alike for name in group), alike, False) if alike else None
+    return variables, layers, twins
 
 
 def _unique(rows: Mapping[str, tuple[str, str, LazyArray]]) -> dict[str, str]:
@@ -244,8 +251,20 @@ def _attributes(
         elif child.own or part is not None or child.name is not None:
             loose.append((_node(child, part, below, found),))
         else:
-            loose += _model(child, None, at, found)
+            held = _model(child, None, at, found)
+            if not (key == "cells" and node.path.endswith("/cell")):  # of StackedRNNCells, a list that never changes
+                found.alike += [group for chain_ in held for group in _alike(chain_)]
+            loose += held
     return [tuple(chain), *loose] if chain else loose
+
+
+def _alike(layers: Sequence[Layers]) -> list[tuple[str, ...]]:
+    """Trained variables of the layers among these that have the same shapes, one group for each of their places."""
+    kinds: dict[tuple[tuple[int, ...], ...], list[list[str]]] = {}
+    for layer in layers:
+        trained = [v for v in layer.variables() if v.trainable is not False]
+        kinds.setdefault(tuple(v.shape for v in trained), []).append([v.name for v in trained])
+    return [names for same in kinds.values() if len(same) > 1 for names in zip(*same, strict=True)]
 
 
 def _stock_part(key: str, kind: str) -> tuple[str, str | None]:

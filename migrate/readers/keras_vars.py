@@ -50,7 +50,7 @@ def stored(
     for name in NOT_MODEL:
         measured = root.children.pop(name, None)
         rest.update(_all_variables(measured) if measured is not None else {})
-    variables, layers = arrange(root, config, generation == "keras3")
+    variables, layers, twins = arrange(root, config, generation == "keras3")
     return Stored(
         format_name,
         generation,
@@ -62,6 +62,7 @@ def stored(
         warnings=warnings,
         unmapped=rest,
         layers=None if layers.ordered() else layers,
+        twins=twins,
     )
 
 

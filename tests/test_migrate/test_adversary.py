@@ -41,6 +41,7 @@ NOT_RIGHT = (
     "extra-tfk221-legacy-adam-keras",
     "extra-k122-adam-saver",
     "extra-tf215-new-adam-own-weight-ckpt",
+    "extra-tfk221-new-adam-dict-held-weights",
     "extra-k122-adam-two-saver",
     "extra-tf215-adam-twins-alone",
     "extra-k231-sgd-same-shapes-saver",

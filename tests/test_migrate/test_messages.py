@@ -95,7 +95,7 @@ def test_every_value_of_set_that_a_message_names_is_taken() -> None:
         "weight_decay_exclude": [],
         "lazy_rows": [],
         "own_rule": True,
-        "slot_order": "graph",
+        "slot_order": "source",
     }
     for name in sorted(names):
         value = values.get(name, 0.5)

@@ -42,7 +42,9 @@ def _cases() -> list[str]:
     return found
 
 
-CASES = [name for name in _cases() if name not in REFUSED]
+ELSEWHERE = ("extra-tfk221-new-adam-dict-held-weights",)
+"""Whose order only a person knows: test_weights_h5.py tells it."""
+CASES = [name for name in _cases() if name not in (*REFUSED, *ELSEWHERE)]
 
 
 def test_the_corpus_is_there() -> None:

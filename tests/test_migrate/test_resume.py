@@ -98,7 +98,7 @@ APPROXIMATE = {
 ORDER = {"extra-tf215-new-adam-own-weight-ckpt": ("w", "first.w", "last.w")}
 """Variables that their slots do not name, in the order in which they were trained."""
 TOLD: dict[str, dict[str, Any]] = {
-    "extra-tf215-new-adam-twins-ckpt": {"slot_order": "graph"},
+    "extra-tf215-new-adam-twins-ckpt": {"slot_order": "source"},
     # What the config of LARS does not say.
     "extra-tfm29-lars-h5": {
         "class_name": "LARS", "clipnorm": None, "weight_decay_exclude": ["bias"], "exclude_from_layer_adaptation": None

@@ -194,14 +194,14 @@ def test_the_order_of_variables_that_are_alike_is_an_assumption(tmp_path: Path) 
     in_order = {f"model.vs.{i}": 100.0 + i for i in range(12)}
     state = migrate.read(source, optimizer_config=ADAM)
     doubt = next(o for o in state.origins if o.subject == "order of variables")
-    assert (doubt.certain, doubt.confirm) == (False, "--set slot_order=graph")
+    assert (doubt.certain, doubt.confirm) == (False, "--set slot_order=source")
     assert "model.vs.0, model.vs.1" in doubt.reason
     assert "and 6 more" in doubt.reason
-    assert _paired(source) == _paired(source, overrides={"slot_order": "graph"}) == in_order
-    state = migrate.read(source, optimizer_config=ADAM, overrides={"slot_order": "graph"})
+    assert _paired(source) == _paired(source, overrides={"slot_order": "source"}) == in_order
+    state = migrate.read(source, optimizer_config=ADAM, overrides={"slot_order": "source"})
     assert all(o.certain for o in state.origins if o.subject == "order of variables")
     assert _paired(source, variables=_order(*reversed(range(12)))) == {f"model.vs.{i}": 111.0 - i for i in range(12)}
-    with pytest.raises(HyperparameterError, match="slot_order is 'name'; it takes graph"):
+    with pytest.raises(HyperparameterError, match="slot_order is 'name'; it takes source"):
         migrate.read(source, optimizer_config=ADAM, overrides={"slot_order": "name"})
 
 
@@ -239,7 +239,7 @@ def test_a_program_need_not_train_in_the_order_of_the_graph() -> None:
     first = next(v.array for v in state.variables if v.name == f"{at}.w")
     assert first is not None
     assert first.load().tobytes() == oracle["at_save/var/0"].tobytes()
-    assert "--set slot_order=graph" in " ".join(state.reasons)
+    assert "--set slot_order=source" in " ".join(state.reasons)
 
 
 def test_slots_without_their_model_are_refused(tmp_path: Path) -> None:

@@ -191,3 +191,30 @@ def test_too_many_orders_are_not_tried() -> None:
     chains = tuple(tuple(_layer((2,), name=f"{c}{i}") for i in range(12)) for c in "abcdef")
     with pytest.raises(AmbiguousError, match="--variables"):
         match(Layers((), chains), [(2,)] * 40 + [(3,)], "x")
+
+
+def test_the_order_of_layers_in_a_list_or_dict_is_an_assumption() -> None:
+    """A real file, whose slots come out exchanged in the order of the file: tf_keras trained the dict by its keys."""
+    folder = Path(__file__).parents[1] / "fixtures" / "corpus" / "extra-tfk221-new-adam-dict-held-weights"
+    oracle, source = np.load(folder / "oracle.npz"), folder / "source" / "model.weights.h5"
+    hint = {"class_name": "Adam", "config": {"learning_rate": 0.004, "epsilon": 1e-7}}
+
+    def trained_as(state: migrate.OptimizerState) -> dict[str, int]:
+        """Which of the optimizer's variables has the slot that each one got, by its value and by the slot's."""
+        values = {v.name: v.array.load().tobytes() for v in state.variables if v.array is not None}
+        slots = {name: array.load().tobytes() for name, array in state.slots["m"].items()}
+        known = {f"{oracle[f'at_save/var/{i}'].tobytes()!r}": i for i in range(4)}
+        found = {name: known[f"{values[name]!r}"] for name in slots}
+        right = {name: slots[name] == oracle[f"at_save/slot/momentums/{i}"].tobytes() for name, i in found.items()}
+        return {name: i for name, i in found.items() if right[name]}
+
+    state = migrate.read(source, optimizer_config=hint, generation="optimizer")
+    assert trained_as(state) == {}  # which nothing in the file tells
+    doubt = next(o for o in state.origins if o.subject == "order of variables")
+    assert (doubt.certain, doubt.confirm) == (False, "--set slot_order=source")
+    names = [v.name for v in state.variables]
+    assert all(name in doubt.reason for name in names)
+    order = [{"name": name, "shape": list(state.slots["m"][name].shape)} for name in (*names[2:], *names[:2])]
+    told = migrate.read(source, optimizer_config=hint, generation="optimizer", variables=order)
+    assert set(trained_as(told)) == set(names)
+    assert all(o.subject != "order of variables" for o in told.origins)
