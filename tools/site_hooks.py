@@ -10,6 +10,7 @@ import griffe
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = "<!-- commands -->"
+ALGORITHMS = "<!-- algorithms -->"
 FIRST_PAGE = "<!-- README.md -->"
 KINDS = {
     inspect.Parameter.POSITIONAL_ONLY: griffe.ParameterKind.positional_only,
@@ -21,12 +22,22 @@ KINDS = {
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Puts in what a page asks for: every command's arguments and options, or README, seen from docs/."""
+    """Puts in what a page asks for: commands' arguments and options, all algorithms, or README, seen from docs/."""
     if COMMANDS in markdown:
         return markdown.replace(COMMANDS, commands())
+    if ALGORITHMS in markdown:
+        return markdown.replace(ALGORITHMS, algorithms())
     if FIRST_PAGE in markdown:
         return markdown.replace(FIRST_PAGE, (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "]("))
     return markdown
+
+
+def algorithms() -> str:
+    """Every optimizer of `optim` that is made from a rule."""
+    import optim
+
+    made = [name for name in optim.__all__ if getattr(getattr(optim, name), "_rule_class", None) is not None]
+    return "\n\n".join(f"::: optim.{name}\n    options: {{heading_level: 3, members: false}}" for name in made)
 
 
 def commands() -> str:
