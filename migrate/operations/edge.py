@@ -38,9 +38,9 @@ def reading(path: str) -> Iterator[None]:
     try:
         yield
     except DtoptError as error:
-        if urls.shown(str(error)) == str(error):
+        if _shown(str(error)) == str(error):
             raise
-        raise type(error)(urls.shown(str(error))) from None
+        raise type(error)(_shown(str(error))) from None
     except DAMAGE as error:
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             raise CheckpointError(f"writing failed: {error}; make room and try again, nothing was changed") from error
@@ -49,4 +49,9 @@ def reading(path: str) -> Iterator[None]:
             f"{path} cannot be read ({what}): it is damaged, or of a kind that is not known here; copy it again, and if"
             " it is sound, report it with what --debug shows"
         )
-        raise DamagedFileError(urls.shown(text)) from error
+        raise DamagedFileError(_shown(text)) from error
+
+
+def _shown(text: str) -> str:
+    """A message without credentials, and with the control characters of damaged names as a terminal may show them."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in urls.shown(text))

@@ -31,6 +31,7 @@ import pytest
 import migrate
 from migrate.bytes.hdf5_heaps import check_heaps
 from migrate.errors import DamagedFileError, TargetExistsError
+from migrate.operations import edge
 from migrate.readers import weight_list
 from optim.errors import DtoptError, UnsupportedError
 
@@ -315,7 +316,7 @@ def check_refusal(error: DtoptError, dest: Path, done: str) -> None:
     assert not dest.exists()
     assert error.exit_code == 3 or done == "hint", repr(error)
     assert str(error), repr(error)
-    assert len(str(error).splitlines()) == 1, repr(error)
+    assert str(error).isprintable(), repr(error)
     assert [p.name for p in dest.parent.iterdir() if "dtopt" in p.name] == []
 
 
@@ -388,6 +389,14 @@ def test_a_pickle_that_calls_a_name_with_control_characters_is_refused_in_one_li
     error = migrated(path, tmp_path / "out", SUBJECTS[-1].given())
     assert isinstance(error, UnsupportedError)
     assert str(error).isprintable()
+
+
+@pytest.mark.parametrize("error", [OSError("no object \x7f\x1b[31m"), DamagedFileError("no object \x7f\x1b[31m\udc80")])
+def test_control_characters_in_a_message_are_escaped(error: Exception) -> None:
+    with pytest.raises(DamagedFileError) as raised, edge.reading("model.h5"):
+        raise error
+    assert str(raised.value).isprintable()
+    assert r"no object \x7f\x1b[31m" in str(raised.value)
 
 
 def test_an_npz_with_a_bomb_of_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
