@@ -78,7 +78,8 @@ def check(folder: Path, text: str = "", words: tuple[str, ...] = (), refusal: st
     process.kill()
     told = said.read_text()
     assert (process.exitcode == 0) == (not refusal), f"{text or words}\n{told[-3000:]}"
-    assert refusal in " ".join(told.split()), f"{words} says\n{told[-3000:]}"
+    for part in refusal.split(" ... "):
+        assert part in " ".join(told.split()), f"{words} says\n{told[-3000:]}"
 
 
 @pytest.mark.parametrize("page", [p if p in QUICK_PAGES else pytest.param(p, marks=pytest.mark.breadth) for p in PAGES])
