@@ -301,6 +301,7 @@ def _parity(state: OptimizerState, folder: str) -> float:
     if ahead and (state.iterations + 1) % ahead["sync_period"] == 0:
         raise UnsupportedError("the next step is one of Lookahead's slow weights, which no formula here has")
     source = stepping.parity_source(state)
+    parity.rate(source)  # raises UnsupportedError for a schedule whose formula is not known
     names = list(dict.fromkeys(name for owners in state.slots.values() for name in owners))
     chosen = [v for v in state.variables if v.name in names] or [v for v in state.variables if v.trainable]
     shapes = {v.name: (v.shape, v.dtype) for v in chosen}

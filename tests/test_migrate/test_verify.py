@@ -117,3 +117,12 @@ def read_from(prefix: str, key: str) -> Any:
     from migrate.readers.tf_object import lazy
 
     return lazy(migrate_reader(prefix), key)
+
+
+def test_a_schedule_of_ones_own_leaves_the_step_out_and_says_so(tmp_path: Path) -> None:
+    source = CORPUS / "extra-tf115-bert-warm10-saver" / "source" / "model.ckpt"
+    migrate.migrate_checkpoint(source, tmp_path / "out")
+    found = migrate.verify(source, tmp_path / "out")
+    assert found.ok
+    assert found.parity is None
+    assert any("WarmUp" in note for note in found.notes)
