@@ -44,7 +44,8 @@ def parity_source(state: OptimizerState) -> parity.Source:
         if str(inner.get("class_name", "")).endswith("RMSPropOptimizer") and "decay" in config:
             config["rho"] = config.pop("decay")
         config.setdefault("epsilon", TF1_EPSILON.get(state.algorithm, 1e-8))
-    config |= _kept_as_variables(stored.scalars, config)
+    listed = {key.rpartition("/")[2]: array for key, array in stored.weights or () if array.shape == ()}
+    config |= _kept_as_variables({**listed, **stored.scalars}, config)
     if not {"learning_rate", "lr"} & set(config) or stored.generation == "keras3":  # a Keras 3 list has its own
         config["learning_rate"] = state.hyperparameters["learning_rate"]
     dtypes = {a.dtype for owners in state.slots.values() for a in owners.values()}
@@ -73,7 +74,7 @@ def _innermost(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _kept_as_variables(scalars: Mapping[str, LazyArray], config: Mapping[str, Any]) -> dict[str, float]:
-    """Hyperparameters that a TF2 checkpoint holds as variables: newer than the config."""
+    """Hyperparameters that a checkpoint holds as variables: newer than the config."""
     named = {name.lstrip("_"): array for name, array in scalars.items()}
     wanted = [k for k in ("learning_rate", "decay", "momentum", "rho", "beta_1", "beta_2") if k in named]
     if isinstance(config.get("learning_rate"), Mapping):

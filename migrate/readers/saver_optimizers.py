@@ -38,23 +38,22 @@ class Choice:
 
 def of_keras(
     arrays: Mapping[str, LazyArray],
-    counters: Sequence[str],
+    scopes: Sequence[str],
     slots: Collection[str],
     graph: SaverGraph | None,
     path: str | None,
     where: str,
 ) -> Choice:
-    """One of the Keras optimizers, by the scope of its step counter.
+    """One of the Keras optimizers, by the scope of its settings.
 
     Args:
-      counters: keys of step counters. slots: keys that may be slots and are in no scope of a counter.
+      scopes: of all of them. slots: keys that may be slots and are in no scope.
 
     Raises:
       AmbiguousError: several and no path. HyperparameterError: no such one. UnsupportedError: slots cannot be told
         apart without the graph.
     """
-    scopes = {key.rpartition("/")[0]: key for key in counters}
-    names = tuple(scopes)
+    names = tuple(dict.fromkeys(scopes))
     if len(names) < 2 and path is None:
         return Choice(names)
     _check(path, names, where)
@@ -72,7 +71,13 @@ def of_keras(
             )
         if not reads & own:
             foreign.add(slot)
-    return Choice(names, frozenset(foreign), chosen=path)
+    return Choice(names, frozenset(foreign), _under(foreign, others, arrays) - _under(own, [path or ""], arrays), path)
+
+
+def _under(keys: Collection[str], scopes: Sequence[str], arrays: Collection[str]) -> frozenset[str]:
+    """Variables that have slots among `keys`, which OptimizerV2 calls SCOPE/VARIABLE/SLOT."""
+    inside = {key.removeprefix(f"{scope}/").rpartition("/")[0] for scope in scopes for key in keys}
+    return frozenset(inside & set(arrays))
 
 
 def of_keras1(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: str | None, where: str) -> Choice:

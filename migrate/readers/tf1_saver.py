@@ -115,8 +115,8 @@ def read_bundle(
         evidence.append(f"it holds {len(choice.names)} optimizers: {', '.join(choice.names)}")
     if choice.keras1 is not None:
         stored = _of_keras1(arrays, choice.keras1, graph)
-    elif counter is None and (scope := _estimator_scope(arrays)) is not None:
-        stored = _of_optimizer_v2(arrays, f"{scope}/iter", graph)
+    elif counter is None and len(scopes := _counting_in_global_step(arrays)) == 1:
+        stored = _of_optimizer_v2(arrays, f"{scopes[0]}/iter", graph)
     elif counter is None:
         stored = _of_train(arrays, graph)
     elif counter.endswith("/iter"):
@@ -160,13 +160,12 @@ def _put_back(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> tuple[dict[
     return found, [f"the graph shows a swapping_saver: {why}"] if shown else []
 
 
-def _estimator_scope(arrays: Mapping[str, LazyArray]) -> str | None:
-    """Scope of an OptimizerV2 in an Estimator, which has it count in `global_step`; None where there is none."""
+def _counting_in_global_step(arrays: Mapping[str, LazyArray]) -> list[str]:
+    """Scopes of OptimizerV2 in an Estimator, which has it count in `global_step`."""
     if GLOBAL_STEP not in arrays:
-        return None
+        return []
     found = [key.rpartition("/")[0] for key in arrays if key.endswith("/learning_rate") and arrays[key].shape == ()]
-    scopes = [scope for scope in found if f"{scope}/decay" in arrays]
-    return scopes[0] if len(scopes) == 1 else None
+    return [scope for scope in found if f"{scope}/decay" in arrays and f"{scope}/iter" not in arrays]
 
 
 def _program(graph: SaverGraph | None, scope: str | None, stored: _Parts) -> dict[str, Any]:
@@ -234,9 +233,10 @@ def _choice(
 ) -> saver_optimizers.Choice:
     """Which optimizer is meant, of how many."""
     counters = _counters(arrays)
+    uncounted = _counting_in_global_step(arrays)
     if not counters and keras1_saver.is_keras1(arrays):
         return saver_optimizers.of_keras1(arrays, graph, path, prefix)
-    if not counters:
+    if not counters and len(uncounted) < 2:
         return saver_optimizers.of_train(arrays, graph, path, prefix)
     if counters == [ROOT_COUNTER]:
         if f"{ROOT_COUNTER}_1" in arrays:
@@ -246,7 +246,8 @@ def _choice(
             )
         return saver_optimizers.Choice()
     slots = [key for key in arrays if _ANONYMOUS.fullmatch(key) or _is_numbered(key)]
-    return saver_optimizers.of_keras(arrays, counters, slots, graph, path, prefix)
+    scopes = [*(key.rpartition("/")[0] for key in counters), *uncounted]
+    return saver_optimizers.of_keras(arrays, scopes, slots, graph, path, prefix)
 
 
 def _is_numbered(key: str) -> bool:

@@ -145,3 +145,44 @@ def test_commands_list_and_choose(tmp_path: Path) -> None:
     words += [json.dumps(_config("tf24", "discriminator"))]
     assert run.invoke(app, [*words, "--optimizer", "discriminator_optimizer"]).exit_code == 0
     assert migrate.read(tmp_path / "out").iterations == 5
+
+
+WIDE_AND_DEEP = FIXTURES / "wide_deep" / "model.ckpt-5"
+
+
+@pytest.mark.parametrize("which", ["Adagrad", "Ftrl"])
+def test_each_optimizer_of_a_wide_and_deep_estimator_takes_its_next_step(which: str, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    import optim
+
+    hints = {
+        "optimizer_config": {"class_name": which, "config": {}},
+        "optimizer_path": f"training/{which}",
+    }
+    overrides = confirmed(WIDE_AND_DEEP, **hints)
+    report = migrate.migrate_checkpoint(WIDE_AND_DEEP, tmp_path / "out", overrides=overrides, **hints)
+    assert (report.fidelity, report.iterations) == ("exact", 5), report.reasons
+    assert migrate.verify(WIDE_AND_DEEP, tmp_path / "out", overrides=overrides, **hints).ok
+    infos = [v for v in optim.describe_checkpoint(tmp_path / "out").variables if v.trainable]
+    assert {v.name.split("/")[0] for v in infos} == {"dnn" if which == "Adagrad" else "linear"}
+    before, after = (tf.train.load_checkpoint(str(WIDE_AND_DEEP.with_name(f"model.ckpt-{n}"))) for n in (5, 6))
+    live = {v.name: tf.Variable(before.get_tensor(v.name)) for v in infos}
+    optimizer = optim.load_checkpoint(tmp_path / "out", live, restore_variables=False)
+
+    def change(name: str) -> np.ndarray:
+        return after.get_tensor(name).astype("float64") - before.get_tensor(name)
+
+    gradients = []
+    for name, variable in live.items():
+        size = np.sqrt(change(f"training/{which}/{name}/accumulator"))
+        gradients.append((tf.constant(-np.sign(change(name)) * size, tf.float32), variable))
+    optimizer.apply_gradients(gradients)
+    for name, variable in live.items():
+        step = np.abs(change(name)).max()
+        np.testing.assert_allclose(variable.numpy(), after.get_tensor(name), rtol=0, atol=1e-4 * step)
+
+
+def test_of_several_optimizers_that_count_together_one_is_to_be_chosen() -> None:
+    with pytest.raises(AmbiguousError, match="training/Ftrl, training/Adagrad"):
+        migrate.inspect(WIDE_AND_DEEP)
