@@ -90,7 +90,7 @@ def _state(
     algorithm: Any, generation: str, shapes: list[tuple[int, ...]], iterations: int
 ) -> tuple[Any, OptimizerState]:
     """A state as it would have been read from that generation, with its defaults, and its config there."""
-    config = {"epsilon": 1e-7, **algorithm.defaults(generation)}
+    config = {"epsilon": 1e-7, "learning_rate": 0.01, **algorithm.defaults(generation)}
     told = keras_config.arguments(config, {}, algorithm, generation, {}, {"float32"})
     more, slots = algorithm.adjust(told.values, frozenset())
     rng = np.random.default_rng(iterations)
