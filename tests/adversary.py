@@ -151,7 +151,7 @@ def attacked(folder: Path, scratch: Path, *, only_told: bool = False) -> list[Ou
             original.hints["overrides"] = told
             state = migrate.read(original.folder / original.source, **original.hints)
             migrate.migrate_checkpoint(original.folder / original.source, scratch / "confirmed", **original.hints)
-            if error(folder, scratch / "confirmed") > ROUNDING:
+            if state.fidelity == "exact" and error(folder, scratch / "confirmed") > ROUNDING:
                 return []  # what was assumed is wrong in this case, and confirmed by mistake
     except (DtoptError, AssertionError):
         return []

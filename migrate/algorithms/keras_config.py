@@ -87,6 +87,8 @@ def completed(config: Mapping[str, Any], algorithm: Algorithm, generation: str) 
     if full.get("use_ema") and full.get("ema_momentum") is None:
         full.pop("ema_momentum", None)
         defaults |= {"ema_momentum": 0.99}  # in every release that has averages
+    if full.get("use_ema") and generation in generations.NEW:
+        defaults |= {"ema_overwrite_frequency": None}
     added = [key for key in defaults if key not in full]
     full = {**{key: defaults[key] for key in added}, **full}
     if generation == "keras2" and "epsilon" not in full and any(s.nonnegative for s in algorithm.slots):

@@ -101,7 +101,10 @@ def of_whole(state: OptimizerState, moved: Mapping[str, bool]) -> Iterator[Origi
 
 IDLE = {("SGD", "m"): "momentum", ("RMSprop", "momentum"): "momentum"}
 """Slots that nothing moves where an option is 0."""
-FROM_ZERO = ("m", "v", "vhat", "u", "average_gradient", "momentum", "accumulated_grad", "accumulated_delta_var")
+FROM_ZERO = (
+    *("m", "v", "vhat", "u", "average_gradient", "momentum", "accumulated_grad", "accumulated_delta_var"),
+    "gradient_norm_sum",
+)
 """Slots that every release starts at zero."""
-SQUARES = ("velocity", "accumulator")
+SQUARES = ("velocity", "accumulator", "largest_gradient")
 """Slots that start at zero, or above."""

@@ -32,6 +32,8 @@ Change = Callable[[Path, Hints], object]
 CLASSES = ("SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "AdamW", "Adamax", "Nadam", "Ftrl", "Lion")
 TRAIN = {"SGD": "MomentumOptimizer", "Adam": "AdamOptimizer", "RMSprop": "RMSPropOptimizer"}
 LIMITS = ("clipnorm", "clipvalue", "global_clipnorm")
+LEGAL_NONE = ("weight_decay", "epsilon", "ema_overwrite_frequency")
+"""Options that may be None, and whose older value leaves no trace."""
 SWITCHES = ("amsgrad", "centered", "nesterov", "use_ema", "momentum")
 RELEASES = ("1.2.2", "2.1.6-tf", "2.2.4", "2.3.1", "2.4.0", "2.9.0", "2.13.1", "3.0.5", "3.3.3", "3.15.0", "9.9")
 INNER = "model.weights.h5"
@@ -402,7 +404,7 @@ def _of_configs(
         if isinstance(config[key], (int, float)) and not isinstance(config[key], bool):
             yield Alteration("config", f"{key} is text", change(lambda o, k=key: o["config"].update({k: "0.1"})))
             none = change(lambda o, k=key: o["config"].update({k: None}))
-            yield Alteration("config", f"{key} is none", none, key not in (*LIMITS, "weight_decay", "epsilon"))
+            yield Alteration("config", f"{key} is none", none, key not in (*LIMITS, *LEGAL_NONE))
     for key in SWITCHES:
         if key in config:
             told = key in ("amsgrad", "centered") or (key == "use_ema" and bool(config[key]))

@@ -40,6 +40,7 @@ NOT_RIGHT = (
     "extra-tf29-adam-refrozen-npz",
     "extra-tfk221-legacy-adam-keras",
     "extra-k122-adam-saver",
+    "extra-tfm29-lars-h5",
     "extra-tf215-new-adam-own-weight-ckpt",
     "extra-tfk221-new-adam-dict-held-weights",
     "extra-k122-adam-two-saver",
