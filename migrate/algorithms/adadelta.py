@@ -17,6 +17,7 @@ from migrate.algorithms.spec import (
     ByRelease,
     Config,
     Versions,
+    always,
     epsilon,
     kept,
     number,
@@ -48,10 +49,6 @@ def _defaults(generation: str) -> dict[str, Any]:
     return defaults if generation == "keras2" else {**defaults, "epsilon": 1e-7}
 
 
-def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    return {}, (GRAD, DELTA)
-
-
 def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
     """The kernel that moved variables by the new second slot was run in TF 1.0 and 1.4, its successor in 1.12."""
     if generation != "tf1":
@@ -80,7 +77,7 @@ ALGORITHM = Algorithm(
     blocks=_blocks,
     arguments=_arguments,
     defaults=_defaults,
-    adjust=_adjust,
+    adjust=always(GRAD, DELTA),
     counts=ALWAYS_COUNTED,
     scalars=("rho",),
     in_float32=rounded_before(NEW | NATIVE, "rho"),  # which Keras up to 2.3 keeps as a Python number

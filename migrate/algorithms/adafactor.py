@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import ALWAYS_COUNTED, Algorithm, Block, Blocks, Config, number, slots_of
+from migrate.algorithms.spec import ALWAYS_COUNTED, Algorithm, Block, Blocks, Config, always, number, slots_of
 from optim.rules.adafactor import AdafactorRule
 
 KEYS = ("beta_2_decay", "epsilon_1", "epsilon_2", "clip_threshold")
@@ -36,17 +36,13 @@ def _defaults(generation: str) -> dict[str, Any]:
     }
 
 
-def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    return {}, ("r", "c", "v")
-
-
 ALGORITHM = Algorithm(
     name="Adafactor",
     slots=slots_of(AdafactorRule(), r=("r",), c=("c",), v=("v", "velocity")),
     blocks=_blocks,
     arguments=_arguments,
     defaults=_defaults,
-    adjust=_adjust,
+    adjust=always("r", "c", "v"),
     counts=ALWAYS_COUNTED,
     uses_count=True,
     generations=frozenset({"optimizer", "keras3"}),

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import ALWAYS_COUNTED, Algorithm, Block, Blocks, Config, epsilon, number, slots_of
+from migrate.algorithms.spec import (
+    ALWAYS_COUNTED,
+    Algorithm,
+    Config,
+    always,
+    each_alone,
+    epsilon,
+    number,
+    slots_of,
+)
 from migrate.generations import NATIVE, NEW
 from optim.rules.adagrad import AdagradRule
 
 ACCUMULATOR = "accumulator"
-
-
-def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    return ((Block((ACCUMULATOR,)),),)
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
@@ -38,16 +43,12 @@ def _defaults(generation: str) -> dict[str, Any]:
     return {**defaults, "epsilon": 1e-8 if generation == "keras1" else 1e-7}
 
 
-def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    return {}, (ACCUMULATOR,)
-
-
 ALGORITHM = Algorithm(
     name="Adagrad",
     slots=slots_of(AdagradRule(), accumulator=("accumulators",)),
-    blocks=_blocks,
+    blocks=each_alone(ACCUMULATOR),
     arguments=_arguments,
     defaults=_defaults,
-    adjust=_adjust,
+    adjust=always(ACCUMULATOR),
     counts=ALWAYS_COUNTED,
 )

@@ -15,6 +15,7 @@ from migrate.algorithms.spec import (
     Block,
     Blocks,
     Config,
+    always,
     epsilon,
     kept,
     number,
@@ -44,17 +45,13 @@ def _defaults(generation: str) -> dict[str, Any]:
     return {**defaults, "epsilon": 1e-8 if generation == "keras1" else 1e-7}
 
 
-def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    return {}, ("m", "u")
-
-
 ALGORITHM = Algorithm(
     name="Adamax",
     slots=slots_of(AdamaxRule(), m=("m", "ms", "momentum", "momentums"), u=("u", "us", "v", "norm", "norms")),
     blocks=_blocks,
     arguments=_arguments,
     defaults=_defaults,
-    adjust=_adjust,
+    adjust=always("m", "u"),
     counts=COUNTED,
     scalars=("beta_1", "beta_2"),
     in_float32=rounded_betas,

@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import ALWAYS_COUNTED, Algorithm, Block, Blocks, Config, number, slots_of
+from migrate.algorithms.spec import (
+    ALWAYS_COUNTED,
+    Algorithm,
+    Config,
+    always,
+    each_alone,
+    number,
+    slots_of,
+)
 from optim.rules.cocob import COCOBRule
 
 SLOTS = slots_of(
@@ -20,10 +28,6 @@ SLOTS = slots_of(
 )
 
 
-def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    return (tuple(Block((slot.name,)) for slot in SLOTS),)
-
-
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
     return {"alpha": number(config, "alpha")}
 
@@ -32,17 +36,13 @@ def _defaults(generation: str) -> dict[str, Any]:
     return {"learning_rate": 1.0, "alpha": 100.0}
 
 
-def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    return {}, tuple(slot.name for slot in SLOTS)
-
-
 ALGORITHM = Algorithm(
     name="COCOB",
     slots=SLOTS,
-    blocks=_blocks,
+    blocks=each_alone(*(slot.name for slot in SLOTS)),
     arguments=_arguments,
     defaults=_defaults,
-    adjust=_adjust,
+    adjust=always(*(slot.name for slot in SLOTS)),
     counts=ALWAYS_COUNTED,
     scalars=("alpha",),
     generations=frozenset({"optimizer_v2"}),

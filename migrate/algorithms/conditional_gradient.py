@@ -9,22 +9,18 @@ from typing import Any
 
 from migrate.algorithms.spec import (
     ALWAYS_COUNTED,
-    APART,
     Algorithm,
-    Block,
-    Blocks,
     Config,
     SlotSpec,
+    always,
+    apart,
+    each_alone,
     epsilon,
     number,
 )
 from optim.rule import Slot
 
 UNREAD = "conditional_gradient"
-
-
-def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    return ((Block((UNREAD,)),),)
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
@@ -39,27 +35,18 @@ def _defaults(generation: str) -> dict[str, Any]:
     return {"lambda_": 0.01, "epsilon": 1e-7, "ord": "fro"}
 
 
-def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    return {}, ()
-
-
-def _lazy(config: Config, generation: str) -> str | None:
-    """Rows without a gradient stay where they are, and the norm is that of the others."""
-    return APART
-
-
 ALGORITHM = Algorithm(
     name="ConditionalGradient",
     slots=(SlotSpec(Slot(UNREAD, unit="nothing"), (UNREAD,)),),
     unread=(UNREAD,),
-    blocks=_blocks,
+    blocks=each_alone(UNREAD),
     arguments=_arguments,
     defaults=_defaults,
-    adjust=_adjust,
+    adjust=always(),
     counts=ALWAYS_COUNTED,
     scalars=("lambda_",),
     generations=frozenset({"optimizer_v2"}),
     elsewhere=frozenset({"optimizer_v2"}),
     time_decay=False,
-    lazy=_lazy,
+    lazy=apart,  # Rows without a gradient stay where they are, and the norm is that of the others
 )

@@ -16,6 +16,7 @@ from migrate.algorithms.spec import (
     ByRelease,
     Config,
     Versions,
+    always,
     kept,
     number,
     slots_of,
@@ -42,10 +43,6 @@ def _defaults(generation: str) -> dict[str, Any]:
     return {"learning_rate": 0.001, "learning_rate_power": -0.5, "initial_accumulator_value": 0.1, **strengths}
 
 
-def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    return {}, (ACCUMULATOR, LINEAR)
-
-
 def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
     """Which releases have TF 2.4's kernel is known for those that were run; and Keras 2.4.0 is TF 2.3's, too."""
     if generation != "optimizer_v2" or not config["l2_shrinkage_regularization_strength"]:
@@ -69,7 +66,7 @@ ALGORITHM = Algorithm(
     blocks=_blocks,
     arguments=_arguments,
     defaults=_defaults,
-    adjust=_adjust,
+    adjust=always(ACCUMULATOR, LINEAR),
     counts=ALWAYS_COUNTED,
     scalars=("learning_rate_power", *STRENGTHS, "beta"),
     generations=NEW | {"optimizer_v2", "tf1"},

@@ -10,7 +10,7 @@ from typing import Any
 
 from migrate.algorithms import adam
 from migrate.algorithms.addons import EXCLUDED
-from migrate.algorithms.spec import Block, Blocks, Config, epsilon, number
+from migrate.algorithms.spec import Block, Blocks, Config, always, epsilon, number
 
 NOT_ADAPTED = "exclude_from_layer_adaptation"
 
@@ -39,10 +39,6 @@ def _defaults(generation: str) -> dict[str, Any]:
     return {**defaults, "epsilon": 1e-6, "weight_decay": 0.0, EXCLUDED: None, NOT_ADAPTED: None}
 
 
-def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    return {}, ("m", "v")
-
-
 ALGORITHM = replace(
     adam.ALGORITHM,
     name="Lamb",
@@ -50,7 +46,7 @@ ALGORITHM = replace(
     blocks=_blocks,
     arguments=_arguments,
     defaults=_defaults,
-    adjust=_adjust,
+    adjust=always("m", "v"),
     scalars=("beta_1", "beta_2", "weight_decay"),
     generations=frozenset({"keras3", "optimizer_v2"}),
     elsewhere=frozenset({"optimizer_v2"}),

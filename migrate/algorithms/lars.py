@@ -11,7 +11,18 @@ from typing import Any
 
 from migrate.algorithms.addons import EXCLUDED
 from migrate.algorithms.lamb import NOT_ADAPTED
-from migrate.algorithms.spec import ALWAYS_COUNTED, APART, Algorithm, Block, Blocks, Config, SlotSpec, Versions, number
+from migrate.algorithms.spec import (
+    ALWAYS_COUNTED,
+    Algorithm,
+    Block,
+    Blocks,
+    Config,
+    SlotSpec,
+    Versions,
+    always,
+    apart,
+    number,
+)
 from optim.errors import UnsupportedError
 from optim.rules.lars import LARSRule
 
@@ -48,10 +59,6 @@ def _defaults(generation: str) -> dict[str, Any]:
     return {**numbers, "skip_list": None, "nesterov": False}
 
 
-def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    return {}, ("m",)
-
-
 def _check(config: Config, generation: str, versions: Versions) -> str | None:
     if config.get("classic_momentum", True):
         return None
@@ -61,21 +68,16 @@ def _check(config: Config, generation: str, versions: Versions) -> str | None:
     )
 
 
-def _lazy(config: Config, generation: str) -> str | None:
-    """Sparse gradients get no ratio there."""
-    return APART
-
-
 ALGORITHM = Algorithm(
     name="LARS",
     slots=tuple(SlotSpec(slot, ("momentum",), is_negated=True) for slot in LARSRule().slots),
     blocks=_blocks,
     arguments=_arguments,
     defaults=_defaults,
-    adjust=_adjust,
+    adjust=always("m"),
     counts=ALWAYS_COUNTED,
     generations=frozenset({"tf1", "optimizer_v2"}),
     elsewhere=frozenset({"tf1", "optimizer_v2"}),
-    lazy=_lazy,
+    lazy=apart,  # Sparse gradients get no ratio there
     check=_check,
 )

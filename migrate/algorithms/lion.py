@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import ALWAYS_COUNTED, Algorithm, Block, Blocks, Config, number, rounded, slots_of
+from migrate.algorithms.spec import (
+    ALWAYS_COUNTED,
+    Algorithm,
+    Config,
+    always,
+    each_alone,
+    number,
+    rounded,
+    slots_of,
+)
 from migrate.generations import NEW
 from optim.rules.lion import LionRule
-
-
-def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    return ((Block(("m",)),),)
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
@@ -24,17 +29,13 @@ def _defaults(generation: str) -> dict[str, Any]:
     return {"learning_rate": 0.001 if generation == "keras3" else 0.0001, "beta_1": 0.9, "beta_2": 0.99}
 
 
-def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    return {}, ("m",)
-
-
 ALGORITHM = Algorithm(
     name="Lion",
     slots=slots_of(LionRule(), m=("momentums", "momentum")),
-    blocks=_blocks,
+    blocks=each_alone("m"),
     arguments=_arguments,
     defaults=_defaults,
-    adjust=_adjust,
+    adjust=always("m"),
     counts=ALWAYS_COUNTED,
     in_float32=rounded("beta_1", "beta_2"),
     generations=NEW,

@@ -20,6 +20,7 @@ from migrate.algorithms.spec import (
     Blocks,
     Config,
     State,
+    always,
     epsilon,
     number,
     rounded,
@@ -65,10 +66,6 @@ def _defaults(generation: str) -> dict[str, Any]:
     if generation == "keras2":
         return defaults
     return {**defaults, "epsilon": 1e-8 if generation == "keras1" else 1e-7}
-
-
-def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    return {}, ("m", "v")
 
 
 def _lazy(config: Config, generation: str) -> str | None:
@@ -136,7 +133,7 @@ ALGORITHM = Algorithm(
     blocks=_blocks,
     arguments=_arguments,
     defaults=_defaults,
-    adjust=_adjust,
+    adjust=always("m", "v"),
     counts=COUNTED,
     scalars=("beta_1", "beta_2"),
     in_float32=rounded("beta_1", "beta_2"),

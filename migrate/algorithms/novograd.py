@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from migrate.algorithms.spec import (
-    APART,
     COUNTED,
     Algorithm,
     Block,
     Blocks,
     Config,
     SlotSpec,
+    apart,
     epsilon,
     number,
     rounded,
@@ -46,10 +46,6 @@ def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any],
     return ({"amsgrad": True}, ("m", "v", "vhat")) if "vhat" in present else ({}, ("m", "v"))
 
 
-def _lazy(config: Config, generation: str) -> str | None:
-    return APART
-
-
 VHAT = SlotSpec(Slot("vhat", unit="gradient^2", nonnegative=True, at_least="v"), ("vhat",), is_spread=True)
 """Shaped like the variable in Addons, which sets every element to the same number."""
 ALGORITHM = Algorithm(
@@ -65,5 +61,5 @@ ALGORITHM = Algorithm(
     uses_count=True,
     generations=frozenset({"optimizer_v2"}),
     elsewhere=frozenset({"optimizer_v2"}),
-    lazy=_lazy,
+    lazy=apart,
 )

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import ALWAYS_COUNTED, APART, Algorithm, Block, Blocks, Config, number, slots_of
+from migrate.algorithms.spec import (
+    ALWAYS_COUNTED,
+    Algorithm,
+    Config,
+    always,
+    apart,
+    each_alone,
+    number,
+    slots_of,
+)
 from optim.rules.proximal_adagrad import ProximalAdagradRule
-
-
-def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    return ((Block(("accumulator",)),),)
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
@@ -31,24 +36,16 @@ def _defaults(generation: str) -> dict[str, Any]:
     }
 
 
-def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    return {}, ("accumulator",)
-
-
-def _lazy(config: Config, generation: str) -> str | None:
-    return APART
-
-
 ALGORITHM = Algorithm(
     name="ProximalAdagrad",
     slots=slots_of(ProximalAdagradRule(), accumulator=("accumulator",)),
-    blocks=_blocks,
+    blocks=each_alone("accumulator"),
     arguments=_arguments,
     defaults=_defaults,
-    adjust=_adjust,
+    adjust=always("accumulator"),
     counts=ALWAYS_COUNTED,
     scalars=("l1_regularization_strength", "l2_regularization_strength"),
     generations=frozenset({"optimizer_v2"}),
     elsewhere=frozenset({"optimizer_v2"}),
-    lazy=_lazy,
+    lazy=apart,
 )

@@ -153,6 +153,16 @@ def _same_in_all(config: Config, generation: str, versions: Versions) -> ByRelea
     return {}, {}
 
 
+def each_alone(*slots: str) -> Callable[[str, Config], tuple[Blocks, ...]]:
+    """`blocks` of algorithms whose lists hold one slot of all variables after the other, in every generation."""
+    return lambda generation, config: (tuple(Block((slot,)) for slot in slots),)
+
+
+def always(*slots: str) -> Callable[[Config, frozenset[str]], tuple[dict[str, Any], tuple[str, ...]]]:
+    """`adjust` of algorithms that keep these slots whatever their arguments are."""
+    return lambda arguments, present: ({}, slots)
+
+
 def kept_with_momentum(config: Config, generation: str) -> str | None:
     """`lazy` of algorithms whose sparse kernels before 2.11 touch only the rows that have a gradient."""
     return KEPT if generation in ("optimizer_v2", "tf1") and config.get("momentum") else None
@@ -161,6 +171,11 @@ def kept_with_momentum(config: Config, generation: str) -> str | None:
 def kept(config: Config, generation: str) -> str | None:
     """As `kept_with_momentum`, whatever the momentum."""
     return KEPT if generation in ("optimizer_v2", "tf1") else None
+
+
+def apart(config: Config, generation: str) -> str | None:
+    """`lazy` of algorithms that have a rule of their own for such rows, or none, in every generation."""
+    return APART
 
 
 @dataclass(frozen=True)

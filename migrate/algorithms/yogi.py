@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from migrate.algorithms.spec import (
-    APART,
     COUNTED,
     Algorithm,
     Block,
     Blocks,
     Config,
     Versions,
+    always,
+    apart,
     number,
     rounded,
     slots_of,
@@ -47,18 +48,10 @@ def _defaults(generation: str) -> dict[str, Any]:
     }
 
 
-def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    return {}, ("v", "m")
-
-
 def _check(config: Config, generation: str, versions: Versions) -> str | None:
     if config["beta_1"]:
         return None
     return "Yogi with beta1 = 0 keeps no slot m, and optim's keeps one always: start it anew from the weights"
-
-
-def _lazy(config: Config, generation: str) -> str | None:
-    return APART
 
 
 ALGORITHM = Algorithm(
@@ -67,13 +60,13 @@ ALGORITHM = Algorithm(
     blocks=_blocks,
     arguments=_arguments,
     defaults=_defaults,
-    adjust=_adjust,
+    adjust=always("v", "m"),
     counts=COUNTED,
     scalars=NUMBERS,
     in_float32=rounded("beta_1", "beta_2"),
     uses_count=True,
     generations=frozenset({"optimizer_v2"}),
     elsewhere=frozenset({"optimizer_v2"}),
-    lazy=_lazy,
+    lazy=apart,
     check=_check,
 )
