@@ -6,7 +6,7 @@ Nothing here asks how `migrate` understood the config, but for the learning rate
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,8 +44,7 @@ def parity_source(state: OptimizerState) -> parity.Source:
         if str(inner.get("class_name", "")).endswith("RMSPropOptimizer") and "decay" in config:
             config["rho"] = config.pop("decay")
         config.setdefault("epsilon", TF1_EPSILON.get(state.algorithm, 1e-8))
-    listed = {key.rpartition("/")[2]: array for key, array in stored.weights or () if array.shape == ()}
-    config |= _kept_as_variables({**listed, **stored.scalars}, config)
+    config |= _kept_as_variables({**_settings(stored.weights or ()), **stored.scalars}, config)
     if not {"learning_rate", "lr"} & set(config) or stored.generation == "keras3":  # a Keras 3 list has its own
         config["learning_rate"] = state.hyperparameters["learning_rate"]
     dtypes = {a.dtype for owners in state.slots.values() for a in owners.values()}
@@ -71,6 +70,13 @@ def _innermost(document: Mapping[str, Any]) -> Mapping[str, Any]:
         if inner is None:
             return document
         document = inner
+
+
+def _settings(weights: Sequence[tuple[str, LazyArray]]) -> dict[str, LazyArray]:
+    """What stands beside a learning rate in a list with names; a slot may be called as a hyperparameter is."""
+    scopes = {key.rpartition("/")[0] for key, _ in weights if key.rpartition("/")[2] == "learning_rate"}
+    split = ((key.rpartition("/"), array) for key, array in weights)
+    return {name: array for (scope, _, name), array in split if scope in scopes}
 
 
 def _kept_as_variables(scalars: Mapping[str, LazyArray], config: Mapping[str, Any]) -> dict[str, float]:

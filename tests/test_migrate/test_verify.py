@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import migrate
+from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import BundleWriter
-from migrate.proof import parity_sample, verification
+from migrate.proof import parity_sample, stepping, verification
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 ADAM = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
@@ -126,3 +127,10 @@ def test_a_schedule_of_ones_own_leaves_the_step_out_and_says_so(tmp_path: Path) 
     assert found.ok
     assert found.parity is None
     assert any("WarmUp" in note for note in found.notes)
+
+
+def test_a_slot_of_a_number_is_no_hyperparameter_of_its_name() -> None:
+    number = LazyArray((), "float32", lambda: np.float32(1), "")
+    names = ["training/RMSprop/learning_rate", "training/RMSprop/rho", "training/RMSprop/scale/momentum"]
+    assert set(stepping._settings([(name, number) for name in names])) == {"learning_rate", "rho"}
+    assert not stepping._settings([("RMSprop/scale/momentum", number)])
