@@ -189,6 +189,18 @@ def arguments(rule: type[Rule]) -> dict[str, Hyperparameter | Choice]:
     return {n: chosen.get(n, v) for n, v in declared.items() if n in chosen or isinstance(v, Hyperparameter)}
 
 
+def made_from(rule: type[Rule], config: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
+    """The rule with the choices of a config, and its hyperparameters; defaults where the config says nothing.
+
+    Raises:
+      HyperparameterError: a choice that is none, or arguments that contradict each other.
+    """
+    own = arguments(rule)
+    hyper = {n: config.get(n, a.default) for n, a in own.items() if isinstance(a, Hyperparameter)}
+    choices = {n: a.check(n, config.get(n, a.default)) for n, a in own.items() if isinstance(a, Choice)}
+    return rule.from_arguments(choices, hyper), hyper
+
+
 def hyperparameters(rule: type[Rule]) -> dict[str, Hyperparameter]:
     """The numbers among `arguments`, but for the learning rate."""
     return {n: a for n, a in arguments(rule).items() if isinstance(a, Hyperparameter) and n != "learning_rate"}

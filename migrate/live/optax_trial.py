@@ -24,9 +24,8 @@ from migrate.live.optax_state import FIELDS, KEPT, Leaf, Optax
 from migrate.operations import soundness
 from migrate.rules import comparison
 from migrate.state import OptimizerState
-from optim.arguments import Choice, Hyperparameter
 from optim.errors import UnsupportedError
-from optim.rule import arguments, slot_dims
+from optim.rule import arguments, made_from, slot_dims
 
 CUT = 32
 """No dim of what is tried is larger."""
@@ -237,11 +236,7 @@ class _Source:
         self._state = state
         values = {k: v for k, v in state.hyperparameters.items() if k not in NOT_TRIED}
         own = arguments(cls)
-        self._hyper: dict[str, Any] = {
-            n: values.get(n, a.default) for n, a in own.items() if isinstance(a, Hyperparameter)
-        }
-        choices = {n: a.check(n, values.get(n, a.default)) for n, a in own.items() if isinstance(a, Choice)}
-        self._made = cls.from_arguments(choices, self._hyper)
+        self._made, self._hyper = made_from(cls, values)
         self._rule = comparison.Rule(state.algorithm, values)
         self._decay = float(values.get("weight_decay") or 0.0)
         self._limits = {key: float(values[key]) for key in comparison.LIMITS if values.get(key)}

@@ -150,12 +150,13 @@ def _told_apart(stored: Stored, order: Sequence[str]) -> Stored:
                 f" {said or 'no variable'} there; it takes all variables that the optimizer trains, in its order"
             )
     names = dict(zip(twins.order, slotted, strict=True))
-    return replace(
-        stored,
-        twins=None,
-        slots={slot: {names[n]: array for n, array in owners.items()} for slot, owners in stored.slots.items()},
-        matched={f"{slot}/{names[n]}": "position" for slot, owners in stored.slots.items() for n in owners},
-    )
+    return replace(_with_owners(stored, names), twins=None)
+
+
+def _with_owners(stored: Stored, names: Mapping[str, str]) -> Stored:
+    """With the slots that a source has under one name under another."""
+    slots = {slot: {names[n]: array for n, array in owners.items()} for slot, owners in stored.slots.items()}
+    return replace(stored, slots=slots, matched={f"{slot}/{n}": "position" for slot in slots for n in slots[slot]})
 
 
 def _named(stored: Stored, given: Sequence[Mapping[str, Any]]) -> Stored:
@@ -171,13 +172,8 @@ def _named(stored: Stored, given: Sequence[Mapping[str, Any]]) -> Stored:
             f"--variables gives the shapes {shapes}, and the optimizer's slots have, in order, {wanted}"
         )
     names = {v.name: row.name for v, row in zip(stored.variables, rows, strict=True)}
-    return replace(
-        stored,
-        nameless=False,
-        variables=tuple(replace(v, name=names[v.name]) for v in stored.variables),
-        slots={slot: {names[n]: array for n, array in owners.items()} for slot, owners in stored.slots.items()},
-        matched={f"{slot}/{names[n]}": "position" for slot, owners in stored.slots.items() for n in owners},
-    )
+    variables = tuple(replace(v, name=names[v.name]) for v in stored.variables)
+    return replace(_with_owners(stored, names), nameless=False, variables=variables)
 
 
 def _distinct(rows: Sequence[StoredVariable]) -> list[StoredVariable]:

@@ -10,9 +10,8 @@ import numpy as np
 from migrate.operations.soundness import rule_of
 from migrate.proof.stepping import numbers
 from migrate.readers.slots import read
-from optim.arguments import Choice, Hyperparameter
 from optim.errors import UnsupportedError
-from optim.rule import AS_VARIABLE, Rule, Slot, arguments
+from optim.rule import AS_VARIABLE, Rule, Slot, arguments, made_from
 
 HARMLESS = {"name", "jit_compile"}
 """Options that change no number."""
@@ -55,13 +54,10 @@ def _rule(algorithm: str, config: Mapping[str, Any]) -> tuple[Rule, dict[str, An
     around = {n: v for n, v in config.items() if n not in own and n not in HARMLESS and v not in ABSENT}
     if algorithm == "AdamW":
         around.setdefault("weight_decay", "its default")
-    hyper = {n: config.get(n, a.default) for n, a in own.items() if isinstance(a, Hyperparameter)}
+    rule, hyper = made_from(cls, config)
     around |= {n: v for n, v in hyper.items() if isinstance(v, bool) or not isinstance(v, (int, float))}
     if around:
         raise _needs_tensorflow(", ".join(sorted(around)))
-    rule = cls.from_arguments(
-        {n: a.check(n, config.get(n, a.default)) for n, a in own.items() if isinstance(a, Choice)}, hyper
-    )
     if not rule.elementwise or rule.places_weight_decay:
         raise _needs_tensorflow(algorithm)
     hyper = {n: np.float64(v) for n, v in hyper.items()}
