@@ -12,6 +12,8 @@ from optim.errors import HyperparameterError
 COUNTERS = ("iter", "_iterations")
 POWERS = ("beta1_power", "beta2_power")
 """What tf.train.AdamOptimizer counts by."""
+# Lists of an optimizer that hold no slots of their own.
+_NO_SLOTS = frozenset({"_variables", "_trainable_variables", "_trainable_variables_indices"})
 _WRAPPED = ("inner_optimizer", "_optimizer", "_inner_optimizer", "awg_optimizer", "lh_base_optimizer")
 
 
@@ -80,6 +82,17 @@ def choose(optimizers: Sequence[GraphOptimizer], path: str | None, where: str) -
     if len(optimizers) > 1:
         raise AmbiguousError(several(where, paths))
     return optimizers[0] if optimizers else None
+
+
+def slot_lists(graph: ObjectGraph, optimizer: int) -> dict[str, dict[int, int]]:
+    """Objects by position of each list that hangs on the optimizer and may hold slots: `_momentums`, ..."""
+    lists = {n: graph.list_of(i) for n, i in graph.children[optimizer].items() if n not in _NO_SLOTS}
+    return {name: members for name, members in lists.items() if members}
+
+
+def tracked(graph: ObjectGraph, optimizer: int) -> dict[int, int]:
+    """The variables that it trains by position, where it lists them, as Keras 3 does."""
+    return graph.list_of(graph.children[optimizer].get("_trainable_variables", 0))
 
 
 def several(where: str, paths: Sequence[str]) -> str:

@@ -29,11 +29,11 @@ from migrate.readers import (
     saver_optimizers,
     train_kernels,
 )
+from migrate.readers.bundle_arrays import lazy, not_numbers
 from migrate.readers.graph_nodes import VARIABLES
 from migrate.readers.keras1_saver import Keras1Optimizer
 from migrate.readers.keras_model import never_trained
 from migrate.readers.saver_graph import SaverGraph
-from migrate.readers.tf_object import lazy, not_numbers
 from migrate.state import Layers, LayerVariable, Stored, StoredVariable
 from optim.errors import CheckpointError, UnsupportedError
 from optim.slot_layout import METADATA_KEY

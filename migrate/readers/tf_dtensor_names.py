@@ -11,7 +11,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.errors import AmbiguousError, UnknownFormatError
-from migrate.readers.tf_object import lazy
+from migrate.readers.bundle_arrays import lazy
 from migrate.state import Stored, StoredVariable
 from optim.errors import CheckpointError
 

@@ -115,7 +115,7 @@ def migrate_reader(prefix: str) -> Any:
 
 
 def read_from(prefix: str, key: str) -> Any:
-    from migrate.readers.tf_object import lazy
+    from migrate.readers.bundle_arrays import lazy
 
     return lazy(migrate_reader(prefix), key)
 

@@ -1,0 +1,204 @@
+"""What an optimizer in an object graph keeps: slots and whose they are, its scalars, and what nobody can place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from migrate.bytes.arrays import LazyArray
+from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
+from migrate.bytes.object_graph import ObjectGraph, unescape
+from migrate.errors import ContradictionError, DamagedFileError
+from migrate.matching import slot_owners
+from migrate.matching.slot_owners import Owner
+from migrate.readers import graph_optimizers
+from migrate.readers.bundle_arrays import lazy
+from migrate.readers.graph_optimizers import GraphOptimizer, slot_lists, tracked
+from migrate.state import StoredVariable, Twins
+
+TABLES = ("optimizer_v2", "tf1")
+"""Generations whose slots are in a table of slot variables."""
+GLOBAL_STEP = "global_step"
+_SLOT, _ATTRIBUTES = "/.OPTIMIZER_SLOT/", "/.ATTRIBUTES/"
+
+
+def _optimizer_of(key: str) -> str:
+    """`VARIABLE/.OPTIMIZER_SLOT/OPTIMIZER/SLOT/.ATTRIBUTES/...` -> OPTIMIZER; empty for what is no slot."""
+    return key.partition(_ATTRIBUTES)[0].partition(_SLOT)[2].rpartition("/")[0]
+
+
+def find(
+    graph: ObjectGraph, bundle: BundleReader, optimizer: GraphOptimizer, generation: str, owners: Sequence[Owner]
+) -> Found:
+    """All that the optimizer keeps; `owners` are the model's variables."""
+    found, names = Found(graph, bundle), {owner.node: owner.name for owner in owners}
+    if generation in TABLES:
+        found.check_all_listed()
+        for node in optimizer.nodes:
+            found.add_table(node, names)
+    elif generation == "keras3" and found.has_unlisted(optimizer.node):
+        found.add_in_order(optimizer.node, names)
+    elif owners:
+        found.add_lists(optimizer.node, owners)
+    else:
+        found.add_alone(optimizer)
+    found.add_scalars(optimizer)
+    return found
+
+
+@dataclass
+class Found:
+    graph: ObjectGraph
+    bundle: BundleReader
+    evidence: list[str] = field(default_factory=list)
+    slots: dict[str, dict[str, LazyArray]] = field(default_factory=dict)
+    scalars: dict[str, LazyArray] = field(default_factory=dict)
+    matched: dict[str, str] = field(default_factory=dict)
+    unmapped: dict[str, LazyArray] = field(default_factory=dict)
+    weights: tuple[tuple[str, LazyArray], ...] | None = None
+    order: list[str] = field(default_factory=list)
+    """Names of those whose slots are in `weights`, which only knows an order."""
+    alone: tuple[StoredVariable, ...] = ()
+    """What the optimizer trains, where the checkpoint has slots and no variables."""
+    nameless: bool = False
+    twins: Twins | None = None
+
+    def _array(self, node: int) -> LazyArray:
+        return lazy(self.bundle, self.graph.keys[node] or "")
+
+    def add_table(self, optimizer: int, names: Mapping[int, str]) -> None:
+        """OptimizerV2's slot variables."""
+        for variable, slot, node in self.graph.slot_variables[optimizer]:
+            if variable not in names or self.graph.keys[node] is None:
+                raise DamagedFileError(
+                    f"{self.bundle.prefix}: slot {slot!r} belongs to object {variable}, which is no variable of the"
+                    " checkpoint; save it again"
+                )
+            self._check_key(variable, slot, node)
+            self.slots.setdefault(slot, {})[names[variable]] = self._array(node)
+            self.matched[f"{slot}/{names[variable]}"] = "object graph"
+
+    def _check_key(self, variable: int, slot: str, node: int) -> None:
+        """Compare whose slot a tensor is by its key, `VARIABLE/.OPTIMIZER_SLOT/OPTIMIZER/SLOT`, and by the graph."""
+        key = (self.graph.keys[node] or "").partition(_ATTRIBUTES)[0]
+        owner, marked, path = key.partition(_SLOT)
+        own = (self.graph.keys[variable] or "").partition(_ATTRIBUTES)[0]
+        if marked and (owner != own or unescape(path.rpartition("/")[2]) != slot):
+            raise ContradictionError(
+                f"{self.bundle.prefix}: {key} is, in the object graph, the slot {slot!r} of {own}; one of them is"
+                " altered; copy or save the checkpoint again"
+            )
+
+    def check_all_listed(self) -> None:
+        """Refuse slots of OptimizerV2 that no table lists: those beside others of one optimizer would be lost."""
+        graph = self.graph
+        listed = {graph.keys[node] or "" for table in graph.slot_variables for _, _, node in table}
+        counters = (
+            children[name] for children in graph.children for name in graph_optimizers.COUNTERS if name in children
+        )
+        known = {(graph.keys[node] or "").partition(_ATTRIBUTES)[0].rpartition("/")[0] for node in counters}
+        known |= {_optimizer_of(key) for key in listed}
+        lost = next((key for key in self.bundle if key not in listed and _optimizer_of(key) in known - {""}), None)
+        if lost is not None:
+            raise DamagedFileError(
+                f"{self.bundle.prefix}: its object graph does not list the slot {lost}; copy or save it again"
+            )
+
+    def add_lists(self, optimizer: int, owners: Sequence[Owner]) -> None:
+        """Lists of slots, matched to variables."""
+        lists = slot_lists(self.graph, optimizer)
+        if not lists:
+            return
+        own = {i: owner for i, n in tracked(self.graph, optimizer).items() for owner in owners if owner.node == n}
+        how = slot_owners.match(self._shapes(lists), owners, own, self.bundle.prefix)
+        self.evidence.append(f"slots were matched to variables by {how.method}")
+        self.twins = how.twins
+        for name, members in lists.items():
+            self.slots[name] = {how.owners[i].name: self._array(n) for i, n in members.items()}
+            self.matched |= {f"{name}/{how.owners[i].name}": how.method for i in members}
+
+    def _shapes(self, lists: dict[str, dict[int, int]]) -> dict[str, dict[int, tuple[str, tuple[int, ...]]]]:
+        """Each slot's name and shape."""
+        names = self.graph.full_names
+        return {name: {i: (names[n], self._array(n).shape) for i, n in m.items()} for name, m in lists.items()}
+
+    def add_alone(self, optimizer: GraphOptimizer) -> None:
+        """Lists of slots without their variables, as tf.train.Checkpoint(optimizer=...) has them."""
+        slots, lists = self.slots, slot_lists(self.graph, optimizer.node)
+        named = self._shapes(lists)
+        names = slot_owners.named_alone(named, 1 if optimizer.wrapper is not None else 2)
+        self.nameless = names is None
+        names = names or {i: f"variable {i}" for m in named.values() for i in m}
+        for slot in named:
+            slots[slot] = {names[i]: self._array(node) for i, node in lists[slot].items()}
+            self.matched |= {f"{slot}/{names[i]}": "position" if self.nameless else "name" for i in lists[slot]}
+        shapes = {i: slot_owners.shape_at(named, i) for i in names}
+        dtypes = {name: array.dtype for owners in slots.values() for name, array in owners.items()}
+        self.alone = tuple(
+            StoredVariable(name, None, shapes[i] or (), dtypes[name], True) for i, name in sorted(names.items())
+        )
+        how = "by position alone, as these have no names that differ" if self.nameless else "by the names of the slots"
+        self.evidence.append(f"the optimizer was saved without its variables, which are known {how}")
+
+    def has_unlisted(self, optimizer: int) -> bool:
+        """Whether some of the optimizer's variables are in no list of slots: Keras 3 fills lists by assignment to their
+        members in some classes, and what TensorFlow does not see so it does not save."""
+        listed = set(self.graph.children[optimizer].values())
+        listed |= {node for members in slot_lists(self.graph, optimizer).values() for node in members.values()}
+        return any(node not in listed for node in self._own_list(optimizer).values())
+
+    def add_in_order(self, optimizer: int, names: Mapping[int, str]) -> None:
+        """All of the optimizer's variables as a list in its order."""
+        self.evidence.append("its own list of variables is read in order, as its lists of slots were not saved")
+        own = self._own_list(optimizer)
+        self.weights = tuple((self.graph.keys[node] or "", self._array(node)) for _, node in sorted(own.items()))
+        self.order = [names[node] for _, node in sorted(tracked(self.graph, optimizer).items()) if node in names]
+
+    def _own_list(self, optimizer: int) -> dict[int, int]:
+        members = self.graph.list_of(self.graph.children[optimizer].get("_variables", 0))
+        return {i: node for i, node in members.items() if self.graph.keys[node] is not None}
+
+    def add_scalars(self, optimizer: GraphOptimizer) -> None:
+        """What hangs directly on the optimizer and is no slot; a loss scale goes to the unmapped."""
+        slotted = {a.stored_as for owners in self.slots.values() for a in owners.values()}
+        slotted |= {array.stored_as for _, array in self.weights or ()}
+        for name, node in self.graph.children[optimizer.node].items():
+            if self.graph.keys[node] is not None and self.graph.keys[node] not in slotted:
+                self.scalars[name] = self._array(node)
+            if name == "loss_scale":
+                self._add_below(node, name)
+        if optimizer.wrapper is not None:
+            step = self.graph.children[optimizer.wrapper].get("iter")
+            if step is not None and self.graph.keys[step] is not None:
+                self.scalars.setdefault("iter", self._array(step))  # with which the optimizer inside counts, too
+            self._add_below(optimizer.wrapper, "loss_scale")
+        step = self.graph.children[self._above(optimizer)].get(GLOBAL_STEP)
+        if step is not None and self.graph.keys[step] is not None:  # of Keras's TFOptimizer around tf.train's
+            self.scalars[GLOBAL_STEP] = self._array(step)
+
+    def _above(self, optimizer: GraphOptimizer) -> int:
+        node = 0
+        for name in optimizer.path[:-1]:
+            node = self.graph.children[node][name]
+        return node
+
+    def _add_below(self, node: int, prefix: str) -> None:
+        for name, child in self.graph.children[node].items():
+            if self.graph.keys[child] is not None:
+                self.unmapped.setdefault(f"{prefix}/{name}", self._array(child))
+
+    def trained(self, owners: Sequence[Owner], generation: str) -> list[str]:
+        """Names of the variables with slots, in the optimizer's order."""
+        slotted = self.order or list(dict.fromkeys(name for per in self.slots.values() for name in per))
+        if generation in TABLES:  # whose order is breadth first; the model's is depth first, as `trainable_variables`
+            return [owner.name for owner in owners if owner.name in set(slotted)]
+        return slotted
+
+    def unplaced(self, owners: Sequence[Owner]) -> dict[str, LazyArray]:
+        """Tensors that are nothing of the above, under their own keys, and what was unmapped before."""
+        used = {a.stored_as for owners in self.slots.values() for a in owners.values()}
+        used |= {a.stored_as for a in (*self.scalars.values(), *self.unmapped.values())}
+        used |= {self.graph.keys[owner.node] or "" for owner in owners}
+        used |= {array.stored_as for _, array in self.weights or ()}
+        left = [k for k, e in self.bundle.items() if k not in used and k != GRAPH_KEY and is_numeric(e.dtype)]
+        return self.unmapped | {k.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"): lazy(self.bundle, k) for k in left}

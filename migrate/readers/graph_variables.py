@@ -1,0 +1,96 @@
+"""The variables of an object graph: which of its tensors they are, their names, and who trains them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from migrate.bytes.bundle import BundleReader
+from migrate.bytes.object_graph import ObjectGraph, unescape
+from migrate.matching.slot_owners import Owner
+from migrate.readers.bundle_arrays import lazy
+from migrate.readers.graph_optimizers import GraphOptimizer, slot_lists, tracked
+from migrate.state import StoredVariable
+
+_NEVER_TRAINED = frozenset({"moving_mean", "moving_variance"})
+
+
+def owners(graph: ObjectGraph, bundle: BundleReader, optimizers: Sequence[GraphOptimizer]) -> list[Owner]:
+    """Variables outside the optimizers, in the graph's order, then those that only these track (Keras 3)."""
+    inside = {s for table in graph.slot_variables for _, _, s in table}
+    roots = {root: optimizer.path for optimizer in optimizers for root in optimizer.nodes}
+    nodes = list(graph.walk(without=frozenset({*inside, *roots})))
+    for root, at in roots.items():
+        seen = {node for node, _ in nodes}
+        nodes += [(n, (*at, "_trainable_variables", str(i))) for i, n in tracked(graph, root).items() if n not in seen]
+    nodes = [(n, _attribute_path(graph.keys[n], path)) for n, path in nodes]
+    found = [(n, path) for n, path in nodes if graph.keys[n] is not None and _is_model_variable(graph, bundle, n, path)]
+    full_names = [graph.full_names[n] for n, _ in found]
+    result = []
+    for (node, path), full_name in zip(found, full_names, strict=True):
+        unique = bool(full_name) and full_names.count(full_name) == 1
+        shape = bundle[graph.keys[node] or ""].shape
+        result.append(Owner(node, full_name if unique else ".".join(path), full_name, path, shape))
+    return result
+
+
+def _attribute_path(key: str | None, path: tuple[str, ...]) -> tuple[str, ...]:
+    """The path of attributes, as the key has it, where the walk came upon a layer's list of variables first."""
+    if key is None or "variables" not in path or "metrics" in path:
+        return path
+    return tuple(map(unescape, key.partition("/.ATTRIBUTES")[0].split("/")))
+
+
+def _is_model_variable(graph: ObjectGraph, bundle: BundleReader, node: int, path: tuple[str, ...]) -> bool:
+    """Not a counter of the checkpoint itself (`save_counter`, a step), and not a metric's total."""
+    entry = bundle[graph.keys[node] or ""]
+    counter = len(path) == 1 and entry.shape == () and not entry.dtype.startswith(("float", "bfloat"))
+    return not counter and "metrics" not in path and "keras_api" not in path
+
+
+def trained_by(graph: ObjectGraph, owners: Sequence[Owner], optimizers: Sequence[GraphOptimizer]) -> frozenset[str]:
+    """Names of the variables that these optimizers have slots of, or else list, as far as the graph says it."""
+    names = {owner.node: owner.name for owner in owners}
+    found: set[str] = set()
+    for optimizer in optimizers:
+        found |= {names[variable] for variable, _, _ in graph.slot_variables[optimizer.node] if variable in names}
+        found |= {names[node] for node in tracked(graph, optimizer.node).values() if node in names}
+        lists = slot_lists(graph, optimizer.node).values()
+        ends = {graph.full_names[node] for members in lists for node in members.values()}
+        found |= {o.name for o in owners if o.full_name and any(end.endswith(f"/{o.full_name}") for end in ends)}
+    return frozenset(found)
+
+
+def stored(
+    graph: ObjectGraph,
+    bundle: BundleReader,
+    owners: Sequence[Owner],
+    slotted: Sequence[str] = (),
+    foreign: frozenset[str] = frozenset(),
+) -> tuple[StoredVariable, ...]:
+    """Variables with slots in the optimizer's order, then the others in the graph's.
+
+    `slotted`: names of those with slots, in that order.
+    `foreign`: names of those that other optimizers train; without slots here they are not this one's.
+    """
+    told = _told_trainable(graph)
+    by_name = {}
+    for owner in owners:
+        array = lazy(bundle, graph.keys[owner.node] or "")
+        trainable: bool | None = told.get(owner.node)
+        if owner.name in slotted:
+            trainable = True
+        elif owner.path[-1] in _NEVER_TRAINED or owner.name in foreign:
+            trainable = False
+        by_name[owner.name] = StoredVariable(owner.name, array, array.shape, array.dtype, trainable)
+    return tuple(by_name.pop(name) for name in slotted) + tuple(by_name.values())
+
+
+def _told_trainable(graph: ObjectGraph) -> dict[int, bool]:
+    """What layers list of their variables, whether it is trainable."""
+    told: dict[int, bool] = {}
+    for node, _ in graph.walk():
+        children = graph.children[node]
+        if "variables" in children and "trainable_variables" in children:
+            told |= dict.fromkeys(graph.list_of(children["variables"]).values(), False) | told
+            told |= dict.fromkeys(graph.list_of(children["trainable_variables"]).values(), True)
+    return told

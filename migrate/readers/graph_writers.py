@@ -1,0 +1,69 @@
+"""Who wrote the optimizer of an object graph, as far as that says it: the generation, the release and the class."""
+
+from __future__ import annotations
+
+from migrate.bytes.object_graph import ObjectGraph
+from migrate.readers import graph_optimizers
+from migrate.readers.graph_optimizers import slot_lists
+
+
+def generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
+    """The generation that the optimizer hangs its state on the graph as, and what says so."""
+    children = graph.children[optimizer]
+    counts = bool({"iter", "learning_rate", "decay", "_iterations"} & children.keys())
+    if (graph.slot_variables[optimizer] or set(graph_optimizers.POWERS) <= children.keys()) and not counts:
+        return "tf1", "it has a table of slot variables or powers of beta and no `iter`, as tf.train optimizers"
+    if "iter" in children or graph.slot_variables[optimizer]:
+        return "optimizer_v2", "it has `iter` and a table of slot variables, as OptimizerV2 (legacy) does"
+    if "_trainable_variables" in children or "_trainable_variables_indices" in children:
+        return "keras3", "it tracks `_trainable_variables`, as Keras 3 does"
+    tracked = graph.children[children["_variables"]].values() if "_variables" in children else ()
+    if children.get("_iterations") in tracked:
+        return "optimizer", "`_iterations` is among its `_variables`, as in tf.keras 2.11 and later"
+    return (
+        "experimental",
+        "slots hang on it without `_iterations` in `_variables`, as in tf.keras 2.9 and 2.10",
+    )
+
+
+def release(graph: ObjectGraph, optimizer: int, generation: str) -> dict[str, str]:
+    """What the graph of an `experimental` optimizer tells of who wrote it: 2.10 keeps a list of its variables, 2.9 not;
+    and only DTensor's variables have no names."""
+    if generation != "experimental":
+        return {}
+    names = [graph.full_names[node] for node, _ in graph.walk(optimizer) if graph.keys[node] is not None]
+    tensorflow = {"tensorflow": "2.10"} if "_variables" in graph.children[optimizer] else {"tensorflow": "2.9"}
+    return tensorflow | ({} if any(names) else {"dtensor": "yes"})
+
+
+def name(graph: ObjectGraph, optimizer: int) -> str | None:
+    """What the names of its variables call an optimizer, None where they do not agree or say nothing."""
+    scope = _scope_of_counter(graph, optimizer)
+    if scope:
+        return scope
+    heads = _heads_of_slots(graph, optimizer) - {""}
+    return heads.pop() if len(heads) == 1 else None
+
+
+def naming(graph: ObjectGraph, optimizer: int) -> list[str]:
+    """What hints at the optimizer's class, which such a checkpoint does not store."""
+    stored = sorted(n for n, i in graph.children[optimizer].items() if graph.keys[i] is not None)
+    slots = sorted({s for _, s, _ in graph.slot_variables[optimizer]}) + sorted(slot_lists(graph, optimizer))
+    evidence = [f"it holds {', '.join(stored)}; its slots are {', '.join(slots) or 'none'}"]
+    prefixes = (_heads_of_slots(graph, optimizer) | {_scope_of_counter(graph, optimizer)}) - {""}
+    if prefixes:
+        evidence.append(f"its variables are named {' and '.join(sorted(prefixes))}/..., usually the class's own name")
+    return evidence
+
+
+def _scope_of_counter(graph: ObjectGraph, optimizer: int) -> str:
+    """`Adam` of a counter named `training/Adam/iter`, empty without one."""
+    children = graph.children[optimizer]
+    counter = next((children[name] for name in graph_optimizers.COUNTERS if name in children), None)
+    return "" if counter is None else graph.full_names[counter].rpartition("/")[0].split("/")[-1]
+
+
+def _heads_of_slots(graph: ObjectGraph, optimizer: int) -> set[str]:
+    """What the names of the slots in its lists begin with."""
+    lists = slot_lists(graph, optimizer).values()
+    return {graph.full_names[i].partition("/")[0] for members in lists for i in members.values()}
