@@ -19,8 +19,8 @@ def sections(result: Result) -> Iterator[Section]:
         first = rows[0]
         text = (
             f"Target: loss {first.target:.4g}, within {first.budget:,} steps, over {max(len(row.runs) for row in rows)}"
-            " seeds."
-            " Every peer is given the same gradients, so only its step differs. A miss counts as later than any.",
+            " seeds. Every peer is given the same gradients, so only its step differs. A miss counts as later than"
+            " any.",
         )
         yield Section(
             f"Training to a target: {problem}",

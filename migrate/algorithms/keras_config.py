@@ -93,8 +93,7 @@ def completed(config: Mapping[str, Any], algorithm: Algorithm, generation: str) 
     full = {**{key: defaults[key] for key in added}, **full}
     if generation == "keras2" and "epsilon" not in full and any(s.nonnegative for s in algorithm.slots):
         raise MissingHintError(
-            'the optimizer config gives no "epsilon", and its default changed from 1e-8 to 1e-7 in Keras'
-            " 2.1.3;"
+            'the optimizer config gives no "epsilon", and its default changed from 1e-8 to 1e-7 in Keras 2.1.3;'
             " say which with --set epsilon=1e-08 or --set epsilon=1e-07"
         )
     return full, added

@@ -120,10 +120,8 @@ class _NumpyOnly(pickle.Unpickler):
             called = f"{module}.{name}"
             shown = called if called.isprintable() else repr(called)
             raise UnsupportedError(
-                f"it calls {shown}; only numpy arrays, numbers, lists and tuples are read, and"
-                " nothing in a"
-                " pickle is ever run. Where the file is trusted, load it there and save the list with"
-                " numpy.savez"
+                f"it calls {shown}; only numpy arrays, numbers, lists and tuples are read, and nothing in a pickle is"
+                " ever run. Where the file is trusted, load it there and save the list with numpy.savez"
             )
         return ALLOWED[module, name]
 

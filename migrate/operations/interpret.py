@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from migrate import generations
-from migrate.algorithms import addons, keras_config, lazy_rows, patterns, tf_train, wrappers
+from migrate.algorithms import addons, keras_config, lazy_rows, patterns, wrappers
 from migrate.algorithms.lazy_rows import Sparse
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SHARED_SLOTS, SLOW, Algorithm, number
 from migrate.bytes.arrays import LazyArray
-from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
-from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, NAME, RELEASE, SET, UNINTERPRETED, Origin
-from migrate.matching.slot_table import COUNTERS, SlotTable, slot_table
-from migrate.operations import proven, settled
+from migrate.errors import ContradictionError, DamagedFileError
+from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, SET, UNINTERPRETED, Origin
+from migrate.matching.slot_table import SlotTable, slot_table
+from migrate.operations import counting, proven, settled
 from migrate.operations.configuration import Configuration, configure
 from migrate.operations.hints import checked_config, with_hints
 from migrate.rules.comparison import LIMITS
@@ -26,10 +23,6 @@ from optim import slot_layout
 from optim.errors import UnsupportedError
 
 RATES = ("learning_rate", "_learning_rate", "lr")
-FLOAT32_EXACT = 2**24
-MAX_STEPS = 2**63 - 1
-BIAS_IS_GONE = 20_000
-"""Steps after which 0.999**steps is below float32's rounding of 1."""
 
 
 def interpret(
@@ -59,7 +52,7 @@ def interpret(
     made = configure(stored, hint, overrides)
     named = variables is not None
     found = _slot_table(stored, made, complete=named)
-    told_steps = _iterations(stored, found, made)
+    told_steps = counting.iterations(stored, found, made)
     scalars, kept = _scalars(stored, found, made)
     told = _arguments(stored, made, found, scalars)
     slots = _by_slot(found, made.algorithm, told.values, told_steps[0], {v.name: v.shape for v in stored.variables})
@@ -67,7 +60,7 @@ def interpret(
         proven.ftrl(told, slots, stored.variables)
     _check_rows_and_patterns(stored, made, found, told)
     _override(told, made, stored.generation, overrides)
-    iterations, of_steps, gathered = _steps(told_steps, told.values)
+    iterations, of_steps, gathered = counting.steps(told_steps, told.values)
     settled.check_slow(slots.get(SLOW.name, {}), stored.variables, told.values.get("lookahead"), iterations)
     state, of_state = made.algorithm.state(told.values, kept, stored.generation, iterations)
     state |= {slot_layout.ACCUMULATED_STEPS: gathered} if gathered is not None else {}
@@ -181,24 +174,6 @@ def _sparse(stored: Stored) -> Sparse:
     return Sparse(NAME if model is None else FILE, None, lazy_rows.only_stock(model))
 
 
-def _steps(told: tuple[int | None, Origin], values: Mapping[str, Any]) -> tuple[int, Origin, int | None]:
-    """Steps taken, and how many batches of the next one are gathered."""
-    iterations, origin = told
-    batches = values.get("gradient_accumulation_steps")
-    if iterations is None:
-        if "decay" in values or isinstance(values["learning_rate"], Mapping):
-            doubt = (
-                f"iterations: {origin.where}; the learning rate's decay starts again from step 0, as it did when Keras"
-                " reloaded such a file"
-            )
-            return 0, replace(origin, kind=DEFAULT, value=0, doubt=doubt, confirm="--set iterations=0"), None
-        return 0, replace(origin, value=0), None
-    if not batches:
-        return iterations, origin, None
-    steps, gathered = divmod(iterations, batches)
-    return steps, replace(origin, where=f"{origin.where} (counts batches; {batches} make a step)"), gathered
-
-
 def _matched(found: SlotTable, slots: Mapping[str, Mapping[str, LazyArray]]) -> dict[str, str]:
     """How each slot that is carried was matched."""
     keys = [(slot, name) for slot, owners in slots.items() for name in owners]
@@ -268,115 +243,6 @@ def _leave_frozen_out(stored: Stored, found: SlotTable) -> None:
         text = f"{shown}: frozen by now, and Keras before 3.4 goes on training what its optimizer was built on"
         found.origins.append(Origin("trained variables", kept, UNINTERPRETED, doubt=text))
     found.warnings.append(f"{shown}: frozen by now, so that their slots are carried among the unmapped")
-
-
-def _iterations(stored: Stored, found: SlotTable, made: Configuration) -> tuple[int | None, Origin]:
-    """Steps taken; None where they are not saved and do not have to be known.
-
-    Raises:
-      ContradictionError: the source counts other steps than a hint says, or its powers of beta deny its betas.
-    """
-    algorithm, told = made.algorithm, made.origins.get("iterations")
-    given = None if told is None else int(number(made.config, "iterations"))
-    if told is not None and told.kind == SET:
-        found.scalars = {name: array for name, array in found.scalars.items() if name not in COUNTERS}
-        return given, replace(told, value=given)
-    try:
-        counted = _counted(stored, found, made)
-    except AmbiguousError:
-        if given is None:
-            raise
-        counted = None
-    if counted is not None:
-        if given is not None and given != counted[0]:
-            raise ContradictionError(
-                f"iterations is {counted[0]} in the source ({counted[1]}) and {given} in --optimizer-config; leave it"
-                f" out there, or decide with --set iterations={given}"
-            )
-        confirm = f"--set iterations={counted[0]}" if counted[2] else ""
-        return counted[0], Origin("iterations", counted[0], FILE, counted[1], counted[2], confirm)
-    if given is not None:
-        return given, Origin("iterations", given, HINT, "--optimizer-config")
-    if stored.generation in algorithm.counts and stored.generation != "experimental":
-        raise DamagedFileError(
-            f"the source holds no step counter (iterations), and {algorithm.name} of generation"
-            f" {stored.generation} always saves one: it is incomplete, or of another generation (--generation)"
-        )
-    if algorithm.uses_count:
-        raise MissingHintError(
-            f"the source does not say how many steps {algorithm.name} has taken, and its update depends on that;"
-            " say it with --set iterations=N"
-        )
-    where = f"not saved: {algorithm.name} of generation {stored.generation} keeps no iterations"
-    return None, Origin("iterations", None, RELEASE, where)
-
-
-def _counted(stored: Stored, found: SlotTable, made: Configuration) -> tuple[int, str, str] | None:
-    """Steps that the source counts, where, and what is doubtful about it."""
-    name = next((name for name in COUNTERS if name in found.scalars), None)
-    if name is not None:
-        count, where = _count(found.scalars.pop(name))
-        doubt = ""
-        if stored.generation == "keras1" and count == 0 and not made.algorithm.uses_count and _decays(made.config):
-            doubt = "iterations is 0, and Keras 1 counts steps only where decay is set"
-        return count, where, doubt or _raced(stored.generation or "", made, count)
-    if stored.generation != "tf1":
-        return None
-    powers = tf_train.steps(found.scalars, made.config) if made.algorithm.uses_count else None
-    if powers is not None:
-        return (*powers, "")
-    if tf_train.GLOBAL_STEP not in found.scalars:
-        return None
-    count, where = _count(found.scalars.pop(tf_train.GLOBAL_STEP))
-    doubt = ""
-    if made.config.get(addons.CORRECTED) is False and _decays(made.config):
-        doubt = (
-            f"iterations is {count}, and BERT's train_op reads it before or after it raises it by one, as TensorFlow"
-            f" orders the ops in each step (where it was always after, --set iterations={count + 1} goes on as it did)"
-        )
-    if made.algorithm.uses_count and not tf_train.has_powers(found.scalars):
-        doubt = f"iterations = {count} is what global_step counts, which need not be this optimizer's own steps"
-    return count, where, doubt
-
-
-def _raced(generation: str, made: Configuration, count: int) -> str:
-    """What is not known of generations whose step reads its counter before or after it was raised.
-
-    Measured, 30 steps each: Keras 2.3.1 on TF 1.15 reads it after (Adam 30, Adagrad with decay 30, SGD with decay 22),
-    tf.keras of TF 1.13 with decay 29 and 30, its Adam never, Keras 1.2.2's Adagrad, RMSprop and Adadelta with decay 30;
-    Keras 2.0.8 and 2.2.4, tf.keras of TF 1.4 and 1.12 never.
-    """
-    algorithm = made.algorithm
-    powers = algorithm.uses_count and count < BIAS_IS_GONE
-    races = {
-        "keras2.3": _decays(made.config) or powers,
-        "optimizer_v1": _decays(made.config) and not algorithm.uses_count,
-        "keras1": _decays(made.config) and not algorithm.uses_count and algorithm.name != "SGD",
-    }
-    if count == 0 or not races.get(generation):
-        return ""
-    return (
-        f"iterations is {count}, and this release reads it before or after it raises it by one, as TensorFlow orders"
-        f" the ops (after, with Keras 2.3 on TensorFlow 1.15: then --set iterations={count + 1} goes on as it did)"
-    )
-
-
-def _decays(config: Mapping[str, Any]) -> bool:
-    return bool(config.get("decay")) or isinstance(config.get("learning_rate"), Mapping)
-
-
-def _count(array: LazyArray) -> tuple[int, str]:
-    value = np.asarray(array.load()).reshape(-1)
-    if value.size != 1 or not math.isfinite(float(value[0])) or float(value[0]) != int(value[0]) or value[0] < 0:
-        raise DamagedFileError(
-            f"the step counter {array.stored_as} holds {value[:3].tolist()}, which is no number of steps"
-        )
-    count = int(value[0])
-    if count > MAX_STEPS:
-        raise DamagedFileError(f"the step counter {array.stored_as} holds {count}, more steps than int64 can count")
-    if array.dtype.startswith("float") and count >= FLOAT32_EXACT:
-        return count, f"{array.stored_as} (a float32, which stops counting at {FLOAT32_EXACT})"
-    return count, array.stored_as
 
 
 def _scalars(stored: Stored, found: SlotTable, made: Configuration) -> tuple[dict[str, float], dict[str, float]]:
@@ -453,10 +319,9 @@ def _check_complete(
     """Every variable that has one slot has them all; a source with steps taken has slots."""
     if wanted and not slots and iterations != 0:
         raise DamagedFileError(
-            f"the source holds no slots ({', '.join(wanted)}) of {algorithm.name}, although it has taken"
-            " steps: a"
-            " tf.train.Checkpoint of the optimizer alone, without its model, does not save them. Migrate"
-            " one that has the model"
+            f"the source holds no slots ({', '.join(wanted)}) of {algorithm.name}, although it has taken steps: a"
+            " tf.train.Checkpoint of the optimizer alone, without its model, does not save them. Migrate one that has"
+            " the model"
         )
     owners = dict.fromkeys(name for per in slots.values() for name in per)
     lacking = [
