@@ -14,7 +14,7 @@ import numpy as np
 
 from migrate.algorithms.addons import BERT
 from migrate.readers import graph_schedules
-from migrate.readers.graph_nodes import WRITES, Nodes
+from migrate.readers.graph_nodes import Nodes, Write
 from migrate.readers.graph_patterns import ADD, DIVIDE, Anything, Found, Pattern, Variable, match
 from migrate.readers.train_kernels import ROWS_APART, Trained, clipping, other_writers
 from migrate.state import SPARSE_CLIPPING
@@ -33,7 +33,7 @@ def describe(nodes: Nodes, owners: Collection[str]) -> Trained:
     Args:
       owners: the variables that have its slots.
     """
-    assigned = _assignments(nodes)
+    assigned = nodes.alone_written()
     updates = {name: _update(nodes, name, assigned) for name in owners}
     strange = next((name for name, each in updates.items() if each is None), None)
     if strange is not None or not updates:
@@ -55,7 +55,7 @@ def describe(nodes: Nodes, owners: Collection[str]) -> Trained:
     config |= _rate(nodes, rates.pop(), outside)
     limit = limits.pop()
     config |= {limit[0]: limit[1]} if limit is not None else {}
-    other = other_writers(nodes, frozenset(owners), {assigned[name][0] for name in owners})
+    other = other_writers(nodes, frozenset(owners), {assigned[name].op for name in owners})
     if other is not None:
         outside["updates"] = f"{other} changes the variables beside the optimizer"
     sparse = frozenset(name for name, each in known.items() if nodes.op(each.nodes[_GRADIENT]) == DENSE)
@@ -80,16 +80,7 @@ def _rate(nodes: Nodes, name: str, outside: dict[str, str]) -> Mapping[str, Any]
     return {} if text else {RATE: found}
 
 
-def _assignments(nodes: Nodes) -> dict[str, tuple[str, str]]:
-    """(op, node of the new value) of each variable that one op alone assigns in a step."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for name, inputs in nodes.inputs.items():
-        if nodes.op(name) in WRITES and not nodes.is_no_step(name):
-            found.setdefault(inputs[0], []).append((name, inputs[1]))
-    return {name: each[0] for name, each in found.items() if len(each) == 1}
-
-
-def _update(nodes: Nodes, name: str, assigned: Mapping[str, tuple[str, str]]) -> Found | None:
+def _update(nodes: Nodes, name: str, assigned: Mapping[str, Write]) -> Found | None:
     """Settings, gradient and learning rate of a variable's update, None where it is another."""
     slots = [f"{name}/{slot}" for slot in SLOTS]
     if any(each not in assigned for each in (name, *slots)):
@@ -97,14 +88,14 @@ def _update(nodes: Nodes, name: str, assigned: Mapping[str, tuple[str, str]]) ->
     step: Pattern = (DIVIDE, Anything(_M), (ADD, ("Sqrt", Anything(_V)), "epsilon"))
     for direction in (step, (ADD, step, ("Mul", DECAY, Variable(name)))):
         found = Found()
-        if match(nodes, assigned[name][1], ("Sub", Variable(name), ("Mul", Anything(RATE), direction)), found):
+        if match(nodes, assigned[name].value, ("Sub", Variable(name), ("Mul", Anything(RATE), direction)), found):
             break
     else:
         return None
     first = (ADD, ("Mul", "beta_1", Variable(slots[0])), ("Mul", "rest_1", Anything(_GRADIENT)))
     second = (ADD, ("Mul", "beta_2", Variable(slots[1])), ("Mul", "rest_2", ("Square", Anything(_SQUARED))))
     fits = match(nodes, found.nodes[_M], first, found) and match(nodes, found.nodes[_V], second, found)
-    stored = [nodes.source(assigned[each][1]) for each in slots] == [found.nodes[_M], found.nodes[_V]]
+    stored = [nodes.source(assigned[each].value) for each in slots] == [found.nodes[_M], found.nodes[_V]]
     return found if fits and stored and _is_one(nodes, found.nodes[_GRADIENT], found.nodes[_SQUARED]) else None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 PASSING = ("Identity", "Cast", "ReadVariableOp", "Enter", "Snapshot")
@@ -15,12 +16,22 @@ NOT_STEPS = ("save", "swapping_saver", "report_uninitialized_variables")
 VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
 
 
+@dataclass(frozen=True)
+class Write:
+    """An op that changes a variable, by names of nodes."""
+
+    op: str
+    target: str
+    value: str
+
+
 class Nodes:
     """The nodes of a graph by name, with their inputs without control edges and output numbers."""
 
     def __init__(self, nodes: Any) -> None:
         self.by_name = {str(node.name): node for node in nodes}
         self.inputs = {str(n.name): [str(i).partition(":")[0] for i in n.input if not i.startswith("^")] for n in nodes}
+        self.variables = frozenset(str(n.name) for n in nodes if n.op in VARIABLES)
 
     def op(self, name: str) -> str:
         return str(self.by_name[name].op) if name in self.by_name else ""
@@ -50,6 +61,20 @@ class Nodes:
         value = next((a.value.tensor for a in self.by_name[name].attr if a.key == "value"), None)
         return None if value is None else _number(value)
 
+    def writes(self) -> Iterator[Write]:
+        """All assignments but those of a first value and those that restore one."""
+        for name, inputs in self.inputs.items():
+            if self.op(name) in WRITES and len(inputs) > 1 and not self.is_no_step(name):
+                yield Write(name, inputs[0], inputs[1])
+
+    def alone_written(self) -> dict[str, Write]:
+        """The one assignment of each variable that one op alone assigns in a step; what `set_weights` feeds is none."""
+        found: dict[str, list[Write]] = {}
+        for write in self.writes():
+            if self.op(self.source(write.value)) != "Placeholder":
+                found.setdefault(write.target, []).append(write)
+        return {target: writes[0] for target, writes in found.items() if len(writes) == 1}
+
     def is_no_step(self, name: str) -> bool:
         """Whether an assignment gives a first value or restores one."""
         target, first = (self.inputs[name] or [""])[0], name.partition("/")[0].rstrip("_0123456789")
@@ -67,8 +92,11 @@ class Nodes:
                 continue
             seen.add(each)
             yield each
-            if self.op(each) not in VARIABLES:
+            if each not in self.variables:
                 todo.extend(self.inputs.get(each, ()))
+
+    def variables_behind(self, name: str) -> frozenset[str]:
+        return self.variables.intersection(self.behind(name))
 
 
 _FORMATS = {1: ("<f", "float_val"), 2: ("<d", "double_val"), 3: ("<i", "int_val"), 9: ("<q", "int64_val")}

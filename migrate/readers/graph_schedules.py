@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.readers.graph_nodes import WRITES, Nodes
+from migrate.readers.graph_nodes import Nodes
 from migrate.readers.graph_patterns import ADD, DIVIDE, STEP, Anything, Found, Pattern, match
 
 WARM_UP = "WarmUp"
@@ -65,18 +65,14 @@ def read(nodes: Nodes, name: str) -> Mapping[str, Any] | None:
 
 def never_counts(nodes: Nodes) -> str:
     """Why the global step is not the number of steps, so that a schedule of it stood still or ran; empty if it is."""
-    raised = [
-        name
-        for name, inputs in nodes.inputs.items()
-        if nodes.op(name) in WRITES and inputs[0].rpartition("/")[2] == "global_step" and not nodes.is_no_step(name)
-    ]
+    raised = [write for write in nodes.writes() if write.target.rpartition("/")[2] == "global_step"]
     if len(raised) != 1:
         return f"the graph raises the global step, which the schedule reads, {'nowhere' if not raised else 'twice'}"
-    by = nodes.inputs[raised[0]][1]
-    adds = nodes.op(raised[0]).startswith("AssignAdd") and nodes.constant(by) == 1.0
+    op, by = raised[0].op, raised[0].value
+    adds = nodes.op(op).startswith("AssignAdd") and nodes.constant(by) == 1.0
     if adds or match(nodes, by, (ADD, STEP, 1.0), Found()):
         return ""
-    return f"{raised[0]!r} raises the global step, which the schedule reads, otherwise than by one"
+    return f"{op!r} raises the global step, which the schedule reads, otherwise than by one"
 
 
 def after(rate: Any, step: int) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from migrate.bytes.arrays import LazyArray
-from migrate.readers.graph_nodes import VARIABLES, WRITES, Nodes
+from migrate.readers.graph_nodes import Nodes
 
 ANONYMOUS = re.compile(r"Variable(?:_(\d+))?")
 ITERATIONS, DECAY, RATE = "iterations", "decay", "lr"
@@ -110,14 +110,11 @@ def _runs(arrays: Mapping[str, LazyArray]) -> list[list[str]]:
 
 def _steps(nodes: Nodes) -> Iterator[tuple[str, str, frozenset[str]]]:
     """(variable, op, variables that its new value is made from) of each assignment of a step."""
-    for name in nodes.by_name:
-        if nodes.op(name) not in WRITES or len(nodes.inputs[name]) < 2:
-            continue
-        target, value = nodes.inputs[name][:2]
-        if nodes.op(target) in VARIABLES and not nodes.is_no_step(name):
-            read = frozenset(each for each in nodes.behind(value) if nodes.op(each) in VARIABLES)
-            if read or nodes.op(name) == "AssignAdd":
-                yield target, name, read
+    for write in nodes.writes():
+        if write.target in nodes.variables:
+            read = nodes.variables_behind(write.value)
+            if read or nodes.op(write.op) == "AssignAdd":
+                yield write.target, write.op, read
 
 
 def _optimizer(

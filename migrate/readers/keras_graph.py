@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from migrate.readers.graph_nodes import WRITES, Nodes
+from migrate.readers.graph_nodes import Nodes
 from migrate.readers.graph_patterns import ADD, DIVIDE, Anything, Found, Pattern, Variable, match
 
 _ANY = Anything("any")
@@ -22,7 +22,7 @@ _MOVED = "moved"
 def describe(nodes: Nodes, trained: Sequence[str], slots: Sequence[str]) -> dict[str, Any]:
     """`epsilon` or `nesterov` of the updates of these variables, and the limits that gradients go through on their way
     into these slots; empty where they do not all say the same."""
-    assigned = _assigned(nodes)
+    assigned = {name: write.value for name, write in nodes.alone_written().items()}
     said = [_update(nodes, name, assigned) for name in trained]
     told = said[0] if said and all(each == said[0] for each in said) else {}
     gradients = [_gradient(nodes, slot, assigned[slot]) for slot in slots if slot in assigned]
@@ -63,17 +63,6 @@ def _limits(nodes: Nodes, gradient: str) -> dict[str, float]:
     if match(nodes, gradient, ("Merge", unclipped, _ANY), found):
         limits["clipnorm"] = found.constants["clipnorm"]
     return limits
-
-
-def _assigned(nodes: Nodes) -> dict[str, str]:
-    """The node of the new value of each variable that one op alone assigns in a step."""
-    found: dict[str, list[str]] = {}
-    for name, inputs in nodes.inputs.items():
-        if nodes.op(name) in WRITES and len(inputs) > 1 and not nodes.is_no_step(name):
-            value = nodes.source(inputs[1])
-            if nodes.op(value) != "Placeholder":  # what set_weights feeds
-                found.setdefault(inputs[0], []).append(value)
-    return {name: values[0] for name, values in found.items() if len(values) == 1}
 
 
 def _update(nodes: Nodes, name: str, assigned: Mapping[str, str]) -> dict[str, Any]:

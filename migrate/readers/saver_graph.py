@@ -14,7 +14,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from migrate.bytes import files, protos
-from migrate.readers.graph_nodes import NOT_STEPS, VARIABLES, WRITES, Nodes
+from migrate.readers.graph_nodes import NOT_STEPS, Nodes
 
 MAX_META = 1 << 30
 
@@ -83,12 +83,12 @@ def _bytes(path: str) -> bytes | None:
 
 
 def _of_proto(proto: Any) -> SaverGraph:
-    nodes = proto.graph_def.node
-    resources = frozenset(str(n.name) for n in nodes if n.op == "VarHandleOp")
+    nodes = Nodes(proto.graph_def.node)
+    resources = frozenset(name for name in nodes.variables if nodes.op(name) == "VarHandleOp")
     version = str(proto.meta_info_def.tensorflow_version)
-    updates, saved = _updates(nodes), _saved_as(proto)
+    updates, saved = _updates(nodes), _saved_as(proto, nodes)
     keys = frozenset(key for pairs in _saves(proto) for key, _ in pairs)
-    return SaverGraph(version, _trainable(proto), _reads(nodes), resources, updates, Nodes(nodes), saved, keys)
+    return SaverGraph(version, _trainable(proto), _reads(nodes), resources, updates, nodes, saved, keys)
 
 
 def _trainable(proto: Any) -> tuple[str, ...] | None:
@@ -102,29 +102,22 @@ def _trainable(proto: Any) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(name.removesuffix(":0") for name in names))
 
 
-def _reads(nodes: Any) -> dict[str, frozenset[str]]:
-    inputs = {str(n.name): [_plain(i) for i in n.input if not i.startswith("^")] for n in nodes}
-    variables = {str(n.name) for n in nodes if n.op in VARIABLES}
-    found: dict[str, set[str]] = {}
-    for node in nodes:
-        name, target = str(node.name), (inputs[node.name] or [""])[0]
-        first = name.partition("/")[0].rstrip("_0123456789")
-        initial = name in (f"{target}/Assign", f"{target}/IsInitialized/VarIsInitializedOp")
-        if node.op in WRITES and target in variables and not initial and first not in NOT_STEPS:
-            found.setdefault(target, set()).update(_behind(inputs[name][1:], inputs, variables))
-    return {name: frozenset(names) for name, names in found.items()}
+def _reads(nodes: Nodes) -> dict[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for write in nodes.writes():
+        if write.target in nodes.variables:
+            read = nodes.variables_behind(write.value)
+            found[write.target] = found.get(write.target, frozenset()) | read
+    return found
 
 
-def _saved_as(proto: Any) -> dict[str, str]:
+def _saved_as(proto: Any, nodes: Nodes) -> dict[str, str]:
     """What `MovingAverageOptimizer.swapping_saver` swaps: averages are saved under the names of their variables."""
-    nodes = proto.graph_def.node
-    inputs = {str(n.name): [_plain(i) for i in n.input if not i.startswith("^")] for n in nodes}
-    variables = {str(n.name) for n in nodes if n.op in VARIABLES}
     found: dict[str, str] = {}
     for key, value in (pair for pairs in _saves(proto) for pair in pairs):
-        behind = _behind([value], inputs, variables)
-        if key in variables and len(behind) == 1 and key not in behind:
-            found[key] = behind.pop()
+        behind = nodes.variables_behind(value)
+        if key in nodes.variables and len(behind) == 1 and key not in behind:
+            found[key], *_ = behind
     return found
 
 
@@ -147,18 +140,15 @@ def _strings(node: Any) -> list[str]:
     return [bytes(text).decode("utf-8", "surrogateescape") for text in (values[0] if values else ())]
 
 
-def _updates(nodes: Any) -> dict[str, dict[str, frozenset[str]]]:
+def _updates(nodes: Nodes) -> dict[str, dict[str, frozenset[str]]]:
     """`SCOPE/update_VARIABLE/...` is what `Optimizer.apply_gradients` calls its ops (training/optimizer.py 1.15)."""
-    inputs = {str(n.name): [_plain(i) for i in n.input if not i.startswith("^")] for n in nodes}
-    variables = {str(n.name) for n in nodes if n.op in VARIABLES}
     found: dict[str, dict[str, frozenset[str]]] = {}
-    for name in inputs:
+    for name in nodes.inputs:
         scope, _, rest = name.partition("/update_")
-        owner = next((v for v in _heads(rest) if v in variables), None)
+        owner = next((v for v in _heads(rest) if v in nodes.variables), None)
         if rest and owner is not None and scope.partition("/")[0].rstrip("_0123456789") not in NOT_STEPS:
-            read = frozenset(_behind([name], inputs, variables))
             updates = found.setdefault(scope, {})
-            updates[owner] = updates.get(owner, frozenset()) | read
+            updates[owner] = updates.get(owner, frozenset()) | nodes.variables_behind(name)
     return found
 
 
@@ -171,19 +161,3 @@ def _heads(name: str) -> list[str]:
 def _plain(name: str) -> str:
     """`scope/Mul:1` -> `scope/Mul`."""
     return name.partition(":")[0]
-
-
-def _behind(starts: list[str], inputs: Mapping[str, list[str]], variables: Collection[str]) -> set[str]:
-    """Variables that values depend on; variables themselves are not looked behind."""
-    seen: set[str] = set()
-    todo, found = list(starts), set()
-    while todo:
-        name = todo.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        if name in variables:
-            found.add(name)
-        else:
-            todo.extend(inputs.get(name, ()))
-    return found

@@ -152,15 +152,15 @@ def _with_decay(
     found = Found()
     decayed: set[str] = set()
     stepped = {_owner(name) for name in applied}
-    for owner in owners:
-        for name, inputs in nodes.inputs.items():
-            if nodes.op(name) not in WRITES or inputs[0] != owner or f"/update_{owner}/" not in name:
-                continue
-            subtracted = nodes.op(name).startswith("AssignSub")
-            if subtracted and match(nodes, inputs[1], ("Mul", "weight_decay", Variable(owner)), found):
-                decayed.add(owner)
-            elif owner in stepped:
-                outside["updates"] = f"{name!r} changes a variable that the optimizer's kernel updates, too"
+    for write in nodes.writes():
+        owner = write.target
+        if owner not in owners or f"/update_{owner}/" not in write.op:
+            continue
+        subtracted = nodes.op(write.op).startswith("AssignSub")
+        if subtracted and match(nodes, write.value, ("Mul", "weight_decay", Variable(owner)), found):
+            decayed.add(owner)
+        elif owner in stepped:
+            outside["updates"] = f"{write.op!r} changes a variable that the optimizer's kernel updates, too"
     if not decayed:
         return class_name
     if class_name not in WITH_DECAY:

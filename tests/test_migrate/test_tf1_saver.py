@@ -15,7 +15,7 @@ from migrate.algorithms import find
 from migrate.bytes import protos
 from migrate.bytes.bundle import BundleWriter
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError, UnknownFormatError
-from migrate.readers import detect, saver_graph, tf1_saver, train_kernels
+from migrate.readers import detect, graph_schedules, keras_graph, saver_graph, tf1_saver, train_kernels
 from migrate.readers.graph_nodes import Nodes
 from optim.errors import UnsupportedError
 
@@ -458,3 +458,12 @@ def test_a_graph_with_an_op_that_lacks_its_inputs_says_nothing(tmp_path: Path) -
     hint = {"class_name": "AdamOptimizer", "config": {"learning_rate": 0.05}}
     assert migrate.read(source / "model.ckpt").fidelity == "exact"
     assert migrate.read(tmp_path / "copy" / "model.ckpt", optimizer_config=hint).fidelity == "approximate"
+
+
+@pytest.mark.parametrize("inputs", [[], ["w"]])
+def test_an_assignment_that_lacks_its_inputs_changes_nothing(inputs: list[str]) -> None:
+    graph = _graph(("w", "VariableV2", []), ("global_step", "VariableV2", []), ("step", "AssignAdd", inputs))
+    assert not list(graph.writes())
+    assert not graph.alone_written()
+    assert "nowhere" in graph_schedules.never_counts(graph)
+    assert not keras_graph.describe(graph, ["w"], [])
