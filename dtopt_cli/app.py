@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,12 +33,26 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def root(
+    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Options of every command."""
+    _end_like_ctrl_c(context)
+
+
+def _end_like_ctrl_c(context: typer.Context) -> None:
+    """SIGTERM ends a command as Ctrl-C does, so that what is done is kept and nothing is left behind. A
+    second one changes nothing: the first is being obeyed."""
+
+    def end(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    context.call_on_close(lambda: signal.signal(signal.SIGTERM, before))
 
 
 def main() -> None:

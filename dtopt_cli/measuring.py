@@ -37,18 +37,6 @@ def require_writable(file: Path | None) -> None:
         document.require_writable(file)
 
 
-def end_like_ctrl_c(context: typer.Context) -> None:
-    """SIGTERM ends a command as Ctrl-C does, so that what was measured so far is kept and nothing is left behind. A
-    second one changes nothing: the first is being obeyed."""
-
-    def end(number: int, frame: Any) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, end)
-    context.call_on_close(lambda: signal.signal(signal.SIGTERM, before))
-
-
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
     """What is asked to end ends after the block."""

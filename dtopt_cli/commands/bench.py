@@ -7,7 +7,6 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from dtopt_cli import measuring
 from dtopt_cli.commands import (
     bench_check,
     bench_compare,
@@ -41,9 +40,8 @@ app = typer.Typer(
 
 
 @app.callback()
-def group(context: typer.Context) -> None:
+def group() -> None:
     """Measure optimizer steps side by side. Without a command it is `step`: see `dtopt bench step --help`."""
-    measuring.end_like_ctrl_c(context)
 
 
 app.command()(bench_step.step)

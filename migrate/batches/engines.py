@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import replace
-from importlib import metadata
 
 import msgspec
 
@@ -22,6 +21,7 @@ from migrate.batches.results import FAILED, BatchItem
 from migrate.bytes import files, urls
 from migrate.bytes.atomic import scratch_folder
 from migrate.bytes.source import open_source
+from optim import release
 from optim.errors import DtoptError, HyperparameterError, UnsupportedError
 
 TASK_BYTES = 64 << 20
@@ -68,10 +68,9 @@ def in_executor(
       into: folder of the targets, where receipts are kept meanwhile; None where nothing is written, or behind a URL.
     """
     jobs = [replace(job, source=files.absolute(job.source), dest=files.absolute(job.dest)) for job in jobs]
-    version = metadata.version("dtopt")
     with contextlib.nullcontext() if into is None else scratch_folder(os.path.join(into, "batch")) as receipts:
         tasks = divided([size_of(job) for job in jobs])
-        futures = {executor.submit(do_task, do, [jobs[i] for i in t], t, receipts, version): t for t in tasks}
+        futures = {executor.submit(do_task, do, [jobs[i] for i in t], t, receipts, release.version()): t for t in tasks}
         try:
             for future in as_completed(futures):
                 task = futures[future]
@@ -109,7 +108,7 @@ def divided(sizes: Sequence[int]) -> list[list[int]]:
 
 def do_task(do: Do, jobs: Sequence[Job], indices: Sequence[int], receipts: str | None, version: str) -> list[BatchItem]:
     """In a worker: what became of each job of a task."""
-    here = metadata.version("dtopt")
+    here = release.version()
     if here != version:
         raise UnsupportedError(f"the worker has dtopt {here} and the caller {version}; install the same one on both")
     return [_once(do, job, _receipt(receipts, index)) for job, index in zip(jobs, indices, strict=True)]

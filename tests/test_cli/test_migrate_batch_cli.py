@@ -79,8 +79,9 @@ def test_shards_meet_in_one_folder(dtopt: Any, tmp_path: Path) -> None:
     assert len(os.listdir(tmp_path / "out")) == 2
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
-def test_ctrl_c_keeps_what_is_done(dtopt: Any, tmp_path: Path, processes: str) -> None:
+@pytest.mark.parametrize(("processes", "number"), [("1", signal.SIGINT), ("2", signal.SIGINT), ("2", signal.SIGTERM)])
+def test_ctrl_c_keeps_what_is_done(dtopt: Any, tmp_path: Path, processes: str, number: int) -> None:
+    """And so does SIGTERM, by which a scheduler ends a job."""
     sources = tmp_path / "sources"
     sources.mkdir()
     for i in range(MANY):
@@ -96,7 +97,7 @@ def test_ctrl_c_keeps_what_is_done(dtopt: Any, tmp_path: Path, processes: str) -
         preexec_fn=listen_to_sigint,
     )
     assert until(lambda: out.is_dir() and any(not n.startswith(".") for n in os.listdir(out)), pause=0.01)
-    os.killpg(run.pid, signal.SIGINT)  # as a terminal does: the whole group
+    os.killpg(run.pid, number)  # as a terminal does: the whole group
     stdout, stderr = run.communicate(timeout=HANGS)
     assert run.returncode == 130
     assert "not reached" in stdout

@@ -101,9 +101,9 @@ def test_one_whose_worker_was_lost_after_the_target_counts_as_migrated(sources: 
     job = Job(str(sources[0]), str(out / "run0"))
     migrate.migrate_checkpoint(job.source, job.dest)
     (receipts / "0.begun").touch()
-    (again,) = engines.do_task(DO, [job], [0], str(receipts), engines.metadata.version("dtopt"))
+    (again,) = engines.do_task(DO, [job], [0], str(receipts), engines.release.version())
     assert again.status == MIGRATED
-    (other,) = engines.do_task(DO, [job], [1], str(receipts), engines.metadata.version("dtopt"))
+    (other,) = engines.do_task(DO, [job], [1], str(receipts), engines.release.version())
     assert other.status == FAILED
     assert "--overwrite" in other.problem
 
@@ -111,6 +111,11 @@ def test_one_whose_worker_was_lost_after_the_target_counts_as_migrated(sources: 
 def test_a_worker_of_another_version_is_refused(sources: list[Path]) -> None:
     with pytest.raises(UnsupportedError, match=r"the worker has dtopt .* and the caller 0\.0"):
         engines.do_task(lambda job, begun: BatchItem("", "", MIGRATED), [], [], None, "0.0")
+
+
+def test_a_worker_may_have_the_light_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines.release, "installed", lambda: {"dtopt-light": "9.9"})
+    assert engines.do_task(DO, [], [], None, "9.9") == []
 
 
 @pytest.mark.parametrize("url", ["ray://here", "dask://", "localhost:8786"])
