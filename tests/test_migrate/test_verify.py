@@ -14,7 +14,7 @@ import pytest
 import migrate
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import BundleWriter
-from migrate.proof import parity_sample, stepping, verification
+from migrate.proof import one_step, parity_sample, slots_target, stepping
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 ADAM = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
@@ -45,7 +45,7 @@ def test_a_sample_that_is_wrong_fails(tmp_path: Path, monkeypatch: pytest.Monkey
     state = migrate.read(ADAM)
     wrong = replace(state, slots={"m": state.slots["v"], "v": state.slots["m"]})
     migrate.migrate_checkpoint(ADAM, tmp_path / "out")
-    monkeypatch.setattr(verification, "read_slots", lambda _: wrong)
+    monkeypatch.setattr(one_step, "read_slots", lambda _: wrong)
     result = migrate.verify(ADAM, tmp_path / "out")
     assert not result.ok
     assert "a step from the target differs" in result.differences[0]
@@ -97,11 +97,11 @@ def test_tensorflow_would_notice_another_value_dtype_or_key(tmp_path: Path, monk
     with BundleWriter(str(tmp_path / "true")) as bundle:
         bundle.add("value", np.float32([1, 3]))
         bundle.add("dtype", np.int32([1, 2]))
-    target = verification._Target(str(tmp_path / "out"))
+    target = slots_target.Target(str(tmp_path / "out"))
     target.bundle = migrate_reader(str(other))
     monkeypatch.setattr(target.bundle, "prefix", str(tmp_path / "true"))
     monkeypatch.setattr(target, "array", lambda key: read_from(str(other), key))
-    said = list(verification._tensorflow_differences(target))
+    said = list(slots_target.tensorflow_differences(target))
     assert len(said) == 3
     assert any("sees key" in line for line in said)
     assert any(line.startswith("dtype is int32[2] to TensorFlow") for line in said)

@@ -1,0 +1,86 @@
+"""One step with a pseudo-random gradient, from a slot-variable checkpoint and from its source: by `optim`, which loads
+the one, and by the formula of the other's generation."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from migrate.proof import by_rule, parity, parity_sample, stepping, tensorflow
+from migrate.readers.slots import read as read_slots
+from migrate.state import OptimizerState
+from migrate.writers.slots import write as write_slots
+from optim.errors import UnsupportedError
+
+GRADIENT_SCALE = 1.0
+
+
+def worst_error(state: OptimizerState, folder: str) -> tuple[float, str]:
+    """Worst difference of one step on as much as memory allows, and what of the checkpoint that leaves out."""
+    if not parity.has_formula(state.algorithm):
+        raise UnsupportedError(
+            f"no formula of {state.algorithm} is known here, so that no step is compared; its arrays are"
+        )
+    chosen, left_out = parity_sample.sample(state)
+    if not left_out:
+        return _parity(state, folder), left_out
+    with tempfile.TemporaryDirectory() as scratch:
+        part = os.path.join(scratch, "sample")
+        write_slots(parity_sample.reduced(read_slots(folder), chosen), part)
+        return _parity(parity_sample.reduced(state, chosen), part), left_out
+
+
+def _parity(state: OptimizerState, folder: str) -> float:
+    """Worst difference of one step, 1 being what rounding explains."""
+    if state.hyperparameters.get("gradient_accumulation_steps"):
+        raise UnsupportedError("gradients are accumulated over several batches, so that no single step is compared")
+    ahead = state.hyperparameters.get("lookahead")
+    if ahead and (state.iterations + 1) % ahead["sync_period"] == 0:
+        raise UnsupportedError("the next step is one of Lookahead's slow weights, which no formula here has")
+    source = stepping.parity_source(state)
+    parity.rate(source)  # raises UnsupportedError for a schedule whose formula is not known
+    names = list(dict.fromkeys(name for owners in state.slots.values() for name in owners))
+    chosen = [v for v in state.variables if v.name in names] or [v for v in state.variables if v.trainable]
+    shapes = {v.name: (v.shape, v.dtype) for v in chosen}
+    gradients: dict[str, Callable[[], np.ndarray]] = {
+        n: partial(stepping.random, n, *s, GRADIENT_SCALE) for n, s in shapes.items()
+    }
+    start = {
+        v.name: stepping.random(v.name + "/value", v.shape, v.dtype, 1.0)
+        if v.array is None
+        else stepping.numbers(v.array)
+        for v in chosen
+    }
+    if tensorflow.is_installed():
+        got = _after_step(folder, {n: dtype for n, (_, dtype) in shapes.items()}, start, gradients)
+    else:
+        got = by_rule.after(folder, start, {name: gradient() for name, gradient in gradients.items()})
+    clip = parity.gradient_scale(source, gradients)
+    worst = 0.0
+    for name, (_, dtype) in shapes.items():
+        slots = {s: stepping.numbers(o[name]) for s, o in state.slots.items() if name in o}
+        want, magnitude = parity.step(replace(source, variable=name), start[name], clip(gradients[name]()), slots)
+        worst = max(worst, stepping.error(got[name], want, magnitude, dtype))
+    return worst
+
+
+def _after_step(
+    folder: str,
+    dtypes: Mapping[str, str],
+    start: Mapping[str, np.ndarray],
+    gradients: Mapping[str, Callable[[], np.ndarray]],
+) -> dict[str, np.ndarray]:
+    """What variables of those values become by a step of `optim` from the target, in float64."""
+    import tensorflow as tf
+
+    import optim
+
+    live = {name: tf.Variable(tf.cast(start[name], dtype)) for name, dtype in dtypes.items()}
+    optimizer = optim.load_checkpoint(folder, live, mesh=None, restore_variables=False)
+    optimizer.apply_gradients([(tf.cast(gradients[n](), dtype), live[n]) for n, dtype in dtypes.items()])
+    return {name: tf.cast(variable.read_value(), "float64").numpy() for name, variable in live.items()}
