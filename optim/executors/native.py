@@ -161,7 +161,8 @@ class Batches:
 
 def arrange(work: Work, selection: Selection) -> Batches:
     """Made anew only when a step differs from the one before in more than its numbers."""
-    changing = tuple(work.rate_factors) if isinstance(work.rate_factors[0], tuple) else ()  # a factor never changes
+    first = next(iter(work.rate_factors), None)  # there may be none: gradients that overwrite their variables
+    changing = tuple(work.rate_factors) if isinstance(first, tuple) else ()  # a factor never changes
     key = (work.has_averages, status(), changing)
     if selection.batches is None or selection.batches[0] != key:
         selection.batches = (key, Batches(work, selection))

@@ -94,3 +94,7 @@ def test_a_variable_that_is_overwritten_by_its_gradient() -> None:
     np.testing.assert_array_equal(scale, [7.0])
     assert var.numpy()[0] < 1.0
     assert int(optimizer.iterations) == 2
+    tf.function(lambda: optimizer.apply_gradients([(tf.constant([9.0]), scale)]))()
+    optimizer.apply_gradients([(tf.constant([8.0]), scale)])  # with no other, which took part before
+    np.testing.assert_array_equal(scale, [8.0])
+    assert int(optimizer.iterations) == 4
