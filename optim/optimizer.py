@@ -68,8 +68,7 @@ class Optimizer(tf.Module):
         No config holds a rule: to save or copy such an optimizer, make a class of it with `RuleOptimizer`.
 {settings.documentation()}
 
-    Each option is also an attribute; setting it acts from the next step on, or raises UnsupportedError. A `tf.function`
-    that was traced before holds the old value and raises when it is called; make it anew.
+    Each option is also an attribute; setting it acts from the next step on, or raises UnsupportedError.
 
     Raises:
       HyperparameterError (a ValueError): out of range, contradictory, or not a number.
@@ -202,6 +201,7 @@ class Optimizer(tf.Module):
 
     compute_gradients = _of("_stepper", Stepper.compute_gradients)
     update_step = _of("_stepper", Stepper.update_step)
+    _clip_gradients = _of("_stepper", Stepper.clip_gradients)
     scale_loss = _of("_settings.loss_scale", LossScale.scale_loss)
     finalize_variable_values = _of("_settings.averages", Averages.finalize_variable_values)
     swap_averages = _of("_settings.averages", Averages.swap_averages)

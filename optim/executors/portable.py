@@ -19,6 +19,7 @@ from optim.executors.work import Work, averaged, scaled, updated
 from optim.layouts.placement import layout_of, relayout, to_host
 from optim.options.clipping import clip
 from optim.options.master_copies import target, write
+from optim.options.option_objects import GradientsClipOption
 from optim.precision import cast_scalar, compute_dtype
 from optim.rule import Rule
 from optim.state.tracked import Tracked
@@ -45,6 +46,19 @@ class TensorGradients:
 
     def maximum(self, a: Any, b: Any) -> Any:
         return tf.maximum(a, b)
+
+
+def clipped(gradients: Sequence[Any], option: GradientsClipOption) -> list[Any]:
+    """Gradients clipped as `option` says; of `IndexedSlices` the slices are, before those of one row are summed."""
+    if not option.active:
+        return list(gradients)
+    dense = [g.values if isinstance(g, tf.IndexedSlices) else tf.convert_to_tensor(g) for g in gradients]
+    result = clip(TensorGradients(dense), option)
+    assert isinstance(result, TensorGradients)
+    return [
+        tf.IndexedSlices(new, old.indices, old.dense_shape) if isinstance(old, tf.IndexedSlices) else new
+        for old, new in zip(gradients, result.tensors, strict=True)
+    ]
 
 
 def is_finite(work: Work) -> Any:

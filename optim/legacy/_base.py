@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from optim import schedules, slot_layout
 from optim.errors import UnsupportedError
+from optim.executors import portable
 from optim.legacy import _gradients
 from optim.optimizer import Optimizer
 from optim.options import rate as rates
@@ -170,7 +171,7 @@ class LegacyOptimizer(tf.Module):
     def _apply_pairs(self, pairs: Sequence[tuple[Any, Any]], aggregate: bool = True) -> None:
         """What Keras's `fit` asks for: one step on gradients that are not clipped yet, some of which may be None."""
         given = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
-        clipped = _gradients.clipped([gradient for gradient, _ in given], self._clip)
+        clipped = portable.clipped([gradient for gradient, _ in given], self._clip)
         self._step(list(zip(clipped, [variable for _, variable in given], strict=True)))
 
     def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Any:

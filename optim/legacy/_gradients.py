@@ -10,10 +10,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim.errors import NoGradientsError, UnsupportedError
-from optim.executors.portable import TensorGradients
 from optim.layouts.placement import layout_of, relayout
-from optim.options.clipping import clip
-from optim.options.option_objects import GradientsClipOption
 from optim.state.state import State
 from optim.state.tracked import plain_name, unwrap
 from optim.step.gradients import conform
@@ -78,19 +75,6 @@ def require_all(pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
                 " through an op that has no gradient (argmax, round, ...)"
             )
     return [gradient for gradient, _ in pairs]
-
-
-def clipped(gradients: Sequence[Any], option: GradientsClipOption) -> list[Any]:
-    """Gradients clipped as `option` says; of `IndexedSlices` the slices are, before those of one row are summed."""
-    if not option.active:
-        return list(gradients)
-    dense = [g.values if isinstance(g, tf.IndexedSlices) else tf.convert_to_tensor(g) for g in gradients]
-    result = clip(TensorGradients(dense), option)
-    assert isinstance(result, TensorGradients)
-    return [
-        tf.IndexedSlices(new, old.indices, old.dense_shape) if isinstance(old, tf.IndexedSlices) else new
-        for old, new in zip(gradients, result.tensors, strict=True)
-    ]
 
 
 @contextmanager

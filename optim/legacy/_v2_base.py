@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from optim import schedules
 from optim.errors import HyperparameterError, NoGradientsError
+from optim.executors import portable
 from optim.legacy import _extension, _gradients, _hypers
 from optim.legacy._slots import SlotOptimizer, Slots
 from optim.optimizer import Optimizer as ModernOptimizer
@@ -166,7 +167,7 @@ class Optimizer(SlotOptimizer):
     def _transform_gradients(self, grads_and_vars: Any) -> Any:
         """Clip, then call `gradient_transformers`; subclasses may override it."""
         pairs = list(grads_and_vars)
-        clipped = _gradients.clipped([gradient for gradient, _ in pairs], self._clip)
+        clipped = portable.clipped([gradient for gradient, _ in pairs], self._clip)
         pairs = list(zip(clipped, [variable for _, variable in pairs], strict=True))
         for transformer in self.gradient_transformers:
             pairs = list(transformer(pairs))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 import numpy as np
 import tensorflow as tf
 
+from optim.executors import portable
 from optim.layouts import placement
 from optim.legacy import _gradients
 from optim.legacy._attributes import Delegated, Fixed, none_is_default
@@ -84,7 +85,7 @@ class Optimizer(LegacyOptimizer):
           NoGradientsError (a ValueError): a gradient is None.
           UnsupportedError (a ValueError): an eager tensor as loss, of which nothing is recorded.
         """
-        return _gradients.clipped(_gradients.require_all(_gradients.compute(loss, params)), self._clip)
+        return portable.clipped(_gradients.require_all(_gradients.compute(loss, params)), self._clip)
 
     def get_updates(self, loss: Any, params: Any) -> list[Any]:
         """Take one step on `loss`.

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
+import warnings
+from collections import Counter
+from typing import Any
+
+import tensorflow as tf
 
 from optim.errors import CheckpointError
+from optim.state.tracked import Tracked, unwrap
 
 FOREIGN = {
     "iter": "tf.keras's OptimizerV2",
@@ -27,3 +33,89 @@ def check_is_ours(name: str) -> None:
             " stay 0; restore it with migrate.restore(path, optimizer, variables), or convert it with `dtopt migrate"
             " checkpoint PATH DEST` and optim.load_checkpoint(DEST, variables)"
         )
+
+
+class SlotNode(tf.Module):
+    """The slots of one name by variable, `optimizer/slots/<name>` in checkpoints.
+
+    A checkpoint calls a slot as its variable was called where it was written. The same model may have other names here,
+    as Keras numbers layers that have none. `tf.train.Checkpoint(model=..., optimizer=...)` tells which of the model's
+    variables is which, and what it was called: slots are found by that, and by name where it tells nothing.
+    """
+
+    _self_setattr_tracking = False
+
+    def __init__(self) -> None:
+        super().__init__(name="slot")
+        self._kept: dict[str, tuple[Tracked, tf.Variable]] = {}
+        self._found: set[str] = set()
+        self._looked_at = (0, 0)
+        self._names: tuple[Any, dict[int, str]] = (None, {})
+
+    def _lookup_dependency(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        found = super()._lookup_dependency(name, *args, **kwargs)
+        if found is not None:
+            self._found.add(name)
+        return found
+
+    def keep(self, tracked: Tracked, variable: tf.Variable) -> None:
+        """Track the slot of a variable, which gets the value that a checkpoint read before has for it."""
+        name, former, waiting = tracked.name, self._former_name(tracked), self._deferred_dependencies
+        self._kept[name] = tracked, variable
+        if former in waiting:
+            self._found.add(name)
+        of_another = waiting.pop(name, None) if former != name else None
+        self._track_trackable(variable, name, overwrite=True)
+        if former != name:
+            self._handle_deferred_dependencies(former, variable)
+        if of_another is not None:
+            waiting[name] = of_another
+
+    def settle(self) -> None:
+        """Give slots the values that a checkpoint read since has under other names; warn of what is left."""
+        waiting = self._deferred_dependencies
+        if not waiting or self._looked_at == (len(waiting), len(self._kept)):
+            return
+        with tf.init_scope():
+            for name, (tracked, variable) in self._kept.items():
+                former = self._former_name(tracked)
+                if former != name and former in waiting:
+                    self._handle_deferred_dependencies(former, variable)
+                    self._found.add(name)
+        self._looked_at = len(waiting), len(self._kept)
+        missing = [name for name in self._kept if name not in self._found]
+        if waiting and missing:
+            warnings.warn(
+                f"a checkpoint has slots of {_listed(waiting)}, which the optimizer was not built on; the slots of"
+                f" {_listed(missing)} are not in it and start anew. Slots are found by the names of variables: give"
+                " layers names, or restore the model with the optimizer, tf.train.Checkpoint(model=..., optimizer=...)",
+                UserWarning,
+                stacklevel=6,
+            )
+
+    def _former_name(self, tracked: Tracked) -> str:
+        """What a variable was called where the checkpoint was written that slots wait for; else what it is called."""
+        for positions in self._deferred_dependencies.values():
+            checkpoint = positions[-1].checkpoint
+            if self._names[0] is not checkpoint or id(tracked.variable) not in self._names[1]:
+                known = self._names[1] if self._names[0] is checkpoint else {}
+                self._names = checkpoint, {**known, **_names_in(checkpoint)}
+            return self._names[1].setdefault(id(tracked.variable), tracked.name)
+        return tracked.name
+
+
+def _names_in(checkpoint: Any) -> dict[int, str]:
+    """What variables that were found in a checkpoint are called there, by identity, where only one is called so."""
+    nodes = checkpoint.object_graph_proto.nodes
+    names = {
+        id(unwrap(found)): attribute.full_name
+        for number, found in list(checkpoint.object_by_proto_id.items())
+        for attribute in nodes[number].attributes
+    }
+    counts = Counter(names.values())
+    return {key: name for key, name in names.items() if name and counts[name] == 1}
+
+
+def _listed(names: Any) -> str:
+    first, *others = names
+    return f"{first!r} and {len(others)} more" if others else repr(first)

@@ -17,6 +17,7 @@ from optim.layouts import meshes, placement
 from optim.layouts.placement import Placement
 from optim.state import weights
 from optim.state.counter import Counter
+from optim.state.object_graph import SlotNode
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked, TrackedVariables, common_mesh, plain_name, unwrap
 
@@ -38,7 +39,7 @@ class State:
         self.scalars: dict[str, tf.Variable] = {}
         self._references: set[tuple[str, int]] = set()
         self._counters: dict[str, Counter] = {}
-        self._slot_nodes: dict[str, tf.Module] = {}
+        self._slot_nodes: dict[str, SlotNode] = {}
         self._late: list[tuple[tf.Variable, Tracked]] = []
         self._slots_node = tf.Module(name="slots")
         owner._track_trackable(self._slots_node, "slots")
@@ -211,6 +212,11 @@ class State:
                 copy.assign(tf.cast(tracked.variable.read_value(), copy.dtype))
             self._late = [pair for pair in self._late if not _has_value(pair[1])]
 
+    def settle_checkpoints(self) -> None:
+        """Bring values that a checkpoint has under other names of variables, before a step needs them."""
+        for node in self._slot_nodes.values():
+            node.settle()
+
     def new_reference(
         self, slot: str, tracked: Tracked, policy: Placement, shape: Sequence[int] | None, initial_value: Any
     ) -> tf.Variable:
@@ -241,9 +247,9 @@ class State:
         """Keep a slot variable, `optimizer/slots/<slot>/<variable>` in checkpoints."""
         node = self._slot_nodes.get(slot)
         if node is None:
-            node = self._slot_nodes[slot] = tf.Module(name="slot")
+            node = self._slot_nodes[slot] = SlotNode()
             self._slots_node._track_trackable(node, slot)
-        node._track_trackable(variable, tracked.name, overwrite=True)
+        node.keep(tracked, variable)
         self.slots.put(slot, tracked, variable)
         return variable
 

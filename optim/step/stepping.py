@@ -87,6 +87,10 @@ class Stepper:
         self._build_once(var_list)
         return self._settings.loss_scale.factor_for(loss)
 
+    def clip_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        """Gradients as a step would clip them, for those who know `_clip_gradients` of Keras; no step calls it."""
+        return portable.clipped(gradients, self._settings.clipping.option)
+
     def apply(self, grads_and_vars: Any, aggregate: bool = True) -> None:
         """What `Optimizer.apply_gradients` does.
 
@@ -133,6 +137,8 @@ class Stepper:
             self._build_once(variables)
             tracked = self._state.tracked.find(variables)
         self._state.copy_late_values()
+        if not replicas.in_copy():
+            self._state.settle_checkpoints()
         if missing:
             self._warn_once([item for item, gradient in zip(tracked, gradients, strict=True) if gradient is None])
             tracked = [item for item, gradient in zip(tracked, gradients, strict=True) if gradient is not None]

@@ -137,6 +137,15 @@ def test_add_variable_from_reference_names_and_layout(mesh_2: Any) -> None:
     assert optimizer.get_slot(var, "test") is made
 
 
+def test_clip_gradients_of_keras() -> None:
+    """The private method that many know: gradients as a step would clip them."""
+    rows = tf.IndexedSlices(tf.constant([[3.0], [4.0]]), tf.constant([0, 2]), tf.constant([3, 1]))
+    dense, sparse = optim.SGD(global_clipnorm=1.0)._clip_gradients([tf.constant([12.0, 0.0]), rows])
+    np.testing.assert_allclose(dense, [12 / 13, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(sparse.values, [[3 / 13], [4 / 13]], rtol=1e-6)
+    assert optim.SGD()._clip_gradients([5.0]) == [5.0]
+
+
 def test_index_dict_of_keras_2_9(mesh_2: Any) -> None:
     layout = dtensor.Layout.replicated(mesh_2, 1)
     first, second = variable(np.ones(2), layout, "a"), variable(np.ones(2), layout, "b")

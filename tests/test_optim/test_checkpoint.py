@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 from tensorflow.experimental import dtensor
 
 import optim
@@ -295,6 +298,79 @@ def _module(variables: dict[str, Any]) -> tf.Module:
     module = tf.Module()
     module.all = variables
     return module
+
+
+def _one_more_step(model: Any, optimizer: Any) -> list[Any]:
+    variables = model.trainable_variables
+    pairs = [(tf.fill(v.shape, 1.0 + k), v) for k, v in enumerate(variables)]
+    optimizer.apply_gradients(pairs)
+    return [v.numpy() for v in variables]
+
+
+@pytest.mark.parametrize("module", [keras, tf_keras], ids=["keras3", "tf_keras"])
+@pytest.mark.parametrize("is_built", [False, True], ids=["before build", "after build"])
+def test_tf_train_checkpoint_of_a_model_that_keras_numbers(module: Any, is_built: bool, tmp_path: Any) -> None:
+    """The second model of a process has other names than the first, and is yet the same model."""
+
+    def made() -> tuple[Any, Any]:
+        layers = [module.layers.Dense(2) for _ in range(3)]
+        return module.Sequential([module.layers.Input((2,)), *layers]), optim.Adam(0.1)
+
+    model, optimizer = made()
+    _one_more_step(model, optimizer)
+    path = tf.train.Checkpoint(model=model, optimizer=optimizer).write(os.fspath(tmp_path / "c"))
+    again, resumed = made()
+    if is_built:
+        resumed.build(again.trainable_variables)
+    tf.train.Checkpoint(model=again, optimizer=resumed).read(path)
+    for one, two in zip(_one_more_step(again, resumed), _one_more_step(model, optimizer), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def _named(*names: str) -> Any:
+    module = tf.Module()
+    module.all = [tf.Variable([1.0, 2.0], name=name) for name in names]
+    return module
+
+
+def test_tf_train_checkpoint_where_a_name_is_now_another_variables(tmp_path: Any) -> None:
+    one, two = _named("dense_1", "dense_2"), _named("dense_2", "dense_3")
+    optimizer, resumed = optim.Adam(0.1), optim.Adam(0.1)
+    _one_more_step(one, optimizer)
+    path = tf.train.Checkpoint(model=one, optimizer=optimizer).write(os.fspath(tmp_path / "c"))
+    tf.train.Checkpoint(model=two, optimizer=resumed).read(path)
+    np.testing.assert_array_equal(_one_more_step(two, resumed), _one_more_step(one, optimizer))
+    np.testing.assert_array_equal(resumed.get_slot(two.all[1], "m"), optimizer.get_slot(one.all[1], "m"))
+
+
+@pytest.mark.parametrize("is_built", [False, True], ids=["before build", "after build"])
+def test_tf_train_checkpoint_warns_of_slots_that_it_does_not_find(is_built: bool, tmp_path: Any) -> None:
+    one, two = _named("a", "b"), _named("b", "c")
+    optimizer, resumed = optim.Adam(0.1), optim.Adam(0.1)
+    _one_more_step(one, optimizer)
+    path = tf.train.Checkpoint(optimizer=optimizer).write(os.fspath(tmp_path / "c"))
+    if is_built:
+        resumed.build(two.all)
+    tf.train.Checkpoint(optimizer=resumed).read(path)
+    with pytest.warns(UserWarning, match="slots of 'a'.* the slots of 'c' are not in it"):
+        _one_more_step(two, resumed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        _one_more_step(two, resumed)
+
+
+def test_tf_train_checkpoint_of_variables_that_are_built_one_after_another(tmp_path: Any) -> None:
+    one, two = _named("a", "b"), _named("a", "b")
+    optimizer, resumed = optim.Adam(0.1), optim.Adam(0.1)
+    _one_more_step(one, optimizer)
+    path = tf.train.Checkpoint(optimizer=optimizer).write(os.fspath(tmp_path / "c"))
+    tf.train.Checkpoint(optimizer=resumed).read(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for var in two.all:
+            resumed.build([var])
+            resumed.apply_gradients([(tf.zeros(2), var)])
+    np.testing.assert_allclose(resumed.get_slot(two.all[1], "m"), 0.9 * optimizer.get_slot(one.all[1], "m"))
 
 
 def test_tf_train_checkpoint_reads_ours(request: Any, tmp_path: Any) -> None:

@@ -64,7 +64,7 @@ class _Model:
         self.w = variable(random.normal(size=(4, 4)), self.layouts[0], "w")
         self.b = variable(random.normal(size=(4,)), self.layouts[1], "b")
         self.x = put(random.normal(size=(8, 4)), dtensor.Layout(["batch", "unsharded"], mesh))
-        self.optimizer = getattr(optim, name)(0.05, **options)
+        self.optimizer = getattr(optim, name)(learning_rate=0.05, **options)
         self.optimizer.build([self.w, self.b])
 
     def step(self) -> tuple[Any, Any]:

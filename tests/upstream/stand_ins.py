@@ -12,7 +12,6 @@ from typing import Any
 import optim
 from optim.legacy import v2
 from optim.legacy._base import LegacyOptimizer
-from optim.legacy._gradients import clipped
 
 KERAS_3 = {
     **{name: name.lower() for name in ("SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "AdamW", "Adamax", "Nadam")},
@@ -23,15 +22,7 @@ KERAS_3 = {
 LEGACY = {name: name.lower() for name in v2.__all__ if name not in ("SGD", "Optimizer")} | {"SGD": "gradient_descent"}
 
 
-class Clips:
-    """A private method that tests of Keras 3 and of tf_keras call."""
-
-    def _clip_gradients(self: Any, grads: Any) -> Any:
-        option = optim.GradientsClipOption(self.clipnorm, self.clipvalue, self.global_clipnorm)
-        return clipped(grads, option)
-
-
-class Asked(Clips):
+class Asked:
     """What Keras 3's tests say in its words, or ask of private parts, answered by ours."""
 
     def __init__(self, *args: Any, loss_scale_factor: float | None = None, **kwargs: Any):
@@ -106,9 +97,6 @@ def tf_keras() -> dict[str, ModuleType]:
     old = {f"{home}.legacy.{file}": (name, getattr(v2, name)) for name, file in LEGACY.items()}
     old[f"{home}.legacy.optimizer_v2"] = ("OptimizerV2", v2.Optimizer)
     found = {at: pair for at, pair in {**new, **old}.items() if pair[1] is not None and importlib.util.find_spec(at)}
-    for at, (name, cls) in found.items():
-        if at in new:
-            found[at] = (name, type(name, (Clips, cls), {"__module__": __name__}))
     made = {at: like(_module(at), **{name: cls}) for at, (name, cls) in found.items()}
     made[f"{home}.legacy.adam"].__dict__["NonFusedAdam"] = v2.Adam  # the same steps, by other ops
     return made
