@@ -23,10 +23,16 @@ def constant(array: np.ndarray) -> LazyArray:
 
 
 def write_datasets(
-    path: str, tensors: Mapping[str, LazyArray], progress: Progress | None, *, groups: Iterable[str] = ()
+    path: str,
+    tensors: Mapping[str, LazyArray],
+    progress: Progress | None,
+    *,
+    groups: Iterable[str] = (),
+    start: int = 0,
 ) -> None:
-    """An HDF5 file with these tensors by path, one at a time, and with these groups even if they are empty."""
-    with created(path) as (file, sink):
+    """An HDF5 file with these tensors by path, one at a time, and with these groups even if they are empty; or the rest
+    of another file, from `start` on."""
+    with created(path, start) as (file, sink):
         for group in groups:
             file.require_group(group)
         write_into(file, tensors, progress, sink)

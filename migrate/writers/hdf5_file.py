@@ -16,10 +16,12 @@ import h5py
 
 
 class Sink(io.RawIOBase):
-    """A file for h5py. `error` is what the system refused first; from then on nothing is written."""
+    """A file for h5py: a new one, or all of one that is there from `start` on. `error` is what the system refused
+    first; from then on nothing is written."""
 
-    def __init__(self, path: str) -> None:
-        self._raw = open(path, "x+b", buffering=0)  # noqa: SIM115
+    def __init__(self, path: str, start: int = 0) -> None:
+        self._raw = open(path, "r+b" if start else "x+b", buffering=0)  # noqa: SIM115
+        self._start = start
         self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
@@ -42,16 +44,16 @@ class Sink(io.RawIOBase):
 
     def truncate(self, size: int | None = None) -> int:
         try:
-            return self._raw.truncate(size)
+            return self._raw.truncate(None if size is None else self._start + size) - self._start
         except OSError as error:
             self.error = self.error or error
             return size or 0
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return self._raw.seek(offset, whence)
+        return self._raw.seek(offset + (self._start if whence == os.SEEK_SET else 0), whence) - self._start
 
     def tell(self) -> int:
-        return self._raw.tell()
+        return self._raw.tell() - self._start
 
     def close(self) -> None:
         self._raw.close()
@@ -63,9 +65,9 @@ class Sink(io.RawIOBase):
 
 
 @contextmanager
-def created(path: str) -> Iterator[tuple[h5py.File, Sink]]:
+def created(path: str, start: int = 0) -> Iterator[tuple[h5py.File, Sink]]:
     """A new file and its sink, to be asked with `check` while a lot is written. Raises OSError: see `Sink`."""
-    sink = Sink(path)
+    sink = Sink(path, start)
     try:
         try:
             with h5py.File(sink, "w") as file:

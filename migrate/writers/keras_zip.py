@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.ranges import CHUNK
 from migrate.models import passing
 from migrate.models.canonical import leaves
 from migrate.models.compiled import for_keras3
@@ -70,13 +72,23 @@ def write(
     tensors = {place: plan.array(name) for place, name in locations(plan).items()}
     tensors |= dict(_optimizer_tensors(plan))
     with atomic.scratch_folder(dest) as scratch:
-        weights, path = os.path.join(scratch, "weights.h5"), os.path.join(scratch, "model.keras")
-        files.write_datasets(weights, tensors, progress, groups=["vars", *_groups(plan), OPTIMIZER])
-        with zipfile.ZipFile(path, "x") as archive:
+        path = os.path.join(scratch, "model.keras")
+        with open(path, "x+b") as file, zipfile.ZipFile(file, "w") as archive:
             archive.writestr(reader.METADATA, json.dumps(metadata))
             archive.writestr(reader.CONFIG, json.dumps(config))
-            archive.write(weights, reader.WEIGHTS)
+            with archive.open(reader.WEIGHTS, "w", force_zip64=True) as member:
+                file.flush()
+                start = file.tell()
+                files.write_datasets(path, tensors, progress, groups=["vars", *_groups(plan), OPTIMIZER], start=start)
+                _count_in(path, start, member)
         single_file.place(path, dest, overwrite=overwrite)
+
+
+def _count_in(path: str, start: int, member: IO[bytes]) -> None:
+    """Give zip, which wants a checksum, what stands already where it writes: the disk sees it once."""
+    with open(path, "rb", buffering=0) as written:
+        written.seek(start)
+        shutil.copyfileobj(written, member, CHUNK)
 
 
 def _config(plan: ModelPlan, told: Translation) -> dict[str, Any]:
