@@ -196,9 +196,8 @@ def by_position(
         chosen = [v for v in variables if v.trainable in flags]
         if [v.shape for v in chosen] == wanted:
             return chosen, "position"
-    usable = [v for v in variables if v.trainable is not False or not v.name.endswith(NOT_STATE)]
-    layers = [list(group) for _, group in groupby(usable, key=lambda v: v.name.rpartition("/")[0])]
-    for groups in (layers, [[v] for v in usable]):
+    usable = _usable(variables)
+    for groups in (_layers(usable), [[v] for v in usable]):
         fits = _selections(wanted, groups)
         if len(fits) == 1:
             return fits[0], "shape"
@@ -208,6 +207,26 @@ def by_position(
     if unordered is not None:
         return unordered, "shape"
     raise MismatchError(_misfit(where, wanted, usable))
+
+
+def another_choice(chosen: Sequence[StoredVariable], variables: Sequence[StoredVariable]) -> list[StoredVariable] | None:
+    """Other layers whose variables have the same shapes, so that the same slots would fit them; None if none do."""
+    fits = _selections([v.shape for v in chosen], _layers(_usable(variables)))
+    return next((fit for fit in fits if fit != list(chosen)), None)
+
+
+def _usable(variables: Sequence[StoredVariable]) -> list[StoredVariable]:
+    """Those that may have been trained, whatever their flags say by now."""
+    return [v for v in variables if v.trainable is not False or not v.name.endswith(NOT_STATE)]
+
+
+def _layers(variables: Sequence[StoredVariable]) -> list[list[StoredVariable]]:
+    return [list(group) for _, group in groupby(variables, key=lambda v: _layer(v.name))]
+
+
+def _layer(name: str) -> str:
+    """`a/b` of `a/b/kernel`, and of Keras 1's `a_W` a."""
+    return name.rpartition("/" if "/" in name else "_")[0]
 
 
 def _selections(wanted: list[tuple[int, ...]], groups: Sequence[list[StoredVariable]]) -> list[list[StoredVariable]]:

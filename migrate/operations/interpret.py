@@ -105,6 +105,7 @@ def _slot_table(stored: Stored, made: Configuration, *, complete: bool) -> SlotT
         raise UnsupportedError(problem)
     _leave_averages_out(made, found)
     settled.by_slots(stored, made, found)
+    found.origins += [] if complete else settled.of_flags(stored, found, made)
     _leave_frozen_out(stored, found)
     return found
 

@@ -15,6 +15,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError, ContradictionError
 from migrate.evidence import DEFAULT, FILE, HINT, NAME, SET, UNINTERPRETED, Origin
 from migrate.generations import NATIVE
+from migrate.matching import stages
 from migrate.matching.slot_table import COUNTERS, SlotTable
 from migrate.operations.configuration import CLASS, Configuration, confirming
 from migrate.state import Stored, StoredVariable
@@ -246,9 +247,29 @@ def of_late(stored: Stored, found: SlotTable, made: Configuration, hinted: bool)
     late = [v.name for v in stored.variables if v.trainable and v.name not in owned]
     if hinted or not owned or not late or set(late) <= set(made.overrides.get("untrained") or ()):
         return []
-    shown = ", ".join(late[:5]) + (f" and {len(late) - 5} more" if len(late) > 5 else "")
-    text = f"{shown}: can be trained and have no slots, although others have: lost, or not trained yet"
+    text = f"{_some(late)}: can be trained and have no slots, although others have: lost, or not trained yet"
     return [Origin("trained variables", late, UNINTERPRETED, doubt=text, confirm=confirming("untrained", late))]
+
+
+def of_flags(stored: Stored, found: SlotTable, made: Configuration) -> list[Origin]:
+    """Other variables that the slots would fit, where only flags of the moment of the save tell the trained ones."""
+    if stored.weights is None or not set(found.how.values()) & {"position", "shape"}:
+        return []
+    untrained, by_name = made.overrides.get("untrained") or (), {v.name: v for v in stored.variables}
+    variables = [v for v in stored.variables if v.name not in untrained]
+    other = stages.another_choice([by_name[name] for name in found.order], variables)
+    if other is None:
+        return []
+    frozen = [v.name for v in variables if v.name not in found.order]
+    text = (
+        f"the slots would fit {_some([v.name for v in other])} as well: whose they are is taken from the flags of the"
+        " layers, and one that was frozen or unfrozen after compile has another flag than the optimizer saw"
+    )
+    return [Origin("trained variables", found.order, UNINTERPRETED, doubt=text, confirm=confirming("untrained", frozen))]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def of_trained(stored: Stored, order: Sequence[str], hinted: bool) -> Origin:

@@ -19,7 +19,7 @@ from migrate.bytes import hdf5
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import DamagedFileError
 from migrate.generations import from_hdf5, version_tuple
-from migrate.readers.keras_model import class_names, top_layers, trainable_flags
+from migrate.readers.keras_model import class_names, top_layers, trainable_flags, trained_order
 from migrate.state import Stored, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
 
@@ -188,14 +188,14 @@ def _variables(
         raise DamagedFileError(f"{path}: its group model_weights lists no layer_names; the file is damaged")
     if "top_level_model_weights" in group and "top_level_model_weights" not in order:
         order = ["top_level_model_weights", *order]
-    rows: list[tuple[str, str, LazyArray, bool | None]] = []
+    rows: list[Row] = []
     for layer in order:
         node = hdf5.member(group, layer, path)
         names = hdf5.name_list(node, "weight_names") or []
         for name, flag in zip(names, trainable_flags(layers.get(layer), names), strict=True):
             rows.append((layer, name, hdf5.lazy_dataset(node, name, path), flag))
     listed = rows
-    rows, twins = _shared_once(rows)
+    rows, twins = _shared_once([row for layer in order for row in _as_trained(rows, layer, layers.get(layer))])
     if sorts_by_name(generation, version):
         rows.sort(key=lambda row: row[1])
     shown = unique_names([(layer, name) for layer, name, _, _ in rows])
@@ -208,6 +208,19 @@ def _variables(
     for layer, name, array, _ in listed:
         members[layer].append((name, of_array[twins.get(id(array), id(array))]))
     return variables, {layer: tuple(found) for layer, found in members.items()}
+
+
+Row = tuple[str, str, LazyArray, bool | None]
+
+
+def _as_trained(rows: Sequence[Row], layer: str, config: Mapping[str, Any] | None) -> list[Row]:
+    """The weights of one layer in the order in which an optimizer takes them if all are trained.
+
+    A layer in which something is frozen when it is saved lists that behind the rest, wherever it stands in the layer.
+    """
+    own = [row for row in rows if row[0] == layer]
+    places = trained_order(config, [name for _, name, _, _ in own])
+    return [own[i] for i in places]
 
 
 def _numeric_flag(flag: bool | None, array: LazyArray) -> bool | None:
@@ -223,9 +236,7 @@ def sorts_by_name(generation: str | None, version: str | None) -> bool:
     return generation == "keras2" and number is not None and number < (2, 0, 6)
 
 
-def _shared_once(
-    rows: Sequence[tuple[str, str, LazyArray, bool | None]],
-) -> tuple[list[tuple[str, str, LazyArray, bool | None]], dict[int, int]]:
+def _shared_once(rows: Sequence[Row]) -> tuple[list[Row], dict[int, int]]:
     """Drop the second copy of a weight of a layer that two groups share: the same name and the same bits.
 
     Returns:

@@ -93,15 +93,17 @@ def never_trained(weight: str) -> bool:
 
 
 def owner(weight: str, candidates: Sequence[Leaf]) -> Leaf | None:
-    """The leaf whose name is a part of a weight's name: `a/dense/kernel:0` or, in Keras 1, `dense_1_W:0`."""
+    """The leaf whose name is a part of a weight's name: `a/dense/kernel:0` or, in Keras 1, `dense_1_W:0`; None where
+    it is that of several."""
     parts = weight.split(":")[0].split("/")
     exact = [leaf for leaf in candidates if leaf.name in parts[:-1]]
-    if exact:
-        return max(exact, key=lambda leaf: parts.index(leaf.name))
     begun = [leaf for leaf in candidates if leaf.name and parts[0].startswith(leaf.name + "_")]
-    if begun:
-        return max(begun, key=lambda leaf: len(leaf.name))
-    return candidates[0] if len(candidates) == 1 else None
+    if not exact and not begun:
+        return candidates[0] if len(candidates) == 1 else None
+    found = (
+        max(exact, key=lambda leaf: parts.index(leaf.name)) if exact else max(begun, key=lambda leaf: len(leaf.name))
+    )
+    return found if [leaf.name for leaf in candidates].count(found.name) == 1 else None
 
 
 def trainable_flags(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> list[bool | None]:
@@ -117,6 +119,25 @@ def trainable_flags(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> 
         else:
             flags.append(not leaf.frozen)
     return flags
+
+
+def trained_order(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> list[int]:
+    """Places of the weights of one top-level layer in the order of the layers in it, those that none trains last.
+
+    Saving puts frozen weights behind trained ones (`hdf5_format.py::_legacy_weights` of TF 2.4, `weights` of Keras 2.2),
+    so where flags differ inside a layer or model, its own order is not that in which all of it is trained.
+    """
+    found = list(leaves(layer)) if layer is not None else []
+    owners = [owner(weight, found) for weight in weights]
+    if None in owners:
+        return list(range(len(weights)))
+
+    def place(i: int) -> tuple[bool, int, bool]:
+        at = next(n for n, leaf in enumerate(found) if leaf is owners[i])
+        is_backward = any(part.startswith("backward_") for part in weights[i].split("/")[:-1])
+        return never_trained(weights[i]), at, found[at].kind == "Bidirectional" and is_backward
+
+    return sorted(range(len(weights)), key=place)
 
 
 def top_layers(model_config: Any) -> dict[str, Mapping[str, Any]]:
