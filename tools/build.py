@@ -1,14 +1,16 @@
-"""Build what is published: `python tools/build.py [FOLDER]`, by default into `dist`.
+"""Build what is published: `python tools/build.py [FOLDER] [--light]`, by default into `dist`.
 
 - `dtopt`: an sdist, and a wheel with the kernel for the TensorFlow of this environment and for those that
   `python tools/versions.py kernels` left in `optim/native/prebuilt`.
 - `dtopt-light`: the same packages without TensorFlow among what they depend on, and without the kernel.
 
-Run it where `build`, setuptools, numpy and TensorFlow are installed. The same commit gives the same bytes.
+Run it where `build`, setuptools, numpy and TensorFlow are installed. `--light` makes dtopt-light alone, for which the
+first two are enough. The same commit gives the same bytes.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -52,19 +54,25 @@ def lighten(folder: Path) -> None:
     os.utime(path, (time, time))
 
 
-def main(into: str = "dist") -> None:
-    folder = Path(into).resolve()
-    build(ROOT, folder, "--sdist")
-    (sdist,) = folder.glob("dtopt-[0-9]*.tar.gz")
+def main(into: Path, light_alone: bool) -> None:
     with tempfile.TemporaryDirectory() as scratch:
+        build(ROOT, Path(scratch) / "sdist", "--sdist", "--skip-dependency-check")  # nothing is compiled
+        (sdist,) = (Path(scratch) / "sdist").iterdir()
+        light = unpacked(sdist, Path(scratch) / "light")
+        lighten(light)
+        build(light, into)
+        if light_alone:
+            return
+        shutil.copy(sdist, into)
         clean = unpacked(sdist, Path(scratch) / "whole")  # an old `build` folder does not get into the wheel
         if (ROOT / PREBUILT).is_dir():
             shutil.copytree(ROOT / PREBUILT, clean / PREBUILT)
-        build(clean, folder, "--wheel")
-        light = unpacked(sdist, Path(scratch) / "light")
-        lighten(light)
-        build(light, folder)
+        build(clean, into, "--wheel")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description="Build what is published.")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("dist"))
+    parser.add_argument("--light", action="store_true", help="dtopt-light alone")
+    given = parser.parse_args()
+    main(given.folder.resolve(), given.light)

@@ -4,12 +4,13 @@
     python tools/build.py                        then make a wheel of it
     python tools/versions.py test WHEEL [3.12/2.18 ...]   install it beside each TensorFlow, and test it there;
                                                  3.12: beside all that have that Python
+    python tools/versions.py quick WHEEL [3.12/2.18 ...]  likewise, with some tests of each kind
     python tools/versions.py smoke WHEEL [3.12/2.18 ...]  only install it and take one step with its kernel
     python tools/versions.py table               what README says of that
 
-`test` and `smoke` keep results in tools/versions.json, in which those of other commits stay until they are measured
-again; a passed `smoke` does not replace tests. Each environment is new, and deleted after. Needs `uv`, and the Pythons
-on the PATH.
+Results are kept in tools/versions.json, in which those of other commits stay until they are measured again; what passed
+fewer tests than before replaces nothing, unless it is `test`. Each environment is new, and deleted after. Needs `uv`,
+and the Pythons on the PATH.
 """
 
 from __future__ import annotations
@@ -40,12 +41,15 @@ PYTHONS = {
 }
 """The Pythons that dtopt takes and that a TensorFlow has wheels for."""
 TOOLS = ("pytest", "pytest-timeout", "hypothesis")
-TESTS = (
+QUICK = (
     "test_optim/test_api.py",
-    "test_optim/test_checkpoint.py",
     "test_optim/test_meshes.py",
-    "test_optim/test_native_meshes.py",
+    "test_optim/test_checkpoint.py",
     "test_migrate/test_resume.py",
+)
+TESTS = (
+    *QUICK,
+    "test_optim/test_native_meshes.py",
     "test_migrate/test_real_cases.py",
     "test_migrate/test_keras_targets.py",
     "test_migrate/test_restore.py",
@@ -142,6 +146,11 @@ def test(wheel: str, *names: str) -> None:
     measure(wheel, names, TESTS)
 
 
+def quick(wheel: str, *names: str) -> None:
+    """As `test`, with some of its tests."""
+    measure(wheel, names, QUICK)
+
+
 def smoke(wheel: str, *names: str) -> None:
     """Install combinations, as `test` names them, and take one step with the kernel of the wheel in each."""
     measure(wheel, names, ())
@@ -159,7 +168,7 @@ def measure(wheel: str, names: tuple[str, ...], tests: tuple[str, ...]) -> None:
         result = run(Path(wheel), python, tensorflow, tests) | {"commit": commit}
         print(f"{name}: {result} in {time.monotonic() - started:.0f} s", flush=True)
         results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-        if tests or result["failed"] or not results.get(name, {}).get("passed"):
+        if tests == TESTS or result["failed"] or result["passed"] >= results.get(name, {}).get("passed", 0):
             results[name] = result
         RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=2) + "\n", encoding="utf-8")
         failed += result["failed"]
@@ -192,4 +201,5 @@ def write_table() -> None:
 
 
 if __name__ == "__main__":
-    {"kernels": kernels, "test": test, "smoke": smoke, "table": write_table}[sys.argv[1]](*sys.argv[2:])
+    commands = {"kernels": kernels, "test": test, "quick": quick, "smoke": smoke, "table": write_table}
+    commands[sys.argv[1]](*sys.argv[2:])
