@@ -147,7 +147,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     # LAMB: m and v are read once more, with p, to scale the step to its own norm.
     Algorithm("lamb", "Lamb", LambRule, _MOMENTS, {"learning_rate": 1e-2}, further_reads=3),
     Algorithm("muon", "Muon", MuonRule, _MUON, weight_decay=0.004, tolerance=MUON_TOLERANCE, largest_checked=2**22),
-    Algorithm("radam", "RectifiedAdam", RectifiedAdamRule, (*_MOMENTS, *_RECTIFIED)),
+    Algorithm("radam", "RectifiedAdam", RectifiedAdamRule, (*_MOMENTS, *_RECTIFIED, "epsilon_hat")),
     Algorithm("adabelief", "AdaBelief", AdaBeliefRule, (*_MOMENTS, "rectify", *_RECTIFIED)),
     # The second moment moves by the sign of its distance from g².
     Algorithm("yogi", "Yogi", YogiRule, (*_MOMENTS, "initial_accumulator_value"), jumps=True),

@@ -57,7 +57,7 @@ def _decays(case: Case) -> bool:
     """Whether weights decay by themselves: always in these, and without momentum decay through the gradient of SGD is
     the same."""
     h, name = case.algorithm.hyperparameters, case.algorithm.name
-    return name in ("adam", "adamw", "nadam", "adafactor") or (name == "sgd" and not h["momentum"])
+    return name in ("adam", "adamw", "nadam", "radam", "adafactor") or (name == "sgd" and not h["momentum"])
 
 
 def _optimizer(torch: Any, case: Case, parameters: list[Any], **variant: Any) -> Any:
@@ -66,7 +66,7 @@ def _optimizer(torch: Any, case: Case, parameters: list[Any], **variant: Any) ->
     if name == "adam" and case.weight_decay:
         name = "adamw"
     variant = {"lr": h["learning_rate"], **variant}
-    if name in ("adam", "adamw", "adamax", "nadam"):
+    if name in ("adam", "adamw", "adamax", "nadam", "radam"):
         variant |= {"betas": (h["beta_1"], h["beta_2"]), "eps": h["epsilon"]}
     if name in ("adam", "adamw"):
         kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
@@ -76,6 +76,8 @@ def _optimizer(torch: Any, case: Case, parameters: list[Any], **variant: Any) ->
     if name == "nadam":
         schedule = {"momentum_decay": h["schedule_decay"], "decoupled_weight_decay": True}
         return torch.optim.NAdam(parameters, **schedule, **decay, **variant)
+    if name == "radam":
+        return torch.optim.RAdam(parameters, decoupled_weight_decay=True, **decay, **variant)
     if name == "adadelta":
         return torch.optim.Adadelta(parameters, rho=h["rho"], eps=h["epsilon"], **variant)
     if name == "adagrad":
@@ -172,8 +174,11 @@ def _compute(case: Case, parameters: list[Any], put: Callable[[np.ndarray], Any]
 _HAS = Abilities(
     ("torch",),
     "torch",
-    algorithms=USUAL_ALGORITHMS - {"ftrl", "lion", "lamb"},
-    only={"rmsprop": {"epsilon_inside": False}},
+    algorithms=(USUAL_ALGORITHMS - {"ftrl", "lion", "lamb"}) | {"radam"},
+    only={
+        "radam": {"amsgrad": False, "epsilon_hat": True, "sma_threshold": 5.0, "total_steps": 0.0},
+        "rmsprop": {"epsilon_inside": False},
+    },
     clips=("value", "global_norm"),
     ema=False,
     accumulate=False,

@@ -30,6 +30,10 @@ MOST_WHOLE = 500_000_000
 """Elements times further steps that are computed where a rule needs tensors whole: some seconds."""
 
 
+ADAMS = {"adam": "beta_2", "adamw": "beta_2", "muon": "adam_beta_2"}
+"""Those with Adam's epsilon, and what its β₂ is called there."""
+
+
 def _reduction(function: Any) -> Any:
     return lambda x, axis=None, keepdims=False: function(x, axis=axis, keepdims=keepdims)
 
@@ -259,7 +263,7 @@ def _new_slots(case: Case, index: int, value: np.ndarray) -> dict[str, np.ndarra
 
 def _epsilon(case: Case, step: int, paper: bool) -> dict[str, float]:
     """Adam's rule adds ε to √v; with ε·√(1 − β₂ᵗ) in its place it computes what the paper's ε beside √v̂ does."""
-    hyper = case.algorithm.hyperparameters
-    if not paper or case.algorithm.name not in ("adam", "adamw"):
+    hyper, beta = case.algorithm.hyperparameters, ADAMS.get(case.algorithm.name)
+    if not paper or beta is None:
         return {}
-    return {"epsilon": hyper["epsilon"] * sqrt(1.0 - hyper["beta_2"] ** step)}
+    return {"epsilon": hyper["epsilon"] * sqrt(1.0 - hyper[beta] ** step)}

@@ -59,6 +59,14 @@ def elsewhere() -> list[tuple[str, Case]]:
         ("torch-foreach", made("adamax", dtype="bfloat16")),
         ("optax", made("lamb", clip="global_norm=0.1", ema=0.9, accumulate=2)),
         ("optax", made("lion", in_situ=True)),
+        ("torch-forloop", made("radam:epsilon_hat=true", weight_decay=0.1)),
+        ("optax", made("adabelief:rectify=false", weight_decay=0.1)),
+        ("optax", made("adafactor")),
+        ("optax", made("cocob")),
+        ("optax", made("lars")),
+        ("optax", made("muon:nesterov=false")),
+        ("optax", made("novograd", accumulate=2)),
+        ("optax", made("schedule-free-adamw:r=0", weight_decay=0.1)),
     ]
 
 

@@ -62,7 +62,7 @@ def test_torch_and_optax() -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
-    assert len(found) == 8
+    assert len(found) == 16
     for name, optimizer, options, result in found:
         package = "jax" if name == "optax" else "torch"
         installed = importlib.util.find_spec(package) is not None
@@ -99,6 +99,9 @@ def test_every_optimizer_is_there_or_has_a_reason(peer: Any) -> None:
         ("torch-foreach", made("rmsprop"), "compare with -o rmsprop:epsilon_inside=false"),
         ("torch-fused", made("adadelta"), "has no Adadelta that can be compared"),
         ("optax", made("nadam"), "has no Nadam that can be compared"),
+        ("optax", made("yogi"), "has no Yogi that can be compared"),
+        ("optax", made("lars", weight_decay=0.1), "takes decay for a part of the gradient"),
+        ("torch-foreach", made("radam"), "compare with -o radam:epsilon_hat=true"),
         ("optax", made(sparse_rows=3), "takes no sparse gradients"),
         ("optax", made(placement="zero1"), "placed like their variables"),
         ("tf_keras-mesh", made(accumulate=2), "accumulates no gradients"),
