@@ -194,7 +194,7 @@ def _ratio(one: Measurement, two: Measurement) -> Ratio:
     if one.unit != "steps":
         return statistics.ratio(one.series, two.series)
     found = stats.estimate([b / a for a, b in _paired_steps(one, two)])
-    word = stats.verdict(found.low, found.high)
+    word = stats.verdict(found.low, found.high, stats.SAME)
     return Ratio(found.median, found.low, found.high, found.median, None, False, found.rounds, word)
 
 

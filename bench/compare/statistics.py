@@ -88,7 +88,7 @@ def ratio(first: Series, second: Series) -> Ratio:
         roofs=exp(sum(shifts) / len(shifts)) if shifts else None,
         in_roofs=best is not pairs[0],
         rounds=rounds,
-        verdict=stats.verdict(low, high),
+        verdict=stats.verdict(low, high, stats.SAME),
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from bench.measuring.stats import SMALLEST_DIFFERENCE
+from bench.measuring.stats import SAME
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +40,7 @@ class Change:
 
 
 def changes(values: Sequence[float]) -> list[Change]:
-    """The changes of a series of positive numbers, in order; those below SMALLEST_DIFFERENCE are none."""
+    """The changes of a series of positive numbers, in order; those below SAME are none."""
     import numpy as np
 
     logs = np.log(np.asarray(values, np.float64))
@@ -51,7 +51,7 @@ def changes(values: Sequence[float]) -> list[Change]:
         Change(place, float(np.exp(after - before)), chance)
         for (place, chance), before, after in zip(places, levels, levels[1:], strict=False)
     ]
-    return [change for change in found if max(change.factor, 1 / change.factor) > 1 + SMALLEST_DIFFERENCE]
+    return [change for change in found if max(change.factor, 1 / change.factor) > 1 + SAME]
 
 
 def _search(logs: np.ndarray, start: int, random: np.random.Generator) -> list[tuple[int, float]]:

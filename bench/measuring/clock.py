@@ -18,8 +18,9 @@ WINDOW = 3
 AGREEMENT = 0.1
 """Two windows agree when their medians differ by less than this part of the later one."""
 
-SHORTEST_SAMPLE = 0.1
-"""Seconds; shorter steps are repeated within a sample until it lasts this long (pyperf's rule)."""
+SHORTEST_SAMPLE = 0.05
+"""Seconds; shorter steps are repeated within a sample until it lasts this long: a thousand times what waking a process
+takes. Many short rounds tell more in the same time than few long ones, whose neighbours are further apart."""
 
 MOST_STEPS_PER_SAMPLE = 1000
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,49 +12,50 @@ TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Use:
-    """Seconds of CPU time. Attributes: own: of a session of processes; others: of everything else on the same CPUs."""
+    """Seconds of CPU time. Attributes: own: of each session of processes; others: of everything else on the CPUs."""
 
-    own: float
+    own: Mapping[int, float]
     others: float
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Seconds of CPU time so far: of a session of processes, of this process, of all on the CPUs."""
+    """Seconds of CPU time so far: of each session of processes, of this process, of all on the CPUs."""
 
-    session: float
+    sessions: Mapping[int, float]
     parent: float
     everyone: float
 
 
-def read(session: int, cpus: Sequence[int]) -> Reading | None:
-    """The counters now; `session` is the id of the processes' session."""
+def read(sessions: Collection[int], cpus: Sequence[int]) -> Reading | None:
+    """The counters now; `sessions` are the ids of processes' sessions."""
     try:
         busy = _busy(cpus)
     except OSError:
         return None
-    return Reading(_of_session(session), sum(os.times()[:2]), busy)
+    return Reading(_of_sessions(sessions), sum(os.times()[:2]), busy)
 
 
 def between(before: Reading | None, after: Reading | None) -> Use | None:
-    """What was used from one reading to another."""
+    """What was used from one reading to another, by the sessions that are in both."""
     if before is None or after is None:
         return None
-    own = after.session - before.session
-    rest = after.everyone - before.everyone - own - (after.parent - before.parent)
+    own = {name: after.sessions[name] - before.sessions[name] for name in after.sessions if name in before.sessions}
+    rest = after.everyone - before.everyone - sum(own.values()) - (after.parent - before.parent)
     return Use(own, max(0.0, rest))
 
 
-def escaped(session: int, cpus: Sequence[int]) -> bool:
-    """Whether a thread of a session of processes may run on other CPUs than these."""
-    for process in _processes(session):
+def escaped(sessions: Collection[int], cpus: Sequence[int]) -> set[int]:
+    """Those sessions of processes of which a thread may run on other CPUs than these."""
+    found = set()
+    for process, session, _ in _processes(sessions):
         for thread in _entries(Path("/proc", process, "task")):
             try:
                 if not os.sched_getaffinity(int(thread)) <= set(cpus):
-                    return True
+                    found.add(session)
             except OSError:  # ended meanwhile
                 continue
-    return False
+    return found
 
 
 def _entries(folder: Path) -> list[str]:
@@ -64,10 +65,13 @@ def _entries(folder: Path) -> list[str]:
         return []
 
 
-def _processes(session: int) -> Iterator[str]:
+def _processes(sessions: Collection[int]) -> Iterator[tuple[str, int, list[str]]]:
+    """Process, its session and its numbers, of all that belong to these sessions."""
+    wanted = {str(session) for session in sessions}
     for name in _entries(Path("/proc")):
-        if _stat(name)[3:4] == [str(session)]:
-            yield name
+        stat = _stat(name)
+        if stat[3:4] and stat[3] in wanted:
+            yield name, int(stat[3]), stat
 
 
 def _stat(process: str) -> list[str]:
@@ -89,6 +93,8 @@ def _busy(cpus: Sequence[int]) -> float:
     return total * TICK
 
 
-def _of_session(session: int) -> float:
-    found = (_stat(name) for name in _processes(session))
-    return sum(int(ticks) for stat in found for ticks in stat[11:13]) * TICK
+def _of_sessions(sessions: Collection[int]) -> dict[int, float]:
+    found = dict.fromkeys(sessions, 0)
+    for _, session, stat in _processes(sessions):
+        found[session] += sum(int(ticks) for ticks in stat[11:13])
+    return {session: ticks * TICK for session, ticks in found.items()}

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from bench.measuring import stats
 from bench.measuring.clock import Clock
 
-NARROW = 0.02
-"""Half an interval, as a part of the ratio, at which rounds end: with it a difference of SMALLEST_DIFFERENCE shows."""
+NARROW = 0.01
+"""Half an interval, as a part of the ratio, at which rounds end: what is 5% slower is then found."""
 
-MOST_ROUNDS = 500
+MOST_ROUNDS = 2000
+
+STARTING = 0.6
+"""Part of the time in which further processes may be started: a fourth of each tells more than as many rounds would."""
 
 AROUND = 8.0
 """Seconds of a budget, at most half of it, that are left for what is before the processes and after the last round."""
@@ -55,6 +58,10 @@ class Rounds:
         left = self._pace.seconds - (self._clock() - self._start)
         each = self._each()
         return max(self._least, self.done + int(left / each) if each else self._least)
+
+    def leaves(self, seconds: float) -> bool:
+        """Whether enough of the time is left for rounds if so much more passes before them."""
+        return self._pace.rounds is not None or self._clock() - self._start + seconds < STARTING * self._pace.seconds
 
     def more(self, width: Callable[[], float]) -> bool:
         """Whether to make another round; `width` is the wider half of the widest interval."""

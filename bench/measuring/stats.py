@@ -8,7 +8,8 @@ and Nagaraja, Order Statistics, 2003, §7.1); with several comparisons each take
 
 Several processes of one program differ, through the layout of their memory, and more rounds do not tell by how much
 (Kalibera and Jones, doi 10.1145/2464157.2464160). Where peers have several, they take turns round by round,
-and what ratios differ by from one turn to the next, pooled over all peers, widens every interval as Student's t asks.
+and what ratios differ by from one turn to the next, pooled over all peers, widens every interval to Student's t of the
+processes' medians, where that is wider: it holds the noise of their rounds, too.
 """
 
 from __future__ import annotations
@@ -16,13 +17,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import exp, hypot, inf, isfinite, isinf, log, sqrt
+from itertools import pairwise
+from math import exp, inf, isfinite, isinf, log, pi, sin, sqrt
 from statistics import fmean, median
 
 CONFIDENCE = 0.95
 
-SMALLEST_DIFFERENCE = 0.03
-"""Two times closer than this are called the same."""
+SAME = 0.03
+"""Two times that are closer than this for certain are called the same."""
+
+DIFFERENT = 0.01
+"""Others are called faster or slower that differ by more than this for certain: what the place of code and data in
+memory can do."""
 
 FEWEST_ROUNDS = 6
 """Below it no two order statistics cover a median with 95%."""
@@ -79,13 +85,28 @@ def edge(count: int, comparisons: int = 1) -> int | None:
     return found if found >= 0 else None
 
 
-def interval(values: Sequence[float], comparisons: int = 1) -> tuple[float, float] | None:
-    """The interval of the median from order statistics. Infinite values, such as misses, are larger than any."""
+def interval(values: Sequence[float], comparisons: int = 1, phases: float = 0.0) -> tuple[float, float] | None:
+    """The interval of the median from order statistics. Infinite values, such as misses, are larger than any.
+
+    Args:
+      phases: how alike neighbours are, from `phases`; values that are tell less.
+    """
     place = edge(len(values), comparisons)
     if place is None:
         return None
+    middle = (len(values) - 1) / 2
+    place = max(0, int(middle - (middle - place) * sqrt((1 + phases) / (1 - phases))))
     ordered = sorted(values)
     return ordered[place], ordered[-1 - place]
+
+
+def phases(values: Sequence[float]) -> float:
+    """The correlation of neighbours, from the side of the median that they are on; 0 where chance may explain it, and
+    under 1. A machine's slow phases are longer than a round, and do not always slow two peers alike."""
+    middle = median(values)
+    sides = [(value > middle) - (value < middle) for value in values]
+    found = sum(a * b for a, b in pairwise(sides)) / len(values)
+    return min(sin(found * pi / 2), 0.9) if found > 2 / sqrt(len(values)) else 0.0  # as of normal values
 
 
 def estimate(values: Sequence[float], comparisons: int = 1) -> Estimate:
@@ -111,8 +132,8 @@ class Between:
 
 
 def between(all_logs: Sequence[Mapping[Place, float]]) -> Between | None:
-    """The spread of `log_ratios` between processes, pooled over peers; None where no peer has several. What
-    their rounds explain of it is not taken off: with two processes the rest would too often come out as nothing."""
+    """The spread of `log_ratios` between processes, pooled over peers; None where no peer has several. The noise of
+    their rounds is part of it: with two processes what is left without it would too often come out as nothing."""
     squares, freedom = 0.0, 0
     for logs in all_logs:
         by_process: dict[int, list[float]] = {}
@@ -145,10 +166,10 @@ def paired_ratio(
     processes = len({process for _, _, process in logs})
     values = list(logs.values())
     more = spread.half_width(processes, comparisons) if spread is not None else 0.0
-    middle, found = median(values), interval(values, comparisons)
+    middle, found = median(values), interval(values, comparisons, phases(values))
     if found is None:
         return Ratio(baseline, exp(middle), None, None, len(values), "unclear", processes)
-    low, high = exp(middle - hypot(middle - found[0], more)), exp(middle + hypot(found[1] - middle, more))
+    low, high = exp(min(found[0], middle - more)), exp(max(found[1], middle + more))
     return Ratio(baseline, exp(middle), low, high, len(values), verdict(low, high), processes)
 
 
@@ -166,16 +187,15 @@ def ratio_by_way_of(mine: Ratio, other: Ratio, name: str) -> Ratio | None:
     return Ratio(name, mine.median / other.median, low, high, rounds, verdict(low, high))
 
 
-def verdict(low: float | None, high: float | None) -> str:
-    """What the interval of a ratio says, in one word."""
-    most, least = 1 + SMALLEST_DIFFERENCE, 1 / (1 + SMALLEST_DIFFERENCE)
+def verdict(low: float | None, high: float | None, different: float = DIFFERENT) -> str:
+    """What the interval of a ratio says, in one word; `different`: how far from 1 it must lie."""
     if low is None or high is None:
         return "unclear"
-    if high < least:
+    if low >= 1 / (1 + SAME) and high <= 1 + SAME:
+        return "same"
+    if high < 1 / (1 + different):
         return "faster"
-    if low > most:
-        return "slower"
-    return "same" if least <= low and high <= most else "unclear"
+    return "slower" if low > 1 + different else "unclear"
 
 
 def width(ratio: Ratio | None) -> float:

@@ -87,7 +87,8 @@ momentum)."""
 
 
 def _muon(optax: Any, case: Case) -> Any:
-    rule, h = case.algorithm.rule, case.algorithm.hyperparameters
+    rule: Any = case.algorithm.rule
+    h = case.algorithm.hyperparameters
     dims = [
         None if rule.uses_adam(tensor.shape, [tensor.name]) else optax.contrib.MuonDimensionNumbers()
         for tensor in case.tensors

@@ -19,10 +19,10 @@ class Sample:
     """Attributes: group and round it was taken in, from 0; place within the round, from 0; steps; seconds per
     step; process, from 0.
 
-    Further, None where not measured: `latency`, median seconds of single steps, each waited for; `step_share`, the
+    Further, None where not measured: `latency`, seconds of a single step that is waited for; `step_share`, the
       step's part of forward, backward and step (in older results); `resident_bytes` of the process after the sample;
-      `cpus` that the peer's processes kept busy on average, `others` that all else on the same CPUs did; `late`,
-      seconds after the wait until the last element had arrived.
+      `cpus` that the peer's processes kept busy in the round for each second of the sample, `others` that all else on
+      the same CPUs did; `late`, seconds after the wait until the last element had arrived.
     """
 
     group: int

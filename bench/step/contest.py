@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -30,6 +30,9 @@ from bench.step.agreement import Agreement
 from bench.step.memory import groups, too_large
 
 TRACED_STEPS = 10
+
+LONG = 240.0
+"""Seconds of a budget from which each peer has twice the processes."""
 
 Launch = Callable[[Peer, Case], Worker]
 Progress = Callable[[str, int, int], None]
@@ -51,8 +54,10 @@ class Settings:
     profile: Path | None = None
 
     def processes_of(self, peers: int) -> int:
-        """Few peers say little about what processes differ by, so that each has more."""
-        return self.processes or (6 if peers <= 2 else 3 if peers <= 4 else 2)
+        """Few peers say little about what processes differ by, so that each has more; so it has where there is time to
+        tell small differences. The most: see `Contest._open`."""
+        few = 6 if peers <= 2 else 3 if peers <= 4 else 2
+        return self.processes or (2 * few if self.pace.rounds is None and self.pace.budget >= LONG else few)
 
 
 @dataclass
@@ -164,20 +169,11 @@ class Contest:
             progress(what, done, (2 + rounds.expected) * len(alive))
             done += 1
 
-        new = [contestant for contestant in alive if contestant.status == "waiting"]
-        for contestant in new:  # all at once: imports and building are not measured
-            self._try(contestant, self._start)
-        for act, what in ((self._wait_until_prepared, "starting"), (self._make_ready, "checking and warming up")):
-            for contestant in new:  # checks and warm-ups one at a time, as in the rounds
-                tell(f"{what} {contestant.peer.name}")
-                self._try(contestant, act)
+        self._open([contestant for contestant in alive if contestant.status == "waiting"], rounds, tell)
         while any(c.workers for c in alive if not c.is_roof) and rounds.more(lambda: self._width(alive, first)):
             order = [contestant for contestant in alive if contestant.workers]
             self._order.shuffle(order)
-            for position, contestant in enumerate(order):
-                tell(f"round {rounds.done + 1}: {contestant.peer.name}")
-                place, process = (group, rounds.done, position), rounds.done % len(contestant.workers)
-                self._try(contestant, partial(self._sample, place=place, process=process))
+            self._round(group, rounds.done, order, tell)
             rounds.done += 1
         last = all(contestant.status != "waiting" for contestant in self.contestants)
         self._judge([c for c in alive if c.workers and not c.is_roof and (c.peer is not first or last)])
@@ -202,22 +198,42 @@ class Contest:
         except WorkerError as error:
             contestant.out("failed", str(error))
 
-    def _start(self, contestant: Contestant) -> None:
-        for _ in range(1 if contestant.is_roof else self.processes):
+    def _open(self, new: Sequence[Contestant], rounds: Rounds, tell: Callable[[str], None]) -> None:
+        """Starts the processes: first one of each, then more while that leaves time for the rounds."""
+        most, count = self.processes, 1
+        self.processes = 0
+        while self.processes < most:
+            began = time.monotonic()
+            self._open_some([c for c in new if not (c.is_roof and self.processes)], count, tell)
+            self.processes += count
+            if not self._settings.processes and not rounds.leaves(time.monotonic() - began):
+                return
+            count = min(most - self.processes, max(1, len(allowed_cpus()) // max(1, len(new))))
+
+    def _open_some(self, new: Sequence[Contestant], count: int, tell: Callable[[str], None]) -> None:
+        for contestant in new:  # all at once: imports and building are not measured
+            self._try(contestant, partial(self._start, count=count))
+        for act, what in ((self._wait_until_prepared, "starting"), (self._make_ready, "checking and warming up")):
+            for contestant in new:  # checks and warm-ups one at a time, as in the rounds
+                tell(f"{what} {contestant.peer.name}")
+                self._try(contestant, partial(act, count=count))
+
+    def _start(self, contestant: Contestant, count: int) -> None:
+        for _ in range(count):
             contestant.workers.append(self._launch(contestant.peer, self.case))
             contestant.workers[-1].request("prepare")
         contestant.status = "ok"
 
-    def _wait_until_prepared(self, contestant: Contestant) -> None:
-        for worker in contestant.workers:
+    def _wait_until_prepared(self, contestant: Contestant, count: int) -> None:
+        for worker in contestant.workers[-count:]:
             worker.answer(self._settings.timeout)  # that the process has started
             prepared = worker.answer(self._settings.timeout)
             contestant.prepare_seconds = max(prepared["seconds"], contestant.prepare_seconds or 0.0)
             contestant.versions = prepared["versions"]
 
-    def _make_ready(self, contestant: Contestant) -> None:
-        """First steps, check and warm-up of each process."""
-        for worker in contestant.workers:
+    def _make_ready(self, contestant: Contestant, count: int) -> None:
+        """First steps, check and warm-up of the newest processes."""
+        for worker in contestant.workers[-count:]:
             if not contestant.is_roof:
                 checked = self._ask(worker, "check")
                 contestant.first_step_seconds = contestant.first_step_seconds or checked["first_step_seconds"]
@@ -247,25 +263,39 @@ class Contest:
         worker.request(do, **arguments)
         return worker.answer(self._settings.timeout)
 
+    def _round(self, group: int, number: int, order: Sequence[Contestant], tell: Callable[[str], None]) -> None:
+        """A sample of each, and who used the CPUs: whatever a peer does while others have their turn counts, too."""
+        sessions = [pid for c in order for worker in c.workers if (pid := getattr(worker, "pid", None))]
+        before, began = load.read(sessions, self._cpus), time.monotonic()
+        walls: dict[int, float] = {}
+        for position, contestant in enumerate(order):
+            tell(f"round {number + 1}: {contestant.peer.name}")
+            place, process = (group, number, position), number % len(contestant.workers)
+            start = time.monotonic()
+            self._try(contestant, partial(self._sample, place=place, process=process))
+            walls[position] = time.monotonic() - start
+        use, wall = load.between(before, load.read(sessions, self._cpus)), time.monotonic() - began
+        free = load.escaped(sessions, self._cpus)
+        for position, contestant in enumerate(order):
+            mine = [pid for worker in contestant.workers if (pid := getattr(worker, "pid", None))]
+            contestant.escaped |= bool(free.intersection(mine))
+            if use and mine:
+                cpus = sum(use.own[pid] for pid in mine) / walls[position]
+                contestant.samples[-1] = replace(contestant.samples[-1], cpus=cpus, others=use.others / wall)
+
     def _sample(self, contestant: Contestant, place: tuple[int, int, int], process: int) -> None:
-        worker, steps = contestant.workers[process], contestant.steps_per_sample
-        pid = getattr(worker, "pid", None)
-        before, began = load.read(pid, self._cpus) if pid else None, time.monotonic()
-        taken = self._ask(worker, "sample", steps=steps)
-        use = load.between(before, load.read(pid, self._cpus) if pid else None)
-        wall = time.monotonic() - began
-        contestant.escaped |= load.escaped(pid, self._cpus) if pid else False
+        steps = contestant.steps_per_sample
+        taken = self._ask(contestant.workers[process], "sample", steps=steps)
+        resident, late = taken["resident_bytes"], taken.get("late")
         contestant.samples.append(
             Sample(
                 *place,
                 steps,
                 taken["seconds"],
                 taken["latency"],
-                resident_bytes=taken["resident_bytes"],
+                resident_bytes=resident,
                 process=process,
-                cpus=use.own / wall if use else None,
-                others=use.others / wall if use else None,
-                late=taken.get("late"),
+                late=late,
             )
         )
         contestant.peak_bytes, contestant.device_peak_bytes = taken["peak_bytes"], taken["device_peak_bytes"]

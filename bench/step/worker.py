@@ -25,8 +25,9 @@ from bench.results import document
 from bench.step import agreement
 
 KIB = 1024
-MOST_SINGLE_STEPS = 5
-"""Steps that are waited for one by one in each sample, for the latency."""
+SINGLE_STEPS = 2
+"""Steps that are waited for one by one ahead of each sample of several: the first wakes what slept while others had
+their turn, the last is the latency."""
 
 SMALL = 2**16
 """Elements of a tensor that is read in no time."""
@@ -68,19 +69,21 @@ class Worker:
         return {**dataclasses.asdict(warm), "steps_per_sample": clock.steps_per_sample(warm.step_seconds)}
 
     def sample(self, steps: int) -> dict[str, Any]:
-        """Times steps twice: without a wait between them, and waiting for each. From a cold cache there is only the
-        second: a step would find what the one before it left."""
+        """Times a step that is waited for, and steps without a wait between them. From a cold cache there is only the
+        first kind: a step would find what the one before it left."""
         session = self._prepared()
         if self._clear_cache:
             singles = clock.single_steps(session, steps, before=self._clear_cache)
-            seconds, late = fmean(singles), self._late()
+            seconds, latency = fmean(singles), median(singles)
+        elif steps == 1:
+            seconds = latency = clock.sample(session, 1)
         else:
+            latency = clock.single_steps(session, SINGLE_STEPS)[-1]
             seconds = clock.sample(session, steps)
-            late = self._late()
-            singles = [seconds] if steps == 1 else clock.single_steps(session, min(steps, MOST_SINGLE_STEPS))
+        late = self._late()
         return {
             "seconds": seconds,
-            "latency": median(singles),
+            "latency": latency,
             "late": late,
             "resident_bytes": _resident(),
             "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,

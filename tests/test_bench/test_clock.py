@@ -79,6 +79,6 @@ def test_warm_up_that_never_settles_stops_at_the_seconds() -> None:
     assert (warm.steady, warm.steps, warm.seconds) == (False, 3, 6.0)
 
 
-@pytest.mark.parametrize(("step", "steps"), [(0.5, 1), (0.1, 1), (0.04, 3), (0.001, 100), (1e-7, 1000), (0.0, 1000)])
-def test_samples_last_a_tenth_of_a_second(step: float, steps: int) -> None:
+@pytest.mark.parametrize(("step", "steps"), [(0.5, 1), (0.1, 1), (0.04, 2), (0.001, 50), (1e-7, 1000), (0.0, 1000)])
+def test_samples_last_long_enough(step: float, steps: int) -> None:
     assert steps_per_sample(step) == steps

@@ -12,6 +12,7 @@ from bench.measuring.stats import (
     log_ratios,
     median_absolute_deviation,
     paired_ratio,
+    phases,
     ratio_by_way_of,
     relative_iqr,
     verdict,
@@ -111,6 +112,24 @@ def test_a_tenth_is_found_at_the_default_budget() -> None:
     assert found / runs >= 0.95
 
 
+def test_phases_widen_an_interval_and_chance_does_not() -> None:
+    """Of 300 series in which much of a round's noise is the last one's, 94% of the intervals hold the truth; without it
+    fewer than 85% would."""
+    random = np.random.default_rng(8)
+    covered, without = [], []
+    for _ in range(300):
+        values = [0.0]
+        for noise in random.normal(0.0, 1.0, 199):
+            values.append(0.6 * values[-1] + float(noise))
+        for found, kept in ((interval(values, 1, phases(values)), covered), (interval(values), without)):
+            assert found is not None
+            kept.append(found[0] <= 0.0 <= found[1])
+    assert np.mean(covered) >= 0.94
+    assert np.mean(without) < 0.85
+    alone = [phases(random.normal(0.0, 1.0, 60).tolist()) for _ in range(300)]
+    assert np.mean([value > 0 for value in alone]) < 0.06
+
+
 def test_too_few_rounds_have_no_interval() -> None:
     assert interval([2.0, 1.0, 1.5, 1.2, 1.1]) is None
     assert interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == (1.0, 6.0)
@@ -123,11 +142,12 @@ def test_too_few_rounds_have_no_interval() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "word"),
     [
-        (0.90, 0.96, "faster"),
-        (1.04, 1.10, "slower"),
+        (0.90, 0.98, "faster"),
+        (1.02, 1.10, "slower"),
         (0.98, 1.02, "same"),
+        (1.012, 1.028, "same"),
         (0.95, 1.05, "unclear"),
-        (0.90, 0.99, "unclear"),
+        (0.90, 0.995, "unclear"),
         (None, None, "unclear"),
     ],
 )
