@@ -70,7 +70,7 @@ def main() -> None:
     except DtoptError as error:
         if debug:
             raise
-        typer.echo(output.message(f"dtopt: {error}"), err=True)
+        typer.echo(output.message(str(error)), err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         if debug:
@@ -84,7 +84,7 @@ def main() -> None:
             typer.echo("dtopt: this needs TensorFlow, which is not installed: pip install tensorflow", err=True)
             sys.exit(Exit.USAGE)
         what = f"{type(error).__name__}: {error}"
-        typer.echo(output.message(f"dtopt: {what}; please report it, with what --debug shows"), err=True)
+        typer.echo(output.message(f"{what}; please report it, with what --debug shows"), err=True)
         sys.exit(Exit.BROKEN)
 
 

@@ -37,8 +37,6 @@ def _console(**options: Any) -> Console:
     return Plain(**options)
 
 
-LONGEST = 500
-"""Characters of a message."""
 _CONTROLS = {i: f"\\x{i:02x}" for i in (*range(32), *range(127, 160)) if i != 10}
 
 
@@ -48,12 +46,11 @@ def plain(text: str) -> str:
 
 
 def message(text: str) -> str:
-    """One line of at most LONGEST characters."""
-    from migrate.bytes.urls import shown
+    """One line, no longer than `migrate`'s own messages."""
+    from migrate.bytes import messages
 
-    line = plain(shown(" ".join(text.split("\n"))))
-    rest = " ... (--debug shows all of it)"
-    return line if len(line) <= LONGEST else line[: LONGEST - len(rest)] + rest
+    begins = "dtopt: "
+    return begins + messages.line(" ".join(text.split("\n")), messages.LONGEST - len(begins))
 
 
 def print_json(document: Any) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +25,13 @@ MEANING = {
     UNINTERPRETED: "in the source, and not understood",
 }
 EXACT, APPROXIMATE = "exact", "approximate"
+_WORD = re.compile(r"(?!(?:none|null|true|false|nan|infinity)$)[a-z_][\w.>-]*", re.IGNORECASE | re.ASCII)
+"""What stands for itself behind `--set NAME=`, and is no other JSON."""
+
+
+CONFIRM = "if it is right, confirm it with"
+_OPEN = re.compile(r"=(VALUE|N)$")
+"""A value that a person has to put in."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +44,8 @@ class Origin:
       kind: one of MEANING.
       where: in the source, or why it is as it is.
       doubt: what may be wrong with it all the same; empty if nothing may.
-      confirm: the option that settles it, `--set NAME=VALUE`; empty where none can.
+      confirm: the option that settles it, `--set NAME=...`; several with ` or ` between where only a person knows
+        which, `VALUE` or `N` for what only a person knows; empty where none can.
     """
 
     subject: str
@@ -54,7 +65,19 @@ class Origin:
         text = self.doubt or f"{self.subject} = {self.value!r} is {MEANING[self.kind]}"
         if self.where and not self.doubt:
             text += f" ({self.where})"
-        return f"{text}; if it is right, confirm it with {self.confirm}" if self.confirm else text
+        if not self.confirm:
+            return text
+        how = "say which with" if " or " in self.confirm else "say it with" if _OPEN.search(self.confirm) else CONFIRM
+        return f"{text}; {how} {self.confirm}"
+
+
+def confirming(subject: str, value: Any) -> str:
+    """The option that confirms a value, as it is typed in a shell."""
+    if isinstance(value, str) and _WORD.fullmatch(value):
+        shown = value
+    else:
+        shown = "none" if value is None else json.dumps(value, default=str)
+    return f"--set {shlex.quote(f'{subject}={shown}')}"
 
 
 def fidelity(origins: Iterable[Origin]) -> str:

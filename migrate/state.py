@@ -8,6 +8,7 @@ from typing import Any
 
 from migrate import evidence
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.messages import line
 from migrate.bytes.ranges import Check
 from migrate.evidence import Origin
 
@@ -181,7 +182,7 @@ class OptimizerState:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why it is not exact."""
-        return evidence.reasons(self.origins)
+        return tuple(map(line, evidence.reasons(self.origins)))
 
     def arrays(self) -> Iterator[LazyArray]:
         """Every array: of slots, of variables, and unmapped."""

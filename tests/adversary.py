@@ -25,7 +25,8 @@ import migrate
 from migrate.bytes.checkpoint_paths import find_prefix
 from optim.errors import DtoptError
 from tests import wild_table
-from tests.test_migrate.alterations import Alteration, Case
+from tests.alterations import Case
+from tests.alterations.alteration import Alteration
 from tests.test_migrate.confirm import confirmed
 
 CORPUS = Path(__file__).parent / "fixtures" / "corpus"
@@ -67,7 +68,7 @@ def case(folder: Path) -> Case:
         hints["optimizer_config"] = {"class_name": optimizer["class"].split(".")[-1], "config": dict(config)}
     if kind in LISTS:
         hints["variables"] = [{"name": v["name"], "shape": v["shape"]} for v in document["trainable"]]
-        hints["generation"] = _generation(document)
+        hints["generation"] = generation(document)
     return Case(folder / "source", source, hints)
 
 
@@ -78,7 +79,7 @@ def _wild(folder: Path, document: dict[str, Any]) -> Case:
     return Case(folder / "source", str(Path(within).relative_to(folder / "source")), wild_table.hints_of(document))
 
 
-def _generation(document: dict[str, Any]) -> str:
+def generation(document: dict[str, Any]) -> str:
     name, module = document["generation"], document["optimizer"].get("module", "")
     if document["framework"] == "keras":
         return {"keras122": "keras1", "keras231": "keras2.3"}.get(name, "keras2")

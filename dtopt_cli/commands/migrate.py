@@ -164,14 +164,15 @@ def _byte_bar(label: str, *, quiet: bool = False, as_json: bool = False) -> Bar 
 
 
 def _print_report(report: Report, hints_typed: str, explain: bool) -> None:
+    from rich.markup import escape
+
     import optim
 
     console = output.results()
     done = "migrated to" if report.written else "would be migrated to"
-    console.print(
-        f"{report.source}\n  {done} [bold]{report.dest}[/bold]"
-        + ("" if report.written else "  (dry run, nothing written)")
-    )
+    console.print(report.source, markup=False)
+    suffix = "" if report.written else "  (dry run, nothing written)"
+    console.print(f"  {done} [bold]{escape(report.dest)}[/bold]{suffix}")
     ours = report.optimizer in optim.__all__
     called = f"optim.{report.optimizer}" if ours else f"{report.optimizer}, whose rule is yours,"
     console.print(
@@ -188,7 +189,7 @@ def _print_report(report: Report, hints_typed: str, explain: bool) -> None:
     _print_warnings(report.warnings)
     if report.written and report.target == "slots":
         paths = f"{shlex.quote(report.source)} {shlex.quote(report.dest)}"
-        console.print(f"  prove it: dtopt migrate verify {paths}{hints_typed}", markup=False)
+        console.print(f"  prove it: dtopt migrate verify {paths}{hints_typed}", markup=False, soft_wrap=True)
 
 
 def _print_fidelity(fidelity: str, reasons: tuple[str, ...]) -> None:
@@ -196,7 +197,7 @@ def _print_fidelity(fidelity: str, reasons: tuple[str, ...]) -> None:
     color = "green" if fidelity == "exact" else "yellow"
     console.print(f"  fidelity: [{color}]{fidelity}[/{color}]")
     for reason in reasons:
-        console.print(f"    - {reason}", markup=False)
+        console.print(f"    - {reason}", markup=False, soft_wrap=True)  # a line break is none of the command to type
 
 
 def _print_origins(origins: tuple[Origin, ...], explain: bool) -> None:
@@ -222,8 +223,11 @@ def _print_warnings(warnings: tuple[str, ...]) -> None:
 
 
 def _print_inspection(found: Inspection, explain: bool) -> None:
+    from rich.markup import escape
+
     console = output.results()
-    console.print(f"[bold]{found.source}[/bold]\n  format      {found.format}\n  generation  {found.generation}")
+    console.print(f"[bold]{escape(found.source)}[/bold]")
+    console.print(f"  format      {found.format}\n  generation  {found.generation}")
     for reason in found.evidence:
         console.print(f"                {reason}", markup=False)
     if len(found.optimizers) > 1:
@@ -276,6 +280,8 @@ def _slot_table(rows: tuple[SlotRow, ...]) -> Any:
 
 
 def _print_verification(result: Verification) -> None:
+    from rich.markup import escape
+
     console = output.results()
     if result.ok:
         step = (
@@ -288,7 +294,7 @@ def _print_verification(result: Verification) -> None:
             f" {result.iterations} steps taken; {step}"
         )
     else:
-        console.print(f"[red]different[/red]: {result.source} and {result.dest}")
+        console.print(f"[red]different[/red]: {escape(result.source)} and {escape(result.dest)}")
         for difference in result.differences[:SHOWN_DIFFERENCES]:
             console.print(f"  {difference}", markup=False)
         if len(result.differences) > SHOWN_DIFFERENCES:

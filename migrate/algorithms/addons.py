@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from migrate.evidence import confirming
 from optim.errors import UnsupportedError
 
 PACKAGE = "Addons"
@@ -121,18 +122,18 @@ def doubt(class_name: str, generation: str, is_stored: bool) -> tuple[str, str]:
     plain = class_name.rpartition(">")[2]
     if is_stored and plain == "LARS" and generation == "optimizer_v2":
         text = "the source calls the class LARS, which tf-models and others have: taken for that of tf-models-official"
-        return text, f"--set class_name={plain}"
+        return text, confirming("class_name", plain)
     if is_stored and plain in ADDONS and generation == "optimizer_v2" and not is_known(class_name):
         text = (
             f"the source calls the class {class_name}, and TensorFlow Addons would say {PACKAGE}>{plain}: it may be"
             f" somebody else's of that name, and is taken for that of Addons"
         )
-        return text, f"--set class_name={plain}"
+        return text, confirming("class_name", plain)
     if not plain.startswith(DISTRIBUTED):
         return "", ""
     inner = plain.removeprefix(DISTRIBUTED)
     text = f"the class is {plain}, as Horovod calls {inner} when it averages its gradients: taken for {inner}"
-    return text, f"--set class_name={inner}"
+    return text, confirming("class_name", inner)
 
 
 def rate_doubt(class_name: str, rate: Any) -> str:

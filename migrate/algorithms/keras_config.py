@@ -16,7 +16,7 @@ from migrate.algorithms import tf_train
 from migrate.algorithms.addons import AVERAGED, CORRECTED, EXCLUDED, LAZY, PER_RATE, PER_STEP
 from migrate.algorithms.spec import Algorithm, number
 from migrate.errors import ContradictionError, MissingHintError
-from migrate.evidence import COMPUTED, DEFAULT, FILE, HINT, RELEASE, SET, UNINTERPRETED, Origin
+from migrate.evidence import COMPUTED, DEFAULT, FILE, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from optim.errors import HyperparameterError, UnsupportedError
 
 SCHEDULES = (
@@ -131,7 +131,7 @@ def arguments(
     more, doubts = algorithm.by_release(current, generation, versions)
     out.values.update(more)
     for subject, text in doubts.items():
-        confirm = f"--set {subject}={str(bool(out.values.get(subject))).lower()}"
+        confirm = confirming(subject, bool(out.values.get(subject)))
         out.doubt(subject, text, confirm=confirm)
     if not algorithm.time_decay:
         pass
@@ -233,7 +233,7 @@ def _with_scalars(
             left = "leave it out there, or " if told.kind == HINT else "both are written at once, so "
             raise ContradictionError(
                 f"{key} is {stored:.9g} in the checkpoint and {said!r} in {told.where}; {left}decide"
-                f" with --set {key}={said!r}"
+                f" with {confirming(key, said)}"
             )
         out.origins[key] = Origin(key, stored, FILE, f"the variable {key} of the optimizer")
     return current
@@ -333,7 +333,7 @@ def _norm_is_global(
         "clipnorm",
         "clipnorm is set and the release is not known to be before TF 1.5 (one norm over all gradients) or"
         " after 1.11 (one per variable, as is carried)",
-        confirm=f"--set clipnorm={config['clipnorm']}",
+        confirm=confirming("clipnorm", config["clipnorm"]),
     )
     return False
 
@@ -379,7 +379,7 @@ def _exclusions(config: Mapping[str, Any], out: Arguments) -> None:
             EXCLUDED,
             "weight_decay is set, and no source records the variables that exclude_from_weight_decay was called with:"
             " it is applied to all",
-            confirm=f"--set '{EXCLUDED}=[]'",
+            confirm=confirming(EXCLUDED, []),
         )
         return
     given = config[EXCLUDED]
@@ -420,7 +420,7 @@ def _accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None, ou
             "gradient_accumulation_steps",
             "gradient_accumulation_steps is set and the source does not say its release: Keras before 3.5 counts every"
             " batch as a step, later ones as is carried",
-            confirm=f"--set gradient_accumulation_steps={steps}",
+            confirm=confirming("gradient_accumulation_steps", steps),
         )
 
 

@@ -6,7 +6,6 @@ had sparse gradients, as it has whenever it was trained through that layer.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 from migrate.algorithms.keras_config import LAZY_ROWS, Arguments
 from migrate.algorithms.spec import APART, STILL, Algorithm
-from migrate.evidence import NAME, Origin
+from migrate.evidence import NAME, Origin, confirming
 from optim.errors import HyperparameterError
 
 KEEP_SLOTS = "lazy_rows_keep_slots"
@@ -106,7 +105,7 @@ def put_in(
             LAZY_ROWS,
             f"{', '.join(found)}: rows without a gradient stay as they are in {algorithm.name} of that release, and"
             " move here: no option of optim leaves them alone as it did",
-            confirm="--set 'lazy_rows=[]'",
+            confirm=confirming(LAZY_ROWS, []),
         )
         return
     if found:
@@ -115,17 +114,17 @@ def put_in(
         told.values[LAZY_ROWS] = [f"^{re.escape(name)}$" for name in found]
         told.warnings.append(
             f"{', '.join(found)}: rows without a gradient stay as they are in this generation (lazy_rows); for dense"
-            " gradients say --set 'lazy_rows=[]'"
+            f" gradients say {confirming(LAZY_ROWS, [])}"
         )
-    patterns = json.dumps(told.values.get(LAZY_ROWS, []))
-    told.origins[LAZY_ROWS] = Origin(LAZY_ROWS, told.values.get(LAZY_ROWS, []), sparse.kind, "Embedding layers")
+    patterns = told.values.get(LAZY_ROWS, [])
+    told.origins[LAZY_ROWS] = Origin(LAZY_ROWS, patterns, sparse.kind, "Embedding layers")
     if unsure:
         shown = ", ".join(unsure[:5]) + (f" and {len(unsure) - 5} more" if len(unsure) > 5 else "")
         told.doubt(
             LAZY_ROWS,
             f"{shown}: nothing says whether their gradients are sparse, as those of a table that rows are looked up in;"
             " rows without a gradient would keep their state then",
-            confirm=f"--set 'lazy_rows={patterns}'",
+            confirm=confirming(LAZY_ROWS, patterns),
         )
 
 

@@ -27,7 +27,7 @@ from migrate.algorithms.spec import (
     slots_of,
 )
 from migrate.errors import DamagedFileError
-from migrate.evidence import COMPUTED, FILE, RELEASE, Origin
+from migrate.evidence import COMPUTED, FILE, RELEASE, Origin, confirming
 from migrate.generations import NATIVE, NEW
 from optim.rules.nadam import NadamRule
 
@@ -114,7 +114,7 @@ def _state(arguments: Config, found: Mapping[str, float], generation: str, itera
         if not 0 <= value <= 1:
             raise DamagedFileError(f"{PRODUCT}, the product of Nadam's momenta, is {value!r}: no such product")
         doubt = _denied(value, arguments, generation, iterations)
-        confirm = f"--set {PRODUCT}={value!r}" if doubt else ""
+        confirm = confirming(PRODUCT, value) if doubt else ""
         return {PRODUCT: value}, (Origin(PRODUCT, value, FILE, "a variable of the optimizer", doubt, confirm),)
     if iterations == 0:
         return {PRODUCT: 1.0}, (Origin(PRODUCT, 1.0, RELEASE, "no step was taken"),)
@@ -123,7 +123,7 @@ def _state(arguments: Config, found: Mapping[str, float], generation: str, itera
         f"{PRODUCT}, the product of Nadam's momenta, is not in the source: {computed:.9g} follows from {iterations}"
         f" steps, and {why}"
     )
-    confirm = f"--set {PRODUCT}={computed!r}"
+    confirm = confirming(PRODUCT, computed)
     return {PRODUCT: computed}, (Origin(PRODUCT, computed, COMPUTED, doubt=doubt, confirm=confirm),)
 
 

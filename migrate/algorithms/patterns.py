@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from migrate.algorithms.addons import EXCLUDED
 from migrate.algorithms.keras_config import Arguments
 from migrate.algorithms.lamb import NOT_ADAPTED
-from migrate.evidence import COMPUTED, SET
+from migrate.evidence import COMPUTED, SET, confirming
 
 
 def check(told: Arguments, names: Sequence[str]) -> None:
@@ -27,7 +26,7 @@ def check(told: Arguments, names: Sequence[str]) -> None:
         plain = [name.removesuffix(":0") for name in names]
         other = [n for n in plain if any(bool(re.search(p, n)) != bool(re.search(p, f"{n}:0")) for p in patterns)]
         unnamed = [n for n in plain if "/" not in n and "." in n]
-        confirm = f"--set '{key}={json.dumps(list(patterns))}'"
+        confirm = confirming(key, list(patterns))
         if other:
             text = f"{key}: its patterns match {', '.join(other[:3])} with or without the :0 that names had there"
             told.doubt(key, text, COMPUTED, confirm)

@@ -145,8 +145,8 @@ def slot_names(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any]) 
         own = [base for base in bases if base == config.get("name")]
         if not own:
             raise AmbiguousError(
-                f"the checkpoint holds slots named {', '.join(bases)}: those of several optimizers; say which with"
-                f" --set name={bases[0]}"
+                f"the checkpoint holds slots named {', '.join(bases)}: those of several optimizers; say with"
+                " --set name=NAME which of these it is"
             )
         bases = own
     ranked = sorted((int(found.group(2) or 0), name) for name, found in numbered if found and found.group(1) in bases)

@@ -54,19 +54,40 @@ def plan(state: OptimizerState, order: str | None) -> Plan:
             f"for which generation is the list? add --order, one of: {', '.join(generations.GENERATIONS)}"
         )
     given = order if order is not None else str(state.source.generation if state.source else "")
+    try:
+        return _planned(state, given)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{error}; {_instead(state)}") from error
+
+
+def _instead(state: OptimizerState) -> str:
+    """What to type where a list of one generation cannot hold the state."""
+    found = []
+    for generation in generations.GENERATIONS:
+        try:
+            _planned(state, generation)
+        except (UnsupportedError, HyperparameterError):
+            continue
+        except AmbiguousError:
+            pass
+        found.append(generation)
+    return f"--order takes {' or '.join(found)} here" if found else "migrate to slots, as no list holds this state"
+
+
+def _planned(state: OptimizerState, given: str) -> Plan:
     name, _, number = given.partition(":")
     if not algorithms.is_known(state.algorithm):
-        raise UnsupportedError(f"how {state.algorithm} orders its list is not known here: migrate to slots")
+        raise UnsupportedError(f"how {state.algorithm} orders its list is not known here")
     generation, algorithm = generations.check(name), algorithms.find(state.algorithm)
     if generation == "tf1" or generation not in algorithm.generations:
         what = "tf.train optimizers have no get_weights()" if generation == "tf1" else f"it has no {algorithm.name}"
-        raise UnsupportedError(f"there is no list of generation {generation}: {what}; choose another --order")
+        raise UnsupportedError(f"there is no list of generation {generation}: {what}")
     reasons = differences.differences(state, algorithm, generation)
     state = _with_unread(state, algorithm, generation)
     chosen = _chosen(_fitting(state, algorithm, generation), number, generation)
     arrays = [array for _, _, array in _entries(state, chosen, generation)]
     if any(a.dtype == "bfloat16" for a in arrays):
-        raise UnsupportedError("the slots are bfloat16, which .npz files do not know; migrate to slots instead")
+        raise UnsupportedError("the slots are bfloat16, which .npz files do not know")
     if orders.ITERATIONS not in chosen and state.iterations:
         reasons.append(
             f"the list has no place for the {state.iterations} steps taken: set optimizer.iterations to that yourself"
@@ -118,7 +139,7 @@ def _fitting(state: OptimizerState, algorithm: Algorithm, generation: str) -> li
         keeps = "; or ".join(orders.describe(order) for order in direct)
         raise UnsupportedError(
             f"the state has the slots {', '.join(state.slots) or 'none'}, and a list of {algorithm.name} in generation"
-            f" {generation} keeps: {keeps}; choose another --order"
+            f" {generation} keeps: {keeps}"
         )
     return fitting
 
@@ -161,7 +182,7 @@ def _entries(state: OptimizerState, order: FlatOrder, generation: str) -> list[E
     if owners and without and generation != "optimizer_v2":
         raise UnsupportedError(
             f"{', '.join(without[:5])} can be trained and have no slots, and a list of generation {generation} has some"
-            " of every trainable variable; choose another --order"
+            " of every trainable variable"
         )
     names = [v.name for v in state.variables if v.name in owners]
     shapes = {v.name: v.shape for v in state.variables}

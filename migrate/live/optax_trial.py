@@ -95,7 +95,7 @@ def tried(state: OptimizerState, training: Optax, targets: Sequence[Target]) -> 
     """
     import jax
 
-    plain = replace(state, hyperparameters=_tidy(state.hyperparameters))
+    plain = replace(state, hyperparameters=comparison.as_written(state.hyperparameters))
     outcomes: list[Outcome] = []
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -212,15 +212,6 @@ def _counts(count: int, rate: Any) -> list[int]:
     near = [int(turn) + i for turn in turns if isinstance(turn, (int, float)) for i in (-1, 0, 1)]
     wanted = {*near, *(count + 2**power + i for power in range(31) for i in (0, 1))}
     return sorted(n for n in wanted if count < n <= LAST)
-
-
-def _tidy(value: Any) -> Any:
-    """A hyperparameter as a person wrote it: 0.9 for the 0.8999999762 that float32 makes of it."""
-    if isinstance(value, Mapping):
-        return {key: _tidy(each) for key, each in value.items()}
-    if isinstance(value, float) and value == float(np.float32(value)):
-        return float(str(np.float32(value)))
-    return value
 
 
 class _Source:
@@ -340,7 +331,9 @@ class _Transformation:
         arrays = zip(
             optax_state.leaves(training.state, training.params), jax.tree_util.tree_leaves(training.state), strict=True
         )
-        self._kept = [np.asarray(_tidy(np.asarray(array).tolist())) for what, array in arrays if what.what == KEPT]
+        self._kept = [
+            np.asarray(comparison.as_written(np.asarray(array).tolist())) for what, array in arrays if what.what == KEPT
+        ]
         self._init = training.tx.init
         self._update = jax.jit(lambda gradients, state, params: training.tx.update(gradients, state, params))
 

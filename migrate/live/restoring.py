@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from migrate import evidence, readers
 from migrate.algorithms import nadam
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.messages import line
 from migrate.bytes.source import open_source, still_the_same, watching
 from migrate.errors import StrictError
 from migrate.evidence import Origin
@@ -45,6 +46,7 @@ class Restoration(Report):
     onto: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
+@edge.speaking()
 def restore(
     source: PathLike,
     optimizer: Any,
@@ -137,7 +139,7 @@ def _by_mapping(
         origins=done.origins,
         matched={f"{slot}/{name}": "name" for slot, per in state.slots.items() for name in names if name in per},
         unmapped=done.unmapped,
-        warnings=(*state.warnings, *done.warnings),
+        warnings=tuple(map(line, (*state.warnings, *done.warnings))),
         variables=len(names) if restore_variables else 0,
         slots=slots,
         bytes=moved,
@@ -172,7 +174,7 @@ class _Restoring:
         found = comparison.compare(self._source_rule, self._rule)
         self._plan = conversions.plan(self._source_rule, self._rule, found, state.iterations, frozenset(state.slots))
         self.origins = tuple(self._origins())
-        self.reasons = evidence.reasons(self.origins)
+        self.reasons = tuple(map(line, evidence.reasons(self.origins)))
         missing, others = live.missing([g.variable for g in self._trainable])
         if missing or others:
             raise MismatchError(
@@ -200,7 +202,7 @@ class _Restoring:
         names = [p.stored.name for p in self._trained]
         theirs = [*self._rule.reasons, *self._live.lazy_reasons(names)]
         yield from (o for o in self._state.origins if o.certain or o.reason not in theirs)  # what both do alike
-        yield from evidence.doubts("live optimizer", (r for r in theirs if r not in self._state.reasons))
+        yield from evidence.doubts("live optimizer", (r for r in theirs if line(r) not in self._state.reasons))
         yield from evidence.doubts("live optimizer", self._differences())
 
     def _differences(self) -> Iterator[str]:
@@ -361,7 +363,9 @@ class _Restoring:
             origins=self.origins,
             matched=matched,
             unmapped=tuple(self._unmapped),
-            warnings=(*state.warnings, *self._rule.warnings, *self._plan.warnings, *notes, *self._notes()),
+            warnings=tuple(
+                map(line, (*state.warnings, *self._rule.warnings, *self._plan.warnings, *notes, *self._notes()))
+            ),
             variables=len(self._pairs) if self._restore_variables else 0,
             slots=self._slots,
             bytes=self._moved,

@@ -209,7 +209,9 @@ def by_position(
     raise MismatchError(_misfit(where, wanted, usable))
 
 
-def another_choice(chosen: Sequence[StoredVariable], variables: Sequence[StoredVariable]) -> list[StoredVariable] | None:
+def another_choice(
+    chosen: Sequence[StoredVariable], variables: Sequence[StoredVariable]
+) -> list[StoredVariable] | None:
     """Other layers whose variables have the same shapes, so that the same slots would fit them; None if none do."""
     fits = _selections([v.shape for v in chosen], _layers(_usable(variables)))
     return next((fit for fit in fits if fit != list(chosen)), None)

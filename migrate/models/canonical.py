@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from migrate.models.layers import KINDS, MODELS
+from migrate.models.layers import ADVICE, KINDS, MODELS
 from optim.errors import UnsupportedError
 
-ADVICE = "migrate to slots, or build the model in today's code and restore into it (docs/migrating.md)"
 SERIALIZED = {"module", "registered_name", "build_config", "shared_object_id", "compile_config"}
 RENAMED_CLASSES = {
     "Model": "Functional",

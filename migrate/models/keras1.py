@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from migrate.models.layers import ADVICE
 from optim.errors import UnsupportedError
 
 RENAMED = {
@@ -78,8 +79,7 @@ def _layer(layer: Mapping[str, Any]) -> dict[str, Any]:
     if name not in KNOWN or not isinstance(config, Mapping):
         shown = config.get("name") if isinstance(config, Mapping) else name
         raise UnsupportedError(
-            f"the layer {shown!r} is a {name} of Keras 1, which this dtopt does not translate; migrate to slots, or"
-            " build the model in today's code and load the optimizer's state there (docs/migrating.md)"
+            f"the layer {shown!r} is a {name} of Keras 1, which this dtopt does not translate; {ADVICE}"
         )
     changed: dict[str, Any] = {RENAMED.get(str(key), str(key)): value for key, value in config.items()}
     changed = {key: value for key, value in changed.items() if key not in GONE or value}

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Config = Mapping[str, Any]
+ADVICE = "migrate to slots, or build the model in today's code and restore into it"
+"""What to do with a layer that is none of these."""
 
 
 @dataclass(frozen=True)

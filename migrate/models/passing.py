@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from migrate.models.canonical import ADVICE
-from migrate.models.layers import KINDS, MODELS
+from migrate.models.layers import ADVICE, KINDS, MODELS
 from migrate.rules.keras_targets import KERAS3
 from migrate.state import OptimizerState, StoredModel
 from optim.errors import UnsupportedError

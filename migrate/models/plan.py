@@ -16,7 +16,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.lists import planning
 from migrate.models import canonical, loss_scale, passing, weights
 from migrate.models.compiled import compile_arguments
-from migrate.models.layers import KINDS
+from migrate.models.layers import ADVICE, KINDS
 from migrate.models.loss_scale import LossScale
 from migrate.models.weights import Place
 from migrate.rules import keras_targets
@@ -25,8 +25,8 @@ from migrate.state import OptimizerState, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
 
 WITHOUT_MODEL = (
-    "the source does not describe its model, so that there is nothing that Keras could load as a whole: migrate to"
-    " slots or to a list, or build the model in today's code and load the optimizer's state there (migrate.restore)"
+    "the source does not describe its model, so that there is nothing that Keras could load as a whole; migrate to"
+    " slots or to a list, or build the model in today's code and restore into it"
 )
 
 
@@ -84,8 +84,7 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     rate = state.hyperparameters["learning_rate"]
     if keras_config.is_own_schedule(rate):
         raise UnsupportedError(
-            f"the learning rate is {rate['class_name']}, a schedule of your own, which no file can hold;"
-            f" {canonical.ADVICE}"
+            f"the learning rate is {rate['class_name']}, a schedule of your own, which no file can hold; {ADVICE}"
         )
     if not any(keras_targets.has(family, state.algorithm) for family in families):
         raise UnsupportedError(f"{keras_targets.MODULE[families[0]]} has no {state.algorithm}")

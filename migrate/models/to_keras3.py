@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from migrate.models import calls
-from migrate.models.canonical import ADVICE, Layer, layer_name
-from migrate.models.layers import DIFFERENT_ACTIVATIONS, INERT, KINDS, MODELS, RANDOM
+from migrate.models.canonical import Layer, layer_name
+from migrate.models.layers import ADVICE, DIFFERENT_ACTIVATIONS, INERT, KINDS, MODELS, RANDOM
 from optim.errors import UnsupportedError
 
 INITIALIZERS = (

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from migrate.models import keras1
-from migrate.models.canonical import ADVICE, Layer, Leaf, leaves
-from migrate.models.layers import KINDS
+from migrate.models.canonical import Layer, Leaf, leaves
+from migrate.models.layers import ADVICE, KINDS
 from migrate.models.places import places
 from migrate.state import Stored, StoredModel
 from optim.errors import MismatchError

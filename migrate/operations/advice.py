@@ -7,23 +7,34 @@ from typing import Any
 
 import optim
 from migrate import algorithms
-from migrate.rules import keras_targets
+from migrate.operations.soundness import rule_of
+from migrate.rules import comparison, keras_targets
 from migrate.state import OptimizerState
+from optim.rule import arguments
 
 ARGUMENTS = {"variables": "source_variables"}
 """Hints that `migrate.restore` calls otherwise."""
+LONGEST = 250
+"""Characters of a call; a message is short."""
 
 
 def restore_call(source: str, hints: Mapping[str, Any]) -> str:
-    """`migrate.restore(...)` of a source with the hints that were given, for a model called `model`."""
+    """`migrate.restore(...)` of a source with the hints that were given, for a model called `model`; what is long by
+    name only."""
     given = {ARGUMENTS.get(name, name): value for name, value in hints.items() if value not in (None, "auto", {})}
-    named = "".join(f", {name}={value!r}" for name, value in given.items())
-    return f"migrate.restore({source!r}, model.optimizer, model.weights, restore_variables=True{named})"
+    named = "".join(f", {name}={comparison.as_written(value)!r}" for name, value in given.items())
+    into = "model.optimizer, model.weights, restore_variables=True"
+    call = f"migrate.restore({source!r}, {into}{named})"
+    if len(call) <= LONGEST:
+        return call
+    hints_too = (", **hints", f", where hints is a dict of {', '.join(given)} as given here") if given else ("", "")
+    place = repr(source) if len(source) < LONGEST // 2 else "source"
+    return f"migrate.restore({place}, {into}{hints_too[0]}){hints_too[1]}"
 
 
-FAMILIES = {"keras": (keras_targets.KERAS3,), "tf-keras": (keras_targets.TF_KERAS, keras_targets.TF_KERAS_LEGACY)}
-ALIKE = ("name", "lazy_rows", "float32_powers")
+ALIKE = ("name", "lazy_rows", "lazy_rows_keep_slots", "float32_powers")
 """Arguments of `optim` that a call need not repeat."""
+FAMILIES = {"keras": (keras_targets.KERAS3,), "tf-keras": (keras_targets.TF_KERAS, keras_targets.TF_KERAS_LEGACY)}
 
 
 def instead(state: OptimizerState, target: str, source: str, hints: Mapping[str, Any]) -> str:
@@ -33,8 +44,14 @@ def instead(state: OptimizerState, target: str, source: str, hints: Mapping[str,
         return f"Migrate to slots (--to slots), and go on with optim.load_checkpoint(...{own})"
     made = "compiled"
     if not any(keras_targets.has(family, state.algorithm) for family in FAMILIES[target]):
-        given = ", ".join(
-            f"{k}={v!r}" for k, v in state.hyperparameters.items() if k not in ALIKE and v not in (None, [])
-        )
-        made = f"compiled with optim.for_keras(optim.{state.algorithm}({given}))"
+        made = f"compiled with optim.for_keras(optim.{state.algorithm}({_arguments(state)}))"
     return f"With the model built and {made} in today's code as `model`: {restore_call(source, hints)}"
+
+
+def _arguments(state: OptimizerState) -> str:
+    """Arguments of the class that are not its defaults."""
+    rule = rule_of(state.algorithm)
+    own = {name: declared.default for name, declared in arguments(rule).items()} if rule else {}
+    values = {name: value for name, value in state.hyperparameters.items() if name not in ALIKE}
+    told = {n: v for n, v in values.items() if v not in (None, []) and not comparison.same(v, own.get(n))}
+    return ", ".join(f"{name}={comparison.as_written(value)!r}" for name, value in told.items())

@@ -6,7 +6,6 @@ and both values are shown. Only `--set` overrides, on purpose.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +14,7 @@ from migrate import algorithms, generations
 from migrate.algorithms import addons, foreign, keras_config, patterns, tf_train, wrappers
 from migrate.algorithms.spec import Algorithm
 from migrate.errors import ContradictionError
-from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin
+from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.rules.comparison import LIMITS, same
 from migrate.state import Stored
 from optim.errors import UnsupportedError
@@ -174,11 +173,11 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
             names = (first.called, other.called) if own_rule else (first.class_name, other.class_name)
             raise ContradictionError(
                 f"{first.where} says that the optimizer is {names[0]}, and {other.where} says {names[1]}; leave the"
-                f" wrong one out, or decide with --set {CLASS}={names[0] if own_rule else _plain(names[0])}"
+                f" wrong one out, or decide with {confirming(CLASS, names[0] if own_rule else _plain(names[0]))}"
             )
     if first.kind == GRAPH and stored.generation == "keras1" and len(said) == 1:
         doubt = f"updates in the graph read what those of {first.called} do, as those of a class of one's own may, too"
-        confirm = f"--set {CLASS}={first.called}"
+        confirm = confirming(CLASS, first.called)
     return first.class_name, Origin("optimizer", first.called, first.kind, first.where, doubt, confirm)
 
 
@@ -235,12 +234,6 @@ def _default(key: str, config: Mapping[str, Any], algorithm: Algorithm, generati
         return Origin(key, value, RELEASE, why)
     where = f"the default of {algorithm.name} in generation {generation}"
     return Origin(key, value, DEFAULT, where, confirm=confirming(key, value))
-
-
-def confirming(key: str, value: Any) -> str:
-    """The option that confirms a value, as it is typed."""
-    shown = "none" if value is None else json.dumps(value, default=str)
-    return f"--set {key}={shown}" if not set(shown) & set(" \"'{}[]*$") else f"--set '{key}={shown}'"
 
 
 def _open(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from migrate import readers
 from migrate.bytes import files, urls
+from migrate.bytes.messages import LONGEST, line
 from migrate.bytes.source import open_source, watching
 from migrate.errors import StrictError, TargetExistsError
 from migrate.evidence import Origin
@@ -77,6 +78,7 @@ class Report:
         return asdict(self)
 
 
+@edge.speaking()
 def read(
     source: PathLike,
     *,
@@ -121,6 +123,7 @@ def read(
         return found
 
 
+@edge.speaking()
 def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) -> _inspection.Inspection:
     """What `source` is, how that was recognised, every slot, and what would be lost. Arguments as for `read`.
 
@@ -145,6 +148,7 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
         return _inspection.inspection(state, urls.shown(path), stats=stats)
 
 
+@edge.speaking()
 def write(
     state: OptimizerState,
     dest: PathLike,
@@ -203,6 +207,7 @@ def _inside(path: str, folder: str) -> bool:
     return path.startswith(folder + "/")
 
 
+@edge.speaking()
 def migrate_checkpoint(
     source: PathLike,
     dest: PathLike,
@@ -263,7 +268,8 @@ def _for_target_or_advice(
     except UnsupportedError as error:
         if to not in ("keras", "tf-keras"):
             raise
-        raise UnsupportedError(f"{error}. {advice()}") from error
+        what_to_type = advice()
+        raise UnsupportedError(f"{line(str(error), LONGEST - len(what_to_type) - 2)}. {what_to_type}") from error
 
 
 def for_target(state: OptimizerState, to: str, order: str | None) -> OptimizerState:
@@ -300,7 +306,7 @@ def _report(state: OptimizerState, source: str, dest: str, to: str, *, written: 
         origins=state.origins,
         matched=dict(state.matched),
         unmapped=tuple(state.unmapped),
-        warnings=state.warnings,
+        warnings=tuple(map(line, state.warnings)),
         variables=len(state.variables),
         slots=len(slots),
         bytes=sum(a.size * numpy_dtype(a.dtype).itemsize for a in arrays),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from migrate.algorithms import addons, tf_train
 from migrate.algorithms.spec import number
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
-from migrate.evidence import DEFAULT, FILE, HINT, RELEASE, SET, Origin
+from migrate.evidence import DEFAULT, FILE, HINT, RELEASE, SET, Origin, confirming
 from migrate.matching.slot_table import COUNTERS, SlotTable
 from migrate.operations.configuration import Configuration
 from migrate.state import Stored
@@ -42,13 +42,12 @@ def iterations(stored: Stored, found: SlotTable, made: Configuration) -> tuple[i
             raise
         counted = None
     if counted is not None:
-        if given is not None and given != counted[0]:
+        if given is not None and given != counted.steps:
             raise ContradictionError(
-                f"iterations is {counted[0]} in the source ({counted[1]}) and {given} in --optimizer-config; leave it"
-                f" out there, or decide with --set iterations={given}"
+                f"iterations is {counted.steps} in the source ({counted.where}) and {given} in --optimizer-config;"
+                f" leave it out there, or decide with {confirming('iterations', given)}"
             )
-        confirm = f"--set iterations={counted[0]}" if counted[2] else ""
-        return counted[0], Origin("iterations", counted[0], FILE, counted[1], counted[2], confirm)
+        return counted.steps, _origin_of(counted)
     if given is not None:
         return given, Origin("iterations", given, HINT, "--optimizer-config")
     if stored.generation in algorithm.counts and stored.generation != "experimental":
@@ -65,32 +64,54 @@ def iterations(stored: Stored, found: SlotTable, made: Configuration) -> tuple[i
     return None, Origin("iterations", None, RELEASE, where)
 
 
-def _counted(stored: Stored, found: SlotTable, made: Configuration) -> tuple[int, str, str] | None:
-    """Steps that the source counts, where, and what is doubtful about it."""
+@dataclass(frozen=True)
+class _Count:
+    """Steps that the source counts, where, and what is doubtful about it.
+
+    `races`: what reads its counter before or after it was raised, as nobody knows; empty if nothing does.
+    """
+
+    steps: int
+    where: str
+    doubt: str = ""
+    races: str = ""
+
+
+def _origin_of(counted: _Count) -> Origin:
+    steps = counted.steps
+    if counted.races:
+        doubt = (
+            f"iterations is {steps}, and {counted.races}, as TensorFlow orders the ops: its steps went on from {steps}"
+            f" or from {steps + 1}"
+        )
+        which = f"{confirming('iterations', steps)} or {confirming('iterations', steps + 1)}"
+        return Origin("iterations", steps, FILE, counted.where, doubt, which)
+    confirm = confirming("iterations", steps) if counted.doubt else ""
+    return Origin("iterations", steps, FILE, counted.where, counted.doubt, confirm)
+
+
+def _counted(stored: Stored, found: SlotTable, made: Configuration) -> _Count | None:
     name = next((name for name in COUNTERS if name in found.scalars), None)
     if name is not None:
         count, where = _count(found.scalars.pop(name))
         doubt = ""
         if stored.generation == "keras1" and count == 0 and not made.algorithm.uses_count and _decays(made.config):
             doubt = "iterations is 0, and Keras 1 counts steps only where decay is set"
-        return count, where, doubt or _raced(stored.generation or "", made, count)
+        return _Count(count, where, doubt, "" if doubt else _raced(stored.generation or "", made, count))
     if stored.generation != "tf1":
         return None
     powers = tf_train.steps(found.scalars, made.config) if made.algorithm.uses_count else None
     if powers is not None:
-        return (*powers, "")
+        return _Count(*powers)
     if tf_train.GLOBAL_STEP not in found.scalars:
         return None
     count, where = _count(found.scalars.pop(tf_train.GLOBAL_STEP))
-    doubt = ""
+    doubt, races = "", ""
     if made.config.get(addons.CORRECTED) is False and _decays(made.config):
-        doubt = (
-            f"iterations is {count}, and BERT's train_op reads it before or after it raises it by one, as TensorFlow"
-            f" orders the ops in each step (where it was always after, --set iterations={count + 1} goes on as it did)"
-        )
+        races = "BERT's train_op reads it in each step before or after it raises it by one"
     if made.algorithm.uses_count and not tf_train.has_powers(found.scalars):
         doubt = f"iterations = {count} is what global_step counts, which need not be this optimizer's own steps"
-    return count, where, doubt
+    return _Count(count, where, doubt, races)
 
 
 def _raced(generation: str, made: Configuration, count: int) -> str:
@@ -109,10 +130,7 @@ def _raced(generation: str, made: Configuration, count: int) -> str:
     }
     if count == 0 or not races.get(generation):
         return ""
-    return (
-        f"iterations is {count}, and this release reads it before or after it raises it by one, as TensorFlow orders"
-        f" the ops (after, with Keras 2.3 on TensorFlow 1.15: then --set iterations={count + 1} goes on as it did)"
-    )
+    return "this release reads it before or after it raises it by one (after, with Keras 2.3 on TensorFlow 1.15)"
 
 
 def _decays(config: Mapping[str, Any]) -> bool:
@@ -143,7 +161,7 @@ def steps(told: tuple[int | None, Origin], values: Mapping[str, Any]) -> tuple[i
                 f"iterations: {origin.where}; the learning rate's decay starts again from step 0, as it did when Keras"
                 " reloaded such a file"
             )
-            return 0, replace(origin, kind=DEFAULT, value=0, doubt=doubt, confirm="--set iterations=0"), None
+            return 0, replace(origin, kind=DEFAULT, value=0, doubt=doubt, confirm="--set iterations=N"), None
         return 0, replace(origin, value=0), None
     if not batches:
         return iterations, origin, None

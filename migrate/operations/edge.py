@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from migrate.bytes import urls
+from migrate.bytes.messages import line
 from migrate.errors import DamagedFileError
 from optim.errors import CheckpointError, DtoptError
 
@@ -33,25 +33,30 @@ DAMAGE = (
 
 
 @contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Raises DamagedFileError for whatever a library raises on a damaged file, and our own errors as they are."""
+def speaking() -> Iterator[None]:
+    """Raises our own errors as `line` shows them; the traceback keeps the whole text."""
     try:
         yield
     except DtoptError as error:
-        if _shown(str(error)) == str(error):
+        if line(str(error)) == str(error):
             raise
-        raise type(error)(_shown(str(error))) from None
-    except DAMAGE as error:
-        if isinstance(error, OSError) and error.errno in NO_SPACE:
-            raise CheckpointError(f"writing failed: {error}; make room and try again, nothing was changed") from error
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        text = (
-            f"{path} cannot be read ({what}): it is damaged, or of a kind that is not known here; copy it again, and if"
-            " it is sound, report it with what --debug shows"
-        )
-        raise DamagedFileError(_shown(text)) from error
+        raise type(error)(line(str(error))) from error
 
 
-def _shown(text: str) -> str:
-    """A message without credentials, and with the control characters of damaged names as a terminal may show them."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in urls.shown(text))
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Raises DamagedFileError for whatever a library raises on a damaged file, and ours as `speaking` does."""
+    with speaking():
+        try:
+            yield
+        except DAMAGE as error:
+            if isinstance(error, DtoptError):
+                raise
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
+                text = f"writing failed: {error}; make room and try again, nothing was changed"
+                raise CheckpointError(text) from error
+            what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise DamagedFileError(
+                f"{path} cannot be read ({what}): it is damaged, or of a kind that is not known here; copy it again,"
+                " and if it is sound, report it with what --debug shows"
+            ) from error

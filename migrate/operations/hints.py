@@ -31,7 +31,7 @@ class Hints(Told, total=False):
     variables: Sequence[Mapping[str, Any]] | None
 
 
-CONFIG_EXAMPLE = '{"class_name": "Adam", "config": {"learning_rate": 0.001, "beta_1": 0.9, "epsilon": 1e-07}}'
+CONFIG_FORM = '{"class_name": "CLASS", "config": {"learning_rate": NUMBER, ...}}'
 
 
 def with_hints(
@@ -80,7 +80,9 @@ def _missing(stored: Stored, told: bool, optimizer_config: Mapping[str, Any] | N
     if not told and optimizer_config is not None:
         missing.append("--set class_name=CLASS, as --optimizer-config does not name the class")
     elif not told:
-        missing.append(f"--optimizer-config FILE with the optimizer's class and config, as JSON: {CONFIG_EXAMPLE}")
+        missing.append(
+            f"--optimizer-config FILE with the optimizer's class and all of its config, as JSON: {CONFIG_FORM}"
+        )
     if stored.generation is None:
         missing.append(f"--generation NAME, what wrote it: one of {', '.join(generations.GENERATIONS)}")
     if stored.nameless:
@@ -99,9 +101,7 @@ def checked_config(given: Mapping[str, Any]) -> dict[str, Any]:
     if given and not {"class_name", "config"} & given.keys():
         return {"class_name": "", "config": dict(given)}
     if not isinstance(given.get("class_name"), str) or not isinstance(given.get("config"), Mapping):
-        raise HyperparameterError(
-            f"--optimizer-config needs the members class_name and config, for example {CONFIG_EXAMPLE}"
-        )
+        raise HyperparameterError(f"--optimizer-config needs the members class_name and config: {CONFIG_FORM}")
     return {"class_name": given["class_name"], "config": dict(given["config"])}
 
 

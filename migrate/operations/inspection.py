@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray, widened
+from migrate.bytes.messages import line
 from migrate.evidence import Origin
 from migrate.state import OptimizerState
 
@@ -121,7 +122,7 @@ def inspection(state: OptimizerState, source: str, *, stats: bool) -> Inspection
         fidelity=state.fidelity,
         reasons=state.reasons,
         origins=state.origins,
-        warnings=state.warnings,
+        warnings=tuple(map(line, state.warnings)),
         optimizers=stored.optimizers if stored else (),
     )
 

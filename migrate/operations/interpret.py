@@ -12,7 +12,7 @@ from migrate.algorithms.lazy_rows import Sparse
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SHARED_SLOTS, SLOW, Algorithm, number
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import ContradictionError, DamagedFileError
-from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, SET, UNINTERPRETED, Origin
+from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, SET, UNINTERPRETED, Origin, confirming
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.operations import counting, proven, settled
 from migrate.operations.configuration import Configuration, configure
@@ -200,7 +200,7 @@ def _outside(stored: Stored, origins: Mapping[str, Origin]) -> list[Origin]:
         if what == SPARSE_CLIPPING:
             if limit is None or limit.kind == SET:
                 continue
-            doubt, confirm = f"clipping: {how}", f"--set {limit.subject}={limit.value!r}"
+            doubt, confirm = f"clipping: {how}", confirming(limit.subject, limit.value)
         known = any(key in origins and origins[key].kind in (SET, GRAPH, FILE) for key in names.get(what, ()))
         if not known and not (what == "trust_coefficient" and what in origins):
             found.append(Origin(what, None, UNINTERPRETED, doubt=doubt, confirm=confirm))

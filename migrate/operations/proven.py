@@ -15,7 +15,7 @@ import numpy as np
 from migrate.algorithms.keras_config import Arguments
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.errors import ContradictionError
-from migrate.evidence import FILE, SET
+from migrate.evidence import FILE, SET, confirming
 from migrate.state import StoredVariable
 
 LINEAR, ACCUMULATOR, SCALED = "linear", "accumulator", "learning_rate_in_linear"
@@ -52,7 +52,7 @@ def ftrl(told: Arguments, slots: Mapping[str, Mapping[str, LazyArray]], variable
         raise ContradictionError(
             f"with learning_rate {rate:.7g} and the regularization of the config Ftrl's slots make another variable"
             f" {name} than the source holds, by {off[False][name]:.2g} of it: one of these is of another run, or the"
-            f" learning rate changed; decide with --set learning_rate={rate!r}"
+            f" learning rate changed; decide with {confirming('learning_rate', rate)}"
         )
 
 

@@ -13,11 +13,11 @@ from migrate.algorithms import ALGORITHMS, keras_config, tf_train
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError, ContradictionError
-from migrate.evidence import DEFAULT, FILE, HINT, NAME, SET, UNINTERPRETED, Origin
+from migrate.evidence import DEFAULT, FILE, HINT, NAME, SET, UNINTERPRETED, Origin, confirming
 from migrate.generations import NATIVE
 from migrate.matching import stages
 from migrate.matching.slot_table import COUNTERS, SlotTable
-from migrate.operations.configuration import CLASS, Configuration, confirming
+from migrate.operations.configuration import CLASS, Configuration
 from migrate.state import Stored, StoredVariable
 from optim.errors import HyperparameterError
 
@@ -47,7 +47,7 @@ def check_config(stored: Stored, made: Configuration) -> None:
             raise ContradictionError(
                 f"{made.stated[0].where} says {made.stated[0].value} and has {key}, which {mine.name} does not have and"
                 f" {', '.join(owners)} {'have' if len(owners) > 1 else 'has'}: it is the config of another class; leave"
-                f" {key} out if it is not, or decide with --set {CLASS}={made.stated[0].value}"
+                f" {key} out if it is not, or decide with {confirming(CLASS, made.stated[0].value)}"
             )
 
 
@@ -78,7 +78,8 @@ def check_name(stored: Stored, made: Configuration) -> None:
         other = known[_folded(called)]
         raise ContradictionError(
             f"its variables are named {called}/..., as those of {other} are, and {made.stated[0].where} says"
-            f" {made.stated[0].value}; leave the wrong one out, or decide with --set {CLASS}={made.stated[0].value}"
+            f" {made.stated[0].value}; leave the wrong one out, or decide with"
+            f" {confirming(CLASS, made.stated[0].value)}"
         )
     if isinstance(given, str) and _folded(given) == _folded(called):
         return
@@ -265,7 +266,9 @@ def of_flags(stored: Stored, found: SlotTable, made: Configuration) -> list[Orig
         f"the slots would fit {_some([v.name for v in other])} as well: whose they are is taken from the flags of the"
         " layers, and one that was frozen or unfrozen after compile has another flag than the optimizer saw"
     )
-    return [Origin("trained variables", found.order, UNINTERPRETED, doubt=text, confirm=confirming("untrained", frozen))]
+    return [
+        Origin("trained variables", found.order, UNINTERPRETED, doubt=text, confirm=confirming("untrained", frozen))
+    ]
 
 
 def _some(names: Sequence[str]) -> str:

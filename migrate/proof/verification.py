@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from migrate import readers
 from migrate.bytes import files, urls
 from migrate.lists import planning
+from migrate.operations import edge
 from migrate.operations.convert import PathLike, Progress, for_target, read
 from migrate.operations.hints import Hints
 from migrate.proof import list_target, loaded, model_target, one_step, slots_target, tensorflow
@@ -60,6 +61,7 @@ class Verification:
         return asdict(self)
 
 
+@edge.speaking()
 def verify(
     source: PathLike,
     dest: PathLike,

@@ -124,8 +124,8 @@ def trainable_flags(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> 
 def trained_order(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> list[int]:
     """Places of the weights of one top-level layer in the order of the layers in it, those that none trains last.
 
-    Saving puts frozen weights behind trained ones (`hdf5_format.py::_legacy_weights` of TF 2.4, `weights` of Keras 2.2),
-    so where flags differ inside a layer or model, its own order is not that in which all of it is trained.
+    Saving puts frozen weights behind trained ones (`hdf5_format.py::_legacy_weights` of TF 2.4, `weights` of Keras
+    2.2), so where flags differ inside a layer or model, its own order is not that in which all of it is trained.
     """
     found = list(leaves(layer)) if layer is not None else []
     owners = [owner(weight, found) for weight in weights]

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from migrate.algorithms import keras_config
 from optim.errors import UnsupportedError
 
@@ -114,6 +116,17 @@ def _matters(key: str, have: Mapping[str, Any], get: Mapping[str, Any]) -> bool:
     if key == "epsilon_inside":
         return bool(have.get("epsilon") or get.get("epsilon"))
     return True
+
+
+def as_written(value: Any) -> Any:
+    """A hyperparameter as a person wrote it: 0.9 for the 0.8999999762 that float32 makes of it."""
+    if isinstance(value, Mapping):
+        return {key: as_written(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [as_written(each) for each in value]
+    if isinstance(value, float) and value == float(np.float32(value)):
+        return float(str(np.float32(value)))
+    return value
 
 
 def same(a: Any, b: Any) -> bool:

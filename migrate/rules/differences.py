@@ -58,7 +58,7 @@ def differences(
         if key in SLOT_MEANING:
             raise UnsupportedError(
                 f"the slots hold other numbers than those of generation {generation} ({key} is {have!r} here and"
-                f" {get!r} there), so that its list cannot hold them; choose another --order"
+                f" {get!r} there), so that its list cannot hold them"
             )
         reasons.append(f"{key} is {have!r} here, and generation {generation} goes on with {get!r}")
     return [*reasons, *_row_and_decay_differences(state, algorithm, generation, {**config, **theirs})]

@@ -124,7 +124,7 @@ def best(state: OptimizerState, families: Sequence[str]) -> LiveClass:
         except UnsupportedError as error:
             problems.append(str(error))
     if not found:
-        raise UnsupportedError("; ".join(problems))
+        raise UnsupportedError("; ".join(dict.fromkeys(problems)))
     return min(found, key=lambda live: len(live.reasons))
 
 

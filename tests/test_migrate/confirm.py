@@ -32,5 +32,8 @@ def confirmed(source: str | Path, **hints: Any) -> dict[str, Any]:
     for origin in state.origins:
         if not origin.certain:
             assert origin.confirm, origin
-            found |= typed(origin.confirm)
+            found |= {
+                name: origin.value if value in ("N", "VALUE") else value
+                for name, value in typed(origin.confirm.split(" or ")[0]).items()
+            }
     return found

@@ -12,6 +12,7 @@ import pytest
 
 import migrate
 from dtopt_cli import output
+from migrate.bytes import messages
 from migrate.errors import ContradictionError, DamagedFileError, UnknownFormatError
 from migrate.operations import edge
 from migrate.writers import slots
@@ -66,7 +67,7 @@ def test_exceptions_of_libraries_become_one_of_ours(raised: Exception) -> None:
 
 def test_messages_are_one_short_line_without_control_characters() -> None:
     shown = output.message("a\x1b[31mred\nline " + "x" * 4000 + "\udc80")
-    assert len(shown) == output.LONGEST
+    assert len(shown) == messages.LONGEST
     assert "\x1b" not in shown
     assert "\\x1b[31mred line" in shown
 

@@ -1,0 +1,20 @@
+"""What a person is told, as a terminal may show it: texts hold names and values of files, which may be anything."""
+
+from __future__ import annotations
+
+from migrate.bytes import urls
+
+LONGEST = 500
+"""Characters of a message."""
+CUT = " ... (--debug shows all of it) ... "
+
+
+def line(text: str, longest: int = LONGEST) -> str:
+    """A message in one line: without credentials, with the control characters of damaged names as a terminal may show
+    them, and of what is longer the beginning and the end, which says what to do."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in urls.shown(text))
+    if len(shown) <= longest:
+        return shown
+    room = longest - len(CUT)
+    ends = room * 2 // 5
+    return shown[: room - ends] + CUT + shown[-ends:]
