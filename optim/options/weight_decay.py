@@ -31,6 +31,11 @@ from optim.state.tracked import Tracked, TrackedVariables, matches, unwrap
 def _check(value: Any) -> float | None:
     if value is None:
         return None
+    if callable(value) and not isinstance(value, tf.Variable):
+        raise HyperparameterError(
+            f"weight_decay must be a number, got {type(value).__name__}: times the learning rate a number follows the"
+            " schedule of that; set optimizer.weight_decay for what goes by another"
+        )
     number = to_number("weight_decay", value)
     if number is None or not 0 <= number < math.inf:
         raise HyperparameterError(f"weight_decay must be finite and >= 0, or None, got {value!r}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import tensorflow as tf
 
@@ -50,7 +52,7 @@ class SlotNode(tf.Module):
         self._kept: dict[str, tuple[Tracked, tf.Variable]] = {}
         self._found: set[str] = set()
         self._looked_at = (0, 0)
-        self._names: tuple[Any, dict[int, str]] = (None, {})
+        self._names: tuple[Callable[[], Any], dict[int, str]] = (lambda: None, {})
 
     def _lookup_dependency(self, name: str, *args: Any, **kwargs: Any) -> Any:
         found = super()._lookup_dependency(name, *args, **kwargs)
@@ -97,9 +99,9 @@ class SlotNode(tf.Module):
         """What a variable was called where the checkpoint was written that slots wait for; else what it is called."""
         for positions in self._deferred_dependencies.values():
             checkpoint = positions[-1].checkpoint
-            if self._names[0] is not checkpoint or id(tracked.variable) not in self._names[1]:
-                known = self._names[1] if self._names[0] is checkpoint else {}
-                self._names = checkpoint, {**known, **_names_in(checkpoint)}
+            known = self._names[1] if self._names[0]() is checkpoint else {}
+            if id(tracked.variable) not in known:
+                self._names = ref(checkpoint), {**known, **_names_in(checkpoint)}
             return self._names[1].setdefault(id(tracked.variable), tracked.name)
         return tracked.name
 

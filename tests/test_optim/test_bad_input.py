@@ -165,7 +165,7 @@ COMMON_BAD: dict[str, tuple[Any, ...]] = {
     "ema_start": ("", "last_step", 1),
     "ema_overwrite_frequency": (0, -1, 1.5, True),
     "jit_compile": ("yes", 1),
-    "weight_decay": (-0.1, float("nan"), "0.1", True),
+    "weight_decay": (-0.1, float("nan"), "0.1", True, lambda: 0.1),
     "slot_placement": ("somewhere", 3, None),
     "gradient_accumulation_steps": (0, -2, 1.5, True),
     "executor": ("gpu", None),
