@@ -252,9 +252,13 @@ def of_late(stored: Stored, found: SlotTable, made: Configuration, hinted: bool)
     return [Origin("trained variables", late, UNINTERPRETED, doubt=text, confirm=confirming("untrained", late))]
 
 
+WITH_FLAGS = ("h5", "keras")
+"""Formats that list slots by position, beside a config that says which layers are frozen."""
+
+
 def of_flags(stored: Stored, found: SlotTable, made: Configuration) -> list[Origin]:
     """Other variables that the slots would fit, where only flags of the moment of the save tell the trained ones."""
-    if stored.weights is None or not set(found.how.values()) & {"position", "shape"}:
+    if stored.format not in WITH_FLAGS or not set(found.how.values()) & {"position", "shape"}:
         return []
     untrained, by_name = made.overrides.get("untrained") or (), {v.name: v for v in stored.variables}
     variables = [v for v in stored.variables if v.name not in untrained]

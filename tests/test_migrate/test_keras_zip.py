@@ -80,6 +80,25 @@ def test_frozen_layers_and_moving_averages_are_not_trained() -> None:
     assert flags["sequential/batch_normalization/gamma"] is True
 
 
+def test_flags_that_were_turned_after_compile_are_never_exact(tmp_path: Path) -> None:
+    """Keras 3 itself would give the slots of the last layer to the first."""
+    import keras
+
+    model = keras.Sequential([keras.Input((4,)), *(keras.layers.Dense(4, name=name) for name in "abc")])
+    model.layers[0].trainable = False
+    model.compile("adam", "mse")
+    model.train_on_batch(np.ones((2, 4)), np.eye(4)[:2])
+    model.save(tmp_path / "frozen.keras")
+    frozen = migrate.read(tmp_path / "frozen.keras")
+    path = model.name
+    assert [r for r in frozen.reasons if f"the slots would fit {path}/a/kernel, {path}/a/bias, " in r]
+    untrained = [f"{path}/a/kernel", f"{path}/a/bias"]
+    assert migrate.read(tmp_path / "frozen.keras", overrides={"untrained": untrained}).fidelity == "exact"
+    model.layers[0].trainable, model.layers[2].trainable = True, False
+    model.save(tmp_path / "turned.keras")
+    assert migrate.read(tmp_path / "turned.keras").fidelity == "approximate"
+
+
 def test_loss_scale_is_carried_among_the_unmapped() -> None:
     state = migrate.read(_source("extra-keras315-adam-lss-mixed-keras"))
     assert sorted(state.unmapped) == [f"optimizer/vars/{i}" for i in range(4)]

@@ -24,6 +24,7 @@ WILD = CORPUS.parent / "wild"
 KERAS = {
     "keras224-adam-saver-mlp": "keras2",
     "extra-k224-sgd-same-saver": "keras2",
+    "extra-k224-sgd-flags-swapped-saver": "keras2",
     "extra-tf113-sgd-nested-saver": "optimizer_v1",
     "keras231-adadelta-saver-nested": "keras2.3",
     "extra-tf115-adam-confusing-saver": "optimizer_v2",
