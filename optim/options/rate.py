@@ -49,8 +49,8 @@ def from_arguments(cls: type, rate: Any, lr: Any) -> Any:
     if lr is None:
         return None if rate is None else parse(rate)
     warnings.warn("lr is the old name of learning_rate", DeprecationWarning, 6)
-    own = inspect.signature(cls).parameters.get("learning_rate")
-    default = None if own is None else own.default
+    signatures = (inspect.signature(base).parameters for base in cls.__mro__ if base is not object)
+    default = next((own["learning_rate"].default for own in signatures if "learning_rate" in own), None)
     if rate is not None and rate is not default and rate not in (default, lr):
         raise HyperparameterError(f"lr={lr!r} contradicts learning_rate={rate!r}; give learning_rate only")
     return parse(lr)

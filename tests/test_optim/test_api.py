@@ -278,6 +278,17 @@ def test_options_are_readable() -> None:
         _ = optimizer.clipnrom
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_lr_of_a_subclass_that_passes_arguments_on() -> None:
+    class Passing(optim.Adam):
+        def __init__(self, *args: Any, scale: float = 1.0, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+
+    assert float(Passing(lr=0.25).learning_rate) == 0.25
+    with pytest.raises(HyperparameterError, match="contradicts"):
+        Passing(lr=0.25, learning_rate=0.5)
+
+
 def test_lr_and_decay_are_the_old_names(devices: list[str]) -> None:
     with pytest.warns(DeprecationWarning, match="lr"):
         optimizer = optim.SGD(lr=0.5)
