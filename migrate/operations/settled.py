@@ -261,8 +261,13 @@ def of_flags(stored: Stored, found: SlotTable, made: Configuration) -> list[Orig
     if stored.format not in WITH_FLAGS or not set(found.how.values()) & {"position", "shape"}:
         return []
     untrained, by_name = made.overrides.get("untrained") or (), {v.name: v for v in stored.variables}
+    chosen = [by_name[name] for name in found.order]
+    unknown = [v.name for v in chosen if v.trainable is None]
+    if unknown and stored.generation in NATIVE and TWINS not in made.overrides:
+        text = f"{_some(unknown)}: names do not tell their layers, of which those that are frozen by now are saved last"
+        return [Origin("order of variables", unknown, DEFAULT, doubt=text, confirm=f"--set {TWINS}={IN_SOURCE}")]
     variables = [v for v in stored.variables if v.name not in untrained]
-    other = stages.another_choice([by_name[name] for name in found.order], variables)
+    other = stages.another_choice(chosen, variables)
     if other is None:
         return []
     frozen = [v.name for v in variables if v.name not in found.order]
