@@ -12,7 +12,7 @@ from weakref import ref
 import tensorflow as tf
 
 from optim.errors import CheckpointError
-from optim.state.tracked import Tracked, unwrap
+from optim.state.tracked import Tracked, variable_in
 
 FOREIGN = {
     "iter": "tf.keras's OptimizerV2",
@@ -110,9 +110,10 @@ def _names_in(checkpoint: Any) -> dict[int, str]:
     """What variables that were found in a checkpoint are called there, by identity, where only one is called so."""
     nodes = checkpoint.object_graph_proto.nodes
     names = {
-        id(unwrap(found)): attribute.full_name
+        id(variable): attribute.full_name
         for number, found in list(checkpoint.object_by_proto_id.items())
         for attribute in nodes[number].attributes
+        if (variable := variable_in(found)) is not None
     }
     counts = Counter(names.values())
     return {key: name for key, name in names.items() if name and counts[name] == 1}

@@ -22,14 +22,20 @@ def unwrap(variable: Any) -> tf.Variable:
     Raises:
       GradientsError: not a variable.
     """
-    if isinstance(variable, tf.Variable) and not hasattr(variable, "_variable"):
-        return variable
-    inner = getattr(variable, "_value", None)  # Keras 3 on the TensorFlow backend
+    found = variable_in(variable)
+    if found is None:
+        raise GradientsError(f"expected a variable, got {type(variable).__name__}: {str(variable)[:80]!r}")
+    return found
+
+
+def variable_in(value: Any) -> tf.Variable | None:
+    """What `unwrap` finds; None in what is no variable."""
+    if isinstance(value, tf.Variable) and not hasattr(value, "_variable"):
+        return value
+    inner = getattr(value, "_value", None)  # Keras 3 on the TensorFlow backend
     if not isinstance(inner, tf.Variable):
-        inner = getattr(variable, "_variable", None)  # tf_keras AutoCastVariable
-    if isinstance(inner, tf.Variable):
-        return inner
-    raise GradientsError(f"expected a variable, got {type(variable).__name__}: {str(variable)[:80]!r}")
+        inner = getattr(value, "_variable", None)  # tf_keras AutoCastVariable
+    return inner if isinstance(inner, tf.Variable) else None
 
 
 def plain_name(variable: Any) -> str:

@@ -301,7 +301,7 @@ def _module(variables: dict[str, Any]) -> tf.Module:
 
 
 def _one_more_step(model: Any, optimizer: Any) -> list[Any]:
-    variables = model.trainable_variables
+    variables = list(model.trainable_variables)
     pairs = [(tf.fill(v.shape, 1.0 + k), v) for k, v in enumerate(variables)]
     optimizer.apply_gradients(pairs)
     return [v.numpy() for v in variables]
@@ -330,6 +330,7 @@ def test_tf_train_checkpoint_of_a_model_that_keras_numbers(module: Any, is_built
 def _named(*names: str) -> Any:
     module = tf.Module()
     module.all = [tf.Variable([1.0, 2.0], name=name) for name in names]
+    module.table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)  # saved, too, and no variable
     return module
 
 
