@@ -56,7 +56,7 @@ def connected(url: str) -> Iterator[Executor]:
 
 
 def in_executor(
-    executor: Executor, do: Do, jobs: Sequence[Job], into: str | None
+    executor: Executor, do: Do, jobs: Sequence[Job], sizes: Sequence[int], into: str | None
 ) -> Generator[tuple[int, BatchItem], None, None]:
     """`(index, result)` of every job, as they are done, the largest first.
 
@@ -65,11 +65,12 @@ def in_executor(
     Args:
       executor: its processes have this version of dtopt, and `into` and the sources under the same names.
       do: what can be pickled.
+      sizes: bytes of the source of each job.
       into: folder of the targets, where receipts are kept meanwhile; None where nothing is written, or behind a URL.
     """
     jobs = [replace(job, source=files.absolute(job.source), dest=files.absolute(job.dest)) for job in jobs]
     with contextlib.nullcontext() if into is None else scratch_folder(os.path.join(into, "batch")) as receipts:
-        tasks = divided([size_of(job) for job in jobs])
+        tasks = divided(sizes)
         futures = {executor.submit(do_task, do, [jobs[i] for i in t], t, receipts, release.version()): t for t in tasks}
         try:
             for future in as_completed(futures):

@@ -135,7 +135,7 @@ def _is_checkpoint(path: str) -> bool:
         readers.detect(path)
     except UnknownFormatError:
         return False
-    except DtoptError:  # it is one, and a damaged or ambiguous one: that is for the migration to say
+    except (DtoptError, OSError):  # a damaged or ambiguous one, or one that changes: that is for the migration to say
         return True
     return True
 

@@ -77,13 +77,17 @@ def batch(
         raise HyperparameterError(f"jobs is {jobs}; give the number of processes, from 1 on")
     if jobs > 1 and executor is not None:
         raise HyperparameterError("give jobs or executor, not both: an executor has processes of its own")
-    todo = _part(naming.jobs(sources, os.fspath(into), SUFFIXES.get(to, ""), every=every), shard)
+    with files.listings_kept():
+        todo = _part(naming.jobs(sources, os.fspath(into), SUFFIXES.get(to, ""), every=every), shard)
+        sizes = [engines.size_of(job) for job in todo] if jobs > 1 or executor is not None else []
     do = partial(migrate_one, resume=resume, to=to, order=order, **options)
     if executor is None:
-        results = _results(do, todo, jobs)
+        results = _results(do, todo, jobs, sizes)
     else:
         here = not urls.is_url(os.fspath(into)) and not options.get("dry_run")
-        results = engines.in_executor(executor, partial(migrate_again, do), todo, os.fspath(into) if here else None)
+        results = engines.in_executor(
+            executor, partial(migrate_again, do), todo, sizes, os.fspath(into) if here else None
+        )
     items = [BatchItem(job.source, job.dest, NOT_REACHED) for job in todo]
     done = 0
     try:
@@ -108,12 +112,12 @@ def _part(todo: list[naming.Job], shard: tuple[int, int] | None) -> list[naming.
 
 
 def _results(
-    do: Callable[[naming.Job], BatchItem], todo: Sequence[naming.Job], jobs: int
+    do: Callable[[naming.Job], BatchItem], todo: Sequence[naming.Job], jobs: int, sizes: Sequence[int]
 ) -> Generator[tuple[int, BatchItem], None, None]:
     if jobs == 1 or len(todo) < 2:
         yield from ((index, do(job)) for index, job in enumerate(todo))
         return
-    largest_first = sorted(range(len(todo)), key=lambda i: -engines.size_of(todo[i]))
+    largest_first = sorted(range(len(todo)), key=lambda i: -sizes[i])
     with closing(in_processes(do, [todo[i] for i in largest_first], jobs)) as results:
         for place, result in results:
             job = todo[index := largest_first[place]]

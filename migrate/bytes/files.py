@@ -49,6 +49,13 @@ def walk(folder: str, stop: Callable[[str], bool]) -> Iterator[str]:
             yield from walk(path, stop)
 
 
+@contextlib.contextmanager
+def listings_kept() -> Iterator[None]:
+    """Inside, what the list of a folder behind a URL says of its files is not asked for again, file by file."""
+    with remote().listings_kept():
+        yield
+
+
 def size(path: str) -> int:
     """Bytes; raises OSError."""
     return remote().size(path) if urls.is_url(path) else os.path.getsize(path)

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
@@ -59,11 +60,33 @@ def exists(url: str) -> bool:
 
 def names(folder: str) -> list[str]:
     """Raises OSError where the folder cannot be listed."""
+    known = _LISTED.get()
+    if known is not None and folder.rstrip("/") in known:
+        return sorted(known[folder.rstrip("/")])
     system, path = system_of(folder)
     system.invalidate_cache()
-    listed = _patiently(folder, lambda: system.ls(path, detail=False))
-    found = {str(each).rstrip("/") for each in listed} - {path.rstrip("/")}
-    return sorted(each.rsplit("/", 1)[-1] for each in found)
+    listed = _patiently(folder, lambda: system.ls(path, detail=True))
+    files_last = sorted(listed, key=lambda info: info["type"] == "file")  # a file beside a folder of its name is found
+    found = {str(info["name"]).rstrip("/"): info for info in files_last}
+    found.pop(path.rstrip("/"), None)
+    entries = {each.rsplit("/", 1)[-1]: info for each, info in found.items()}
+    if known is not None and not folder.startswith("http"):  # a web server's list is a page with links
+        known[folder.rstrip("/")] = entries
+    return sorted(entries)
+
+
+_LISTED: ContextVar[dict[str, dict[str, dict[str, Any]]] | None] = ContextVar("listed", default=None)
+"""What is known of the files in folders: `{folder: {name: info}}`."""
+
+
+@contextlib.contextmanager
+def listings_kept() -> Iterator[None]:
+    """Inside, a folder is listed once, and what its list says is not asked for again, file by file."""
+    token = _LISTED.set({})
+    try:
+        yield
+    finally:
+        _LISTED.reset(token)
 
 
 def size(url: str) -> int:
@@ -116,12 +139,29 @@ def system_of(url: str) -> tuple[Any, str]:
 
 
 def _info(url: str) -> dict[str, Any] | None:
+    is_known, found = _listed(url.rstrip("/"))
+    if is_known:
+        return found
     system, path = system_of(url)
     system.invalidate_cache()
     try:
         return _patiently(url, lambda: system.info(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def _listed(url: str) -> tuple[bool, dict[str, Any] | None]:
+    """Whether the lists of folders tell, and what: a file is in one, and nothing lies in a file."""
+    known, place = _LISTED.get() or {}, url
+    while place:
+        folder, _, name = place.rpartition("/")
+        if folder in known:
+            found = known[folder].get(name)
+            if place == url:
+                return True, found
+            return found is None or found["type"] == "file", None
+        place = folder
+    return False, None
 
 
 def _patiently(url: str, call: Callable[[], T]) -> T:

@@ -150,7 +150,7 @@ def test_a_worker_that_is_killed_costs_only_its_own_item(
     do = partial(done_slowly, str(marks), DO)
     with engines.connected(f"dask://{cluster.scheduler_address.removeprefix('tcp://')}") as executor:
         assert isinstance(executor, Executor)
-        results = dict(engines.in_executor(executor, do, jobs, str(out)))
+        results = dict(engines.in_executor(executor, do, jobs, [engines.size_of(j) for j in jobs], str(out)))
     assert [results[i].status for i in range(13)] == [MIGRATED] * 12 + [FAILED]
     assert sorted(os.listdir(out)) == sorted(f"run{i}" for i in range(12))
     begun = [line.split()[0] for line in (marks / "begun").read_text().splitlines()]
@@ -170,7 +170,7 @@ def test_a_thousand_and_two_large_ones_while_a_worker_dies(cluster: Any, tmp_pat
     jobs = [Job(str(path), str(out / path.stem)) for path in sources]
     do = partial(done_slowly, str(marks), DO)
     with engines.connected(f"dask://{cluster.scheduler_address.removeprefix('tcp://')}") as executor:
-        results = dict(engines.in_executor(executor, do, jobs, str(out)))
+        results = dict(engines.in_executor(executor, do, jobs, [engines.size_of(j) for j in jobs], str(out)))
     assert [results[i].status for i in range(1002)] == [MIGRATED] * 1002
     assert sorted(os.listdir(out)) == sorted(path.stem for path in sources)
     begun = Counter(line.split()[0] for line in (marks / "begun").read_text().splitlines())

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import migrate
+from migrate.batches import engines, naming
 from migrate.bytes import files, remote, urls
 from migrate.errors import DamagedFileError, TargetExistsError, UnknownFormatError
 from optim.errors import CheckpointError, DtoptError, UnsupportedError
@@ -155,6 +156,25 @@ def test_s3_to_s3_and_verified(bucket: Any, tmp_path: Path, load_case: Any) -> N
         migrate.migrate_checkpoint("s3://models/t/model.h5", "s3://models/t/run", overwrite=True)
     with pytest.raises(TargetExistsError, match="lie in one another"):
         migrate.migrate_checkpoint("s3://models/t/run/ckpt", "s3://models/t/run/ckpt.index", overwrite=True)
+
+
+def test_a_folder_behind_a_url_is_asked_for_once(monkeypatch: pytest.MonkeyPatch, load_case: Any) -> None:
+    """Which checkpoints lie in it, and how large they are, is in its list."""
+    system = fsspec.filesystem("memory")
+    for i in range(20):
+        system.pipe_file(f"/asked/run{i}.h5", Path(load_case(H5).source).read_bytes())
+    asked, info = list[str](), type(system).info
+    monkeypatch.setattr(
+        type(system), "info", lambda self, path, **how: [asked.append(path), info(self, path, **how)][1]
+    )
+    with files.listings_kept():
+        found = naming.jobs(["memory://asked"], "memory://out", every=True)
+        sizes = [engines.size_of(job) for job in found]
+    assert (len(found), set(sizes)) == (20, {os.path.getsize(load_case(H5).source)})
+    assert not [path for path in asked if "run" in path]
+    system.pipe_file("/asked/run0.h5", b"shorter")
+    assert files.size("memory://asked/run0.h5") == 7, "known only inside"
+    system.rm("/asked", recursive=True)
 
 
 @pytest.mark.breadth
