@@ -7,6 +7,7 @@ while gradients read variables only. The graph is data: nothing of it is run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +40,10 @@ class SaverGraph:
     saved_as: Mapping[str, str] = field(default_factory=dict)
     """Key -> variable, where the Saver wrote the value of another variable than the one that the key names."""
 
+    parts: Mapping[str, str] = field(default_factory=dict)
+    """Variable that is a part of a partitioned one, or a slot of a part -> what the whole is called."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Key of the slot of a partitioned variable -> what the whole is called, where the key is cut."""
     keys: frozenset[str] = frozenset()
     """All that this Saver writes; empty where the graph does not show it."""
 
@@ -88,7 +93,8 @@ def _of_proto(proto: Any) -> SaverGraph:
     version = str(proto.meta_info_def.tensorflow_version)
     updates, saved = _updates(nodes), _saved_as(proto, nodes)
     keys = frozenset(key for pairs in _saves(proto) for key, _ in pairs)
-    return SaverGraph(version, _trainable(proto), _reads(nodes), resources, updates, nodes, saved, keys)
+    parts, renamed = _parts(proto, nodes)
+    return SaverGraph(version, _trainable(proto), _reads(nodes), resources, updates, nodes, saved, parts, renamed, keys)
 
 
 def _trainable(proto: Any) -> tuple[str, ...] | None:
@@ -119,6 +125,31 @@ def _saved_as(proto: Any, nodes: Nodes) -> dict[str, str]:
         if key in nodes.variables and len(behind) == 1 and key not in behind:
             found[key], *_ = behind
     return found
+
+
+def _parts(proto: Any, nodes: Nodes) -> tuple[dict[str, str], dict[str, str]]:
+    """Partitioned variables, as those of canned Estimators are, under the names of the whole.
+
+    A slot of `dnn/kernel/part_0` made in the scope `dnn` is the variable `dnn/dnn/kernel/part_0/Adam`, and its key cuts
+    the name of the part by as much as the scope is long: `dnn/kernel/t_0/Adam` (training/slot_creator.py 1.15).
+    """
+    saved = {}
+    for key, value in (pair for pairs in _saves(proto) for pair in pairs):
+        behind = nodes.variables_behind(value)
+        if len(behind) == 1 and not behind & {key}:
+            saved[next(iter(behind))] = key
+    owners = {key for variable, key in saved.items() if variable.rpartition("/part_")[0] == key}
+    parts, renamed = {}, {}
+    for variable, key in saved.items():
+        slot = _SLOT_OF_A_PART.fullmatch(variable)
+        owner = next((head for head in _heads(key) if head in owners), None)
+        if owner is not None and (slot or owner == key):
+            parts[variable] = f"{owner}/{slot.group(1)}" if slot else key
+            renamed[key] = parts[variable]
+    return parts, renamed
+
+
+_SLOT_OF_A_PART = re.compile(r".+/part_\d+/(.+)")
 
 
 def _saves(proto: Any) -> Iterator[list[tuple[str, str]]]:

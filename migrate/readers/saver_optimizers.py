@@ -142,8 +142,9 @@ def _groups(
     """(state, variables) of each optimizer by scope; scopes that share state are one optimizer's, under the first."""
     found: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
     for scope, updates in (graph.updates if graph is not None else {}).items():
-        variables = frozenset(updates) & frozenset(arrays)
-        reads = frozenset().union(*updates.values()) & frozenset(arrays)
+        whole = graph.parts if graph is not None else {}
+        variables = frozenset(whole.get(name, name) for name in updates) & frozenset(arrays)
+        reads = frozenset(whole.get(name, name) for each in updates.values() for name in each) & frozenset(arrays)
         state = frozenset(k for k in reads if _POWERS.fullmatch(k) or any(k.startswith(f"{v}/") for v in variables))
         if not variables:
             continue

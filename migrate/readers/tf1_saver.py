@@ -106,6 +106,7 @@ def read_bundle(
     evidence = [f"{prefix}.index has no object graph: tensors are keyed by variable names, as tf.train.Saver does"]
     if graph is not None:
         evidence.append(f"{graph_file} is its graph, of TensorFlow {graph.version or '?'}")
+        everything = {graph.renamed.get(key, key): array for key, array in everything.items()}
         everything, swapped = _put_back(everything, graph)
         evidence += swapped
     choice = _choice(everything, graph, optimizer_path, prefix)
@@ -185,7 +186,7 @@ def _program(graph: SaverGraph | None, scope: str | None, stored: _Parts) -> dic
     return {
         "graph_config": {"class_name": told.class_name, "config": said} if told.class_name else None,
         "graph_seen": told.seen,
-        "sparse": told.sparse,
+        "sparse": None if told.sparse is None else frozenset(graph.parts.get(name, name) for name in told.sparse),
         "outside": told.outside,
     }
 
@@ -197,7 +198,7 @@ def _own_graph(
     if graph is None or graph.nodes is None:
         return graph, ()
     known = {name for name in graph.nodes.by_name if graph.nodes.op(name) in VARIABLES}
-    known |= {name.rpartition("/part_")[0] for name in known if "/part_" in name}
+    known |= {name.rpartition("/part_")[0] for name in known if "/part_" in name} | graph.renamed.keys()
     lacking = [name for name in arrays if name not in known]
     if not lacking:
         return graph, ()

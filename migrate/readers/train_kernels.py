@@ -105,7 +105,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scope: str 
     for name, (kernel, rows) in applied.items():
         for key, value in _arguments(nodes, name, kernel, rows, outside):
             values.setdefault(key, []).extend([value] if value not in values.get(key, ()) else ())
-        limits.add(clipping(nodes, nodes.inputs[name][kernel.gradient], len(owners), outside))
+        limits.add(clipping(nodes, _gradient(nodes, name, kernel), len(owners), outside))
     strange = other_writers(nodes, owners, set(found))
     if strange:
         outside["updates"] = f"{strange} changes the variables beside the optimizer"
@@ -173,7 +173,13 @@ def _with_decay(
 
 def _changes_gradient(nodes: Nodes, name: str, kernel: Kernel) -> bool:
     """Whether what a kernel takes for the gradient is made in the scope of its own update."""
-    return nodes.source(nodes.inputs[name][kernel.gradient]).startswith(f"{name.rpartition('/')[0]}/")
+    return _gradient(nodes, name, kernel).startswith(f"{name.rpartition('/')[0]}/")
+
+
+def _gradient(nodes: Nodes, name: str, kernel: Kernel) -> str:
+    """What makes the gradient of an update, before rows that occur twice are added up (training/optimizer.py 1.15)."""
+    source = nodes.source(nodes.inputs[name][kernel.gradient])
+    return nodes.source(nodes.inputs[source][0]) if nodes.op(source) == "UnsortedSegmentSum" else source
 
 
 def _kernel(op: str) -> tuple[Kernel, bool] | None:

@@ -13,7 +13,7 @@ import pytest
 import migrate
 from migrate.algorithms import find
 from migrate.bytes import protos
-from migrate.bytes.bundle import BundleWriter
+from migrate.bytes.bundle import BundleReader, BundleWriter
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError, UnknownFormatError
 from migrate.readers import detect, graph_schedules, keras_graph, saver_graph, tf1_saver, train_kernels
 from migrate.readers.graph_nodes import Nodes
@@ -468,3 +468,31 @@ def test_an_assignment_that_lacks_its_inputs_changes_nothing(inputs: list[str]) 
     assert not graph.alone_written()
     assert "nowhere" in graph_schedules.never_counts(graph)
     assert not keras_graph.describe(graph, ["w"], [])
+
+
+def test_a_canned_estimator_with_partitioned_variables_takes_its_next_step(tmp_path: Path) -> None:
+    """Keys of its slots are cut (`kernel/t_0/Momentum`), and its table has sparse gradients."""
+    import tensorflow as tf
+
+    import optim
+
+    source = CORPUS.parent / "canned_dnn" / "model.ckpt-5"
+    before, after = migrate.read(source), BundleReader(str(source.with_name("model.ckpt-6")))
+    report = migrate.migrate_checkpoint(source, tmp_path / "out")
+    assert (report.fidelity, report.optimizer, report.iterations) == ("exact", "SGD", 5)
+    values = {v.name: v.array.load() for v in before.variables if v.array is not None}
+    assert {name.rpartition("/")[2] for name in values} == {"kernel", "bias", "embedding_weights"}
+    live = {name: tf.Variable(value) for name, value in values.items()}
+    optimizer = optim.load_checkpoint(tmp_path / "out", live, restore_variables=False)
+    given = []
+    for name, variable in live.items():
+        old, new = before.slots["m"][name].load(), after.load(f"{name}/t_0/Momentum")
+        gradient = new - np.float32(0.9) * old
+        if name.endswith("embedding_weights"):
+            rows = np.flatnonzero(np.any(new != old, axis=1))
+            assert 0 < len(rows) < len(old)
+            gradient = tf.IndexedSlices(tf.constant(gradient[rows]), tf.constant(rows), tf.constant(old.shape))
+        given.append((gradient, variable))
+    optimizer.apply_gradients(given)
+    for name, variable in live.items():
+        np.testing.assert_allclose(variable.numpy(), after.load(name), rtol=0, atol=1e-7)
