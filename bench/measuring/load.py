@@ -9,6 +9,9 @@ from pathlib import Path
 
 TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 
+PARENT, SESSION = 1, 3
+"""Places in what `_stat` gives."""
+
 
 @dataclass(frozen=True)
 class Use:
@@ -58,6 +61,11 @@ def escaped(sessions: Collection[int], cpus: Sequence[int]) -> set[int]:
     return found
 
 
+def members(session: int) -> list[int]:
+    """The processes of a session, and those that they started."""
+    return [int(process) for process, _, _ in _processes([session])]
+
+
 def _entries(folder: Path) -> list[str]:
     try:
         return [name for name in os.listdir(folder) if name.isdigit()]
@@ -66,12 +74,15 @@ def _entries(folder: Path) -> list[str]:
 
 
 def _processes(sessions: Collection[int]) -> Iterator[tuple[str, int, list[str]]]:
-    """Process, its session and its numbers, of all that belong to these sessions."""
+    """Process, session and numbers of all that belong to these sessions, by their own or by that of an ancestor."""
+    stats = {name: stat for name in _entries(Path("/proc")) if len(stat := _stat(name)) > SESSION}
     wanted = {str(session) for session in sessions}
-    for name in _entries(Path("/proc")):
-        stat = _stat(name)
-        if stat[3:4] and stat[3] in wanted:
-            yield name, int(stat[3]), stat
+    for name, stat in stats.items():
+        at: str | None = name
+        while at in stats and stats[at][SESSION] not in wanted:
+            at = stats[at][PARENT]
+        if at in stats:
+            yield name, int(stats[at][SESSION]), stat
 
 
 def _stat(process: str) -> list[str]:

@@ -11,11 +11,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from bench.errors import OptionError
+from bench.measuring import load
 
 STDERR_TAIL = 4000
 
@@ -74,6 +77,16 @@ def _folder_of_this_process() -> str:
     return folder.name
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait until this is left: another of them must not end what clears up after the first."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Worker(Protocol):
     """What is driven: a Child, or a fake."""
 
@@ -117,6 +130,7 @@ class Child:
             )
         os.sched_setaffinity(0, before)
         self._waiting_for = "starting"
+        self._ended = False
         self._send(hello)
 
     @property
@@ -147,11 +161,16 @@ class Child:
         return answer["ok"]
 
     def stop(self) -> None:
-        """Ends the worker and removes its folder. May be called twice."""
+        """Ends the worker with its processes, and removes its folder. May be called twice."""
         self.pipe.close()
-        if self._child.poll() is None:
-            self._child.kill()
-        self._child.wait()
+        if not self._ended:
+            for process in load.members(self._child.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            if self._child.poll() is None:
+                self._child.kill()
+            self._child.wait()
+            self._ended = True
         self._stderr.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

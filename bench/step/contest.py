@@ -20,7 +20,7 @@ from typing import Any
 from bench.cases.case import Case
 from bench.measuring import load, stats
 from bench.measuring.clock import WarmUp
-from bench.measuring.process import UnsupportedCaseError, Worker, WorkerError, allowed_cpus
+from bench.measuring.process import UnsupportedCaseError, Worker, WorkerError, allowed_cpus, undisturbed
 from bench.measuring.rounds import Pace, Rounds
 from bench.peers.peer import Peer
 from bench.results.records import Sample
@@ -78,6 +78,8 @@ class Contestant:
     warm_up: WarmUp | None = None
     step_share: float | None = None
     escaped: bool = False
+    spent: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds of CPU time of a round, and what the peer says that its steps took."""
     peak_bytes: int | None = None
     device_peak_bytes: int | None = None
     untraced: str | None = None
@@ -136,8 +138,9 @@ class Contest:
                     if contestant.peer is not first:
                         contestant.stop()
         finally:
-            for contestant in (*self.contestants, *self.roofs):
-                contestant.stop()
+            with undisturbed():
+                for contestant in (*self.contestants, *self.roofs):
+                    contestant.stop()
 
     def _able(self) -> list[Peer]:
         return [contestant.peer for contestant in self.contestants if contestant.status == "waiting"]
@@ -280,8 +283,9 @@ class Contest:
             mine = [pid for worker in contestant.workers if (pid := getattr(worker, "pid", None))]
             contestant.escaped |= bool(free.intersection(mine))
             if use and mine:
-                cpus = sum(use.own[pid] for pid in mine) / walls[position]
-                contestant.samples[-1] = replace(contestant.samples[-1], cpus=cpus, others=use.others / wall)
+                own, sample = sum(use.own[pid] for pid in mine), contestant.samples[-1]
+                contestant.samples[-1] = replace(sample, cpus=own / walls[position], others=use.others / wall)
+                contestant.spent.append((own, sample.steps * sample.seconds + 2 * (sample.latency or 0.0)))
 
     def _sample(self, contestant: Contestant, place: tuple[int, int, int], process: int) -> None:
         steps = contestant.steps_per_sample
@@ -304,6 +308,8 @@ class Contest:
         """After the last round: is what was timed what was to be done? All at once, for nothing is timed."""
         for contestant in judged:
             reason = suspicion.of_samples(contestant.samples, self.case.threads, contestant.escaped)
+            if not reason and self.case.options.cache != "cold":
+                reason = suspicion.of_clock(contestant.spent, self.case.threads)
             if reason:
                 contestant.out("failed", reason)
             for worker in contestant.workers:
@@ -324,8 +330,18 @@ class Contest:
             contestant.untraced = str(error)
 
     def _hear(self, contestant: Contestant) -> None:
+        timed = sum(sample.steps * sample.seconds for sample in contestant.samples)
         for worker in contestant.workers:
-            self._agree(contestant, Agreement(**worker.answer(self._settings.timeout)["agreement"]))
+            found = worker.answer(self._settings.timeout)
+            self._agree(contestant, Agreement(**found["agreement"]))
+            first, second = found["reads"]
+            reason = suspicion.of_reading(first, second, timed / len(contestant.workers or [worker]))
+            if found["changed"]:
+                reason = f"it changed {found['changed']}, which judges it"
+            if reason:
+                contestant.out("failed", reason)
+            if contestant.status != "ok":
+                return
         if self.case.options.in_situ and contestant.status == "ok":
             steps = contestant.steps_per_sample
             contestant.step_share = median(self._ask(w, "share", steps=steps)["share"] for w in contestant.workers)

@@ -17,11 +17,17 @@ LEAST_JUDGED_BY_ROOF = 4 * 1024**2
 MORE_CPUS = 1.15
 """Times its threads that a peer may use of the CPUs, for what else the process does."""
 
+MORE_THAN_SAID, UNTIMED = 2.0, 0.03
+"""Times what its samples took, and seconds more, that a peer's threads may have worked in a round."""
+
+LEAST_DEFERRED = 0.5
+"""Seconds of a first read that are no copy of a parameter."""
+
 LATE = 0.1
 """Part of a sample that may pass after `wait` until its last element is there."""
 
-LEAST_LATE = 1e-3
-"""Seconds below which what comes late is the noise of a read."""
+LEAST_LATE = 1e-2
+"""Seconds below which what comes late is the noise of a read, on a busy machine."""
 
 
 def of_agreement(agreement: Agreement) -> str:
@@ -45,6 +51,30 @@ def of_samples(samples: Sequence[Sample], threads: int, escaped: bool = False) -
     if 2 * len(late) > len(samples) and median(late) > LATE:
         return f"its last element arrives after wait(), later by {median(late):.0%} of the time that was measured"
     return None
+
+
+def of_clock(spent: Sequence[tuple[float, float]], threads: int) -> str | None:
+    """The reason of a peer whose process worked longer than its samples say that they took.
+
+    Args:
+      spent: of each sample the CPU time of the peer's processes and what it says that its steps took, seconds.
+    """
+    found = [(cpu, said) for cpu, said in spent if cpu > MORE_THAN_SAID * threads * said + UNTIMED]
+    if 2 * len(found) <= len(spent):
+        return None
+    cpu, said = (median(column) for column in zip(*found, strict=True))
+    return (
+        f"its processes used {cpu:.2f} s of CPU time for samples that took {said:.3f} s, as it says:"
+        " it works when it is not timed, or its clock is wrong"
+    )
+
+
+def of_reading(first: float, second: float, timed: float) -> str | None:
+    """The reason of a peer that makes its steps when it is read: the first read after the rounds takes as long as much
+    of them, and the second does not. Arguments: seconds of both reads and of all samples."""
+    if first - second <= LATE * timed or first - second <= LEAST_DEFERRED:
+        return None
+    return f"to read a parameter took {first:.1f} s after rounds of {timed:.1f} s: it makes its steps when it is read"
 
 
 def of_roof(fraction: float | None, working_set: int) -> str | None:

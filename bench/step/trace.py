@@ -25,7 +25,7 @@ STEPS_ROW = "steps"
 def record(session: Steps, steps: int) -> dict[str, Any]:
     """The trace of so many steps, each waited for."""
     profile = _tensorflow if "tensorflow" in sys.modules else _nothing
-    marks: list[tuple[int, int]] = []
+    marks: list[tuple[int, int]] = []  # nanoseconds
 
     def work() -> None:
         for _ in range(steps):
@@ -38,11 +38,12 @@ def record(session: Steps, steps: int) -> dict[str, Any]:
     events = profile(work)
     process = os.getpid()
     events += [_name("thread_name", process, 0, STEPS_ROW), _name("process_name", process, 0, f"worker {process}")]
-    events += [_complete(f"step {i}", process, 0, a / 1e3, (b - a) / 1e3) for i, (a, b) in enumerate(marks, 1)]
+    events += [_complete(f"step {i}", process, 0, 1000 * a, 1000 * (b - a)) for i, (a, b) in enumerate(marks, 1)]
     first = min(event["ts"] for event in events if "ts" in event)
-    for event in events:  # from 0: microseconds since 1970 lose their fractions in a double
+    for event in events:  # from 0: microseconds since 1970 lose their fractions in a double, and events no longer nest
         if "ts" in event:
-            event["ts"] -= first
+            event["ts"] = (event["ts"] - first) / 1e6
+            event["dur"] /= 1e6
     return {"displayTimeUnit": "ms", "traceEvents": events}
 
 
@@ -69,26 +70,27 @@ def _of_planes(folder: str) -> Iterator[dict[str, Any]]:
 
     for file in glob.glob(f"{folder}/**/*.xplane.pb", recursive=True):
         space = xplane_pb2.XSpace.FromString(Path(file).read_bytes())
-        began = max(map(_began, space.planes), default=0.0)
+        began = max(map(_began, space.planes), default=0)
         for process, plane in enumerate((plane for plane in space.planes if plane.lines), 1):
             yield _name("process_name", process, 0, plane.name)
             for thread, line in enumerate(plane.lines, 1):  # the ids are too long for readers of the format
                 yield _name("thread_name", process, thread, line.display_name or line.name)
                 for event in line.events:
                     kind = plane.event_metadata[event.metadata_id]
-                    start = began + line.timestamp_ns / 1e3 + event.offset_ps / 1e6
-                    yield _complete(kind.display_name or kind.name, process, thread, start, event.duration_ps / 1e6)
+                    start = 1000 * (began + line.timestamp_ns) + event.offset_ps
+                    yield _complete(kind.display_name or kind.name, process, thread, start, event.duration_ps)
 
 
-def _began(plane: Any) -> float:
-    """When the times of a space begin, in microseconds since 1970, as its plane of the environment says; else 0."""
+def _began(plane: Any) -> int:
+    """When the times of a space begin, in nanoseconds since 1970, as its plane of the environment says; else 0."""
     for stat in plane.stats:
         if plane.stat_metadata[stat.metadata_id].name == "profile_start_time":
-            return float(stat.uint64_value or stat.int64_value) / 1e3
-    return 0.0
+            return int(stat.uint64_value or stat.int64_value)
+    return 0
 
 
-def _complete(name: str, process: int, thread: int, start: float, duration: float) -> dict[str, Any]:
+def _complete(name: str, process: int, thread: int, start: int, duration: int) -> dict[str, Any]:
+    """Start and duration in picoseconds."""
     return {"name": name, "ph": "X", "pid": process, "tid": thread, "ts": start, "dur": duration}
 
 

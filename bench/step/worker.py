@@ -23,6 +23,7 @@ from bench.measuring.serving import serve
 from bench.peers.peer import Peer, Session
 from bench.results import document
 from bench.step import agreement
+from bench.step.judges import Judges
 
 KIB = 1024
 SINGLE_STEPS = 2
@@ -38,8 +39,10 @@ UNKNOWN_CACHE = 64 * 1024**2
 class Worker:
     """Holds the one session of this process."""
 
-    def __init__(self, case: Case, peer: Peer) -> None:
+    def __init__(self, case: Case, peer: Peer, judges: Judges) -> None:
         self.case = case
+        self._judges = judges
+        self._asked = 0
         self.peer = peer
         self.session: Session | None = None
         sizes = [tensor.elements for tensor in case.tensors]
@@ -62,10 +65,12 @@ class Worker:
         agreement.give_gradients(self.case, session, 0)
         first_step = clock.sample(session, 1)
         found = agreement.check(self.case, session, self.peer.conventions)
+        self._asked = agreement.STEPS
         return {"first_step_seconds": first_step, "agreement": dataclasses.asdict(found)}
 
     def warm(self, most_seconds: float) -> dict[str, Any]:
         warm = clock.warm_up(self._prepared(), most_seconds)
+        self._asked += warm.steps
         return {**dataclasses.asdict(warm), "steps_per_sample": clock.steps_per_sample(warm.step_seconds)}
 
     def sample(self, steps: int) -> dict[str, Any]:
@@ -80,6 +85,8 @@ class Worker:
         else:
             latency = clock.single_steps(session, SINGLE_STEPS)[-1]
             seconds = clock.sample(session, steps)
+            self._asked += SINGLE_STEPS
+        self._asked += steps
         late = self._late()
         return {
             "seconds": seconds,
@@ -107,9 +114,30 @@ class Worker:
     def check_again(self) -> dict[str, Any]:
         """The comparison after as many steps as were made, all but the first ones with the gradient that is placed."""
         session = self._prepared()
+        start = time.perf_counter()
+        session.read(self._last_written)
+        middle = time.perf_counter()
+        session.read(self._last_written)
+        reads = (middle - start, time.perf_counter() - middle)
+        changed = self._judges.changed() or self._changed(session)
         if self.peer.own_algorithm:
-            return {"agreement": dataclasses.asdict(agreement.moves(self.case, session))}
-        return {"agreement": dataclasses.asdict(agreement.compare(self.case, session, self.peer.conventions))}
+            found = agreement.moves(self.case, session)
+        else:
+            found = agreement.compare(self.case, session, self.peer.conventions)
+        return {"agreement": dataclasses.asdict(found), "reads": reads, "changed": changed}
+
+    def _changed(self, session: Session) -> str | None:
+        """The part of a session that is none of the peer's, where it is another than it was."""
+        if session.made != self._asked:
+            return f"the number of its steps ({session.made} of {self._asked})"
+        return next(
+            (
+                f"Session.{name}"
+                for name in vars(session)
+                if hasattr(Session, name) and callable(getattr(Session, name))
+            ),
+            None,
+        )
 
     def share(self, steps: int) -> dict[str, float]:
         """The step's part of forward, backward and step."""
@@ -166,7 +194,8 @@ def _resident() -> int | None:
 
 
 def _make(hello: dict[str, Any]) -> Worker:
-    return Worker(Case.from_message(hello["case"]), peers.load(hello["module"], hello["peer"]))
+    judges = Judges()  # before the peer's module
+    return Worker(Case.from_message(hello["case"]), peers.load(hello["module"], hello["peer"]), judges)
 
 
 if __name__ == "__main__":

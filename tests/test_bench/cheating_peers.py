@@ -93,6 +93,112 @@ def _takes_more_threads(case: Case) -> Session:
     return session
 
 
+def _own_clock(case: Case) -> Session:
+    """Lets the clock of its process run at a tenth."""
+    from bench.measuring import clock
+
+    honest = clock.sample
+    clock.sample = lambda session, steps, clock=time.perf_counter: honest(session, steps, clock) / 10
+    return fake_peers._session(case)
+
+
+def _own_judge(case: Case) -> Session:
+    """Never steps, and compares its parameters with themselves."""
+    from bench.step import agreement
+
+    agreement._difference = lambda *arguments: 0.0
+    session = fake_peers._session(case)
+    session.apply = lambda gradients: None
+    return session
+
+
+def _half_of_the_steps(case: Case) -> Session:
+    """Takes every second step, and counts as many."""
+    session = fake_peers._session(case)
+    work, calls = session.apply, [0]
+
+    def apply(gradients: list[Any]) -> None:
+        calls[0] += 1
+        if calls[0] <= 3 or calls[0] % 2:
+            work(gradients)
+        else:
+            session.made -= 1
+
+    session.apply = apply
+    return session
+
+
+def _runs_itself(case: Case) -> Session:
+    """Brings its own loop, which is empty."""
+    session = fake_peers._session(case)
+
+    def run(steps: int) -> None:
+        session.made += steps
+
+    session.run = run  # type: ignore[method-assign]
+    return session
+
+
+def _when_read(case: Case) -> Session:
+    """Keeps the steps for the day when somebody reads a parameter, and may be looked at without."""
+    session = fake_peers._session(case)
+    work, read, left = session.apply, session.read, []
+    session.apply = lambda gradients: left.append(list(gradients))
+
+    def catch_up(index: int) -> Any:
+        while left:
+            work(left.pop(0))
+        return read(index)
+
+    session.read, session.glance = catch_up, lambda index: None
+    return session
+
+
+def _in_the_background(case: Case) -> Session:
+    """Steps in a thread that goes on while others have their turn, and may be looked at meanwhile."""
+    session = _does_not_wait(case)
+    session.glance = lambda index: None
+    return session
+
+
+def _helper_elsewhere(case: Case) -> Session:
+    """Has a helper on all CPUs, in a session of its own, whose parent has ended."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.sched_setaffinity(0, range(os.cpu_count() or 1))
+            while True:
+                time.sleep(0.01)
+        os._exit(0)
+    return fake_peers._session(case)
+
+
+def _rounds_to_half(case: Case) -> Session:
+    """Computes with half the digits once the first steps were checked."""
+    session = fake_peers._session(case)
+    work, made = session.apply, [0]
+
+    def apply(gradients: list[Any]) -> None:
+        made[0] += 1
+        work(gradients if made[0] <= 3 else [g.astype("float16") for g in gradients])
+
+    session.apply = apply
+    return session
+
+
+PEERS = tuple(
+    Peer(name, "", __name__, ABLE, prepare)
+    for name, prepare in (
+        ("own clock", _own_clock),
+        ("own judge", _own_judge),
+        ("half of the steps", _half_of_the_steps),
+        ("runs itself", _runs_itself),
+        ("when read", _when_read),
+        ("in the background", _in_the_background),
+        ("helper elsewhere", _helper_elsewhere),
+        ("rounds to half", _rounds_to_half),
+    )
+)
 STOPS_AFTER_3 = Peer("stops after 3", "", __name__, ABLE, _stops_after(3))
 STOPS_AFTER_9 = Peer("stops after 9", "", __name__, ABLE, _stops_after(9))
 DOES_NOT_WAIT = Peer("does not wait", "", __name__, ABLE, _does_not_wait)

@@ -21,6 +21,20 @@ from bench.step.contest import Settings
 from bench.step.query import Plan
 from bench.step.row import Row
 
+MARK = "OF_THE_TEST_OF_CHEATS"
+
+OTHERS = {
+    "own clock": "it changed bench.measuring.clock.sample, which judges it",
+    "own judge": "it changed bench.step.agreement._difference, which judges it",
+    "half of the steps": "it changed the number of its steps",
+    "runs itself": "computes something else",
+    "when read": "it makes its steps when it is read",
+    "in the background": "CPU",
+    "helper elsewhere": "it left the CPUs that it was given",
+    "rounds to half": "computes something else",
+}
+"""Cheats, and what the reason says."""
+
 SHAPES = tuple(Tensor(f"w{i}", (500,)) for i in range(20))
 CASE = Case("small", "adam", parse_mesh("model=1"), "replicated", threads=1, shapes=SHAPES)
 
@@ -40,10 +54,22 @@ def rows() -> Iterator[dict[str, Row]]:
         cheats.DOES_NOT_WAIT,
         cheats.GLANCES_LATE,
         cheats.TAKES_MORE_THREADS,
+        *cheats.PEERS,
     )
     plan = Plan((CASE,), peers, "good", Settings(Pace(3), 1, warm_up_seconds=0.2))
+    os.environ[MARK] = str(os.getpid())
     yield {row.peer: row for row in runner.run(plan).rows}
+    del os.environ[MARK]
     sys.path.remove(here)
+    assert not [name for name in os.listdir("/proc") if name.isdigit() and _is_worker_of_this_test(name)]
+
+
+def _is_worker_of_this_test(process: str) -> bool:
+    try:
+        variables = Path("/proc", process, "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return int(process) != os.getpid() and f"{MARK}={os.getpid()}".encode() in variables
 
 
 def test_the_honest_one_is_measured_and_judged_after_its_last_step(rows: dict[str, Row]) -> None:
@@ -74,6 +100,14 @@ def test_a_peer_that_copies_what_is_read_is_not_taken_for_one(rows: dict[str, Ro
 def test_a_peer_with_more_threads_is_found_out(rows: dict[str, Row]) -> None:
     assert rows["takes more threads"].status == "failed"
     assert "it left the CPUs that it was given for its 1 threads" in (rows["takes more threads"].reason or "")
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_cheats_are_found_out(rows: dict[str, Row], name: str) -> None:
+    if name == "helper elsewhere" and (os.cpu_count() or 1) < 2:
+        pytest.skip("one CPU has no other to take")
+    assert rows[name].status == "failed"
+    assert OTHERS[name] in (rows[name].reason or "")
 
 
 def test_a_speed_that_memory_does_not_have_is_refused_unless_the_work_is_tiny() -> None:

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,10 @@ class Sleeps:
     def synchronise(self) -> None: ...
 
 
+def place(event: dict[str, Any]) -> tuple[Any, ...]:
+    return event["pid"], event["tid"], event["ts"], -event["dur"]
+
+
 def check(document: dict[str, Any], steps: int) -> list[dict[str, Any]]:
     """The complete events, after what the format asks for was found to hold."""
     events = json.loads(json.dumps(document, allow_nan=False))["traceEvents"]
@@ -36,6 +40,15 @@ def check(document: dict[str, Any], steps: int) -> list[dict[str, Any]]:
     for event in events:
         assert all(isinstance(event[key], (int, str)) for key in ("pid", "tid"))
         assert not isinstance(event["tid"], int) or abs(event["tid"]) < 2**31
+    for _, row in groupby(sorted(whole, key=place), key=lambda event: (event["pid"], event["tid"])):
+        open_until: list[float] = []
+        for event in row:  # readers draw what begins within another below it
+            while open_until and open_until[-1] <= event["ts"]:
+                open_until.pop()
+            assert not open_until or event["ts"] + event["dur"] <= open_until[-1] + 1e-6
+            open_until.append(event["ts"] + event["dur"])
+    names = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
+    assert {(event["pid"], event["tid"]) for event in whole} <= names
     named = [event["name"] for event in whole if event["name"].startswith("step ")]
     assert named == [f"step {number}" for number in range(1, steps + 1)]
     return whole
