@@ -53,7 +53,8 @@ def iterations(stored: Stored, found: SlotTable, made: Configuration) -> tuple[i
     if stored.generation in algorithm.counts and stored.generation != "experimental":
         raise DamagedFileError(
             f"the source holds no step counter (iterations), and {algorithm.name} of generation"
-            f" {stored.generation} always saves one: it is incomplete, or of another generation (--generation)"
+            f" {stored.generation} always saves one: it is incomplete, or of another generation; if it is"
+            " neither, say how many steps it took with --set iterations=N"
         )
     if algorithm.uses_count:
         raise MissingHintError(

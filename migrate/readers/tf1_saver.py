@@ -165,8 +165,8 @@ def _counting_in_global_step(arrays: Mapping[str, LazyArray]) -> list[str]:
     """Scopes of OptimizerV2 in an Estimator, which has it count in `global_step`."""
     if GLOBAL_STEP not in arrays:
         return []
-    found = [key.rpartition("/")[0] for key in arrays if key.endswith("/learning_rate") and arrays[key].shape == ()]
-    return [scope for scope in found if f"{scope}/decay" in arrays and f"{scope}/iter" not in arrays]
+    found = [key.rpartition("/")[0] for key in arrays if key.endswith("/decay") and arrays[key].shape == ()]
+    return [scope for scope in found if f"{scope}/iter" not in arrays]  # a schedule is no variable, a rate is
 
 
 def _program(graph: SaverGraph | None, scope: str | None, stored: _Parts) -> dict[str, Any]:

@@ -496,3 +496,21 @@ def test_a_canned_estimator_with_partitioned_variables_takes_its_next_step(tmp_p
     optimizer.apply_gradients(given)
     for name, variable in live.items():
         np.testing.assert_allclose(variable.numpy(), after.load(name), rtol=0, atol=1e-7)
+
+
+def test_an_estimators_keras_optimizer_with_a_schedule_counts_in_global_step(tmp_path: Path) -> None:
+    """As DNNClassifier(optimizer=Adam(ExponentialDecay(...))) of TensorFlow 2.4 saves: a schedule is no variable."""
+    ones = np.ones((2, 3), np.float32)
+    with BundleWriter(str(tmp_path / "model.ckpt-5")) as writer:
+        values: dict[str, Any] = {"dense/kernel": ones, "global_step": np.int64(5)}
+        values |= {f"training/Adam/dense/kernel/{slot}": ones * 0.1 for slot in "mv"}
+        hyper = {"beta_1": 0.9, "beta_2": 0.999, "decay": 0.0}
+        values |= {f"training/Adam/{name}": np.float32(value) for name, value in hyper.items()}
+        for name in sorted(values):
+            writer.add(name, np.asarray(values[name]))
+    decay = {"initial_learning_rate": 0.01, "decay_steps": 10, "decay_rate": 0.5}
+    rate = {"class_name": "ExponentialDecay", "config": decay}
+    config = {"class_name": "Adam", "config": {"learning_rate": rate, "epsilon": 1e-7}}
+    state = migrate.read(tmp_path / "model.ckpt-5", optimizer_config=config)
+    assert (state.source.generation if state.source else None, state.iterations) == ("optimizer_v2", 5)
+    assert {slot: list(owners) for slot, owners in state.slots.items()} == {slot: ["dense/kernel"] for slot in "mv"}
