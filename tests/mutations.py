@@ -57,10 +57,10 @@ class Subject:
     hints: dict[str, Any]
 
 
-def subjects(folder: Path) -> list[Subject]:
-    """Every file of every case in a folder, with what a person would confirm."""
+def subjects(folder: Path, match: str) -> list[Subject]:
+    """Every file of every case in a folder whose name has `match` in it, with what a person would confirm."""
     found = []
-    for name in sorted(p.name for p in folder.iterdir() if (p / "case.json").is_file()):
+    for name in sorted(p.name for p in folder.iterdir() if match in p.name and (p / "case.json").is_file()):
         case = adversary.case(folder / name)
         with contextlib.suppress(DtoptError, AssertionError):
             case.hints["overrides"] = confirmed(case.folder / case.source, **case.hints)
@@ -214,7 +214,7 @@ def main() -> int:
     given = parser.parse_args()
     for name in ("readers.keras_h5", "readers.tf_object", "writers.slots", "writers.keras_zip", "writers.keras_h5"):
         import_module(f"migrate.{name}")  # once, and not in each child
-    every = [s for folder in given.folders for s in subjects(folder) if given.match in f"{s.case}/{s.file}"]
+    every = [subject for folder in given.folders for subject in subjects(folder, given.match)]
     counts: collections.Counter[str] = collections.Counter()
     broken = 0
     with tempfile.TemporaryDirectory() as scratch:

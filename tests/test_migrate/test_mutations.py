@@ -33,6 +33,7 @@ from migrate.errors import DamagedFileError, TargetExistsError
 from migrate.operations import edge
 from migrate.readers import weight_list
 from optim.errors import DtoptError, UnsupportedError
+from tests.breadth import broad
 from tests.damages import BYTES, strange_json
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -235,6 +236,14 @@ def check_refusal(error: DtoptError, dest: Path, done: str) -> None:
     assert str(error), repr(error)
     assert str(error).isprintable(), repr(error)
     assert [p.name for p in dest.parent.iterdir() if "dtopt" in p.name] == []
+
+
+@pytest.mark.parametrize("case", ["keras38-nadam-mlp", broad("extra-tf"), broad("tf2"), broad("keras")])
+def test_damage_that_knows_the_format_is_refused_or_carried_as_it_is(case: str) -> None:
+    """In processes of their own, with right checksums around it: `python -m tests.mutations` does more of it."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.mutations", "--rounds", "8", "--match", case]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=CORPUS.parents[2])
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_an_hdf5_heap_that_sends_the_library_round_and_round(tmp_path: Path) -> None:
