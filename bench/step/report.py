@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bench.cases.workloads import summary
 from bench.measuring import stats
+from bench.measuring.rounds import Pace
 from bench.page import terminal
 from bench.page.words import three_digits, with_interval
 from bench.results.document import Result
@@ -35,7 +36,7 @@ def render(result: Result, reruns: bool = False) -> list[RenderableType]:
         case = (rows[0].workload, rows[0].optimizer)
         roofs = [roof for roof in result.roofs if (roof.workload, roof.optimizer) == case]
         parts += [*_head(rows), "", _table(rows), "", *_comparisons(rows), *_roof(rows[0], roofs)]
-        parts += [*_agreement(rows), *_warnings(rows), *_left_out(rows), ""]
+        parts += [*_agreement(rows), *_not_judged(rows), *_warnings(rows), *_left_out(rows), ""]
     return [*parts, *_run(result), *(_reruns(result.rows) if reruns else ())]
 
 
@@ -131,7 +132,8 @@ def shown_ratio(ratio: stats.Ratio) -> str:
 def _remark(row: Row) -> str:
     verdict = ""
     if row.ratio:
-        verdict = "baseline" if row.ratio.baseline == row.peer else row.ratio.verdict
+        judged = row.ratio.verdict if row.ratio.low is not None or row.ratio.why else "not judged"
+        verdict = "baseline" if row.ratio.baseline == row.peer else judged
     return ", ".join(word for word in (verdict, row.note) if word)
 
 
@@ -220,6 +222,18 @@ def _left_out(rows: Sequence[Row]) -> Iterator[RenderableType]:
         if row.status != "ok":
             line = Text(f"{row.status.capitalize()} ", style="red" if row.status == "failed" else "dim")
             yield line.append(f"{row.peer}: {row.reason}")
+
+
+def _not_judged(rows: Sequence[Row]) -> Iterator[RenderableType]:
+    """What would give ratios an interval that have none."""
+    ratios = [row.ratio for row in _measured(rows) if row.ratio and row.ratio.baseline != row.peer]
+    without = [ratio for ratio in ratios if ratio.low is None]
+    if without:
+        least = Pace().least(len(ratios))
+        yield (
+            f"[yellow]Not judged:[/] {len(without)} of {len(ratios)} ratios, for {without[0].rounds} rounds are too few"
+            f" for so many intervals: --rounds {least} is enough."
+        )
 
 
 def _run(result: Result) -> Iterator[RenderableType]:
