@@ -24,7 +24,7 @@ from bench.step.row import Row
 MARK = "OF_THE_TEST_OF_CHEATS"
 
 OTHERS = {
-    "own clock": "it changed bench.measuring.clock.sample, which judges it",
+    "own clock": "clock",
     "own judge": "it changed bench.step.agreement._difference, which judges it",
     "half of the steps": "it changed the number of its steps",
     "runs itself": "computes something else",
