@@ -10,11 +10,14 @@ import numpy as np
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import STRING, BundleReader, numpy_dtype
 from migrate.operations.convert import Progress
+from migrate.proof import tensorflow
 from migrate.proof.compare import Comparer
 from migrate.state import OptimizerState
 from optim import slot_layout
 
 READ_BY_TENSORFLOW = 1 << 20
+LARGE = 100 << 20
+"""Bytes that take so long to be compared that TensorFlow, which is needed next, is better imported meanwhile."""
 
 
 class Target:
@@ -44,6 +47,8 @@ def _expected(state: OptimizerState) -> Iterator[tuple[str, LazyArray]]:
 def array_differences(state: OptimizerState, target: Target, progress: Progress | None) -> Iterator[str]:
     wanted, done = dict(_expected(state)), 0
     total = sum(_bytes(array) for array in wanted.values())
+    if total > LARGE:
+        tensorflow.import_ahead()
 
     def report(count: int) -> None:
         nonlocal done
