@@ -24,7 +24,7 @@ from bench.step.row import Row
 MARK = "OF_THE_TEST_OF_CHEATS"
 
 OTHERS = {
-    "own clock": "clock",
+    "own clock": ("it changed bench.measuring.clock.sample, which judges it", "its clock is wrong"),
     "own judge": "it changed bench.step.agreement._difference, which judges it",
     "half of the steps": "it changed the number of its steps",
     "runs itself": "computes something else",
@@ -33,7 +33,7 @@ OTHERS = {
     "helper elsewhere": "it left the CPUs that it was given",
     "rounds to half": "computes something else",
 }
-"""Cheats, and what the reason says."""
+"""Cheats, and what the reason says: one of these, where two checks find it out."""
 
 SHAPES = tuple(Tensor(f"w{i}", (500,)) for i in range(20))
 CASE = Case("small", "adam", parse_mesh("model=1"), "replicated", threads=1, shapes=SHAPES)
@@ -107,7 +107,8 @@ def test_other_cheats_are_found_out(rows: dict[str, Row], name: str) -> None:
     if name == "helper elsewhere" and (os.cpu_count() or 1) < 2:
         pytest.skip("one CPU has no other to take")
     assert rows[name].status == "failed"
-    assert OTHERS[name] in (rows[name].reason or "")
+    said = OTHERS[name]
+    assert any(each in (rows[name].reason or "") for each in ([said] if isinstance(said, str) else said))
 
 
 def test_a_speed_that_memory_does_not_have_is_refused_unless_the_work_is_tiny() -> None:
