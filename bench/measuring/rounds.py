@@ -14,8 +14,9 @@ NARROW = 0.01
 
 MOST_ROUNDS = 2000
 
-STARTING = 0.6
-"""Part of the time in which further processes may be started: a fourth of each tells more than as many rounds would."""
+SECOND, FURTHER = 0.85, 0.6
+"""Part of the time in which a second process of each, and further ones, may be started: without a second nothing tells
+what processes differ by; a fourth tells more than as many rounds would."""
 
 AROUND = 8.0
 """Seconds of a budget, at most half of it, that are left for what is before the processes and after the last round."""
@@ -59,9 +60,10 @@ class Rounds:
         each = self._each()
         return max(self._least, self.done + int(left / each) if each else self._least)
 
-    def leaves(self, seconds: float) -> bool:
-        """Whether enough of the time is left for rounds if so much more passes before them."""
-        return self._pace.rounds is not None or self._clock() - self._start + seconds < STARTING * self._pace.seconds
+    def leaves(self, seconds: float, processes: int) -> bool:
+        """Whether enough of the time is left for rounds if so much more passes before them, `processes` being there."""
+        part = SECOND if processes == 1 else FURTHER
+        return self._pace.rounds is not None or self._clock() - self._start + seconds < part * self._pace.seconds
 
     def more(self, width: Callable[[], float]) -> bool:
         """Whether to make another round; `width` is the wider half of the widest interval."""

@@ -209,7 +209,7 @@ class Contest:
             began = time.monotonic()
             self._open_some([c for c in new if not (c.is_roof and self.processes)], count, tell)
             self.processes += count
-            if not self._settings.processes and not rounds.leaves(time.monotonic() - began):
+            if not self._settings.processes and not rounds.leaves(time.monotonic() - began, self.processes):
                 return
             count = min(most - self.processes, max(1, len(allowed_cpus()) // max(1, len(new))))
 

@@ -240,10 +240,14 @@ def _run(result: Result) -> Iterator[RenderableType]:
     context = result.context
     packages = ", ".join(f"{name} {version}" for name, version in context["packages"].items())
     yield f"{context['cpu']}, {context['cpus']} CPUs; Python {context['python']}, {packages}."
+    processes = context.get("processes", 1)
+    many = f"{processes} processes" if processes > 1 else "one process"
     yield (
-        f"{context['rounds']} rounds in random order (seed {context['order_seed']}),"
-        f" {context.get('processes', 1)} processes of each peer, {context['seconds']:.0f} s in all."
+        f"{context['rounds']} rounds in random order (seed {context['order_seed']}), {many} of each peer,"
+        f" {context['seconds']:.0f} s in all."
     )
+    if processes == 1:
+        yield "What processes of one peer differ by is not in the intervals: there was no time for a second of each."
     if context["busy"]:
         yield "[yellow]The machine had other work during the run:[/] milliseconds are too long."
     if result.interrupted:
