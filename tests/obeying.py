@@ -167,7 +167,8 @@ class Obedient:
                 self.faults.append(f"{shown}: {error}")
             return
         given = {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg is not None}
-        source = ast.literal_eval(call.args[0])
+        place = call.args[0]  # a long one is called `source`
+        source = self.source if ast.unparse(place) == "source" else ast.literal_eval(place)
         inspect.signature(migrate.restore).bind(source, None, (), **given)
         given.pop("restore_variables")
         if "source_variables" in given:

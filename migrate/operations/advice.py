@@ -7,6 +7,7 @@ from typing import Any
 
 import optim
 from migrate import algorithms
+from migrate.bytes import messages
 from migrate.operations.soundness import rule_of
 from migrate.rules import comparison, keras_targets
 from migrate.state import OptimizerState
@@ -16,20 +17,22 @@ ARGUMENTS = {"variables": "source_variables"}
 """Hints that `migrate.restore` calls otherwise."""
 LONGEST = 250
 """Characters of a call; a message is short."""
+SAID_FIRST = 60
+"""Characters of a message that are left for what went wrong."""
 
 
-def restore_call(source: str, hints: Mapping[str, Any]) -> str:
-    """`migrate.restore(...)` of a source with the hints that were given, for a model called `model`; what is long by
-    name only."""
+def restore_call(source: str, hints: Mapping[str, Any], longest: int = LONGEST) -> str:
+    """`migrate.restore(...)` of a source with the hints that were given, for a model called `model`; by name only what
+    would make it longer than so many characters."""
     given = {ARGUMENTS.get(name, name): value for name, value in hints.items() if value not in (None, "auto", {})}
     named = "".join(f", {name}={comparison.as_written(value)!r}" for name, value in given.items())
     into = "model.optimizer, model.weights, restore_variables=True"
-    call = f"migrate.restore({source!r}, {into}{named})"
-    if len(call) <= LONGEST:
-        return call
     hints_too = (", **hints", f", where hints is a dict of {', '.join(given)} as given here") if given else ("", "")
-    place = repr(source) if len(source) < LONGEST // 2 else "source"
-    return f"migrate.restore({place}, {into}{hints_too[0]}){hints_too[1]}"
+    calls = [
+        f"migrate.restore({source!r}, {into}{named})",
+        *(f"migrate.restore({place}, {into}{hints_too[0]}){hints_too[1]}" for place in (repr(source), "source")),
+    ]
+    return next((call for call in calls if len(call) <= longest), calls[-1])
 
 
 ALIKE = ("name", "lazy_rows", "lazy_rows_keep_slots", "float32_powers")
@@ -45,7 +48,9 @@ def instead(state: OptimizerState, target: str, source: str, hints: Mapping[str,
     made = "compiled"
     if not any(keras_targets.has(family, state.algorithm) for family in FAMILIES[target]):
         made = f"compiled with optim.for_keras(optim.{state.algorithm}({_arguments(state)}))"
-    return f"With the model built and {made} in today's code as `model`: {restore_call(source, hints)}"
+    begins = f"With the model built and {made} in today's code as `model`: "
+    room = messages.LONGEST - SAID_FIRST - len(begins)
+    return begins + restore_call(source, hints, min(LONGEST, room))
 
 
 def _arguments(state: OptimizerState) -> str:

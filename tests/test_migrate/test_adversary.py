@@ -46,6 +46,7 @@ NOT_RIGHT = (
     "extra-k122-adam-two-saver",
     "extra-tf215-adam-twins-alone",
     "extra-k231-sgd-same-shapes-saver",
+    "extra-k224-sgd-twins-flipped-h5",
     "tf29-exp-rmsprop-centered-momentum-embed",
 )
 """Cases that are refused as they are, or that a wrong confirmation makes exact."""
