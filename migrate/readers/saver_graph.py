@@ -91,10 +91,20 @@ def _of_proto(proto: Any) -> SaverGraph:
     nodes = Nodes(proto.graph_def.node)
     resources = frozenset(name for name in nodes.variables if nodes.op(name) == "VarHandleOp")
     version = str(proto.meta_info_def.tensorflow_version)
-    updates, saved = _updates(nodes), _saved_as(proto, nodes)
-    keys = frozenset(key for pairs in _saves(proto) for key, _ in pairs)
-    parts, renamed = _parts(proto, nodes)
-    return SaverGraph(version, _trainable(proto), _reads(nodes), resources, updates, nodes, saved, parts, renamed, keys)
+    saved = {key: nodes.variables_behind(value) for key, value in _saves(proto)}
+    parts, renamed = _parts(saved)
+    return SaverGraph(
+        version=version,
+        trainable=_trainable(proto),
+        reads=_reads(nodes),
+        resources=resources,
+        updates=_updates(nodes),
+        nodes=nodes,
+        saved_as=_swapped(saved, nodes),
+        parts=parts,
+        renamed=renamed,
+        keys=frozenset(saved),
+    )
 
 
 def _trainable(proto: Any) -> tuple[str, ...] | None:
@@ -117,30 +127,28 @@ def _reads(nodes: Nodes) -> dict[str, frozenset[str]]:
     return found
 
 
-def _saved_as(proto: Any, nodes: Nodes) -> dict[str, str]:
+def _swapped(saved: Mapping[str, frozenset[str]], nodes: Nodes) -> dict[str, str]:
     """What `MovingAverageOptimizer.swapping_saver` swaps: averages are saved under the names of their variables."""
-    found: dict[str, str] = {}
-    for key, value in (pair for pairs in _saves(proto) for pair in pairs):
-        behind = nodes.variables_behind(value)
-        if key in nodes.variables and len(behind) == 1 and key not in behind:
-            found[key], *_ = behind
-    return found
+    return {
+        key: next(iter(behind))
+        for key, behind in saved.items()
+        if key in nodes.variables and len(behind) == 1 and key not in behind
+    }
 
 
-def _parts(proto: Any, nodes: Nodes) -> tuple[dict[str, str], dict[str, str]]:
+def _parts(saved: Mapping[str, frozenset[str]]) -> tuple[dict[str, str], dict[str, str]]:
     """Partitioned variables, as those of canned Estimators are, under the names of the whole.
 
     A slot of `dnn/kernel/part_0` made in the scope `dnn` is the variable `dnn/dnn/kernel/part_0/Adam`, and its key cuts
     the name of the part by as much as the scope is long: `dnn/kernel/t_0/Adam` (training/slot_creator.py 1.15).
+
+    Args:
+      saved: for each key that the Saver writes, the variables that its value is read from.
     """
-    saved = {}
-    for key, value in (pair for pairs in _saves(proto) for pair in pairs):
-        behind = nodes.variables_behind(value)
-        if len(behind) == 1 and not behind & {key}:
-            saved[next(iter(behind))] = key
-    owners = {key for variable, key in saved.items() if variable.rpartition("/part_")[0] == key}
+    keys = {next(iter(behind)): key for key, behind in saved.items() if len(behind) == 1 and key not in behind}
+    owners = {key for variable, key in keys.items() if variable.rpartition("/part_")[0] == key}
     parts, renamed = {}, {}
-    for variable, key in saved.items():
+    for variable, key in keys.items():
         slot = _SLOT_OF_A_PART.fullmatch(variable)
         owner = next((head for head in _heads(key) if head in owners), None)
         if owner is not None and (slot or owner == key):
@@ -152,8 +160,8 @@ def _parts(proto: Any, nodes: Nodes) -> tuple[dict[str, str], dict[str, str]]:
 _SLOT_OF_A_PART = re.compile(r".+/part_\d+/(.+)")
 
 
-def _saves(proto: Any) -> Iterator[list[tuple[str, str]]]:
-    """For each part that the Saver of the file writes, (key, what gives its value)."""
+def _saves(proto: Any) -> Iterator[tuple[str, str]]:
+    """(key, what gives its value) of all that the Saver of the file writes."""
     nodes = proto.graph_def.node
     scope = _plain(str(proto.saver_def.save_tensor_name)).rpartition("/")[0]
     by_name = {str(n.name): n for n in nodes}
@@ -162,7 +170,7 @@ def _saves(proto: Any) -> Iterator[list[tuple[str, str]]]:
             continue
         inputs = [_plain(i) for i in node.input if not i.startswith("^")]
         if len(inputs) > 2:
-            yield list(zip(_strings(by_name.get(inputs[1])), inputs[3:], strict=False))
+            yield from zip(_strings(by_name.get(inputs[1])), inputs[3:], strict=False)
 
 
 def _strings(node: Any) -> list[str]:
