@@ -188,14 +188,17 @@ def _variables(
         raise DamagedFileError(f"{path}: its group model_weights lists no layer_names; the file is damaged")
     if "top_level_model_weights" in group and "top_level_model_weights" not in order:
         order = ["top_level_model_weights", *order]
-    rows: list[Row] = []
+    listed: list[Row] = []
+    trained: list[Row] = []
     for layer in order:
         node = hdf5.member(group, layer, path)
         names = hdf5.name_list(node, "weight_names") or []
-        for name, flag in zip(names, trainable_flags(layers.get(layer), names), strict=True):
-            rows.append((layer, name, hdf5.lazy_dataset(node, name, path), flag))
-    listed = rows
-    rows, twins = _shared_once([row for layer in order for row in _as_trained(rows, layer, layers.get(layer))])
+        flags = trainable_flags(layers.get(layer), names)
+        own = [(layer, n, hdf5.lazy_dataset(node, n, path), flag) for n, flag in zip(names, flags, strict=True)]
+        listed += own
+        # Saving puts what is frozen in a layer behind the rest of it, wherever it stands there.
+        trained += [own[i] for i in trained_order(layers.get(layer), names)]
+    rows, twins = _shared_once(trained)
     if sorts_by_name(generation, version):
         rows.sort(key=lambda row: row[1])
     shown = unique_names([(layer, name) for layer, name, _, _ in rows])
@@ -211,16 +214,6 @@ def _variables(
 
 
 Row = tuple[str, str, LazyArray, bool | None]
-
-
-def _as_trained(rows: Sequence[Row], layer: str, config: Mapping[str, Any] | None) -> list[Row]:
-    """The weights of one layer in the order in which an optimizer takes them if all are trained.
-
-    A layer in which something is frozen when it is saved lists that behind the rest, wherever it stands in the layer.
-    """
-    own = [row for row in rows if row[0] == layer]
-    places = trained_order(config, [name for _, name, _, _ in own])
-    return [own[i] for i in places]
 
 
 def _numeric_flag(flag: bool | None, array: LazyArray) -> bool | None:

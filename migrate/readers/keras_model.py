@@ -8,7 +8,8 @@ keeps the order of `model.layers`. Flags may have changed after `compile`, so th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,26 +93,34 @@ def never_trained(weight: str) -> bool:
     return any(tail == n or tail.endswith("_" + n) for n in NEVER_TRAINED)
 
 
-def owner(weight: str, candidates: Sequence[Leaf]) -> Leaf | None:
+def _owners(found: Sequence[Leaf], weights: Sequence[str]) -> list[Leaf | None]:
     """The leaf whose name is a part of a weight's name: `a/dense/kernel:0` or, in Keras 1, `dense_1_W:0`; None where
     it is that of several."""
-    parts = weight.split(":")[0].split("/")
-    exact = [leaf for leaf in candidates if leaf.name in parts[:-1]]
-    begun = [leaf for leaf in candidates if leaf.name and parts[0].startswith(leaf.name + "_")]
-    if not exact and not begun:
-        return candidates[0] if len(candidates) == 1 else None
-    found = (
-        max(exact, key=lambda leaf: parts.index(leaf.name)) if exact else max(begun, key=lambda leaf: len(leaf.name))
-    )
-    return found if [leaf.name for leaf in candidates].count(found.name) == 1 else None
+    by_name, count = {leaf.name: leaf for leaf in found}, Counter(leaf.name for leaf in found)
+    owners: list[Leaf | None] = []
+    for weight in weights:
+        name = _named(weight.split(":")[0].split("/"), by_name)
+        if name is None:
+            owners.append(found[0] if len(found) == 1 else None)
+        else:
+            owners.append(by_name[name] if count[name] == 1 else None)
+    return owners
+
+
+def _named(parts: list[str], names: Collection[str]) -> str | None:
+    """The innermost of the layers that a weight's name goes through, else the longest name that it begins with."""
+    exact = [part for part in parts[:-1] if part in names]
+    if exact:
+        return max(exact, key=parts.index)
+    begun = [parts[0][:i] for i, c in enumerate(parts[0]) if i and c == "_"]
+    return next((name for name in reversed(begun) if name in names), None)
 
 
 def trainable_flags(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> list[bool | None]:
     """For each weight of one top-level layer: True, False, or None where the config does not tell."""
     found = list(leaves(layer)) if layer is not None else []
     flags: list[bool | None] = []
-    for weight in weights:
-        leaf = owner(weight, found)
+    for weight, leaf in zip(weights, _owners(found, weights), strict=True):
         if never_trained(weight) or (leaf is not None and leaf.kind in ADAPTED):
             flags.append(False)
         elif leaf is None or leaf.frozen is None:
@@ -128,12 +137,14 @@ def trained_order(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> li
     2.2), so where flags differ inside a layer or model, its own order is not that in which all of it is trained.
     """
     found = list(leaves(layer)) if layer is not None else []
-    owners = [owner(weight, found) for weight in weights]
+    owners = _owners(found, weights)
     if None in owners:
         return list(range(len(weights)))
 
+    number = {id(leaf): n for n, leaf in enumerate(found)}
+
     def place(i: int) -> tuple[bool, int, bool]:
-        at = next(n for n, leaf in enumerate(found) if leaf is owners[i])
+        at = number[id(owners[i])]
         is_backward = any(part.startswith("backward_") for part in weights[i].split("/")[:-1])
         return never_trained(weights[i]), at, found[at].kind == "Bidirectional" and is_backward
 
