@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -38,16 +37,6 @@ def require_writable(file: Path | None) -> None:
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """What is asked to end ends after the block."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
     """A bar on stderr, called with (what, done, of), gone when done; silent where stderr is no terminal."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -67,11 +56,12 @@ def give(
     Args:
       piped_width: as `show` takes it.
     """
+    from bench.measuring.process import undisturbed
     from bench.results import document
 
     try:
         if file is not None:
-            with _uninterrupted():
+            with undisturbed():
                 document.save(result, file)
     finally:  # what was measured is printed although it cannot be kept
         if json:
