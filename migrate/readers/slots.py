@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from migrate.bytes import checkpoint_paths, files, urls
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import BundleReader
 from migrate.bytes.object_graph import unescape
 from migrate.errors import DamagedFileError
 from migrate.evidence import UNINTERPRETED, Origin
+from migrate.readers.bundle_arrays import lazy
 from migrate.state import OptimizerState, Stored, StoredVariable
 from optim import slot_layout
 from optim.errors import CheckpointError
@@ -55,7 +54,7 @@ def read(path: str) -> OptimizerState:
     metadata.compare_keys({key: entry.shape for key, entry in bundle.items()}, path)
     variables = tuple(_variable(bundle, v, path) for v in metadata.variables)
     slots = {
-        slot: {name: _lazy(bundle, slot_layout.slot_key(slot, name)) for name in owners}
+        slot: {name: lazy(bundle, slot_layout.slot_key(slot, name)) for name in owners}
         for slot, owners in metadata.slots.items()
     }
     scalars = _scalars(bundle)
@@ -83,13 +82,8 @@ def _origins(metadata: slot_layout.Metadata) -> tuple[Origin, ...]:
     return tuple(Origin("migrated state", None, UNINTERPRETED, doubt=text) for text in texts)
 
 
-def _lazy(bundle: BundleReader, key: str) -> LazyArray:
-    entry = bundle[key]
-    return LazyArray(entry.shape, entry.dtype, partial(bundle.load, key), key, bundle.extent(key))
-
-
 def _variable(bundle: BundleReader, entry: slot_layout.VariableEntry, path: str) -> StoredVariable:
-    array = _lazy(bundle, slot_layout.variable_key(entry.name)) if entry.stored else None
+    array = lazy(bundle, slot_layout.variable_key(entry.name)) if entry.stored else None
     if array is not None and array.dtype != entry.dtype:
         raise CheckpointError(f"{path} is damaged: {entry.name} is {array.dtype}, its table says {entry.dtype}")
     return StoredVariable(entry.name, array, entry.shape, entry.dtype, entry.trainable)
@@ -98,7 +92,7 @@ def _variable(bundle: BundleReader, entry: slot_layout.VariableEntry, path: str)
 def _below(bundle: BundleReader, prefix: str) -> dict[str, LazyArray]:
     """Tensors by unescaped name whose keys are `prefix` and one name."""
     return {
-        unescape(key[len(prefix) :].removesuffix(slot_layout.VALUE_SUFFIX)): _lazy(bundle, key)
+        unescape(key[len(prefix) :].removesuffix(slot_layout.VALUE_SUFFIX)): lazy(bundle, key)
         for key in bundle
         if key.startswith(prefix) and key.endswith(slot_layout.VALUE_SUFFIX)
     }
