@@ -13,6 +13,7 @@ from typing import Any
 
 from migrate.algorithms.keras_config import LAZY_ROWS, Arguments
 from migrate.algorithms.spec import APART, STILL, Algorithm
+from migrate.bytes.messages import some
 from migrate.evidence import NAME, Origin, confirming
 from optim.errors import HyperparameterError
 
@@ -119,11 +120,10 @@ def put_in(
     patterns = told.values.get(LAZY_ROWS, [])
     told.origins[LAZY_ROWS] = Origin(LAZY_ROWS, patterns, sparse.kind, "Embedding layers")
     if unsure:
-        shown = ", ".join(unsure[:5]) + (f" and {len(unsure) - 5} more" if len(unsure) > 5 else "")
         told.doubt(
             LAZY_ROWS,
-            f"{shown}: nothing says whether their gradients are sparse, as those of a table that rows are looked up in;"
-            " rows without a gradient would keep their state then",
+            f"{some(unsure)}: nothing says whether their gradients are sparse, as those of a table that rows are looked"
+            " up in; rows without a gradient would keep their state then",
             confirm=confirming(LAZY_ROWS, patterns),
         )
 

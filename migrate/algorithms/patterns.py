@@ -9,6 +9,7 @@ from typing import Any
 from migrate.algorithms.addons import EXCLUDED
 from migrate.algorithms.keras_config import Arguments
 from migrate.algorithms.lamb import NOT_ADAPTED
+from migrate.bytes.messages import some
 from migrate.evidence import COMPUTED, SET, confirming
 
 
@@ -28,10 +29,10 @@ def check(told: Arguments, names: Sequence[str]) -> None:
         unnamed = [n for n in plain if "/" not in n and "." in n]
         confirm = confirming(key, list(patterns))
         if other:
-            text = f"{key}: its patterns match {', '.join(other[:3])} with or without the :0 that names had there"
+            text = f"{key}: its patterns match {some(other, 3)} with or without the :0 that names had there"
             told.doubt(key, text, COMPUTED, confirm)
         elif unnamed:
-            text = f"{key}: the source does not say what {', '.join(unnamed[:3])} was called, which patterns chose by"
+            text = f"{key}: the source does not say what {some(unnamed, 3)} was called, which patterns chose by"
             told.doubt(key, text, COMPUTED, confirm)
 
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from migrate import readers
 from migrate.bytes import files
 from migrate.bytes.checkpoint_paths import looks_like_bundle
+from migrate.bytes.messages import some
 from migrate.errors import AmbiguousError, TargetExistsError, UnknownFormatError
 from optim.errors import DtoptError
 
 SUFFIXES = (".weights.h5", ".h5", ".hdf5", ".keras", ".npz", ".npy", ".pkl", ".pickle", ".index")
 POINTED = ("tf_object", "tf1_saver", "tf_dtensor_names")
 """Formats of which a folder is one checkpoint, the newest, whatever else lies in it."""
-SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,9 @@ def expand(source: str, *, every: bool = False) -> list[str]:
         return held
     found = [*_prefixes(source), *_files(source)] if kind in POINTED else []
     if len(found) > 1:
-        shown = ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if found[SHOWN:] else "")
-        raise AmbiguousError(f"{source} holds {len(found)} checkpoints ({shown}): --all takes all of them, or name one")
+        raise AmbiguousError(
+            f"{source} holds {len(found)} checkpoints ({some(found)}): --all takes all of them, or name one"
+        )
     return [source]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from migrate.bytes import urls
 
 LONGEST = 500
@@ -18,3 +20,8 @@ def line(text: str, longest: int = LONGEST) -> str:
     room = longest - len(CUT)
     ends = room * 2 // 5
     return shown[: room - ends] + CUT + shown[-ends:]
+
+
+def some(items: Sequence[str], most: int = 5, between: str = ", ") -> str:
+    """The first items of a list that may be long, and how many more there are."""
+    return between.join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")

@@ -17,6 +17,7 @@ from migrate.algorithms import nadam
 from migrate.algorithms.spec import Algorithm, Block, FlatOrder
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import numpy_dtype
+from migrate.bytes.messages import some
 from migrate.errors import AmbiguousError, MissingHintError
 from migrate.evidence import doubts
 from migrate.lists import orders
@@ -181,7 +182,7 @@ def _entries(state: OptimizerState, order: FlatOrder, generation: str) -> list[E
     without = [v.name for v in state.variables if v.trainable and v.name not in owners]
     if owners and without and generation != "optimizer_v2":
         raise UnsupportedError(
-            f"{', '.join(without[:5])} can be trained and have no slots, and a list of generation {generation} has some"
+            f"{some(without)} can be trained and have no slots, and a list of generation {generation} has some"
             " of every trainable variable"
         )
     names = [v.name for v in state.variables if v.name in owners]

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray, widened
+from migrate.bytes.messages import some
 from migrate.state import OptimizerState, StoredVariable
 from optim.errors import MismatchError
-
-SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def targets(
         trained = [v.name for v in state.variables if v.trainable]
         raise MismatchError(
             f"give a mapping of the source's names to {called}s, or to ({called}, axes) where dims are in another"
-            f" order; the source has {shown(trained)}"
+            f" order; the source has {some(trained, between='; ')}"
         )
     stored = {v.name: v for v in state.variables}
     problems = [f"the source has no {name!r}" for name in variables if name not in stored]
@@ -82,7 +81,7 @@ def targets(
     if len(taken) < len(made):
         problems.append(f"a {called} is given for two names")
     if problems:
-        raise MismatchError(f"the {called}s are not those of the source: {shown(problems)}")
+        raise MismatchError(f"the {called}s are not those of the source: {some(problems, between='; ')}")
     return made
 
 
@@ -120,8 +119,3 @@ def row_reasons(state: OptimizerState, found: Sequence[Target]) -> Iterator[str]
                 f"{target.stored.name}: rows that a sparse gradient leaves out keep their state in the source and move"
                 " in the live optimizer"
             )
-
-
-def shown(items: Sequence[str]) -> str:
-    more = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
-    return "; ".join(items[:SHOWN]) + more

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from migrate.bytes.messages import some
 from migrate.models.layers import ADVICE, KINDS, MODELS
 from migrate.rules.keras_targets import KERAS3
 from migrate.state import OptimizerState, StoredModel
@@ -108,7 +109,6 @@ def trained(state: OptimizerState) -> list[str]:
     doubtful = [name for name in listed if flags[name] is not False and name not in owners]
     if doubtful:
         raise UnsupportedError(
-            f"{', '.join(doubtful[:5])}: without slots, and nothing says whether the model trains them; migrate to"
-            " slots"
+            f"{some(doubtful)}: without slots, and nothing says whether the model trains them; migrate to slots"
         )
     return [name for name in listed if name in owners]

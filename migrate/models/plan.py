@@ -13,6 +13,7 @@ from migrate import algorithms
 from migrate.algorithms import keras_config
 from migrate.algorithms.spec import AVERAGE
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.messages import some
 from migrate.lists import planning
 from migrate.models import canonical, loss_scale, passing, weights
 from migrate.models.compiled import compile_arguments
@@ -157,7 +158,7 @@ def _trained(
     strange = sorted(owners - set(found))
     if strange:
         raise UnsupportedError(
-            f"{', '.join(strange[:5])} have slots, and no layer of the model would train them; migrate to slots"
+            f"{some(strange)} have slots, and no layer of the model would train them; migrate to slots"
         )
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from migrate.bytes.messages import some
 from migrate.models import keras1
 from migrate.models.canonical import Layer, Leaf, leaves
 from migrate.models.layers import ADVICE, KINDS
@@ -46,8 +47,7 @@ def _check(found: Mapping[Place, str], every: Sequence[Leaf]) -> None:
         if (leaf.path, weight.role) not in found
     ]
     if lacking:
-        shown = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
-        raise MismatchError(f"the source's model has weights that are not found in it: {shown}; {ADVICE}")
+        raise MismatchError(f"the source's model has weights that are not found in it: {some(lacking)}; {ADVICE}")
 
 
 def _by_place(stored: Stored, document: Layer, every: Sequence[Leaf]) -> dict[Place, str]:

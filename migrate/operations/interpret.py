@@ -11,6 +11,7 @@ from migrate.algorithms import addons, keras_config, lazy_rows, patterns, wrappe
 from migrate.algorithms.lazy_rows import Sparse
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SHARED_SLOTS, SLOW, Algorithm, number
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.messages import some
 from migrate.errors import ContradictionError, DamagedFileError
 from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, SET, UNINTERPRETED, Origin, confirming
 from migrate.matching.slot_table import SlotTable, slot_table
@@ -332,8 +333,9 @@ def _check_complete(
         if name not in slots.get(slot, {}) and algorithm.slot(slot).shape(shapes[name]) is not None
     ]
     if lacking:
-        shown = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
-        raise DamagedFileError(f"the source lacks {shown}: it is incomplete, or its optimizer config is of another run")
+        raise DamagedFileError(
+            f"the source lacks {some(lacking)}: it is incomplete, or its optimizer config is of another run"
+        )
 
 
 def _ordered(stored: Stored, order: Sequence[str]) -> tuple[StoredVariable, ...]:

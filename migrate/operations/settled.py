@@ -12,6 +12,7 @@ import numpy as np
 from migrate.algorithms import ALGORITHMS, keras_config, tf_train
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.messages import some
 from migrate.errors import AmbiguousError, ContradictionError
 from migrate.evidence import DEFAULT, FILE, HINT, NAME, SET, UNINTERPRETED, Origin, confirming
 from migrate.generations import NATIVE
@@ -224,8 +225,7 @@ def of_twins(stored: Stored, overrides: Mapping[str, Any]) -> list[Origin]:
     if stored.twins is None:
         return []
     alike = [name for group in stored.twins.groups for name in group]
-    shown = ", ".join(alike[:6]) + (f" and {len(alike) - 6} more" if len(alike) > 6 else "")
-    text = f"only their order tells the slots of {shown} apart"
+    text = f"only their order tells the slots of {some(alike, 6)} apart"
     form = "--variables FILE can name all that the optimizer trains, in its order"
     open_ = any(len(set(group) & set(stored.twins.order)) < len(group) for group in stored.twins.groups)
     if open_ or (stored.twins.denied and TWINS not in overrides):
@@ -248,7 +248,7 @@ def of_late(stored: Stored, found: SlotTable, made: Configuration, hinted: bool)
     late = [v.name for v in stored.variables if v.trainable and v.name not in owned]
     if hinted or not owned or not late or set(late) <= set(made.overrides.get("untrained") or ()):
         return []
-    text = f"{_some(late)}: can be trained and have no slots, although others have: lost, or not trained yet"
+    text = f"{some(late)}: can be trained and have no slots, although others have: lost, or not trained yet"
     return [Origin("trained variables", late, UNINTERPRETED, doubt=text, confirm=confirming("untrained", late))]
 
 
@@ -264,7 +264,7 @@ def of_flags(stored: Stored, found: SlotTable, made: Configuration) -> list[Orig
     chosen = [by_name[name] for name in found.order]
     unknown = [v.name for v in chosen if v.trainable is None]
     if unknown and stored.generation in NATIVE and TWINS not in made.overrides:
-        text = f"{_some(unknown)}: names do not tell their layers, of which those that are frozen by now are saved last"
+        text = f"{some(unknown)}: names do not tell their layers, of which those that are frozen by now are saved last"
         return [Origin("order of variables", unknown, DEFAULT, doubt=text, confirm=f"--set {TWINS}={IN_SOURCE}")]
     variables = [v for v in stored.variables if v.name not in untrained]
     other = stages.another_choice(chosen, variables)
@@ -272,16 +272,12 @@ def of_flags(stored: Stored, found: SlotTable, made: Configuration) -> list[Orig
         return []
     frozen = [v.name for v in variables if v.name not in found.order]
     text = (
-        f"the slots would fit {_some([v.name for v in other])} as well: whose they are is taken from the flags of the"
+        f"the slots would fit {some([v.name for v in other])} as well: whose they are is taken from the flags of the"
         " layers, and one that was frozen or unfrozen after compile has another flag than the optimizer saw"
     )
     return [
         Origin("trained variables", found.order, UNINTERPRETED, doubt=text, confirm=confirming("untrained", frozen))
     ]
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def of_trained(stored: Stored, order: Sequence[str], hinted: bool) -> Origin:

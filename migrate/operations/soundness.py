@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray, widened
+from migrate.bytes.messages import some
 from migrate.evidence import UNINTERPRETED, Origin
 from migrate.operations import bounds
 from migrate.state import OptimizerState
@@ -124,8 +125,7 @@ def _spoiled(state: OptimizerState, rule: type[Rule] | None) -> Iterator[Origin]
         for text in _of_one(held, declared, [] if bounds.is_apart(state, name) else limits, moved):
             found.setdefault(text, []).append(name)
     for text, names in found.items():
-        shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-        yield Origin(text.partition(" holds")[0], names, UNINTERPRETED, doubt=f"{shown}: {text}")
+        yield Origin(text.partition(" holds")[0], names, UNINTERPRETED, doubt=f"{some(names, SHOWN)}: {text}")
     yield from bounds.of_whole(state, moved)
 
 

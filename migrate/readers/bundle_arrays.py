@@ -6,6 +6,7 @@ from functools import partial
 
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import STRING, BundleReader, is_numeric
+from migrate.bytes.messages import some
 
 
 def lazy(bundle: BundleReader, key: str) -> LazyArray:
@@ -19,5 +20,6 @@ def not_numbers(bundle: BundleReader) -> list[str]:
     left = [f"{k} ({e.dtype})" for k, e in bundle.items() if not is_numeric(e.dtype) and e.dtype != STRING]
     if not left:
         return []
-    shown = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if left[3:] else "")
-    return [f"no arrays of numbers, as what tf.data keeps of an iterator, so that they stay in the source: {shown}"]
+    return [
+        f"no arrays of numbers, as what tf.data keeps of an iterator, so that they stay in the source: {some(left, 3)}"
+    ]

@@ -18,6 +18,7 @@ from typing import Any
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
+from migrate.bytes.messages import some
 from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
 from migrate.generations import NATIVE
 from migrate.readers import (
@@ -210,9 +211,8 @@ def _check_whole(bundle: BundleReader, graph: SaverGraph | None, graph_file: str
     lacking = sorted(graph.keys - bundle.keys()) if graph is not None else []
     if lacking:
         raise DamagedFileError(
-            f"{graph_file} says that its Saver wrote {lacking[0]!r}"
-            + (f" and {len(lacking) - 1} more" if lacking[1:] else "")
-            + ", which the checkpoint does not hold: slots are lost, or the graph is another program's; copy both again"
+            f"{graph_file} says that its Saver wrote {some([repr(key) for key in lacking], 1)}, which the checkpoint"
+            " does not hold: slots are lost, or the graph is another program's; copy both again"
         )
 
 

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.messages import some
 from migrate.evidence import doubts
 from migrate.models.plan import ModelPlan
 from migrate.state import OptimizerState
@@ -62,8 +63,7 @@ def told(state: OptimizerState, plan: ModelPlan, reasons: Sequence[str], notes: 
     """A state for a report: what the plan and the translation of the model change is among its reasons and warnings."""
     left = [name for name in state.unmapped if plan.scale is None or not name.startswith("optimizer/vars/")]
     if left:
-        shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
-        notes = (*notes, f"a model of Keras has no place for what no optimizer reads; left out: {shown}")
+        notes = (*notes, f"a model of Keras has no place for what no optimizer reads; left out: {some(left)}")
     return replace(
         plan.live.state,
         origins=(*plan.live.state.origins, *doubts("model", reasons)),
