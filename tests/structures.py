@@ -18,8 +18,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from migrate.bytes.bundle import GRAPH_KEY, STRING, BundleReader, BundleWriter, is_numeric
+from migrate.bytes.bundle import GRAPH_KEY
 from migrate.bytes.sstable import build_table, read_table, read_varint, write_varint
+from tests import bundles
 from tests.damages import BYTES, STRANGE, strange_json
 
 WORDS = (b"", b"\x00", b"\x1b[31m", b"\xff\xfe", b"x" * 3000, b"/", b"..", b"a\nb", b"Adam", b"0", b"%s{}")
@@ -125,31 +126,19 @@ def _index(path: Path, rng: random.Random) -> str:
 
 
 def _bundle(prefix: Path, rng: random.Random) -> str:
-    """The object graph or another text, or the dtype, shape or presence of a tensor; written with right checksums."""
-    bundle = BundleReader(str(prefix))
-    texts = {key: bundle.load_bytes(key) for key, e in bundle.items() if e.dtype == STRING and e.shape == ()}
-    found = {key: (bundle.load(key), e.dtype) for key, e in bundle.items() if is_numeric(e.dtype)}
-    if texts and rng.random() < 0.7:
-        key = GRAPH_KEY if GRAPH_KEY in texts and rng.random() < 0.8 else rng.choice(sorted(texts))
-        texts[key] = _proto(texts[key], rng) if key == GRAPH_KEY else _text(texts[key], rng)
-        done = "object graph" if key == GRAPH_KEY else "text tensor"
-    elif found:
+    """The object graph or another text, or the dtype, shape or presence of a tensor."""
+    with bundles.rewritten(prefix) as (found, texts):
+        if texts and rng.random() < 0.7:
+            key = GRAPH_KEY if GRAPH_KEY in texts and rng.random() < 0.8 else rng.choice(sorted(texts))
+            texts[key] = _proto(texts[key], rng) if key == GRAPH_KEY else _text(texts[key], rng)
+            return "object graph" if key == GRAPH_KEY else "text tensor"
+        if not found:
+            return ""
         key = rng.choice(sorted(found))
-        array = _array(found[key][0], rng)
-        found.pop(key)
+        array = _array(found.pop(key), rng)
         if array is not None:
-            found[key] = array, array.dtype.name
-        done = "tensor"
-    for old in prefix.parent.glob(f"{prefix.name}.data-*"):
-        old.unlink()
-    Path(f"{prefix}.index").unlink()
-    with BundleWriter(str(prefix)) as writer:
-        for key in sorted({*found, *texts}):
-            if key in texts:
-                writer.add_string(key, texts[key])
-            else:
-                writer.add(key, found[key][0], found[key][1])
-    return done
+            found[key] = array
+        return "tensor"
 
 
 def _text(data: bytes, rng: random.Random) -> bytes:

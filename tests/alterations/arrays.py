@@ -13,7 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from migrate.bytes.bundle import STRING, BundleReader, BundleWriter, is_numeric
+from tests.bundles import rewritten
 
 INNER = "model.weights.h5"
 
@@ -23,9 +23,12 @@ def arrays(folder: Path, source: str) -> Iterator[MutableMapping[str, Any]]:
     """Every array of a source by the name that `stored_as` has for it; what is changed is written back."""
     path = folder / source
     prefix = prefix_of(folder, source)
-    opened = _in_bundle(prefix) if prefix is not None else FILES[path.suffix](path)
-    with opened as found:
-        yield found
+    if prefix is not None:
+        with rewritten(prefix) as (numbers, _):
+            yield numbers
+    else:
+        with FILES[path.suffix](path) as found:
+            yield found
 
 
 def prefix_of(folder: Path, source: str) -> Path | None:
@@ -33,25 +36,6 @@ def prefix_of(folder: Path, source: str) -> Path | None:
         if Path(f"{prefix}.index").is_file():
             return prefix
     return None
-
-
-@contextlib.contextmanager
-def _in_bundle(prefix: Path) -> Iterator[MutableMapping[str, Any]]:
-    bundle = BundleReader(str(prefix))
-    texts = {key: bundle.load_bytes(key) for key, e in bundle.items() if e.dtype == STRING and e.shape == ()}
-    found: dict[str, Any] = {k: bundle.load(k) for k, e in bundle.items() if k not in texts and is_numeric(e.dtype)}
-    dtypes = {key: entry.dtype for key, entry in bundle.items()}
-    yield found
-    for old in prefix.parent.glob(f"{prefix.name}.data-*"):
-        old.unlink()
-    Path(f"{prefix}.index").unlink()
-    with BundleWriter(str(prefix)) as writer:
-        for key in sorted({*found, *texts}):
-            if key in texts:
-                writer.add_string(key, texts[key])
-            else:
-                same = dtypes.get(key) == "bfloat16" and found[key].dtype == np.uint16
-                writer.add(key, found[key], "bfloat16" if same else None)
 
 
 class _Datasets(dict[str, Any]):

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from migrate.bytes import protos
-from migrate.bytes.bundle import GRAPH_KEY, STRING, BundleReader, BundleWriter, is_numeric
+from migrate.bytes.bundle import GRAPH_KEY, BundleReader
+from tests import bundles
 from tests.alterations.alteration import Alteration, Change
 from tests.alterations.arrays import prefix_of
 
@@ -54,22 +55,11 @@ def _of_graphs(bundle: BundleReader, source: str) -> Iterator[Alteration]:
 def _regraphed(folder: Path, source: str, edit: Callable[[Any], object]) -> None:
     prefix = prefix_of(folder, source)
     assert prefix is not None
-    bundle = BundleReader(str(prefix))
-    graph = protos.ObjectGraph()
-    graph.ParseFromString(bundle.load_bytes(GRAPH_KEY))
-    edit(graph)
-    text = graph.SerializeToString(deterministic=True)
-    kept = {key: (bundle.load(key), e.dtype) for key, e in bundle.items() if is_numeric(e.dtype)}
-    texts = {key: bundle.load_bytes(key) for key, e in bundle.items() if e.dtype == STRING and e.shape == ()}
-    for old in prefix.parent.glob(f"{prefix.name}.data-*"):
-        old.unlink()
-    Path(f"{prefix}.index").unlink()
-    with BundleWriter(str(prefix)) as writer:
-        for key in sorted({*kept, *texts}):
-            if key in texts:
-                writer.add_string(key, text if key == GRAPH_KEY else texts[key])
-            else:
-                writer.add(key, kept[key][0], kept[key][1])
+    with bundles.rewritten(prefix) as (_, texts):
+        graph = protos.ObjectGraph()
+        graph.ParseFromString(texts[GRAPH_KEY])
+        edit(graph)
+        texts[GRAPH_KEY] = graph.SerializeToString(deterministic=True)
 
 
 def _renamed(node: Any) -> None:

@@ -1,0 +1,32 @@
+"""A TensorFlow checkpoint opened to be changed, and written again with right checksums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from migrate.bytes.bundle import STRING, BundleReader, BundleWriter, is_numeric
+
+
+@contextmanager
+def rewritten(prefix: Path) -> Iterator[tuple[dict[str, np.ndarray], dict[str, bytes]]]:
+    """Its tensors of numbers and its texts by key; what is changed in them, the checkpoint has afterwards. A bfloat16
+    is held as uint16."""
+    bundle = BundleReader(str(prefix))
+    dtypes = {key: entry.dtype for key, entry in bundle.items()}
+    texts = {key: bundle.load_bytes(key) for key, e in bundle.items() if e.dtype == STRING and e.shape == ()}
+    numbers = {key: bundle.load(key) for key, dtype in dtypes.items() if is_numeric(dtype)}
+    yield numbers, texts
+    for old in prefix.parent.glob(f"{prefix.name}.data-*"):
+        old.unlink()
+    Path(f"{prefix}.index").unlink()
+    with BundleWriter(str(prefix)) as writer:
+        for key in sorted({*numbers, *texts}):
+            if key in texts:
+                writer.add_string(key, texts[key])
+            else:
+                is_same = dtypes.get(key) == "bfloat16" and numbers[key].dtype == np.uint16
+                writer.add(key, numbers[key], "bfloat16" if is_same else None)

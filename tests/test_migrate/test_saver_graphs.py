@@ -1,0 +1,109 @@
+"""What the graph beside a tf.train.Saver checkpoint says of its updates, and what damaged ones do not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import migrate
+from migrate.bytes import protos
+from migrate.errors import ContradictionError
+from migrate.readers import graph_schedules, keras_graph, saver_graph, train_kernels
+from migrate.readers.graph_nodes import Nodes
+
+CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
+WILD = CORPUS.parent / "wild"
+
+
+def test_slots_that_two_updates_read_have_no_owner() -> None:
+    graph = saver_graph.SaverGraph(reads={"a": frozenset({"s0", "s1", "a"}), "b": frozenset({"s2"})})
+    assert graph.owners(["s0", "s1", "s2"], ["a", "b"]) == {"s0": "a", "s1": "a", "s2": "b"}
+    mixed = saver_graph.SaverGraph(reads={"a": frozenset({"s0"}), "b": frozenset({"s0"})})
+    assert mixed.owners(["s0"], ["a", "b"]) is None
+
+
+def test_decay_in_the_updates_of_tf_contrib_is_no_plain_adam() -> None:
+    source = WILD / "tf115-f-contrib-adamw" / "source" / "model.ckpt-4"
+    for hint in (None, {"class_name": "AdamWOptimizer", "config": {"weight_decay": 0.001}}):
+        state = migrate.read(source, optimizer_config=hint)
+        assert state.fidelity == "approximate"
+        assert "weights decay while gradients are computed" in " ".join(state.reasons)
+        # Each step subtracts weight_decay * p whatever the learning rate; optim's is multiplied by that.
+        rate = state.hyperparameters["learning_rate"]
+        assert state.hyperparameters["weight_decay"] * rate == pytest.approx(0.001, rel=1e-6)
+        assert state.hyperparameters["weight_decay_exclude"] == []
+    with pytest.raises(ContradictionError, match="weight_decay_per_step"):
+        migrate.read(source, optimizer_config={"class_name": "AdamWOptimizer", "config": {"weight_decay": 0.002}})
+
+
+def _graph(*nodes: tuple[str, str, list[str]]) -> Nodes:
+    """A graph of (name, op, inputs); a name that is a number is that constant."""
+    proto = protos.SaverMetaGraph()
+    for name, op, inputs in nodes:
+        node = proto.graph_def.node.add(name=name, op=op, input=inputs)
+        if op == "Const":
+            tensor = node.attr.add(key="value").value.tensor
+            tensor.dtype = 1
+            tensor.float_val.append(float(name))
+    return Nodes(proto.graph_def.node)
+
+
+LAZY = [("Adam/update_t/ScatterSub", "ScatterSub", ["t", "rows", "step"])]
+EAGER = [
+    ("Adam/update_t/ScatterAdd", "ScatterAdd", ["t/Adam", "rows", "step"]),
+    ("Adam/update_t/AssignSub", "AssignSub", ["t", "step"]),
+]
+DECAYED = [
+    ("Adam/update_w/mul", "Mul", ["0.5", "w"]),
+    ("Adam/update_w/AssignSub", "AssignSub", ["w", "Adam/update_w/mul"]),
+]
+OTHER = [("Adam/update_w/AssignSub", "AssignSub", ["w", "step"])]
+
+
+@pytest.mark.parametrize(
+    ("more", "class_name", "seen"),
+    [
+        ([], "AdamOptimizer", False),
+        (EAGER, "AdamOptimizer", True),
+        (LAZY, "LazyAdamOptimizer", True),
+        ([*EAGER, *DECAYED], "AdamWOptimizer", True),
+        ([*EAGER, *OTHER], "AdamOptimizer", False),
+        ([*LAZY, *DECAYED], "LazyAdamOptimizer", False),
+    ],
+)
+def test_what_updates_do_beside_their_kernel(more: list[Any], class_name: str, seen: bool) -> None:
+    variables = [(name, "VariableV2", []) for name in ("w", "t", "w/m", "w/v", "t/Adam", "b1", "b2")]
+    inputs = ["w", "w/m", "w/v", "b1", "b2", "0.01", "0.9", "0.999", "1e-8", "gradient"]
+    constants = [(number, "Const", []) for number in ("0.01", "0.9", "0.999", "1e-8", "0.5")]
+    others = [(name, "Placeholder", []) for name in ("gradient", "rows", "step")]
+    graph = _graph(*variables, *constants, *others, ("Adam/update_w/ApplyAdam", "ApplyAdam", inputs), *more)
+    told = train_kernels.describe(graph, {"Adam": {"w": (), "t": ()}}, None)
+    assert (told.class_name, told.seen) == (class_name, seen)
+    if "AdamW" in class_name:
+        assert told.config["exclude_from_weight_decay"] == ["^t(:0)?$"]
+
+
+def test_a_graph_with_an_op_that_lacks_its_inputs_says_nothing(tmp_path: Path) -> None:
+    source = CORPUS / "extra-tf10-adam-polynomial-saver" / "source"
+    shutil.copytree(source, tmp_path / "copy")
+    meta = tmp_path / "copy" / "model.ckpt.meta"
+    proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    for node in proto.graph_def.node:
+        if node.op == "ApplyAdam":
+            del node.input[3:]
+    meta.write_bytes(proto.SerializeToString())
+    hint = {"class_name": "AdamOptimizer", "config": {"learning_rate": 0.05}}
+    assert migrate.read(source / "model.ckpt").fidelity == "exact"
+    assert migrate.read(tmp_path / "copy" / "model.ckpt", optimizer_config=hint).fidelity == "approximate"
+
+
+@pytest.mark.parametrize("inputs", [[], ["w"]])
+def test_an_assignment_that_lacks_its_inputs_changes_nothing(inputs: list[str]) -> None:
+    graph = _graph(("w", "VariableV2", []), ("global_step", "VariableV2", []), ("step", "AssignAdd", inputs))
+    assert not list(graph.writes())
+    assert not graph.alone_written()
+    assert "nowhere" in graph_schedules.never_counts(graph)
+    assert not keras_graph.describe(graph, ["w"], [])
