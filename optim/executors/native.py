@@ -197,6 +197,8 @@ def step(work: Work, batches: Batches, gradients: Pending) -> None:
             batch.program.name,
             "slots_of_each",
             len(batch.program.slots),
+            "singles_of_each",
+            batch.program.singles,
             "scalars_of_all",
             len(batch.program.scalars),
             "overwrite",

@@ -67,7 +67,8 @@ def _is_divided_alike(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> 
     if not rule.elementwise and layout is not None and any(layout.num_shards(dim) > 1 for dim in range(layout.rank)):
         return False  # no device has all that is added up
     names = [*(slot.name for slot in rule.slots), slot_layout.AVERAGE, slot_layout.MASTER]
-    return all(layout_of(slot) == tracked.layout for slot in slots.of(tracked, names).values())
+    found = slots.of(tracked, names).values()
+    return all(layout_of(slot) == layout or slot.shape.rank == 0 for slot in found)  # no device lacks a number
 
 
 def takes_rows(rule: Rule, tracked: Tracked, slots: SlotTable) -> bool:
@@ -238,6 +239,7 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients) -> 
             T=goals[0].dtype,
             rule=program.name,
             slots_of_each=len(program.slots),
+            singles_of_each=program.singles,
             scalars_of_all=len(program.scalars),
             identity_at_zero=program.is_identity_at_zero,
             sparse=by_row,

@@ -15,11 +15,14 @@ extern "C" {
 typedef void (*DtoptUpdate)(void* variable, const void* gradient, void* const* slots, const double* scalars,
                             double scale, double limit, double decay, int64_t size);
 
-// What a rule adds up over the whole variable, for its update: behind its scalars it is given these sums. Those of a run of
+// What a rule adds up over the whole variable, for its update: behind its scalars and singles it is given these sums. Those of a run of
 // at most kTerms elements are added to `sums`, in float64, always in the same order. Nothing is changed.
 constexpr int64_t kTerms = 2048, kSums = 4;
 typedef void (*DtoptSums)(const void* variable, const void* gradient, void* const* slots, const double* scalars,
                           double scale, double limit, double decay, int64_t size, double* sums);
+
+// Of slots that are one number each: stores the new ones. What the old ones and the sums are it is given as scalars.
+typedef void (*DtoptSingles)(void* const* singles, const double* scalars);
 
 // average = old_weight * average + new_weight * variable.
 typedef void (*DtoptAverage)(void* average, const void* variable, double old_weight, double new_weight, int64_t size);

@@ -2,7 +2,7 @@
 
 A function updates a run of elements. Its C signature, `DtoptUpdate` in `abi.h`, is the same for all rules. A rule that
 adds something up over the whole variable has another one, `DtoptSums`, which is called before, for all elements: the
-sums are scalars of the update.
+sums are scalars of the update. So are slots that are one number, of which `DtoptSingles` computes the new ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from optim import rules
-from optim.native.trace import Trace, UntraceableError, Value, trace
+from optim.native.trace import GIVEN, Trace, UntraceableError, Value, trace
 from optim.rule import Rule
 
 INFIX = {
@@ -57,15 +57,19 @@ class Program:
     name: str
     """Of its function: the class of the rule, and a digest of what it computes."""
     slots: tuple[str, ...]
+    """Those that are shaped like the variable, and behind them its singles."""
     scalars: tuple[str, ...]
     """Which coefficients it takes, in order."""
     is_identity_at_zero: bool
     has_sums: bool
     code: str
+    singles: int = 0
+    """How many slots are one number."""
 
     @property
     def functions(self) -> tuple[str, ...]:
-        return (self.name, f"{self.name}_sums") if self.has_sums else (self.name,)
+        has = {"_sums": self.has_sums, "_singles": self.singles > 0}
+        return (self.name, *(f"{self.name}{end}" for end, is_there in has.items() if is_there))
 
 
 def program_for(rule: Rule | None) -> Program | None:
@@ -87,21 +91,25 @@ def why_none(rule: Rule | None) -> str:
 
 @lru_cache(maxsize=1024)
 def _program(traced: Trace) -> Program:
-    body, sums = _body(traced), _sums(traced)
-    digest = hashlib.sha256((body + sums).encode()).hexdigest()[:12]
+    body, sums, singles = _body(traced), _sums(traced), _singles(traced)
+    digest = hashlib.sha256((body + sums + singles).encode()).hexdigest()[:12]
     name = f"{traced.rule}_{digest}"
     if not name.isidentifier() or not name.isascii():
         name = f"Rule_{digest}"
     code = f"template <typename T>\nDTOPT_UPDATE({name}) {{\n{body}}}\nDTOPT_EXPORT({name})\n"
     if sums:
         code += f"template <typename T>\nDTOPT_SUMS({name}) {{\n{sums}}}\nDTOPT_EXPORT_SUMS({name})\n"
-    return Program(name, traced.slot_names, traced.scalars, traced.is_identity_at_zero, bool(sums), code)
+    if singles:
+        code += f"template <typename T>\nDTOPT_SINGLES({name}) {{\n{singles}}}\nDTOPT_EXPORT_SINGLES({name})\n"
+    slots, count = (*traced.slot_names, *traced.singles), len(traced.singles)
+    return Program(name, slots, traced.scalars, traced.is_identity_at_zero, bool(sums), code, count)
 
 
 def _body(traced: Trace) -> str:
     """The function's statements: pointers, what is the same for all elements, and the loop."""
-    lines = _up_to(traced, [traced.change, *traced.slots.values()])
-    for name, value in traced.slots.items():
+    own = {name: value for name, value in traced.slots.items() if name in traced.slot_names}
+    lines = _up_to(traced, [traced.change, *own.values()])
+    for name, value in own.items():
         lines.append(f"    Store(C({_name(value)}), s{traced.slot_names.index(name)} + i);")
     lines += [f"    Store(C(w + {_name(traced.change)}), variable + i);", "  }"]
     return "".join(f"{line}\n" for line in lines)
@@ -118,15 +126,28 @@ def _sums(traced: Trace) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def _singles(traced: Trace) -> str:
+    """The statements of the function that computes slots that are one number; empty if there are none."""
+    new = {name: value for name, value in traced.slots.items() if name in traced.singles}
+    lines = _uniform(_used(traced, list(new.values())), traced) if traced.singles else []
+    for name, value in new.items():
+        lines.append(f"  Store(C({_name(value)}), static_cast<T*>(singles[{traced.singles.index(name)}]));")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _uniform(used: Sequence[Value], traced: Trace) -> list[str]:
+    """What computes those of the values `used` that are the same for all elements."""
+    lines = ["  using C = Wide<T>;"]
+    for position, value in enumerate(traced.given):
+        if any(value is other for other in used):
+            lines.append(f"  const C {_name(value)} = static_cast<C>(scalars[{position}]);")
+    return lines + [f"  {_statement(v)}" for v in used if v.uniform and v.op not in ("constant", *GIVEN)]
+
+
 def _up_to(traced: Trace, results: Sequence[Value]) -> list[str]:
     """What computes `results` of one element: the loop is left open."""
     used = _used(traced, results)
-    given = [*(_symbol(traced, "scalar", name) for name in traced.scalars), *traced.sums]
-    lines = ["  using C = Wide<T>;"]
-    for position, value in enumerate(given):
-        if any(value is other for other in used):
-            lines.append(f"  const C {_name(value)} = static_cast<C>(scalars[{position}]);")
-    lines += [f"  {_statement(v)}" for v in used if v.uniform and v.op not in ("scalar", "constant", "sum")]
+    lines = _uniform(used, traced)
     lines += [f"  T* __restrict s{k} = static_cast<T*>(slots[{k}]);" for k in range(len(traced.slot_names))]
     lines += ["  DTOPT_ELEMENTS {", "    const C g = DTOPT_GRADIENT;", "    const C w = DTOPT_VARIABLE;"]
     for value in used:
@@ -135,10 +156,6 @@ def _up_to(traced: Trace, results: Sequence[Value]) -> list[str]:
         elif not value.uniform and value.operands:
             lines.append(f"    {_statement(value)}")
     return lines
-
-
-def _symbol(traced: Trace, kind: str, name: str) -> Value:
-    return traced.graph.symbol(kind, name)
 
 
 def _used(traced: Trace, results: Sequence[Value]) -> list[Value]:

@@ -243,6 +243,7 @@ def _check(module: Any) -> None:
             T=tf.float32,
             rule=program.name,
             slots_of_each=0,
+            singles_of_each=0,
             scalars_of_all=1,
             identity_at_zero=program.is_identity_at_zero,
             sparse=[],

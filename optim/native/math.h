@@ -135,6 +135,7 @@ double Sum(const C* values, int64_t size) {
 #define DTOPT_SUMS(name)                                                                                        \
   void name##_sums_run(const T* __restrict variable, const Wide<T>* __restrict gradient, void* const* slots,    \
                        const double* scalars, Wide<T> scale, Wide<T> limit, Wide<T> decay, int64_t size, double* sums)
+#define DTOPT_SINGLES(name) void name##_singles_run(void* const* singles, const double* scalars)
 #define DTOPT_ELEMENTS for (int64_t i = 0; i < size; ++i)
 #define DTOPT_GRADIENT Clip(gradient[i] * scale, limit)
 #define DTOPT_VARIABLE Load(variable[i]) * decay  // 1 changes nothing, nor does a limit of infinity
@@ -167,5 +168,15 @@ double Sum(const C* values, int64_t size) {
   DTOPT_EXPORT_SUMS_AS(name, double, float64)      \
   DTOPT_EXPORT_SUMS_AS(name, BFloat16, bfloat16)   \
   DTOPT_EXPORT_SUMS_AS(name, Half, float16)
+
+#define DTOPT_EXPORT_SINGLES_AS(name, T, dtype)                                                                 \
+  DTOPT_VISIBLE void DTOPT_NAME(name##_singles, dtype, DTOPT_LEVEL)(void* const* singles, const double* scalars) { \
+    name##_singles_run<T>(singles, scalars);                                                                    \
+  }
+#define DTOPT_EXPORT_SINGLES(name)                    \
+  DTOPT_EXPORT_SINGLES_AS(name, float, float32)       \
+  DTOPT_EXPORT_SINGLES_AS(name, double, float64)      \
+  DTOPT_EXPORT_SINGLES_AS(name, BFloat16, bfloat16)   \
+  DTOPT_EXPORT_SINGLES_AS(name, Half, float16)
 
 #endif  // DTOPT_MATH_H_

@@ -67,12 +67,13 @@ absl::Status ReadNumbers(OpKernelContext* context, Numbers* numbers) {
 absl::Status InitStepper(OpKernelConstruction* context, Stepper* stepper) {
   std::string rule;
   DataType dtype;
-  int64_t slots, scalars;
+  int64_t slots, singles, scalars;
   TF_RETURN_IF_ERROR(context->GetAttr("rule", &rule));
   TF_RETURN_IF_ERROR(context->GetAttr("T", &dtype));
   TF_RETURN_IF_ERROR(context->GetAttr("slots_of_each", &slots));
+  TF_RETURN_IF_ERROR(context->GetAttr("singles_of_each", &singles));
   TF_RETURN_IF_ERROR(context->GetAttr("scalars_of_all", &scalars));
-  return stepper->Init(rule, dtype, slots, scalars);
+  return stepper->Init(rule, dtype, slots, singles, scalars);
 }
 
 // The tensors at `sources` of what the input `held` names, which keeps them alive.
@@ -424,7 +425,7 @@ REGISTER_OP("DtoptJoin")
 // held: the number of the gradients, see gradients.h. rows: for each variable whose gradient is rows, where in what is
 // held these are, ascending, each once, those of the whole table; -1 for the others, nothing if there are none. scales,
 // decays: one number for each variable, or none. options: the limit that gradients are clipped to, the weights of the
-// old average and of the variable in the new one.
+// old average and of the variable in the new one. singles_of_each: how many of the slots, the last ones, are one number.
 REGISTER_OP("DtoptUpdate")
     .Input("group: resource")
     .Input("held: int64")
@@ -436,6 +437,7 @@ REGISTER_OP("DtoptUpdate")
     .Attr("T: {float, double, bfloat16, half}")
     .Attr("rule: string")
     .Attr("slots_of_each: int >= 0")
+    .Attr("singles_of_each: int >= 0")
     .Attr("scalars_of_all: int >= 0")
     .Attr("overwrite: bool")
     .Attr("identity_at_zero: bool")
@@ -473,6 +475,7 @@ REGISTER_OP("DtoptStep")
     .Attr("T: {float, double, bfloat16, half}")
     .Attr("rule: string")
     .Attr("slots_of_each: int >= 0")
+    .Attr("singles_of_each: int >= 0")
     .Attr("scalars_of_all: int >= 0")
     .Attr("identity_at_zero: bool")
     .Attr("sparse: list(int) >= 0")

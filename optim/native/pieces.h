@@ -91,8 +91,9 @@ struct Step {
 
 struct Piece {  // pointers to the first element of the shard; `size` counts what is visited
   char* variable = nullptr;
-  std::vector<char*> slots;
-  const double* scalars = nullptr;      // of the rule, and behind them its sums
+  std::vector<char*> slots;             // shaped like the variable
+  std::vector<void*> singles;           // one number each
+  const double* scalars = nullptr;      // of the rule, and behind them its singles and its sums
   char* average = nullptr;
   char* rounding = nullptr;             // of `variable`, in another storage type
   const Basics* rounded = nullptr;      // that type

@@ -96,13 +96,16 @@ struct Numbers {
 
 class Stepper {
  public:
-  absl::Status Init(const std::string& rule, DataType dtype, int64_t slots, int64_t scalars) {
+  absl::Status Init(const std::string& rule, DataType dtype, int64_t slots, int64_t singles, int64_t scalars) {
     dtype_ = dtype;
     slots_ = slots;
+    singles_ = singles;
     scalars_ = scalars;
     update_ = Functions::Find<DtoptUpdate>(rule, dtype);
     if (update_ == nullptr) return InvalidArgument("there is no rule ", rule);
     sums_ = Functions::Find<DtoptSums>(rule + "_sums", dtype);
+    update_singles_ = Functions::Find<DtoptSingles>(rule + "_singles", dtype);
+    if (singles_ > slots_ || (singles_ > 0 && update_singles_ == nullptr)) return InvalidArgument(rule, " has no singles");
     return AllBasics::Make(&basics_);
   }
 
@@ -127,7 +130,7 @@ class Stepper {
       sizes[i] = pieces[i].size;
     }
     std::vector<double> scalars;
-    if (sums_ != nullptr) scalars = WithSums(context, step, sizes, numbers.scalars, &pieces);
+    if (NeedsAll()) scalars = WithSums(context, step, sizes, numbers.scalars, &pieces);
     const Line line(std::move(sizes), kAlign);
     ForEachBlock(context, line.blocks(), [&](int64_t block) {
       line.Block(block, [&](size_t i, int64_t begin, int64_t end) { Pass(step, pieces[i]).Run(begin, end); });
@@ -136,31 +139,53 @@ class Stepper {
   }
 
  private:
-  // For each piece the scalars of all, and behind them its sums, which are added up in the same order whatever the number
-  // of threads and of pieces.
+  bool NeedsAll() const { return sums_ != nullptr || singles_ > 0; }
+
+  // For each piece the scalars of all, and behind them its singles, as they were, and its sums, which are added up in the
+  // same order whatever the number of threads and of pieces. The singles are updated.
   std::vector<double> WithSums(OpKernelContext* context, const Step& step, const std::vector<int64_t>& sizes,
                                const std::vector<double>& scalars, std::vector<Piece>* pieces) const {
+    const size_t own = scalars.size(), of_each = own + singles_ + kSums;
+    std::vector<double> all(sizes.size() * of_each);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      Piece& piece = (*pieces)[i];
+      double* mine = &all[i * of_each];
+      std::copy(scalars.begin(), scalars.end(), mine);
+      for (size_t k = 0; k < piece.singles.size(); ++k) mine[own + k] = Number(piece.singles[k]);
+      piece.scalars = mine;
+    }
+    if (sums_ != nullptr) AddUp(context, step, sizes, *pieces, own + singles_, &all);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const Piece& piece = (*pieces)[i];
+      if (!piece.singles.empty()) update_singles_(piece.singles.data(), piece.scalars);
+    }
+    return all;
+  }
+
+  void AddUp(OpKernelContext* context, const Step& step, const std::vector<int64_t>& sizes,
+             const std::vector<Piece>& pieces, size_t first_sum, std::vector<double>* all) const {
     const Line line(sizes, kSquares);
     std::vector<double> parts(line.length() / kSquares * kSums);
     ForEachBlock(context, line.blocks(), [&](int64_t block) {
       line.Block(block, [&](size_t i, int64_t begin, int64_t end) {
         for (; begin < end; begin += kSquares) {
           double* sums = &parts[(line.start(i) + begin) / kSquares * kSums];
-          Pass(step, (*pieces)[i]).Sums(sums_, begin, std::min(begin + kSquares, end), sums);
+          Pass(step, pieces[i]).Sums(sums_, begin, std::min(begin + kSquares, end), sums);
         }
       });
     });
-    const size_t own = scalars.size(), of_each = own + kSums;
-    std::vector<double> all(sizes.size() * of_each);
     for (size_t i = 0; i < sizes.size(); ++i) {
-      double* mine = &all[i * of_each];
-      std::copy(scalars.begin(), scalars.end(), mine);
+      double* sums = &(*all)[i * (first_sum + kSums) + first_sum];
       for (int64_t k = line.start(i) / kSquares * kSums; k < line.start(i + 1) / kSquares * kSums; ++k) {
-        mine[own + k % kSums] += parts[k];
+        sums[k % kSums] += parts[k];
       }
-      (*pieces)[i].scalars = mine;
     }
-    return all;
+  }
+
+  double Number(const void* single) const {
+    alignas(double) char wide[sizeof(double)];
+    basics_[dtype_]->widen(single, wide, 1);
+    return dtype_ == tensorflow::DT_DOUBLE ? *reinterpret_cast<double*>(wide) : *reinterpret_cast<float*>(wide);
   }
 
   absl::Status CheckNumbers(const Numbers& numbers, int64_t count) const {
@@ -188,7 +213,7 @@ class Stepper {
     }
     for (int64_t i = 0; i < count; ++i) {
       const bool moves = group.others.empty() || group.others[i] == Others::kMove;
-      if (sums_ != nullptr && (gradients[i].rows != nullptr || !group.IsWhole(i) || !moves)) {
+      if (NeedsAll() && (gradients[i].rows != nullptr || !group.IsWhole(i) || !moves)) {
         return InvalidArgument("the rule adds up over all of variable ", i, ", and is given a part");
       }
       TF_RETURN_IF_ERROR(CheckType(group.variables[i], "variable", i));
@@ -203,7 +228,8 @@ class Stepper {
         if (replica->tensor()->shape() != shape) return InvalidArgument("a replica of variable ", i, " has another shape");
       }
       for (int64_t k = 0; k < slots_; ++k) {
-        TF_RETURN_IF_ERROR(CheckSlot(group.slots[k * count + i], group, "a slot of variable", i));
+        Var* slot = group.slots[k * count + i];
+        TF_RETURN_IF_ERROR(IsSingle(k) ? CheckSingle(slot, i) : CheckSlot(slot, group, "a slot of variable", i));
       }
       if (averages != 0) TF_RETURN_IF_ERROR(CheckSlot(group.averages[i], group, "the average of variable", i));
       if (roundings == 0) continue;
@@ -267,6 +293,14 @@ class Stepper {
     return gradient.region.columns == 0 ? part.stride : gradient.region.columns;
   }
 
+  bool IsSingle(int64_t k) const { return k >= slots_ - singles_; }
+
+  absl::Status CheckSingle(Var* slot, int64_t i) const {
+    TF_RETURN_IF_ERROR(CheckType(slot, "a slot of variable", i));
+    if (slot->tensor()->dims() == 0) return absl::OkStatus();
+    return InvalidArgument("a slot of variable ", i, " has shape ", slot->tensor()->shape().DebugString(), ", not ()");
+  }
+
   // A slot or average: like its variable, or as large as the box.
   absl::Status CheckSlot(Var* slot, const Group& group, const char* what, int64_t i) const {
     TF_RETURN_IF_ERROR(CheckType(slot, what, i));
@@ -287,15 +321,16 @@ class Stepper {
     const Tensor& variable = *group.variables[i]->tensor();
     const bool whole = group.IsWhole(i);
     piece->size = whole ? variable.NumElements() : group.boxes[i].Size();
-    if (piece->size == 0) return;
     const auto data = [](Var* of) { return static_cast<char*>(of->tensor()->data()); };
     const size_t count = group.variables.size();
+    for (int64_t k = slots_ - singles_; k < slots_; ++k) piece->singles.push_back(data(group.slots[k * count + i]));
+    if (piece->size == 0) return;
     piece->box = whole ? nullptr : &group.boxes[i];
     piece->gradient = static_cast<const char*>(gradient.values->data());
     piece->given = basics_[gradient.values->dtype()];
     piece->variable = data(group.variables[i]);
     piece->scalars = numbers.scalars.data();
-    for (int64_t k = 0; k < slots_; ++k) piece->slots.push_back(data(group.slots[k * count + i]));
+    for (int64_t k = 0; !IsSingle(k); ++k) piece->slots.push_back(data(group.slots[k * count + i]));
     if (!group.averages.empty()) piece->average = data(group.averages[i]);
     if (!group.roundings.empty()) {
       piece->rounding = data(group.roundings[i]);
@@ -334,8 +369,9 @@ class Stepper {
 
   DtoptUpdate update_ = nullptr;
   DtoptSums sums_ = nullptr;
+  DtoptSingles update_singles_ = nullptr;
   DataType dtype_;
-  int64_t slots_ = 0, scalars_ = 0;
+  int64_t slots_ = 0, singles_ = 0, scalars_ = 0;  // singles: the last slots
   AllBasics basics_;
 };
 

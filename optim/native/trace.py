@@ -13,10 +13,12 @@ from numbers import Real
 from typing import Any
 
 from optim.arrays import ELEMENTWISE, SUM, allowed
-from optim.rule import VARIABLE, Rule
+from optim.rule import SCALAR, VARIABLE, Rule
 
 COMPARISONS = {"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"}
 LOGIC = {"logical_and", "logical_or", "logical_not"}
+GIVEN = ("scalar", "single", "sum")
+"""What the kernel is given once for a variable, in this order."""
 MOST_SUMS = 4
 """As `kSums` in abi.h."""
 
@@ -42,7 +44,7 @@ class Value:
         self.args = args
         self.number = number
         self.is_bool = op in COMPARISONS or op in LOGIC
-        self.uniform: bool = op in ("constant", "scalar", "sum") or (
+        self.uniform: bool = op in ("constant", *GIVEN) or (
             bool(self.operands) and all(operand.uniform for operand in self.operands)
         )
         self.needs_sum: bool = op == "sum" or any(operand.needs_sum for operand in self.operands)
@@ -162,7 +164,7 @@ class Graph:
         return self._keep("sum", (value,))
 
     def symbol(self, kind: str, name: str) -> Value:
-        """Kinds: `scalar`, `slot`, `variable`, `gradient`."""
+        """Kinds: `scalar`, `slot`, `single` (a slot that is one number), `variable`, `gradient`."""
         return self._keep(kind, (name,))
 
     def _keep(self, op: str, args: tuple[Any, ...]) -> Value:
@@ -232,7 +234,9 @@ class Trace:
     """The class of the rule."""
     graph: Graph
     slot_names: tuple[str, ...]
-    """All slots, in the rule's order."""
+    """The slots that are shaped like the variable, in the rule's order."""
+    singles: tuple[str, ...]
+    """The slots that are one number."""
     change: Value
     slots: Mapping[str, Value]
     is_identity_at_zero: bool
@@ -247,6 +251,12 @@ class Trace:
     def sums(self) -> tuple[Value, ...]:
         """What is added up over the whole variable, in the order in which the kernel is given the sums."""
         return tuple(value for value in self.graph.values if value.op == "sum")
+
+    @property
+    def given(self) -> tuple[Value, ...]:
+        """What the kernel is given once for a variable, in order."""
+        scalars = [self.graph.symbol("scalar", name) for name in self.scalars]
+        return (*scalars, *(self.graph.symbol("single", name) for name in self.singles), *self.sums)
 
 
 def unknown_function(rule: Rule) -> str | None:
@@ -270,12 +280,12 @@ def _cached(rule: Any) -> Trace:
 
 def _trace(rule: Rule | None) -> Trace:
     name = type(rule).__name__
-    if rule is None or any(slot.like != VARIABLE for slot in rule.slots):
+    if rule is None or any(slot.like not in _shapes(rule) for slot in rule.slots):
         raise UntraceableError(f"{name} looks at whole tensors")
-    names = tuple(slot.name for slot in rule.slots)
+    names, singles = (tuple(slot.name for slot in rule.slots if slot.like == like) for like in (VARIABLE, SCALAR))
     graph = Graph()
     change, new = _run(rule, graph, graph.symbol("gradient", "g"))
-    traced = Trace(name, graph, names, change, new, is_identity_at_zero=False)
+    traced = Trace(name, graph, names, singles, change, new, is_identity_at_zero=False)
     if not rule.elementwise:
         if len(traced.sums) > MOST_SUMS:
             raise UntraceableError(f"{name} has no kernel: it has more than {MOST_SUMS} sums")
@@ -288,9 +298,15 @@ def _trace(rule: Rule | None) -> Trace:
     return replace(traced, is_identity_at_zero=identity)
 
 
+def _shapes(rule: Rule) -> tuple[str, ...]:
+    """Of slots that the kernel has: a step of some elements has no place for a number of all."""
+    return (VARIABLE,) if rule.elementwise else (VARIABLE, SCALAR)
+
+
 def _run(rule: Rule, graph: Graph, gradient: Value) -> tuple[Value, dict[str, Value]]:
     variable = graph.symbol("variable", "w")
-    slots = {slot.name: graph.symbol("slot", slot.name) for slot in rule.slots}
+    singles = [slot.name for slot in rule.slots if slot.like == SCALAR]
+    slots = {slot.name: graph.symbol("single" if slot.name in singles else "slot", slot.name) for slot in rule.slots}
     try:
         change, new = rule.update(
             _Namespace(graph, not rule.elementwise), variable, gradient, dict(slots), _Scalars(graph)
@@ -298,6 +314,8 @@ def _run(rule: Rule, graph: Graph, gradient: Value) -> tuple[Value, dict[str, Va
         values = {name: _number(graph, value) for name, value in new.items()}
         if not set(values) <= set(slots):
             raise UntraceableError(f"it returns slots that it did not declare: {sorted(set(values) - set(slots))}")
+        if varying := [name for name in singles if name in values and not values[name].uniform]:
+            raise UntraceableError(f"slot {varying[0]} is one number, and it returns one of each element")
         return _number(graph, change), {name: values[name] for name in slots if name in values}
     except UntraceableError as error:
         raise UntraceableError(f"{type(rule).__name__} has no kernel: {error}", error.function) from None

@@ -121,7 +121,7 @@ def launch(rule: Any, scalars: Any, model: Any, slots: Any, gradients: Any, aver
     part, number = call("DtoptGroup", handles(model), flat, handles(averages), [], none, sources, none, none)
     group = call("DtoptJoin", tf.reshape(number, [1]), none)
     del part  # what is joined is held
-    sizes = ("slots_of_each", each, "scalars_of_all", of_all)
+    sizes = ("slots_of_each", each, "singles_of_each", 0, "scalars_of_all", of_all)
     kind = tf.as_dtype(model[0].dtype).as_datatype_enum
     attributes = ("T", kind, "rule", name, *sizes, "overwrite", numbers["overwrite"], "identity_at_zero", False)
     call("DtoptUpdate", group, tf.constant(held.number, tf.int64), none, *vectors, *attributes)

@@ -335,6 +335,7 @@ def test_a_row_that_a_table_does_not_have(row: int, mode: str) -> None:
             T=tf.float32,
             rule=program.name,
             slots_of_each=0,
+            singles_of_each=0,
             scalars_of_all=1,
             identity_at_zero=True,
             sparse=[0],

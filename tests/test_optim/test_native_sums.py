@@ -1,4 +1,4 @@
-"""dtopt's own kernel for rules that need sums over whole variables: Lamb, LARS and a user's own."""
+"""dtopt's own kernel for rules that need sums over whole variables: Lamb, LARS, NovoGrad and a user's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorflow.experimental import dtensor
 
 import optim
 from optim.native.generate import builtin_programs, program_for, why_none
-from optim.rule import Whole
+from optim.rule import SCALAR, Whole
 from tests.breadth import covering
 from tests.test_optim.cases import FIRST, VARIANTS, Case, marked
 from tests.test_optim.kernel_support import ops_of
@@ -90,8 +90,9 @@ def test_what_else_is_updated_changes_no_bit(mode: str) -> None:
 
 
 @NATIVE
+@pytest.mark.parametrize("kind", [optim.Lamb, optim.NovoGrad])
 @pytest.mark.parametrize("divided", [False, True])
-def test_on_a_mesh_only_what_every_device_has_whole(divided: bool, mode: str, mesh_2x2: Any) -> None:
+def test_on_a_mesh_only_what_every_device_has_whole(divided: bool, kind: Any, mode: str, mesh_2x2: Any) -> None:
     layout = dtensor.Layout([mesh_2x2.dim_names[0] if divided else dtensor.UNSHARDED, dtensor.UNSHARDED], mesh_2x2)
     start, gradient = np.random.default_rng(5).normal(size=(2, 6, 4)).astype(np.float32)
 
@@ -100,7 +101,7 @@ def test_on_a_mesh_only_what_every_device_has_whole(divided: bool, mode: str, me
         return dtensor.relayout(whole, layout)
 
     plain, on_mesh = tf.Variable(start), dtensor.DVariable(put(start), name="w")
-    one, two = optim.Lamb(0.1, weight_decay=0.1), optim.Lamb(0.1, weight_decay=0.1)
+    one, two = kind(0.1, weight_decay=0.1), kind(0.1, weight_decay=0.1)
     step = in_function(two, [on_mesh])
     for _ in range(3):
         one.apply_gradients([(tf.constant(gradient), plain)])
@@ -150,10 +151,38 @@ def test_a_rule_of_ones_own(mode: str) -> None:
     assert set(optimizer.executor_report().kernels.values()) == {"native"}
 
 
+class Signed(Whole):
+    """Steps by the sign of a slot that is one number."""
+
+    learning_rate = optim.Hyperparameter(0.1, "the size of a step")
+
+    @property
+    def slots(self) -> tuple[optim.Slot, ...]:
+        return (optim.Slot("total", unit="gradient", initial=2.0, like=SCALAR),)
+
+    def update(self, xp: Any, variable: Any, gradient: Any, slots: Any, c: Any) -> Any:
+        total = slots["total"] + xp.reduce_sum(gradient * slots["total"]) + 1.0
+        return xp.ones_like(gradient) * (-c["learning_rate"] * xp.sign(total)), {"total": total}
+
+
+@NATIVE
+def test_a_sum_of_what_depends_on_a_slot_that_is_one_number(mode: str) -> None:
+    weights, scalar, empty = tf.Variable([1.0, 2.0]), tf.Variable(1.0), tf.Variable(tf.zeros((0, 3)))
+    optimizer = optim.Optimizer(rule=Signed(), learning_rate=0.5)
+    gradients = [tf.constant([-3.0, 1.0]), tf.constant(1.0), tf.zeros((0, 3))]
+    for _ in range(2):
+        optimizer.apply_gradients(zip(gradients, [weights, scalar, empty], strict=True))
+    assert set(optimizer.executor_report().kernels.values()) == {"native"}
+    np.testing.assert_array_equal(weights, [1.0, 2.0])  # up by 0.5, and down again
+    np.testing.assert_array_equal(scalar, 0.0)
+    assert [float(optimizer.get_slot(v, "total")) for v in (weights, scalar, empty)] == [2.0, 11.0, 4.0]
+
+
 def test_what_has_no_kernel() -> None:
     twice = _asks(lambda xp, g: xp.reduce_sum(g * xp.reduce_sum(g)))
     assert "another sum" in twice
     assert "the same for all elements" in _asks(lambda xp, g: xp.reduce_sum(xp.ones_like(g)))
+    assert "looks at whole tensors" in why_none(replace(optim.Adafactor()._rule))
     assert "unexpected keyword" in _asks(lambda xp, g: xp.reduce_sum(g, axis=0))
     many = _asks(lambda xp, g: sum(xp.reduce_sum(xp.square(g) + k) for k in range(5)))
     assert "more than 4 sums" in many
