@@ -1,11 +1,15 @@
-"""Is a recorded run stable? Spread, drift, outliers and two modes of every row, and what the context says."""
+"""May a recorded run be believed? What it calls faster, slower or the same is judged by `bench.check.ratios`; its times
+by the interval of their median, drift, outliers and two modes. Where ratios say what the run is about, unsteady times
+are doubtful and no more: rounds have the machine's phases in common."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import sqrt
+from dataclasses import replace
+from math import inf, sqrt
 from statistics import fmean, median, pstdev
 
+from bench.check import ratios
 from bench.check.findings import Finding
 from bench.compare.measurements import Measurement, measurements
 from bench.compare.pairing import label
@@ -37,11 +41,12 @@ SMALLEST_GROUP = 0.2
 
 def check(result: Result) -> tuple[Finding, ...]:
     """What makes a run doubtful; empty for a quiet one."""
-    found = [*_context(result)]
-    reading = KINDS[result.kind].reading
-    if reading is not None and reading.unit == "s":
+    kind = KINDS[result.kind]
+    found = [*_context(result), *ratios.check(result, kind)]
+    if kind.reading is not None and kind.reading.unit == "s":
+        compared = kind.anew is not None and sum(row.status == "ok" for row in result.rows) > 1
         for measurement in measurements(result).values():
-            found += _row(measurement)
+            found += [_within_a_run(finding) if compared else finding for finding in _row(measurement)]
     for row in result.rows:
         if row.status == "failed":
             found.append(Finding("doubtful", "failed", _where(row), f"failed: {row.reason}"))
@@ -51,12 +56,22 @@ def check(result: Result) -> tuple[Finding, ...]:
     return tuple(found)
 
 
+def _within_a_run(finding: Finding) -> Finding:
+    return replace(finding, severity="doubtful") if finding.severity == "noisy" else finding
+
+
 def _where(row: object) -> str:
     return " ".join(str(getattr(row, name)) for name in ("workload", "optimizer", "peer", "mesh") if hasattr(row, name))
 
 
 def _context(result: Result) -> Iterator[Finding]:
     context = result.context
+    unseen = [row.others is None for row in result.rows if row.status == "ok" and hasattr(row, "others")]
+    if len(unseen) > 1 and any(unseen) and context.get("load", 0.0) > context.get("cpus", inf):
+        text = (
+            f"load {context['load']:.1f}, and who used the CPUs was not seen: peers wait for others in different ways"
+        )
+        yield Finding("noisy", "load", "machine", text)
     if context.get("busy"):
         text = f"load {context['load']:.1f} before the run began: end other programs, then measure again"
         yield Finding("doubtful", "load", "machine", text)
@@ -69,10 +84,11 @@ def _context(result: Result) -> Iterator[Finding]:
 
 def _row(measurement: Measurement) -> Iterator[Finding]:
     times, where = measurement.values, label(measurement.name, USUAL)
-    spread = stats.relative_iqr(times)
-    if spread > UNSTEADY_IQR:
-        severity = "noisy" if spread > VERY_UNSTEADY_IQR else "doubtful"
-        yield Finding(severity, "spread", where, f"samples spread by {spread:.0%} (interquartile range over median)")
+    edges = stats.interval(times)
+    width = max(edges[1] / median(times), median(times) / edges[0]) - 1 if edges else 0.0
+    if width > UNSTEADY_IQR:
+        severity = "noisy" if width > VERY_UNSTEADY_IQR else "doubtful"
+        yield Finding(severity, "spread", where, f"the median is known within {width:.0%} only")
     if len(times) < FEWEST:
         return
     change = drift(times)

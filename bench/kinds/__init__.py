@@ -17,12 +17,13 @@ from bench.roof import row as roof_row
 from bench.scale import page as scale_page
 from bench.scale import row as scale_row
 from bench.step import page as step_page
+from bench.step import ratios as step_ratios
 from bench.step import row as step_row
 from bench.train import page as train_page
 from bench.train import row as train_row
 
 _ALL = (
-    Kind("step", step_row.Row, step_page.sections, step_row.READING, since=1),
+    Kind("step", step_row.Row, step_page.sections, step_row.READING, since=1, anew=step_ratios.anew),
     Kind("plan", forecast_row.Row, forecast_page.sections),
     Kind("roof", roof_row.Row, roof_page.sections, roof_row.READING),
     Kind("scale", scale_row.Row, scale_page.sections, scale_row.READING),

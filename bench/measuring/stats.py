@@ -122,13 +122,17 @@ class Between:
     degrees of freedom it was found with."""
 
     deviation: float
-    freedom: int
+    freedom: float
 
     def half_width(self, processes: int, comparisons: int) -> float:
         """Of the mean over so many pairs of processes, as a logarithm."""
         from scipy.stats import t
 
         return float(t.ppf(1 - (1 - CONFIDENCE) / comparisons / 2, self.freedom)) * self.deviation / sqrt(processes)
+
+
+ONE_PROCESS = Between(0.1, inf)
+"""Assumed where each peer had one process: the middle of what the tables of docs/benchmarks/ with several show."""
 
 
 def between(all_logs: Sequence[Mapping[Place, float]]) -> Between | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,7 @@ class Kind:
       sections: a result as the sections of a page.
       reading: how results are compared; None where nothing is measured.
       since: the schema version that brought it.
+      anew: the rows of one case with the ratios that their samples give; None where rows have no ratios with verdicts.
     """
 
     name: str
@@ -53,3 +54,4 @@ class Kind:
     sections: Callable[[Any], Iterator[Section]]
     reading: Reading | None = None
     since: int = SCHEMA_VERSION
+    anew: Callable[[Sequence[Any]], Sequence[Any]] | None = None

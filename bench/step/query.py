@@ -29,6 +29,9 @@ AGAINST_PEERS = ("optim-native",)
 """Measured in both versions where `--against` names another and `-p` none."""
 
 BUDGET, QUICK_BUDGET = 60.0, 25.0
+A_FEW, PER_PEER = 8, 15.0
+"""Seconds more for each peer beyond a few, so that each has a second process and enough rounds."""
+
 WARM_UP_SECONDS = 1.0
 """A dozen tensors, five peers and a second of warm-up leave half of a minute on two idle cores for rounds; the rest is
 the start of the frameworks. Quick takes the peers that answer most, in one process each."""
@@ -110,7 +113,7 @@ def make_plan(
     if profile and len(cases) > 1:
         raise OptionError(f"--profile traces one case, and these are {len(cases)}; name one workload and one optimizer")
     found, base = _versions(against, peer) if against else _peers(peer, quick, baseline)
-    pace = Pace(rounds, budget or (QUICK_BUDGET if quick else BUDGET))
+    pace = Pace(rounds, budget or (QUICK_BUDGET if quick else BUDGET + PER_PEER * max(0, len(found) - A_FEW)))
     again = ["--baseline", baseline, *(["--rounds", str(rounds)] if rounds else ["--budget", f"{pace.budget:g}"])]
     again += ["--processes", str(processes or 1)] if processes or quick else []
     settings = Settings(pace, processes or (1 if quick else None), WARM_UP_SECONDS, timeout, profile)

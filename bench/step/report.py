@@ -247,7 +247,10 @@ def _run(result: Result) -> Iterator[RenderableType]:
         f" {context['seconds']:.0f} s in all."
     )
     if processes == 1:
-        yield "What processes of one peer differ by is not in the intervals: there was no time for a second of each."
+        yield (
+            "What processes of one peer differ by was not seen: intervals count a tenth for it. There was no time for a"
+            " second of each; a longer --budget has it."
+        )
     if context["busy"]:
         yield "[yellow]The machine had other work during the run:[/] milliseconds are too long."
     if result.interrupted:

@@ -16,12 +16,8 @@ from bench.roof.patterns import ROOFS
 from bench.roof.patterns import elements as roof_elements
 from bench.step import suspicion
 from bench.step.contest import Contest, Contestant
+from bench.step.ratios import with_ratios
 from bench.step.row import Row
-
-OURS = "optim-"
-
-BUSY = 0.2
-"""CPUs that other programs use from which a machine is not quiet."""
 
 LEAK_BYTES = 20 * 1024**2
 """Growth from which a peer is said to leak, if it grows at every sample: allocators settle within the first."""
@@ -48,48 +44,7 @@ def make_rows(contest: Contest, baseline: str, roofs: tuple[Roof, ...], again: S
     """
     best = max((roof.bytes_per_second for roof in roofs), default=None)
     rows = [_row(contest.case, contestant, best, again) for contestant in contest.contestants]
-    measured = [row for row in rows if row.status == "ok"]
-    base = next((row for row in measured if row.peer == baseline), measured[0] if measured else None)
-    if base is None:
-        return tuple(rows)
-    others = [row for row in measured if row is not base]
-    spread = stats.between([stats.log_ratios(row.times(), base.times()) for row in others])
-    found = [_with_ratio(row, base, len(others), spread) if row.status == "ok" else row for row in rows]
-    return tuple(_with_beside(row, found, len(others), spread) for row in found)
-
-
-def _with_ratio(row: Row, base: Row, comparisons: int, spread: stats.Between | None) -> Row:
-    ratio = stats.paired_ratio(row.times(), base.peer, base.times(), max(1, comparisons), spread)
-    return replace(row, ratio=judged(ratio, row, base))
-
-
-def _with_beside(row: Row, rows: Sequence[Row], comparisons: int, spread: stats.Between | None) -> Row:
-    """Adds what a row of ours takes of the time of each other peer: the answer that people come for."""
-    if not row.peer.startswith(OURS) or row.status != "ok":
-        return row
-    others = [other for other in rows if other.status == "ok" and not other.peer.startswith(OURS)]
-    ratios = [_beside(row, other, comparisons, spread) for other in others]
-    return replace(row, beside=tuple(ratio for ratio in ratios if ratio is not None))
-
-
-def _beside(row: Row, other: Row, comparisons: int, spread: stats.Between | None) -> stats.Ratio | None:
-    """Paired by round; peers of different groups by way of the baseline."""
-    ratio = stats.paired_ratio(row.times(), other.peer, other.times(), max(1, comparisons), spread)
-    if ratio is None and row.ratio and other.ratio:
-        ratio = stats.ratio_by_way_of(row.ratio, other.ratio, other.peer)
-    return judged(ratio, row, other)
-
-
-def judged(ratio: stats.Ratio | None, one: Row, two: Row) -> stats.Ratio | None:
-    """A ratio without a verdict where the machine had other work and the two wait for it in different ways: spinning
-    threads lose time to it that sleeping ones do not."""
-    if ratio is None or one.waits == two.waits:
-        return ratio
-    busy = max(row.others or 0.0 for row in (one, two))
-    if busy <= BUSY:
-        return ratio
-    why = f"other programs used {busy:.1f} CPUs, and the two peers' threads wait in different ways"
-    return replace(ratio, verdict="unclear", why=why)
+    return with_ratios(rows, baseline)
 
 
 def _row(case: Case, contestant: Contestant, roof: float | None, again: Sequence[str]) -> Row:

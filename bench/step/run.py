@@ -14,8 +14,9 @@ from bench.results.document import Result
 from bench.results.records import Roof
 from bench.step.contest import Contest, Launch, Progress
 from bench.step.query import Plan
+from bench.step.ratios import BUSY
 from bench.step.row import Row
-from bench.step.rows import BUSY, make_roofs, make_rows
+from bench.step.rows import make_roofs, make_rows
 
 
 def start(peer: Peer, case: Case) -> Worker:

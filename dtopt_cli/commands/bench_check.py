@@ -21,11 +21,11 @@ def check(
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="How long to watch the machine.")] = 2.0,
     json: Json = False,
 ) -> None:
-    """Say whether a run, or this machine now, is stable enough for its times to be believed. Ends with 5 if not.
+    """Say whether what a run says, or times on this machine now, can be believed. Ends with 5 if not.
 
     \b
     dtopt bench check               load, other processes, clocks, throttling, a fixed piece of work
-    dtopt bench check run.json      spread, drift, outliers and double modes of every row
+    dtopt bench check run.json      whether what it calls faster, slower or the same holds
     """
     from bench import kinds
     from bench.check import findings, machine
@@ -40,6 +40,11 @@ def check(
         for finding in sorted(found, key=lambda finding: findings.SEVERITIES.index(finding.severity)):
             console.print(f"[{COLOURS[finding.severity]}]{finding.severity:9}[/]{finding.what:12}", end="")
             console.print(f"{finding.where}: {finding.text}", markup=False)
-        what = "This machine" if run is None else "This run"
-        console.print(f"{what} is {'stable' if stable else 'not stable: its times are not to be believed'}.")
+        console.print(_answer("machine" if run is None else "run", stable))
     raise typer.Exit(Exit.OK if stable else Exit.TOO_NOISY)
+
+
+def _answer(of: str, stable: bool) -> str:
+    if of == "machine":
+        return f"This machine is {'stable' if stable else 'not stable: its times are not to be believed'}."
+    return f"This run can {'be believed' if stable else 'not be believed, for what is noisy'}."

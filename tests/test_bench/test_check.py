@@ -14,11 +14,12 @@ import pytest
 from bench.check import findings, machine
 from bench.check import run as of_run
 from bench.kinds import load
-from bench.measuring.stats import median_absolute_deviation
+from bench.measuring.stats import Ratio, median_absolute_deviation
 from bench.results.document import Result
 from bench.results.records import Sample
 from bench.step.row import Row
 
+ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).parent / "step-v1.json"
 
 
@@ -59,8 +60,8 @@ def test_quiet_runs_are_stable() -> None:
         (quiet() * np.where(np.arange(30) % 3 == 0, 1.3, 1.0), ("noisy", "modes")),
         (quiet() * np.where(np.arange(30) == 7, 3.0, 1.0), ("doubtful", "outliers")),
         (quiet() * np.where(np.arange(30) % 8 == 0, 3.0, 1.0), ("noisy", "outliers")),
-        (np.exp(np.random.default_rng(1).normal(0.0, 0.13, 30)), ("doubtful", "spread")),
-        (np.exp(np.random.default_rng(1).normal(0.0, 0.4, 30)), ("noisy", "spread")),
+        (np.exp(np.random.default_rng(1).normal(0.0, 0.4, 30)), ("doubtful", "spread")),
+        (np.exp(np.random.default_rng(1).normal(0.0, 0.9, 30)), ("noisy", "spread")),
     ],
 )
 def test_what_a_row_shows(times: Any, expected: tuple[str, str]) -> None:
@@ -73,6 +74,76 @@ def test_spread_alone_is_no_drift_and_no_two_modes() -> None:
     for seed in range(50):
         times = np.exp(np.random.default_rng(seed).normal(0.0, 0.2, 30))
         assert "modes" not in [word for _, word in what(of_run.check(result(times)))]
+
+
+def compared(mine: Any, base: Any, others: float = 0.0, waits: str = "sleeps") -> Result:
+    """Two peers whose first one was called faster."""
+    row = result(base).rows[0]
+    rows = [
+        replace(
+            row,
+            peer=peer,
+            samples=tuple(Sample(0, i, 0, 1, float(value), process=i % 3) for i, value in enumerate(times)),
+            median=median(map(float, times)),
+            mad=median_absolute_deviation([float(value) for value in times]),
+            bytes_per_second=row.bytes_per_step / median(map(float, times)),
+            others=others,
+            waits=waits if peer == "mine" else "sleeps",
+            ratio=Ratio("base", 0.8, 0.79, 0.81, len(times), "faster" if peer == "mine" else "same", 3),
+            beside=(),
+        )
+        for peer, times in (("mine", mine), ("base", base))
+    ]
+    context = {**load(SOURCE).context, "busy": False, "governor": "performance", "load": 0.1}
+    return Result(context, (), tuple(rows))
+
+
+def noisy(run: Result) -> list[str]:
+    return [finding.what for finding in of_run.check(run) if finding.severity == "noisy"]
+
+
+def test_a_verdict_stands_whatever_both_peers_have_in_common() -> None:
+    phases = np.linspace(1.0, 2.0, 60) * np.where(np.arange(60) % 2, 1.0, 1.6)
+    run = compared(0.8 * quiet(60) * phases, quiet(60, 1) * phases)
+    assert noisy(run) == []
+    assert ("doubtful", "drift") in what(of_run.check(run))
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "waits", "expected"),
+    [
+        (np.exp(np.random.default_rng(2).normal(0.0, 0.3, 60)), 0.0, "sleeps", ["verdict"]),
+        (np.full(60, 0.8), 0.5, "spins", ["verdict"]),
+        (np.full(60, 0.8), 0.5, "sleeps", []),
+        (np.linspace(1.0, 0.63, 60) * np.exp(np.random.default_rng(3).normal(0.0, 0.1, 60)), 0.0, "sleeps", ["drift"]),
+        (np.where(np.arange(60) % 3 == 1, 3.0, 0.9), 0.0, "sleeps", ["verdict"]),
+        (np.where(np.random.default_rng(4).random(60) < 0.3, 1.8, 0.9), 0.0, "sleeps", ["modes"]),
+    ],
+)
+def test_what_stands_against_a_verdict(mine: Any, others: float, waits: str, expected: list[str]) -> None:
+    assert noisy(compared(mine * quiet(60), quiet(60, 1), others, waits)) == expected
+
+
+def test_what_has_no_verdict_is_told_and_misleads_nobody() -> None:
+    run = compared(quiet(5), quiet(5, 1))
+    bare = Ratio("base", 1.0, None, None, 5, "unclear", 1)
+    run = replace(run, rows=tuple(replace(row, ratio=bare) for row in run.rows))
+    told = [finding.text for finding in of_run.check(run) if finding.severity == "told"]
+    assert "1 of 1 have no interval" in told[0]
+    assert "one process of each peer" in told[1]
+    assert noisy(run) == []
+
+
+def test_a_busy_run_that_did_not_see_who_used_the_cpus_is_not_believed() -> None:
+    run = compared(0.8 * quiet(60), quiet(60, 1))
+    rows = tuple(replace(row, others=None) for row in run.rows)
+    assert noisy(replace(run, rows=rows)) == []
+    assert noisy(replace(run, rows=rows, context={**run.context, "load": 8.0, "cpus": 2})) == ["load"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/benchmarks").glob("*.json")), ids=lambda path: path.stem)
+def test_every_run_of_the_page_can_be_believed(path: Path) -> None:
+    assert noisy(load(path)) == []
 
 
 def test_what_the_context_says() -> None:

@@ -69,12 +69,12 @@ def test_compare_refuses_other_machines_unless_forced(tmp_path: Path) -> None:
 def test_check_of_a_run() -> None:
     calm = call("check", OTHER)
     assert calm.exit_code == 0
-    assert "This run is stable" in calm.stdout
+    assert "This run can be believed" in calm.stdout
     noisy = call("check", str(DATA / "aa-1.json"), "--json")
     assert noisy.exit_code == 5
     document = json.loads(noisy.stdout)
     assert (document["of"], document["stable"]) == ("run", False)
-    assert "spread" in {finding["what"] for finding in document["findings"]}
+    assert "load" in {finding["what"] for finding in document["findings"]}
 
 
 @pytest.mark.parametrize(("severity", "code"), [("noisy", 5), ("doubtful", 0)])

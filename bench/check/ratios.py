@@ -1,0 +1,138 @@
+"""Whether what a run says of ratios can be believed: that one peer is faster than another, slower, or the same.
+
+A verdict stands on an interval, not on how far single samples lie apart: noise makes the interval wider, and a wide
+one says "unclear", which misleads nobody. What an interval from rounds cannot know is looked for here: that
+the ratio was another one late in the run than early, that processes of one peer do not agree, or that rounds are of two
+kinds, so that the usual round is not what a long run takes. And the samples must say what the run says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import exp, log
+from statistics import fmean, median
+from typing import Any
+
+from bench.check.findings import Finding
+from bench.measuring import stats
+from bench.results.document import Result
+from bench.results.kind import Kind
+
+LIKELY, CERTAIN = 0.1, 0.01
+"""p of Kendall's test, or of Kruskal and Wallis's, that an order or a difference came by chance: where it would turn
+the verdict, and otherwise."""
+
+FEWEST = 8
+"""Rounds below which no order among them is looked for."""
+
+ENOUGH = 5
+"""Processes from which what every second one has is seen in 19 of 20 runs."""
+
+Edges = tuple[float, float]
+"""Logarithms of the interval's."""
+
+
+def check(result: Result, kind: Kind) -> Iterator[Finding]:
+    """What stands against the verdicts of a result, and which ratios have none."""
+    if kind.anew is None or kind.reading is None:
+        return
+    for rows in _cases(result.rows, [name for name in kind.reading.name if name != "peer"]):
+        times = {row.peer: row.times() for row in rows if row.status == "ok"}
+        for row, again in zip(rows, kind.anew(rows), strict=True):
+            found = {ratio.baseline: ratio for ratio in (again.ratio, *again.beside) if ratio}
+            for ratio in {ratio.baseline: ratio for ratio in (row.ratio, *row.beside) if ratio}.values():
+                if ratio.baseline != row.peer and ratio.verdict != "unclear":
+                    logs = stats.log_ratios(times[row.peer], times[ratio.baseline])
+                    where = f"{row.workload} {row.optimizer}: {row.peer} beside {ratio.baseline}"
+                    yield from of_verdict(ratio.verdict, found.get(ratio.baseline), logs, where)
+        yield from _told(rows)
+
+
+def _cases(rows: Sequence[Any], names: Sequence[str]) -> Iterator[list[Any]]:
+    keys = [tuple(getattr(row, name) for name in names) for row in rows]
+    for key in dict.fromkeys(keys):
+        yield [row for row, its in zip(rows, keys, strict=True) if its == key]
+
+
+def of_verdict(
+    said: str, ratio: stats.Ratio | None, logs: Mapping[stats.Place, float], where: str
+) -> Iterator[Finding]:
+    """What stands against one verdict.
+
+    Args:
+      said: "faster", "slower" or "same"; ratio: as the samples give it; logs: `stats.log_ratios` of them.
+    """
+    if ratio is None or ratio.low is None or ratio.high is None or ratio.verdict != said:
+        now = "have no interval" if ratio is None or ratio.low is None else f"say {ratio.verdict}, {_of(ratio)}"
+        yield Finding("noisy", "verdict", where, f"it is called {said}, and its samples {now}")
+        return
+    edges = log(ratio.low), log(ratio.high)
+    if not logs:  # by way of the baseline
+        return
+    yield from _drift([logs[place] for place in sorted(logs)], said, edges, where, _of(ratio))
+    yield from _processes(logs, said, where, _of(ratio))
+    yield from _kinds(list(logs.values()), said, edges, where)
+
+
+def _of(ratio: stats.Ratio) -> str:
+    return f"{ratio.median:.3g} [{ratio.low:.3g}, {ratio.high:.3g}]"
+
+
+def _drift(values: Sequence[float], said: str, edges: Edges, where: str, shown: str) -> Iterator[Finding]:
+    """The steepest line that Theil and Sen's slope allows, at both ends of the run, and the median of either half."""
+    from scipy.stats import kendalltau, theilslopes
+
+    if len(values) < FEWEST:
+        return
+    chance, half = kendalltau(range(len(values)), values).pvalue, len(values) // 2
+    _, _, *slopes = theilslopes(values)  # both ends of what the slope may be
+    ends = [median(values) + slope * side * (len(values) - 1) / 2 for slope in slopes for side in (-1, 1)]
+    turned = any(_against(said, end) for end in ends)
+    early, late = median(values[:half]), median(values[half:])
+    outside = any(not edges[0] <= middle <= edges[1] for middle in (early, late))
+    if chance < (LIKELY if turned else CERTAIN) and (turned or outside):
+        text = f"{exp(early):.3g} in the first half of the run and {exp(late):.3g} in the second, and {shown} is said"
+        yield Finding("noisy", "drift", where, text)
+
+
+def _processes(logs: Mapping[stats.Place, float], said: str, where: str, shown: str) -> Iterator[Finding]:
+    from scipy.stats import kruskal
+
+    by_process: dict[int, list[float]] = {}
+    for (_, _, process), value in logs.items():
+        by_process.setdefault(process, []).append(value)
+    middles = [median(values) for values in by_process.values()]
+    turned = [exp(middle) for middle in middles if _against(said, middle)]
+    if turned and max(middles) > min(middles) and kruskal(*by_process.values()).pvalue < CERTAIN:
+        text = f"not all of its processes are {said}: one has {turned[0]:.3g}, and {shown} is said"
+        yield Finding("doubtful", "processes", where, text)
+
+
+def _kinds(values: Sequence[float], said: str, edges: Edges, where: str) -> Iterator[Finding]:
+    mean = fmean(values)
+    if not edges[0] <= mean <= edges[1]:
+        text = f"rounds are of two kinds: the usual one is {said}, and their mean ratio is {exp(mean):.3g}"
+        yield Finding("noisy" if _against(said, mean) else "doubtful", "modes", where, text)
+
+
+def _against(said: str, value: float) -> bool:
+    """Whether the logarithm of a ratio contradicts a verdict."""
+    return {"faster": value >= 0, "slower": value <= 0, "same": abs(value) > 2 * log(1 + stats.SAME)}[said]
+
+
+def _told(rows: Sequence[Any]) -> Iterator[Finding]:
+    """Which ratios have no verdict, and which stand on one process."""
+    ratios = [row.ratio for row in rows if row.status == "ok" and row.ratio and row.ratio.baseline != row.peer]
+    where = f"{rows[0].workload} {rows[0].optimizer}"
+    bare = [ratio for ratio in ratios if ratio.low is None]
+    if bare:
+        text = f"{len(bare)} of {len(ratios)} have no interval, for rounds were too few, and no verdict"
+        yield Finding("told", "ratios", where, text)
+    unclear = [ratio for ratio in ratios if ratio.low is not None and ratio.verdict == "unclear"]
+    if unclear:
+        yield Finding("told", "ratios", where, f"{len(unclear)} of {len(ratios)} are unclear")
+    fewest = min((ratio.processes for ratio in ratios), default=ENOUGH)
+    if fewest < ENOUGH:
+        many = "one process" if fewest == 1 else f"{fewest} processes"
+        text = f"{many} of each peer: a slowness that every second process has is missed in 1 of {2**fewest} runs"
+        yield Finding("told", "processes", where, text)
