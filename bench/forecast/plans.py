@@ -130,6 +130,7 @@ def plan(
     """The plan of one combination; `limit`: bytes that a device has for it. Raises: UnknownNameError."""
     speeds = speeds or Speeds()
     placed = place(workload.tensors, mesh, layout, placement, training)
+    tables = [tensor for tensor in workload.tensors if tensor.table]
     passes = _passes(workload, mesh, layout, training)
     held = replace(footprint(placed, mesh, training), activations=passes.kept if passes else None)
     exchanged = [_repeated(c, placement, passes) for c in collectives(placed, mesh, layout, training)]
@@ -143,6 +144,7 @@ def plan(
     known = all(speed is not None for _, speed in times)
     computed = passes.flops / mesh.devices / (speeds.flops * USED) if passes and speeds.flops else None
     notes = [one.note for one in placed if one.note]
+    notes += [f"{t.name}: its gradient is counted dense; sparse ones cost what their rows do" for t in tables]
     return Plan(
         mesh,
         layout,
@@ -266,7 +268,8 @@ def _divisors(number: int) -> Iterator[int]:
 
 def ranked(found: Sequence[Plan]) -> list[Plan]:
     """Those that can be made and fit first, and of these the one whose step is the shortest; where speeds are not
-    known, the one that sends least; then the simpler one, with less sharded. Of those that do not fit, or with no
+    known, the one that sends least; then the simpler one, with less sharded. Where it is not known what forward and
+    backward passes of a split model send, those that split least come first. Of those that do not fit, or with no
     limit, the one that holds least."""
     return sorted(found, key=_rank)
 
@@ -275,7 +278,8 @@ def _rank(one: Plan) -> tuple[float, ...]:
     simple = PLACEMENTS.index(one.placement) + one.split / 1e6
     if one.fits and one.possible:
         seconds = one.seconds
+        split = one.split if one.held.activations is None else 1
         # Times within a hundredth are alike, and then the simpler plan is better.
-        first = (0.0, float(one.sent)) if seconds is None else (0.0, round(log(max(seconds, 1e-12)) * 100))
-        return (*first, simple, one.held.total)
+        first = float(one.sent) if seconds is None else round(log(max(seconds, 1e-12)) * 100)
+        return (0.0, split, first, simple, one.held.total)
     return (1.0 + (not one.possible), float(one.held.total), simple, 0.0)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bench.forecast.devices import device
+from bench.forecast.footprint import OF_OPTIM
 from bench.forecast.row import Row
 from bench.page import terminal
 from bench.page.words import size, three_digits
@@ -92,15 +93,28 @@ def _answer(rows: Sequence[Row]) -> Iterator[RenderableType]:
         f"[green]{what} fits:[/] --mesh {chosen.mesh} --layout {chosen.layout} --slot-placement {chosen.placement}"
         f" holds {size(chosen.device_bytes)} per device and leaves {size(limit - chosen.device_bytes)}."
     )
-    timed = chosen.step_seconds is not None
-    yield f"Of what fits it {'takes the shortest step' if timed else 'sends least'}" + _parts(chosen) + "."
+    yield _why(chosen, rows) + _parts(chosen) + "."
+    if chosen.placement not in OF_OPTIM:
+        yield f"optim itself has like_variable and zero1 today; {chosen.placement} is other libraries' (ZeRO, FSDP)."
     yield from _runners_up(chosen, [row for row in rows if row.fits and row.possible and row is not chosen][:2])
+
+
+def _why(chosen: Row, rows: Sequence[Row]) -> str:
+    """What it is best in, among those that fit."""
+    best = "takes the shortest step" if chosen.step_seconds is not None else "sends least"
+    if len(rows) == 1:
+        return "A step takes" if chosen.step_seconds is not None else "It is the only plan"
+    if chosen.activation_bytes is None:
+        return f"What a split model sends is not known: of what fits it splits least, and then {best}"
+    return f"Of what fits it {best}"
 
 
 def _parts(row: Row) -> str:
     if row.step_seconds is None or row.update_seconds is None or row.exchange_seconds is None:
         return ""
-    computed = "" if row.compute_seconds is None else f"{_seconds(row.compute_seconds)} of forward and backward, "
+    computed = "forward and backward (not known), "
+    if row.compute_seconds is not None:
+        computed = f"{_seconds(row.compute_seconds)} of forward and backward, "
     return f": {computed}{_seconds(row.exchange_seconds)} of exchange, {_seconds(row.update_seconds)} of update"
 
 
@@ -109,6 +123,8 @@ def _runners_up(chosen: Row, others: Sequence[Row]) -> Iterator[str]:
         if chosen.step_seconds is not None and row.step_seconds is not None:
             more = row.step_seconds / chosen.step_seconds - 1
             why = f"{more:+.1%} of the time{_parts(row)}" if abs(more) > 0.01 else "as fast, but more is sharded"
+            if more < -0.01:
+                why = "quicker in what is known, but what it sends for the split model is not"
         else:
             why = f"sends {size(row.sent_bytes)} instead of {size(chosen.sent_bytes)}"
         yield f"Next: {name(row)}, {why}."
@@ -123,7 +139,7 @@ def _exchanges(row: Row) -> Iterator[RenderableType]:
         where = "" if one.in_step else ", not in the optimizer's step"
         yield (
             f"  {size(one.sent)}: {one.purpose}, {one.operation} over {' and '.join(one.axes)} ({one.devices} devices,"
-            f" {one.tensors} tensors{where})"
+            f" {one.tensors} tensor{'s' * (one.tensors > 1)}{where})"
         )
 
 

@@ -234,6 +234,29 @@ def test_palms_configuration_fits_a_tpu_v4_pod() -> None:
     assert not made["like_variable"].fits
 
 
+def test_gpt3_on_1024_devices_is_split_within_a_node() -> None:
+    """Narayanan et al. 2021, table 1: 175 billion parameters, tensor-parallel over 8. Their pipelines, which nothing
+    here has, are not there to hold the rest, so that gradients and slots are sharded."""
+    training = Training("adam", "float16", master_copies=True, batch=1536, checkpointing="full")
+    found = best(1024, "a100-80gb", _gpt(96, 12288, 96), training)
+    assert (str(found.mesh), found.placement) == ("batch=128,model=8", "zero2")
+    assert found.held.parameters == pytest.approx(2 * 174.6e9 / 8, rel=0.01)
+    assert found.held.slot_bytes == pytest.approx(12 * 174.6e9 / 1024, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "dlrm-small"])
+def test_models_of_unknown_activations_are_not_split_where_a_copy_fits(name: str) -> None:
+    """What tensor parallelism would send for them is not known, and nothing is not what it is."""
+    assert best(8, "a100-80gb", name, Training()).split == 1
+
+
+def test_the_large_table_of_a_recommender_is_split_where_no_copy_fits() -> None:
+    tensors = (Tensor("table", (80_000_000, 128), 0, table=True), *workload("dlrm-small").tensors[1:])
+    found = best(8, "a100-40gb", Workload("recommender", "", tensors), Training("adagrad"))
+    assert 1 < found.split <= 8
+    assert any("table" in note and "dense" in note for note in found.notes)
+
+
 def test_stages_of_zero_by_hand() -> None:
     """One matrix of 64 x 64 on 4 data devices, float32 Adam: 16 kB whole; a stage divides slots, then gradients, then
     parameters by 4; the third sends half as much again (Rajbhandari et al. 2020, section 7)."""
