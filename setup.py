@@ -42,12 +42,17 @@ def prebuild(name: str) -> None:
     subprocess.run([sys.executable, "-m", "optim.native.prebuild"], cwd=HERE, check=False)
 
 
+def rights(mode: int, is_folder: bool) -> int:
+    """Those that a file has in every archive, whatever it had among the sources: all may read it."""
+    return 0o755 if is_folder or mode & 0o100 else 0o644
+
+
 def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """A file as it is in every archive of this commit: nobody's, of its time, with the rights that all may have."""
+    """A file as it is in every archive of this commit: nobody's, of its time, with the same rights."""
     member.mtime = int(os.environ["SOURCE_DATE_EPOCH"])
     member.uid = member.gid = 0
     member.uname = member.gname = ""
-    member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+    member.mode = rights(member.mode, member.isdir())
     return member
 
 
@@ -91,6 +96,12 @@ class PlatformWheel(bdist_wheel):
     def finalize_options(self) -> None:
         prebuild(self.distribution.get_name())  # what it made decides the wheel's name
         super().finalize_options()
+
+    def write_wheelfile(self, *arguments, **keywords) -> None:
+        """What is packed next was copied with the rights of the sources."""
+        super().write_wheelfile(*arguments, **keywords)
+        for each in Path(self.bdist_dir).rglob("*"):
+            each.chmod(rights(each.stat().st_mode, each.is_dir()))
 
     def get_tag(self) -> tuple[str, str, str]:
         tag = super().get_tag()

@@ -66,14 +66,17 @@ def _built(kind: str, folder: Path, into: Path) -> Path:
 
 @pytest.mark.breadth
 def test_what_is_in_the_archives(sources: Path, tmp_path: Path) -> None:
-    """Twice the same bytes; every package typed; no tests."""
+    """Twice the same bytes, from files that only their owner may read, too; every package typed; no tests."""
     sdists = [_built("sdist", sources, tmp_path / f"sdist{i}") for i in range(2)]
     assert sdists[0].read_bytes() == sdists[1].read_bytes()
     with tarfile.open(sdists[0]) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
     (unpacked,) = (tmp_path / "unpacked").iterdir()
     assert not [f for f in unpacked.rglob("*") if f.suffix == ".so" or "tests" in f.parts]
-    wheels = [_built("wheel", unpacked, tmp_path / f"wheel{i}") for i in range(2)]
+    wheels = [_built("wheel", unpacked, tmp_path / "wheel0")]
+    for file in unpacked.rglob("*"):
+        file.chmod(file.stat().st_mode & 0o700)
+    wheels.append(_built("wheel", unpacked, tmp_path / "wheel1"))
     assert wheels[0].read_bytes() == wheels[1].read_bytes()
     names = zipfile.ZipFile(wheels[0]).namelist()
     tops = {name.split("/")[0] for name in names}
