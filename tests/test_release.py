@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,13 @@ def test_pythons_and_tensorflows_are_those_of_the_project() -> None:
     pythons = sorted({int(p.split(".")[1]) for has in versions.PYTHONS.values() for p in has})
     assert f'requires-python = ">=3.{pythons[0]},<3.{pythons[-1] + 1}"' in text
     assert all((ROOT / "tests" / name).is_file() for name in versions.TESTS)
+
+
+def test_readme_installs_what_builds() -> None:
+    """Environments of Python 3.10 and 3.11 begin with an older setuptools."""
+    needed = re.search(r'requires = \["(setuptools[^"]*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert needed
+    assert f"pip install build '{needed[1]}'\n" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_light_distribution_does_not_depend_on_tensorflow(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@
   `python tools/versions.py kernels` left in `optim/native/prebuilt`.
 - `dtopt-light`: the same packages without TensorFlow among what they depend on, and without the kernel.
 
-Run it where `build`, setuptools, numpy and TensorFlow are installed. `--light` makes dtopt-light alone, for which the
-first two are enough. The same commit gives the same bytes.
+Run it where `build`, `setuptools>=77`, numpy and TensorFlow are installed. `--light` makes dtopt-light alone, for which
+the first two are enough. The same commit gives the same bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def build(source: Path, into: Path, *kinds: str) -> None:
 
 def unpacked(sdist: Path, folder: Path) -> Path:
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):  # not before Python 3.10.12 and 3.11.4
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(folder)
     return folder / sdist.name.removesuffix(".tar.gz")
 
 

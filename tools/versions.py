@@ -6,6 +6,7 @@
                                                  3.12: beside all that have that Python
     python tools/versions.py quick WHEEL [3.12/2.18 ...]  likewise, with some tests of each kind
     python tools/versions.py smoke WHEEL [3.12/2.18 ...]  only install it and take one step with its kernel
+    python tools/versions.py light WHEEL [3.12 ...]       install dtopt-light, and migrate a file without TensorFlow
     python tools/versions.py table               what README says of that
 
 Results are kept in tools/versions.json, in which those of other commits stay until they are measured again; what passed
@@ -66,6 +67,12 @@ assert status.path and status.path.parent == build.PREBUILT, f"not the kernel of
 assert set(optimizer.executor_report().kernels.values()) == {"native"}, optimizer.executor_report()
 print(json.dumps({"tensorflow": tf.__version__, "keras": keras.__version__, "tf_keras": tf_keras.__version__}))
 """
+OLD = ROOT / "tests/fixtures/corpus/keras224-adam-eps-none-nested/source/model.h5"
+MIGRATING = (
+    ("inspect", OLD),
+    ("checkpoint", OLD, "new.keras", "--to", "keras", "--strict"),
+    ("verify", OLD, "new.keras"),
+)
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 LIMIT = 1800  # seconds that the tests of one environment may take
 
@@ -156,6 +163,18 @@ def smoke(wheel: str, *names: str) -> None:
     measure(wheel, names, ())
 
 
+def light(wheel: str, *pythons: str) -> None:
+    """Install dtopt-light with these Pythons, or all; inspect, convert and verify with it where no TensorFlow is."""
+    for python in pythons or PYTHONS["2.21"]:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch)
+            interpreter = environment(folder / "env", python, f"dtopt-light[remote] @ {Path(wheel).resolve().as_uri()}")
+            call(interpreter, "-c", "from importlib.util import find_spec; assert not find_spec('tensorflow')")
+            for words in MIGRATING:
+                call(interpreter.with_name("dtopt"), "migrate", *words, cwd=folder)
+        print(f"dtopt-light, Python {python}: a file of Keras 2.2.4 is inspected, converted and verified", flush=True)
+
+
 def measure(wheel: str, names: tuple[str, ...], tests: tuple[str, ...]) -> None:
     """Run combinations one after the other, and keep each result as it comes."""
     known = [f"{p}/{t}" for t, pythons in PYTHONS.items() for p in pythons]
@@ -183,7 +202,8 @@ def table() -> str:
     for tensorflow, has in PYTHONS.items():
         cells = [cell(results.get(f"{p}/{tensorflow}")) if p in has else "no such wheel" for p in pythons]
         lines.append(f"| {tensorflow} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    commits = sorted({result["commit"] for result in results.values()})
+    return "\n".join(lines) + f"\n\nMeasured with wheels of these commits: {', '.join(commits)}.\n"
 
 
 def cell(result: dict[str, Any] | None) -> str:
@@ -201,5 +221,5 @@ def write_table() -> None:
 
 
 if __name__ == "__main__":
-    commands = {"kernels": kernels, "test": test, "quick": quick, "smoke": smoke, "table": write_table}
+    commands = {"kernels": kernels, "test": test, "quick": quick, "smoke": smoke, "light": light, "table": write_table}
     commands[sys.argv[1]](*sys.argv[2:])
