@@ -51,13 +51,15 @@ class Tensor:
 @dataclass(frozen=True)
 class Architecture:
     """Of a transformer, as far as its activations depend on it. Attributes: layers; hidden: width of the residual
-    stream; heads; sequence: tokens that it was trained with; vocabulary."""
+    stream; heads; sequence: tokens that it was trained with; vocabulary; batch: examples of a step it was trained with,
+    None where that is not known."""
 
     layers: int
     hidden: int
     heads: int
     sequence: int
     vocabulary: int
+    batch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -260,14 +262,16 @@ _TABLE: tuple[tuple[str, str, Callable[[], Iterator[Tensor]]], ...] = (
 )
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "gpt2": Architecture(12, 768, 12, 1024, 50257),
-    "gpt2:layer": Architecture(1, 768, 12, 1024, 0),
-    "bert-base": Architecture(12, 768, 12, 512, 30522),
-    "vit-b16": Architecture(12, 768, 12, 197, 1000),
+    "gpt2": Architecture(12, 768, 12, 1024, 50257, 512),
+    "gpt2:layer": Architecture(1, 768, 12, 1024, 0, 512),
+    "bert-base": Architecture(12, 768, 12, 512, 30522, 256),
+    "vit-b16": Architecture(12, 768, 12, 197, 1000, 4096),
     "transformer-big": Architecture(12, 1024, 16, 256, 32768),
-    "llama-7b": Architecture(32, 4096, 32, 2048, 32000),
-    "llama-7b:layer": Architecture(1, 4096, 32, 2048, 0),
+    "llama-7b": Architecture(32, 4096, 32, 2048, 32000, 2048),
+    "llama-7b:layer": Architecture(1, 4096, 32, 2048, 0, 2048),
 }
+"""Batches: Radford et al. 2019 (section 2.3), Devlin et al. 2018 (A.2), Dosovitskiy et al. 2020 (4.1), Touvron et al.
+2023 (table 2: 4 million tokens)."""
 
 NAMES: tuple[str, ...] = tuple(name for name, _, _ in _TABLE)
 

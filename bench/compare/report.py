@@ -76,7 +76,7 @@ def _plain(text: str) -> str:
 
 
 def _table(comparison: Comparison) -> RenderableType:
-    table = terminal.table(("", *_headings(comparison), ""))
+    table = terminal.table(("", *_headings(comparison), ""), whole=1)
     names = short([change.name for change in comparison.changes])
     for change, name in zip(comparison.changes, names, strict=True):
         table.add_row(name, *_numbers(change), _remark(change))

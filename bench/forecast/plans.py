@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import log, prod
 
 from bench.cases.layouts import MeshShape
-from bench.cases.workloads import Workload
+from bench.cases.workloads import Architecture, Workload
 from bench.errors import OptionError
 from bench.forecast import activations
 from bench.forecast.devices import Device
@@ -78,7 +78,7 @@ class Plan:
         or what is computed, is unknown.
       notes: tensors on which the layout rule could not be kept, and what else stands against the plan.
       fits: whether `held` and what else needs memory stay within the limit; None without a limit.
-      possible: whether the batch can be divided over its data axes.
+      possible: whether the batch can be divided over its data axes; batch: examples of a step, None where unknown.
     """
 
     mesh: MeshShape
@@ -93,6 +93,7 @@ class Plan:
     notes: tuple[str, ...]
     fits: bool | None
     possible: bool = True
+    batch: int | None = None
 
     @property
     def sent(self) -> int:
@@ -130,7 +131,7 @@ def plan(
     """The plan of one combination; `limit`: bytes that a device has for it. Raises: UnknownNameError."""
     speeds = speeds or Speeds()
     placed = place(workload.tensors, mesh, layout, placement, training)
-    tables = [tensor for tensor in workload.tensors if tensor.table]
+    tables = [tensor for tensor in workload.tensors if tensor.table and not workload.architecture]
     passes = _passes(workload, mesh, layout, training)
     held = replace(footprint(placed, mesh, training), activations=passes.kept if passes else None)
     exchanged = [_repeated(c, placement, passes) for c in collectives(placed, mesh, layout, training)]
@@ -158,6 +159,7 @@ def plan(
         tuple(notes),
         None if limit is None else held.total <= limit,
         passes.possible if passes else True,
+        passes.batch if passes else training.batch,
     )
 
 
@@ -171,7 +173,8 @@ def _repeated(one: Collective, placement: str, passes: _Passes | None) -> Collec
 class _Passes:
     """Forward and backward passes on one device. Attributes: kept, activations in bytes; reduced, bytes that the axes
     reduce for them, in so many tensors (count); split, devices of those axes; flops of the whole step; possible:
-    whether the batch can be divided; micro_batches that each device processes one after the other."""
+    whether the batch can be divided; batch: examples of a step; micro_batches that each device processes one after the
+    other."""
 
     kept: int
     reduced: int
@@ -180,6 +183,7 @@ class _Passes:
     split: int
     flops: float
     possible: bool
+    batch: int
     micro_batches: int
 
 
@@ -193,7 +197,7 @@ def _passes(workload: Workload, mesh: MeshShape, layout: str, training: Training
     axes = tuple(name for name, size in mesh.axes if name not in data and size > 1)
     tensor = layout not in ("replicated", "fsdp")  # the others compute whole tensors everywhere
     split = prod(size for name, size in mesh.axes if name in axes) if tensor else 1
-    sequence, batch = training.sequence or model.sequence, training.batch or replicas * training.micro_batch
+    sequence, batch = training.sequence or model.sequence, _batch(model, mesh, training)
     each = max(1, -(-batch // replicas))
     itemsize, word = min(training.itemsize, 4), training.checkpointing
     return _Passes(
@@ -204,8 +208,16 @@ def _passes(workload: Workload, mesh: MeshShape, layout: str, training: Training
         split=split,
         flops=activations.flops(workload.elements, batch * sequence, word) * (1 if tensor else prod_of(mesh, axes)),
         possible=batch % replicas == 0 and model.heads % split == 0,
+        batch=batch,
         micro_batches=-(-each // training.micro_batch),
     )
+
+
+def _batch(model: Architecture, mesh: MeshShape, training: Training) -> int:
+    """Examples of a step: the same on every mesh of so many devices, or their times could not be compared. If not asked
+    for, what the model was trained with, and a micro-batch of each device at least."""
+    each = max(training.micro_batch, -(-(model.batch or 1) // mesh.devices))
+    return training.batch or each * mesh.devices
 
 
 def prod_of(mesh: MeshShape, axes: Sequence[str]) -> int:

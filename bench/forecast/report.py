@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.forecast.devices import device
@@ -33,12 +34,11 @@ def render(rows: Sequence[Row]) -> list[RenderableType]:
 
 
 def _training(row: Row) -> Iterator[str]:
-    if row.sequence is None:
+    if row.sequence is None or row.batch is None:
         return
-    batch = "one micro-batch per replica" if row.batch is None else f"a batch of {row.batch:,}"
     master = ", master copies and slots in float32" if row.master_copies else ""
     yield (
-        f"{batch.capitalize()}, {row.micro_batch} at once, {row.sequence:,} tokens each; {row.checkpointing}"
+        f"A batch of {row.batch:,}, {row.micro_batch} at once, {row.sequence:,} tokens each; {row.checkpointing}"
         f" recomputation{master}."
     )
 
@@ -49,14 +49,14 @@ def _shown(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _table(rows: Sequence[Row]) -> RenderableType:
-    table = terminal.table(("plan", "params", "grads", "slots", "activ.", "device", "sent", "step", "fits"))
+    table = terminal.table(("mesh", "params", "grads", "slots", "activ.", "device", "sent", "step", "fits"))
     for row in rows:
         activations = "?" if row.activation_bytes is None else size(row.activation_bytes)
         sizes = (row.parameter_bytes, row.gradient_bytes, sum(row.slot_bytes.values()))
         fits = {None: "", True: "[green]yes[/]", False: "[red]no[/]"}[row.fits if row.possible else False]
         cells = [*map(size, sizes), activations, size(row.device_bytes), size(row.sent_bytes), _time(row), fits]
         short = (cell.replace(" ", "") for cell in cells)
-        table.add_row(name(row), *short, style="bold" if row.recommended else None)
+        table.add_row(_short(row), *short, style="bold" if row.recommended else None)
     return table
 
 
@@ -64,6 +64,13 @@ def name(row: Row) -> str:
     """`batch=8,model=1 zero1`, with the layout where it is not megatron."""
     words = [row.mesh, *([row.layout] if row.layout != "megatron" else [])]
     return " ".join([*words, *([row.placement] if row.placement != "like_variable" else [])])
+
+
+def _short(row: Row) -> str:
+    """The same with the mesh as `--mesh` takes it, too: 8x1."""
+    axes = [axis.partition("=") for axis in row.mesh.split(",")]
+    plain = [axis for axis, _, _ in axes] == ["batch", "model"]
+    return name(replace(row, mesh="x".join(count for _, _, count in axes))) if plain else name(row)
 
 
 def _time(row: Row) -> str:

@@ -49,7 +49,7 @@ class Row:
       layout_notes: tensors on which the layout rule could not be kept.
       activation_bytes: None where the architecture is not known; temporary_bytes: gathered or reduced at one time.
       compute_seconds: of forward and backward; master_copies, batch, micro_batch, sequence, checkpointing, device: as
-        asked for; possible: whether the batch and the heads can be divided over the mesh.
+        asked for, or as the model was trained; possible: whether the batch and the heads can be divided over the mesh.
       status, reason: always "ok" and None: every plan can be made. rerun: the command that makes this row again.
     """
 
@@ -152,7 +152,7 @@ def make_row(
         temporary_bytes=plan.held.temporaries,
         compute_seconds=plan.compute_seconds,
         master_copies=training.master_copies,
-        batch=training.batch,
+        batch=plan.batch,
         micro_batch=training.micro_batch,
         sequence=training.sequence or (workload.architecture.sequence if workload.architecture else None),
         checkpointing=training.checkpointing,

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dtopt_cli import output
 from dtopt_cli.exit_codes import Exit
 from dtopt_cli.options import Json
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from bench.check.findings import Finding
 
 COLOURS = {"noisy": "red", "doubtful": "yellow", "told": "dim"}
 
@@ -38,10 +43,16 @@ def check(
     else:
         console = output.results()
         for finding in sorted(found, key=lambda finding: findings.SEVERITIES.index(finding.severity)):
-            console.print(f"[{COLOURS[finding.severity]}]{finding.severity:9}[/]{finding.what:12}", end="")
-            console.print(f"{finding.where}: {finding.text}", markup=False)
+            console.print(_line(finding))
         console.print(_answer("machine" if run is None else "run", stable))
     raise typer.Exit(Exit.OK if stable else Exit.TOO_NOISY)
+
+
+def _line(finding: Finding) -> Text:
+    from rich.text import Text
+
+    word = (f"{finding.severity:9}", COLOURS[finding.severity])
+    return Text.assemble(word, f"{finding.what:10} {finding.where}: {finding.text}")
 
 
 def _answer(of: str, stable: bool) -> str:

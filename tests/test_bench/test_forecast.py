@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,13 @@ def test_llama_on_eight_devices_is_data_parallel_with_its_slots_sharded() -> Non
     n = 6_738_415_616
     assert found.held.parameters == found.held.gradients == 2 * n
     assert found.held.slot_bytes == 12 * n // 8
+
+
+def test_without_a_batch_every_mesh_has_the_one_it_was_trained_with() -> None:
+    """4 million tokens (Touvron et al. 2023): not more for each replica, which would favour few of them."""
+    training = replace(MIXED, batch=None)
+    assert best(8, "a100-80gb", training=training) == best(8, "a100-80gb")
+    assert best(4096, "a100-80gb", "gpt2", training).batch == 4096
 
 
 def test_llama_on_4096_devices_splits_tensors_within_a_node_only() -> None:
