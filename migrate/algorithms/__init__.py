@@ -17,11 +17,13 @@ from migrate.algorithms import (
     lamb,
     lars,
     lion,
+    muon,
     nadam,
     novograd,
     proximal_adagrad,
     rectified_adam,
     rmsprop,
+    schedule_free_adamw,
     sgd,
     yogi,
 )
@@ -49,6 +51,8 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     lars.ALGORITHM,
     cocob.ALGORITHM,
     conditional_gradient.ALGORITHM,
+    muon.ALGORITHM,
+    schedule_free_adamw.ALGORITHM,
 )
 
 

@@ -347,6 +347,7 @@ def _averaging(config: Mapping[str, Any], out: Arguments) -> None:
             out.values["ema_overwrite_frequency"] = _whole(config, "ema_overwrite_frequency")
     if config.get("weight_decay"):
         out.values["weight_decay"] = number(config, "weight_decay")
+    if config.get("weight_decay") or out.values.get("adam_weight_decay"):
         _exclusions(config, out)
 
 

@@ -89,11 +89,13 @@ class Block:
     `placeholder`: the arrays are zeros of shape (1,) that stand for a slot which is switched off.
     `factored`: Adafactor's r, c, v, of which variables below rank 2 have v alone, with nothing (`"gaps"`) or with
     scalar zeros (`"zeros"`) where r and c would be.
+    `last_of_some`: only some variables have the last slot, see `Algorithm.has`.
     """
 
     slots: tuple[str, ...]
     placeholder: bool = False
     factored: str | None = None
+    last_of_some: bool = False
 
 
 FlatOrder = tuple["str | Block", ...]
@@ -116,6 +118,10 @@ KEPT, STILL, APART = "kept", "still", "apart"
 
 def _never(config: Config, generation: str) -> str | None:
     return None
+
+
+def _all_have(config: Config, slot: str, shape: Shape, name: str) -> bool | None:
+    return True
 
 
 def _no_check(config: Config, generation: str, versions: Versions) -> str | None:
@@ -209,6 +215,11 @@ class Algorithm:
       lazy: (config, generation) -> what became of the rows that a sparse gradient leaves out: `"kept"`, with their
         slots, `"still"`, while their slots went on, `"apart"`, as no option of `optim` has it, or None, where they did
         what a dense gradient of zeros does.
+      has: (config or arguments, slot, shape and name of a variable) -> whether that variable has the slot, as far as
+        its shape leaves that open; None where nobody can tell.
+      later: keys of Keras 3's config that its first releases with this class did not have.
+      keras3_since: the first release of Keras 3 whose class of this name has the rule that targets are written for;
+        empty where that is every release in question.
       check: (config, generation, versions) -> why the state of some release cannot be continued, else None.
       by_release: (config, generation, versions) -> arguments that depend on the release, and by argument why it need
         not be right.
@@ -232,11 +243,18 @@ class Algorithm:
     state: Callable[[Config, Mapping[str, float], str, int], State] = _stateless
     time_decay: bool = True
     lazy: Callable[[Config, str], str | None] = _never
+    has: Callable[[Config, str, Shape, str], bool | None] = _all_have
+    later: tuple[str, ...] = ()
+    keras3_since: str = ""
     check: Callable[[Config, str, Versions], str | None] = _no_check
     by_release: Callable[[Config, str, Versions], ByRelease] = _same_in_all
 
     def slot(self, name: str) -> SlotSpec:
         return next(s for s in (*self.slots, *SHARED_SLOTS) if s.name == name)
+
+    def shape_of(self, slot: str, config: Config, variable: Shape, name: str) -> Shape | None:
+        """Shape of a slot of that variable, None where it has none, or nobody can tell whether it has."""
+        return self.slot(slot).shape(variable) if self.has(config, slot, variable, name) else None
 
     def slot_of(self, source_name: str) -> str | None:
         """`optim`'s name of a slot that a source calls `source_name`, None if it has no such slot."""

@@ -8,7 +8,7 @@ research of 27 releases, `keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2.py` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,15 @@ from migrate.bytes.arrays import LazyArray
 
 ITERATIONS = "iterations"
 LEARNING_RATE = "learning_rate"
+
+
+@dataclass(frozen=True)
+class Owners:
+    """The variables of a list in which only some have the last slot: how many, and (which of them, its shape) ->
+    whether it has."""
+
+    count: int
+    has: Callable[[int, tuple[int, ...]], bool]
 
 
 @dataclass(frozen=True)
@@ -85,10 +94,16 @@ def _alphabetical(algorithm: Algorithm, blocks: Sequence[str | Block], config: C
     return tuple(attributes[name] for name in sorted(attributes))
 
 
-def cuts(possible: Sequence[FlatOrder], weights: Sequence[LazyArray], generation: str) -> list[Resolved]:
-    """The list cut up by each order that fits by length, shapes and step counter."""
+def cuts(
+    possible: Sequence[FlatOrder], weights: Sequence[LazyArray], generation: str, owners: Owners | None = None
+) -> list[Resolved]:
+    """The list cut up by each order that fits by length, shapes and step counter.
+
+    Args:
+      owners: for orders in which only some variables have the last slot; without it none of these fits.
+    """
     float_counter = generation in ("keras1", "keras2", "optimizer_v1")  # int64 since Keras 2.0.8
-    found = [_cut(order, weights, float_counter) for order in possible]
+    found = [_cut(order, weights, float_counter, owners) for order in possible]
     fitting = [resolved for resolved in found if resolved is not None]
     return [replace(r, release=_release(r.order)) for r in fitting] if generation == "experimental" else fitting
 
@@ -117,8 +132,12 @@ def staged(possible: Sequence[FlatOrder], weights: Sequence[LazyArray]) -> list[
     return found
 
 
-def _cut(order: FlatOrder, weights: Sequence[LazyArray], float_counter: bool) -> Resolved | None:
+def _cut(
+    order: FlatOrder, weights: Sequence[LazyArray], float_counter: bool, owners: Owners | None = None
+) -> Resolved | None:
     last = order[-1] if order else None
+    if isinstance(last, Block) and last.last_of_some:
+        return None if owners is None else _cut_some(order, last, weights, float_counter, owners)
     if isinstance(last, Block) and last.factored:
         return _cut_factored(order, last, weights, float_counter)
     scalars_wanted = sum(isinstance(item, str) for item in order)
@@ -195,6 +214,38 @@ def _cut_factored(order: FlatOrder, block: Block, weights: Sequence[LazyArray], 
     scalars = dict(zip(head, weights, strict=False))
     bare = Resolved(order, scalars, {}, [], ((),))
     return Resolved(order, scalars, slots, [], (shapes,), unread=unread) if _consistent(bare, float_counter) else None
+
+
+def _cut_some(
+    order: FlatOrder, block: Block, weights: Sequence[LazyArray], float_counter: bool, owners: Owners
+) -> Resolved | None:
+    """Muon's lists, in which only what Adam updates has v."""
+    scalars = [item for item in order[:-1] if isinstance(item, str)]
+    before = [slot for item in order[:-1] if isinstance(item, Block) for slot in item.slots]
+    position = len(scalars)
+    slots: dict[str, list[LazyArray | None]] = {}
+    for slot in before:
+        slots[slot] = list(weights[position : position + owners.count])
+        position += owners.count
+    slots |= {slot: [] for slot in block.slots}
+    for i in range(owners.count):
+        has = position < len(weights) and owners.has(i, weights[position].shape)
+        run = weights[position : position + len(block.slots) - (not has)]
+        position += len(block.slots) - (not has)
+        for slot, array in zip(block.slots, [*run, *([] if has else [None])], strict=False):
+            slots[slot].append(array)
+    if position != len(weights):
+        return None
+    first, last = slots[block.slots[0]], slots[block.slots[-1]]
+    shapes = tuple(array.shape for array in first if array is not None)
+    every = [slots[slot] for slot in (*before, *block.slots[:-1])]
+    if any(_shapes(arrays) != shapes for arrays in every) or any(
+        array is not None and array.shape != shape for array, shape in zip(last, shapes, strict=True)
+    ):
+        return None
+    named = dict(zip(scalars, weights, strict=False))
+    bare = Resolved(order, named, {}, [], ((),))
+    return Resolved(order, named, slots, [], (shapes,)) if _consistent(bare, float_counter) else None
 
 
 def plausible(resolved: Resolved, algorithm: Algorithm) -> bool:

@@ -134,6 +134,7 @@ def _fitting(state: OptimizerState, algorithm: Algorithm, generation: str) -> li
         blocks = [item for item in order if isinstance(item, Block) and not item.placeholder]
         wanted = {slot for block in blocks for slot in block.slots}
         free = {slot for block in blocks if block.factored for slot in block.slots}
+        free |= {block.slots[-1] for block in blocks if block.last_of_some}
         if present <= wanted and wanted - present <= free:
             fitting.append(order)
     if not fitting:
@@ -203,6 +204,7 @@ def _entries(state: OptimizerState, order: FlatOrder, generation: str) -> list[E
                 (slot, name, algorithm.slot(slot).given_back(state.slots[slot][name], shapes[name]))
                 for name in names
                 for slot in item.slots
+                if not item.last_of_some or name in state.slots.get(slot, {})
             ]
     return entries
 

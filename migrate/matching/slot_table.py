@@ -14,7 +14,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError, ContradictionError
 from migrate.evidence import UNINTERPRETED, Origin
 from migrate.lists import orders
-from migrate.matching import layers, stages
+from migrate.matching import last_slots, layers, stages
 from migrate.state import Stored, StoredVariable
 from optim.errors import MismatchError
 
@@ -121,7 +121,8 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], com
     possible = orders.candidates(algorithm, generation, config)
     if any(name in COUNTERS for name in stored.scalars):  # then the list is of slots only
         possible = list(dict.fromkeys(tuple(x for x in order if not isinstance(x, str)) for order in possible))
-    readings, problem = _readings(orders.cuts(possible, arrays, generation), stored, where, complete)
+    owners = last_slots.owners(stored, algorithm, config, where)
+    readings, problem = _readings(orders.cuts(possible, arrays, generation, owners), stored, where, complete)
     if not readings and generation == "optimizer_v2":
         readings, late = _readings(orders.staged(possible, arrays), stored, where, complete)
         problem = problem or late

@@ -196,28 +196,28 @@ def by_position(
         chosen = [v for v in variables if v.trainable in flags]
         if [v.shape for v in chosen] == wanted:
             return chosen, "position"
-    usable = _usable(variables)
-    for groups in (_layers(usable), [[v] for v in usable]):
+    maybe = usable(variables)
+    for groups in (_layers(maybe), [[v] for v in maybe]):
         fits = _selections(wanted, groups)
         if len(fits) == 1:
             return fits[0], "shape"
         if len(fits) > 1:
             raise AmbiguousError(_ambiguous(where, wanted, fits))
-    unordered = _by_unique_shape(wanted, usable)
+    unordered = _by_unique_shape(wanted, maybe)
     if unordered is not None:
         return unordered, "shape"
-    raise MismatchError(_misfit(where, wanted, usable))
+    raise MismatchError(_misfit(where, wanted, maybe))
 
 
 def another_choice(
     chosen: Sequence[StoredVariable], variables: Sequence[StoredVariable]
 ) -> list[StoredVariable] | None:
     """Other layers whose variables have the same shapes, so that the same slots would fit them; None if none do."""
-    fits = _selections([v.shape for v in chosen], _layers(_usable(variables)))
+    fits = _selections([v.shape for v in chosen], _layers(usable(variables)))
     return next((fit for fit in fits if fit != list(chosen)), None)
 
 
-def _usable(variables: Sequence[StoredVariable]) -> list[StoredVariable]:
+def usable(variables: Sequence[StoredVariable]) -> list[StoredVariable]:
     """Those that may have been trained, whatever their flags say by now."""
     return [v for v in variables if v.trainable is not False or not v.name.endswith(NOT_STATE)]
 

@@ -187,7 +187,7 @@ def _filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> 
     for slot, owners in wanted.items():
         slots[slot] = {}
         for variable in first:
-            shape = algorithm.slot(slot).shape(variable.shape)
+            shape = algorithm.shape_of(slot, state.hyperparameters, variable.shape, variable.name)
             if variable.name in owners:
                 slots[slot][variable.name] = owners[variable.name]
             elif shape is not None:

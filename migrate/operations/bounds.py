@@ -17,7 +17,7 @@ from migrate.algorithms import lazy_rows
 from migrate.evidence import FILE, GRAPH, HINT, UNINTERPRETED, Origin
 from migrate.state import OptimizerState
 
-MOMENTS = ("Adam", "AdamW", "Nadam", "Lamb", "RectifiedAdam")
+MOMENTS = ("Adam", "AdamW", "Nadam", "Lamb", "RectifiedAdam", "Muon")
 """Algorithms whose m and v are averages of the same gradients and their squares."""
 SLACK = 1.02
 """Times the bound: float32 rounds in each of thousands of steps."""
@@ -42,7 +42,7 @@ def of(state: OptimizerState) -> list[Limit]:
     if state.slots and {a.dtype for owners in state.slots.values() for a in owners.values()} - {"float32", "float64"}:
         return []  # squares of small gradients vanish in narrow dtypes
     told = state.hyperparameters
-    b1, b2 = told.get("beta_1"), told.get("beta_2")
+    b1, b2 = (told.get(name, told.get(f"adam_{name}")) for name in ("beta_1", "beta_2"))
     found = []
     if isinstance(b1, float) and isinstance(b2, float) and 0 < b1 < 1 and 0 < b2 < 1:
         with_betas = f"with beta_1 {b1:g} and beta_2 {b2:g}"

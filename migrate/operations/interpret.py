@@ -14,6 +14,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import ContradictionError, DamagedFileError
 from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, SET, UNINTERPRETED, Origin, confirming
+from migrate.matching import last_slots
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.operations import counting, proven, settled
 from migrate.operations.configuration import Configuration, configure
@@ -307,7 +308,7 @@ def _by_slot(
                 f" config switches it off ({algorithm.name} with {settled.switch(name, values)}); one of the two is of"
                 " another run"
             )
-    _check_complete(slots, wanted, algorithm, iterations, shapes)
+    _check_complete(slots, wanted, algorithm, iterations, shapes, values)
     return slots
 
 
@@ -317,6 +318,7 @@ def _check_complete(
     algorithm: Algorithm,
     iterations: int | None,
     shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Any],
 ) -> None:
     """Every variable that has one slot has them all; a source with steps taken has slots."""
     if wanted and not slots and iterations != 0:
@@ -326,11 +328,13 @@ def _check_complete(
             " the model"
         )
     owners = dict.fromkeys(name for per in slots.values() for name in per)
+    for slot, per in slots.items():
+        last_slots.check(algorithm, values, slot, {name: shapes[name] for name in owners}, per)
     lacking = [
         f"{slot} of {name}"
         for slot in wanted
         for name in owners
-        if name not in slots.get(slot, {}) and algorithm.slot(slot).shape(shapes[name]) is not None
+        if name not in slots.get(slot, {}) and algorithm.shape_of(slot, values, shapes[name], name) is not None
     ]
     if lacking:
         raise DamagedFileError(

@@ -35,8 +35,14 @@ OPTIONS = {
     "ema_momentum": Hyperparameter(None, "weight of the old average", high=1.0, closed=True),
 }
 """Options of every optimizer that are numbers."""
-HOMES = {"AdamW": "adam", "RectifiedAdam": "rectified_adam"}
-"""Algorithms whose rule is another's."""
+HOMES = {
+    "AdamW": "adam",
+    "ConditionalGradient": "conditional_gradient",
+    "ProximalAdagrad": "proximal_adagrad",
+    "RectifiedAdam": "rectified_adam",
+    "ScheduleFreeAdamW": "schedule_free_adamw",
+}
+"""Algorithms whose rule is not in the file of their own name in small letters."""
 SHOWN = 4
 AT_ONCE = 1 << 18
 """Numbers of each array that are looked at together: they stay in the processor's cache."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.proof import parity_addons
+from migrate.proof import parity_addons, parity_keras3
 from migrate.proof.parity_source import Slots, Source
 from optim.errors import UnsupportedError
 
@@ -92,6 +92,7 @@ def step(source: Source, p: np.ndarray, g: np.ndarray, slots: Slots) -> tuple[np
     new_style = source.generation not in (*OLD, "optimizer_v2", "tf1")
     magnitude = np.zeros_like(p)
     decay = source.get("weight_decay", 0.004 if source.algorithm == "AdamW" else 0.0)
+    decay = parity_keras3.muon_decay(source, slots) if source.algorithm == "Muon" else decay
     if new_style and decay:
         shrink = p * decay * lr
         p, magnitude = p - shrink, np.abs(shrink)
@@ -311,9 +312,12 @@ _WITH_VARIABLE: dict[str, Callable[[Source, float, np.ndarray, np.ndarray, Slots
     "Adafactor": _adafactor,
     "Lamb": _lamb,
     **parity_addons.FORMULAS,
+    **parity_keras3.FORMULAS,
 }
 """Those whose step depends on the variable itself."""
-ELEMENTWISE = frozenset({*_FORMULAS, "Ftrl", "RectifiedAdam", "AdaBelief", "Yogi", "ProximalAdagrad", "COCOB"})
+ELEMENTWISE = frozenset(_FORMULAS) | {
+    *("Ftrl", "RectifiedAdam", "AdaBelief", "Yogi", "ProximalAdagrad", "COCOB", "ScheduleFreeAdamW")
+}
 """Algorithms whose step of each number depends on nothing but the same number of variable, gradient and slots."""
 
 

@@ -27,6 +27,8 @@ class Source:
     """Nadam's product of momenta where the source has a usable one."""
     scaled_linear: bool = False
     """Whether Ftrl's `linear` is multiplied by the learning rate, as in TF 2.4's FtrlV2 kernel."""
+    late_z: bool = False
+    """Whether Schedule-Free AdamW takes the new z for the old, which its backend decides."""
     called: str = ""
     """The class as the source calls it, without its package."""
     variable: str = ""

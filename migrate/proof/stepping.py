@@ -57,6 +57,7 @@ def parity_source(state: OptimizerState) -> parity.Source:
         "float32" if dtypes == {"float32"} else "float64",
         product=state.scalars.get("u_product"),
         scaled_linear=bool(state.hyperparameters.get("learning_rate_in_linear")),
+        late_z=bool(state.hyperparameters.get("late_z")),
         called=str(inner.get("class_name", "")).rpartition(">")[2],
     )
 

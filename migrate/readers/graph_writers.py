@@ -28,9 +28,9 @@ def generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
 
 def release(graph: ObjectGraph, optimizer: int, generation: str) -> dict[str, str]:
     """What the graph of an `experimental` optimizer tells of who wrote it: 2.10 keeps a list of its variables, 2.9 not;
-    and only DTensor's variables have no names."""
+    and only DTensor's variables have no names. Keras 3 writes such checkpoints on TensorFlow alone."""
     if generation != "experimental":
-        return {}
+        return {"backend": "tensorflow"} if generation == "keras3" else {}
     names = [graph.full_names[node] for node, _ in graph.walk(optimizer) if graph.keys[node] is not None]
     tensorflow = {"tensorflow": "2.10"} if "_variables" in graph.children[optimizer] else {"tensorflow": "2.9"}
     return tensorflow | ({} if any(names) else {"dtensor": "yes"})

@@ -268,6 +268,10 @@ def _idle_slots(change: _Change, algorithm: Algorithm) -> None:
 def _options(change: _Change, algorithm: Algorithm) -> None:
     """Options that not every family has."""
     values, generation = change.values, change.generation
+    if values.get("stacks"):
+        raise UnsupportedError(
+            "Keras 3.13 and later have another rule and other slots under the name Muon than 3.10 to 3.12"
+        )
     for option, slot in (("lookahead", "slow"), ("stochastic_average", "average")):
         if values.get(option):
             change.drop(slot, f"as no class there knows {option}")
@@ -285,6 +289,7 @@ def _config(values: Mapping[str, Any], algorithm: Algorithm, generation: str) ->
     defaults = algorithm.defaults(generation)
     config = {key: values.get(key, default) for key, default in defaults.items()}
     config |= {key: values[key] for key in comparison.LIMITS if values.get(key)}
+    config |= {key: values.get(key) for key in algorithm.later}
     if generation == "optimizer_v2":
         config["decay"] = values.get("decay") or 0.0
         if algorithm.name == "Nadam":  # its config says `decay`, and its constructor listens to `schedule_decay` alone
@@ -305,6 +310,11 @@ def _defects(state: OptimizerState, algorithm: Algorithm, family: str) -> list[s
         return [
             "tf_keras.optimizers.Nadam multiplies its momentum product once per variable inside fit, and does not save"
             " it"
+        ]
+    if algorithm.name == "ScheduleFreeAdamW":
+        return [
+            "keras.optimizers.ScheduleFreeAdamW takes the new z for the old on TensorFlow and PyTorch,"
+            " and on JAX it does not, so that the target goes on alike on one of them only"
         ]
     embeddings = lazy_rows.embeddings([v.name for v in state.variables if v.trainable])
     generation = state.source.generation if state.source is not None else None

@@ -12,6 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from migrate import algorithms
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.ranges import CHUNK
@@ -68,7 +69,8 @@ def write(
     check_target(dest, overwrite=overwrite)
     plan = model_plan(state, (KERAS3,))
     config = _config(plan, Translation())
-    metadata = {"keras_version": KERAS_VERSION, "date_saved": datetime.now(timezone.utc).strftime("%Y-%m-%d@%H:%M:%S")}
+    version = algorithms.find(state.algorithm).keras3_since or KERAS_VERSION
+    metadata = {"keras_version": version, "date_saved": datetime.now(timezone.utc).strftime("%Y-%m-%d@%H:%M:%S")}
     tensors = {place: plan.array(name) for place, name in locations(plan).items()}
     tensors |= dict(_optimizer_tensors(plan))
     with atomic.scratch_folder(dest) as scratch:

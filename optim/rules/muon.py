@@ -2,11 +2,15 @@
 
     m ← μ·m + g        x = g + μ·m (Nesterov)  or  m        x ← x / (‖x‖ + 1e-7)
     n times:  A = x·xᵀ,  x ← a·x + (b·A + c·A²)·x        p ← p − lr · s·√max(rows, columns) · x
+                                       or, with `aspect_scale`, p ← p − lr · √max(1, rows/columns) · x
 
 Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024), with its quintic Newton-Schulz
 iteration on the smaller side; the factor s = `rms_rate` from Liu et al., "Muon is Scalable for LLM Training" (2025),
-section 2.2. As in Keras 3 (`optimizers/muon.py`), a variable with a slot `v` is one that Adam updates (see
-`AdamRule`), with learning rate lr · `adam_lr_ratio`.
+section 2.2; √max(1, rows/columns) from Jordan's own code. As in Keras 3 (`optimizers/muon.py`), a variable with a slot
+`v` is one that Adam updates (see `AdamRule`), with learning rate lr · `adam_lr_ratio`.
+
+Keras 3.13 and later have the defaults here; its releases 3.10 to 3.12 are `rms_rate=None`, `aspect_scale=True`,
+`stacks=True`, and `adam_weight_decay` the same as `weight_decay`.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from typing import Any
 from optim.arguments import Hyperparameter, choice, count, optional_number, patterns, rate
 from optim.rule import Arrays, Scalars, Slot, Whole
 from optim.rules.adam import AdamRule
+from optim.rules.powers import float32_powers
 
 ADAM = "adam_"
 
@@ -56,12 +61,22 @@ class MuonRule(Whole):
         "s, which multiplies a step with s · √max(rows, columns) (Liu et al., 2025), >= 0; None leaves it as it is",
         optional_number,
     )
+    aspect_scale: bool = choice(
+        False, "multiplies a step with √max(1, rows/columns), of the first two axes, as Keras 3.10 to 3.12 do"
+    )
+    stacks: bool = choice(
+        False,
+        "whether Muon updates variables of rank 3, too, each of whose matrices in the last two axes is made orthogonal"
+        " by itself, as Keras 3.10 to 3.12 do",
+    )
+    float32_powers: bool = float32_powers()
 
     def uses_adam(self, shape: Sequence[int], names: Sequence[str]) -> bool:
         """Whether Adam updates a variable of that shape, which goes by `names`."""
         embeddings = ["(?i)embedding"] if self.exclude_embeddings else []
         excluded = [*self.exclude_layers, *embeddings]
-        return len(shape) != 2 or any(re.search(pattern, name) for pattern in excluded for name in names)
+        is_matrix = len(shape) == 2 or (self.stacks and len(shape) == 3)
+        return not is_matrix or any(re.search(pattern, name) for pattern in excluded for name in names)
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -85,24 +100,37 @@ class MuonRule(Whole):
             "epsilon": hyper["epsilon"],
         }
         own = {"lr": hyper["learning_rate"], **{k: hyper[k] for k in ("momentum", "muon_a", "muon_b", "muon_c")}}
-        return own | {ADAM + name: value for name, value in AdamRule().coefficients(xp, adam, step).items()}
+        return own | {ADAM + name: value for name, value in self._adam.coefficients(xp, adam, step).items()}
 
     def update(self, xp: Any, variable: Any, gradient: Any, slots: Arrays, c: Scalars) -> tuple[Any, Arrays]:
         if "v" in slots:
             adam = {name.removeprefix(ADAM): value for name, value in c.items() if name.startswith(ADAM)}
-            return AdamRule().update(xp, variable, gradient, slots, adam)
+            return self._adam.update(xp, variable, gradient, slots, adam)
         m = c["momentum"] * slots["m"] + gradient
         direction = self._orthogonal(xp, gradient + c["momentum"] * m if self.nesterov else m, c)
-        rows, columns = (int(n) for n in variable.shape)
+        return -(c["lr"] * self._factor(variable.shape)) * direction, {"m": m}
+
+    @property
+    def _adam(self) -> AdamRule:
+        return AdamRule(float32_powers=self.float32_powers)
+
+    def _factor(self, shape: Sequence[Any]) -> float:
+        """What an orthogonal step is multiplied with, beside the learning rate."""
+        rows, columns = int(shape[0]), int(shape[1])
         factor = 1.0 if self.rms_rate is None else self.rms_rate * math.sqrt(max(rows, columns))
-        return -(c["lr"] * factor) * direction, {"m": m}
+        return factor * math.sqrt(max(1.0, rows / columns)) if self.aspect_scale else factor
 
     def _orthogonal(self, xp: Any, x: Any, c: Scalars) -> Any:
-        """About U·Vᵀ of the singular value decomposition U·S·Vᵀ of a matrix."""
-        wide = int(x.shape[0]) <= int(x.shape[1])
-        x = x if wide else xp.transpose(x)
-        x = x / (xp.sqrt(xp.reduce_sum(xp.square(x))) + 1e-7)
+        """About U·Vᵀ of the singular value decomposition U·S·Vᵀ of each matrix in the last two axes."""
+        wide = int(x.shape[-2]) <= int(x.shape[-1])
+        x = x if wide else _transposed(xp, x)
+        x = x / (xp.sqrt(xp.reduce_sum(xp.square(x), axis=(-2, -1), keepdims=True)) + 1e-7)
         for _ in range(self.ns_steps):
-            a = xp.matmul(x, xp.transpose(x))
+            a = xp.matmul(x, _transposed(xp, x))
             x = c["muon_a"] * x + xp.matmul(c["muon_b"] * a + c["muon_c"] * xp.matmul(a, a), x)
-        return x if wide else xp.transpose(x)
+        return x if wide else _transposed(xp, x)
+
+
+def _transposed(xp: Any, x: Any) -> Any:
+    """With its last two axes changed."""
+    return xp.transpose(x) if len(x.shape) == 2 else xp.transpose(x, (0, 2, 1))

@@ -7,8 +7,10 @@
 The variable is y, the slot `z` starts as the variable, and x = (y − (1−β₁)·z)/β₁ is not kept:
 y ← y + c·(z−y) + lr·(β₁·(1−c) − 1)·u with the old z. W and L are scalars of the optimizer, λ is `weight_decay`.
 Defazio et al., "The Road Less Scheduled" (2024), algorithm 1; `AdamWScheduleFree` of `schedulefree` 1.4, whose
-q = `weight_lr_power` is 2. Keras 3.15 (`optimizers/schedule_free_adamw.py`) has r = q = 0, and on TensorFlow takes
-the new z for the old.
+q = `weight_lr_power` is 2. Keras 3.14 and 3.15 (`optimizers/schedule_free_adamw.py`) have r = q = 0, decay y before the
+step as every Keras optimizer does (`weight_decay_in_step=False`), and on TensorFlow take the new z for the old where x
+is had from y (`late_z=True`): `momentum.value` is the variable there, which has changed by then. On JAX it is an array.
+That makes the last line y ← y + c·(z−y) with the new z.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from optim.arguments import Hyperparameter, rate
+from optim.arguments import Hyperparameter, choice, rate
 from optim.rule import AS_VARIABLE, Arrays, Rule, Scalars, Slot
+from optim.rules.powers import float32_powers, power
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,13 @@ class ScheduleFreeAdamWRule(Rule):
     weight_lr_power = Hyperparameter(
         0.0, "q, power of the largest learning rate so far in a step's weight; 2 in facebookresearch's", keyword=True
     )
+    late_z: bool = choice(
+        False, "True takes the new z for the old where x is had from y, as Keras 3.14 and 3.15 do on TensorFlow"
+    )
+    weight_decay_in_step: bool = choice(
+        True, "whether `weight_decay` joins the direction of a step; False shrinks y before it, as Keras does"
+    )
+    float32_powers: bool = float32_powers()
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -44,7 +54,7 @@ class ScheduleFreeAdamWRule(Rule):
 
     @property
     def places_weight_decay(self) -> bool:
-        return True
+        return self.weight_decay_in_step
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         beta_1, beta_2 = hyper["beta_1"], hyper["beta_2"]
@@ -60,11 +70,11 @@ class ScheduleFreeAdamWRule(Rule):
             "largest_rate": largest,
             "lr": lr,
             "share": share,
-            "y_rate": lr * (beta_1 * (1.0 - share) - 1.0),
-            "correction": 1.0 / xp.sqrt(1.0 - beta_2**step),
+            "y_rate": -lr * share if self.late_z else lr * (beta_1 * (1.0 - share) - 1.0),
+            "correction": 1.0 / xp.sqrt(1.0 - power(xp, beta_2, step, self.float32_powers)),
             "one_minus_beta_2": 1.0 - beta_2,
             "epsilon": hyper["epsilon"],
-            "weight_decay": hyper.get("weight_decay", 0.0),
+            "weight_decay": hyper.get("weight_decay", 0.0) if self.weight_decay_in_step else 0.0,
         }
 
     def update(self, xp: Any, variable: Any, gradient: Any, slots: Arrays, c: Scalars) -> tuple[Any, Arrays]:

@@ -33,8 +33,9 @@ def of_hints(hints: Hints) -> Iterator[Alteration]:
     for key in ("amsgrad", "centered", "momentum"):
         if key in config:
             change = lambda _, h, key=key: config_of(h).update({key: flipped(config_of(h)[key])})  # noqa: E731
-            # Slots of momentum are there without it in SGD of these generations, and in RMSProp of tf.train.
-            kept = str(hints.get("generation")) in NATIVE or hints["optimizer_config"]["class_name"] in TRAIN.values()
+            # Slots of momentum are there without it in SGD of these generations, in RMSProp of tf.train, and in Muon.
+            always = {*TRAIN.values(), "Muon"}
+            kept = str(hints.get("generation")) in NATIVE or hints["optimizer_config"]["class_name"] in always
             yield Alteration("hints", f"{key} flipped", change, not (kept and key == "momentum"))
     for name in CLASSES if "variables" not in hints else ():  # of its class a list says nothing
         said = TRAIN.get(name, name) if hints["optimizer_config"]["class_name"].endswith("Optimizer") else name

@@ -20,6 +20,7 @@ class ScheduleFreeAdamW:
     warmup_steps: float = 0.0
     r: float = 0.0
     weight_lr_power: float = 0.0
+    late_z: bool = False
     weight_decay: float = 0.0
     weights: dict[int, tuple[float, float]] = field(default_factory=dict, hash=False)
 
@@ -38,7 +39,8 @@ class ScheduleFreeAdamW:
         share, rate = weight / (total + weight), rate * warmth
         slots["v"] = self.beta_2 * slots["v"] + (1 - self.beta_2) * gradient**2
         direction = gradient / (np.sqrt(slots["v"] / (1 - self.beta_2**number)) + self.epsilon)
-        z, x = slots["z"], (value - (1 - self.beta_1) * slots["z"]) / self.beta_1
-        slots["z"] = z = z - rate * (direction + self.weight_decay * value)
+        before = slots["z"]
+        slots["z"] = z = before - rate * (direction + self.weight_decay * value)
+        x = (value - (1 - self.beta_1) * (z if self.late_z else before)) / self.beta_1
         x = (1 - share) * x + share * z
         return (1 - self.beta_1) * z + self.beta_1 * x

@@ -242,10 +242,9 @@ def test_decay_apart_from_a_rate_that_changes_is_refused() -> None:
         migrate.read(source, optimizer_config={"class_name": "AdamW", "config": config})
 
 
-@pytest.mark.parametrize("name", ["Muon", "ScheduleFreeAdamW"])
-def test_a_class_of_optim_whose_state_is_not_read_is_not_called_unknown(name: str) -> None:
-    with pytest.raises(UnsupportedError, match=rf"whose state this dtopt does not read.*optim\.{name}") as refused:
-        algorithms.find(name)
+def test_a_class_of_optim_whose_state_is_not_read_is_not_called_unknown() -> None:
+    with pytest.raises(UnsupportedError, match=r"whose state this dtopt does not read.*optim\.Adan") as refused:
+        algorithms.find("Adan")
     assert "own_rule" not in str(refused.value)
 
 

@@ -186,7 +186,21 @@ VARIANTS = (
         weight_lr_power=2.0,
         weight_decay=0.1,
     ),
+    _variant("schedule-free-late", "ScheduleFreeAdamW", ScheduleFreeAdamW, epsilon=1e-3, late_z=True),
+    Case(
+        "schedule-free-decay-before",
+        "ScheduleFreeAdamW",
+        {"epsilon": 1e-3, "warmup_steps": 3, "weight_decay": 0.1, "weight_decay_in_step": False},
+        ScheduleFreeAdamW(epsilon=1e-3, warmup_steps=3),
+        Options(weight_decay=0.1),
+    ),
     Case("muon", "Muon", {}, Muon(), Options(weight_decay=0.004)),
+    Case(
+        "muon-aspect",
+        "Muon",
+        {"rms_rate": None, "aspect_scale": True, "weight_decay": None, "adam_weight_decay": None},
+        Muon(rms_rate=None, aspect_scale=True),
+    ),
     Case(
         "muon-all",
         "Muon",

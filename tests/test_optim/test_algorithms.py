@@ -116,6 +116,23 @@ def test_muon_leaves_embeddings_vectors_and_excluded_layers_to_adam(mesh_2x2: An
     assert optimizer.get_slot(variables["head"], "v").layout == variables["head"].layout
 
 
+def test_muon_makes_each_matrix_of_a_stack_orthogonal(mesh_2x2: Any) -> None:
+    random, reference = np.random.default_rng(2), ReferenceMuon(rms_rate=None, aspect_scale=True, stacks=True)
+    shapes = {"tall": (5, 4, 2), "wide": (2, 3, 8), "four": (2, 2, 2, 4)}
+    place = Place(mesh_2x2, {"tall": ["unsharded", "batch", "model"], "wide": ["unsharded", "unsharded", "batch"]})
+    start = {name: random.normal(size=shape) for name, shape in shapes.items()}
+    variables, slots = place.variables(start), {name: reference.slots(shape) for name, shape in shapes.items()}
+    optimizer = optim.Muon(
+        0.1, rms_rate=None, aspect_scale=True, stacks=True, weight_decay=None, adam_weight_decay=None
+    )
+    for step in range(1, 4):
+        gradients = {name: random.normal(size=shape) for name, shape in shapes.items()}
+        optimizer.apply_gradients([(put(g, variables[n].layout), variables[n]) for n, g in gradients.items()])
+        for name in shapes:
+            start[name] = reference.step(start[name], gradients[name], slots[name], 0.1, step)
+            np.testing.assert_allclose(value_of(variables[name]), start[name], rtol=1e-10, err_msg=name)
+
+
 def test_muon_makes_a_matrix_nearly_orthogonal() -> None:
     variable = tf.Variable(np.zeros((5, 9)))
     gradient = np.random.default_rng(1).normal(size=(5, 9))

@@ -21,6 +21,7 @@ from tests.test_optim.support import Place, put_gradients
 
 FOLDER = Path(__file__).parent.parent / "fixtures"
 SOURCES = ("tfa", "torch", "optax", "contrib", "keras", "tfa_options", "torch_decay", "proximal", "tfa_bets", "tfm")
+SOURCES += ("keras_late", "keras_muon")
 FILES = {source: np.load(FOLDER / f"rule_goldens_{source}.npz") for source in SOURCES}
 ABOUT = {source: json.loads(str(file["about"])) for source, file in FILES.items()}
 ROWS = [(source, i) for source, about in ABOUT.items() for i in range(len(about["configurations"]))]
@@ -78,5 +79,5 @@ def test_each_algorithm_has_a_reference() -> None:
     of_options = {"Adam", "SGD", "Adagrad", "Adadelta"}  # Lookahead, averages and weight decay around them
     assert found - of_options == {
         "RectifiedAdam", "AdaBelief", "Yogi", "ProximalAdagrad", "NovoGrad", "LARS", "Adan", "ScheduleFreeAdamW",
-        "COCOB", "ConditionalGradient"
+        "COCOB", "ConditionalGradient", "Muon"
     }  # fmt: skip

@@ -1,0 +1,141 @@
+"""Muon of Keras 3.10 on: momentum for matrices, Adam for the rest; only what Adam updates has a second slot.
+
+Which variables those are is in no file: they follow from the rank, from `exclude_embeddings`, and from
+`exclude_layers`, whose patterns Keras holds against a variable's path. Keras 3.13 has another rule under the same name:
+its config says `rms_rate` and `adam_weight_decay`, and it leaves rank 3 to Adam. That of 3.10 to 3.12 took no step on
+TensorFlow, where `variable.path` raises.
+
+Sources: `optimizers/muon.py` 3.10, 3.11, 3.12 (alike), 3.13, 3.14 and 3.15 (alike but for checks).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migrate.algorithms.spec import (
+    ALWAYS_COUNTED,
+    Algorithm,
+    Block,
+    Blocks,
+    ByRelease,
+    Config,
+    Shape,
+    Versions,
+    epsilon,
+    number,
+    slots_of,
+)
+from migrate.generations import version_tuple
+from optim.errors import HyperparameterError
+from optim.rules.muon import MuonRule
+
+NUMBERS = ("adam_beta_1", "adam_beta_2", "muon_a", "muon_b", "muon_c", "adam_lr_ratio", "momentum")
+LATER = ("rms_rate", "adam_weight_decay")
+"""Keys of the config that Keras 3.13 began with."""
+
+
+def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
+    return ((Block(("m", "v"), last_of_some=True),),)
+
+
+def _is_early(config: Config) -> bool:
+    """Whether the config is one of Keras 3.10 to 3.12, or the arguments of `optim` that stand for it."""
+    return bool(config.get("stacks", LATER[0] not in config))
+
+
+def _arguments(config: Config, generation: str) -> dict[str, Any]:
+    decay = number(config, "weight_decay") if config.get("weight_decay") is not None else 0.0
+    given: dict[str, Any] = {key: number(config, key) for key in NUMBERS}
+    given |= {"epsilon": epsilon(config, generation), "ns_steps": int(number(config, "ns_steps"))}
+    given |= {"nesterov": bool(config["nesterov"]), "weight_decay": decay, **_excluded(config)}
+    if _is_early(config):
+        return {**given, "rms_rate": None, "adam_weight_decay": decay}
+    later = {key: None if config.get(key) is None else number(config, key) for key in LATER}
+    return {**given, **later}
+
+
+def _excluded(config: Config) -> dict[str, Any]:
+    return {
+        "exclude_layers": list(config.get("exclude_layers") or ()),
+        "exclude_embeddings": bool(config.get("exclude_embeddings", True)),
+    }
+
+
+def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
+    if not _is_early(config):
+        missing = {"adam_weight_decay": "nothing says it: taken as none"} if LATER[1] not in config else {}
+        return {}, missing
+    version, more = version_tuple(versions.get("keras")), {"aspect_scale": True, "stacks": True}
+    if version is not None:
+        return more, {}
+    text = (
+        "nothing says rms_rate, which Keras 3.13 and later write, nor the release: the rule is taken as that of 3.10 to"
+        " 3.12, which scales by √max(1, rows/columns) (for the later one, give rms_rate and adam_weight_decay)"
+    )
+    return more, {"aspect_scale": text}
+
+
+def _check(config: Config, generation: str, versions: Versions) -> str | None:
+    version = version_tuple(versions.get("keras"))
+    if version is None or (version >= (3, 13)) != _is_early(config):
+        return None
+    has = "has no" if _is_early(config) else "has"
+    return (
+        f"the source is of Keras {versions['keras']}, and its Muon {has} rms_rate, which Keras 3.13 began with: one of"
+        " the two is wrong, and the rule is another before and after; save it again with the Keras that trained it"
+    )
+
+
+def _defaults(generation: str) -> dict[str, Any]:
+    rule = {key: getattr(MuonRule, key).default for key in (*NUMBERS, "epsilon")}
+    chosen = {key: getattr(MuonRule, key) for key in ("ns_steps", "nesterov", "exclude_embeddings")}
+    return {"learning_rate": 0.001, **rule, **chosen, "exclude_layers": [], "weight_decay": 0.004}
+
+
+def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    return {}, ("m", "v")
+
+
+def _has(config: Config, slot: str, shape: Shape, name: str) -> bool | None:
+    """Adam's variables alone have `v`. None where it depends on how much of a path Keras calls a variable by: one in a
+    model inside of a model may go by fewer layers there than here, or by more. What matches the name of its layer
+    matches both; a pattern that matches only the rest, which is unknown, leaves a list too long to fit."""
+    if slot != "v":
+        return True
+    try:
+        rule = MuonRule(stacks=_is_early(config), **{k: _as_rule(k, v) for k, v in _excluded(config).items()})
+    except HyperparameterError:
+        return None
+    parts = name.split("/")
+    paths = [f"_/{name}", *("/".join(parts[i:]) for i in range(max(1, len(parts) - 1)))]
+    said = {rule.uses_adam(shape, [path]) for path in paths}
+    return said.pop() if len(said) == 1 else None
+
+
+def _as_rule(key: str, value: Any) -> Any:
+    from optim.arguments import patterns
+
+    return patterns(key, value) if key == "exclude_layers" else value
+
+
+def _in_float32(arguments: Config, generation: str) -> dict[str, Any]:
+    return {"float32_powers": True}
+
+
+ALGORITHM = Algorithm(
+    name="Muon",
+    slots=slots_of(MuonRule(), m=("momentums", "momentum", "adam_momentums"), v=("adam_velocities", "velocity")),
+    blocks=_blocks,
+    arguments=_arguments,
+    defaults=_defaults,
+    adjust=_adjust,
+    counts=ALWAYS_COUNTED,
+    in_float32=_in_float32,
+    uses_count=True,
+    generations=frozenset({"keras3"}),
+    check=_check,
+    by_release=_by_release,
+    has=_has,
+    later=LATER,
+    keras3_since="3.13.0",
+)

@@ -1,0 +1,85 @@
+"""ScheduleFreeAdamW of Keras 3.14 and 3.15: the slot `momentum` is the point z at which the steps act.
+
+The variable is y, between z and the average x, and x is had from both. There the backends differ: `momentum.value` is
+the variable on TensorFlow and PyTorch, and holds the new z by the time that it is read; on JAX it is the old one
+(`backend/*/core.py`). No file says its backend but TensorFlow's own checkpoints.
+
+Source: `optimizers/schedule_free_adamw.py` 3.14 and 3.15 (alike).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from migrate.algorithms.spec import (
+    ALWAYS_COUNTED,
+    Algorithm,
+    Block,
+    Blocks,
+    ByRelease,
+    Config,
+    State,
+    Versions,
+    always,
+    epsilon,
+    number,
+    rounded,
+    slots_of,
+)
+from migrate.evidence import RELEASE, Origin
+from optim.rules.schedule_free_adamw import ScheduleFreeAdamWRule
+
+BACKEND = "backend"
+"""In `Stored.versions`: that of Keras 3, where the source says it."""
+
+
+def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
+    return ((Block(("z", "v")),),)
+
+
+def _arguments(config: Config, generation: str) -> dict[str, Any]:
+    given: dict[str, Any] = {key: number(config, key) for key in ("beta_1", "beta_2", "warmup_steps")}
+    return {**given, "epsilon": epsilon(config, generation), "weight_decay_in_step": False}
+
+
+def _defaults(generation: str) -> dict[str, Any]:
+    return {"learning_rate": 0.0025, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "warmup_steps": 0}
+
+
+def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
+    backend = versions.get(BACKEND)
+    if backend is not None:
+        return {"late_z": backend != "jax"}, {}
+    text = (
+        "Keras on TensorFlow and PyTorch takes the new z for the old where it averages, and on JAX it does not; nothing"
+        " says the backend, which is taken as TensorFlow (on JAX late_z is false)"
+    )
+    return {"late_z": True}, {"late_z": text}
+
+
+def _state(arguments: Config, found: Mapping[str, float], generation: str, iterations: int) -> State:
+    """Each step weighs 1, whatever its learning rate was, so that the sum of weights is the number of steps."""
+    weights = {"weight_sum": float(iterations), "largest_rate": 0.0}
+    return weights, tuple(Origin(key, value, RELEASE, "each step has the weight 1") for key, value in weights.items())
+
+
+def _in_float32(arguments: Config, generation: str) -> dict[str, Any]:
+    return {**rounded("beta_1", "beta_2", "epsilon")(arguments, generation), "float32_powers": True}
+
+
+ALGORITHM = Algorithm(
+    name="ScheduleFreeAdamW",
+    slots=slots_of(ScheduleFreeAdamWRule(), z=("momentums", "momentum"), v=("velocities", "velocity")),
+    blocks=_blocks,
+    arguments=_arguments,
+    defaults=_defaults,
+    adjust=always("z", "v"),
+    counts=ALWAYS_COUNTED,
+    in_float32=_in_float32,
+    uses_count=True,
+    generations=frozenset({"keras3"}),
+    by_release=_by_release,
+    state=_state,
+    keras3_since="3.14.0",
+)
