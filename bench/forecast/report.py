@@ -10,7 +10,7 @@ from bench.forecast.devices import device
 from bench.forecast.footprint import OF_OPTIM
 from bench.forecast.row import Row
 from bench.page import terminal
-from bench.page.words import size, three_digits
+from bench.page.words import short_mesh, size, three_digits
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,7 +27,8 @@ def render(rows: Sequence[Row]) -> list[RenderableType]:
     title = Text(f"{first.optimizer} on {first.workload}", style="bold")
     title.append(f", {first.parameters:,} {first.dtype} parameters in {first.tensors:,} tensors", style="not bold")
     shown = _shown(rows)
-    parts: list[RenderableType] = [title, *_training(first), "", *_answer(rows), "", _table(shown)]
+    answer = [*_answer(rows), ""] if first.limit_bytes is not None else []
+    parts: list[RenderableType] = [title, *_training(first), "", *answer, _table(shown)]
     if len(shown) < len(rows):
         parts.append(f"and {len(rows) - len(shown)} more, see --json")
     return [*parts, "", *_exchanges(shown[0]), *_notes(shown[0]), *_what_is_not_known(first)]
@@ -68,9 +69,7 @@ def name(row: Row) -> str:
 
 def _short(row: Row) -> str:
     """The same with the mesh as `--mesh` takes it, too: 8x1."""
-    axes = [axis.partition("=") for axis in row.mesh.split(",")]
-    plain = [axis for axis, _, _ in axes] == ["batch", "model"]
-    return name(replace(row, mesh="x".join(count for _, _, count in axes))) if plain else name(row)
+    return name(replace(row, mesh=short_mesh(row.mesh)))
 
 
 def _time(row: Row) -> str:

@@ -24,3 +24,10 @@ def with_interval(middle: float, low: float | None, high: float | None, form: st
 def three_digits(value: float) -> str:
     """`1.23`, `12.3`, `123`."""
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+
+
+def short_mesh(mesh: str) -> str:
+    """`8x1` for `batch=8,model=1`, as `--mesh` takes it, too; meshes of other axes as they are."""
+    axes = [axis.partition("=") for axis in mesh.split(",")]
+    plain = [axis for axis, _, _ in axes] == ["batch", "model"]
+    return "x".join(count for _, _, count in axes) if plain else mesh

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bench.page import terminal
-from bench.page.words import size, with_interval
+from bench.page.words import short_mesh, size, with_interval
 from bench.results.document import Result
 from bench.scale.row import Row
 
@@ -31,7 +31,7 @@ def _table(rows: Sequence[Row]) -> RenderableType:
         if row.status == "ok":
             table.add_row(*_cells(row))
         else:
-            table.add_row(row.mesh, str(row.copies), size(row.device_bytes), "", "", row.status)
+            table.add_row(short_mesh(row.mesh), str(row.copies), size(row.device_bytes), "", "", row.status)
     return table
 
 
@@ -42,7 +42,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     reached = row.efficiency
     # Without the backslash rich would read the bracket as markup.
     shown = with_interval(reached.median, reached.low, reached.high, "{:.0%}").replace("[", "\\[") if reached else "-"
-    return row.mesh, str(row.copies), size(row.device_bytes), size(sent), measured, time, shown
+    return short_mesh(row.mesh), str(row.copies), size(row.device_bytes), size(sent), measured, time, shown
 
 
 def _explanations(result: Result) -> Iterator[RenderableType]:
@@ -58,7 +58,7 @@ def _explanations(result: Result) -> Iterator[RenderableType]:
     )
     base = next((one.efficiency.baseline for one in result.rows if one.efficiency), None)
     if base is not None:
-        yield f"Efficiency: relative to {base}, with a 95% interval over {context['rounds']} rounds."
+        yield f"Efficiency: relative to {short_mesh(base)}, with a 95% interval over {context['rounds']} rounds."
     if row.device == "cpu" and context["client"] is None:
         yield (
             f"All devices share this machine's {context['cpus_allowed']} CPUs: efficiency here shows overhead, not what"

@@ -27,6 +27,8 @@ REGIMES = {
     "unknown": "the size of the cache is unknown",
 }
 SHOWN_LAYOUT_NOTES = 3
+LONG = 18
+"""Letters from which the baseline is not named in a heading."""
 
 
 def render(result: Result, reruns: bool = False) -> list[RenderableType]:
@@ -85,10 +87,13 @@ def options(row: Row) -> list[str]:
 def _table(rows: Sequence[Row]) -> RenderableType:
     baseline = next((row.ratio.baseline for row in rows if row.ratio), "")
     share = ("share",) if any(row.step_share is not None for row in rows) else ()
-    ratio = f"vs {baseline}" if baseline else ""
+    ratio = f"vs {baseline if len(baseline) < LONG else 'baseline'}" if baseline else ""
     table = terminal.table(("peer", "ms/step", ratio, "latency", "GB/s", "roof", *share, ""), whole=2)
+    if any("@" in row.peer for row in rows):  # two versions: names are long, and may go on in a second line
+        table.columns[0].no_wrap = False
     for row in sorted(_measured(rows), key=lambda row: row.median or 0.0):
-        table.add_row(*cells(row, bool(share)), style="bold" if row.peer.startswith(OURS) else None)
+        name, *others = cells(row, bool(share))
+        table.add_row(name.replace("@", " @"), *others, style="bold" if row.peer.startswith(OURS) else None)
     for row in rows:
         if row.status == "failed":
             table.add_row(row.peer, "failed", style="red")
@@ -248,8 +253,8 @@ def _run(result: Result) -> Iterator[RenderableType]:
     )
     if processes == 1:
         yield (
-            "What processes of one peer differ by was not seen: intervals count a tenth for it. There was no time for a"
-            " second of each; a longer --budget has it."
+            "What processes of one peer differ by was not seen: intervals count a tenth for it. More --processes, or a"
+            " --budget with time for them, show it."
         )
     if context["busy"]:
         yield "[yellow]The machine had other work during the run:[/] milliseconds are too long."

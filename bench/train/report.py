@@ -21,7 +21,7 @@ def render(result: Result) -> list[RenderableType]:
     for name in dict.fromkeys(row.problem for row in result.rows):
         rows = [row for row in result.rows if row.problem == name]
         found = of_training.table(rows)
-        table = terminal.table(found.headings, found.is_text)
+        table = terminal.table(found.headings, found.is_text, whole=2)
         for row, cells in zip(rows, found.rows, strict=True):
             table.add_row(*(Text(cell) for cell in cells), style="bold" if row.best else None)
         title = Text(name, style="bold")
