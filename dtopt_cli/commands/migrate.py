@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from migrate.operations.inspection import Inspection, SlotRow
     from migrate.proof.verification import Verification
 
-SHOWN_DIFFERENCES = 20
+SHOWN = 5
+"""Differences, and notes of a comparison; `--json` has them all."""
 PIPED_WIDTH = 200
 
 app = typer.Typer(
@@ -295,11 +296,17 @@ def _print_verification(result: Verification) -> None:
         )
     else:
         console.print(f"[red]different[/red]: {escape(result.source)} and {escape(result.dest)}")
-        for difference in result.differences[:SHOWN_DIFFERENCES]:
+        for difference in _first(result.differences):
             console.print(f"  {difference}", markup=False)
-        if len(result.differences) > SHOWN_DIFFERENCES:
-            console.print(f"  and {len(result.differences) - SHOWN_DIFFERENCES} more; --json lists them all")
-    _print_warnings(result.notes)
+    _print_warnings(_first(result.notes))
+
+
+def _first(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """The first of what may be many, each in a line, and how many more there are."""
+    from migrate.bytes import messages
+
+    more = (f"and {len(texts) - SHOWN} more; --json lists them all",) if len(texts) > SHOWN else ()
+    return (*(messages.line(text, cut=messages.IN_JSON) for text in texts[:SHOWN]), *more)
 
 
 def _pairs(values: Any) -> str:

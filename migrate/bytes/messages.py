@@ -11,15 +11,22 @@ LONGEST = 500
 CUT = " ... (--debug shows all of it) ... "
 
 
-def line(text: str, longest: int = LONGEST) -> str:
+IN_JSON = " ... (--json has all of it) ... "
+
+
+def line(text: str, longest: int = LONGEST, cut: str = CUT) -> str:
     """A message in one line: without credentials, with the control characters of damaged names as a terminal may show
-    them, and of what is longer the beginning and the end, which says what to do."""
+    them, and of what is longer the beginning and the end, which says what to do.
+
+    Args:
+      cut: stands for what is left out.
+    """
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in urls.shown(text))
     if len(shown) <= longest:
         return shown
-    room = longest - len(CUT)
+    room = longest - len(cut)
     ends = room * 2 // 5
-    return shown[: room - ends] + CUT + shown[-ends:]
+    return shown[: room - ends] + cut + shown[-ends:]
 
 
 def some(items: Sequence[str], most: int = 5, between: str = ", ") -> str:

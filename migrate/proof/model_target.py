@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.messages import some
 from migrate.proof import parity, parity_sample, stepping
 from migrate.state import OptimizerState, StoredVariable
 from optim.errors import UnsupportedError
@@ -79,7 +80,7 @@ def compared(source: OptimizerState, target: OptimizerState, known: tuple[str, .
         except UnsupportedError as error:
             notes.append(str(error))
     if known:
-        notes += [f"{each}; the migration says why it is approximate: {'; '.join(known)}" for each in other]
+        notes += [f"{each}; the migration says why it is approximate: {some(known, between='; ')}" for each in other]
         other = []
     return Compared((*found, *other), tuple(notes), renamed, worst)
 
@@ -167,7 +168,7 @@ def _slots(source: OptimizerState, target: OptimizerState, notes: list[str]) -> 
                 else:
                     factors.add(f"{factor:.5g}")
         if len(factors) > 1:
-            yield f"slot {slot} is multiplied by {', '.join(sorted(factors))}, in each variable by another number"
+            yield f"slot {slot} is multiplied by {some(sorted(factors))}, in each variable by another number"
         elif factors:
             notes.append(f"slot {slot} is multiplied by {factors.pop()}; whether that is right, the step tells")
 

@@ -124,6 +124,18 @@ def test_inspect_shows_every_slot(dtopt: Any) -> None:
     assert found["slots"][0]["stats"] is None
 
 
+def test_verify_shows_the_first_differences_and_all_of_them_in_json(dtopt: Any, tmp_path: Path) -> None:
+    dtopt("checkpoint", ADAM, str(tmp_path / "out"))
+    code, out, _ = dtopt("verify", SGD, str(tmp_path / "out"))
+    shown = [line for line in out.splitlines() if line.startswith("  ")]
+    code, told, _ = dtopt("verify", SGD, str(tmp_path / "out"), "--json")
+    every = json.loads(told)["differences"]
+    assert code == 1
+    assert len(every) > 6
+    assert f"and {len(every) - 5} more; --json lists them all" in " ".join(out.split())
+    assert sum(" ".join(out.split()).count(" ".join(text.split())) > 0 for text in every) == 5, shown
+
+
 def test_verify_says_same_or_different(dtopt: Any, tmp_path: Path) -> None:
     assert dtopt("checkpoint", ADAM, str(tmp_path / "out"))[0] == 0
     code, out, _ = dtopt("verify", ADAM, str(tmp_path / "out"))
