@@ -18,7 +18,7 @@ from migrate.evidence import DEFAULT, FILE, HINT, NAME, SET, UNINTERPRETED, Orig
 from migrate.generations import NATIVE
 from migrate.matching import stages
 from migrate.matching.slot_table import COUNTERS, SlotTable
-from migrate.operations.configuration import CLASS, Configuration
+from migrate.operations.configuration import CLASS, PROVEN_BY_SLOTS, Configuration
 from migrate.state import Stored, StoredVariable
 from optim.errors import HyperparameterError
 
@@ -116,20 +116,28 @@ def by_slots(stored: Stored, made: Configuration, found: SlotTable) -> None:
     Raises:
       ContradictionError: momentum is 0, and there are slots of it.
     """
-    present = {slot for slot, _ in found.pairs}
+    present, is_native = {slot for slot, _ in found.pairs}, stored.generation in NATIVE
     for slot, (option, off) in SWITCHES.items():
         if slot not in present and (present or not made.algorithm.slots):
             _settle(made, option, off, f"the source keeps no slot {slot}")
+        elif slot in present and not is_native and option in PROVEN_BY_SLOTS and _is_assumed(made, option):
+            made.config[option] = True
+            made.origins[option] = Origin(option, True, FILE, f"the source keeps the slot {slot}")
     if present and "accumulated_gradient" not in present:
         _settle(made, "gradient_accumulation_steps", None, "the source keeps no sums of gradients")
     momentum = MOMENTUM.get(made.algorithm.name)
     if momentum is None:
         return
-    if momentum not in present and stored.variables and stored.generation not in NATIVE:
+    if momentum not in present and stored.variables and not is_native:
         _settle(made, "momentum", 0.0, "the source keeps no slot of momentum")
         _settle(made, "nesterov", False, "without momentum it does nothing")
-    if momentum in present and not made.config.get("momentum"):
+    if momentum in present and not made.config.get("momentum") and not _is_in_source(made, found, "momentum"):
         _check_idle(stored, made, [array for (name, _), array in found.pairs.items() if name == momentum])
+
+
+def _is_in_source(made: Configuration, found: SlotTable, option: str) -> bool:
+    """Whether what nobody said is a number of the source, and not zero."""
+    return _is_assumed(made, option) and option in found.scalars and bool(np.any(found.scalars[option].load()))
 
 
 def check_slow(
@@ -152,6 +160,11 @@ def check_slow(
             f" {'are' if along else 'are not'} the variables, which they would {'be' if due else 'not be'}: the period,"
             " or the number of steps, is of another run"
         )
+
+
+def _is_assumed(made: Configuration, option: str) -> bool:
+    known = made.origins.get(option)
+    return known is not None and known.kind == DEFAULT
 
 
 def _settle(made: Configuration, option: str, off: Any, why: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,13 @@ SCATTERS = ("ScatterSub", "ScatterAdd", "ScatterUpdate")
 """Alone or behind `Resource`: they change the rows that a sparse gradient has."""
 NOT_STEPS = ("save", "swapping_saver", "report_uninitialized_variables")
 """Scopes of ops that change variables and are no training steps."""
+GIVEN = ("Placeholder", "RestoreV2")
+"""What gives a value that no training step computes: one that a program feeds, or reads from a checkpoint."""
 VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
+
+
+_GRADIENT = re.compile(r"(?:^|/)gradients(?:_\d+)?/(?:AddN(?:_\d+)?|.*_grad/.*)$")
+"""Names of what `tf.gradients` makes: of the op whose gradient it is, or a sum (ops/gradients_util.py 1.15)."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +70,25 @@ class Nodes:
 
     def writes(self) -> Iterator[Write]:
         """All assignments but those of a first value and those that restore one."""
-        for name, inputs in self.inputs.items():
+        return self.writes_of(self.inputs)
+
+    def writes_of(self, names: Iterable[str]) -> Iterator[Write]:
+        """Those among these ops."""
+        for name in names:
+            inputs = self.inputs[name]
             if self.op(name) in WRITES and len(inputs) > 1 and not self.is_no_step(name):
                 yield Write(name, inputs[0], inputs[1])
 
     def alone_written(self) -> dict[str, Write]:
-        """The one assignment of each variable that one op alone assigns in a step; what `set_weights` feeds is none."""
+        """The one assignment of each variable that one op alone assigns in a step."""
         found: dict[str, list[Write]] = {}
         for write in self.writes():
-            if self.op(self.source(write.value)) != "Placeholder":
+            if not self.is_given(write.value):
                 found.setdefault(write.target, []).append(write)
         return {target: writes[0] for target, writes in found.items() if len(writes) == 1}
+
+    def is_given(self, name: str) -> bool:
+        return self.op(self.source(name)) in GIVEN
 
     def is_no_step(self, name: str) -> bool:
         """Whether an assignment gives a first value or restores one."""
@@ -83,8 +98,14 @@ class Nodes:
     def flag(self, name: str, attribute: str) -> bool:
         return any(a.key == attribute and a.value.b for a in self.by_name[name].attr)
 
-    def behind(self, name: str, stop: Collection[str] = ()) -> Iterator[str]:
-        """The node and all that its value is made from, up to variables and `stop`."""
+    def is_gradient(self, name: str) -> bool:
+        """Whether `tf.gradients` made a value; one that may be fed instead of it is the same."""
+        while self.op(name) in ("PlaceholderWithDefault", *PASSING) and self.inputs[name]:
+            name = self.inputs[name][0]
+        return _GRADIENT.search(name) is not None and "clip_by_" not in name
+
+    def behind(self, name: str, stop: Collection[str] = (), *, to_gradients: bool = False) -> Iterator[str]:
+        """The node and all that its value is made from, up to variables and `stop`, and to gradients if wanted."""
         seen, todo = set(stop), [name]
         while todo:
             each = todo.pop()
@@ -92,7 +113,7 @@ class Nodes:
                 continue
             seen.add(each)
             yield each
-            if each not in self.variables:
+            if each not in self.variables and not (to_gradients and self.is_gradient(each)):
                 todo.extend(self.inputs.get(each, ()))
 
     def variables_behind(self, name: str) -> frozenset[str]:

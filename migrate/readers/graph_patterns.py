@@ -37,7 +37,9 @@ def match(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> bool:
     """Whether a node is what a pattern says; constants of one name must be one number."""
     made = nodes.source(name)
     if pattern == STEP:
-        return nodes.op(made) in VARIABLES and made.rpartition("/")[2] == "global_step"
+        scope, _, last = made.rpartition("/")
+        is_keras = last == "iter" and f"{scope}/decay" in nodes.variables  # OptimizerV2's own counter
+        return nodes.op(made) in VARIABLES and (last == "global_step" or is_keras)
     if isinstance(pattern, Variable):
         return made == pattern.name and not nodes.is_cast(name)
     if isinstance(pattern, Anything):

@@ -26,7 +26,9 @@ def describe(nodes: Nodes, trained: Sequence[str], slots: Sequence[str]) -> dict
     said = [_update(nodes, name, assigned) for name in trained]
     told = said[0] if said and all(each == said[0] for each in said) else {}
     gradients = [_gradient(nodes, slot, assigned[slot]) for slot in slots if slot in assigned]
-    limits = [_limits(nodes, gradient) for gradient in gradients if gradient is not None]
+    # Adadelta takes the square of its own step in the place of a gradient's.
+    found = [each for each in gradients if each is not None and not nodes.variables_behind(each) & set(slots)]
+    limits = [_limits(nodes, gradient) for gradient in found]
     return {**told, **limits[0]} if limits and all(each == limits[0] for each in limits) else told
 
 
@@ -50,19 +52,20 @@ def _gradient(nodes: Nodes, slot: str, value: str) -> str | None:
     return None
 
 
-def _limits(nodes: Nodes, gradient: str) -> dict[str, float]:
-    """`clipvalue`, and behind it `clipnorm`: norm >= c chooses gradient · c / norm (`clip_norm`)."""
-    limits: dict[str, float] = {}
+def _limits(nodes: Nodes, gradient: str) -> dict[str, float | None]:
+    """`clipvalue`, and behind it `clipnorm`: norm >= c chooses gradient · c / norm (`clip_norm`); None for one that is
+    not there, where what is clipped is what `tf.gradients` made."""
+    limits: dict[str, float | None] = {}
     found = Found()
     if match(nodes, gradient, ("Maximum", ("Minimum", _GRADIENT, "high"), "low"), found):
         if found.constants["low"] != -found.constants["high"]:
             return {}
         limits["clipvalue"], gradient = found.constants["high"], found.nodes["gradient"]
     found = Found()
-    unclipped = ("Switch", _ANY, ("GreaterEqual", ("Sqrt", _ANY), "clipnorm"))
+    unclipped = ("Switch", _GRADIENT, ("GreaterEqual", ("Sqrt", _ANY), "clipnorm"))
     if match(nodes, gradient, ("Merge", unclipped, _ANY), found):
-        limits["clipnorm"] = found.constants["clipnorm"]
-    return limits
+        limits["clipnorm"], gradient = found.constants["clipnorm"], found.nodes["gradient"]
+    return {"clipnorm": None, "clipvalue": None, **limits} if nodes.is_gradient(gradient) else limits
 
 
 def _update(nodes: Nodes, name: str, assigned: Mapping[str, str]) -> dict[str, Any]:

@@ -26,12 +26,13 @@ from migrate.readers import (
     graph_schedules,
     keras1_saver,
     keras_graph,
+    optimizer_v2_graph,
     saver_graph,
     saver_optimizers,
     train_kernels,
 )
 from migrate.readers.bundle_arrays import lazy, not_numbers
-from migrate.readers.graph_nodes import VARIABLES
+from migrate.readers.graph_nodes import VARIABLES, Nodes
 from migrate.readers.keras1_saver import Keras1Optimizer
 from migrate.readers.keras_model import never_trained
 from migrate.readers.saver_graph import SaverGraph
@@ -126,6 +127,8 @@ def read_bundle(
     else:
         stored = _of_native_keras(arrays, counter, graph, prefix)
     told = _program(graph, choice.chosen, stored) if stored.generation == "tf1" else {}
+    if stored.generation == "optimizer_v2" and graph is not None and graph.nodes is not None:
+        told = _optimizer_v2(graph, graph.nodes, stored)
     if graph is not None and graph.nodes is not None and stored.generation in NATIVE:
         trained = [v.name for v in stored.variables if v.trainable and not stored.layers]
         said = keras_graph.describe(graph.nodes, trained, [key for key, _ in stored.weights or ()])
@@ -192,6 +195,19 @@ def _program(graph: SaverGraph | None, scope: str | None, stored: _Parts) -> dic
     }
 
 
+def _optimizer_v2(graph: SaverGraph, nodes: Nodes, stored: _Parts) -> dict[str, Any]:
+    """What the graph says of an OptimizerV2."""
+    try:
+        told = optimizer_v2_graph.describe(nodes, graph.updates, stored.scope)
+    except (LookupError, ValueError):  # a damaged graph says nothing
+        return {}
+    return {
+        "graph_config": {"class_name": told.class_name or "", "config": told.config},
+        "sparse": None if told.sparse is None else frozenset(graph.parts.get(name, name) for name in told.sparse),
+        "outside": told.outside,
+    }
+
+
 def _own_graph(
     graph: SaverGraph | None, graph_file: str, arrays: Mapping[str, LazyArray]
 ) -> tuple[SaverGraph | None, tuple[str, ...]]:
@@ -227,6 +243,8 @@ class _Parts:
     warnings: tuple[str, ...] = ()
     layers: Layers | None = None
     unmapped: Mapping[str, LazyArray] = field(default_factory=dict)
+    scope: str = ""
+    """Of the variables of an OptimizerV2."""
 
 
 def _choice(
@@ -351,6 +369,7 @@ def _of_optimizer_v2(arrays: Mapping[str, LazyArray], counter: str, graph: Saver
         {},
         scalars,
         weights,
+        scope=scope.removesuffix("/"),
     )
 
 

@@ -87,9 +87,9 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scope: str 
     scopes = [scope] if scope is not None and scope in updates else list(updates)
     owners = {variable for each in scopes for variable in updates[each]}
     found = [node for each in scopes for node in nodes.by_name if node.startswith(f"{each}/update_")]
-    kernels = {name: _kernel(nodes.op(name)) for name in found}
+    kernels = {name: kernel_of(nodes.op(name), KERNELS) for name in found}
     applied = {name: told for name, told in kernels.items() if told is not None}
-    sparse = {v for v in owners if _is_sparse(nodes, [n for n in found if _owner(n) == v])}
+    sparse = {v for v in owners if is_sparse(nodes, [n for n in found if owner_of(n) == v])}
     if not applied:
         return Trained(sparse=frozenset(sparse) if owners else None)
     changed = next((name for name, (kernel, _) in applied.items() if _changes_gradient(nodes, name, kernel)), None)
@@ -105,7 +105,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scope: str 
     for name, (kernel, rows) in applied.items():
         for key, value in _arguments(nodes, name, kernel, rows, outside):
             values.setdefault(key, []).extend([value] if value not in values.get(key, ()) else ())
-        limits.add(clipping(nodes, _gradient(nodes, name, kernel), len(owners), outside))
+        limits.add(clipping(nodes, gradient_of(nodes, name, kernel), len(owners), outside))
     strange = other_writers(nodes, owners, set(found))
     if strange:
         outside["updates"] = f"{strange} changes the variables beside the optimizer"
@@ -123,7 +123,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scope: str 
         outside[SPARSE_CLIPPING] = ROWS_APART
     class_name = _with_decay(nodes, classes.pop(), owners, applied, config, outside)
     class_name = _lazy(nodes, class_name, sparse, found, outside)
-    whole = {_owner(name) for name in applied} | sparse >= owners
+    whole = {owner_of(name) for name in applied} | sparse >= owners
     seen = whole and not outside.keys() - {SPARSE_CLIPPING}
     return Trained(class_name, config, frozenset(sparse), outside, seen)
 
@@ -151,7 +151,7 @@ def _with_decay(
     """The class, which is another where its updates also do p ← p − weight_decay·p, as those of tf.contrib.opt's do."""
     found = Found()
     decayed: set[str] = set()
-    stepped = {_owner(name) for name in applied}
+    stepped = {owner_of(name) for name in applied}
     for write in nodes.writes():
         owner = write.target
         if owner not in owners or f"/update_{owner}/" not in write.op:
@@ -173,28 +173,28 @@ def _with_decay(
 
 def _changes_gradient(nodes: Nodes, name: str, kernel: Kernel) -> bool:
     """Whether what a kernel takes for the gradient is made in the scope of its own update."""
-    return _gradient(nodes, name, kernel).startswith(f"{name.rpartition('/')[0]}/")
+    return gradient_of(nodes, name, kernel).startswith(f"{name.rpartition('/')[0]}/")
 
 
-def _gradient(nodes: Nodes, name: str, kernel: Kernel) -> str:
+def gradient_of(nodes: Nodes, name: str, kernel: Kernel) -> str:
     """What makes the gradient of an update, before rows that occur twice are added up (training/optimizer.py 1.15)."""
     source = nodes.source(nodes.inputs[name][kernel.gradient])
     return nodes.source(nodes.inputs[source][0]) if nodes.op(source) == "UnsortedSegmentSum" else source
 
 
-def _kernel(op: str) -> tuple[Kernel, bool] | None:
+def kernel_of(op: str, kernels: Mapping[str, Kernel]) -> tuple[Kernel, bool] | None:
     """The kernel of an op and whether it is the sparse one."""
     told = re.fullmatch(r"(?:Resource)?(Sparse)?Apply(\w+)", op)
-    kernel = KERNELS.get(told.group(2)) if told else None
+    kernel = kernels.get(told.group(2)) if told else None
     return (kernel, bool(told and told.group(1))) if kernel is not None else None
 
 
-def _owner(name: str) -> str:
+def owner_of(name: str) -> str:
     """`SCOPE/update_a/kernel/ResourceApplyAdam` -> `a/kernel`."""
     return name.partition("/update_")[2].rpartition("/")[0]
 
 
-def _is_sparse(nodes: Nodes, names: Collection[str]) -> bool:
+def is_sparse(nodes: Nodes, names: Collection[str]) -> bool:
     ops = {nodes.op(name).removeprefix("Resource") for name in names}
     return any(op.startswith("SparseApply") for op in ops) or bool(ops & set(SCATTERS))
 
@@ -256,20 +256,29 @@ def _bounds(nodes: Nodes, name: str) -> tuple[float, float] | None:
     return None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
 
 
+_CLIPPING = re.compile(r"((?:.*/)?(clip_by_[a-z_]*?)(?:_\d+)?)(?:/|$)")
+
+
 def _scope(name: str) -> str:
-    found = re.match(r"(?:.*/)?(clip_by_[a-z_]*?)(?:_\d+)?(?:/|$)", name)
+    """`train/clip_by_norm_1/Mul` -> `clip_by_norm`."""
+    found = _CLIPPING.match(name)
+    return found.group(2) if found else ""
+
+
+def _whole_scope(name: str) -> str:
+    """`train/clip_by_norm_1/Mul` -> `train/clip_by_norm_1`."""
+    found = _CLIPPING.match(name)
     return found.group(1) if found else ""
 
 
 def _own(nodes: Nodes, name: str) -> list[str]:
     """The nodes of the clipping in whose scope `name` stands, that its value is made from."""
-    scope = name[: name.index("clip_by_")] + name[name.index("clip_by_") :].partition("/")[0]
-    return [each for each in nodes.behind(name) if each == scope or each.startswith(f"{scope}/")]
+    return [each for each in nodes.behind(name, to_gradients=True) if _whole_scope(each) == _whole_scope(name)]
 
 
 def _global_limit(nodes: Nodes, name: str, count: int) -> float | None:
     """clip_norm of `clip_by_global_norm`: gradient * clip_norm * Minimum(1 / norm, 1 / clip_norm)."""
-    norms = [each for each in nodes.behind(name) if nodes.op(each) == "L2Loss"]
+    norms = [each for each in nodes.behind(name, to_gradients=True) if nodes.op(each) == "L2Loss"]
     if len(norms) != count:
         return None
     for each in _own(nodes, name):
@@ -293,17 +302,19 @@ def _norm_limit(nodes: Nodes, name: str) -> float | None:
 
 def _met(nodes: Nodes, name: str) -> bool:
     """Whether a gradient was clipped on its way already, in another way."""
-    behind = (each for each in nodes.behind(name) if each != name)
-    scope = name.partition("/")[0] if _scope(name) else None
-    return any(_scope(each) and each.partition("/")[0] != scope for each in behind)
+    own = _whole_scope(name)
+    return any(_whole_scope(each) not in ("", own) for each in nodes.behind(name, to_gradients=True))
 
 
 def other_writers(nodes: Nodes, owners: Collection[str], own: Collection[str]) -> str | None:
-    """An op that changes a trained variable and is neither the optimizer's, nor its initial value or a restore."""
+    """An op that changes a trained variable and is neither the optimizer's, nor gives it a first value, or one that was
+    fed (`set_weights`) or read from a checkpoint (`init_from_checkpoint`)."""
     for name in nodes.by_name:
         op = nodes.op(name)
         writes = op in WRITES or op.removeprefix("Resource") in SCATTERS or re.match(r"(Resource)?(Sparse)?Apply", op)
-        target = (nodes.inputs[name] or [""])[0]
-        if writes and target in owners and name not in own and not nodes.is_no_step(name):
+        target, *value = nodes.inputs[name] or [""]
+        if not writes or target not in owners or name in own or nodes.is_no_step(name):
+            continue
+        if not value or not nodes.is_given(value[0]):
             return repr(name)
     return None

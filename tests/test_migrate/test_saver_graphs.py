@@ -11,7 +11,7 @@ import pytest
 import migrate
 from migrate.bytes import protos
 from migrate.errors import ContradictionError
-from migrate.readers import graph_schedules, keras_graph, saver_graph, train_kernels
+from migrate.readers import graph_schedules, keras_graph, optimizer_v2_graph, saver_graph, train_kernels
 from migrate.readers.graph_nodes import Nodes
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -107,3 +107,50 @@ def test_an_assignment_that_lacks_its_inputs_changes_nothing(inputs: list[str]) 
     assert not graph.alone_written()
     assert "nowhere" in graph_schedules.never_counts(graph)
     assert not keras_graph.describe(graph, ["w"], [])
+
+
+UPDATE = "Adam/Adam/update_w/"
+GRADIENT = "Adam/gradients/gradients/MatMul_grad/MatMul_1"
+CONSTRAINED = [("clip", "Minimum", ["w", "0.5"]), (f"{UPDATE}Assign", "AssignVariableOp", ["w", "clip"])]
+HALVED = [("Adam/mul", "Mul", [GRADIENT, "0.5"])]
+
+
+@pytest.mark.parametrize(
+    ("gradient", "more", "class_name", "seen"),
+    [
+        (GRADIENT, [], "Adam", True),
+        ("fed", [("fed", "PlaceholderWithDefault", [GRADIENT])], "Adam", True),
+        ("Adam/mul", HALVED, "Adam", False),
+        (f"{UPDATE}mul", [(f"{UPDATE}mul", "Mul", [GRADIENT, "0.5"])], None, False),
+        (GRADIENT, CONSTRAINED, None, True),
+        (GRADIENT, [("move", "AssignAddVariableOp", ["w", "0.5"])], "Adam", False),
+        (GRADIENT, [("read", "RestoreV2", []), ("give", "AssignVariableOp", ["w", "read"])], "Adam", True),
+        ("Placeholder", [], "Adam", False),
+    ],
+)
+def test_what_stands_around_the_kernel_of_an_optimizer_v2(
+    gradient: str, more: list[Any], class_name: str | None, seen: bool
+) -> None:
+    names = ("w", "Adam/w/m", "Adam/w/v", "Adam/learning_rate", "Adam/beta_1", "Adam/beta_2", "powers", "Placeholder")
+    variables = [(name, "Placeholder" if name[0] == "P" else "VarHandleOp", []) for name in names]
+    inputs = [*names[:3], "powers", "powers", *names[3:6], "1e-7", gradient]
+    constants = [(number, "Const", []) for number in ("1e-7", "0.5")]
+    kernel = (f"{UPDATE}ResourceApplyAdam", "ResourceApplyAdam", inputs)
+    graph = _graph(*variables, *constants, (GRADIENT, "MatMul", []), *more, kernel)
+    told = optimizer_v2_graph.describe(graph, {"Adam/Adam": {"w": {"w", "Adam/w/m", "Adam/w/v"}}}, "Adam")
+    assert (told.class_name, told.seen) == (class_name, seen)
+    assert told.config.get("clipnorm", 0) == (None if seen else 0)
+
+
+def test_a_limit_inside_another_scope_and_the_models_own_clipping() -> None:
+    """Gradients of one optimizer may be clipped twice in one scope; what the model clips is no gradient."""
+    gradient = "train/gradients/MatMul_grad/MatMul_1"
+    model = [("loss/clip_by_value", "ClipByValue", ["x", "-1.0", "1.0"]), (gradient, "MatMul", ["loss/clip_by_value"])]
+    once = [("train/clip_by_value", "ClipByValue", [gradient, "-1.0", "1.0"])]
+    before = [("train/clip_by_norm", "Mul", [gradient])]
+    twice = [*before, ("train/clip_by_value", "ClipByValue", ["train/clip_by_norm", "-1.0", "1.0"])]
+    numbers = [(number, "Const", []) for number in ("-1.0", "1.0")]
+    for nodes, limit in ((once, ("clipvalue", 1.0)), (twice, None)):
+        outside: dict[str, str] = {}
+        assert train_kernels.clipping(_graph(*numbers, *model, *nodes), "train/clip_by_value", 1, outside) == limit
+        assert bool(outside) == (limit is None)

@@ -26,6 +26,9 @@ KERAS = {
     "extra-tf113-sgd-nested-saver": "optimizer_v1",
     "keras231-adadelta-saver-nested": "keras2.3",
     "extra-tf115-adam-confusing-saver": "optimizer_v2",
+    "extra-tf115-rmsprop-clip-saver": "optimizer_v2",
+    "extra-tf115-sgd-nesterov-clip-saver": "optimizer_v2",
+    "extra-tf115-adam-amsgrad-saver": "optimizer_v2",
     "extra-k122-adam-saver": "keras1",
     "extra-k122-nadam-saver": "keras1",
     "extra-k122-sgd-nesterov-same-saver": "keras1",
@@ -192,6 +195,46 @@ def test_the_graph_tells_epsilon_nesterov_and_limits_of_keras(name: str, key: st
     subject = "global_clipnorm" if key == "clipnorm" else key  # Keras 1 takes the norm of all gradients together
     assert next(o.kind for o in without.origins if o.subject == subject) == "graph"
     assert migrate.read(source, optimizer_config={**config, "config": {**given, "epsilon": None}}).hyperparameters
+
+
+ADAPTIVE = [
+    "keras224-adam-saver-mlp",
+    "keras231-adadelta-saver-nested",
+    "extra-k122-adam-saver",
+    "extra-tf115-adam-confusing-saver",
+    "extra-tf115-rmsprop-clip-saver",
+    "extra-tf115-adam-amsgrad-saver",
+]
+SGD = "extra-tf115-sgd-nesterov-clip-saver"
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "wrong"),
+    [
+        *((name, "clipnorm", 7.0) for name in (*ADAPTIVE, SGD)),
+        *((name, "clipvalue", 7.0) for name in (*ADAPTIVE, SGD)),
+        *((name, "epsilon", 0.25) for name in ADAPTIVE),
+        (SGD, "nesterov", False),
+    ],
+)
+def test_a_hint_that_the_graph_denies_is_refused(name: str, key: str, wrong: Any) -> None:
+    case, _, source = _case(name)
+    hint = _config(case)
+    assert migrate.read(source, optimizer_config=hint).fidelity == "exact"
+    with pytest.raises(ContradictionError, match=rf"{key} is .* in the source's graph and {wrong} in --optimizer"):
+        migrate.read(source, optimizer_config={**hint, "config": {**hint["config"], key: wrong}})
+
+
+@pytest.mark.parametrize("name", [SGD, "extra-tf115-adam-amsgrad-saver"])
+def test_the_graph_says_all_of_an_optimizer_v2(name: str) -> None:
+    """Class and options are constants and kernels, and the rest are variables in the checkpoint."""
+    case, oracle, source = _case(name)
+    state, hinted = migrate.read(source), migrate.read(source, optimizer_config=_config(case))
+    _check(state, case, oracle, find(state.algorithm).slot_of)
+    assert state.hyperparameters.keys() == hinted.hyperparameters.keys()
+    for key, value in hinted.hyperparameters.items():
+        expected = value if isinstance(value, (str, bool)) else pytest.approx(value, rel=1e-6)
+        assert state.hyperparameters[key] == expected, key
 
 
 def test_one_of_two_optimizers_of_keras_1() -> None:

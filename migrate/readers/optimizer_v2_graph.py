@@ -1,0 +1,150 @@
+"""What a graph says of an OptimizerV2 of tf.keras: its class, epsilon, momentum of which kind, and clipping.
+
+Learning rate, decay and betas are variables, which the checkpoint holds. What is no variable is a constant or an
+attribute of the ops in `SCOPE/update_VARIABLE` (keras/optimizer_v2 of tf.keras 1.14 - 2.10; input numbers from
+tensorflow/core/ops/training_ops.cc). Rules without a kernel of their own are sums of ops: of these epsilon is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from migrate.readers import graph_schedules
+from migrate.readers.graph_nodes import SCATTERS, Nodes
+from migrate.readers.graph_patterns import ADD, DIVIDE, Anything, Found, Variable, match
+from migrate.readers.train_kernels import (
+    ROWS_APART,
+    Kernel,
+    Trained,
+    clipping,
+    gradient_of,
+    is_sparse,
+    kernel_of,
+    other_writers,
+    owner_of,
+)
+from migrate.state import SPARSE_CLIPPING
+
+RATE, _EPSILON, _SHRINKAGE = "learning_rate", "epsilon", "l2_shrinkage_regularization_strength"
+KERNELS = {
+    "GradientDescent": Kernel("SGD", 2, {RATE: 1}),
+    "KerasMomentum": Kernel("SGD", 3, {RATE: 2}),
+    "Adam": Kernel("Adam", 9, {RATE: 5, _EPSILON: 8}, fixed={"amsgrad": False}),
+    "AdamWithAmsgrad": Kernel("Adam", 10, {RATE: 6, _EPSILON: 9}, fixed={"amsgrad": True}),
+    "AdaMax": Kernel("Adamax", 8, {RATE: 4, _EPSILON: 7}),
+    "Adadelta": Kernel("Adadelta", 6, {RATE: 3, _EPSILON: 5}),
+    "AdagradV2": Kernel("Adagrad", 4, {RATE: 2, _EPSILON: 3}),
+    "RMSProp": Kernel("RMSprop", 7, {RATE: 3, _EPSILON: 6}, fixed={"centered": False}),
+    "CenteredRMSProp": Kernel("RMSprop", 8, {RATE: 4, _EPSILON: 7}, fixed={"centered": True}),
+    "Ftrl": Kernel("Ftrl", 3, {RATE: 4}, {RATE: 5}, {_SHRINKAGE: 0.0}),
+    "FtrlV2": Kernel("Ftrl", 3, {RATE: 4, _SHRINKAGE: 7}, {RATE: 5, _SHRINKAGE: 8}),
+}
+_STEP = (DIVIDE, Anything("any"), (ADD, ("Sqrt", Anything("any")), _EPSILON))
+"""What a rule without a kernel subtracts: RMSprop, Nadam, and Adam where a gradient is sparse."""
+
+
+ROWS = "rows"
+"""In place of a class: rows of a sparse gradient, which move as the class of the other variables has it."""
+
+
+@dataclass
+class _Step:
+    """What moves one variable. `limits`: of its gradient; None where that was not followed to its end."""
+
+    class_name: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    limits: dict[str, float] | None = None
+
+
+def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]], own: str) -> Trained:
+    """What the updates of an optimizer say; its config has None for limits of gradients that there are not.
+
+    Args:
+      updates: as `SaverGraph.updates`.
+      own: the scope of its variables, `training/Adam`: its updates are those that read one of them.
+    """
+    scopes = [scope for scope, per in updates.items() if any(_reads(read, own) for read in per.values())]
+    ops: dict[str, list[str]] = {variable: [] for scope in scopes for variable in updates[scope]}
+    for name in nodes.by_name:
+        if name.startswith(tuple(f"{scope}/update_" for scope in scopes)) and owner_of(name) in ops:
+            ops[owner_of(name)].append(name)
+    if not ops:
+        return Trained()
+    outside: dict[str, str] = {}
+    limited = {owner: _limits(nodes, names, len(ops), outside) for owner, names in ops.items()}
+    steps = [_step(nodes, owner, names, own, limited[owner]) for owner, names in ops.items()]
+    keys = dict.fromkeys(key for step in steps for key in step.config)
+    said = {key: [step.config[key] for step in steps if key in step.config] for key in keys}
+    config = {key: values[0] for key, values in said.items() if all(value == values[0] for value in values)}
+    classes = {step.class_name for step in steps} - {ROWS}
+    sparse = frozenset(owner for owner, names in ops.items() if is_sparse(nodes, names))
+    limits = steps[0].limits
+    own_ops = {name for names in ops.values() for name in names}
+    if limits is None or any(step.limits != limits for step in steps) or other_writers(nodes, ops, own_ops):
+        return Trained(classes.pop() if len(classes) == 1 else None, config, sparse, outside)
+    if sparse and limits.keys() - {"clipvalue"}:
+        outside[SPARSE_CLIPPING] = ROWS_APART
+    config |= {"clipnorm": None, "clipvalue": None, "global_clipnorm": None, **limits}
+    return Trained(classes.pop() if len(classes) == 1 else None, config, sparse, outside, seen=True)
+
+
+def _reads(names: Collection[str], own: str) -> bool:
+    return any(name.startswith(f"{own}/") for name in names)
+
+
+def _step(nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict[str, float] | None) -> _Step:
+    kernels = [(name, told) for name in names if (told := kernel_of(nodes.op(name), KERNELS)) is not None]
+    writes = [write for write in nodes.writes_of(names) if write.target == owner]
+    rows = [n for n in names if nodes.op(n).removeprefix("Resource") in SCATTERS]
+    moved = [name for name in rows if nodes.inputs[name][0] == owner]
+    if len(kernels) == 1 and not writes and not rows:
+        (name, (kernel, is_rows)), *_ = kernels
+        config = _of_kernel(nodes, name, kernel, is_rows, own)
+        return _Step() if config is None else _Step(kernel.class_name, config, limits)
+    if kernels:
+        return _Step(limits=limits)  # something else moves the variable, too: decay of weights, a constraint
+    found = Found()
+    if len(writes) == 1 and not moved:
+        taken = nodes.op(writes[0].op).startswith("AssignSub")
+        if match(nodes, writes[0].value, _STEP if taken else ("Sub", Variable(owner), _STEP), found):
+            return _Step(ROWS if rows else None, dict(found.constants), limits)
+    if rows == moved and len(moved) == 1 and not writes:
+        return _Step("SGD", {}, limits)
+    return _Step(limits=limits)
+
+
+def _of_kernel(nodes: Nodes, name: str, kernel: Kernel, is_rows: bool, own: str) -> dict[str, Any] | None:
+    """The config that a kernel shows; None where it is not one of Keras's own."""
+    if gradient_of(nodes, name, kernel).startswith(f"{name.rpartition('/')[0]}/"):
+        return None  # the update changes its gradient first
+    config: dict[str, Any] = dict(kernel.fixed)
+    for key, place in (kernel.rows if is_rows and kernel.rows is not None else kernel.inputs).items():
+        source = nodes.inputs[name][place]
+        value: Any = nodes.constant(source)
+        if value is None and key == RATE:
+            value = graph_schedules.read(nodes, source)
+            if value is None and f"{own}/{RATE}" in nodes.variables_behind(source):
+                continue
+        if value is None:
+            return None
+        config[key] = value
+    if nodes.op(name).endswith("KerasMomentum"):
+        config["nesterov"] = nodes.flag(name, "use_nesterov")
+    return config
+
+
+def _limits(nodes: Nodes, names: Sequence[str], count: int, outside: dict[str, str]) -> dict[str, float] | None:
+    """Of the gradient that an update takes: what stands between `tf.gradients` and its ops; None if not known."""
+    given = {each for name in names for each in nodes.inputs[name]} - set(names)
+    gradients = {each for each in given if nodes.is_gradient(each)}
+    made = [
+        each
+        for each in given - gradients
+        if any(nodes.is_gradient(behind) for behind in nodes.behind(each, to_gradients=True))
+    ]
+    if not made:
+        return {} if gradients else None
+    limit = clipping(nodes, made[0], count, outside) if len(made) == 1 else None
+    return None if limit is None else dict([limit])
