@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from math import exp
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from bench.step import run as runner
 from bench.step.agreement import Agreement
 from bench.step.contest import Contest, Settings
 from bench.step.memory import SHARE, groups, need, too_large
-from bench.step.query import Plan
+from bench.step.query import Plan, make_plan
 
 CASE = Case("gpt2:layer", "adam", parse_mesh("model=2"), "megatron", threads=1)
 PLENTY = 10**15
@@ -276,6 +277,23 @@ def test_groups_hold_everyone_once() -> None:
     assert all(group[0] is peers[2] for group in found)
     others = [one.name for group in found for one in group[1:]]
     assert others == ["0", "1", "3", "4", "5", "6"]
+
+
+def test_many_peers_have_time_for_a_second_process_each() -> None:
+    """15 seconds more for each beyond eight: a few are answered within a minute."""
+    everyone = make_plan(peer=["all"])
+    assert make_plan().settings.pace.budget == 60.0
+    assert everyone.settings.pace.budget == 60.0 + 15.0 * (len(everyone.peers) - 8) > 200.0
+    assert make_plan(peer=["all"], budget=30.0).settings.pace.budget == 30.0
+    assert everyone.settings.processes_of(len(everyone.peers)) >= 2
+
+
+def test_one_process_each_widens_the_intervals_on_cpus() -> None:
+    """By 1.96 times a tenth: what processes differ by was not seen."""
+    a, _ = run((peer("a"), peer("base")), rounds=20, seconds={"a": lambda n: 0.011}).rows
+    assert a.ratio is not None
+    assert (a.ratio.low, a.ratio.high) == pytest.approx((1.1 / exp(0.196), 1.1 * exp(0.196)), rel=1e-3)
+    assert a.ratio.verdict == "unclear"
 
 
 def test_progress_ends_at_its_total() -> None:
