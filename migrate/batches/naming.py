@@ -80,7 +80,8 @@ def expand(source: str, *, every: bool = False) -> list[str]:
         held = _held(source)
         if not held:
             raise UnknownFormatError(
-                f"{source} is no checkpoint, and none lies in it (--all searches the folders in it, too)"
+                readers.of_orbax(source)
+                or f"{source} is no checkpoint, and none lies in it (--all searches the folders in it, too)"
             ) from None
         return held
     found = [*_prefixes(source), *_files(source)] if kind in POINTED else []
@@ -97,7 +98,9 @@ def _tree(folder: str) -> list[str]:
     for here in files.walk(folder, stop=_is_one):
         found += [here] if _is_one(here) else sorted([*_prefixes(here), *_files(here)])
     if not found:
-        raise UnknownFormatError(f"{folder} is no checkpoint, and none lies in it or in a folder in it")
+        raise UnknownFormatError(
+            readers.of_orbax(folder) or f"{folder} is no checkpoint, and none lies in it or in a folder in it"
+        )
     return found
 
 

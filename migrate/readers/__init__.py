@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
@@ -12,7 +13,9 @@ from migrate.state import OptimizerState, Stored
 from optim.errors import HyperparameterError
 
 ORBAX = {"_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt", "ocdbt.process_0"}
-"""What lies in folders of Orbax (`orbax-checkpoint` 0.5 to 0.11)."""
+"""What lies in folders of Orbax (`orbax-checkpoint` 0.5 to 0.12)."""
+FEW = 8
+"""Folders of a folder that are looked into: behind a URL, each costs requests."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +109,21 @@ def _unknown(path: str) -> str:
         )
     if files.is_file(path) and files.size(path) == 0:
         return f"{path} is empty; copy it again from where it was written"
-    if files.is_folder(path) and ORBAX & set(files.names(path)):
-        return (
-            f"{path} is a checkpoint of Orbax (JAX), which is not read here; load it with Orbax, and hand its values to"
-            " migrate.restore or save them as a list"
-        )
+    if (by_orbax := of_orbax(path)) is not None:
+        return by_orbax
     looked = "; ".join(reader.description for reader in READERS)
     return f"{path} is of no known format; looked for: {looked}"
+
+
+def of_orbax(path: str) -> str | None:
+    """That a folder, or one of the steps in it, is of Orbax, and what to do; None where it is not."""
+    if not files.is_folder(path):
+        return None
+    names = files.names(path)
+    steps = [os.path.join(path, name) for name in sorted(names)[:FEW]]
+    if not ORBAX & set(names) and not any(files.is_folder(step) and ORBAX & set(files.names(step)) for step in steps):
+        return None
+    return (
+        f"{path} is a checkpoint of Orbax (JAX), or holds some, which are not read here; load it with Orbax, and hand"
+        " its values to migrate.restore or save them as a list"
+    )

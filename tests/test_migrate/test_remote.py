@@ -227,10 +227,19 @@ def test_what_is_not_there_or_not_known_is_said(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "gs://bucket/run/ckpt-5"\n')
     with pytest.raises(UnknownFormatError, match="names gs://bucket/run/ckpt-5"):
         migrate.read(tmp_path)
-    (tmp_path / "orbax").mkdir()
-    (tmp_path / "orbax" / "_CHECKPOINT_METADATA").write_text("{}")
-    with pytest.raises(UnknownFormatError, match="Orbax"):
-        migrate.read(tmp_path / "orbax")
+
+
+def test_folders_of_orbax_are_called_so(tmp_path: Path) -> None:
+    """As CheckpointManager of orbax-checkpoint 0.12.8 names them."""
+    step = tmp_path / "run" / "1"
+    (step / "default" / "ocdbt.process_0").mkdir(parents=True)
+    (step / "_CHECKPOINT_METADATA").write_text("{}")
+    for folder in (tmp_path / "run", step, step / "default"):
+        with pytest.raises(UnknownFormatError, match="Orbax"):
+            migrate.read(folder)
+        for every in (False, True):
+            (item,) = migrate.batch([folder], tmp_path / "into", every=every).items
+            assert "Orbax" in item.problem, item
 
 
 @pytest.mark.parametrize(
