@@ -38,7 +38,8 @@ def _counts(suite: str, path: Path) -> dict[str, int]:
         "PYTHONPATH": str(ROOT),
         "DTOPT_KERNELS": "off",
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "-W", "ignore"]
+    # native: other styles parse sources, at which CPython 3.11 may raise SystemError (python/cpython#106905)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=native", "-W", "ignore"]
     ran = subprocess.run(
         [*command, "--rootdir", str(path.parent), "-c", os.devnull, str(UPSTREAM / "one_file.py")],
         env=environment,
