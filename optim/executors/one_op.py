@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_util
+from tensorflow.python.saved_model import save_context
 
 from optim import slot_layout
 from optim.executors import mesh_groups, native
@@ -73,7 +74,7 @@ def _is_divided_alike(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> 
 
 def takes_rows(rule: Rule, tracked: Tracked, slots: SlotTable) -> bool:
     """Whether the gradient of a variable may be a `RowGradient`: the kernel updates it."""
-    return rule.elementwise and library.status().available and not _is_under_xla() and updates(rule, tracked, slots)
+    return rule.elementwise and library.status().available and not _needs_ops() and updates(rule, tracked, slots)
 
 
 def adds_squares(work: Work, i: int) -> bool:
@@ -83,12 +84,15 @@ def adds_squares(work: Work, i: int) -> bool:
 
 def is_possible(work: Work) -> bool:
     """Whether the kernel can have a part in this step."""
-    return not work.only_ops and work.rule is not None and library.status().available and not _is_under_xla()
+    return not work.only_ops and work.rule is not None and library.status().available and not _needs_ops()
 
 
-def _is_under_xla() -> bool:
+def _needs_ops() -> bool:
+    """Whether the graph that is being traced is for XLA, or for programs that may be without the kernel."""
     graph = None if tf.executing_eagerly() else ops.get_default_graph()
-    return graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph)
+    if graph is None:
+        return False
+    return control_flow_util.GraphOrParentsInXlaContext(graph) or save_context.in_save_context()
 
 
 def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:

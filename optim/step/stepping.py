@@ -42,7 +42,7 @@ class Stepper:
 
     def __init__(self, algorithm: Algorithm, state: State, settings: Settings, build: Callable[[Sequence[Any]], None]):
         self.execution = Execution(algorithm, state, settings)
-        self.traces = Traces(lambda: settings.averages.check_not_swapped("apply_gradients"))
+        self.traces = Traces(self._before_traced)
         self._algorithm = algorithm
         self._state = state
         self._settings = settings
@@ -50,6 +50,11 @@ class Stepper:
         settings.watch(self.options_changed)
         self._warned_of: set[frozenset[int]] = set()
         self._lock = threading.RLock()
+
+    def _before_traced(self) -> None:
+        """Whenever a function that holds a step is called."""
+        self._settings.averages.check_not_swapped("apply_gradients")
+        self._state.settle_checkpoints()
 
     def options_changed(self) -> None:
         """What is kept for steps, and traces, are of no use any more."""

@@ -19,14 +19,16 @@ from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_v2_func_graphs
 
 from optim.errors import UnsupportedError
+from optim.step import exports
 
 
 class Traces:
-    """The versions of one optimizer; `check` raises where a step cannot be taken now."""
+    """The versions of one optimizer; `prepare` comes before each call of a function that holds a step, and raises where
+    that cannot be taken now."""
 
-    def __init__(self, check: Callable[[], None]):
+    def __init__(self, prepare: Callable[[], None]):
         self._version = 0
-        self._check = check
+        self._prepare = prepare
         self._functions: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def changed(self) -> None:
@@ -56,8 +58,10 @@ class Traces:
                     "the optimizer's options or hyperparameters were set after this function was traced, which holds"
                     " the old ones; call the tf.function that it comes from, or make it anew"
                 )
+            if exports.is_written():
+                exports.check(graph)
             if tf.executing_eagerly():
-                self._check()
+                self._prepare()
             else:  # an outer function is being traced, which needs the same
                 self.watch()
             return []

@@ -176,21 +176,6 @@ def test_an_outer_function_notices_too() -> None:
     np.testing.assert_allclose(held - var.numpy(), [1.0, -1.0])
 
 
-def test_a_function_with_a_step_is_exported(tmp_path: Any) -> None:
-    module = tf.Module()
-    module.optimizer, module.w = optim.Adam(0.1), tf.Variable([1.0, 2.0])
-    module.optimizer.build([module.w])
-    module.step = tf.function(
-        lambda g: module.optimizer.apply_gradients([(g, module.w)]), input_signature=[tf.TensorSpec([2])]
-    )
-    module.step(tf.constant(GRADIENT))
-    tf.saved_model.save(module, str(tmp_path / "saved"))
-    again = tf.saved_model.load(str(tmp_path / "saved"))
-    again.step(tf.constant(GRADIENT))
-    module.step(tf.constant(GRADIENT))
-    np.testing.assert_allclose(again.w.numpy(), module.w.numpy())
-
-
 def test_a_callable_rate_is_live_where_it_returns_a_tensor_and_warns_where_a_function_keeps_a_number() -> None:
     number, variable = [0.5], tf.Variable(0.5)
     for source in (lambda: number[0], lambda: variable, lambda: 1.0 * variable):

@@ -1,0 +1,59 @@
+"""A `tf.function` that holds a step and is written into a SavedModel.
+
+TensorFlow loads a SavedModel only where all of its ops are known. So what is traced while one is written, as every
+`tf.function` is, has no op of dtopt's kernel; where a concrete function has it, the user is told.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+from tensorflow.python.saved_model import save_context
+
+from optim.errors import UnsupportedError
+
+KERNEL = "DtoptStep"
+WITHOUT = (
+    'save the tf.function that it comes from, which is then traced anew, or make the optimizer with executor="portable"'
+)
+
+_told: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def is_written() -> bool:
+    """Whether a SavedModel is being written."""
+    return bool(save_context.in_save_context())
+
+
+def check(graph: tf.Graph) -> None:
+    """Tell what stands in the way of loading a function with this graph.
+
+    Raises:
+      UnsupportedError: on a mesh, TensorFlow cannot write what the kernel's op is given.
+    """
+    if graph in _told or not _has_kernel(graph):
+        return
+    if any(isinstance(given, tf.Tensor) and dtensor.is_dtensor(given) for given, _ in graph.captures):
+        raise UnsupportedError(
+            f"concrete function {graph.name} holds a step on a mesh by dtopt's kernel, which no SavedModel can hold;"
+            f" {WITHOUT}."
+            " TensorFlow cannot run steps on a mesh from a SavedModel: to train on, tf.train.Checkpoint or"
+            " optim.save_checkpoint keep the state"
+        )
+    _told.add(graph)
+    warnings.warn(
+        f"concrete function {graph.name} holds a step by dtopt's kernel: a program that loads this SavedModel has to"
+        f" call optim.build_kernels() first. To do without, {WITHOUT}",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+def _has_kernel(graph: tf.Graph) -> bool:
+    inside = graph.as_graph_def()
+    parts = [inside.node, *(function.node_def for function in inside.library.function)]
+    return any(node.op == KERNEL for part in parts for node in part)
