@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
 from collections import Counter
@@ -10,6 +11,8 @@ from typing import Any
 from weakref import ref
 
 import tensorflow as tf
+from tensorflow.python.checkpoint import restore
+from tensorflow.python.trackable.base import Trackable
 
 from optim.errors import CheckpointError
 from optim.state.tracked import Tracked, variable_in
@@ -53,12 +56,25 @@ class SlotNode(tf.Module):
         self._found: set[str] = set()
         self._looked_at = (0, 0)
         self._names: tuple[Callable[[], Any], dict[int, str]] = (lambda: None, {})
+        self._owners: tuple[Callable[[], Any], dict[str, str]] = (lambda: None, {})
 
     def _lookup_dependency(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        found = super()._lookup_dependency(name, *args, **kwargs)
-        if found is not None:
-            self._found.add(name)
+        own = self._owner(name, _checkpoint_that_is_read())
+        found = None if own is None else super()._lookup_dependency(own, *args, **kwargs)
+        if own is not None and found is not None:
+            self._found.add(own)
         return found
+
+    def _owner(self, name: str, checkpoint: Any) -> str | None:
+        """Whose slot a checkpoint calls `name`, by the variables that are found in it; None: nobody's here."""
+        if checkpoint is None:
+            return name
+        if self._owners[0]() is not checkpoint:
+            names = _names_in(checkpoint)
+            called = {own: names[id(t.variable)] for own, (t, _) in self._kept.items() if id(t.variable) in names}
+            nobodys = dict.fromkeys(called, "")
+            self._owners = ref(checkpoint), {**nobodys, **{former: own for own, former in called.items()}}
+        return self._owners[1].get(name, name) or None
 
     def keep(self, tracked: Tracked, variable: tf.Variable) -> None:
         """Track the slot of a variable, which gets the value that a checkpoint read before has for it."""
@@ -106,17 +122,41 @@ class SlotNode(tf.Module):
         return tracked.name
 
 
+def _checkpoint_that_is_read() -> Any:
+    """What asks for a child, if TensorFlow's reader of checkpoints does: it tells that nobody."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__") != restore.__name__:
+        frame = frame.f_back if frame.f_globals.get("__name__") == __name__ else None
+    position = None if frame is None else frame.f_locals.get("checkpoint_position")
+    return getattr(position, "checkpoint", None)
+
+
 def _names_in(checkpoint: Any) -> dict[int, str]:
-    """What variables that were found in a checkpoint are called there, by identity, where only one is called so."""
+    """What variables that are found in a checkpoint are called there, by identity, where only one is called so."""
     nodes = checkpoint.object_graph_proto.nodes
     names = {
         id(variable): attribute.full_name
-        for number, found in list(checkpoint.object_by_proto_id.items())
+        for number, found in _found_in(checkpoint).items()
         for attribute in nodes[number].attributes
         if (variable := variable_in(found)) is not None
     }
     counts = Counter(names.values())
     return {key: name for key, name in names.items() if name and counts[name] == 1}
+
+
+def _found_in(checkpoint: Any) -> dict[int, Any]:
+    """Objects by their numbers in a checkpoint, those included that its reader has not yet come to."""
+    found = dict(checkpoint.object_by_proto_id.items())
+    pending = list(found.items())
+    for number, parent in pending:  # which grows
+        if isinstance(parent, SlotNode):
+            continue
+        known = parent._trackable_children()
+        for child in checkpoint.object_graph_proto.nodes[number].children:
+            if child.node_id not in found and isinstance(known.get(child.local_name), Trackable):
+                found[child.node_id] = known[child.local_name]
+                pending.append((child.node_id, known[child.local_name]))
+    return found
 
 
 def _listed(names: Any) -> str:

@@ -327,6 +327,26 @@ def test_tf_train_checkpoint_of_a_model_that_keras_numbers(module: Any, is_built
         np.testing.assert_array_equal(one, two)
 
 
+def test_tf_train_checkpoint_that_is_read_when_the_step_was_traced(tmp_path: Any) -> None:
+    """Functions look for slots under other names, too, however they are called."""
+    one, two = _named("dense_1", "dense_2"), _named("dense_2", "dense_3")
+    optimizer, resumed = optim.Adam(0.1), optim.Adam(0.1)
+    pairs = [(tf.constant([1.0, 2.0]), v) for v in two.all]
+    step = tf.function(lambda: resumed.apply_gradients(pairs))
+    outer, concrete = tf.function(lambda: step()), step.get_concrete_function()
+    outer()
+    for call in (step, outer, concrete):
+        for _ in range(2):
+            optimizer.apply_gradients([(tf.constant([1.0, 2.0]), v) for v in one.all])
+        path = tf.train.Checkpoint(model=one, optimizer=optimizer).write(os.fspath(tmp_path / "c"))
+        tf.train.Checkpoint(model=two, optimizer=resumed).read(path)
+        optimizer.apply_gradients([(tf.constant([1.0, 2.0]), v) for v in one.all])
+        call()
+        for theirs, mine in zip(one.all, two.all, strict=True):
+            np.testing.assert_allclose(resumed.get_slot(mine, "m"), optimizer.get_slot(theirs, "m"), rtol=1e-6)
+            np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
 def _named(*names: str) -> Any:
     module = tf.Module()
     module.all = [tf.Variable([1.0, 2.0], name=name) for name in names]
@@ -334,12 +354,28 @@ def _named(*names: str) -> Any:
     return module
 
 
-def test_tf_train_checkpoint_where_a_name_is_now_another_variables(tmp_path: Any) -> None:
+@pytest.mark.parametrize("is_built", [False, True], ids=["before build", "after build"])
+@pytest.mark.parametrize("depth", [0, 5])
+def test_tf_train_checkpoint_where_a_name_is_now_another_variables(depth: int, is_built: bool, tmp_path: Any) -> None:
+    """Also where TensorFlow's reader comes to the variables, deep in the model, after the slots."""
+
+    def within(model: Any) -> Any:
+        for _ in range(depth):
+            outer = tf.Module()
+            outer.inner = model
+            model = outer
+        return model
+
     one, two = _named("dense_1", "dense_2"), _named("dense_2", "dense_3")
     optimizer, resumed = optim.Adam(0.1), optim.Adam(0.1)
     _one_more_step(one, optimizer)
-    path = tf.train.Checkpoint(model=one, optimizer=optimizer).write(os.fspath(tmp_path / "c"))
-    tf.train.Checkpoint(model=two, optimizer=resumed).read(path)
+    path = tf.train.Checkpoint(model=within(one), optimizer=optimizer).write(os.fspath(tmp_path / "c"))
+    if is_built:
+        resumed.build(two.all)
+    status = tf.train.Checkpoint(model=within(two), optimizer=resumed).read(path)
+    if is_built:
+        np.testing.assert_array_equal(resumed.get_slot(two.all[1], "m"), optimizer.get_slot(one.all[1], "m"))
+        status.assert_existing_objects_matched()
     np.testing.assert_array_equal(_one_more_step(two, resumed), _one_more_step(one, optimizer))
     np.testing.assert_array_equal(resumed.get_slot(two.all[1], "m"), optimizer.get_slot(one.all[1], "m"))
 
