@@ -59,7 +59,7 @@ class _Step:
 
 
 def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]], own: str) -> Trained:
-    """What the updates of an optimizer say; its config has None for limits of gradients that there are not.
+    """What the updates of an optimizer say.
 
     Args:
       updates: as `SaverGraph.updates`.
@@ -86,8 +86,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]],
         return Trained(classes.pop() if len(classes) == 1 else None, config, sparse, outside)
     if sparse and limits.keys() - {"clipvalue"}:
         outside[SPARSE_CLIPPING] = ROWS_APART
-    config |= {"clipnorm": None, "clipvalue": None, "global_clipnorm": None, **limits}
-    return Trained(classes.pop() if len(classes) == 1 else None, config, sparse, outside, seen=True)
+    return Trained(classes.pop() if len(classes) == 1 else None, {**config, **limits}, sparse, outside, seen=True)
 
 
 def _reads(names: Collection[str], own: str) -> bool:

@@ -36,6 +36,7 @@ from migrate.readers.graph_nodes import VARIABLES, Nodes
 from migrate.readers.keras1_saver import Keras1Optimizer
 from migrate.readers.keras_model import never_trained
 from migrate.readers.saver_graph import SaverGraph
+from migrate.rules.comparison import LIMITS
 from migrate.state import Layers, LayerVariable, Stored, StoredVariable
 from optim.errors import CheckpointError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
@@ -184,7 +185,7 @@ def _program(graph: SaverGraph | None, scope: str | None, stored: _Parts) -> dic
             told = train_kernels.describe(graph.nodes, graph.updates, scope)
     except (LookupError, ValueError):  # an op without the inputs that it must have: a damaged graph says nothing
         return {"graph_seen": False}
-    said, step = dict(told.config), stored.scalars.get(GLOBAL_STEP)
+    said, step = _config(told), stored.scalars.get(GLOBAL_STEP)
     if "learning_rate" in said and step is not None and step.shape == () and step.dtype.startswith("int"):
         said["learning_rate"] = graph_schedules.after(said["learning_rate"], int(step.load()))
     return {
@@ -195,6 +196,11 @@ def _program(graph: SaverGraph | None, scope: str | None, stored: _Parts) -> dic
     }
 
 
+def _config(told: train_kernels.Trained) -> dict[str, Any]:
+    """What a graph says, and that there is no other limit of gradients where it shows all that happens to them."""
+    return {**(dict.fromkeys(LIMITS) if told.seen else {}), **told.config}
+
+
 def _optimizer_v2(graph: SaverGraph, nodes: Nodes, stored: _Parts) -> dict[str, Any]:
     """What the graph says of an OptimizerV2."""
     try:
@@ -202,7 +208,7 @@ def _optimizer_v2(graph: SaverGraph, nodes: Nodes, stored: _Parts) -> dict[str, 
     except (LookupError, ValueError):  # a damaged graph says nothing
         return {}
     return {
-        "graph_config": {"class_name": told.class_name or "", "config": told.config},
+        "graph_config": {"class_name": told.class_name or "", "config": _config(told)},
         "sparse": None if told.sparse is None else frozenset(graph.parts.get(name, name) for name in told.sparse),
         "outside": told.outside,
     }

@@ -211,8 +211,8 @@ SGD = "extra-tf115-sgd-nesterov-clip-saver"
 @pytest.mark.parametrize(
     ("name", "key", "wrong"),
     [
-        *((name, "clipnorm", 7.0) for name in (*ADAPTIVE, SGD)),
-        *((name, "clipvalue", 7.0) for name in (*ADAPTIVE, SGD)),
+        *((name, "clipnorm", 7.0) for name in (*ADAPTIVE, SGD, *TRAIN)),
+        *((name, "clipvalue", 7.0) for name in (*ADAPTIVE, SGD, *TRAIN)),
         *((name, "epsilon", 0.25) for name in ADAPTIVE),
         (SGD, "nesterov", False),
     ],
