@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dtopt_cli.app import app
+from tests import servers
 from tests.timing import HANGS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,6 +105,30 @@ def test_examples_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
             words = shlex.split(line)
             assert words[0] == "dtopt", line
             check(folder, words=(*words[1:], *LESS.get(line, ())), refusal=" ".join(" ".join(said).split()))
+
+
+@pytest.mark.breadth
+def test_readme_takes_an_old_file_from_s3_to_keras(tmp_path: Path) -> None:
+    """The commands that a stranger types, with a bucket of moto's server under their name."""
+    import boto3
+
+    old = ROOT / "tests/fixtures/corpus/keras224-adam-eps-none-nested/source/model.h5"
+    typed = re.findall(r"^    dtopt (migrate .*s3://.*)$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert [line.split()[1] for line in typed] == ["inspect", "checkpoint", "verify"]
+    with servers.s3() as endpoint:
+        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "a-secret-key"}
+        store = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
+        store.create_bucket(Bucket="bucket")
+        store.upload_file(str(old), "bucket", "old.h5")
+        given = {**{name.upper(): value for name, value in keys.items()}, "AWS_ENDPOINT_URL": endpoint}
+        environment = {**os.environ, **given, "PYTHONPATH": str(ROOT)}
+        go_on = "import keras; print(int(keras.saving.load_model('new.keras').optimizer.iterations))"
+        for words in [*(["-m", "dtopt_cli", *line.split()] for line in typed), ["-c", go_on]]:
+            done = subprocess.run(
+                [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == ["5"]
 
 
 def test_every_option_in_a_documented_command_exists() -> None:
