@@ -108,7 +108,7 @@ def _slot_table(stored: Stored, made: Configuration, *, complete: bool) -> SlotT
     _leave_averages_out(made, found)
     settled.by_slots(stored, made, found)
     found.origins += [] if complete else settled.of_flags(stored, found, made)
-    _leave_frozen_out(stored, found)
+    _leave_frozen_out(stored, found, told=complete)
     return found
 
 
@@ -221,12 +221,14 @@ def _leave_averages_out(made: Configuration, found: SlotTable) -> None:
         found.how.pop(key, None)
 
 
-def _leave_frozen_out(stored: Stored, found: SlotTable) -> None:
-    """Move slots of variables that the source calls frozen to the unmapped, for generations that ask at each step.
+def _leave_frozen_out(stored: Stored, found: SlotTable, *, told: bool) -> None:
+    """Move slots of variables that the source calls frozen to the unmapped, for generations that ask at each compile.
 
-    Optimizers before OptimizerV2 train what `compile` found, whatever was frozen since; and a model that is frozen as a
-    whole, as a GAN's discriminator often is when it is saved, was trained by the optimizer it is saved with. What a
-    graph calls trainable is a collection that anybody may fill: there the slots are believed.
+    Which was last, the freezing or the `compile`, no source says, and until it `fit` goes on training them (run with
+    TF 2.3, 2.12 and Keras 3.15): `told` is whether a person named the trained variables. Optimizers before OptimizerV2
+    train what `compile` found, whatever was frozen since; and a model that is frozen as a whole, as a GAN's
+    discriminator often is when it is saved, was trained by the optimizer it is saved with. What a graph calls trainable
+    is a collection that anybody may fill: there the slots are believed.
     """
     frozen = {v.name for v in stored.variables if v.trainable is False}
     kept = [name for name in found.order if name in frozen]
@@ -244,6 +246,12 @@ def _leave_frozen_out(stored: Stored, found: SlotTable) -> None:
     version = generations.version_tuple(stored.versions.get("keras"))
     if stored.generation == "keras3" and (version is None or version < (3, 4)):
         text = f"{shown}: frozen by now, and Keras before 3.4 goes on training what its optimizer was built on"
+        found.origins.append(Origin("trained variables", kept, UNINTERPRETED, doubt=text))
+    elif not told:
+        text = (
+            f"{shown}: frozen by now, and trained before: what was frozen after the last compile, fit goes on training;"
+            " name the variables that are trained from here on, in order, in --variables"
+        )
         found.origins.append(Origin("trained variables", kept, UNINTERPRETED, doubt=text))
     found.warnings.append(f"{shown}: frozen by now, so that their slots are carried among the unmapped")
 

@@ -325,3 +325,24 @@ def test_a_reader_names_itself_as_the_table_does() -> None:
 
     assert [r.name for r in READERS] == [r.load().NAME for r in READERS]
     assert keras_h5.NAME in {r.name for r in READERS}
+
+
+def test_slots_of_what_is_frozen_by_now_are_doubted(tmp_path: Path) -> None:
+    """`fit` goes on training a layer that was frozen after the last compile, and no file says when it was frozen."""
+    case = Path(__file__).parents[1] / "fixtures" / "corpus" / "extra-tf24-adam-confusing-h5"
+    source = tmp_path / "model.h5"
+    source.write_bytes((case / "source" / "model.h5").read_bytes())
+    with h5py.File(source, "r+") as file:
+        config = json.loads(file.attrs["model_config"])
+        layer = next(each for each in config["config"]["layers"] if each["config"]["name"] == "block/a")
+        layer["config"]["trainable"] = False
+        file.attrs["model_config"] = json.dumps(config)
+    state = migrate.read(source)
+    assert state.fidelity == "approximate"
+    assert any("block/a/kernel" in reason and "fit goes on training" in reason for reason in state.reasons)
+    trained = [{"name": v.name, "shape": list(v.shape)} for v in migrate.read(case / "source" / "model.h5").variables]
+    still = [each for each in trained if each["name"] not in ("block/a/kernel", "block/a/bias")]
+    for named in (trained, still):
+        told = migrate.read(source, variables=named)
+        assert told.fidelity == "exact"
+        assert sorted(told.slots["m"]) == sorted(str(each["name"]) for each in named)
