@@ -11,17 +11,18 @@ import numpy as np
 
 from tests.reference.common import Array
 
+NAMES = ("largest_gradient", "gradient_norm_sum", "gradient_sum", "bet", "reward")
+
 
 @dataclass(frozen=True)
 class COCOB:
     alpha: float = 100.0
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Array]:
-        zeros = {name: np.zeros(shape) for name in ("gradient_norm_sum", "gradient_sum", "bet", "reward")}
-        return {"largest_gradient": np.full(shape, 1e-8), **zeros}
+        return {**{name: np.zeros(shape) for name in NAMES}, "largest_gradient": np.full(shape, 1e-8)}
 
     def step(self, value: Array, gradient: Array, slots: dict[str, Array], rate: float, number: int) -> Array:
-        new = {name: np.empty_like(slot) for name, slot in slots.items()}
+        new = {name: np.empty(value.shape) for name in NAMES}
         for i in np.ndindex(value.shape):
             g, bet = gradient[i], slots["bet"][i]
             largest = max(slots["largest_gradient"][i], abs(g))
@@ -30,9 +31,7 @@ class COCOB:
             theta = -slots["gradient_sum"][i] - g
             fraction = theta / (largest * max(sizes + largest, self.alpha * largest))
             after = (largest, sizes, -theta, fraction * (largest + reward), reward)
-            for name, x in zip(
-                ("largest_gradient", "gradient_norm_sum", "gradient_sum", "bet", "reward"), after, strict=True
-            ):
+            for name, x in zip(NAMES, after, strict=True):
                 new[name][i] = x
         moved = rate * (new["bet"] - slots["bet"])
         slots.update(new)
