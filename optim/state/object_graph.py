@@ -149,10 +149,11 @@ def _found_in(checkpoint: Any) -> dict[int, Any]:
     found = dict(checkpoint.object_by_proto_id.items())
     pending = list(found.items())
     for number, parent in pending:  # which grows
-        if isinstance(parent, SlotNode):
+        children = checkpoint.object_graph_proto.nodes[number].children
+        if not children or isinstance(parent, SlotNode):
             continue
         known = parent._trackable_children()
-        for child in checkpoint.object_graph_proto.nodes[number].children:
+        for child in children:
             if child.node_id not in found and isinstance(known.get(child.local_name), Trackable):
                 found[child.node_id] = known[child.local_name]
                 pending.append((child.node_id, known[child.local_name]))
