@@ -56,6 +56,16 @@ def listings_kept() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def answers_kept(path: str) -> Iterator[None]:
+    """Inside, a store is asked once about each file of a source: it does not change while it is read, or is refused."""
+    if not urls.is_url(path):
+        yield
+        return
+    with remote().answers_kept():
+        yield
+
+
 def size(path: str) -> int:
     """Bytes; raises OSError."""
     return remote().size(path) if urls.is_url(path) else os.path.getsize(path)

@@ -89,6 +89,20 @@ def listings_kept() -> Iterator[None]:
         _LISTED.reset(token)
 
 
+_ANSWERS: ContextVar[dict[str, dict[str, Any] | None] | None] = ContextVar("answers", default=None)
+"""What a store has said about each URL."""
+
+
+@contextlib.contextmanager
+def answers_kept() -> Iterator[None]:
+    """Inside, a store is asked about each URL once."""
+    token = _ANSWERS.set({})
+    try:
+        yield
+    finally:
+        _ANSWERS.reset(token)
+
+
 def size(url: str) -> int:
     return int(identity(url)[2])
 
@@ -142,6 +156,15 @@ def _info(url: str) -> dict[str, Any] | None:
     is_known, found = _listed(url.rstrip("/"))
     if is_known:
         return found
+    answers = _ANSWERS.get()
+    if answers is None:
+        return _asked(url)
+    if url not in answers:
+        answers[url] = _asked(url)
+    return answers[url]
+
+
+def _asked(url: str) -> dict[str, Any] | None:
     system, path = system_of(url)
     system.invalidate_cache()
     try:

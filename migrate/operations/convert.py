@@ -109,7 +109,7 @@ def read(
         UnsupportedError, each saying what to do.
     """
     path = os.fspath(source)
-    with edge.reading(path):
+    with edge.reading(path), files.answers_kept(path):
         open_source(path)
         found = readers.detect(path, format).read(path, generation, optimizer_path)
         if isinstance(found, Stored):

@@ -177,6 +177,24 @@ def test_a_folder_behind_a_url_is_asked_for_once(monkeypatch: pytest.MonkeyPatch
     system.rm("/asked", recursive=True)
 
 
+@pytest.mark.parametrize("name", ["model.h5", "run/ckpt"])
+def test_a_store_is_asked_once_about_each_file(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, load_case: Any
+) -> None:
+    """However many tensors it has, and whichever formats it is tried as."""
+    system = fsspec.filesystem("memory")
+    system.put(str(_folder(tmp_path, load_case)), "/once", recursive=True)
+    asked, info = list[str](), type(system).info
+    monkeypatch.setattr(
+        type(system), "info", lambda self, path, **how: [asked.append(path), info(self, path, **how)][1]
+    )
+    migrate.inspect(f"memory://once/{name}")
+    monkeypatch.undo()
+    assert asked
+    assert sorted(set(asked)) == sorted(asked)
+    system.rm("/once", recursive=True)
+
+
 @pytest.mark.breadth
 def test_a_tree_in_a_bucket_is_a_batch(bucket: Any, tmp_path: Path, load_case: Any) -> None:
     bucket.put(str(_folder(tmp_path, load_case)), "models/t", recursive=True)
