@@ -62,11 +62,11 @@ class MuonRule(Whole):
         optional_number,
     )
     aspect_scale: bool = choice(
-        False, "multiplies a step with √max(1, rows/columns), of the first two axes, as Keras 3.10 to 3.12 do"
+        False, "multiplies a step with √max(1, rows/columns), of the first two dims, as Keras 3.10 to 3.12 do"
     )
     stacks: bool = choice(
         False,
-        "whether Muon updates variables of rank 3, too, each of whose matrices in the last two axes is made orthogonal"
+        "whether Muon updates variables of rank 3, too, each of whose matrices in the last two dims is made orthogonal"
         " by itself, as Keras 3.10 to 3.12 do",
     )
     float32_powers: bool = float32_powers()
