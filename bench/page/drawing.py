@@ -14,6 +14,7 @@ from html import escape
 from typing import Any
 
 from bench.page.section import Bars, Figure, Lines, Ratios, alternative
+from bench.page.words import plain_number
 from optim.errors import UnsupportedError
 
 INK = "#010203"
@@ -27,6 +28,7 @@ VERDICTS = {
     "slower": ("#d55e00", ">"),
     "same": ("#009e73", "o"),
     "unclear": ("#7f7f7f", "D"),
+    "not judged": ("#7f7f7f", "D"),
     "baseline": (INK, "|"),
 }
 """Colour and sign of each: the sign points to where the peer lies, so that the colour is not needed."""
@@ -184,7 +186,7 @@ def _write_values(axes: Any, places: list[float], values: Sequence[float | None]
         if value is not None:
             end = max(value, spans[number][1]) if spans and spans[number] else value
             axes.annotate(
-                f"{value:.3g}", (end, place), (6, 0), textcoords="offset points", va="center", size=SMALL_TEXT
+                plain_number(value), (end, place), (6, 0), textcoords="offset points", va="center", size=SMALL_TEXT
             )
 
 

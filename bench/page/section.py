@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.page.tables import Table
+from bench.page.words import plain_number
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Ratios:
     """Ratios to a baseline with their intervals, on a logarithmic axis.
 
     Attributes: title; baseline; labels from top to bottom; values, (ratio, low, high) of each, the edges None where
-      there is no interval; verdicts: "faster", "slower", "same", "unclear" or "baseline"; ours: which labels stand out.
+      there is no interval; verdicts: "faster", "slower", "same", "unclear", "not judged" or "baseline"; ours: which
+      labels stand out.
     """
 
     title: str
@@ -81,5 +83,5 @@ def alternative(figure: Figure) -> str:
         return f"{figure.title}, time over that of {figure.baseline}: {said}."
     name = next(iter(figure.series))
     values = zip(figure.labels, figure.series[name], strict=True)
-    shown = "; ".join(f"{label} {value:.3g}" for label, value in values if value is not None)
+    shown = "; ".join(f"{label} {plain_number(value)}" for label, value in values if value is not None)
     return f"{figure.title}. {name}, in {figure.unit}: {shown}."

@@ -26,6 +26,11 @@ def three_digits(value: float) -> str:
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
 
 
+def plain_number(value: float) -> str:
+    """`0.00123`, `12.3`, `1,234`."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def short_mesh(mesh: str) -> str:
     """`8x1` for `batch=8,model=1`, as `--mesh` takes it, too; meshes of other axes as they are."""
     axes = [axis.partition("=") for axis in mesh.split(",")]

@@ -74,7 +74,9 @@ def _ratios(rows: Sequence[Row]) -> Ratios | None:
         base,
         tuple(row.peer for row in known),
         tuple((ratio.median, ratio.low, ratio.high) for ratio in ratios),
-        tuple("baseline" if row.peer == base else ratio.verdict for row, ratio in zip(known, ratios, strict=True)),
+        tuple(
+            "baseline" if row.peer == base else report.judged(ratio) for row, ratio in zip(known, ratios, strict=True)
+        ),
         tuple(row.peer.startswith(report.OURS) for row in known),
     )
 

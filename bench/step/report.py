@@ -137,9 +137,13 @@ def shown_ratio(ratio: stats.Ratio) -> str:
 def _remark(row: Row) -> str:
     verdict = ""
     if row.ratio:
-        judged = row.ratio.verdict if row.ratio.low is not None or row.ratio.why else "not judged"
-        verdict = "baseline" if row.ratio.baseline == row.peer else judged
+        verdict = "baseline" if row.ratio.baseline == row.peer else judged(row.ratio)
     return ", ".join(word for word in (verdict, row.note) if word)
+
+
+def judged(ratio: stats.Ratio) -> str:
+    """The verdict in a word."""
+    return ratio.verdict if ratio.low is not None or ratio.why else "not judged"
 
 
 def _digits(seconds: float | None) -> str:
@@ -153,12 +157,32 @@ def answer(rows: Sequence[Row]) -> str | None:
     if not ours:
         return None
     best = min(ours, key=lambda row: row.median or 0.0)
-    parts = [f"{_word(ratio)} {ratio.baseline} ({_times(ratio)})" for ratio in best.beside]
+    by_verdict: dict[str, list[stats.Ratio]] = {}
+    for ratio in best.beside:
+        by_verdict.setdefault(WORDS[judged(ratio)], []).append(ratio)
+    parts = [f"{word} {_others(ratios)}" for word, ratios in by_verdict.items()]
     return f"{best.peer} makes a step in {_digits(best.median)} ms: {'; '.join(parts)}."
 
 
-def _word(ratio: stats.Ratio) -> str:
-    return {"faster": "faster than", "slower": "slower than", "same": "as fast as"}.get(ratio.verdict, "unclear beside")
+WORDS = {
+    "faster": "faster than",
+    "slower": "slower than",
+    "same": "as fast as",
+    "unclear": "unclear beside",
+    "not judged": "not judged beside",
+}
+"""Verdicts in a sentence."""
+
+
+def _others(ratios: Sequence[stats.Ratio]) -> str:
+    """Each peer with its ratio, or how many there are: those that are many can be seen in the picture."""
+    if len(ratios) <= FEW:
+        return ", ".join(f"{ratio.baseline} ({_times(ratio)})" for ratio in ratios)
+    medians = [ratio.median for ratio in ratios]
+    return f"{len(ratios)} peers ({three_digits(min(medians))} to {three_digits(max(medians))}x the time)"
+
+
+FEW = 3
 
 
 def _times(ratio: stats.Ratio) -> str:
