@@ -75,7 +75,6 @@ class Log:
 def describe(threads: int) -> dict[str, Any]:
     """What the machine and its software are. Values that cannot be read are None."""
     return {
-        "host": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
         "cpu": _cpu_model(),
