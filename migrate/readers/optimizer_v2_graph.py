@@ -13,7 +13,7 @@ from typing import Any
 
 from migrate.readers import graph_schedules
 from migrate.readers.graph_nodes import SCATTERS, Nodes
-from migrate.readers.graph_patterns import ADD, DIVIDE, Anything, Found, Variable, match
+from migrate.readers.graph_patterns import ADD, DIVIDE, STEP, Anything, Found, Variable, match
 from migrate.readers.train_kernels import (
     ROWS_APART,
     Kernel,
@@ -28,23 +28,32 @@ from migrate.readers.train_kernels import (
 from migrate.state import SPARSE_CLIPPING
 
 RATE, _EPSILON, _SHRINKAGE = "learning_rate", "epsilon", "l2_shrinkage_regularization_strength"
+_MOMENTS = ("beta_1", "beta_2", _EPSILON)
+_MEANS = ("rho", "momentum", _EPSILON)
+_L1_L2 = ("l1_regularization_strength", "l2_regularization_strength")
+_POWER = "learning_rate_power"
+
+
+def _from(first: int, *names: str) -> dict[str, int]:
+    """Inputs that follow one another, the learning rate first."""
+    return {name: first + i for i, name in enumerate((RATE, *names))}
+
+
 KERNELS = {
-    "GradientDescent": Kernel("SGD", 2, {RATE: 1}),
-    "KerasMomentum": Kernel("SGD", 3, {RATE: 2}),
-    "Adam": Kernel("Adam", 9, {RATE: 5, _EPSILON: 8}, fixed={"amsgrad": False}),
-    "AdamWithAmsgrad": Kernel("Adam", 10, {RATE: 6, _EPSILON: 9}, fixed={"amsgrad": True}),
-    "AdaMax": Kernel("Adamax", 8, {RATE: 4, _EPSILON: 7}),
-    "Adadelta": Kernel("Adadelta", 6, {RATE: 3, _EPSILON: 5}),
-    "AdagradV2": Kernel("Adagrad", 4, {RATE: 2, _EPSILON: 3}),
-    "RMSProp": Kernel("RMSprop", 7, {RATE: 3, _EPSILON: 6}, fixed={"centered": False}),
-    "CenteredRMSProp": Kernel("RMSprop", 8, {RATE: 4, _EPSILON: 7}, fixed={"centered": True}),
-    "Ftrl": Kernel("Ftrl", 3, {RATE: 4}, {RATE: 5}, {_SHRINKAGE: 0.0}),
-    "FtrlV2": Kernel("Ftrl", 3, {RATE: 4, _SHRINKAGE: 7}, {RATE: 5, _SHRINKAGE: 8}),
+    "GradientDescent": Kernel("SGD", 2, _from(1)),
+    "KerasMomentum": Kernel("SGD", 3, {RATE: 2, "momentum": 4}, {RATE: 2, "momentum": 5}),
+    "Adam": Kernel("Adam", 9, _from(5, *_MOMENTS), fixed={"amsgrad": False}),
+    "AdamWithAmsgrad": Kernel("Adam", 10, _from(6, *_MOMENTS), fixed={"amsgrad": True}),
+    "AdaMax": Kernel("Adamax", 8, _from(4, *_MOMENTS)),
+    "Adadelta": Kernel("Adadelta", 6, _from(3, "rho", _EPSILON)),
+    "AdagradV2": Kernel("Adagrad", 4, _from(2, _EPSILON)),
+    "RMSProp": Kernel("RMSprop", 7, _from(3, *_MEANS), fixed={"centered": False}),
+    "CenteredRMSProp": Kernel("RMSprop", 8, _from(4, *_MEANS), fixed={"centered": True}),
+    "Ftrl": Kernel("Ftrl", 3, _from(4, *_L1_L2, _POWER), _from(5, *_L1_L2, _POWER), {_SHRINKAGE: 0.0}),
+    "FtrlV2": Kernel("Ftrl", 3, _from(4, *_L1_L2, _SHRINKAGE, _POWER), _from(5, *_L1_L2, _SHRINKAGE, _POWER)),
 }
 _STEP = (DIVIDE, Anything("any"), (ADD, ("Sqrt", Anything("any")), _EPSILON))
 """What a rule without a kernel subtracts: RMSprop, Nadam, and Adam where a gradient is sparse."""
-
-
 ROWS = "rows"
 """In place of a class: rows of a sparse gradient, which move as the class of the other variables has it."""
 
@@ -121,11 +130,13 @@ def _of_kernel(nodes: Nodes, name: str, kernel: Kernel, is_rows: bool, own: str)
     config: dict[str, Any] = dict(kernel.fixed)
     for key, place in (kernel.rows if is_rows and kernel.rows is not None else kernel.inputs).items():
         source = nodes.inputs[name][place]
+        own_variable = Variable(f"{own}/{key}")
+        decayed = (DIVIDE, own_variable, (ADD, 1.0, ("Mul", Variable(f"{own}/decay"), STEP)))
+        if any(match(nodes, source, each, Found()) for each in (own_variable, decayed)):
+            continue
         value: Any = nodes.constant(source)
         if value is None and key == RATE:
             value = graph_schedules.read(nodes, source)
-            if value is None and f"{own}/{RATE}" in nodes.variables_behind(source):
-                continue
         if value is None:
             return None
         config[key] = value

@@ -119,6 +119,8 @@ HALVED = [("Adam/mul", "Mul", [GRADIENT, "0.5"])]
     ("gradient", "more", "class_name", "seen"),
     [
         (GRADIENT, [], "Adam", True),
+        (GRADIENT, [("rate", "Mul", ["Adam/learning_rate", "0.5"])], None, False),
+        (GRADIENT, [("rate", "ReadVariableOp", ["Adam/learning_rate"])], "Adam", True),
         ("fed", [("fed", "PlaceholderWithDefault", [GRADIENT])], "Adam", True),
         ("Adam/mul", HALVED, "Adam", False),
         (f"{UPDATE}mul", [(f"{UPDATE}mul", "Mul", [GRADIENT, "0.5"])], None, False),
@@ -133,7 +135,8 @@ def test_what_stands_around_the_kernel_of_an_optimizer_v2(
 ) -> None:
     names = ("w", "Adam/w/m", "Adam/w/v", "Adam/learning_rate", "Adam/beta_1", "Adam/beta_2", "powers", "Placeholder")
     variables = [(name, "Placeholder" if name[0] == "P" else "VarHandleOp", []) for name in names]
-    inputs = [*names[:3], "powers", "powers", *names[3:6], "1e-7", gradient]
+    rate = "rate" if any(name == "rate" for name, *_ in more) else "Adam/learning_rate"
+    inputs = [*names[:3], "powers", "powers", rate, *names[4:6], "1e-7", gradient]
     constants = [(number, "Const", []) for number in ("1e-7", "0.5")]
     kernel = (f"{UPDATE}ResourceApplyAdam", "ResourceApplyAdam", inputs)
     graph = _graph(*variables, *constants, (GRADIENT, "MatMul", []), *more, kernel)
