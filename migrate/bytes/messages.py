@@ -9,9 +9,9 @@ from migrate.bytes import urls
 LONGEST = 500
 """Characters of a message."""
 CUT = " ... (--debug shows all of it) ... "
-
-
 IN_JSON = " ... (--json has all of it) ... "
+END = " ..."
+"""After the beginning of a text that has little room."""
 
 
 def line(text: str, longest: int = LONGEST, cut: str = CUT) -> str:
@@ -24,6 +24,8 @@ def line(text: str, longest: int = LONGEST, cut: str = CUT) -> str:
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in urls.shown(text))
     if len(shown) <= longest:
         return shown
+    if longest < 2 * len(cut):
+        return shown[: max(longest - len(END), 0)] + END
     room = longest - len(cut)
     ends = room * 2 // 5
     return shown[: room - ends] + cut + shown[-ends:]

@@ -269,8 +269,7 @@ def _for_target_or_advice(
         if to not in ("keras", "tf-keras"):
             raise
         what_to_type = advice()
-        room = max(LONGEST - len(what_to_type) - 2, LONGEST // 4)
-        raise UnsupportedError(f"{line(str(error), room)}. {what_to_type}") from error
+        raise UnsupportedError(f"{line(str(error), LONGEST - len(what_to_type) - 2)}. {what_to_type}") from error
 
 
 def for_target(state: OptimizerState, to: str, order: str | None) -> OptimizerState:

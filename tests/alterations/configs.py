@@ -11,7 +11,7 @@ from tests.alterations.alteration import CLASSES, Alteration, Change
 LIMITS = ("clipnorm", "clipvalue", "global_clipnorm")
 
 
-LEGAL_NONE = ("weight_decay", "epsilon", "ema_overwrite_frequency")
+LEGAL_NONE = ("weight_decay", "epsilon", "ema_overwrite_frequency", "rms_rate")
 """Options that may be None, and whose older value leaves no trace."""
 
 

@@ -48,6 +48,7 @@ NOT_RIGHT = (
     "extra-k231-sgd-same-shapes-saver",
     "extra-k224-sgd-twins-flipped-h5",
     "tf29-exp-rmsprop-centered-momentum-embed",
+    "extra-keras314-schedule-free-text-keras",
 )
 """Cases that are refused as they are, or that a wrong confirmation makes exact."""
 

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import migrate
 import optim
 from dtopt_cli.app import app
+from migrate.bytes import messages
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -121,3 +122,11 @@ def test_a_refusal_names_what_to_type(words: list[str], command: str, tmp_path: 
     result = CliRunner().invoke(app, ["migrate", *(word.format(**given) for word in words)])
     assert result.exit_code != 0
     assert re.search(command, str(result.exception))
+
+
+@pytest.mark.parametrize("room", [-5, 0, 3, 40, 71, 72, 200])
+def test_a_text_takes_no_more_than_its_room(room: int) -> None:
+    """Whatever else a message says: what is to be typed must be whole."""
+    shown = messages.line("because " * 50, room)
+    assert len(shown) <= max(room, len(messages.END))
+    assert shown[: max(room, 0) // 4] == ("because " * 50)[: max(room, 0) // 4]

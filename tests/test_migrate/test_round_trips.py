@@ -95,6 +95,7 @@ def _state(
     more, slots = algorithm.adjust(told.values, frozenset())
     rng = np.random.default_rng(iterations)
     names = [f"layer_{i}/kernel" for i in range(len(shapes))]
+    owners = list(zip(names, shapes, strict=True))
 
     def value(slot: str, shape: tuple[int, ...]) -> LazyArray:
         drawn = rng.normal(size=shape).astype(np.float32)
@@ -105,7 +106,7 @@ def _state(
         {**told.values, **more},
         iterations,
         "drawn",
-        {slot: {n: value(slot, s) for n, s in zip(names, shapes, strict=True)} for slot in slots},
+        {slot: {n: value(slot, s) for n, s in owners if algorithm.has(config, slot, s, n)} for slot in slots},
         tuple(StoredVariable(n, None, s, "float32", True) for n, s in zip(names, shapes, strict=True)),
         scalars=algorithm.state({**told.values, **more}, {}, generation, iterations)[0],
     )
