@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy as np
 
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.bytes.messages import line
-from migrate.evidence import Origin
+from migrate.evidence import DEFAULT, FILE, Origin
+from migrate.rules.comparison import same
 from migrate.state import OptimizerState
 
 
@@ -49,7 +50,7 @@ class Inspection:
       evidence: how that was recognised.
       versions: of Keras, TensorFlow and the backend, where the source says.
       optimizer: name of the class of `optim`.
-      stored_config: the optimizer's config as the source, or the hint, has it.
+      stored_config: the optimizer's config as the source, or the hint, has it, without what nobody says.
       hyperparameters: keyword arguments of the `optim` class that continues the training.
       iterations: steps taken.
       iterations_source: where that number stands.
@@ -110,7 +111,7 @@ def inspection(state: OptimizerState, source: str, *, stats: bool) -> Inspection
         evidence=stored.evidence if stored else (),
         versions=dict(stored.versions) if stored else {},
         optimizer=state.algorithm,
-        stored_config=stored.optimizer_config if stored else None,
+        stored_config=_as_said(stored.optimizer_config, state.origins) if stored else None,
         hyperparameters=dict(state.hyperparameters),
         iterations=state.iterations,
         iterations_source=state.iterations_source,
@@ -134,3 +135,18 @@ def statistics(array: LazyArray) -> Stats:
         return Stats(0.0, math.nan, math.nan, True)
     finite = bool(np.all(np.isfinite(values)))
     return Stats(float(np.linalg.norm(values)), float(values.min()), float(values.max()), finite)
+
+
+def _as_said(document: Mapping[str, Any] | None, origins: Sequence[Origin]) -> Mapping[str, Any] | None:
+    """A config without defaults, and with the numbers that stand elsewhere in the file, as a learning rate may."""
+    if document is None or not isinstance(document.get("config"), Mapping):
+        return document
+    known = {origin.subject: origin for origin in origins}
+    config = {key: value for key, value in document["config"].items() if key not in known or known[key].kind != DEFAULT}
+    numbers = {k: o.value for k, o in known.items() if k in config and o.kind == FILE and _is_number(o.value)}
+    other = {k: value for k, value in numbers.items() if _is_number(config[k]) and not same(config[k], value)}
+    return {**document, "config": {**config, **other}}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
