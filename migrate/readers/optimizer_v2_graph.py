@@ -88,14 +88,15 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]],
     said = {key: [step.config[key] for step in steps if key in step.config] for key in keys}
     config = {key: values[0] for key, values in said.items() if all(value == values[0] for value in values)}
     classes = {step.class_name for step in steps} - {ROWS}
+    class_name = classes.pop() if len(classes) == 1 else None
     sparse = frozenset(owner for owner, names in ops.items() if is_sparse(nodes, names))
     limits = steps[0].limits
     own_ops = {name for names in ops.values() for name in names}
     if limits is None or any(step.limits != limits for step in steps) or other_writers(nodes, ops, own_ops):
-        return Trained(classes.pop() if len(classes) == 1 else None, config, sparse, outside)
+        return Trained(class_name, config, sparse, outside)
     if sparse and limits.keys() - {"clipvalue"}:
         outside[SPARSE_CLIPPING] = ROWS_APART
-    return Trained(classes.pop() if len(classes) == 1 else None, {**config, **limits}, sparse, outside, seen=True)
+    return Trained(class_name, {**config, **limits}, sparse, outside, seen=True)
 
 
 def _reads(names: Collection[str], own: str) -> bool:

@@ -32,7 +32,7 @@ from migrate.readers import (
     train_kernels,
 )
 from migrate.readers.bundle_arrays import lazy, not_numbers
-from migrate.readers.graph_nodes import VARIABLES, Nodes
+from migrate.readers.graph_nodes import VARIABLES
 from migrate.readers.keras1_saver import Keras1Optimizer
 from migrate.readers.keras_model import never_trained
 from migrate.readers.saver_graph import SaverGraph
@@ -127,9 +127,7 @@ def read_bundle(
         stored = _of_optimizer_v2(arrays, counter, graph)
     else:
         stored = _of_native_keras(arrays, counter, graph, prefix)
-    told = _program(graph, choice.chosen, stored) if stored.generation == "tf1" else {}
-    if stored.generation == "optimizer_v2" and graph is not None and graph.nodes is not None:
-        told = _optimizer_v2(graph, graph.nodes, stored)
+    told = _program(graph, choice.chosen, stored) if stored.generation in ("tf1", "optimizer_v2") else {}
     if graph is not None and graph.nodes is not None and stored.generation in NATIVE:
         trained = [v.name for v in stored.variables if v.trainable and not stored.layers]
         said = keras_graph.describe(graph.nodes, trained, [key for key, _ in stored.weights or ()])
@@ -175,40 +173,30 @@ def _counting_in_global_step(arrays: Mapping[str, LazyArray]) -> list[str]:
 
 
 def _program(graph: SaverGraph | None, scope: str | None, stored: _Parts) -> dict[str, Any]:
-    """What the graph says of a tf.train optimizer."""
+    """What the graph says of an optimizer of tf.train, or an OptimizerV2.
+
+    Args:
+      scope: of the updates of the chosen one of several tf.train optimizers.
+    """
     if graph is None or graph.nodes is None:
         return {"graph_seen": False}
     try:
-        if set(bert_graph.SLOTS) <= stored.slots.keys():
+        if stored.generation == "optimizer_v2":
+            told = optimizer_v2_graph.describe(graph.nodes, graph.updates, stored.scope)
+        elif set(bert_graph.SLOTS) <= stored.slots.keys():
             told = bert_graph.describe(graph.nodes, list(stored.slots[bert_graph.SLOTS[0]]))
         else:
             told = train_kernels.describe(graph.nodes, graph.updates, scope)
     except (LookupError, ValueError):  # an op without the inputs that it must have: a damaged graph says nothing
         return {"graph_seen": False}
-    said, step = _config(told), stored.scalars.get(GLOBAL_STEP)
+    # Where it shows all that happens to gradients, there is no other limit of them.
+    said = {**(dict.fromkeys(LIMITS) if told.seen else {}), **told.config}
+    step = stored.scalars.get(GLOBAL_STEP)
     if "learning_rate" in said and step is not None and step.shape == () and step.dtype.startswith("int"):
         said["learning_rate"] = graph_schedules.after(said["learning_rate"], int(step.load()))
     return {
-        "graph_config": {"class_name": told.class_name, "config": said} if told.class_name else None,
+        "graph_config": {"class_name": told.class_name or "", "config": said} if told.class_name or said else None,
         "graph_seen": told.seen,
-        "sparse": None if told.sparse is None else frozenset(graph.parts.get(name, name) for name in told.sparse),
-        "outside": told.outside,
-    }
-
-
-def _config(told: train_kernels.Trained) -> dict[str, Any]:
-    """What a graph says, and that there is no other limit of gradients where it shows all that happens to them."""
-    return {**(dict.fromkeys(LIMITS) if told.seen else {}), **told.config}
-
-
-def _optimizer_v2(graph: SaverGraph, nodes: Nodes, stored: _Parts) -> dict[str, Any]:
-    """What the graph says of an OptimizerV2."""
-    try:
-        told = optimizer_v2_graph.describe(nodes, graph.updates, stored.scope)
-    except (LookupError, ValueError):  # a damaged graph says nothing
-        return {}
-    return {
-        "graph_config": {"class_name": told.class_name or "", "config": _config(told)},
         "sparse": None if told.sparse is None else frozenset(graph.parts.get(name, name) for name in told.sparse),
         "outside": told.outside,
     }
