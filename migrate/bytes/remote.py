@@ -79,28 +79,27 @@ _LISTED: ContextVar[dict[str, dict[str, dict[str, Any]]] | None] = ContextVar("l
 """What is known of the files in folders: `{folder: {name: info}}`."""
 
 
-@contextlib.contextmanager
-def listings_kept() -> Iterator[None]:
+def listings_kept() -> contextlib.AbstractContextManager[None]:
     """Inside, a folder is listed once, and what its list says is not asked for again, file by file."""
-    token = _LISTED.set({})
-    try:
-        yield
-    finally:
-        _LISTED.reset(token)
+    return _known_inside(_LISTED)
 
 
 _ANSWERS: ContextVar[dict[str, dict[str, Any] | None] | None] = ContextVar("answers", default=None)
 """What a store has said about each URL."""
 
 
-@contextlib.contextmanager
-def answers_kept() -> Iterator[None]:
+def answers_kept() -> contextlib.AbstractContextManager[None]:
     """Inside, a store is asked about each URL once."""
-    token = _ANSWERS.set({})
+    return _known_inside(_ANSWERS)
+
+
+@contextlib.contextmanager
+def _known_inside(known: ContextVar[Any]) -> Iterator[None]:
+    token = known.set({})
     try:
         yield
     finally:
-        _ANSWERS.reset(token)
+        known.reset(token)
 
 
 def size(url: str) -> int:
