@@ -39,13 +39,17 @@ def check(result: Result, kind: Kind) -> Iterator[Finding]:
     for rows in _cases(result.rows, [name for name in kind.reading.name if name != "peer"]):
         times = {row.peer: row.times() for row in rows if row.status == "ok"}
         for row, again in zip(rows, kind.anew(rows), strict=True):
-            found = {ratio.baseline: ratio for ratio in (again.ratio, *again.beside) if ratio}
-            for ratio in {ratio.baseline: ratio for ratio in (row.ratio, *row.beside) if ratio}.values():
+            found = _by_baseline(again)
+            for ratio in _by_baseline(row).values():
                 if ratio.baseline != row.peer and ratio.verdict != "unclear":
                     logs = stats.log_ratios(times[row.peer], times[ratio.baseline])
                     where = f"{row.workload} {row.optimizer}: {row.peer} beside {ratio.baseline}"
                     yield from of_verdict(ratio.verdict, found.get(ratio.baseline), logs, where)
         yield from _told(rows)
+
+
+def _by_baseline(row: Any) -> dict[str, stats.Ratio]:
+    return {ratio.baseline: ratio for ratio in (row.ratio, *row.beside) if ratio}
 
 
 def _cases(rows: Sequence[Any], names: Sequence[str]) -> Iterator[list[Any]]:

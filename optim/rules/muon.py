@@ -121,7 +121,7 @@ class MuonRule(Whole):
         return factor * math.sqrt(max(1.0, rows / columns)) if self.aspect_scale else factor
 
     def _orthogonal(self, xp: Any, x: Any, c: Scalars) -> Any:
-        """About U·Vᵀ of the singular value decomposition U·S·Vᵀ of each matrix in the last two axes."""
+        """About U·Vᵀ of the singular value decomposition U·S·Vᵀ of each matrix in the last two dims."""
         wide = int(x.shape[-2]) <= int(x.shape[-1])
         x = x if wide else _transposed(xp, x)
         x = x / (xp.sqrt(xp.reduce_sum(xp.square(x), axis=(-2, -1), keepdims=True)) + 1e-7)
@@ -132,5 +132,5 @@ class MuonRule(Whole):
 
 
 def _transposed(xp: Any, x: Any) -> Any:
-    """With its last two axes changed."""
+    """With its last two dims changed."""
     return xp.transpose(x) if len(x.shape) == 2 else xp.transpose(x, (0, 2, 1))
