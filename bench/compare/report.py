@@ -16,7 +16,6 @@ from bench.results.records import plain
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-COLOURS = {"faster": "green", "slower": "red", "same": "cyan", "unclear": "yellow"}
 SHOWN = 8
 
 
@@ -94,7 +93,7 @@ def _numbers(change: Change) -> tuple[str, str, str, str]:
     if change.ratio is None:
         return first, second, "-", ""
     ratio = change.ratio
-    shown = f"[{COLOURS[ratio.verdict]}]{ratio.median:.2f}[/] {_plain(interval(ratio.low, ratio.high))}"
+    shown = f"[{terminal.VERDICTS[ratio.verdict]}]{ratio.median:.2f}[/] {_plain(interval(ratio.low, ratio.high))}"
     return first, second, shown, str(ratio.rounds)
 
 

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
+VERDICTS = {"faster": "green", "slower": "red", "same": "cyan", "unclear": "yellow"}
+"""Colours."""
+
 
 def table(headings: Sequence[str], is_text: Callable[[int], bool] | None = None, whole: int = 0) -> Table:
     """A table without lines; rows are added by `add_row`, in rich's markup.

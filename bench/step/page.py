@@ -9,6 +9,7 @@ from bench.page.section import Bars, Figure, Ratios, Section
 from bench.page.tables import Table
 from bench.results.document import Result
 from bench.step import report
+from bench.step.ratios import OURS
 from bench.step.row import Row
 
 
@@ -77,7 +78,7 @@ def _ratios(rows: Sequence[Row]) -> Ratios | None:
         tuple(
             "baseline" if row.peer == base else report.judged(ratio) for row, ratio in zip(known, ratios, strict=True)
         ),
-        tuple(row.peer.startswith(report.OURS) for row in known),
+        tuple(row.peer.startswith(OURS) for row in known),
     )
 
 

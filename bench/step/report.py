@@ -13,13 +13,12 @@ from bench.page.words import three_digits, with_interval
 from bench.results.document import Result
 from bench.results.records import Roof
 from bench.step.agreement import Agreement
+from bench.step.ratios import OURS
 from bench.step.row import Row
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-OURS = "optim-"
-COLOURS = {"faster": "green", "slower": "red", "same": "cyan", "unclear": "yellow"}
 REGIMES = {
     "cache": "the cache holds all of it",
     "mixed": "partly in cache",
@@ -131,7 +130,7 @@ def shown_ratio(ratio: stats.Ratio) -> str:
     """A ratio in rich's markup, coloured by its verdict."""
     edges = "" if ratio.low is None or ratio.high is None else ", ".join(map(three_digits, (ratio.low, ratio.high)))
     # Without the backslash rich would read the bracket as markup.
-    return f"[{COLOURS[ratio.verdict]}]{three_digits(ratio.median)}[/]" + (f" \\[{edges}]" if edges else "")
+    return f"[{terminal.VERDICTS[ratio.verdict]}]{three_digits(ratio.median)}[/]" + (f" \\[{edges}]" if edges else "")
 
 
 def _remark(row: Row) -> str:
