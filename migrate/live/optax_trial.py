@@ -21,9 +21,9 @@ from migrate.algorithms import nadam
 from migrate.live import optax_state
 from migrate.live.mapped import Target
 from migrate.live.optax_state import FIELDS, KEPT, Leaf, Optax
-from migrate.operations import soundness
 from migrate.rules import comparison
 from migrate.state import OptimizerState
+from optim import rules
 from optim.errors import UnsupportedError
 from optim.rule import arguments, made_from, slot_dims
 
@@ -221,7 +221,7 @@ class _Source:
     """
 
     def __init__(self, state: OptimizerState, targets: Sequence[Target]):
-        cls = soundness.rule_of(state.algorithm)
+        cls = rules.of(state.algorithm)
         if cls is None:
             raise UnsupportedError(f"no rule is known of {state.algorithm}")
         self._state = state

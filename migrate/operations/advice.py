@@ -8,9 +8,9 @@ from typing import Any
 import optim
 from migrate import algorithms
 from migrate.bytes import messages
-from migrate.operations.soundness import rule_of
 from migrate.rules import comparison, keras_targets
 from migrate.state import OptimizerState
+from optim import rules
 from optim.rule import arguments
 
 ARGUMENTS = {"variables": "source_variables"}
@@ -55,7 +55,7 @@ def instead(state: OptimizerState, target: str, source: str, hints: Mapping[str,
 
 def _arguments(state: OptimizerState) -> str:
     """Arguments of the class that are not its defaults."""
-    rule = rule_of(state.algorithm)
+    rule = rules.of(state.algorithm)
     own = {name: declared.default for name, declared in arguments(rule).items()} if rule else {}
     values = {name: value for name, value in state.hyperparameters.items() if name not in ALIKE}
     told = {n: v for n, v in values.items() if v not in (None, []) and not comparison.same(v, own.get(n))}

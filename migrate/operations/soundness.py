@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from migrate.bytes.messages import some
 from migrate.evidence import UNINTERPRETED, Origin
 from migrate.operations import bounds
 from migrate.state import OptimizerState
-from optim import slot_layout
+from optim import rules, slot_layout
 from optim.arguments import Hyperparameter
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.rule import Rule, Slot
@@ -35,14 +34,6 @@ OPTIONS = {
     "ema_momentum": Hyperparameter(None, "weight of the old average", high=1.0, closed=True),
 }
 """Options of every optimizer that are numbers."""
-HOMES = {
-    "AdamW": "adam",
-    "ConditionalGradient": "conditional_gradient",
-    "ProximalAdagrad": "proximal_adagrad",
-    "RectifiedAdam": "rectified_adam",
-    "ScheduleFreeAdamW": "schedule_free_adamw",
-}
-"""Algorithms whose rule is not in the file of their own name in small letters."""
 SHOWN = 4
 AT_ONCE = 1 << 18
 """Numbers of each array that are looked at together: they stay in the processor's cache."""
@@ -58,22 +49,12 @@ def checked(state: OptimizerState, *, with_values: bool = True) -> OptimizerStat
     Raises:
       UnsupportedError: a hyperparameter out of its range, or a dtype that no optimizer takes.
     """
-    rule = rule_of(state.algorithm)
+    rule = rules.of(state.algorithm)
     _check_hyperparameters(state, rule)
     _check_dtypes(state)
     if not with_values:
         return state
     return replace(state, origins=(*state.origins, *_spoiled(state, rule)))
-
-
-def rule_of(algorithm: str) -> type[Rule] | None:
-    """The class of an algorithm's rule; None where `optim` has none."""
-    try:
-        module = import_module(f"optim.rules.{HOMES.get(algorithm, algorithm.lower())}")
-    except ModuleNotFoundError:
-        return None
-    own = (each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Rule))
-    return next((each for each in own if each.__module__ == module.__name__), None)
 
 
 def _check_hyperparameters(state: OptimizerState, rule: type[Rule] | None) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from migrate.operations.soundness import rule_of
 from migrate.proof.stepping import numbers
 from migrate.readers.slots import read
+from optim import rules
 from optim.errors import UnsupportedError
 from optim.rule import AS_VARIABLE, Rule, Slot, arguments, made_from
 
@@ -47,7 +47,7 @@ def new_slot(slot: Slot, variable: np.ndarray) -> np.ndarray:
 
 def _rule(algorithm: str, config: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
     """The rule of a config, and its numbers."""
-    cls = rule_of(algorithm)
+    cls = rules.of(algorithm)
     if cls is None:
         raise _needs_tensorflow(algorithm)
     own = arguments(cls)

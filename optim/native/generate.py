@@ -8,11 +8,9 @@ sums are scalars of the update. So are slots that are one number, of which `Dtop
 from __future__ import annotations
 
 import hashlib
-import importlib
 import itertools
-import pkgutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -203,18 +201,8 @@ def source(programs: Iterable[Program]) -> str:
 
 def builtin_programs() -> list[Program]:
     """Of all rules in `optim/rules`, in every combination of their yes-or-no choices."""
-    found = (program_for(rule) for cls in _rule_classes() for rule in _variants(cls))
+    found = (program_for(rule) for cls in rules.every() for rule in _variants(cls))
     return [program for program in found if program is not None]
-
-
-def _rule_classes() -> list[type]:
-    classes: dict[str, type] = {}
-    for info in pkgutil.iter_modules(rules.__path__):
-        module = importlib.import_module(f"{rules.__name__}.{info.name}")
-        for cls in vars(module).values():
-            if isinstance(cls, type) and is_dataclass(cls) and hasattr(cls, "update"):
-                classes[cls.__qualname__] = cls
-    return list(classes.values())
 
 
 def _variants(cls: Any) -> list[Any]:
