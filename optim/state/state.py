@@ -177,7 +177,21 @@ class State:
         dtype: tf.DType | None = None,
         dims: tuple[int, ...] | None = None,
     ) -> tf.Variable:
-        """Make and keep a slot with the dims of its variable, or some of them, filled with a number or with `value`."""
+        """Make and keep a slot with the dims of its variable, or some of them, filled with a number or with `value`.
+
+        One that a `build` left when it was cut short is returned as it is.
+
+        Raises:
+          MismatchError: a slot filled with a number, for a variable whose shape is not known in full.
+        """
+        found = self.slots.find(slot, tracked)
+        if found is not None:
+            return found
+        if tracked.shape is None and value is None:
+            raise MismatchError(
+                f"variable {tracked} has the shape {tracked.variable.shape}, which is not known in full, so that its"
+                f" slot {slot} has none; make it with a fixed shape"
+            )
         shape = tracked.variable.shape.as_list()
         layout = placement.slot_layout(policy, tracked.variable, slot)
         if dims is not None and dims != tuple(range(len(shape))):

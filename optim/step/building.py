@@ -31,11 +31,11 @@ class Builder:
         with tf.init_scope(), tf.name_scope(self._state.scope):
             new = [t for t in self._state.track(var_list) if t.index not in self._done and not t.is_overwritten]
             self._settings.multipliers.add(new)
-            self._done.update(t.index for t in new)
             for slot in self._algorithm.slots:
                 for tracked in new:
                     self._add(slot, tracked)
             self._settings.add_slots(new)
+            self._done.update(t.index for t in new)
         self._state.built = True
 
     def _add(self, slot: Slot, tracked: Tracked) -> None:

@@ -48,6 +48,17 @@ def check_distinct(variables: Sequence[Any]) -> None:
         seen.add(id(variable))
 
 
+def check_dtypes(gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Raises MismatchError: a variable that has a gradient holds integers, booleans or strings."""
+    for gradient, given in zip(gradients, variables, strict=True):
+        dtype = unwrap(given).dtype
+        if gradient is not None and not (dtype.is_floating or dtype.is_complex):
+            raise MismatchError(
+                f"variable {plain_name(given)!r} is {dtype.name}, and a step moves floating-point variables only;"
+                " leave it out"
+            )
+
+
 def check_pairs(grads_and_vars: Any) -> list[tuple[Any, Any]]:
     """`grads_and_vars` as a list of pairs.
 

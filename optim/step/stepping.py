@@ -26,7 +26,7 @@ from optim.state.state import State
 from optim.state.tracked import Tracked, plain_name, unwrap
 from optim.step import replicas
 from optim.step.execution import Execution
-from optim.step.gradients import check_distinct, checked_when_run, conform, conform_all, split_pairs
+from optim.step.gradients import check_distinct, check_dtypes, checked_when_run, conform, conform_all, split_pairs
 from optim.step.interrupts import deferred
 from optim.step.preparation import Preparation
 from optim.step.tape import compute
@@ -139,6 +139,7 @@ class Stepper:
                 held = [unwrap(variable) for variable in variables]
                 replicas.check_alone(held)
                 replicas.check_not_on_servers(held)
+            check_dtypes(gradients, variables)
             self._build_once(variables)
             tracked = self._state.tracked.find(variables)
         self._state.copy_late_values()

@@ -264,3 +264,25 @@ def test_constraint_that_fails(devices: list[str]) -> None:
     with pytest.raises(RuntimeError, match="no"):
         optimizer.apply_gradients([(tf.ones(2), first), (tf.ones(2), second)])
     assert snapshot([first, second, *optimizer.variables]) == before
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize(
+    ("made", "culprit"),
+    [
+        (lambda: tf.Variable([1, 2], name="steps"), "steps.*int32"),
+        (lambda: tf.Variable([True], name="flag"), "flag.*bool"),
+        (lambda: tf.Variable(tf.zeros([2, 2]), shape=[None, 2], name="grows"), r"grows.*\(None, 2\)"),
+    ],
+)
+def test_variables_that_no_step_can_move_are_named(made: Any, culprit: str, graph: bool) -> None:
+    optimizer, odd, good = optim.Adam(0.1), made(), tf.Variable([1.0])
+    start = odd.read_value()
+    apply = tf.function(optimizer.apply_gradients) if graph else optimizer.apply_gradients
+    for _ in range(
+        1 if graph else 2
+    ):  # TensorFlow calls nothing where a function's first trace made variables and failed
+        with pytest.raises(MismatchError, match=culprit):
+            apply([(tf.ones([1]), good), (tf.ones_like(start), odd)])
+    tf.debugging.assert_equal(odd, start)
+    assert good.numpy() == [1.0]

@@ -17,6 +17,7 @@ from tensorflow.experimental import dtensor
 import optim
 from optim import schedules
 from optim.errors import CheckpointError, HyperparameterError, MismatchError, UnsupportedError
+from optim.layouts import placement
 from tests.test_optim.support import put, variable
 
 
@@ -214,3 +215,33 @@ def test_repr_says_what_it_is() -> None:
     var, optimizer = tf.Variable([1.0]), optim.Adam(0.25, clipnorm=2.0)
     optimizer.apply_gradients([(tf.constant([1.0]), var)])
     assert repr(optimizer) == "<Adam(learning_rate=0.25, clipnorm=2.0): 1 steps, 1 variables>"
+
+
+@pytest.mark.parametrize("place", ["plain", "mesh"])
+def test_a_build_that_was_cut_short_is_completed(place: str, mesh_2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after Ctrl-C, or where memory ran out and somebody tries again."""
+    layout = dtensor.Layout.replicated(mesh_2, 1) if place == "mesh" else None
+    options: dict[str, Any] = {"use_ema": True, "gradient_accumulation_steps": 2, "amsgrad": True}
+    pairs = lambda: [(put([0.3, -0.1], layout), variable([1.0, 2.0], layout, name)) for name in "ab"]  # noqa: E731
+    whole, expected = optim.Adam(0.1, **options), pairs()
+    for _ in range(4):
+        whole.apply_gradients(expected)
+    made = placement.filled_variable
+    for last in range(8):
+        left = iter(range(last))
+
+        def fails(*args: Any, left: Any = left) -> Any:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return made(*args)
+
+        optimizer, own = optim.Adam(0.1, **options), pairs()
+        monkeypatch.setattr(placement, "filled_variable", fails)
+        with pytest.raises(KeyboardInterrupt):
+            optimizer.apply_gradients(own)
+        monkeypatch.setattr(placement, "filled_variable", made)
+        for _ in range(4):
+            optimizer.apply_gradients(own)
+        for (_, a), (_, b) in zip(own, expected, strict=True):
+            np.testing.assert_array_equal(placement.to_host(a), placement.to_host(b))
+        assert [v.name for v in optimizer.variables] == [v.name for v in whole.variables]
