@@ -6,6 +6,7 @@ An *axis* is a mesh axis, a *dim* a tensor dimension.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,14 @@ def from_host(array: np.ndarray, layout: dtensor.Layout | None) -> Any:
         with tf.device(device):
             parts.append(tf.constant(array[tuple(index)]))
     return dtensor.pack(parts, layout)
+
+
+def beside(variable: Any) -> AbstractContextManager[Any]:
+    """Put plain variables where this one is; a mesh, and a `tf.distribute` strategy, have places of their own."""
+    if layout_of(variable) is not None or isinstance(variable, tf.distribute.DistributedValues):
+        return nullcontext()
+    device: AbstractContextManager[Any] = tf.device(variable.device)
+    return device
 
 
 def new_variable(value: Any, dtype: Any, name: str, layout: dtensor.Layout | None) -> tf.Variable:

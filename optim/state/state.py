@@ -198,10 +198,11 @@ class State:
             shape, layout = [shape[d] for d in dims], placement.only_dims(tracked.layout, dims)
         dtype = dtype or tracked.variable.dtype
         name = slot_variable_name(slot, tracked.variable)
-        if value is None:
-            made = placement.filled_variable(shape, fill, dtype, name, layout)
-        else:
-            made = placement.new_variable(value, dtype, name, layout)
+        with placement.beside(tracked.variable):
+            if value is None:
+                made = placement.filled_variable(shape, fill, dtype, name, layout)
+            else:
+                made = placement.new_variable(value, dtype, name, layout)
         return self.put_slot(slot, tracked, made)
 
     def new_copy(self, slot: str, tracked: Tracked, policy: Placement, dtype: tf.DType) -> tf.Variable:
@@ -250,7 +251,9 @@ class State:
         layout = None if tracked.mesh is None else dtensor.Layout.replicated(tracked.mesh, len(dims))
         value = tf.zeros(dims, tracked.variable.dtype) if initial_value is None else initial_value
         name = slot_variable_name(slot, tracked.variable)
-        return self.put_slot(slot, tracked, placement.new_variable(value, tracked.variable.dtype, name, layout))
+        with placement.beside(tracked.variable):
+            made = placement.new_variable(value, tracked.variable.dtype, name, layout)
+        return self.put_slot(slot, tracked, made)
 
     def placeholder(self, tracked: Tracked) -> tf.Variable:
         """A scalar zero on the mesh of a variable, for a slot that it does not have."""

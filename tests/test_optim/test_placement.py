@@ -198,3 +198,31 @@ def test_local_is_refused_where_it_cannot_be(mesh_2x2: Any) -> None:
     with pytest.raises(UnsupportedError, match="local"):
         step(put_gradients(values, variables))
     np.testing.assert_array_equal(value_of(variables["kernel"]), 1.0)
+
+
+@pytest.mark.parametrize("how", ["eager", "function", "portable"])
+@pytest.mark.parametrize(
+    "options", [{}, {"gradient_accumulation_steps": 2}, {"use_ema": True, "global_clipnorm": 0.3}], ids=str
+)
+def test_slots_are_where_their_variables_are(options: dict[str, Any], how: str) -> None:
+    """As for a table that is kept on the CPU beside a GPU's layers."""
+    gradients = [tf.constant([[0.1, 0.2], [0.3, 0.4]]), tf.constant([0.5, -0.5]), tf.constant(0.2)]
+
+    def stepped(*devices: str) -> list[np.ndarray]:
+        model = []
+        for gradient, device in zip(gradients, devices, strict=True):
+            with tf.device(device):
+                model.append(tf.Variable(tf.ones_like(gradient)))
+        optimizer = optim.Adam(0.1, **options, executor="portable" if how == "portable" else "auto")
+        step = lambda: optimizer.apply_gradients(list(zip(gradients, model, strict=True)))  # noqa: E731
+        run = tf.function(step) if how == "function" else step
+        for _ in range(4):
+            run()
+        for own, device in zip(model, devices, strict=True):
+            assert all(optimizer.get_slot(own, name).device.endswith(device) for name in optimizer.slot_names)
+        return [own.numpy() for own in model]
+
+    expected = stepped("CPU:0", "CPU:0", "CPU:0")
+    for devices in (("CPU:1", "CPU:1", "CPU:1"), ("CPU:1", "CPU:0", "CPU:1")):
+        for own, other in zip(stepped(*devices), expected, strict=True):
+            np.testing.assert_array_equal(own, other)
