@@ -40,6 +40,28 @@ def check_is_ours(name: str) -> None:
         )
 
 
+class FormerNames:
+    """What variables were called where the checkpoint was written that slots wait for: read once for all variables that
+    are tracked together, as to read it is to walk through all that was found in the checkpoint."""
+
+    def __init__(self) -> None:
+        self._checkpoint: Callable[[], Any] = lambda: None
+        self._names: dict[int, str] = {}
+        self._is_read = False
+
+    def read_again(self) -> None:
+        """Others are tracked now."""
+        self._is_read = False
+
+    def of(self, tracked: Tracked, checkpoint: Any) -> str:
+        """The name of a variable in `checkpoint`; what it is called here if that does not tell."""
+        if self._checkpoint() is not checkpoint:
+            self._checkpoint, self._names, self._is_read = ref(checkpoint), {}, False
+        if not self._is_read and id(tracked.variable) not in self._names:
+            self._names, self._is_read = {**self._names, **_names_in(checkpoint)}, True
+        return self._names.setdefault(id(tracked.variable), tracked.name)
+
+
 class SlotNode(tf.Module):
     """The slots of one name by variable, `optimizer/slots/<name>` in checkpoints.
 
@@ -50,12 +72,12 @@ class SlotNode(tf.Module):
 
     _self_setattr_tracking = False
 
-    def __init__(self) -> None:
+    def __init__(self, former_names: FormerNames) -> None:
         super().__init__(name="slot")
+        self._former_names = former_names
         self._kept: dict[str, tuple[Tracked, tf.Variable]] = {}
         self._found: set[str] = set()
         self._looked_at = (0, 0)
-        self._names: tuple[Callable[[], Any], dict[int, str]] = (lambda: None, {})
         self._owners: tuple[Callable[[], Any], dict[str, str]] = (lambda: None, {})
 
     def _lookup_dependency(self, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -114,11 +136,7 @@ class SlotNode(tf.Module):
     def _former_name(self, tracked: Tracked) -> str:
         """What a variable was called where the checkpoint was written that slots wait for; else what it is called."""
         for positions in self._deferred_dependencies.values():
-            checkpoint = positions[-1].checkpoint
-            known = self._names[1] if self._names[0]() is checkpoint else {}
-            if id(tracked.variable) not in known:
-                self._names = ref(checkpoint), {**known, **_names_in(checkpoint)}
-            return self._names[1].setdefault(id(tracked.variable), tracked.name)
+            return self._former_names.of(tracked, positions[-1].checkpoint)
         return tracked.name
 
 

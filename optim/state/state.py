@@ -17,7 +17,7 @@ from optim.layouts import meshes, placement
 from optim.layouts.placement import Placement
 from optim.state import weights
 from optim.state.counter import Counter
-from optim.state.object_graph import SlotNode
+from optim.state.object_graph import FormerNames, SlotNode
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked, TrackedVariables, common_mesh, plain_name, unwrap
 
@@ -40,6 +40,7 @@ class State:
         self._references: set[tuple[str, int]] = set()
         self._counters: dict[str, Counter] = {}
         self._slot_nodes: dict[str, SlotNode] = {}
+        self._former_names = FormerNames()
         self._late: list[tuple[tf.Variable, Tracked]] = []
         self._slots_node = tf.Module(name="slots")
         owner._track_trackable(self._slots_node, "slots")
@@ -129,7 +130,10 @@ class State:
         chosen: list[str | None] = [None] * len(given) if names is None else list(names)
         for item in given:
             self._check_mesh(item)
+        known = len(self.tracked)
         found = [self.tracked.add(item, name) for item, name in zip(given, chosen, strict=True)]
+        if len(self.tracked) > known:
+            self._former_names.read_again()
         self._adopt_mesh()
         return found
 
@@ -264,7 +268,7 @@ class State:
         """Keep a slot variable, `optimizer/slots/<slot>/<variable>` in checkpoints."""
         node = self._slot_nodes.get(slot)
         if node is None:
-            node = self._slot_nodes[slot] = SlotNode()
+            node = self._slot_nodes[slot] = SlotNode(self._former_names)
             self._slots_node._track_trackable(node, slot)
         node.keep(tracked, variable)
         self.slots.put(slot, tracked, variable)
