@@ -86,7 +86,7 @@ class Rule:
 
     @property
     def scalars(self) -> Mapping[str, float]:
-        """State of the whole optimizer beside `iterations`: initial float64 values by name. Mostly empty."""
+        """State of the whole optimizer besides `iterations`: initial float64 values by name. Mostly empty."""
         return {}
 
     @property

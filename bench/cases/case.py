@@ -25,7 +25,7 @@ class Case:
       device: "cpu", "gpu" or "tpu".
       seed: of the parameters and gradients.
       threads: CPU threads of each peer.
-      options: what a step does beside the optimizer's rule.
+      options: what a step does besides the optimizer's rule.
       shapes: the tensors, where they are no workload of `bench`; shapes_from: what the command line calls them.
     """
 

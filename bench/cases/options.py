@@ -1,4 +1,4 @@
-"""What a step does beside the optimizer's own rule: the options of `dtopt bench step` that cost time."""
+"""What a step does besides the optimizer's own rule: the options of `dtopt bench step` that cost time."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def check(result: Result, kind: Kind) -> Iterator[Finding]:
             for ratio in _by_baseline(row).values():
                 if ratio.baseline != row.peer and ratio.verdict != "unclear":
                     logs = stats.log_ratios(times[row.peer], times[ratio.baseline])
-                    where = f"{row.workload} {row.optimizer}: {row.peer} beside {ratio.baseline}"
+                    where = f"{row.workload} {row.optimizer}: {row.peer} against {ratio.baseline}"
                     yield from of_verdict(ratio.verdict, found.get(ratio.baseline), logs, where)
         yield from _told(rows)
 

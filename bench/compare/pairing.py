@@ -19,7 +19,7 @@ MACHINE = ("identity", "machine", "cpu", "cpus", "cpus_allowed", "threads")
 a new one each time."""
 
 SETTINGS = ("system", "governor", "memory_bytes", "huge_pages", "python", "packages", "variables")
-"""Members of the context whose differences are told beside the numbers."""
+"""Members of the context whose differences are told with the numbers."""
 
 USUAL = ("seed", "threads", "device", "dtype", "accumulate", "placement", "cache", "clip", "layout")
 """Members of names that are left out of what is printed where they are alike."""

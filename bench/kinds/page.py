@@ -23,7 +23,7 @@ TITLE = "dtopt bench"
 
 
 def html(results: Named) -> str:
-    """One HTML document that asks for nothing beside itself. Raises: UnsupportedError without matplotlib."""
+    """One HTML document that asks for nothing besides itself. Raises: UnsupportedError without matplotlib."""
     parts: list[tuple[Section, str] | str] = []
     for name, result in results:
         parts += [(section, name) for section in KINDS[result.kind].sections(result)]

@@ -1,1 +1,1 @@
-"""How fast checkpoints are migrated, beside `cp` of the same files."""
+"""How fast checkpoints are migrated, compared with `cp` of the same files."""

@@ -19,12 +19,12 @@ def sections(result: Result) -> Iterator[Section]:
         " included. Dropped: the input is not in the page cache.",
     )
     reruns = tuple(row.rerun for row in result.rows)
-    yield Section("Migration beside cp", text, (table(result),), tuple(_figures(rows)), reruns)
+    yield Section("Migration against cp", text, (table(result),), tuple(_figures(rows)), reruns)
 
 
 def table(result: Result) -> Table:
     headings = ("format", "command", "size", "seconds", "MB/s", "of cp's speed", "memory", "")
-    return Table("Migration beside cp", headings, tuple(line for row in result.rows for line in _lines(row)), text=2)
+    return Table("Migration against cp", headings, tuple(line for row in result.rows for line in _lines(row)), text=2)
 
 
 def _lines(row: Row) -> Iterator[tuple[str, ...]]:

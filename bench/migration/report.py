@@ -1,4 +1,4 @@
-"""Migration beside `cp` as a table for people, with what is aimed at."""
+"""Migration against `cp` as a table for people, with what is aimed at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures migration beside `cp`, on inputs made for it.
+"""Measures migration against `cp`, on inputs made for it.
 
 Each round measures both with the input dropped from the page cache, then both with it there, then `verify` and
 `inspect`, so that a slow moment of the machine meets all of them. Every command is a process of its own, its start

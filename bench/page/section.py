@@ -14,8 +14,8 @@ class Bars:
     """Horizontal bars.
 
     Attributes: title; labels from top to bottom; series, name -> a value for each label, None where there is none;
-      stacked on each other, or beside; unit; spans: (low, high) of the first series' values; line: (value, name) to
-      draw across.
+      stacked on each other, or side by side; unit; spans: (low, high) of the first series' values; line:
+      (value, name) to draw across.
     """
 
     title: str
@@ -74,7 +74,7 @@ class Section:
 
 
 def alternative(figure: Figure) -> str:
-    """The figure in words, for who does not see it; the tables beside it hold all its numbers."""
+    """The figure in words, for readers who do not see it; the tables next to it hold all its numbers."""
     if isinstance(figure, Lines):
         return f"{figure.title}. Curves of {figure.y} over {figure.x}: {', '.join(figure.series)}."
     if isinstance(figure, Ratios):

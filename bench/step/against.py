@@ -1,4 +1,4 @@
-"""Another `optim` to measure beside this one in the same run: another checkout or environment, a commit, a release.
+"""Another `optim` to measure against this one in the same run: another checkout or environment, a commit, a release.
 
 This `bench` drives both, so that both are given the same numbers, timed alike and judged by the same rules; only what
 `import optim` finds differs.

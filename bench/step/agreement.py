@@ -32,7 +32,7 @@ ROUNDINGS = 2
 parameters do."""
 
 BFLOAT16_TOLERANCE = 0.04
-"""For bfloat16, beside the rounding of the parameter: ten roundings of gradients, slots and changes."""
+"""For bfloat16, besides the rounding of the parameter: ten roundings of gradients, slots and changes."""
 
 
 @dataclass(frozen=True)

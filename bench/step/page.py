@@ -64,14 +64,14 @@ def _text(rows: Sequence[Row], result: Result) -> Iterator[str]:
 
 
 def _ratios(rows: Sequence[Row]) -> Ratios | None:
-    """The picture of the answer: every peer beside the baseline, the fastest on top."""
+    """The picture of the answer: every peer against the baseline, the fastest on top."""
     known = sorted((row for row in rows if row.ratio), key=lambda row: row.ratio.median if row.ratio else 0.0)
     ratios = [row.ratio for row in known if row.ratio]
     if len(ratios) < 2:
         return None
     base = ratios[0].baseline
     return Ratios(
-        "Time of a step beside the baseline, with 95% intervals",
+        "Time of a step against the baseline, with 95% intervals",
         base,
         tuple(row.peer for row in known),
         tuple((ratio.median, ratio.low, ratio.high) for ratio in ratios),

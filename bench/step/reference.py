@@ -262,7 +262,7 @@ def _new_slots(case: Case, index: int, value: np.ndarray) -> dict[str, np.ndarra
 
 
 def _epsilon(case: Case, step: int, paper: bool) -> dict[str, float]:
-    """Adam's rule adds ε to √v; with ε·√(1 − β₂ᵗ) in its place it computes what the paper's ε beside √v̂ does."""
+    """Adam's rule adds ε to √v; with ε·√(1 − β₂ᵗ) in its place it computes what the paper's ε next to √v̂ does."""
     hyper, beta = case.algorithm.hyperparameters, ADAMS.get(case.algorithm.name)
     if not paper or beta is None:
         return {}

@@ -68,7 +68,7 @@ def _head(rows: Sequence[Row]) -> Iterator[RenderableType]:
 
 
 def options(row: Row) -> list[str]:
-    """What the step does beside the optimizer's rule, in words; nothing for defaults."""
+    """What the step does besides the optimizer's rule, in words; nothing for defaults."""
     said = {
         "gradients clipped to {}": row.clip,
         "a moving average of momentum {}": row.ema,
@@ -151,7 +151,7 @@ def _digits(seconds: float | None) -> str:
 
 
 def answer(rows: Sequence[Row]) -> str | None:
-    """What people want to know, in a sentence of plain text: our fastest peer beside each other one."""
+    """What people want to know, in a sentence of plain text: our fastest peer against each other one."""
     ours = [row for row in _measured(rows) if row.beside]
     if not ours:
         return None
@@ -167,8 +167,8 @@ WORDS = {
     "faster": "faster than",
     "slower": "slower than",
     "same": "as fast as",
-    "unclear": "unclear beside",
-    "not judged": "not judged beside",
+    "unclear": "unclear against",
+    "not judged": "not judged against",
 }
 """Verdicts in a sentence."""
 

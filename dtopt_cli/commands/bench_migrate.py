@@ -34,7 +34,7 @@ def migrate(
     json: Json = False,
     file: OutputFile = None,
 ) -> None:
-    """Measure how fast checkpoints are migrated, beside cp of the same files, and the memory it takes.
+    """Measure how fast checkpoints are migrated, compared with cp of the same files, and the memory it takes.
 
     \b
     dtopt bench migrate                                   three formats of 1 GB each

@@ -192,7 +192,7 @@ Against = Annotated[
     typer.Option(
         "--against",
         metavar="PATH|COMMIT|VERSION",
-        help="Measure another dtopt beside this one. Ends with 1 if this one is slower, 5 if it cannot tell.",
+        help="Measure another dtopt against this one. Ends with 1 if this one is slower, 5 if it cannot tell.",
     ),
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="Fewer peers, one process each, half the time.")]

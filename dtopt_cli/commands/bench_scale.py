@@ -50,7 +50,7 @@ def scale(
     json: Json = False,
     file: OutputFile = None,
 ) -> None:
-    """Measure a step on meshes of several shapes, each in processes of its own, beside what is predicted.
+    """Measure a step on meshes of several shapes, each in processes of its own, and compare with what is predicted.
 
     \b
     dtopt bench scale                                     four meshes in one process each

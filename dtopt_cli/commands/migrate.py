@@ -142,7 +142,7 @@ def verify(
     from migrate import verify as compare
 
     progress = _byte_bar("comparing", as_json=as_json)
-    with output.importing_tensorflow():  # beside the comparison of arrays, which does not need it
+    with output.importing_tensorflow():  # during the comparison of arrays, which does not need it
         try:
             result = compare(source, dest, order=order, progress=progress, **given)
         finally:

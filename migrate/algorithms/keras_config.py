@@ -185,7 +185,7 @@ def only_value(key: str, algorithm: Algorithm, generation: str, class_name: str,
 
 
 def options(generation: str) -> tuple[str, ...]:
-    """Options beside an algorithm's own that a config may name. `clipnorm` stands for all three limits."""
+    """Options besides an algorithm's own that a config may name. `clipnorm` stands for all three limits."""
     if generation == "keras3":
         return ("clipnorm", "weight_decay", "use_ema", "gradient_accumulation_steps")
     if generation == "optimizer":

@@ -200,15 +200,15 @@ class Algorithm:
       adjust: (arguments, names of the slots found) -> further arguments, and the slots that these arguments
         call for.
       counts: generations whose flat list holds iterations; others lose them.
-      uses_count: whether the update itself depends on iterations, beside schedules.
-      scalars: names of hyperparameters that TF2 object checkpoints keep as variables, beside learning_rate
+      uses_count: whether the update itself depends on iterations, besides schedules.
+      scalars: names of hyperparameters that TF2 object checkpoints keep as variables, besides learning_rate
         and decay.
       in_float32: (arguments, generation) -> the arguments that are others for float32 variables, because the generation
         rounds 0.999 to 0.99900001287 before it acts, in some places or in all.
       generations: those that have this algorithm.
       is_foreign: whether only its state is known, and no rule.
       elsewhere: those of them in which other projects have it, and Keras itself has not.
-      state_scalars: (`optim`'s name, names in sources) of state of the whole optimizer beside iterations.
+      state_scalars: (`optim`'s name, names in sources) of state of the whole optimizer besides iterations.
       state: (arguments, state scalars found, generation, iterations) -> the optimizer's scalars, and where they
         came from.
       time_decay: whether the hyperparameter `decay` of generations before 2.11 is inverse time decay.

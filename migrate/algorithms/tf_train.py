@@ -101,7 +101,7 @@ POWERS = (("beta2_power", "beta_2"), ("beta1_power", "beta_1"))
 """The powers that AdamOptimizer keeps, the slower to vanish first."""
 GLOBAL_STEP = "global_step"
 AVERAGES = "ExponentialMovingAverage"
-"""What tf.train.ExponentialMovingAverage keeps beside variables: no slots."""
+"""What tf.train.ExponentialMovingAverage keeps besides variables: no slots."""
 
 
 def keras_style(class_name: str, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

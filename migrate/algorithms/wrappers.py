@@ -15,7 +15,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     LOOKAHEAD: {"sync_period": 6, "slow_step_size": 0.5},
     STOCHASTIC: {"start_averaging": 0, "average_period": 10},
 }
-"""What the wrappers of TensorFlow Addons keep beside their averages, with their defaults."""
+"""What the wrappers of TensorFlow Addons keep besides their averages, with their defaults."""
 LOSS_SCALE = ("LossScaleOptimizer", "LossScaleOptimizerV1", "LossScaleOptimizerV2", "LossScaleOptimizerV3")
 
 
@@ -47,7 +47,7 @@ def options(optimizer: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def doubts(optimizer: Mapping[str, Any] | None) -> dict[str, str]:
-    """Wrapper -> what it does beside the steps of the optimizer in it, where no class of `optim` does so.
+    """Wrapper -> what it does besides the steps of the optimizer in it, where no class of `optim` does so.
 
     Source: `lookahead.py`, `moving_average.py`, `stochastic_weight_averaging.py` of TensorFlow Addons 0.23.
     """

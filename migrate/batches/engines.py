@@ -27,7 +27,7 @@ from optim.errors import DtoptError, HyperparameterError, UnsupportedError
 TASK_BYTES = 64 << 20
 """Of the checkpoints of one task: small ones go together, as each task costs a message there and back."""
 ITEM_BYTES = 4 << 20
-"""What migrating a small checkpoint costs beside its bytes, in bytes of a large one."""
+"""What migrating a small checkpoint costs besides its bytes, in bytes of a large one."""
 Do = Callable[[Job, bool], BatchItem]
 """Migrates one source; with True, one that may have been begun before."""
 

@@ -65,7 +65,7 @@ def expand(source: str, *, every: bool = False) -> list[str]:
     """The source itself, or the checkpoints in a folder that is none; folders in it are searched with `every` alone.
 
     Raises:
-      AmbiguousError: the folder has a newest TensorFlow checkpoint and holds others beside it, and not `every`.
+      AmbiguousError: the folder has a newest TensorFlow checkpoint and holds others, too, and not `every`.
       UnknownFormatError: the folder is no checkpoint and holds none.
     """
     if not files.is_folder(source):

@@ -23,7 +23,7 @@ CHUNK = 1 << 20
 
 
 class Check:
-    """A check of a whole file, which runs once, beside the work if that asks for it early.
+    """A check of a whole file, which runs once, along with the work if that asks for it early.
 
     Args:
       run: raises DamagedFileError where the file is not what was written.

@@ -17,7 +17,7 @@ from migrate.bytes import checkpoint_paths, files, urls
 from migrate.errors import DamagedFileError, UnknownFormatError
 
 MEMBERS = ("saved_model.pb", "keras_metadata.pb", "variables/variables.index")
-"""Files in a folder that a reader opens, beside those that a checkpoint's prefix names."""
+"""Files in a folder that a reader opens, besides those that a checkpoint's prefix names."""
 
 
 @dataclass(frozen=True)

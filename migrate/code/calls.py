@@ -26,7 +26,7 @@ class DoesNotFitError(UnsupportedError):
 
 @dataclass(frozen=True)
 class Place:
-    """What decides about one call beside the call itself."""
+    """What decides about one call besides the call itself."""
 
     target: str
     rate_is_set: bool = False

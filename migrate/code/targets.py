@@ -172,7 +172,7 @@ def _decay_by_rate(target: Target, meaning: Meaning) -> None:
 
 
 def _unsaid(meaning: Meaning, known: Collection[str]) -> list[tuple[str, Value]]:
-    """Arguments that a class has not and that act, beside those of old rules."""
+    """Arguments that a class has not and that act, besides those of old rules."""
     others = {
         k: v for k, v in meaning.arguments.items() if k not in known and (k not in OPTIM_ONLY or k == "lazy_rows")
     }

@@ -24,7 +24,7 @@ LAYOUT = {"lpar", "rpar", "comma", "leading_lines", "header", "footer", "lines_a
     "dot",
     "trailing_whitespace",
 }
-"""Fields that hold no names or expressions, beside those called whitespace."""
+"""Fields that hold no names or expressions, besides those called whitespace."""
 
 
 @cache

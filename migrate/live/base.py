@@ -29,7 +29,7 @@ class Live(Protocol):
         """Slot variables (`tf.Variable`) of one model variable by name."""
 
     def scalars(self, values: Mapping[str, float]) -> list[tuple[str, Any, float]]:
-        """(name, `tf.Variable`, its new value) of the state beside slots.
+        """(name, `tf.Variable`, its new value) of the state besides slots.
 
         Args:
           values: `iterations`, and those of `u_product` and `accumulated_steps` that there are.

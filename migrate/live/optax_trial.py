@@ -37,7 +37,7 @@ SIZES = {
     1e3: "which tells about clipping",
     1e6: "which tells about clipping",
 }
-"""Of gradients, beside usual ones -> what a difference there comes from."""
+"""Of gradients, besides usual ones -> what a difference there comes from."""
 LAST = 2**31 - 1 - STEPS
 CLOSE, ROUNDED = 1e-6, 2e-7
 """Relative to the step, and to the largest step that the same numbers make: optax computes schedules in float32."""
@@ -60,7 +60,7 @@ NOT_TRIED = {
 MOMENTA = {"SGD": "m", "RMSprop": "momentum"}
 """The slot that holds steps, or gradients, whichever a transformation keeps there."""
 TRIED = {"learning_rate", "decay", "weight_decay", "weight_decay_exclude", "clip_order", *comparison.LIMITS}
-"""Options beside the rule's own that are tried."""
+"""Options besides the rule's own that are tried."""
 USUAL = ("decoupled_weight_decay", "learning_rate_in_weight_decay")
 """Options that are on where nothing else is said, and are tried as such."""
 Arrays = dict[str, np.ndarray]
@@ -312,7 +312,7 @@ class _Source:
 
 
 def _is_idle(name: str, value: Any) -> bool:
-    """Whether an option beside the rule's own is taken part of, or does nothing."""
+    """Whether an option besides the rule's own is taken part of, or does nothing."""
     if name in TRIED or name in comparison.NOT_THE_RULE:
         return True
     return not value or (name in USUAL and value is True)

@@ -57,7 +57,7 @@ def _radam(group: Group) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Kind:
-    """One class: the class of `optim` with its rule, its arguments there, its state by slot, and the scalars beside.
+    """One class: the class of `optim` with its rule, its arguments there, its state by slot, and its scalars.
 
     `coupled`: whether `weight_decay` is added to the gradient. `differs`: (group, steps taken) -> why a step is not
     quite that of the class of `optim`; empty where it is.

@@ -18,7 +18,7 @@ from migrate.matching import last_slots, layers, stages
 from migrate.state import Stored, StoredVariable
 from optim.errors import MismatchError
 
-UNREAD = "what Adafactor keeps of a variable beside its means, and overwrites before it reads it, is among the unmapped"
+UNREAD = "what Adafactor keeps of a variable besides its means, and overwrites before it reads it, is unmapped"
 COUNTERS = ("iterations", "iteration", "iter", "_iterations")
 """Names under which sources keep the number of steps."""
 

@@ -28,7 +28,7 @@ WITH_STATE = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "ConvLSTM1D", 
 
 @dataclass
 class Translation:
-    """What came of a translation beside the config."""
+    """What came of a translation besides the config."""
 
     reasons: list[str] = field(default_factory=list)
     """Why the model does not compute the same."""

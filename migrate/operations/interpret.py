@@ -355,6 +355,6 @@ def _ordered(stored: Stored, order: Sequence[str]) -> tuple[StoredVariable, ...]
     by_name = {v.name: v for v in stored.variables}
     first = [replace(by_name[name], trainable=True) for name in order]
     others = [v for v in stored.variables if v.name not in set(order)]
-    # Where the source does not say, a variable without slots beside others with slots is not trained.
+    # Where the source does not say, a variable without slots among others with slots is not trained.
     settled = [replace(v, trainable=not first) if v.trainable is None else v for v in others]
     return (*first, *(v for v in settled if v.trainable), *(v for v in settled if not v.trainable))

@@ -57,7 +57,7 @@ _SAID_APART = (
     *(keras_config.AVERAGED, keras_config.LAZY),
 )
 SHARED = frozenset({*keras_config.SHARED, *keras_config.NO_EFFECT, *_SAID_APART, "epsilon", "beta"})
-"""Arguments that classes take beside their own."""
+"""Arguments that classes take besides their own."""
 
 
 def check_name(stored: Stored, made: Configuration) -> None:
@@ -266,7 +266,7 @@ def of_late(stored: Stored, found: SlotTable, made: Configuration, hinted: bool)
 
 
 WITH_FLAGS = ("h5", "keras")
-"""Formats that list slots by position, beside a config that says which layers are frozen."""
+"""Formats that list slots by position, next to a config that says which layers are frozen."""
 
 
 def of_flags(stored: Stored, found: SlotTable, made: Configuration) -> list[Origin]:

@@ -38,7 +38,7 @@ def muon(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) 
     for _ in range(steps):
         s = a * s + b * s**3 + c * s**5
     scale = lr * _factor(source, p.shape)
-    # The smallest singular values, and what was rounded beside them, grow by `a` in each iteration.
+    # The smallest singular values, and what was rounded with them, grow by `a` in each iteration.
     return -scale * (left * s[..., None, :]) @ right, np.full_like(p, abs(scale) * max(a, 1.0) ** steps)
 
 

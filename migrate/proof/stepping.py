@@ -74,7 +74,7 @@ def _innermost(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _settings(weights: Sequence[tuple[str, LazyArray]]) -> dict[str, LazyArray]:
-    """What stands beside a learning rate in a list with names; a slot may be called as a hyperparameter is."""
+    """What stands next to a learning rate in a list with names; a slot may be called as a hyperparameter is."""
     scopes = {key.rpartition("/")[0] for key, _ in weights if key.rpartition("/")[2] == "learning_rate"}
     split = ((key.rpartition("/"), array) for key, array in weights)
     return {name: array for (scope, _, name), array in split if scope in scopes}

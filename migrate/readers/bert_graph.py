@@ -57,7 +57,7 @@ def describe(nodes: Nodes, owners: Collection[str]) -> Trained:
     config |= {limit[0]: limit[1]} if limit is not None else {}
     other = other_writers(nodes, frozenset(owners), {assigned[name].op for name in owners})
     if other is not None:
-        outside["updates"] = f"{other} changes the variables beside the optimizer"
+        outside["updates"] = f"{other} changes the variables besides the optimizer"
     sparse = frozenset(name for name, each in known.items() if nodes.op(each.nodes[_GRADIENT]) == DENSE)
     seen = not outside
     if sparse and limit is not None and limit[0] != "clipvalue":

@@ -90,7 +90,7 @@ class Found:
             )
 
     def check_all_listed(self) -> None:
-        """Refuse slots of OptimizerV2 that no table lists: those beside others of one optimizer would be lost."""
+        """Refuse slots of OptimizerV2 that no table lists: those among others of one optimizer would be lost."""
         graph = self.graph
         listed = {graph.keys[node] or "" for table in graph.slot_variables for _, _, node in table}
         counters = (

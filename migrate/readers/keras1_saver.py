@@ -59,7 +59,7 @@ class Keras1Optimizer:
 
     @property
     def config(self) -> dict[str, float]:
-        """What the settings say beside their values: those of the first releases had no decay."""
+        """What the settings say besides their values: those of the first releases had no decay."""
         return {} if DECAY in self.scalars or self.class_name == "Nadam" else {DECAY: 0.0}
 
     @property
@@ -151,7 +151,7 @@ def _optimizer(
 
 
 def _are_all(slots: Sequence[str], arrays: Mapping[str, LazyArray]) -> bool:
-    """Whether slots were made one after the other, and none beside them that a graph with a gap does not know."""
+    """Whether slots were made one after the other, and none next to them that a graph with a gap does not know."""
     numbers = [_number(slot) for slot in slots]
     beside = [arrays[key].shape for key in arrays if _number(key) in (numbers[0] - 1, numbers[-1] + 1)]
     return numbers == list(range(numbers[0], numbers[-1] + 1)) and set(beside) <= {()}

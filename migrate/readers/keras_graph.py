@@ -1,4 +1,4 @@
-"""What a graph says of the updates that Keras built before OptimizerV2, beside whose slots they read: constants.
+"""What a graph says of the updates that Keras built before OptimizerV2, besides whose slots they read: constants.
 
 A rule of `keras/optimizers.py` 1.0 - 2.3 (and tf.keras's until 1.13) is an expression of slots, settings, which are
 variables, and epsilon, which is a constant; SGD's has another form with Nesterov's momentum. Whatever is not one of

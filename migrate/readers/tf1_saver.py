@@ -48,7 +48,7 @@ KINDS = ("m", "v", "vhat", "u", "moment", "accumulator", "delta_accumulator")
 """Slots of Keras 2.3, in the order of its lists."""
 ROOT_COUNTER = "iterations"
 SETTINGS = ("iterations", "lr", "momentum", "rho", "beta_1", "beta_2", "decay", "schedule_decay", "m_schedule")
-"""What Keras 2.0.0 to 2.0.6 keeps of an optimizer beside its slots, in no scope (`keras/optimizers.py` 2.0.4)."""
+"""What Keras 2.0.0 to 2.0.6 keeps of an optimizer besides its slots, in no scope (`keras/optimizers.py` 2.0.4)."""
 _NUMBERED = re.compile(rf"(?:.*/)?({'|'.join(KINDS)})_(\d+)(?:_\d+)?")
 _ANONYMOUS = re.compile(r"(?:(.*)/)?Variable(?:_(\d+))?")
 ROLES = (

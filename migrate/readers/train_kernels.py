@@ -108,7 +108,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scope: str 
         limits.add(clipping(nodes, gradient_of(nodes, name, kernel), len(owners), outside))
     strange = other_writers(nodes, owners, set(found))
     if strange:
-        outside["updates"] = f"{strange} changes the variables beside the optimizer"
+        outside["updates"] = f"{strange} changes the variables besides the optimizer"
     config = {key: each[0] for key, each in values.items() if len(each) == 1}
     outside |= {k: f"variables have different values of {k}" for k, each in values.items() if len(each) > 1}
     standing = graph_schedules.never_counts(nodes) if isinstance(config.get(_RATE), Mapping) else ""

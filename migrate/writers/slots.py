@@ -43,7 +43,7 @@ def write(state: OptimizerState, dest: str, *, overwrite: bool = False, progress
     with atomic.scratch_folder(dest) as scratch:
         name = slot_layout.STATE_PREFIX + secrets.token_hex(8)
         for check in state.checks():
-            check.start()  # beside the writing
+            check.start()  # while the target is written
         _write_bundle(os.path.join(scratch, name), tensors, metadata, progress)
         state.finish_checks()
         atomic.write_synced(os.path.join(scratch, slot_layout.POINTER_NAME), slot_layout.pointer_text(name))

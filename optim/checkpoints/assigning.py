@@ -62,7 +62,7 @@ def assign_all(assignments: Iterable[Assignment], progress: Callable[[Value], No
     """Check everything, then assign everything.
 
     If a check, a read or an assignment raises, each variable that was assigned and is not `fresh` gets its old value
-    back, and the error goes on. Until the end the old values stay in memory beside the new ones.
+    back, and the error goes on. Until the end the old values stay in memory along with the new ones.
 
     Args:
       progress: called with each value that was assigned.

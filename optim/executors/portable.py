@@ -139,7 +139,7 @@ def rule_value(work: Work, i: int, gradient: Any) -> Any:
 def _scalars(work: Work, i: int) -> tuple[dict[str, Any], Any]:
     """The scalars of variable number `i`, and its weight decay.
 
-    DTensor compiles an eager op anew for each value of a Python number beside a DTensor, and keeps all of them; not so
+    DTensor compiles an eager op anew for each value of a Python number next to a DTensor, and keeps all of them; not so
     for a tensor. Numbers that are few anyway stay: a rule may look at them.
     """
     scalars = work.scalars(i) if work.coefficients else {}

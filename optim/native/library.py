@@ -35,7 +35,7 @@ _log = logging.getLogger("optim")
 class KernelStatus:
     """Whether steps on CPU devices can use dtopt's own kernel; if not, `reason` says why and what to do.
 
-    `path` is the library of its ops, `rules` how many libraries of single rules were loaded beside the built-in ones.
+    `path` is the library of its ops, `rules` how many libraries of single rules were loaded besides the built-in ones.
     """
 
     available: bool

@@ -1,4 +1,4 @@
-"""Moving averages of the variables, kept beside them, and in their place: for good, or for a while."""
+"""Moving averages of the variables, kept next to them, and in their place: for good, or for a while."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Averages(Part):
             None,
             "`StochasticAverage(start_averaging=0, average_period=10)`, or a mapping with its fields: `average` is the"
             " mean of what the variables are at every so many steps from a step on (Izmailov et al., 2018), used as"
-            " that of `use_ema` is, beside which it cannot be",
+            " that of `use_ema` is, with which it cannot be combined",
         ),
     }
 

@@ -115,7 +115,7 @@ class MuonRule(Whole):
         return AdamRule(float32_powers=self.float32_powers)
 
     def _factor(self, shape: Sequence[Any]) -> float:
-        """What an orthogonal step is multiplied with, beside the learning rate."""
+        """What an orthogonal step is multiplied by, besides the learning rate."""
         rows, columns = int(shape[0]), int(shape[1])
         factor = 1.0 if self.rms_rate is None else self.rms_rate * math.sqrt(max(rows, columns))
         return factor * math.sqrt(max(1.0, rows / columns)) if self.aspect_scale else factor

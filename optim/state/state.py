@@ -164,7 +164,7 @@ class State:
             return
         self.mesh = mesh
         self._counters.clear()
-        wait_for_pending()  # `tf.train.Checkpoint` restores plain variables beside DVariables in DTensor's own time
+        wait_for_pending()  # `tf.train.Checkpoint` restores plain variables next to DVariables in DTensor's own time
         for variable in self.scalars.values():
             placement.move_to_mesh(variable, mesh)
 

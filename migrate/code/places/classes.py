@@ -115,7 +115,7 @@ def _rewrite(reading: Reading, classes: Sequence[tuple[cst.CSTNode, str]], sites
 
 
 def _split(answer: Outcome) -> tuple[dict[str, str], dict[str, str]]:
-    """What the call gives, and what the class must be given beside it."""
+    """What the call gives, and what the class must be given with it."""
     assert answer.made is not None
     given = {k: v.text for k, v in answer.made.arguments.items() if answer.made.origin.get(k) in answer.bound}
     return given, {k: v.text for k, v in answer.made.arguments.items() if k not in given}
