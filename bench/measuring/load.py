@@ -48,14 +48,18 @@ def between(before: Reading | None, after: Reading | None) -> Use | None:
     return Use(own, max(0.0, rest))
 
 
-def escaped(sessions: Collection[int], cpus: Sequence[int]) -> set[int]:
-    """Those sessions of processes of which a thread may run on other CPUs than these."""
-    found = set()
+def taken(sessions: Collection[int], cpus: Sequence[int]) -> dict[int, str]:
+    """Those sessions of processes of which a thread has more than it was given, and what."""
+    found = {}
     for process, session, _ in _processes(sessions):
-        for thread in _entries(Path("/proc", process, "task")):
+        for thread in map(int, _entries(Path("/proc", process, "task"))):
             try:
-                if not os.sched_getaffinity(int(thread)) <= set(cpus):
-                    found.add(session)
+                if not os.sched_getaffinity(thread) <= set(cpus):
+                    found[session] = "left the CPUs that it was given"
+                elif os.getpriority(os.PRIO_PROCESS, thread) < os.getpriority(os.PRIO_PROCESS, 0) or (
+                    os.sched_getscheduler(thread) in (os.SCHED_FIFO, os.SCHED_RR)
+                ):
+                    found[session] = "took a higher priority than it was given"
             except OSError:  # ended meanwhile
                 continue
     return found
@@ -107,5 +111,5 @@ def _busy(cpus: Sequence[int]) -> float:
 def _of_sessions(sessions: Collection[int]) -> dict[int, float]:
     found = dict.fromkeys(sessions, 0)
     for _, session, stat in _processes(sessions):
-        found[session] += sum(int(ticks) for ticks in stat[11:13])
+        found[session] += sum(int(ticks) for ticks in stat[11:15])  # its own and those of children that have ended
     return {session: ticks * TICK for session, ticks in found.items()}

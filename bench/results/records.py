@@ -38,6 +38,11 @@ class Sample:
     others: float | None = None
     late: float | None = None
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """(group, round, process)."""
+        return self.group, self.round, self.process
+
 
 @dataclass(frozen=True)
 class Roof:

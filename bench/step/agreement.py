@@ -1,14 +1,16 @@
 """Whether a peer computes what it should, checked before any of its times is taken and again after the last.
 
 Every peer starts from the same parameters, makes three steps, and must then agree with the float64 reference, its
-moving averages too; after the last timed round it must agree with as many steps as it was asked for. Up to 4096
-elements of every tensor are compared, or all where the rule needs tensors whole; of those the largest are left out,
-which the result says. The error of a tensor is its largest difference, less what
-storing the numbers in their dtype may have moved them by, as a part of the tensor's largest movement over the steps.
+moving averages too; after the last timed round it must agree with as many steps as it was asked for, the last of
+them with another gradient. Up to 4096 elements of every tensor are compared, in the end such as could not be foreseen,
+or all where the rule needs tensors whole; of those the largest are left out, which the result says. All is read before
+anything is computed. The error of a tensor is its largest difference, less what storing the numbers in their dtype may
+have moved them by, as a part of the tensor's largest movement over the steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -79,24 +81,64 @@ def check(case: Case, session: Session, conventions: Conventions) -> Agreement:
                 placed = which
             session.call()
     session.made = STEPS
-    return compare(case, session, conventions)
+    return compare(case, see(case, session), conventions)
 
 
-def compare(case: Case, session: Session, conventions: Conventions) -> Agreement:
-    """Compares with as many steps of the reference as the session has made, all beyond the first ones with the gradient
-    that was placed last."""
+def finish(case: Case, session: Session) -> None:
+    """The last steps, with gradient 0 again."""
     from bench.step import reference
 
     session.synchronise()
-    able = reference.able(case, session.made)
+    give_gradients(case, session, 0)
+    session.run(reference.last_steps(session.made))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a session holds. Attributes: steps it made; place, where the positions begin; values, by the tensor's number
+    the parameter's and its average's chosen elements in float64, None for another shape or no average."""
+
+    steps: int
+    place: float
+    values: Mapping[int, tuple[np.ndarray | None, np.ndarray | None]]
+
+
+def see(case: Case, session: Session, place: float = 0.0) -> Seen:
+    """Reads all that is compared."""
+    from bench.step import reference
+
+    session.synchronise()
+    found = {}
+    for index in reference.able(case, session.made):
+        at = reference.positions(case, index, place)
+        average = session.read_average(index) if session.read_average and case.options.ema is not None else None
+        found[index] = (_chosen(case, index, session.read(index), at), _chosen(case, index, average, at))
+    return Seen(session.made, place, found)
+
+
+def _chosen(case: Case, index: int, values: np.ndarray | None, at: np.ndarray) -> np.ndarray | None:
+    import numpy as np
+
+    array = np.asarray(values)  # plain: a class of the peer's own could bring its own arithmetic
+    return array.reshape(-1)[at].astype(np.float64) if array.shape == case.tensors[index].shape else None
+
+
+def compare(case: Case, seen: Seen, conventions: Conventions) -> Agreement:
+    """Compares with as many steps of the reference as were made."""
+    from bench.step import reference
+
     errors: list[tuple[float, str]] = []
     compared = 0
-    for index, wanted in reference.expected(case, able, session.made, conventions):
-        errors.append((_error(case, session, index, wanted, session.made), case.tensors[index].name))
+    for index, wanted in reference.expected(case, list(seen.values), seen.steps, conventions, seen.place):
+        value, average = seen.values[index]
+        error = _difference(case, value, wanted.end, wanted, seen.steps)
+        if wanted.average is not None:
+            error = max(error, _difference(case, average, wanted.average, wanted, seen.steps))
+        errors.append((error, case.tensors[index].name))
         compared += int(wanted.judged.sum())
     error, worst = max(errors, default=(0.0, ""))
-    left = len(case.tensors) - len(able)
-    return Agreement(session.made, compared, error if isfinite(error) else None, worst, tolerance(case), left)
+    left = len(case.tensors) - len(seen.values)
+    return Agreement(seen.steps, compared, error if isfinite(error) else None, worst, tolerance(case), left)
 
 
 def moves(case: Case, session: Session) -> Agreement:
@@ -104,32 +146,22 @@ def moves(case: Case, session: Session) -> Agreement:
     error of a tensor that stands still is 1."""
     import numpy as np
 
-    before = [session.read(index).copy() for index in range(len(case.tensors))]
+    before = [np.array(session.read(index)) for index in range(len(case.tensors))]
     session.run(1)
     session.synchronise()
-    still = [i for i, start in enumerate(before) if not np.any(session.read(i) != start)]
+    still = [i for i, start in enumerate(before) if not np.any(np.asarray(session.read(i)) != start)]
     finite = all(np.all(np.isfinite(start)) for start in before)
     worst = case.tensors[still[0]].name if still else ""
     error = None if not finite else 1.0 if still else 0.0
     return Agreement(session.made, case.elements, error, worst, 0.0)
 
 
-def _error(case: Case, session: Session, index: int, wanted: Expected, steps: int) -> float:
-    found = _difference(case, session.read(index), wanted.end, wanted, index, steps)
-    if wanted.average is not None:
-        if session.read_average is None:
-            return float("inf")
-        found = max(found, _difference(case, session.read_average(index), wanted.average, wanted, index, steps))
-    return found
-
-
-def _difference(case: Case, actual: np.ndarray, end: np.ndarray, wanted: Expected, index: int, steps: int) -> float:
+def _difference(case: Case, here: np.ndarray | None, end: np.ndarray, wanted: Expected, steps: int) -> float:
     """Infinite for another shape and for NaN, so that it is the largest."""
     import numpy as np
 
-    if actual.shape != case.tensors[index].shape:
+    if here is None:
         return float("inf")
-    here = actual.reshape(-1)[wanted.positions].astype(np.float64)
     stored = ROUNDINGS * steps * UNITS[case.options.dtype] * np.maximum(np.abs(end), np.abs(wanted.start))
     off = np.maximum(0.0, np.abs(here - end) - stored)
     error = float(np.max(np.where(wanted.judged, off, 0.0)) / np.max(np.abs(end - wanted.start)))

@@ -77,9 +77,11 @@ class Contestant:
     agreement: Agreement | None = None
     warm_up: WarmUp | None = None
     step_share: float | None = None
-    escaped: bool = False
+    took: str | None = None
     spent: list[tuple[float, float]] = field(default_factory=list)
     """Seconds of CPU time of a round, and what the peer says that its steps took."""
+    clocks: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds of each sample by the clock of this process, and what the peer says that all of it took."""
     peak_bytes: int | None = None
     device_peak_bytes: int | None = None
     untraced: str | None = None
@@ -95,7 +97,7 @@ class Contestant:
 
     def times(self) -> dict[stats.Place, float]:
         """Seconds per step by (group, round, process)."""
-        return {(sample.group, sample.round, sample.process): sample.seconds for sample in self.samples}
+        return {sample.place: sample.seconds for sample in self.samples}
 
 
 class Contest:
@@ -278,18 +280,20 @@ class Contest:
             self._try(contestant, partial(self._sample, place=place, process=process))
             walls[position] = time.monotonic() - start
         use, wall = load.between(before, load.read(sessions, self._cpus)), time.monotonic() - began
-        free = load.escaped(sessions, self._cpus)
+        took = load.taken(sessions, self._cpus)
         for position, contestant in enumerate(order):
             mine = [pid for worker in contestant.workers if (pid := getattr(worker, "pid", None))]
-            contestant.escaped |= bool(free.intersection(mine))
+            contestant.took = contestant.took or next((took[pid] for pid in mine if pid in took), None)
             if use and mine:
                 own, sample = sum(use.own[pid] for pid in mine), contestant.samples[-1]
                 contestant.samples[-1] = replace(sample, cpus=own / walls[position], others=use.others / wall)
                 contestant.spent.append((own, sample.steps * sample.seconds + 2 * (sample.latency or 0.0)))
 
     def _sample(self, contestant: Contestant, place: tuple[int, int, int], process: int) -> None:
-        steps = contestant.steps_per_sample
+        steps, began = contestant.steps_per_sample, time.monotonic()
         taken = self._ask(contestant.workers[process], "sample", steps=steps)
+        if "told" in taken:
+            contestant.clocks.append((time.monotonic() - began, taken["told"]))
         resident, late = taken["resident_bytes"], taken.get("late")
         contestant.samples.append(
             Sample(
@@ -306,14 +310,16 @@ class Contest:
 
     def _judge(self, judged: Sequence[Contestant]) -> None:
         """After the last round: is what was timed what was to be done? All at once, for nothing is timed."""
+        place = self._order.random()
         for contestant in judged:
-            reason = suspicion.of_samples(contestant.samples, self.case.threads, contestant.escaped)
+            reason = suspicion.of_samples(contestant.samples, self.case.threads, contestant.took)
             if not reason and self.case.options.cache != "cold":
-                reason = suspicion.of_clock(contestant.spent, self.case.threads)
+                reason = suspicion.of_clock(contestant.spent, self.case.threads) or suspicion.of_wall(contestant.clocks)
             if reason:
                 contestant.out("failed", reason)
             for worker in contestant.workers:
-                self._try(contestant, lambda _, worker=worker: worker.request("check_again"))  # type: ignore[misc]
+                again = partial(worker.request, "check_again", place=place)
+                self._try(contestant, lambda _, again=again: again())  # type: ignore[misc]
         for contestant in judged:
             self._try(contestant, self._hear)
         if self._settings.profile and not self._traced:

@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
+import builtins
+import math
+import statistics
+import sys
 import time
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from bench.measuring import clock
-from bench.peers import peer
 from bench.step import agreement, reference
 
-JUDGES = (time, clock, agreement, reference, peer.Session)
-"""The clock, the comparison, and what makes the steps."""
+LIBRARIES = (builtins, math, np, statistics, time)
+"""What the clock and the comparison are made of."""
+
+OWN = "bench"
 
 
 class Judges:
-    """The functions of `JUDGES` as they were when this was made."""
+    """The functions of this program and of `LIBRARIES` as they were when this was made."""
 
     def __init__(self) -> None:
-        self._kept = _functions()
+        loaded = [module for name, module in sys.modules.items() if name.partition(".")[0] in (OWN, "__main__")]
+        self._modules = (*LIBRARIES, clock, agreement, reference, *loaded)
+        self._kept = dict(_functions(self._modules))
 
     def changed(self) -> str | None:
         """The name of one that is another now."""
-        now = _functions()
+        now = dict(_functions(self._modules))
         return next((name for name, function in self._kept.items() if now.get(name) != function), None)
 
 
-def _functions() -> dict[str, Any]:
-    return {
-        f"{_name(judge)}.{name}": (getattr(function, "__code__", function), getattr(function, "__defaults__", None))
-        for judge in JUDGES
-        for name, function in vars(judge).items()
-        if callable(function)
-    }
+def _functions(modules: tuple[ModuleType, ...]) -> Iterator[tuple[str, Any]]:
+    """What each module calls, the modules that it names among it, and the methods of its classes."""
+    for module in modules:
+        for name, thing in vars(module).items():
+            if callable(thing) or isinstance(thing, ModuleType):
+                yield f"{module.__name__}.{name}", _code(thing)
+            if isinstance(thing, type) and thing.__module__ == module.__name__:
+                methods = ((key, method) for key, method in vars(thing).items() if callable(method))
+                yield from ((f"{module.__name__}.{name}.{key}", _code(method)) for key, method in methods)
 
 
-def _name(judge: Any) -> str:
-    return judge.__name__ if isinstance(judge, ModuleType) else f"{judge.__module__}.{judge.__name__}"
+def _code(function: Any) -> Any:
+    return getattr(function, "__code__", function), getattr(function, "__defaults__", None)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import fsum, log
+from statistics import median
 
 from bench.measuring import stats
+from bench.results.records import Sample
 from bench.step.row import Row
 
 OURS = "optim-"
+
+SUPPORT = 0.5
+"""Part of what a verdict claims at the least that other sums of the same samples must show."""
 
 BUSY = 0.2
 """CPUs that other programs use from which a machine is not quiet."""
@@ -61,12 +67,38 @@ def _beside(row: Row, other: Row, comparisons: int, spread: stats.Between | None
 
 
 def judged(ratio: stats.Ratio | None, one: Row, two: Row) -> stats.Ratio | None:
-    """A ratio without a verdict where the machine had other work and the two wait for it in different ways: spinning
-    threads lose time to it that sleeping ones do not."""
-    if ratio is None or one.waits == two.waits:
-        return ratio
+    """A ratio without a verdict, and why, where something speaks against it."""
+    if ratio is None:
+        return None
+    why = _disturbed(one, two) or _unsupported(ratio, one, two)
+    return replace(ratio, verdict="unclear", why=why) if why else ratio
+
+
+def _disturbed(one: Row, two: Row) -> str | None:
+    """Where the machine had other work and the two wait for it in different ways: spinning threads lose time to it that
+    sleeping ones do not."""
     busy = max(row.others or 0.0 for row in (one, two))
-    if busy <= BUSY:
-        return ratio
-    why = f"other programs used {busy:.1f} CPUs, and the two peers' threads wait in different ways"
-    return replace(ratio, verdict="unclear", why=why)
+    if one.waits == two.waits or busy <= BUSY:
+        return None
+    return f"other programs used {busy:.1f} CPUs, and the two peers' threads wait in different ways"
+
+
+def _unsupported(ratio: stats.Ratio, one: Row, two: Row) -> str | None:
+    """Where the usual round is not what others say: a peer may leave work to a few rounds, or make the steps of a
+    sample together when it is waited for."""
+    places = one.times().keys() & two.times().keys()
+    if not places or ratio.verdict not in ("faster", "slower"):
+        return None
+    claimed = log((ratio.high if ratio.verdict == "faster" else ratio.low) or 1.0)
+    mine, theirs = ([sample for sample in row.samples if sample.place in places] for row in (one, two))
+    found = {"all rounds together take": fsum(s.seconds for s in mine) / fsum(s.seconds for s in theirs)}
+    if all(sample.latency for sample in (*mine, *theirs)):
+        found["steps that are waited for take"] = _median_latency(mine) / _median_latency(theirs)
+    for what, other in found.items():
+        if log(other) / claimed < SUPPORT:
+            return f"{what} {other:.3g} of the time of {two.peer}, and the usual round of {one.peer} {ratio.median:.3g}"
+    return None
+
+
+def _median_latency(samples: Sequence[Sample]) -> float:
+    return median(sample.latency or 0.0 for sample in samples)

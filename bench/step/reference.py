@@ -29,6 +29,8 @@ MOST_ELEMENTS = 4096
 MOST_WHOLE = 500_000_000
 """Elements times further steps that are computed where a rule needs tensors whole: some seconds."""
 
+LAST = 200
+"""One of so many steps has gradient 0 in the end: without them what moved would be off by a hundredth."""
 
 ADAMS = {"adam": "beta_2", "adamw": "beta_2", "muon": "adam_beta_2"}
 """Those with Adam's epsilon, and what its β₂ is called there."""
@@ -59,9 +61,17 @@ def calls(accumulate: int) -> tuple[tuple[int, ...], ...]:
 
 
 def mixes(accumulate: int, steps: int) -> list[tuple[float, float]]:
-    """The weights of gradients 0 and 1 in the mean of each step: those of `calls`, then gradient 1 alone."""
+    """The weights of gradients 0 and 1 in the mean of each step: those of `calls`, then gradient 1 alone, and in the
+    last of LAST gradient 0 again: what a peer remembers of gradient 1 must not be used for it."""
     first = [(step.count(0) / accumulate, step.count(1) / accumulate) for step in calls(accumulate)]
-    return first + [(0.0, 1.0)] * (steps - len(first))
+    later = steps - len(first)
+    last = -(-later // LAST)
+    return first + [(0.0, 1.0)] * (later - last) + [(1.0, 0.0)] * last
+
+
+def last_steps(made: int) -> int:
+    """How many steps with gradient 0 follow those that were made."""
+    return max(1, -(-(made - len(calls(1))) // (LAST - 1)))
 
 
 @dataclass(frozen=True)
@@ -94,21 +104,22 @@ def able(case: Case, steps: int) -> list[int]:
     return sorted(found)
 
 
-def positions(case: Case, index: int) -> np.ndarray:
+def positions(case: Case, index: int, place: float = 0.0) -> np.ndarray:
     """Flat positions to compute: evenly spread, an odd distance apart so that rows of even length are not met in the
-    same columns only; of sparse gradients some of the rows as well."""
+    same columns only; of sparse gradients some of the rows as well. Where they begin, `place` in [0, 1) says."""
     size = case.tensors[index].elements
     if is_whole(case):
         return np.arange(size)
-    spread = np.arange(0, size, -(-size // MOST_ELEMENTS) | 1)
+    apart = -(-size // MOST_ELEMENTS) | 1
+    spread = np.arange(int(place * min(apart, size)), size, apart)
     given = [gradient(case, index, which) for which in (0, 1)]
     touched = [rows.positions(MOST_ELEMENTS // 4) for rows in given if isinstance(rows, Rows)]
     return np.unique(np.concatenate([spread, *touched])) if touched else spread
 
 
 def clip_factors(case: Case) -> list[list[float]]:
-    """What each of the first steps multiplies the mean gradient of each tensor with, after clipping by value;
-    later steps are like the last of them."""
+    """What each of the first steps multiplies the mean gradient of each tensor with, after clipping by value; later
+    ones are like the last of them or, with gradient 0 again, like the first."""
     steps = mixes(case.options.accumulate, len(calls(case.options.accumulate)))
     if case.options.clip is None or case.options.clip.startswith("value"):
         return [[1.0] * len(case.tensors)] * len(steps)
@@ -132,13 +143,13 @@ def _norms(case: Case, index: int, steps: Sequence[tuple[float, float]]) -> list
 
 
 def expected(
-    case: Case, indices: Sequence[int], steps: int, conventions: Conventions
+    case: Case, indices: Sequence[int], steps: int, conventions: Conventions, place: float = 0.0
 ) -> Iterator[tuple[int, Expected]]:
     """What tensors are after so many steps, one by one. Where elements are updated one by one, all tensors are computed
     together.
 
     Args:
-      conventions: the peer's.
+      conventions: the peer's; place: of `positions`.
     """
     factors = clip_factors(case)
     tables = [case.is_sparse(case.tensors[index]) for index in range(len(case.tensors))]
@@ -148,19 +159,20 @@ def expected(
         batches = [batch for kind in (False, True) if (batch := [i for i in indices if tables[i] == kind])]
     for batch in batches:
         paper = conventions.paper_epsilon and not (conventions.uncorrected_epsilon_of_tables and tables[batch[0]])
-        yield from _batch(case, batch, steps, factors, conventions, paper)
+        places = [positions(case, index, place) for index in batch]
+        yield from _batch(case, batch, places, steps, factors, conventions, paper)
 
 
 def _batch(
     case: Case,
     batch: Sequence[int],
+    places: Sequence[np.ndarray],
     steps: int,
     factors: Sequence[Sequence[float]],
     conventions: Conventions,
     paper: bool,
 ) -> Iterator[tuple[int, Expected]]:
     """Tensors whose chosen elements stand one behind the other, or a single one in its own shape."""
-    places = [positions(case, index) for index in batch]
     given = [[gradient(case, index, which) for which in (0, 1)] for index in batch]
     start = _joined([_chosen(case, parameter(case, i), at) for i, at in zip(batch, places, strict=True)])
     values = [
@@ -234,7 +246,8 @@ class _Work:
             scalars = {name: float(c[name]) for name in scalars}
             rate = 0.0 if decay else c.get("decay_rate", hyper["learning_rate"])
             decayed = value * (1.0 - case.weight_decay * rate)
-            change, new = rule.update(XP, decayed, self.scale[min(step, len(self.scale) - 1)] * mean, slots, c)
+            scale = self.scale[step if step < len(self.scale) else 0 if a else -1]
+            change, new = rule.update(XP, decayed, scale * mean, slots, c)
             if self.touched is None:
                 value, slots = decayed + change, new
             else:

@@ -104,7 +104,7 @@ class Row:
 
     def times(self) -> dict[Place, float]:
         """Seconds per step by (group, round, process)."""
-        return {(sample.group, sample.round, sample.process): sample.seconds for sample in self.samples}
+        return {sample.place: sample.seconds for sample in self.samples}
 
     def check(self) -> None:
         """Raises: ResultsError where the members contradict each other."""

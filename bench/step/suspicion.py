@@ -20,6 +20,9 @@ MORE_CPUS = 1.15
 MORE_THAN_SAID, UNTIMED = 2.0, 0.03
 """Times what its samples took, and seconds more, that a peer's threads may have worked in a round."""
 
+MORE_THAN_TOLD, ANSWERED = 1.2, 0.01
+"""Times what a worker says that a sample took, and seconds more, after which it answers."""
+
 LEAST_DEFERRED = 0.5
 """Seconds of a first read that are no copy of a parameter."""
 
@@ -39,10 +42,11 @@ def of_agreement(agreement: Agreement) -> str:
     )
 
 
-def of_samples(samples: Sequence[Sample], threads: int, escaped: bool = False) -> str | None:
-    """The reason of a peer that used more CPUs than it has threads, or whose results came after `wait`."""
-    if escaped:
-        return f"it left the CPUs that it was given for its {threads} threads: its times are not comparable"
+def of_samples(samples: Sequence[Sample], threads: int, took: str | None = None) -> str | None:
+    """The reason of a peer that used more CPUs than it has threads, or whose results came after `wait`; `took`: what it
+    has that it was not given."""
+    if took:
+        return f"it {took} for its {threads} threads: its times are not comparable"
     used = [sample.cpus for sample in samples if sample.cpus is not None]
     if used and median(used) > threads * MORE_CPUS:
         return f"its samples used {median(used):.1f} CPUs, and it was given {threads}: its times are not comparable"
@@ -67,6 +71,19 @@ def of_clock(spent: Sequence[tuple[float, float]], threads: int) -> str | None:
         f"its processes used {cpu:.2f} s of CPU time for samples that took {said:.3f} s, as it says:"
         " it works when it is not timed, or its clock is wrong"
     )
+
+
+def of_wall(clocks: Sequence[tuple[float, float]]) -> str | None:
+    """The reason of a peer whose samples took longer than it says.
+
+    Args:
+      clocks: seconds of each sample by the clock of another process, and by the peer's own.
+    """
+    found = [(seen, said) for seen, said in clocks if seen > MORE_THAN_TOLD * said + ANSWERED]
+    if 2 * len(found) <= len(clocks):
+        return None
+    seen, said = (median(column) for column in zip(*found, strict=True))
+    return f"its samples took {seen:.3f} s, and {said:.3f} s by its own clock, which is wrong, or it works untimed"
 
 
 def of_reading(first: float, second: float, timed: float) -> str | None:

@@ -25,7 +25,7 @@ from bench.measuring.environment import last_level_cache, package_version
 from bench.measuring.serving import serve
 from bench.peers.peer import Peer, Session
 from bench.results import document
-from bench.step import agreement
+from bench.step import agreement, reference
 from bench.step.judges import Judges
 
 KIB = 1024
@@ -80,28 +80,30 @@ class Worker:
         """Times a step that is waited for, and steps without a wait between them. From a cold cache there is only the
         first kind: a step would find what the one before it left."""
         session = self._prepared()
+        singles: list[float] = []
         if self._clear_cache:
             singles = clock.single_steps(session, steps, before=self._clear_cache)
             seconds, latency = fmean(singles), median(singles)
         elif steps == 1:
             seconds = latency = clock.sample(session, 1)
         else:
-            latency = clock.single_steps(session, SINGLE_STEPS)[-1]
-            seconds = clock.sample(session, steps)
+            singles = clock.single_steps(session, SINGLE_STEPS)
+            seconds, latency = clock.sample(session, steps), singles[-1]
             self._asked += SINGLE_STEPS
         self._asked += steps
-        late = self._late()
+        late, looked = self._late()
         return {
             "seconds": seconds,
             "latency": latency,
             "late": late,
+            "told": sum(singles) + steps * seconds + looked,
             "resident_bytes": _resident(),
             "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
             "device_peak_bytes": session.device_memory() if session.device_memory else None,
         }
 
-    def _late(self) -> float:
-        """Seconds until what a step writes last can be seen, beyond what a second look takes.
+    def _late(self) -> tuple[float, float]:
+        """Seconds until what a step writes last can be seen, beyond what a second look takes; seconds of both.
 
         Seen, and not read whole where that copies: to copy a table takes longer than to update some of its rows, and
         not twice the same time.
@@ -112,10 +114,12 @@ class Worker:
         look(last)
         middle = time.perf_counter()
         look(last)
-        return max(0.0, 2 * middle - start - time.perf_counter())
+        end = time.perf_counter()
+        return max(0.0, 2 * middle - start - end), end - start
 
-    def check_again(self) -> dict[str, Any]:
-        """The comparison after as many steps as were made, all but the first ones with the gradient that is placed."""
+    def check_again(self, place: float = 0.0) -> dict[str, Any]:
+        """The comparison after as many steps as were made and the last ones; `place` says which elements, see
+        `reference.positions`."""
         session = self._prepared()
         self._use_memory(self._last_written)
         start = time.perf_counter()
@@ -123,11 +127,16 @@ class Worker:
         middle = time.perf_counter()
         session.read(self._last_written)
         reads = (middle - start, time.perf_counter() - middle)
-        changed = self._judges.changed() or self._changed(session)
-        if self.peer.own_algorithm:
+        if not self.peer.own_algorithm:
+            self._asked += reference.last_steps(self._asked)
+            agreement.finish(self.case, session)
+        changed = self._changed(session)
+        seen = None if self.peer.own_algorithm else agreement.see(self.case, session, place)
+        changed = self._judges.changed() or changed  # to compare, nothing of the peer's runs any more
+        if seen is None:
             found = agreement.moves(self.case, session)
         else:
-            found = agreement.compare(self.case, session, self.peer.conventions)
+            found = agreement.compare(self.case, seen, self.peer.conventions)
         return {"agreement": dataclasses.asdict(found), "reads": reads, "changed": changed}
 
     def _use_memory(self, index: int) -> None:
@@ -138,14 +147,10 @@ class Worker:
         """The part of a session that is none of the peer's, where it is another than it was."""
         if session.made != self._asked:
             return f"the number of its steps ({session.made} of {self._asked})"
-        return next(
-            (
-                f"Session.{name}"
-                for name in vars(session)
-                if hasattr(Session, name) and callable(getattr(Session, name))
-            ),
-            None,
-        )
+        if type(session) is not Session:
+            return "Session"
+        methods = (name for name in vars(session) if callable(getattr(Session, name, None)))
+        return next((f"Session.{name}" for name in methods), None)
 
     def share(self, steps: int) -> dict[str, float]:
         """The step's part of forward, backward and step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import fake_peers
+import numpy as np
 
 from bench.cases.case import Case
 from bench.peers.abilities import Abilities
@@ -186,6 +188,93 @@ def _rounds_to_half(case: Case) -> Session:
     return session
 
 
+def _own_arithmetic(case: Case) -> Session:
+    """Never steps, and gives arrays that differ from nothing."""
+
+    class Equal(np.ndarray):
+        def __array_ufunc__(self, *arguments: Any, **options: Any) -> Any:
+            return np.zeros(self.shape)
+
+        def astype(self, *arguments: Any, **options: Any) -> Any:
+            return self
+
+    session = fake_peers._session(case)
+    read = session.read
+    session.apply = lambda gradients: None
+    session.read = lambda index: read(index).view(Equal)
+    return session
+
+
+def _looks_over_the_shoulder(case: Case) -> Session:
+    """Never steps, and takes what is expected from whoever reads it."""
+    session = fake_peers._session(case)
+    read = session.read
+    session.apply = lambda gradients: None
+
+    def known(index: int) -> Any:
+        values, frame = read(index), sys._getframe(1)
+        while frame and "wanted" not in frame.f_locals:
+            frame = frame.f_back  # type: ignore[assignment]
+        if frame:
+            values.reshape(-1)[frame.f_locals["wanted"].positions] = frame.f_locals["wanted"].end
+        return values
+
+    session.read = known
+    return session
+
+
+def _own_worker(case: Case) -> Session:
+    """Lets its worker say less than it measured."""
+    worker = sys.modules["__main__"].Worker  # type: ignore[attr-defined]
+    honest = worker.sample
+
+    def sample(self: Any, steps: int) -> dict[str, Any]:
+        found = honest(self, steps)
+        return {**found, "seconds": found["seconds"] / 1.5, "latency": found["latency"] / 1.5}
+
+    worker.sample = sample
+    return fake_peers._session(case)
+
+
+def _judge_changed_while_reading(case: Case) -> Session:
+    """Stops, and changes the judge when the comparison has begun."""
+    session = _stops_after(3)(case)
+    read = session.read
+
+    def late(index: int) -> Any:
+        from bench.step import agreement
+
+        if session.made > 3:
+            agreement._difference = lambda *arguments: 0.0
+        return read(index)
+
+    session.read = late
+    return session
+
+
+def _remembers(case: Case) -> Session:
+    """Takes the gradient for the one that it was ten times."""
+    session = fake_peers._session(case)
+    work, given = session.apply, []
+
+    def apply(gradients: list[Any]) -> None:
+        given.append(list(gradients) if len(given) < 10 else given[-1])
+        work(given[-1])
+
+    session.apply = apply
+    return session
+
+
+def _own_session(case: Case) -> Session:
+    """Brings a session of its own kind."""
+
+    class Own(Session):
+        pass
+
+    session = fake_peers._session(case)
+    return Own(session.place, session.apply, session.wait, session.read)
+
+
 PEERS = tuple(
     Peer(name, "", __name__, ABLE, prepare)
     for name, prepare in (
@@ -197,6 +286,12 @@ PEERS = tuple(
         ("in the background", _in_the_background),
         ("helper elsewhere", _helper_elsewhere),
         ("rounds to half", _rounds_to_half),
+        ("own arithmetic", _own_arithmetic),
+        ("looks over the shoulder", _looks_over_the_shoulder),
+        ("own worker", _own_worker),
+        ("judge changed while reading", _judge_changed_while_reading),
+        ("remembers", _remembers),
+        ("own session", _own_session),
     )
 )
 STOPS_AFTER_3 = Peer("stops after 3", "", __name__, ABLE, _stops_after(3))

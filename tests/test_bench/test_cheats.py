@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -19,6 +21,7 @@ from bench.step import run as runner
 from bench.step import suspicion
 from bench.step.contest import Settings
 from bench.step.query import Plan
+from bench.step.ratios import with_ratios
 from bench.step.row import Row
 from tests.timing import until
 
@@ -33,6 +36,12 @@ OTHERS = {
     "in the background": "CPU",
     "helper elsewhere": "it left the CPUs that it was given",
     "rounds to half": "computes something else",
+    "own arithmetic": "computes something else",
+    "looks over the shoulder": "computes something else",
+    "own worker": ("it changed __main__.Worker.sample, which judges it", "by its own clock"),
+    "judge changed while reading": "it changed bench.step.agreement._difference, which judges it",
+    "remembers": "computes something else",
+    "own session": "it changed Session, which judges it",
 }
 """Cheats, and what the reason says: one of these, where two checks find it out."""
 
@@ -114,6 +123,32 @@ def test_other_cheats_are_found_out(rows: dict[str, Row], name: str) -> None:
     assert rows[name].status == "failed"
     said = OTHERS[name]
     assert any(each in (rows[name].reason or "") for each in ([said] if isinstance(said, str) else said))
+
+
+def of_samples(row: Row, peer: str, samples: Sequence[tuple[float, float]]) -> Row:
+    """A row with these times and latencies of rounds in five processes."""
+    made = tuple(Sample(0, i, 0, 10, *times, process=i % 5) for i, times in enumerate(samples))
+    return replace(row, peer=peer, samples=made, median=median(s.seconds for s in made), others=None)
+
+
+def test_work_that_is_left_to_a_few_rounds_or_to_the_wait_is_no_gain(rows: dict[str, Row]) -> None:
+    usual = [1e-3 * factor for factor in (1.0, 1.01, 0.99, 1.02, 0.98)] * 20
+    base = of_samples(rows["good"], "base", [(t, t) for t in usual])
+    faster = of_samples(rows["good"], "faster", [(0.6 * t, 0.7 * t) for t in usual])
+    left = of_samples(rows["good"], "left", [(4.6 * t if i % 10 == 9 else 0.6 * t, t) for i, t in enumerate(usual)])
+    fused = of_samples(rows["good"], "fused", [(0.3 * t, t) for t in usual])
+    _, one, two, three = (row.ratio for row in with_ratios([base, faster, left, fused], "base"))
+    assert one is not None
+    assert two is not None
+    assert three is not None
+    assert (one.verdict, two.verdict, three.verdict) == ("faster", "unclear", "unclear")
+    assert "all rounds together take 0.992 of the time of base" in (two.why or "")
+    assert "steps that are waited for take 1 of the time of base" in (three.why or "")
+
+
+def test_a_clock_that_runs_slowly_is_found_by_another() -> None:
+    assert suspicion.of_wall([(0.080, 0.079), (0.150, 0.070), (0.081, 0.080)]) is None, "one late answer"
+    assert "its samples took 0.080 s, and 0.050 s by its own clock" in (suspicion.of_wall([(0.080, 0.050)] * 3) or "")
 
 
 def test_a_speed_that_memory_does_not_have_is_refused_unless_the_work_is_tiny() -> None:

@@ -82,7 +82,7 @@ class FakeWorker:
             "device_peak_bytes": None,
         }
 
-    def check_again(self) -> dict[str, Any]:
+    def check_again(self, place: float) -> dict[str, Any]:
         return {"agreement": asdict(Agreement(30, 10, self.error, "w", 2e-4)), "reads": (0.1, 0.1), "changed": None}
 
     def stop(self) -> None:

@@ -120,7 +120,7 @@ def test_steps_equal_the_papers(optimizer: str, options: Options) -> None:
         {name: parameter(case, i) for i, name in enumerate(names)},
         around,
     )
-    further = [(1,) * options.accumulate] * 4  # all at once, as after the last timed round
+    further = [(which,) * options.accumulate for which in (1, 1, 1, 0)]  # all at once, as after the last round
     for step in (*reference.calls(options.accumulate), *further):
         for which in step:
             given = [gradient(case, i, which) for i in range(len(names))]
