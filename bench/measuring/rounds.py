@@ -14,9 +14,12 @@ NARROW = 0.01
 
 MOST_ROUNDS = 2000
 
-SECOND, FURTHER = 0.85, 0.6
-"""Part of the time in which a second process of each, and further ones, may be started: without a second nothing tells
-what processes differ by; a fourth tells more than as many rounds would."""
+SECOND, FEW, FURTHER = 0.85, 0.75, 0.6
+"""Part of the time in which a second process of each, further ones up to MANY, and more may be started: without a
+second nothing tells what processes differ by, and of two Student's t, 13, makes the interval; a fourth still tells more
+than as many rounds would."""
+
+MANY = 4
 
 AROUND = 8.0
 """Seconds of a budget, at most half of it, that are left for what is before the processes and after the last round."""
@@ -62,7 +65,7 @@ class Rounds:
 
     def leaves(self, seconds: float, processes: int) -> bool:
         """Whether enough of the time is left for rounds if so much more passes before them, `processes` being there."""
-        part = SECOND if processes == 1 else FURTHER
+        part = SECOND if processes == 1 else FEW if processes < MANY else FURTHER
         return self._pace.rounds is not None or self._clock() - self._start + seconds < part * self._pace.seconds
 
     def more(self, width: Callable[[], float]) -> bool:

@@ -97,11 +97,12 @@ class Conventions:
 @dataclass(frozen=True)
 class Home:
     """Where a worker finds `optim`. Attributes: label, for the peer's name; folder, first on its path; python: another
-    interpreter, or None."""
+    interpreter, or None; asked: what `--against` named."""
 
     label: str
     folder: str
     python: str | None = None
+    asked: str = ""
 
 
 @dataclass(frozen=True)

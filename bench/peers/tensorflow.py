@@ -5,6 +5,7 @@ Runs in workers only; TensorFlow is imported inside the functions.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 
 def start(case: Case) -> Any:
     """TensorFlow with the case's threads and, on CPU, one logical device per mesh device; TPUs are initialised."""
-    import tensorflow as tf
-
+    tf = imported()
     tf.config.threading.set_intra_op_parallelism_threads(case.threads)
     tf.config.threading.set_inter_op_parallelism_threads(case.threads)
     if case.device == "cpu":
@@ -33,6 +33,19 @@ def start(case: Case) -> Any:
         from tensorflow.experimental import dtensor
 
         dtensor.initialize_accelerator_system("TPU")
+    return tf
+
+
+def imported() -> Any:
+    """TensorFlow without the packages that it imports beside itself where they are installed (`tensorflow/__init__.py`,
+    `tensorflow/lite/python/util.py`): half of the time until it is there. Who needs them imports them later."""
+    beside = [name for name in ("jax", "keras") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(beside))  # type: ignore[arg-type]
+    try:
+        import tensorflow as tf
+    finally:
+        for name in beside:
+            del sys.modules[name]
     return tf
 
 

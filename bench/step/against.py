@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import bench
@@ -36,7 +37,7 @@ def home(text: str) -> Iterator[Home]:
     """
     with tempfile.TemporaryDirectory(prefix="dtopt-against-") as name:
         place = Path(name)
-        yield _find(text, place)
+        yield replace(_find(text, place), asked=text)
 
 
 def _find(text: str, place: Path) -> Home:

@@ -56,7 +56,7 @@ class Settings:
     def processes_of(self, peers: int) -> int:
         """Few peers say little about what processes differ by, so that each has more; so it has where there is time to
         tell small differences. The most: see `Contest._open`."""
-        few = 6 if peers <= 2 else 3 if peers <= 4 else 2
+        few = 6 if peers <= 2 else 4 if peers <= 4 else 3
         return self.processes or (2 * few if self.pace.rounds is None and self.pace.budget >= LONG else few)
 
 
@@ -147,6 +147,10 @@ class Contest:
     def _able(self) -> list[Peer]:
         return [contestant.peer for contestant in self.contestants if contestant.status == "waiting"]
 
+    def _comparisons(self) -> int:
+        """Ratios that are judged side by side: of all groups, as in `bench.step.ratios`."""
+        return max(1, sum(contestant.status in ("waiting", "ok") for contestant in self.contestants) - 1)
+
     def _groups(self, first: Peer, available_memory: int) -> tuple[list[list[Peer]], int]:
         """The groups, and how many processes each peer has: fewer where memory is short, before groups are many."""
         for processes in range(self.processes, 1, -1):
@@ -164,9 +168,8 @@ class Contest:
     def _run_group(
         self, group: int, alive: list[Contestant], first: Peer, progress: Progress, group_count: int
     ) -> None:
-        began, able = time.monotonic(), len(alive) - len(self.roofs)
-        pace = self._settings.pace
-        rounds = Rounds(Pace(pace.rounds, pace.budget / group_count), able - 1, began)
+        began, pace = time.monotonic(), self._settings.pace
+        rounds = Rounds(Pace(pace.rounds, pace.budget / group_count), self._comparisons(), began)
         done = 0
 
         def tell(what: str) -> None:
@@ -189,7 +192,7 @@ class Contest:
         if base is None or not base.workers or not others:
             return 0.0
         spread = stats.between([stats.log_ratios(c.times(), base.times()) for c in others])
-        found = [stats.paired_ratio(c.times(), "", base.times(), len(others), spread) for c in others]
+        found = [stats.paired_ratio(c.times(), "", base.times(), self._comparisons(), spread) for c in others]
         return max(stats.width(ratio) for ratio in found)
 
     @staticmethod

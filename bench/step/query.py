@@ -114,7 +114,8 @@ def make_plan(
         raise OptionError(f"--profile traces one case, and these are {len(cases)}; name one workload and one optimizer")
     found, base = _versions(against, peer) if against else _peers(peer, quick, baseline)
     pace = Pace(rounds, budget or (QUICK_BUDGET if quick else BUDGET + PER_PEER * max(0, len(found) - A_FEW)))
-    again = ["--baseline", baseline, *(["--rounds", str(rounds)] if rounds else ["--budget", f"{pace.budget:g}"])]
+    again = ["--against", against.asked] if against else ["--baseline", baseline]
+    again += ["--rounds", str(rounds)] if rounds else ["--budget", f"{pace.budget:g}"]
     again += ["--processes", str(processes or 1)] if processes or quick else []
     settings = Settings(pace, processes or (1 if quick else None), WARM_UP_SECONDS, timeout, profile)
     return Plan(cases, found, base, settings, seed, command, tuple(again))

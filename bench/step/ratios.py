@@ -80,7 +80,7 @@ def _disturbed(one: Row, two: Row) -> str | None:
     busy = max(row.others or 0.0 for row in (one, two))
     if one.waits == two.waits or busy <= BUSY:
         return None
-    return f"other programs used {busy:.1f} CPUs, and the two peers' threads wait in different ways"
+    return "other programs used the CPUs meanwhile, and the two peers' threads wait in different ways"
 
 
 def _unsupported(ratio: stats.Ratio, one: Row, two: Row) -> str | None:

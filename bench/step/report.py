@@ -189,10 +189,11 @@ def _times(ratio: stats.Ratio) -> str:
 
 
 def _comparisons(rows: Sequence[Row]) -> Iterator[RenderableType]:
-    """Each of our peers against every other one; a doubt about a comparison stands in it."""
+    """Our peers against every other one, of many the fastest alone; a doubt about a comparison stands in it."""
     from rich.markup import escape
 
-    for row in (row for row in _measured(rows) if row.beside):
+    ours = sorted((row for row in _measured(rows) if row.beside), key=lambda row: row.median or 0.0)
+    for row in ours[: len(ours) if len(ours) <= FEW else 1]:
         parts = (f"{with_interval(r.median, r.low, r.high, '{:.0%}')} of {r.baseline}" for r in row.beside)
         yield escape(f"{row.peer} takes of the time: {'; '.join(parts)}.")
     for why in dict.fromkeys(r.why for row in rows for r in (*row.beside, row.ratio) if r and r.why):

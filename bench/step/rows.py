@@ -152,7 +152,7 @@ def _growth(contestant: Contestant) -> tuple[int, int]:
 def rerun_command(case: Case, peer: str, again: Sequence[str]) -> str:
     """The command that measures one peer of a case again against the baseline, with the same numbers."""
     shapes = ["--shapes", case.shapes_from] if case.shapes_from else ["-w", case.workload]
-    words = ["dtopt", "bench", "step", *shapes, "-o", case.algorithm.text, "-p", peer]
+    words = ["dtopt", "bench", "step", *shapes, "-o", case.algorithm.text, "-p", peer.partition("@")[0]]
     words += ["--mesh", str(case.mesh), "--layout", case.layout, "--device", case.device]
     words += ["--threads", str(case.threads), "--seed", str(case.seed), *again]
     return shlex.join([*words, *case.options.words()])

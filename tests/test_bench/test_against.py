@@ -12,6 +12,7 @@ from bench import peers
 from bench.errors import OptionError
 from bench.step.against import home
 from bench.step.query import make_plan
+from bench.step.rows import rerun_command
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,3 +58,12 @@ def test_the_other_version_is_the_baseline_of_its_twin(tmp_path: Path) -> None:
     plan = make_plan(peer=("optim-local",), against=other.home)
     assert [peer.name for peer in plan.peers] == ["optim-local", "optim-local@before"]
     assert plan.baseline == "optim-local@before"
+
+
+def test_a_row_is_measured_again_beside_the_same_version(tmp_path: Path) -> None:
+    other = peers.peer.Home("before", str(tmp_path), asked="v0.1")
+    plan = make_plan(peer=("optim-local",), against=other)
+    command = rerun_command(plan.cases[0], plan.peers[1].name, plan.again)
+    assert "-p optim-local --" in command
+    assert "--against v0.1" in command
+    assert "--baseline" not in command

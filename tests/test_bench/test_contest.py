@@ -260,6 +260,15 @@ def test_peers_that_do_not_fit_together_run_in_groups_with_the_baseline_in_each(
     assert FakeWorker.most_alive == 3 + len(ROOF_NAMES)
 
 
+def test_each_group_has_as_many_rounds_as_the_ratios_of_all_groups_need() -> None:
+    peers = tuple(peer(name) for name in ("base", *"abcdefghi"))
+    enough_for_two = int((2.5 * need(peers[0], CASE) + 6 * 4 * CASE.mesh_elements) / SHARE)
+    plan = Plan((CASE,), peers, "base", Settings(Pace(budget=0.01), processes=1))
+    result = runner.run(plan, launcher(), available_memory=lambda: enough_for_two)
+    assert {sample.group for row in result.rows for sample in row.samples} == set(range(9))
+    assert all(row.ratio and row.ratio.low for row in result.rows)
+
+
 def test_a_peer_that_does_not_fit_beside_the_baseline_is_skipped() -> None:
     base, large = peer("base"), peer("large")
     just_one = int((1.5 * need(base, CASE) + 6 * 4 * CASE.mesh_elements) / SHARE)
