@@ -31,5 +31,5 @@ def _acts(class_name: str, config: Mapping[str, Any], frozen: bool) -> bool:
         return not frozen  # a frozen one keeps to its moving statistics in both
     if class_name in RANDOM or any(config.get(key) for key in RATES):
         return True
-    parts = (config.get(key) for key in PARTS)
+    parts = (*(config.get(key) for key in PARTS), *(config.get("cells") or ()))
     return any(_acts(part["class_name"], part["config"], frozen) for part in parts if isinstance(part, Mapping))

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from migrate.models.layers import ADVICE, KINDS, MODELS
+from migrate.models import operators
+from migrate.models.layers import ADVICE, KINDS, MODELS, OPERATORS
 from optim.errors import UnsupportedError
 
 SERIALIZED = {"module", "registered_name", "build_config", "shared_object_id", "compile_config"}
@@ -99,11 +100,16 @@ def _layer(layer: Any) -> dict[str, Any]:
         )
     if name == "GRU":  # which Keras before 2.1.4 could not say, and later ones take for granted
         config = {"reset_after": False, **config}
+    if name in OPERATORS:
+        operators.operator(layer)
     inner = {key: _inner(config[key], str(shown)) for key in KINDS[name].inner if config.get(key)}
     return {**layer, "class_name": name, "config": {**config, **inner}}
 
 
-def _inner(layer: Any, around: str) -> dict[str, Any]:
+def _inner(layer: Any, around: str) -> Any:
+    """A layer within another one, or several."""
+    if isinstance(layer, list):
+        return [_inner(each, around) for each in layer]
     found = _layer(layer)
     if found["class_name"] in MODELS:
         raise UnsupportedError(f"the layer {around!r} wraps a model, which this dtopt does not translate; {ADVICE}")

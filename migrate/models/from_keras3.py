@@ -81,7 +81,8 @@ def _layer(layer: Any) -> dict[str, Any]:
         config[back.get(key, key)] = _value(key, value, name)
     for key in kind.inner if kind is not None else ():
         if config.get(key):
-            config[key] = _layer(layer["config"][key])
+            held = layer["config"][key]
+            config[key] = [_layer(each) for each in held] if isinstance(held, list) else _layer(held)
     return {**layer, "config": config}
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from migrate.readers.keras_layers import snake_case
+
 Config = Mapping[str, Any]
 ADVICE = "migrate to slots, or build the model in today's code and restore into it"
 """What to do with a layer that is none of these."""
@@ -31,7 +33,7 @@ class Kind:
       weights: config -> its weights, in Keras 3's order.
       renamed: argument in Keras 2 -> in Keras 3.
       dropped: argument that Keras 3 does not have -> the values with which it changes nothing.
-      inner: arguments that hold a layer.
+      inner: arguments that hold a layer or a list of layers.
     """
 
     weights: Callable[[Config], tuple[Weight, ...]] = lambda config: ()
@@ -103,6 +105,19 @@ def _of_cell(config: Config) -> tuple[Weight, ...]:
     return _within(config, "cell", "cell", "")
 
 
+def _stacked(config: Config) -> tuple[Weight, ...]:
+    """Of each cell in turn; Keras 3 numbers their places by class."""
+    found: list[Weight] = []
+    used: dict[str, int] = {}
+    for i, cell in enumerate(config["cells"]):
+        name = snake_case(cell["class_name"])
+        count = used[name] = used.get(name, -1) + 1
+        place = f"cells/{name}_{count}" if count else f"cells/{name}"
+        weights = KINDS[cell["class_name"]].weights(cell["config"])
+        found += (Weight(f"{i}/{w.role}", f"{place}/{w.place}", w.trainable) for w in weights)
+    return tuple(found)
+
+
 def _attention(config: Config) -> tuple[Weight, ...]:
     roles = ("kernel", "bias") if config.get("use_bias", True) else ("kernel",)
     parts = (("query", "query_dense"), ("key", "key_dense"), ("value", "value_dense"))
@@ -131,6 +146,8 @@ RANDOM = (
     "RandomCrop",
 )
 """Layers that alter images in training."""
+OPERATORS = ("TFOpLambda", "SlicingOpLambda")
+"""What tf.keras makes of TensorFlow's functions between layers, see `operators`."""
 SPATIAL_DROPOUT = Kind(dropped={"trainable": (...,), "noise_shape": (None,)})
 NONE = Kind()
 KINDS: dict[str, Kind] = {
@@ -164,6 +181,7 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys(("SimpleRNN", "LSTM"), RECURRENT),
     **dict.fromkeys(("GRU", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"), RECURRENT),
     **dict.fromkeys(("SimpleRNNCell", "GRUCell", "LSTMCell"), CELL),
+    "StackedRNNCells": Kind(_stacked, dropped={"reverse_state_order": (False,)}, inner=("cells",)),
     "RNN": Kind(_of_cell, dropped=AROUND_CELL, inner=("cell",)),
     "Bidirectional": Kind(_bidirectional, inner=("layer", "backward_layer")),
     "TimeDistributed": Kind(_time_distributed, inner=("layer",)),
@@ -182,6 +200,7 @@ KINDS: dict[str, Kind] = {
             *("ELU", "ReLU", "Softmax", "Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum"),
             *("Concatenate", "Dot", "Identity", "Rescaling", "Resizing", "CenterCrop", "CategoryEncoding"),
             *RANDOM,
+            *OPERATORS,
             *(f"{kind}Pooling{n}D" for kind in ("Max", "Average", "GlobalMax", "GlobalAverage") for n in (1, 2, 3)),
             *(f"{kind}{n}D" for kind in ("ZeroPadding", "Cropping", "UpSampling") for n in (1, 2, 3)),
         ),

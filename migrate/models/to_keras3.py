@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from migrate.models import calls
+from migrate.models import calls, operators
 from migrate.models.canonical import Layer, layer_name
-from migrate.models.layers import ADVICE, DIFFERENT_ACTIVATIONS, INERT, KINDS, MODELS, RANDOM
+from migrate.models.layers import ADVICE, DIFFERENT_ACTIVATIONS, INERT, KINDS, MODELS, OPERATORS, RANDOM
 from optim.errors import UnsupportedError
 
 INITIALIZERS = (
@@ -84,9 +84,10 @@ def _model(model: Layer, told: Translation) -> dict[str, Any]:
     shifts = _node_shifts(config["layers"])
     layers = []
     for layer in config["layers"]:
-        made = _layer(layer, told)
+        made = _operation(layer, shifts, told) if layer["class_name"] in OPERATORS else _layer(layer, told)
         made["name"] = made["config"]["name"] = told.names.get(layer_name(layer), layer_name(layer))
-        made["inbound_nodes"] = [_node(node, shifts, told, layer) for node in layer.get("inbound_nodes") or []]
+        if layer["class_name"] not in OPERATORS:
+            made["inbound_nodes"] = [_node(node, shifts, told, layer) for node in layer.get("inbound_nodes") or []]
         layers.append(made)
     ends = {key: _ends(config[key], shifts, told) for key in ("input_layers", "output_layers")}
     return _object(
@@ -116,7 +117,7 @@ def _node_shifts(layers: Sequence[Layer]) -> dict[str, int]:
     """By how much Keras 2 numbers the calls of a nested model higher: it counts the making of the model as one."""
     counts = {layer_name(layer): len(layer.get("inbound_nodes") or []) for layer in layers}
     models = [layer_name(layer) for layer in layers if layer["class_name"] in MODELS]
-    used = [end for layer in layers for node in layer.get("inbound_nodes") or [] for end in node]
+    used = [end for layer in layers for end in operators.ends(layer.get("inbound_nodes") or [])]
     shifts = {}
     for name in models:
         indices = [end[1] for end in used if end[0] == name]
@@ -168,6 +169,13 @@ def _node(node: Sequence[Any], shifts: Mapping[str, int], told: Translation, lay
     return {"args": [tensors] if several else tensors, "kwargs": kwargs}
 
 
+def _operation(layer: Layer, shifts: Mapping[str, int], told: Translation) -> dict[str, Any]:
+    """A function of TensorFlow between layers."""
+    config, nodes = operators.converted(layer, lambda end: _tensor(end, shifts, told))
+    found = operators.operator(layer)
+    return {**_object(f"keras.src.ops.{found.module}", found.class_name, config), "inbound_nodes": nodes}
+
+
 def _layer(layer: Layer, told: Translation) -> dict[str, Any]:
     if layer["class_name"] in MODELS:
         made = _model(layer, told)
@@ -192,8 +200,9 @@ def _layer(layer: Layer, told: Translation) -> dict[str, Any]:
     if name in RANDOM:
         told.notes.append(f"the layer {shown!r} draws other random numbers in Keras 3, of the same distribution")
     for key in kind.inner:
-        if layer["config"].get(key):
-            config[key] = _layer(layer["config"][key], told)
+        held = layer["config"].get(key)
+        if held:
+            config[key] = [_layer(each, told) for each in held] if isinstance(held, list) else _layer(held, told)
     return _object("keras.layers", name, config)
 
 

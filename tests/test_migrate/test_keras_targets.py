@@ -190,6 +190,8 @@ def test_layers_mean_the_same_in_both(tmp_path: Path) -> None:
     words = layers.Embedding(7, 3, input_length=5)(text)
     y = layers.Bidirectional(layers.LSTM(2, return_sequences=True))(words)
     y = layers.MultiHeadAttention(2, 2)(y, value=words, key=words)
+    cells = [layers.LSTMCell(2), layers.GRUCell(3), layers.LSTMCell(4), layers.SimpleRNNCell(3)]
+    y = layers.RNN(cells, return_sequences=True)(y)
     y = layers.GRU(3)(layers.TimeDistributed(layers.Dense(4))(layers.LayerNormalization()(y)))
     inner = tf_keras.Sequential([layers.InputLayer((3,)), layers.Dense(3, activation="gelu"), layers.PReLU()])
     z = layers.Concatenate()([x, layers.Add()([inner(y), layers.Dropout(0.2)(y)])])

@@ -45,7 +45,8 @@ def _count(oracle: Any, prefix: str) -> int:
         ("tf29-a-sequential-of-functional-h5", "keras"),  # a model in a Sequential
         ("tf29-a-augmentation-layers-h5", "keras"),  # Random* and Normalization
         ("tf29-e-preprocessing-layers-h5", "keras"),
-        ("tf29-e-tfops-functional-h5", "tf-keras"),  # operators between layers
+        ("tf29-e-tfops-functional-h5", "keras"),  # operators between layers
+        ("tf29-e-tfops-functional-h5", "tf-keras"),
         pytest.param("tf29-a-augmentation-layers-h5", "tf-keras", marks=pytest.mark.breadth),
         pytest.param("tf29-b-rnn-cells-convlstm-h5", "tf-keras", marks=pytest.mark.breadth),
         pytest.param("tf29-e-preprocessing-layers-h5", "tf-keras", marks=pytest.mark.breadth),

@@ -1,0 +1,211 @@
+"""TensorFlow's functions between layers, which tf.keras from 2.4 on keeps as `TFOpLambda` and `SlicingOpLambda`, as the
+operations that Keras 3 keeps in their place.
+
+Sources: `keras/layers/core/tf_op_layer.py` and `keras/engine/node.py` 2.15, `keras/src/ops` 3.0 to 3.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from migrate.models.layers import ADVICE
+from optim.errors import UnsupportedError
+
+SLICING = "__operators__.getitem"
+CONSTANT = "_CONSTANT_VALUE"
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What Keras 3 has for a function of TensorFlow.
+
+    Attributes:
+      class_name: in `keras.src.ops`.
+      module: there.
+      operands: names of the arguments after the first that are tensors or constants.
+      options: TensorFlow's argument -> (Keras's, TensorFlow's default, which Keras is told too).
+      neutral: arguments that Keras does not have -> the values with which they change nothing.
+    """
+
+    class_name: str
+    module: str = "numpy"
+    operands: tuple[str, ...] = ()
+    options: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
+    neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+
+def _two(class_name: str) -> Operator:
+    return Operator(class_name, operands=("y",))
+
+
+def _reduced(class_name: str) -> Operator:
+    return Operator(class_name, options={"axis": ("axis", None), "keepdims": ("keepdims", False)})
+
+
+REQUIRED = object()
+"""Stands for the default of an argument that has none."""
+SOFTMAX = Operator("Softmax", "nn", options={"axis": ("axis", -1)})
+SQUEEZE = Operator("Squeeze", options={"axis": ("axis", REQUIRED)})
+TRANSPOSE = Operator("Transpose", options={"perm": ("axes", None)}, neutral={"conjugate": (False,)})
+SILU = Operator("Silu", "nn", neutral={"beta": (1.0,)})
+PRODUCT = Operator(
+    "Matmul",
+    operands=("b",),
+    neutral=dict.fromkeys(
+        ("transpose_a", "transpose_b", "adjoint_a", "adjoint_b", "a_is_sparse", "b_is_sparse"), (False,)
+    ),
+)
+FUNCTIONS: dict[str, Operator] = {
+    **dict.fromkeys(("__operators__.add", "math.add"), _two("Add")),
+    "math.subtract": _two("Subtract"),
+    "math.multiply": _two("Multiply"),
+    **dict.fromkeys(("math.truediv", "math.divide"), _two("TrueDivide")),
+    "math.pow": _two("Power"),
+    "math.maximum": _two("Maximum"),
+    "math.minimum": _two("Minimum"),
+    "linalg.matmul": PRODUCT,
+    "math.negative": Operator("Negative"),
+    "math.abs": Operator("Absolute"),
+    **{f"math.{name}": Operator(name.capitalize()) for name in ("exp", "log", "sqrt", "square", "sin", "cos", "tanh")},
+    "math.rsqrt": Operator("Rsqrt", "math"),
+    **{f"nn.{name}": Operator(name.capitalize(), "nn") for name in ("relu", "relu6", "elu", "selu")},
+    **dict.fromkeys(("math.sigmoid", "nn.sigmoid"), Operator("Sigmoid", "nn")),
+    **dict.fromkeys(("math.softplus", "nn.softplus"), Operator("Softplus", "nn")),
+    **dict.fromkeys(("nn.silu", "nn.swish"), SILU),
+    "nn.gelu": Operator("Gelu", "nn", options={"approximate": ("approximate", False)}),
+    "nn.leaky_relu": Operator("LeakyRelu", "nn", options={"alpha": ("negative_slope", 0.2)}),
+    "nn.softmax": SOFTMAX,
+    **{f"math.reduce_{name}": _reduced(name.capitalize()) for name in ("mean", "sum", "max", "min", "prod")},
+    "reshape": Operator("Reshape", options={"shape": ("newshape", REQUIRED)}),
+    "expand_dims": Operator("ExpandDims", options={"axis": ("axis", REQUIRED)}),
+    **dict.fromkeys(("squeeze", "compat.v1.squeeze"), SQUEEZE),
+    **dict.fromkeys(("transpose", "compat.v1.transpose"), TRANSPOSE),
+    "concat": Operator("Concatenate", options={"axis": ("axis", REQUIRED)}),
+    "stack": Operator("Stack", options={"axis": ("axis", 0)}),
+    "clip_by_value": Operator(
+        "Clip", options={"clip_value_min": ("x_min", REQUIRED), "clip_value_max": ("x_max", REQUIRED)}
+    ),
+    SLICING: Operator("GetItem", operands=("slice_spec",)),
+}
+
+
+def operator(layer: Mapping[str, Any]) -> Operator:
+    """What Keras 3 has for a layer of `layers.OPERATORS`. Raises UnsupportedError where that is not known here."""
+    function = layer["config"].get("function")
+    if function not in FUNCTIONS:
+        raise UnsupportedError(
+            f"the layer {layer['config'].get('name')!r} calls tf.{function}, for which this dtopt knows no operation of"
+            f" Keras 3; {ADVICE}"
+        )
+    return FUNCTIONS[function]
+
+
+def is_end(item: Any) -> bool:
+    """Whether an item of a node is a tensor: [layer, node, tensor, keyword arguments], the last of which may lack."""
+    return (
+        isinstance(item, Sequence)
+        and len(item) in (3, 4)
+        and isinstance(item[0], str)
+        and item[0] != CONSTANT
+        and all(isinstance(number, int) for number in item[1:3])
+    )
+
+
+def ends(node: Any) -> Iterator[Sequence[Any]]:
+    """Every tensor that a call is given, keyword arguments included."""
+    if is_end(node):
+        yield node
+    if isinstance(node, Mapping):
+        node = list(node.values())
+    if isinstance(node, Sequence) and not isinstance(node, str):
+        for item in node:
+            yield from ends(item)
+
+
+def converted(layer: Mapping[str, Any], tensor: Callable[[Sequence[Any]], Any]) -> tuple[dict[str, Any], list[Any]]:
+    """(the operation's config, its calls) of a layer of `layers.OPERATORS`.
+
+    Args:
+      tensor: an end -> the same tensor as Keras 3 has it.
+
+    Raises:
+      UnsupportedError: it is called with what the operation does not take.
+    """
+    found = operator(layer)
+    made = [_call(layer, found, node, tensor) for node in layer.get("inbound_nodes") or []]
+    configs = [config for config, _ in made]
+    if any(config != configs[0] for config in configs):
+        raise UnsupportedError(f"the layer {layer['config'].get('name')!r} is called in several ways; {ADVICE}")
+    return (configs or [{}])[0], [node for _, node in made]
+
+
+def _call(
+    layer: Mapping[str, Any], found: Operator, node: Any, tensor: Callable[[Sequence[Any]], Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    first, given = _first(node)
+    rest = {key: value for key, value in given.items() if key not in found.operands and key != "name"}
+
+    def refuse(what: str) -> UnsupportedError:
+        name = layer["config"].get("name")
+        return UnsupportedError(f"the layer {name!r} calls tf.{layer['config']['function']} with {what}; {ADVICE}")
+
+    config = {}
+    for name, (theirs, default) in found.options.items():
+        value = rest.pop(name, None)
+        value = default if value is None else value
+        if value is REQUIRED or next(ends(value), None) is not None:
+            raise refuse(f"{name} from the graph" if value is not REQUIRED else f"no {name}")
+        config[theirs] = value
+    for name, value in rest.items():
+        if value not in found.neutral.get(name, (None,)):
+            raise refuse(f"{name}={value!r}")
+    lacking = [name for name in found.operands if given.get(name) is None]
+    if lacking:
+        raise refuse(f"no {lacking[0]}")
+    operands = [_slices(given[name], refuse) if name == "slice_spec" else given[name] for name in found.operands]
+
+    def operand(item: Any) -> Any:
+        if is_end(item):
+            return tensor(item)
+        if not isinstance(item, list) or found.class_name == "GetItem":
+            return item
+        if found.class_name in ("Concatenate", "Stack") and all(is_end(each) for each in item):
+            return [tensor(each) for each in item]
+        return _constant(item, layer["config"].get("dtype"), refuse)
+
+    return config, {"args": [operand(each) for each in (first, *operands)], "kwargs": {}}
+
+
+def _first(node: Any) -> tuple[Any, dict[str, Any]]:
+    """(what the function is called with, its other arguments) of a node, which keeps the structure of the former."""
+    if node and isinstance(node[0], str):
+        given = node[3] if len(node) > 3 else {}
+        return (node[2] if node[0] == CONSTANT else list(node[:3])), dict(given)
+    given = {}
+    for item in node:
+        given |= item[3] if len(item) > 3 else {}
+    return [item[2] if item[0] == CONSTANT else list(item[:3]) for item in node], given
+
+
+def _constant(value: list[Any], dtype: Any, refuse: Callable[[str], UnsupportedError]) -> dict[str, Any]:
+    """An array of constants, whose dtype the config does not say: that of the tensor beside it."""
+    numbers = np.array(value, object).reshape(-1)
+    if dtype != "float32" or not all(type(number) is float for number in numbers):
+        raise refuse(f"{value!r}")
+    return {"class_name": "__numpy__", "config": {"value": value, "dtype": "float32"}}
+
+
+def _slices(spec: Any, refuse: Callable[[str], UnsupportedError]) -> Any:
+    """A key of `x[...]`: slices, numbers and None."""
+    if isinstance(spec, list):
+        return [_slices(each, refuse) for each in spec]
+    if isinstance(spec, Mapping) and set(spec) == {"start", "stop", "step"}:
+        if all(value is None or isinstance(value, int) for value in spec.values()):
+            return {"class_name": "__slice__", "config": dict(spec)}
+    elif spec is None or isinstance(spec, int):
+        return spec
+    raise refuse(f"slice_spec={spec!r}")
