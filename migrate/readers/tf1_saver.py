@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -311,6 +311,7 @@ def _of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> _Par
         if key not in averages:
             slots.setdefault(suffix, {})[owner or ""] = arrays[key]
     rest = {key: array for key, array in arrays.items() if key not in inside}
+    _check_owned(rest.keys() - known, slots)
     scalars = {key: array for key, array in rest.items() if _is_scalar(key, array)}
     names = _in_order([key for key in rest if key not in scalars], graph)
     shown = next((f"{owner}/{suffix}" for suffix, per in slots.items() for owner in per), None)
@@ -336,6 +337,17 @@ def _owner(key: str, arrays: Mapping[str, LazyArray]) -> tuple[str | None, str]:
         if owner in arrays and arrays[owner].shape == arrays[key].shape:
             return owner, "/".join(parts[end:])
     return None, ""
+
+
+def _check_owned(keys: Iterable[str], slots: Collection[str]) -> None:
+    """Refuse what is called as other variables' slots are, and belongs to no variable: that one is lost."""
+    for key in sorted(keys):
+        suffix = next((suffix for suffix in slots if key.endswith(f"/{suffix}")), None)
+        if suffix is not None:
+            raise DamagedFileError(
+                f"{key!r} is called as a slot of {key.removesuffix(f'/{suffix}')!r}, which is not there as an array of"
+                " the same shape; save both"
+            )
 
 
 def _is_scalar(key: str, array: LazyArray) -> bool:

@@ -300,6 +300,19 @@ def test_slots_by_longest_variable_and_averages_aside(tmp_path: Path) -> None:
     assert any("moving averages" in w for w in stored.warnings)
 
 
+@pytest.mark.parametrize("other", [None, np.ones((4, 2), np.float32)])
+def test_slots_of_a_variable_that_is_not_there_are_no_variables(other: np.ndarray | None, tmp_path: Path) -> None:
+    """Damage to one entry of the index makes a text of a variable; its slots would have been variables, untrained."""
+    tensors = {f"{name}{slot}": _float(2, 4) for name in ("a/w", "b/w") for slot in ("", "/Momentum")}
+    tensors |= {"a/w/ExponentialMovingAverage": _float(2, 4), "c/w/ExponentialMovingAverage": _float(2, 4)}
+    (tmp_path / "lacking").mkdir()
+    assert tf1_saver.read(_bundle(tmp_path, tensors)).slots["Momentum"].keys() == {"a/w", "b/w"}
+    del tensors["a/w"], tensors["a/w/ExponentialMovingAverage"]
+    lacking = _bundle(tmp_path / "lacking", tensors | ({} if other is None else {"a/w": other}))
+    with pytest.raises(DamagedFileError, match="'a/w/Momentum' is called as a slot of 'a/w'"):
+        tf1_saver.read(lacking)
+
+
 def test_adam_counts_its_steps_by_its_powers(tmp_path: Path) -> None:
     power1, power2 = np.float32(0.9), np.float32(0.999)
     for _ in range(1000):
