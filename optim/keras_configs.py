@@ -45,6 +45,8 @@ def arguments(config: Mapping[str, Any], classes: tuple[str, ...]) -> dict[str, 
         old = next((name for name in classes if name in OLD), None)
         if "loss_scale_factor" in given:
             given = _of_keras_3(given)
+            if "Muon" in classes and "rms_rate" not in given:
+                given = _of_early_muon(given)
         elif old is not None and "weight_decay" not in given and OLD[old] <= set(given):
             given = _older(old, given)
         if legacy is False or "loss_scale_factor" in given:
@@ -75,6 +77,12 @@ def _of_keras_3(given: dict[str, Any]) -> dict[str, Any]:
                 " put a schedule of real steps into config['learning_rate']"
             )
     return given
+
+
+def _of_early_muon(given: dict[str, Any]) -> dict[str, Any]:
+    """The rule of Keras 3.10 to 3.12, whose configs have no `rms_rate` (`optimizers/muon.py`); see `rules/muon.py`."""
+    both = {"adam_weight_decay": given["weight_decay"]} if "weight_decay" in given else {}
+    return {**given, **both, "rms_rate": None, "aspect_scale": True, "stacks": True}
 
 
 def _older(name: str, given: dict[str, Any]) -> dict[str, Any]:

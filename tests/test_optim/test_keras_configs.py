@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -12,6 +14,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+import migrate
 import optim
 from optim.errors import HyperparameterError
 
@@ -140,6 +143,23 @@ def test_configs_of_keras_before_optimizer_v2(cls: Any, config: dict[str, Any], 
     expected = trained(cls(learning_rate=0.1, **same, **decay))
     for rate in ("lr", "learning_rate"):
         np.testing.assert_array_equal(trained(cls.from_config({rate: 0.1, **decay, **config})), expected)
+
+
+@pytest.mark.parametrize("case", ["extra-keras312-muon-text-keras", "extra-keras313-muon-text-keras"])
+def test_the_muon_of_each_release_takes_that_releases_steps(case: str) -> None:
+    """Keras 3.10 to 3.12 have another rule under the name, and write no `rms_rate`."""
+    folder = Path(__file__).parents[1] / "fixtures" / "corpus" / case
+    with zipfile.ZipFile(folder / "source" / "model.keras") as file:
+        theirs = json.loads(file.read("config.json"))["compile_config"]["optimizer"]["config"]
+    document, oracle = json.loads((folder / "case.json").read_text()), np.load(folder / "oracle.npz")
+    names = [v["name"] for v in document["trainable"]]
+    live = [tf.Variable(oracle[f"at_save/var/{i}"], name=name) for i, name in enumerate(names)]
+    ours = optim.Muon.from_config(theirs)
+    migrate.restore(folder / "source" / "model.keras", ours, dict(zip(names, live, strict=True)))
+    for step in range(3):
+        ours.apply_gradients([(tf.constant(oracle[f"grad/{step}/{i}"]), v) for i, v in enumerate(live)])
+        for i, variable in enumerate(live):
+            np.testing.assert_allclose(variable.numpy(), oracle[f"var/{step}/{i}"], rtol=2e-5, atol=2e-6)
 
 
 def test_our_own_configs_mean_what_they_say() -> None:
