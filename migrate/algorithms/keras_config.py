@@ -206,7 +206,10 @@ def _name_the_rest(config: Mapping[str, Any], generation: str, out: Arguments) -
     for key, value in out.values.items():
         if key == "name" or (key in out.origins and out.origins[key].doubt):
             continue
-        known = out.origins.get(key) or out.origins.get(given.get(key, ""))
+        other = given.get(key, "")
+        known = out.origins.get(key) or out.origins.get(other)
+        if known is not None and known.kind == DEFAULT and other == "decay" and other in config:
+            known = out.origins.get(other)  # Nadam of OptimizerV2 calls it so, and keeps it as a variable
         kind, where = (FILE, "its config") if key in config else (RELEASE, f"the rule of generation {generation}")
         out.origins[key] = replace(known, subject=key, value=value) if known else Origin(key, value, kind, where)
 

@@ -69,6 +69,7 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
     sides = [side for side in _sides(stored, hint, own_rule) if side.class_name or side.config]
     class_name, origin = _class(stored, sides, overrides)
     config, origins = _merged(sides, [v.name for v in stored.variables])
+    overrides = _as_stored(dict(overrides), class_name, stored.generation)
     if own_rule:
         algorithm = foreign.algorithm(class_name, {**config, **overrides}, stored)
         origin = replace(origin, doubt=foreign.doubt(algorithm.name), confirm="")
@@ -122,8 +123,22 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, own_rule: bool) -> li
         if "lr" in config:
             _check_one_rate(config, where)
             config.setdefault("learning_rate", config.pop("lr"))
+        config = _as_stored(config, class_name, stored.generation)
         sides.append(_Said(class_name, called, config, kind, where))
     return sides
+
+
+def _as_stored(config: dict[str, Any], class_name: str, generation: str | None) -> dict[str, Any]:
+    """With Nadam's `schedule_decay` under the name by which OptimizerV2's config and variable have it: `decay`."""
+    if generation != "optimizer_v2" or "schedule_decay" not in config or _plain(class_name) != "Nadam":
+        return config
+    if not same(config["schedule_decay"], config.get("decay", config["schedule_decay"])):
+        raise ContradictionError(
+            f"schedule_decay is {config['schedule_decay']!r} and decay is {config['decay']!r}, which are one thing in"
+            " Nadam of these releases; leave the wrong one out"
+        )
+    rest = {key: value for key, value in config.items() if key != "schedule_decay"}
+    return {**rest, "decay": config["schedule_decay"]}
 
 
 def _check_one_rate(config: Mapping[str, Any], where: str) -> None:

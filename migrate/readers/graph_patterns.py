@@ -10,7 +10,7 @@ from migrate.readers.graph_nodes import VARIABLES, Nodes
 ADD, DIVIDE = "Add AddV2", "RealDiv Div"
 STEP = "<step>"
 Pattern = Any
-"""(ops, inputs...); a name for a constant; a number that it must be; STEP; a `Variable`; or `Anything`."""
+"""(ops, inputs...); a name for a constant; a number that it must be; STEP; a `Variable`; a `Cast`; or `Anything`."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,13 @@ class Anything:
     """Any node; it is found under this name."""
 
     name: str
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Another dtype of what a pattern says, as a float of a counter."""
+
+    of: Pattern
 
 
 @dataclass
@@ -42,6 +49,8 @@ def match(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> bool:
         return nodes.op(made) in VARIABLES and (last == "global_step" or is_keras)
     if isinstance(pattern, Variable):
         return made == pattern.name and not nodes.is_cast(name)
+    if isinstance(pattern, Cast):
+        return nodes.is_cast(name) and match(nodes, made, pattern.of, found)
     if isinstance(pattern, Anything):
         found.nodes[pattern.name] = made
         return True

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from migrate.readers import graph_schedules
+from migrate.readers import graph_schedules, optimizer_v2_formulas
 from migrate.readers.graph_nodes import SCATTERS, Nodes
 from migrate.readers.graph_patterns import ADD, DIVIDE, STEP, Anything, Found, Variable, match
 from migrate.readers.train_kernels import (
@@ -114,6 +114,14 @@ def _step(nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict
         return _Step() if config is None else _Step(kernel.class_name, config, limits)
     if kernels:
         return _Step(limits=limits)  # something else moves the variable, too: decay of weights, a constraint
+    own_writes = list(nodes.writes_of(names))
+    formula = None if rows else optimizer_v2_formulas.of_variable(nodes, own, owner, own_writes)
+    if formula is not None:
+        return _of_formula(nodes, *formula, own, limits)
+    if len(moved) == 1 and not writes:
+        of_rows = optimizer_v2_formulas.of_rows(nodes, own, owner, nodes.inputs[moved[0]][2])
+        if of_rows is not None:
+            return _of_formula(nodes, ROWS, of_rows, own, limits)
     found = Found()
     if len(writes) == 1 and not moved:
         taken = nodes.op(writes[0].op).startswith("AssignSub")
@@ -130,20 +138,32 @@ def _of_kernel(nodes: Nodes, name: str, kernel: Kernel, is_rows: bool, own: str)
         return None  # the update changes its gradient first
     config: dict[str, Any] = dict(kernel.fixed)
     for key, place in (kernel.rows if is_rows and kernel.rows is not None else kernel.inputs).items():
-        source = nodes.inputs[name][place]
-        own_variable = Variable(f"{own}/{key}")
-        decayed = (DIVIDE, own_variable, (ADD, 1.0, ("Mul", Variable(f"{own}/decay"), STEP)))
-        if any(match(nodes, source, each, Found()) for each in (own_variable, decayed)):
-            continue
-        value: Any = nodes.constant(source)
-        if value is None and key == RATE:
-            value = graph_schedules.read(nodes, source)
-        if value is None:
+        is_known, value = _argument(nodes, nodes.inputs[name][place], own, key)
+        if not is_known:
             return None
-        config[key] = value
+        config |= {} if value is None else {key: value}
     if nodes.op(name).endswith("KerasMomentum"):
         config["nesterov"] = nodes.flag(name, "use_nesterov")
     return config
+
+
+def _of_formula(nodes: Nodes, class_name: str, found: Found, own: str, limits: dict[str, float] | None) -> _Step:
+    is_known, rate = _argument(nodes, found.nodes[optimizer_v2_formulas.RATE], own, RATE)
+    if not is_known:
+        return _Step(limits=limits)
+    return _Step(class_name, {**found.constants, **({} if rate is None else {RATE: rate})}, limits)
+
+
+def _argument(nodes: Nodes, source: str, own: str, key: str) -> tuple[bool, Any]:
+    """Whether what a rule takes for an argument is understood, and its value; None where it is a variable."""
+    variable = Variable(f"{own}/{key}")
+    decayed = (DIVIDE, variable, (ADD, 1.0, ("Mul", Variable(f"{own}/decay"), STEP)))
+    if any(match(nodes, source, each, Found()) for each in (variable, decayed)):
+        return True, None
+    value: Any = nodes.constant(source)
+    if value is None and key == RATE:
+        value = graph_schedules.read(nodes, source)
+    return value is not None, value
 
 
 def _limits(nodes: Nodes, names: Sequence[str], count: int, outside: dict[str, str]) -> dict[str, float] | None:

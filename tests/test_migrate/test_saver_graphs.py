@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from migrate.bytes import protos
 from migrate.errors import ContradictionError
 from migrate.readers import graph_schedules, keras_graph, optimizer_v2_graph, saver_graph, train_kernels
 from migrate.readers.graph_nodes import Nodes
+from tests import adversary
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 WILD = CORPUS.parent / "wild"
@@ -156,3 +158,46 @@ def test_a_limit_inside_another_scope_and_the_models_own_clipping() -> None:
         outside: dict[str, str] = {}
         assert train_kernels.clipping(_graph(*numbers, *model, *nodes), "train/clip_by_value", 1, outside) == limit
         assert bool(outside) == (limit is None)
+
+
+TABLES = ("extra-tf115-nadam-table-saver", "extra-tf115-rmsprop-table-saver", "extra-tf115-adamax-table-saver")
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_formulas_in_a_graph_tell_the_class_and_the_next_steps_are_its_own(case: str, tmp_path: Path) -> None:
+    """Of RMSprop without momentum, of Nadam, and of what Adamax does with a table, there is no kernel."""
+    report = migrate.migrate_checkpoint(CORPUS / case / "source" / "model.ckpt", tmp_path / "out")
+    assert report.fidelity == "exact"
+    assert adversary.error(CORPUS / case, tmp_path / "out") < 1
+
+
+@pytest.mark.parametrize(
+    ("case", "node", "op"),
+    [
+        ("extra-tf115-nadam-table-saver", "Nadam/mul_3", "AddV2"),
+        ("extra-tf115-nadam-table-saver", "Nadam/Nadam/update_net/kernel/Square", "Abs"),
+        ("extra-tf115-rmsprop-table-saver", "RMSprop/RMSprop/update_net/kernel/Sqrt", "Square"),
+        ("extra-tf115-rmsprop-table-saver", "RMSprop/RMSprop/update_net/table/Sqrt", "Square"),
+        ("extra-tf115-adamax-table-saver", "Adamax/Adamax/update_net/table/Maximum", "Minimum"),
+    ],
+)
+def test_another_op_in_a_formula_is_another_class(case: str, node: str, op: str) -> None:
+    def said() -> str | None:
+        graph = saver_graph._of_proto(proto)
+        assert graph.nodes is not None
+        return optimizer_v2_graph.describe(graph.nodes, graph.updates, node.partition("/")[0]).class_name
+
+    proto = protos.SaverMetaGraph.FromString((CORPUS / case / "source" / "model.ckpt.meta").read_bytes())
+    assert said() == json.loads((CORPUS / case / "case.json").read_text())["optimizer"]["class"]
+    next(each for each in proto.graph_def.node if each.name == node).op = op
+    assert said() is None
+
+
+def test_the_schedule_decay_of_nadam_is_one_with_the_decay_that_its_graph_and_variable_have() -> None:
+    source = CORPUS / "extra-tf115-nadam-table-saver" / "source" / "model.ckpt"
+    for key in ("schedule_decay", "decay"):
+        with pytest.raises(ContradictionError, match=r"decay is 0\.1000.* and 0\.004"):
+            migrate.read(source, optimizer_config={"class_name": "Nadam", "config": {key: 0.004}})
+        assert migrate.read(source, overrides={key: 0.2}).hyperparameters["schedule_decay"] == 0.2
+    with pytest.raises(ContradictionError, match="which are one thing"):
+        migrate.read(source, optimizer_config={"class_name": "Nadam", "config": {"schedule_decay": 0.1, "decay": 0.2}})
