@@ -156,9 +156,12 @@ def _of_formula(nodes: Nodes, class_name: str, found: Found, own: str, limits: d
 
 def _argument(nodes: Nodes, source: str, own: str, key: str) -> tuple[bool, Any]:
     """Whether what a rule takes for an argument is understood, and its value; None where it is a variable."""
-    variable = Variable(f"{own}/{key}")
-    decayed = (DIVIDE, variable, (ADD, 1.0, ("Mul", Variable(f"{own}/decay"), STEP)))
-    if any(match(nodes, source, each, Found()) for each in (variable, decayed)):
+    variable, rate = Variable(f"{own}/{key}"), Variable(f"{own}/{RATE}")
+    decayed = (DIVIDE, rate, (ADD, 1.0, ("Mul", Variable(f"{own}/decay"), STEP)))
+    known = [variable, *([decayed] if key == RATE else ())]
+    if key == _L1_L2[1]:  # to which Ftrl adds its beta, from TF 2.4 on
+        known += [(ADD, variable, (DIVIDE, Variable(f"{own}/beta"), ("Mul", 2.0, each))) for each in (rate, decayed)]
+    if any(match(nodes, source, each, Found()) for each in known):
         return True, None
     value: Any = nodes.constant(source)
     if value is None and key == RATE:
@@ -168,7 +171,8 @@ def _argument(nodes: Nodes, source: str, own: str, key: str) -> tuple[bool, Any]
 
 def _limits(nodes: Nodes, names: Sequence[str], count: int, outside: dict[str, str]) -> dict[str, float] | None:
     """Of the gradient that an update takes: what stands between `tf.gradients` and its ops; None if not known."""
-    given = {each for name in names for each in nodes.inputs[name]} - set(names)
+    read = {each for name in names for each in nodes.inputs[name]} - set(names)
+    given = {each for name in read for each in (nodes.inputs[name] if nodes.op(name) == "IdentityN" else [name])}
     gradients = {each for each in given if nodes.is_gradient(each)}
     made = [
         each

@@ -44,6 +44,7 @@ from optim.slot_layout import METADATA_KEY
 NAME = "tf1_saver"
 GLOBAL_STEP = "global_step"
 AVERAGES = "ExponentialMovingAverage"
+TREES = "_serialized"
 KINDS = ("m", "v", "vhat", "u", "moment", "accumulator", "delta_accumulator")
 """Slots of Keras 2.3, in the order of its lists."""
 ROOT_COUNTER = "iterations"
@@ -102,6 +103,7 @@ def read_bundle(
 ) -> Stored:
     """As `read`, of an open bundle and the graph beside it; also of a SavedModel of TensorFlow 1."""
     bundle.check_sizes()
+    _check_trained(bundle)
     prefix = bundle.prefix
     everything = {key: lazy(bundle, key) for key, entry in bundle.items() if is_numeric(entry.dtype)}
     graph, strange = _own_graph(beside, graph_file, everything)
@@ -151,6 +153,17 @@ def read_bundle(
         layers=stored.layers,
         **told,
     )
+
+
+def _check_trained(bundle: BundleReader) -> None:
+    """Refuse trees: `NAME_stamp` and `NAME_serialized` are all of an ensemble (ops/boosted_trees_ops.py 1.15)."""
+    trees = [key for key, _ in bundle.items() if key.endswith(TREES) and f"{key.removesuffix(TREES)}_stamp" in bundle]
+    if trees and not any(entry.dtype.startswith(("float", "bfloat")) for _, entry in bundle.items()):
+        raise UnsupportedError(
+            f"{bundle.prefix} holds an ensemble of trees ({trees[0]!r}), as BoostedTreesClassifier and -Regressor do:"
+            " trees are grown and not trained by an optimizer, so that there is no state to carry; go on with the"
+            " TensorFlow that grew them, or grow them anew with another library"
+        )
 
 
 def _put_back(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> tuple[dict[str, LazyArray], list[str]]:

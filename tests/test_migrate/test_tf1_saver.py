@@ -477,3 +477,31 @@ def test_an_estimators_keras_optimizer_with_a_schedule_counts_in_global_step(tmp
     state = migrate.read(tmp_path / "model.ckpt-5", optimizer_config=config)
     assert (state.source.generation if state.source else None, state.iterations) == ("optimizer_v2", 5)
     assert {slot: list(owners) for slot, owners in state.slots.items()} == {slot: ["dense/kernel"] for slot in "mv"}
+
+
+@pytest.mark.parametrize(("kind", "names"), [("linear", ("x/weights", "bias_weights")), ("nadam", ("kernel", "bias"))])
+def test_estimators_of_tensorflow_2_take_their_next_step(kind: str, names: tuple[str, str], tmp_path: Path) -> None:
+    """A canned one with Ftrl, and a model_fn of one's own with Nadam and a limit, on a batch that tells gradients."""
+    import tensorflow as tf
+
+    import optim
+
+    source = CORPUS.parent / "estimators" / kind / "model.ckpt-5"
+    report = migrate.migrate_checkpoint(source, tmp_path / "out")
+    assert (report.fidelity, report.iterations) == ("exact", 5)
+    values = {v.name: v.array.load() for v in migrate.read(source).variables if v.array is not None}
+    kernel, bias = (next(v for n, v in values.items() if n.endswith(end)) for end in names)
+    random = np.random.RandomState(0)
+    x, y = random.randn(8, 3).astype("float32"), random.randn(8, 1).astype("float32")  # as `make_case/estimators.py`
+    off = 2 / len(x) * (x @ kernel + bias - y)
+    live = {name: tf.Variable(value) for name, value in values.items()}
+    gradients = [(x.T @ off if v.shape == kernel.shape else off.sum(0), v) for v in live.values()]
+    optim.load_checkpoint(tmp_path / "out", live, restore_variables=False).apply_gradients(gradients)
+    after = BundleReader(str(source.with_name("model.ckpt-6")))
+    for name, variable in live.items():
+        np.testing.assert_allclose(variable.numpy(), after.load(name), rtol=0, atol=2e-7)
+
+
+def test_trees_are_refused_by_name() -> None:
+    with pytest.raises(UnsupportedError, match=r"an ensemble of trees.*BoostedTrees"):
+        migrate.inspect(CORPUS.parent / "estimators" / "trees" / "model.ckpt-6")
