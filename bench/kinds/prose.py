@@ -19,6 +19,7 @@ from bench.kinds import load
 from bench.page import tables
 from bench.results.document import Result
 from bench.step import page as steps
+from bench.step import report
 
 TABLE = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- end -->", re.DOTALL)
 CLAIM = re.compile(
@@ -34,8 +35,9 @@ def folder_of(page: Path) -> Path:
 
 
 def table(result: Result) -> str:
-    """A Markdown table of the rows of steps, with the skipped and failed ones and their reasons."""
-    return tables.markdown(steps.table(result.rows))
+    """A Markdown table of the rows of steps, with the skipped and failed ones and their reasons, and how their threads
+    wait."""
+    return "\n\n".join(filter(None, [tables.markdown(steps.table(result.rows)), report.waiting(result.rows)]))
 
 
 def filled(page: Path) -> str:

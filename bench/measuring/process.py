@@ -162,15 +162,13 @@ class Child:
 
     def stop(self) -> None:
         """Ends the worker with its processes, and removes its folder. May be called twice."""
-        self.pipe.close()
         if not self._ended:
-            for process in load.members(self._child.pid):
+            for process in load.members(self._child.pid):  # while it runs: what it leaves behind is nobody's
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
-            if self._child.poll() is None:
-                self._child.kill()
             self._child.wait()
             self._ended = True
+        self.pipe.close()
         self._stderr.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

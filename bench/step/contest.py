@@ -82,6 +82,7 @@ class Contestant:
     """Seconds of CPU time of a round, and what the peer says that its steps took."""
     clocks: list[tuple[float, float]] = field(default_factory=list)
     """Seconds of each sample by the clock of this process, and what the peer says that all of it took."""
+    spins: list[float] = field(default_factory=list)
     peak_bytes: int | None = None
     device_peak_bytes: int | None = None
     untraced: str | None = None
@@ -343,6 +344,7 @@ class Contest:
         for worker in contestant.workers:
             found = worker.answer(self._settings.timeout)
             self._agree(contestant, Agreement(**found["agreement"]))
+            contestant.spins.append(found.get("spins", 0.0))
             first, second = found["reads"]
             reason = suspicion.of_reading(first, second, timed / len(contestant.workers or [worker]))
             if found["changed"]:

@@ -61,6 +61,7 @@ def _text(rows: Sequence[Row], result: Result) -> Iterator[str]:
             f" {best.bytes_per_second / 1e9:.1f} GB/s, moved in place in the same rounds"
             f" ({best.name.removeprefix('roof: ')})."
         )
+    yield from filter(None, [report.waiting(rows)])
 
 
 def _ratios(rows: Sequence[Row]) -> Ratios | None:

@@ -26,6 +26,9 @@ REGIMES = {
     "unknown": "the size of the cache is unknown",
 }
 SHOWN_LAYOUT_NOTES = 3
+SLEEPING = 5e-4
+"""Seconds of CPU time that a process uses in a quarter of a second of sleep."""
+
 LONG = 18
 """Letters from which the baseline is not named in a heading."""
 
@@ -37,7 +40,14 @@ def render(result: Result, reruns: bool = False) -> list[RenderableType]:
         case = (rows[0].workload, rows[0].optimizer)
         roofs = [roof for roof in result.roofs if (roof.workload, roof.optimizer) == case]
         parts += [*_head(rows), "", _table(rows), "", *_comparisons(rows), *_roof(rows[0], roofs)]
-        parts += [*_agreement(rows), *_not_judged(rows), *_warnings(rows), *_left_out(rows), ""]
+        parts += [
+            *_agreement(rows),
+            *filter(None, [waiting(rows)]),
+            *_not_judged(rows),
+            *_warnings(rows),
+            *_left_out(rows),
+            "",
+        ]
     return [*parts, *_run(result), *(_reruns(result.rows) if reruns else ())]
 
 
@@ -236,6 +246,16 @@ def _agreement(rows: Sequence[Row]) -> Iterator[RenderableType]:
 def _tensors_of(agreement: Agreement) -> str:
     left = agreement.unchecked
     return f"every tensor but the {left} largest" if left else "every tensor"
+
+
+def waiting(rows: Sequence[Row]) -> str | None:
+    """What peers' threads do while others have their turn, in a sentence of plain text; None where it was not seen."""
+    known = [(row.peer, row.spins) for row in _measured(rows) if row.spins is not None]
+    awake = [f"{peer} ({_digits(spins)} ms of CPU time)" for peer, spins in known if spins > SLEEPING]
+    if not awake:
+        return "After a step the threads of all peers sleep until the next." if known else None
+    others = "; those of all others sleep at once" if len(awake) < len(known) else ""
+    return f"After a step threads of {', '.join(awake)} spin before they sleep{others}."
 
 
 def _warnings(rows: Sequence[Row]) -> Iterator[RenderableType]:

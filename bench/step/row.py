@@ -44,7 +44,8 @@ class Row:
       note: how the peer works, in a word or two; warnings: what makes its times doubtful.
       layout_notes: tensors on which the layout rule could not be kept.
       beside: of our own peers, the ratio to each other peer.
-      waits: the library whose threads wait; cpus: that the peer kept busy on average, others: that all else did.
+      waits: the library whose threads wait; spins: seconds of CPU time that they go on for after a step.
+      cpus: that the peer kept busy on average, others: that all else did.
       rerun: the command that measures this row again.
     """
 
@@ -99,6 +100,7 @@ class Row:
     layout_notes: tuple[str, ...] = ()
     beside: tuple[Ratio, ...] = ()
     waits: str = ""
+    spins: float | None = None
     cpus: float | None = None
     others: float | None = None
 

@@ -82,6 +82,7 @@ def _row(case: Case, contestant: Contestant, roof: float | None, again: Sequence
         versions=contestant.versions,
         note=peer.remark(case),
         waits=peer.waits,
+        spins=_median(contestant.spins),
         others=_median(sample.others for sample in contestant.samples),
         cpus=_median(sample.cpus for sample in contestant.samples),
         step_share=contestant.step_share,

@@ -36,6 +36,9 @@ their turn, the last is the latency."""
 SMALL = 2**16
 """Elements of a tensor that is read in no time."""
 
+IDLE = 0.25
+"""Seconds for which it is seen whether threads spin: OpenMP's do for 0.2 at the most by default (LLVM's)."""
+
 UNKNOWN_CACHE = 64 * 1024**2
 
 
@@ -121,6 +124,7 @@ class Worker:
         """The comparison after as many steps as were made and the last ones; `place` says which elements, see
         `reference.positions`."""
         session = self._prepared()
+        spins = self._spins()
         self._use_memory(self._last_written)
         start = time.perf_counter()
         session.read(self._last_written)
@@ -137,7 +141,16 @@ class Worker:
             found = agreement.moves(self.case, session)
         else:
             found = agreement.compare(self.case, seen, self.peer.conventions)
-        return {"agreement": dataclasses.asdict(found), "reads": reads, "changed": changed}
+        return {"agreement": dataclasses.asdict(found), "reads": reads, "changed": changed, "spins": spins}
+
+    def _spins(self) -> float:
+        """Seconds of CPU time that this process uses after a step, when there is nothing to do: threads that wait for
+        the next one may spin before they sleep."""
+        clock.sample(self._prepared(), 1)
+        self._asked += 1
+        start = time.process_time()
+        time.sleep(IDLE)
+        return time.process_time() - start
 
     def _use_memory(self, index: int) -> None:
         """Ask for as much memory as reading a tensor does: what a virtual machine has never used comes slowly."""

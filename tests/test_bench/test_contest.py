@@ -24,6 +24,7 @@ from bench.step.agreement import Agreement
 from bench.step.contest import Contest, Settings
 from bench.step.memory import SHARE, groups, need, too_large
 from bench.step.query import Plan, make_plan
+from bench.step.report import waiting
 
 CASE = Case("gpt2:layer", "adam", parse_mesh("model=2"), "megatron", threads=1)
 PLENTY = 10**15
@@ -83,7 +84,12 @@ class FakeWorker:
         }
 
     def check_again(self, place: float) -> dict[str, Any]:
-        return {"agreement": asdict(Agreement(30, 10, self.error, "w", 2e-4)), "reads": (0.1, 0.1), "changed": None}
+        return {
+            "agreement": asdict(Agreement(30, 10, self.error, "w", 2e-4)),
+            "reads": (0.1, 0.1),
+            "changed": None,
+            "spins": 0.004,
+        }
 
     def stop(self) -> None:
         if not self.stopped:
@@ -363,3 +369,14 @@ def test_the_first_measured_peer_is_traced_after_the_last_round(fails: bool, tmp
     assert result.rows[1].warnings == (("there is no trace: no profiler",) if fails else ())
     if not fails:
         assert (tmp_path / "t.json").read_text() == "a 10"
+
+
+def test_whose_threads_spin_is_measured_and_said() -> None:
+    rows = run((peer("a"), peer("base"))).rows
+    assert rows[0].spins == 0.004
+    spin = "After a step threads of {} (4.00 ms of CPU time) spin before they sleep"
+    assert waiting(rows) == spin.format("a (4.00 ms of CPU time), base") + "."
+    asleep = [replace(rows[0], spins=0.0), rows[1]]
+    assert waiting(asleep) == spin.format("base") + "; those of all others sleep at once."
+    assert waiting(asleep[:1]) == "After a step the threads of all peers sleep until the next."
+    assert waiting([replace(row, spins=None) for row in rows]) is None, "an older result"
