@@ -20,7 +20,7 @@ from bench.results.kind import Kind
 
 LIKELY, CERTAIN = 0.1, 0.01
 """p of Kendall's test, or of Kruskal and Wallis's, that an order or a difference came by chance: where it would turn
-the verdict, and otherwise."""
+the verdict, and otherwise. Of several ratios side by side each takes its part of an order's."""
 
 FEWEST = 8
 """Rounds below which no order among them is looked for."""
@@ -44,7 +44,7 @@ def check(result: Result, kind: Kind) -> Iterator[Finding]:
                 if ratio.baseline != row.peer and ratio.verdict != "unclear":
                     logs = stats.log_ratios(times[row.peer], times[ratio.baseline])
                     where = f"{row.workload} {row.optimizer}: {row.peer} against {ratio.baseline}"
-                    yield from of_verdict(ratio.verdict, found.get(ratio.baseline), logs, where)
+                    yield from of_verdict(ratio.verdict, found.get(ratio.baseline), logs, where, len(times) - 1)
         yield from _told(rows)
 
 
@@ -59,12 +59,13 @@ def _cases(rows: Sequence[Any], names: Sequence[str]) -> Iterator[list[Any]]:
 
 
 def of_verdict(
-    said: str, ratio: stats.Ratio | None, logs: Mapping[stats.Place, float], where: str
+    said: str, ratio: stats.Ratio | None, logs: Mapping[stats.Place, float], where: str, comparisons: int = 1
 ) -> Iterator[Finding]:
     """What stands against one verdict.
 
     Args:
-      said: "faster", "slower" or "same"; ratio: as the samples give it; logs: `stats.log_ratios` of them.
+      said: "faster", "slower" or "same"; ratio: as the samples give it; logs: `stats.log_ratios` of them; comparisons:
+        ratios that are judged side by side, of which each takes its part of what chance may refuse.
     """
     if ratio is None or ratio.low is None or ratio.high is None or ratio.verdict != said:
         now = "have no interval" if ratio is None or ratio.low is None else f"say {ratio.verdict}, {_of(ratio)}"
@@ -73,7 +74,7 @@ def of_verdict(
     edges = log(ratio.low), log(ratio.high)
     if not logs:  # by way of the baseline
         return
-    yield from _drift([logs[place] for place in sorted(logs)], said, edges, where, _of(ratio))
+    yield from _drift([logs[place] for place in sorted(logs)], said, edges, where, _of(ratio), comparisons)
     yield from _processes(logs, said, where, _of(ratio))
     yield from _kinds(list(logs.values()), said, edges, where)
 
@@ -82,7 +83,9 @@ def _of(ratio: stats.Ratio) -> str:
     return f"{ratio.median:.3g} [{ratio.low:.3g}, {ratio.high:.3g}]"
 
 
-def _drift(values: Sequence[float], said: str, edges: Edges, where: str, shown: str) -> Iterator[Finding]:
+def _drift(
+    values: Sequence[float], said: str, edges: Edges, where: str, shown: str, comparisons: int
+) -> Iterator[Finding]:
     """The steepest line that Theil and Sen's slope allows, at both ends of the run, and the median of either half."""
     from scipy.stats import kendalltau, theilslopes
 
@@ -94,7 +97,7 @@ def _drift(values: Sequence[float], said: str, edges: Edges, where: str, shown: 
     turned = any(_against(said, end) for end in ends)
     early, late = median(values[:half]), median(values[half:])
     outside = any(not edges[0] <= middle <= edges[1] for middle in (early, late))
-    if chance < (LIKELY if turned else CERTAIN) and (turned or outside):
+    if chance < (LIKELY if turned else CERTAIN) / comparisons and (turned or outside):
         text = f"{exp(early):.3g} in the first half of the run and {exp(late):.3g} in the second, and {shown} is said"
         yield Finding("noisy", "drift", where, text)
 

@@ -117,7 +117,7 @@ def test_a_verdict_stands_whatever_both_peers_have_in_common() -> None:
         (np.full(60, 0.8), 0.5, "sleeps", []),
         (np.linspace(1.0, 0.63, 60) * np.exp(np.random.default_rng(3).normal(0.0, 0.1, 60)), 0.0, "sleeps", ["drift"]),
         (np.where(np.arange(60) % 3 == 1, 3.0, 0.9), 0.0, "sleeps", ["verdict"]),
-        (np.where(np.random.default_rng(4).random(60) < 0.3, 1.8, 0.9), 0.0, "sleeps", ["modes"]),
+        (np.where(np.random.default_rng(4).random(60) < 0.3, 1.8, 0.9), 0.0, "sleeps", ["verdict"]),
     ],
 )
 def test_what_stands_against_a_verdict(mine: Any, others: float, waits: str, expected: list[str]) -> None:

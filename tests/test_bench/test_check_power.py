@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from scipy.stats import binom
 
 from bench.check.ratios import LIKELY, of_verdict
@@ -32,7 +33,7 @@ def contradicts(ratio: Ratio, truth: float) -> bool:
     return {"faster": truth >= 0, "slower": truth <= 0, "same": abs(truth) > np.log(1.06)}[ratio.verdict]
 
 
-def tally(draw: Draw, rounds: int, processes: int, noise: float) -> Tally:
+def tally(draw: Draw, rounds: int, processes: int, noise: float, comparisons: int = 1) -> Tally:
     found = Tally()
     for seed in range(RUNS):
         random = np.random.default_rng([seed, rounds])
@@ -40,12 +41,12 @@ def tally(draw: Draw, rounds: int, processes: int, noise: float) -> Tally:
         phases, base = random.normal(0.0, 0.2, rounds), random.normal(0.0, noise, rounds)
         series = [{(0, i, i % processes): float(np.exp(x)) for i, x in enumerate(p + phases)} for p in (mine, base)]
         logs = log_ratios(*series)
-        ratio = paired_ratio(series[0], "", series[1], 1, between([logs]) or ONE_PROCESS)
+        ratio = paired_ratio(series[0], "", series[1], comparisons, between([logs]) or ONE_PROCESS)
         assert ratio is not None
         assert ratio.low is not None
         assert ratio.high is not None
         judged = ratio.verdict != "unclear"
-        refused = judged and any(f.severity == "noisy" for f in of_verdict(ratio.verdict, ratio, logs, ""))
+        refused = judged and any(f.severity == "noisy" for f in of_verdict(ratio.verdict, ratio, logs, "", comparisons))
         found.verdicts += judged
         found.refused += refused
         found.wrong += judged and not refused and contradicts(ratio, truth)
@@ -101,3 +102,20 @@ def test_honest_runs_are_accepted_however_noisy(truth: float, noise: float, shap
 
 def test_one_process_of_programs_that_differ_by_a_tenth_is_called_different_at_most_once_in_twenty() -> None:
     assert tally(honest(0.0, 0.1), 40, 1, 0.02).wrong / RUNS <= 0.05
+
+
+@covering(1, draw=[drift, step, two_kinds], shape=SHAPES[1:], noise=[0.03, 0.1])
+def test_of_many_peers_as_few_mislead(draw: Draw, shape: tuple[int, int], noise: float) -> None:
+    assert tally(draw, *shape, noise, comparisons=19).wrong / RUNS <= 0.05
+
+
+@pytest.mark.parametrize("comparisons", [1, 19])
+def test_an_honest_run_is_refused_for_a_drift_as_seldom_with_many_peers(comparisons: int) -> None:
+    """In one of ten, where every ratio is judged: each takes its part."""
+    refused = 0
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        for _ in range(comparisons):
+            logs = {(0, i, i % 2): float(x) for i, x in enumerate(0.3 + random.normal(0.0, 0.3, 24))}
+            refused += any(of_verdict("slower", Ratio("", 1.35, 1.1, 1.6, 24, "slower", 2), logs, "", comparisons))
+    assert refused <= 5
