@@ -22,7 +22,14 @@ from optim.errors import UnsupportedError
 CLASS = "class_name"
 STOCK_PACKAGES = ("", "Custom")
 """Before `>` in a class name: tf.keras 2.11 and later write `Custom>Adam` for their own classes."""
-STOCK_MODULES = ("keras.optimizers", "tf_keras.optimizers", "keras.src.optimizers", "tf_keras.src.optimizers")
+STOCK_MODULES = (
+    "keras.optimizers",
+    "tf_keras.optimizers",
+    "keras.src.optimizers",
+    "tf_keras.src.optimizers",
+    "keras.src.backend.torch.optimizers",
+)
+"""Keras 3 on PyTorch has subclasses of its own for nine optimizers, with the same rules (3.0.0 to 3.15.0 compared)."""
 OPTIONS = {
     "clipnorm": "gradients were clipped, which is taken as no",
     "decay": "the learning rate decayed, which is taken as no",
