@@ -147,7 +147,8 @@ def _up_to(traced: Trace, results: Sequence[Value]) -> list[str]:
     used = _used(traced, results)
     lines = _uniform(used, traced)
     lines += [f"  T* __restrict s{k} = static_cast<T*>(slots[{k}]);" for k in range(len(traced.slot_names))]
-    lines += ["  DTOPT_ELEMENTS {", "    const C g = DTOPT_GRADIENT;", "    const C w = DTOPT_VARIABLE;"]
+    streams = ", ".join(["gradient", "variable", *(f"s{k}" for k in range(len(traced.slot_names)))])
+    lines += [f"  DTOPT_ELEMENTS({streams}) {{", "    const C g = DTOPT_GRADIENT;", "    const C w = DTOPT_VARIABLE;"]
     for value in used:
         if value.op == "slot":
             lines.append(f"    const C {_name(value)} = Load(s{traced.slot_names.index(value.args[0])}[i]);")
