@@ -164,7 +164,9 @@ def _rounds(rest: Mapping[str, Sequence[tuple[int, Shard]]]) -> Iterator[set[int
 
 def _unpacked(work: Work, selection: Selection) -> ShardGradients:
     """The gradients as shards, in the dtype in which they are used; dtopt's own kernel takes them in any."""
-    found = {i: row for i, g in enumerate(work.gradients) if (row := _by_row(g, work, i)) is not None}
+    found = {}
+    if RowGradient in set(map(type, work.gradients)) or any(work.lazy):
+        found = {i: row for i, g in enumerate(work.gradients) if (row := _by_row(g, work, i)) is not None}
     given = work.gradients
     if found:
         given = [[found[i].sums] * selection.counts[i] if i in found else g for i, g in enumerate(given)]

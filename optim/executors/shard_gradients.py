@@ -52,7 +52,7 @@ class Tensors:
         with self._lock:
             if self._held is None:
                 flat = self._given
-                if any(type(g) is list for g in flat):
+                if list in set(map(type, flat)):
                     flat = [t for g in flat for t in (g if isinstance(g, list) else (g,))]
                 self._held = Held([*flat, *self.rows.values()])
             return self._held

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "abi.h"
+#include "absl/container/inlined_vector.h"
 
 namespace dtopt {
 
@@ -91,7 +92,7 @@ struct Step {
 
 struct Piece {  // pointers to the first element of the shard; `size` counts what is visited
   char* variable = nullptr;
-  std::vector<char*> slots;             // shaped like the variable
+  absl::InlinedVector<char*, 4> slots;  // shaped like the variable
   std::vector<void*> singles;           // one number each
   const double* scalars = nullptr;      // of the rule, and behind them its singles and its sums
   char* average = nullptr;
@@ -285,7 +286,7 @@ class Pass {
 
   const Step& step_;
   const Piece& piece_;
-  std::vector<void*> at_;
+  absl::InlinedVector<void*, 4> at_;
   bool simple_;
 };
 

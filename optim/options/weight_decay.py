@@ -159,6 +159,11 @@ class WeightDecay(Part):
             self._amounts[tracked.index] = None if not given or self.is_excluded(tracked) else given
         return self._amounts[tracked.index]
 
+    def amounts(self, tracked: Sequence[Tracked]) -> list[float | None]:
+        """`amount` of each."""
+        known = self._amounts
+        return [known[t.index] if t.index in known else self.amount(t) for t in tracked]
+
     def factor(self, amount: float, rate: Any) -> Any:
         """What a variable that decays so much is multiplied with before its update at the learning rate `rate`.
 

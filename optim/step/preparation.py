@@ -72,6 +72,12 @@ class Preparation:
             constants["weight_decay"] = self._settings.weight_decay.amount(tracked) or 0.0
         return factor, tuple(sorted(constants.items()))
 
+    def _groups_of(self, tracked: Sequence[Tracked]) -> list[Group]:
+        """The group of each, at once where all have the usual one: a step may have thousands of small variables."""
+        if self._has_constants or self._settings.multipliers.all_factors() != {1.0}:
+            return [self._group(t) for t in tracked]
+        return [1.0] * len(tracked)
+
     def _scalars(self, eager: bool) -> dict[str, Any]:
         """Current values of the algorithm's own scalars; eagerly, only after waiting."""
         names = self._algorithm.scalars
@@ -95,10 +101,10 @@ class Preparation:
             rule=self._algorithm.updating_rule,
             update_step=own_step or _no_step,
             coefficients=self.coefficients,
-            rate_factors=[self._group(t) for t in tracked],
-            decay_factors=[self._decay_factor(t) for t in tracked],
+            rate_factors=self._groups_of(tracked),
+            decay_factors=self._decay_factors(tracked),
             active=active or [True] * len(tracked),
-            lazy=[bool(lazy.patterns) and lazy.applies_to(t) for t in tracked],
+            lazy=[lazy.applies_to(t) for t in tracked] if lazy.patterns else [False] * len(tracked),
             clip=settings.clipping.option,
             has_averages=settings.averages.is_used,
             ema_momentum=self.ema_momentum,
@@ -128,10 +134,14 @@ class Preparation:
             overwrite=False,
         )
 
-    def _decay_factor(self, tracked: Tracked) -> Any:
-        rule, amount = self._algorithm.updating_rule, self._settings.weight_decay.amount(tracked)
-        if amount is None or (rule is not None and rule.places_weight_decay):
-            return None
+    def _decay_factors(self, tracked: Sequence[Tracked]) -> list[Any]:
+        rule, amounts = self._algorithm.updating_rule, self._settings.weight_decay.amounts(tracked)
+        if not any(amounts) or (rule is not None and rule.places_weight_decay):
+            return [None] * len(tracked)
+        return [amount and self._decay_factor(t, amount) for t, amount in zip(tracked, amounts, strict=True)]
+
+    def _decay_factor(self, tracked: Tracked, amount: float) -> Any:
+        rule = self._algorithm.updating_rule
         group = self._group(tracked)
         if (group, amount) not in self._decays:
             rate = None if self.rate is None else self.rate * self._settings.multipliers.factor(tracked)

@@ -5,6 +5,8 @@ Everything that can be refused is refused before the first variable changes.
 
 from __future__ import annotations
 
+import itertools
+import operator
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -165,9 +167,9 @@ class Stepper:
         """The gradients as their variables are; `IndexedSlices` as they are, if the kernel takes them."""
         settings = self._settings
         is_float32 = settings.masters.master_copies or settings.accumulation.is_used
-        # isinstance of an abstract class is slow
-        others = ((i, g) for i, g in enumerate(gradients) if type(g) is not EagerTensor)
-        slices = [i for i, gradient in others if isinstance(gradient, tf.IndexedSlices)]
+        slices = []
+        if set(map(type, gradients)) != {EagerTensor}:  # isinstance of an abstract class is slow
+            slices = [i for i, gradient in enumerate(gradients) if isinstance(gradient, tf.IndexedSlices)]
         by_row = {i for i in slices if self._takes_rows(tracked[i])}
         if not by_row:
             return conform_all(gradients, tracked, keeps_float32=is_float32)
@@ -340,7 +342,7 @@ def check_not_tf1() -> None:
 
 def _check_some(gradients: Sequence[Any], variables: Sequence[Any]) -> int:
     """How many gradients are None. Raises NoGradientsError if all are."""
-    missing = sum(gradient is None for gradient in gradients)
+    missing = sum(map(operator.is_, gradients, itertools.repeat(None)))
     if missing == len(gradients):
         raise NoGradientsError(
             f"No gradients provided for any variable: {_names(variables)}. Does the loss depend on them?"
