@@ -4,7 +4,8 @@ one call each (`gradients.h`), and scalars read and written (`scalars.h`)."""
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,17 @@ SYMBOLS = {
     "TFE_TensorHandleResolve": DTENSORS,
 }
 """Functions of TensorFlow, first its private ones, and the files that may have them; in the order of struct Runtime."""
+INSIDES = (
+    "_ZTVN10tensorflow7dtensor18TensorWithLayoutTfE",
+    "TFE_TensorHandleDevicePointer",
+    "_ZNK10tensorflow7dtensor18TensorWithLayoutTf11num_tensorsEv",
+    "_ZNK10tensorflow7dtensor18TensorWithLayoutTf10get_tensorEm",
+    "_ZNK10tensorflow7dtensor18TensorWithLayoutTf6layoutEv",
+    "_ZNK10tensorflow7dtensor6Layout8ToStringB5cxx11Ev",
+)
+"""Of the class of DTensors, next in that struct: done without where TensorFlow lacks one of them, or is another than
+those in which this class was looked at."""
+LOOKED_AT = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
 MESSAGE_SIZE = 1000
 
 
@@ -63,6 +75,12 @@ class _Runtime(ctypes.Structure):
         ("dim_of", ctypes.c_void_p),
         ("rank_of", ctypes.c_void_p),
         ("resolve", ctypes.c_void_p),
+        ("dtensor_class", ctypes.c_void_p),
+        ("object_of", ctypes.c_void_p),
+        ("count_of", ctypes.c_void_p),
+        ("part_of", ctypes.c_void_p),
+        ("layout_of", ctypes.c_void_p),
+        ("text_of", ctypes.c_void_p),
         ("context", ctypes.c_void_p),
         ("dtensor_device", ctypes.c_void_p),
     )
@@ -89,8 +107,11 @@ class _Loaded:
 _loaded: list[_Loaded] = []
 
 
-def load(path: Path) -> None:
-    """Find what is needed in the kernel at `path` and in TensorFlow; what is missing is done without (`available`)."""
+def load(path: Path, looks_inside: bool = True) -> None:
+    """Find what is needed in the kernel at `path` and in TensorFlow; what is missing is done without (`available`).
+
+    Args: `looks_inside`: whether DTensors are read themselves where that can be, or always by DTensor's device.
+    """
     # PyDLL keeps Python's lock, under which DTensor's meshes are registered: nothing changes while they are read.
     library = ctypes.PyDLL(str(path))
     library.DtoptMisfits.restype = library.DtoptHold.restype = ctypes.c_int64
@@ -102,8 +123,11 @@ def load(path: Path) -> None:
     library.DtoptRead.argtypes = [ctypes.c_int64, ctypes.POINTER(ctypes.c_double)]
     library.DtoptWrite.argtypes = [ctypes.c_int64, ctypes.c_double]
     found = [address(symbol, files) for symbol, files in SYMBOLS.items()]
+    inside = [address(symbol, DTENSORS) for symbol in INSIDES]
+    if None in inside or not looks_inside or not tf.version.VERSION.startswith(tuple(f"{v}." for v in LOOKED_AT)):
+        inside = [None] * len(INSIDES)
     if None not in found:
-        _loaded[:] = [_Loaded(library, found)]
+        _loaded[:] = [_Loaded(library, [*found, *inside])]
 
 
 def available() -> bool:
@@ -142,8 +166,8 @@ def misfits(tensors: Sequence[Any], wanted: Sequence[Expected]) -> list[int]:
     context.context().sync_executors()
     count = len(tensors)
     found = (ctypes.c_int64 * count)()
-    addresses = (ctypes.c_void_p * count)(*map(ctypes.addressof, wanted))
-    number = _loaded[0].library.DtoptMisfits(_loaded[0].runtime(), _objects(tensors), addresses, count, found)
+    objects, expectations = _addresses(map(id, tensors)), _addresses(map(ctypes.addressof, wanted))
+    number = _loaded[0].library.DtoptMisfits(_loaded[0].runtime(), _start(objects), _start(expectations), count, found)
     return found[:number]
 
 
@@ -154,8 +178,8 @@ class Held:
         """Args: eager tensors; a DTensor stands for its parts on the local devices, in the order of its mesh."""
         message = ctypes.create_string_buffer(MESSAGE_SIZE)
         self._library = _loaded[0].library
-        runtime, objects = _loaded[0].runtime(), _objects(tensors)
-        self.number = self._library.DtoptHold(runtime, objects, len(tensors), message, MESSAGE_SIZE)
+        runtime, objects = _loaded[0].runtime(), _addresses(map(id, tensors))
+        self.number = self._library.DtoptHold(runtime, _start(objects), len(tensors), message, MESSAGE_SIZE)
         if self.number < 0:
             raise RuntimeError(f"the gradients cannot be read: {message.value.decode(errors='replace')}")
 
@@ -164,8 +188,13 @@ class Held:
             self._library.DtoptDrop(self.number)
 
 
-def _objects(tensors: Sequence[Any]) -> Any:
-    return (ctypes.c_void_p * len(tensors))(*map(id, tensors))
+def _addresses(of: Iterable[int]) -> array[int]:
+    return array("Q", of)  # which ctypes would take four times as long for
+
+
+def _start(addresses: array[int]) -> int:
+    """Where they lie, as long as `addresses` lives."""
+    return addresses.buffer_info()[0]
 
 
 def _pointer(capsule: Any) -> int | None:

@@ -3,6 +3,7 @@ TensorFlow does."""
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 from typing import Any
@@ -27,10 +28,19 @@ from tests.timing import HANGS
 MANY = 1000  # enough for several threads
 
 
-@pytest.fixture(autouse=True)
-def _kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[True, False], ids=["inside", "by the device"])
+def _kernel(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once where DTensors are read themselves, and once where DTensor's device is asked, as that cannot be."""
     monkeypatch.setenv(library.VARIABLE, "build")
     require_kernel()
+    path = library.status().path
+    assert path is not None
+    monkeypatch.setattr(direct, "_loaded", [])
+    direct.load(path, looks_inside=request.param)
+
+
+def _looks_inside() -> bool:
+    return bool(direct._loaded[0].runtime()._obj.dtensor_class)
 
 
 def _misfits(tensors: list[Any], variables: list[Any]) -> list[int]:
@@ -63,6 +73,18 @@ def test_what_is_not_like_its_variable_is_found(mesh_2x2: Any) -> None:
     tracked = TrackedVariables()
     wanted = [tracked.add(v).expected for v in variables]
     assert direct.misfits(tensors, wanted) == [i for i, (_, _, fits) in enumerate(offered.values()) if not fits]
+
+
+def test_the_class_of_dtensors_is_known(mesh_2: Any, request: Any) -> None:
+    """In the versions of TensorFlow that were looked at; with a table of another class DTensor's device is asked."""
+    is_tried = tf.version.VERSION.startswith(tuple(f"{v}." for v in direct.LOOKED_AT))
+    assert _looks_inside() == (is_tried and request.node.callspec.params["_kernel"])
+    tensor = put(np.arange(4.0), dtensor.Layout(["x"], mesh_2))
+    runtime = direct._loaded[0].runtime()._obj
+    if runtime.dtensor_class:
+        runtime.dtensor_class += ctypes.sizeof(ctypes.c_void_p)
+    assert _misfits([tensor], [variable(np.zeros(4), dtensor.Layout(["x"], mesh_2), "v")]) == []
+    assert _sums([tensor], [0, 1]) == [1.0, 13.0]
 
 
 def test_a_shape_that_is_not_known_is_left_to_python() -> None:
