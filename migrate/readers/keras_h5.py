@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import h5py
@@ -17,6 +17,7 @@ import numpy as np
 from migrate.algorithms.wrappers import innermost
 from migrate.bytes import hdf5
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError
 from migrate.generations import from_hdf5, version_tuple
 from migrate.readers.keras_model import class_names, top_layers, trainable_flags, trained_order
@@ -170,7 +171,21 @@ def _optimizer_weights(file: h5py.File, path: str) -> tuple[tuple[str, LazyArray
         raise DamagedFileError(f"{path}: its group optimizer_weights lists no weight_names; the file is damaged")
     if len(set(names)) != len(names):
         raise DamagedFileError(f"{path}: its group optimizer_weights lists a weight twice; the file is damaged")
+    _check_listed(group, names, path)
     return tuple((name, hdf5.lazy_dataset(group, name, path)) for name in names)
+
+
+def _check_listed(group: h5py.Group, names: Collection[str], path: str) -> None:
+    """Refuse arrays that no list names: Keras lists all that it writes, so that a list has lost some."""
+    found: list[str] = []
+    group.visititems(lambda name, node: found.append(name) if isinstance(node, h5py.Dataset) else None)
+    listed = {"/".join(part for part in name.split("/") if part not in ("", ".")) for name in names}
+    lost = sorted(set(found) - listed)
+    if lost:
+        raise DamagedFileError(
+            f"{path}: its group {group.name.strip('/')} holds {some([repr(name) for name in lost], 2)}, which its lists"
+            " of names do not name; the file is damaged"
+        )
 
 
 Groups = dict[str, tuple[tuple[str, str], ...]]
@@ -198,6 +213,7 @@ def _variables(
         listed += own
         # Saving puts what is frozen in a layer behind the rest of it, wherever it stands there.
         trained += [own[i] for i in trained_order(layers.get(layer), names)]
+    _check_listed(group, [f"{layer}/{name}" for layer, name, _, _ in listed], path)
     rows, twins = _shared_once(trained)
     if sorts_by_name(generation, version):
         rows.sort(key=lambda row: row[1])

@@ -346,3 +346,22 @@ def test_slots_of_what_is_frozen_by_now_are_doubted(tmp_path: Path) -> None:
         told = migrate.read(source, variables=named)
         assert told.fidelity == "exact"
         assert sorted(told.slots["m"]) == sorted(str(each["name"]) for each in named)
+
+
+@pytest.mark.parametrize(
+    ("group", "attribute"),
+    [
+        ("model_weights", "layer_names"),
+        ("model_weights/dense_1", "weight_names"),
+        ("optimizer_weights", "weight_names"),
+    ],
+)
+def test_an_array_that_its_list_has_lost_is_missed(group: str, attribute: str, tmp_path: Path) -> None:
+    """A layer that `layer_names` lacked was left out of the model, and was trained no more: exact."""
+    path = tmp_path / "model.h5"
+    path.write_bytes((CORPUS / "tf24-sgd-clipboth-mlp" / "source" / "model.h5").read_bytes())
+    with h5py.File(path, "r+") as file:
+        names = file[group].attrs[attribute]
+        file[group].attrs[attribute] = names[:-1]
+    with pytest.raises(DamagedFileError, match="which its lists of names do not name"):
+        migrate.read(path)
