@@ -49,31 +49,31 @@ def restructured(path: Path, rng: random.Random) -> str:
 
 def _proto(data: bytes, rng: random.Random) -> bytes:
     """A message with one field changed, at any depth."""
-    fields = _fields(data)
-    if not fields:
+    parts = fields(data)
+    if not parts:
         return rng.choice((*WORDS, rng.choice(BYTES)(data, rng) if len(data) > 1 else b"\x01"))
-    i = rng.randrange(len(fields))
-    number, wire, value = fields[i]
+    i = rng.randrange(len(parts))
+    number, wire, value = parts[i]
     choice = rng.random()
     if wire == 2 and choice < 0.75:
-        fields[i] = (number, wire, _proto(value, rng))
+        parts[i] = (number, wire, _proto(value, rng))
     elif choice < 0.82:
-        del fields[i]
+        del parts[i]
     elif choice < 0.87:
-        fields.insert(rng.randrange(len(fields) + 1), fields[i])
+        parts.insert(rng.randrange(len(parts) + 1), parts[i])
     elif choice < 0.9:
-        fields[i] = (rng.randrange(1, 16), wire, value)
+        parts[i] = (rng.randrange(1, 16), wire, value)
     elif choice < 0.92:
-        j = rng.randrange(len(fields))
-        fields[i], fields[j] = fields[j], fields[i]
+        j = rng.randrange(len(parts))
+        parts[i], parts[j] = parts[j], parts[i]
     elif wire == 0:
-        fields[i] = (number, 0, rng.choice((*NUMBERS, value + 1, max(value - 1, 0), value ^ 1 << rng.randrange(20))))
+        parts[i] = (number, 0, rng.choice((*NUMBERS, value + 1, max(value - 1, 0), value ^ 1 << rng.randrange(20))))
     else:
-        fields[i] = (number, 0, rng.choice(NUMBERS)) if rng.random() < 0.3 else (number, 2, rng.choice(WORDS))
-    return b"".join(_encoded(*field) for field in fields)
+        parts[i] = (number, 0, rng.choice(NUMBERS)) if rng.random() < 0.3 else (number, 2, rng.choice(WORDS))
+    return b"".join(encoded(*field) for field in parts)
 
 
-def _fields(data: bytes) -> list[tuple[int, int, Any]] | None:
+def fields(data: bytes) -> list[tuple[int, int, Any]] | None:
     """(number, wire type, value) of each field, None if it is no message."""
     found: list[tuple[int, int, Any]] = []
     at = 0
@@ -97,7 +97,7 @@ def _fields(data: bytes) -> list[tuple[int, int, Any]] | None:
     return found
 
 
-def _encoded(number: int, wire: int, value: Any) -> bytes:
+def encoded(number: int, wire: int, value: Any) -> bytes:
     head = write_varint(number << 3 | wire)
     if wire == 0:
         return head + write_varint(value & 2**64 - 1)

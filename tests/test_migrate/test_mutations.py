@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from migrate.readers import weight_list
 from optim.errors import DtoptError, UnsupportedError
 from tests.breadth import broad
 from tests.damages import BYTES, strange_json
+from tests.mutations import Said
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 SECONDS = 5.0  # of this process alone
@@ -244,6 +245,18 @@ def test_damage_that_knows_the_format_is_refused_or_carried_as_it_is(case: str) 
     command = [sys.executable, "-W", "ignore", "-m", "tests.mutations", "--rounds", "8", "--match", case]
     result = subprocess.run(command, capture_output=True, text=True, cwd=CORPUS.parents[2])
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_what_a_state_says_otherwise_than_another_is_named() -> None:
+    sound = Said({"counter": 4}, {("m", "a"): b"1", ("m", "b"): b"2"}, {"a": b"x", "b": b"y"}, frozenset("ab"))
+    slots = {("m", "a"): b"2", ("m", "b"): b"1"}
+    assert sound.beside(sound) == []
+    assert replace(sound, options={"counter": 5}).beside(sound) == ["counter"]
+    assert replace(sound, slots=slots).beside(sound) == ["slots exchanged"]
+    assert replace(sound, slots={**slots, ("m", "a"): b"3"}).beside(sound) == ["numbers of slots"]
+    assert replace(sound, trained=frozenset("a")).beside(sound) == ["trained"]
+    renamed = Said(sound.options, {("m", "c"): b"1", ("m", "b"): b"2"}, {"c": b"x", "b": b"y"}, frozenset("bc"))
+    assert renamed.beside(sound) == ["variables named otherwise"]
 
 
 def test_an_hdf5_heap_that_sends_the_library_round_and_round(tmp_path: Path) -> None:
