@@ -24,6 +24,8 @@ MEANING = {
     COMPUTED: "not in the source: computed",
     UNINTERPRETED: "in the source, and not understood",
 }
+TRAINED = "trained variables"
+"""The subject of origins that tell which variables the optimizer trains."""
 EXACT, APPROXIMATE = "exact", "approximate"
 _WORD = re.compile(r"(?!(?:none|null|true|false|nan|infinity)$)[a-z_][\w.>-]*", re.IGNORECASE | re.ASCII)
 """What stands for itself behind `--set NAME=`, and is no other JSON."""

@@ -14,12 +14,14 @@ from migrate.algorithms import keras_config
 from migrate.algorithms.spec import AVERAGE
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
+from migrate.evidence import HINT, TRAINED
 from migrate.lists import planning
 from migrate.models import canonical, loss_scale, passing, weights
 from migrate.models.compiled import compile_arguments
 from migrate.models.layers import ADVICE, KINDS
 from migrate.models.loss_scale import LossScale
 from migrate.models.weights import Place
+from migrate.readers import keras_zip
 from migrate.rules import keras_targets
 from migrate.rules.keras_targets import LiveClass
 from migrate.state import OptimizerState, StoredModel, StoredVariable
@@ -89,7 +91,7 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
         )
     if not any(keras_targets.has(family, state.algorithm) for family in families):
         raise UnsupportedError(f"{keras_targets.MODULE[families[0]]} has no {state.algorithm}")
-    if state.source.generation == "keras3" and tuple(families) == (keras_targets.KERAS3,):
+    if _is_there_already(state, families):
         return _as_it_is(state)
     try:
         document = copy.deepcopy(canonical.canonical(model.config, state.source.generation))
@@ -109,8 +111,17 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     return ModelPlan(live, document, places, flat, compiled, scale, (*live.notes, *notes))
 
 
+def _is_there_already(state: OptimizerState, families: Sequence[str]) -> bool:
+    """Whether a `.keras` of Keras 3 becomes one. Its slots are in the order in which Keras trains the model that it
+    loads; another order, that of a person's `--variables`, has to be brought into that of the model."""
+    assert state.source is not None
+    named = any(each.subject == TRAINED and each.kind == HINT for each in state.origins)
+    of_keras3 = state.source.format == keras_zip.NAME and state.source.generation == "keras3"
+    return of_keras3 and tuple(families) == (keras_targets.KERAS3,) and not named
+
+
 def _as_it_is(state: OptimizerState) -> ModelPlan:
-    """From Keras 3 to Keras 3: nothing of the model has to be understood, custom layers included."""
+    """From `.keras` to `.keras`: nothing of the model has to be understood, custom layers included."""
     live = keras_targets.live_class(state, keras_targets.KERAS3)
     flat = planning.newest(live.state, "keras3")
     _check_dtypes([*(array for _, _, array in flat), *(v.array for v in state.variables if v.array is not None)])

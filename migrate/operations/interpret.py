@@ -13,7 +13,7 @@ from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SHARED_SLOTS, SLOW, Al
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import ContradictionError, DamagedFileError
-from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, SET, UNINTERPRETED, Origin, confirming
+from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, SET, TRAINED, UNINTERPRETED, Origin, confirming
 from migrate.matching import last_slots
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.operations import counting, proven, settled
@@ -237,7 +237,7 @@ def _leave_frozen_out(stored: Stored, found: SlotTable, *, told: bool) -> None:
     shown = ", ".join(kept)
     if stored.format == "tf1_saver":
         text = f"{shown}: the graph does not list them as trainable, and they have slots: taken as trained"
-        found.origins.append(Origin("trained variables", kept, GRAPH, doubt=text))
+        found.origins.append(Origin(TRAINED, kept, GRAPH, doubt=text))
         return
     for key in [key for key in found.pairs if key[1] in frozen]:
         found.unmapped["/".join(key)] = found.pairs.pop(key)
@@ -246,13 +246,13 @@ def _leave_frozen_out(stored: Stored, found: SlotTable, *, told: bool) -> None:
     version = generations.version_tuple(stored.versions.get("keras"))
     if stored.generation == "keras3" and (version is None or version < (3, 4)):
         text = f"{shown}: frozen by now, and Keras before 3.4 goes on training what its optimizer was built on"
-        found.origins.append(Origin("trained variables", kept, UNINTERPRETED, doubt=text))
+        found.origins.append(Origin(TRAINED, kept, UNINTERPRETED, doubt=text))
     elif not told:
         text = (
             f"{shown}: frozen by now, and trained before: what was frozen after the last compile, fit goes on training;"
             " name the variables that are trained from here on, in order, in --variables"
         )
-        found.origins.append(Origin("trained variables", kept, UNINTERPRETED, doubt=text))
+        found.origins.append(Origin(TRAINED, kept, UNINTERPRETED, doubt=text))
     found.warnings.append(f"{shown}: frozen by now, so that their slots are carried among the unmapped")
 
 

@@ -14,7 +14,7 @@ from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import AmbiguousError, ContradictionError
-from migrate.evidence import DEFAULT, FILE, HINT, NAME, SET, UNINTERPRETED, Origin, confirming
+from migrate.evidence import DEFAULT, FILE, HINT, NAME, SET, TRAINED, UNINTERPRETED, Origin, confirming
 from migrate.generations import NATIVE
 from migrate.matching import stages
 from migrate.matching.slot_table import COUNTERS, SlotTable
@@ -262,7 +262,7 @@ def of_late(stored: Stored, found: SlotTable, made: Configuration, hinted: bool)
     if hinted or not owned or not late or set(late) <= set(made.overrides.get("untrained") or ()):
         return []
     text = f"{some(late)}: can be trained and have no slots, although others have: lost, or not trained yet"
-    return [Origin("trained variables", late, UNINTERPRETED, doubt=text, confirm=confirming("untrained", late))]
+    return [Origin(TRAINED, late, UNINTERPRETED, doubt=text, confirm=confirming("untrained", late))]
 
 
 WITH_FLAGS = ("h5", "keras")
@@ -288,9 +288,7 @@ def of_flags(stored: Stored, found: SlotTable, made: Configuration) -> list[Orig
         f"the slots would fit {some([v.name for v in other])} as well: whose they are is taken from the flags of the"
         " layers, and one that was frozen or unfrozen after compile has another flag than the optimizer saw"
     )
-    return [
-        Origin("trained variables", found.order, UNINTERPRETED, doubt=text, confirm=confirming("untrained", frozen))
-    ]
+    return [Origin(TRAINED, found.order, UNINTERPRETED, doubt=text, confirm=confirming("untrained", frozen))]
 
 
 def of_trained(stored: Stored, order: Sequence[str], hinted: bool) -> Origin:
@@ -298,6 +296,6 @@ def of_trained(stored: Stored, order: Sequence[str], hinted: bool) -> Origin:
     trained = {v.name for v in stored.variables if v.trainable}
     count = f"{len(order) or len(trained)} of {len(stored.variables)}"
     if hinted:
-        return Origin("trained variables", count, HINT, "--variables")
+        return Origin(TRAINED, count, HINT, "--variables")
     where = "those with slots" if order else "flags of the model" if trained else "names"
-    return Origin("trained variables", count, FILE if order or trained else NAME, where)
+    return Origin(TRAINED, count, FILE if order or trained else NAME, where)

@@ -1,0 +1,69 @@
+"""Programs whose checkpoints look like others' and go on otherwise; each is made or continued by the real Keras."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import migrate
+
+
+def _trained(model: Any, steps: int = 2) -> Any:
+    random = np.random.default_rng(0)
+    for _ in range(steps):
+        x, y = random.normal(size=(5, 4)), random.normal(size=(5, 4))
+        model.train_on_batch(x, y)
+    return model
+
+
+def _goes_on_alike(model: Any, other: Any) -> None:
+    for each in (model, other):
+        _trained(each, 3)
+    for mine, theirs in zip(model.weights, other.weights, strict=True):
+        np.testing.assert_allclose(np.asarray(theirs), np.asarray(mine), rtol=0, atol=1e-6)
+
+
+def _of_keras3(order: tuple[int, ...] | None = None) -> Any:
+    """Layers of one shape, whose names are not in alphabetical order. `order`: that of a loop's own gradients."""
+    import keras
+
+    layers = [keras.layers.Dense(4, "tanh", name=name) for name in ("z", "a", "m")]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    model.compile(keras.optimizers.Adagrad(0.1), "mse")
+    if order is None:
+        return _trained(model)
+    random = np.random.default_rng(0)
+    variables = [model.trainable_variables[i] for i in order]
+    for _ in range(2):
+        model.optimizer.apply(
+            [keras.ops.convert_to_tensor(random.normal(size=v.shape), "float32") for v in variables], variables
+        )
+    return model
+
+
+def test_an_h5_of_keras_3_becomes_a_model_that_keras_3_loads(tmp_path: Path) -> None:
+    import keras
+
+    model = _of_keras3()
+    model.save(tmp_path / "model.h5")
+    assert migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / "new.keras", to="keras").fidelity == "exact"
+    _goes_on_alike(model, keras.models.load_model(tmp_path / "new.keras"))
+
+
+def test_slots_in_the_order_of_a_loop_come_into_that_of_the_model(tmp_path: Path) -> None:
+    import keras
+
+    order = (4, 5, 0, 1, 2, 3)
+    model = _of_keras3(order)
+    model.save(tmp_path / "model.keras")
+    variables = [{"name": model.weights[i].path, "shape": list(model.weights[i].shape)} for i in order]
+    report = migrate.migrate_checkpoint(
+        tmp_path / "model.keras", tmp_path / "new.keras", to="keras", variables=variables
+    )
+    assert report.fidelity == "exact", report.reasons
+    loaded = keras.models.load_model(tmp_path / "new.keras")
+    slots = dict(zip(order, model.optimizer._accumulators, strict=True))
+    for i, slot in enumerate(loaded.optimizer._accumulators):
+        np.testing.assert_array_equal(np.asarray(slot), np.asarray(slots[i]))
