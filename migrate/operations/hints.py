@@ -8,11 +8,15 @@ from itertools import zip_longest
 from typing import Any, TypedDict
 
 from migrate import generations
+from migrate.bytes.messages import some
 from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence import FILE, HINT, SET, Origin
 from migrate.matching import stages
 from migrate.state import Stored, StoredVariable
 from optim.errors import HyperparameterError, MismatchError
+
+SHOWN = 4
+"""Names of variables in a message."""
 
 
 class Told(TypedDict, total=False):
@@ -51,6 +55,7 @@ def with_hints(
         stored = _named(stored, variables)
     elif variables is not None:
         hinted = _hinted_variables(stored, variables)
+        _check_known(stored, hinted)
         stored = _told_apart(replace(stored, variables=hinted, layers=None), [v.name for v in hinted if v.trainable])
     said = (optimizer_config, stored.optimizer_config, stored.graph_config)
     told = any(document is not None and document.get("class_name") for document in said)
@@ -127,6 +132,22 @@ def _hinted_variables(stored: Stored, given: Sequence[Mapping[str, Any]]) -> tup
             else StoredVariable(name, None, shape, str(entry.get("dtype", "float32")), True)
         )
     return (*_distinct(rows), *(replace(v, trainable=False) for v in own.values()))
+
+
+def _check_known(stored: Stored, hinted: Sequence[StoredVariable]) -> None:
+    """Refuse names that a source with values of its own does not have: their slots would belong to nothing in it.
+
+    Raises:
+      ContradictionError: with the names that the source has.
+    """
+    held = {v.name for v in stored.variables if v.array is not None}
+    strange = [v.name for v in hinted if v.trainable and v.name not in held]
+    if held and strange:
+        others = some(sorted(held - {v.name for v in hinted if v.trainable}) or sorted(held), SHOWN)
+        raise ContradictionError(
+            f"--variables names {some(strange, SHOWN)}, which the source does not have; its own, as `dtopt migrate"
+            f" inspect` shows them, are {others}"
+        )
 
 
 def _told_apart(stored: Stored, order: Sequence[str]) -> Stored:

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import migrate
+from migrate.errors import ContradictionError
 
 
 def _trained(model: Any, steps: int = 2) -> Any:
@@ -67,3 +69,11 @@ def test_slots_in_the_order_of_a_loop_come_into_that_of_the_model(tmp_path: Path
     slots = dict(zip(order, model.optimizer._accumulators, strict=True))
     for i, slot in enumerate(loaded.optimizer._accumulators):
         np.testing.assert_array_equal(np.asarray(slot), np.asarray(slots[i]))
+
+
+def test_variables_under_names_of_another_program_are_refused(tmp_path: Path) -> None:
+    model = _of_keras3()
+    model.save(tmp_path / "model.keras")
+    variables = [{"name": f"dense_{v.path}", "shape": list(v.shape)} for v in model.weights]
+    with pytest.raises(ContradictionError, match=r"/z/kernel.*which the source does not have; its own, .* are "):
+        migrate.read(tmp_path / "model.keras", variables=variables)
