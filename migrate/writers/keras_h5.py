@@ -20,6 +20,7 @@ from migrate.models import passing
 from migrate.models.canonical import leaves
 from migrate.models.layers import DIFFERENT_ACTIVATIONS
 from migrate.models.plan import ModelPlan, model_plan, stored_model
+from migrate.models.to_keras3 import with_input
 from migrate.models.weights import legacy_order
 from migrate.readers import keras_h5 as reader
 from migrate.rules.keras_targets import GENERATION, TF_KERAS, TF_KERAS_LEGACY
@@ -59,11 +60,18 @@ def check_target(dest: str, *, overwrite: bool) -> None:
 
 def plan_for(state: OptimizerState) -> ModelPlan:
     """The class with the source's own rules first, then whatever is most exact; with a scaled loss the legacy one, as
-    tf_keras's LossScaleOptimizerV3 cannot load what it saves into HDF5. Raises as `plan.model_plan`."""
+    tf_keras's LossScaleOptimizerV3 cannot load what it saves into HDF5.
+
+    Raises as `plan.model_plan`, and UnsupportedError for a Sequential that tf_keras would load without weights: before
+    2.3 Keras left an InputLayer out of the config."""
     generation = state.source.generation if state.source is not None else None
     new_first = generation in ("optimizer", "keras3")
     families = (TF_KERAS, TF_KERAS_LEGACY) if new_first else (TF_KERAS_LEGACY, TF_KERAS)
-    return model_plan(state, families, scaled=(TF_KERAS_LEGACY,))
+    plan = model_plan(state, families, scaled=(TF_KERAS_LEGACY,))
+    model = stored_model(state).config if plan.document is None else plan.document
+    if model.get("class_name") == "Sequential":
+        with_input(model["config"])
+    return plan
 
 
 def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:

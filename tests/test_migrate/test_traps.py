@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
 import migrate
 from migrate.errors import ContradictionError
+from optim.errors import UnsupportedError
+
+CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 
 
 def _trained(model: Any, steps: int = 2) -> Any:
@@ -77,3 +83,17 @@ def test_variables_under_names_of_another_program_are_refused(tmp_path: Path) ->
     variables = [{"name": f"dense_{v.path}", "shape": list(v.shape)} for v in model.weights]
     with pytest.raises(ContradictionError, match=r"/z/kernel.*which the source does not have; its own, .* are "):
         migrate.read(tmp_path / "model.keras", variables=variables)
+
+
+def test_a_sequential_without_the_shape_of_its_input_is_no_target(tmp_path: Path) -> None:
+    """Before 2.3 Keras left an InputLayer out of the config, and no Keras can load weights into what is left."""
+    shutil.copy(CORPUS / "extra-tf22-sgd-clipboth-order-trap-h5" / "source" / "model.h5", tmp_path / "model.h5")
+    with h5py.File(tmp_path / "model.h5", "r+") as file:
+        model = json.loads(file.attrs["model_config"])
+        assert model["class_name"] == "Sequential"
+        model["config"].pop("build_input_shape", None)
+        model["config"]["layers"][0]["config"].pop("batch_input_shape")
+        file.attrs["model_config"] = json.dumps(model)
+    for to in ("keras", "tf-keras"):
+        with pytest.raises(UnsupportedError, match="does not say the shape of its input"):
+            migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / "new", to=to, dry_run=True)
