@@ -44,6 +44,12 @@ def check(name: str) -> str:
     return name
 
 
+GRAPH_MODE = "graph mode"
+"""Among versions: whether names show that `fit` made a graph of the step, as in TF 1.14 and 1.15 without eager."""
+AFTER = "tensorflow after"
+"""Among versions: a release that the one which wrote the source is later than."""
+
+
 def version_tuple(version: str | None) -> tuple[int, ...] | None:
     """`"2.1.6-tf"` -> (2, 1, 6); None where there is none."""
     found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version or "")

@@ -27,6 +27,7 @@ SCHEDULES = (
     "CosineDecay",
     "CosineDecayRestarts",
 )
+LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
 NO_EFFECT = {"name", "iterations", "jit_compile", "is_legacy_optimizer", "loss_scale_factor", "foreach", "fused"}
 """Config keys that change nothing about how state is used."""
 AROUND = ("lookahead", "stochastic_average")
@@ -287,7 +288,7 @@ def _as_dtensor(config: dict[str, Any], out: Arguments) -> dict[str, Any]:
 
 
 def _clipping(config: Mapping[str, Any], generation: str, versions: Mapping[str, str], out: Arguments) -> None:
-    limits = {k: number(config, k) for k in ("clipnorm", "global_clipnorm", "clipvalue") if config.get(k)}
+    limits = {k: number(config, k) for k in LIMITS if config.get(k)}
     limits = {k: v for k, v in limits.items() if v > 0}
     version = generations.version_tuple(versions.get("keras"))
     if generation in generations.NEW and len(limits) > 1:
@@ -296,8 +297,10 @@ def _clipping(config: Mapping[str, Any], generation: str, versions: Mapping[str,
             f"{first} and {', '.join(others)} are set: this generation applied {first} alone, and so is carried"
         )
         limits = {first: limits[first]}
+    if generation == "optimizer_v2" and not _always_clips(versions):
+        _may_be_idle(limits, out)
     if len(limits) > 1:
-        _clip_order(generation, version, versions.get("tensorflow", ""), out)
+        _clip_order(generation, version, versions.get("tensorflow", versions.get(generations.AFTER, "")), out)
     if "clipnorm" in limits and _norm_is_global(limits, generation, version, out):
         limits["global_clipnorm"] = limits.pop("clipnorm")
         out.warnings.append(
@@ -306,13 +309,36 @@ def _clipping(config: Mapping[str, Any], generation: str, versions: Mapping[str,
     out.values.update(limits)
 
 
+def _always_clips(versions: Mapping[str, str]) -> bool:
+    """Whether `fit` of a release clips, and, where nothing tells the release, whatever else took the steps."""
+    tensorflow, keras = versions.get("tensorflow"), generations.version_tuple(versions.get("keras"))
+    if generations.GRAPH_MODE in versions or generations.AFTER in versions:
+        return True
+    if tensorflow:
+        return not tensorflow.startswith(("2.0", "2.1."))
+    return keras is not None and keras[:3] != (2, 2, 4)
+
+
+def _may_be_idle(limits: Mapping[str, float], out: Arguments) -> None:
+    """Before TF 2.4 `apply_gradients` did not clip, and `fit` called it in TF 1.15 with eager execution and in 2.0;
+    releases with `global_clipnorm` do."""
+    for key, value in limits.items():
+        if "global_clipnorm" not in limits:
+            out.doubt(
+                key,
+                f"{key} is set, and nothing says whether it acted: before TF 2.4 apply_gradients in a loop of one's own"
+                " did not clip, and in TF 2.0 fit did not",
+                confirm=f"{confirming(key, value)} or {confirming(key, None)}",
+            )
+
+
 def _clip_order(generation: str, version: tuple[int, ...] | None, tensorflow: str, out: Arguments) -> None:
     """Norm, then value, before TF 2.4. TF 2.3 and 2.4 both call their Keras 2.4.0, so that alone decides nothing."""
     if generation in generations.NATIVE or (version is not None and version < (2, 4)) or tensorflow == "2.3":
         out.values["clip_order"] = "norm_first"
         return
     out.values["clip_order"] = "value_first"
-    if version is None or (version == (2, 4, 0) and tensorflow != "2.4"):
+    if (version is None and tensorflow != "2.4") or (version == (2, 4, 0) and tensorflow != "2.4"):
         said = "does not say its release" if version is None else "is of TF 2.3 or 2.4, which both say 2.4.0"
         out.doubt(
             "clip_order",
@@ -436,6 +462,7 @@ def _say_what_is_left(config: Mapping[str, Any], algorithm: Algorithm, generatio
         "epsilon",
         "untrained",
         "slot_order",
+        "repeated_rows",
         LAZY_ROWS,
         EXCLUDED,
         PER_STEP,

@@ -49,6 +49,8 @@ class ObjectGraph:
         except DecodeError as error:
             raise DamagedFileError(f"{where} cannot be parsed; copy or save the checkpoint again") from error
         count = len(graph.nodes)
+        self.tells_values = any(node.HasField("has_checkpoint_values") for node in graph.nodes)
+        """Whether objects say that they have values, as they do in 2.9, and not in 2.4."""
         self.children: list[dict[str, int]] = []
         self.keys: list[str | None] = []
         """Key of each object's value, None for an object that is no variable."""

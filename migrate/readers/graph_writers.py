@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from migrate import generations
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.readers import graph_optimizers
 from migrate.readers.graph_optimizers import slot_lists
@@ -29,6 +30,12 @@ def generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
 def release(graph: ObjectGraph, optimizer: int, generation: str) -> dict[str, str]:
     """What the graph of an `experimental` optimizer tells of who wrote it: 2.10 keeps a list of its variables, 2.9 not;
     and only DTensor's variables have no names. Keras 3 writes such checkpoints on TensorFlow alone."""
+    if generation == "optimizer_v2":
+        in_graph = _full_name_of_counter(graph, optimizer).startswith("training")
+        return {
+            **({generations.AFTER: "2.4"} if graph.tells_values else {}),
+            **({generations.GRAPH_MODE: "yes"} if in_graph else {}),
+        }
     if generation != "experimental":
         return {"backend": "tensorflow"} if generation == "keras3" else {}
     names = [graph.full_names[node] for node, _ in graph.walk(optimizer) if graph.keys[node] is not None]
@@ -58,9 +65,13 @@ def naming(graph: ObjectGraph, optimizer: int) -> list[str]:
 
 def _scope_of_counter(graph: ObjectGraph, optimizer: int) -> str:
     """`Adam` of a counter named `training/Adam/iter`, empty without one."""
+    return _full_name_of_counter(graph, optimizer).rpartition("/")[0].split("/")[-1]
+
+
+def _full_name_of_counter(graph: ObjectGraph, optimizer: int) -> str:
     children = graph.children[optimizer]
     counter = next((children[name] for name in graph_optimizers.COUNTERS if name in children), None)
-    return "" if counter is None else graph.full_names[counter].rpartition("/")[0].split("/")[-1]
+    return "" if counter is None else graph.full_names[counter]
 
 
 def _heads_of_slots(graph: ObjectGraph, optimizer: int) -> set[str]:

@@ -19,7 +19,7 @@ from migrate.bytes import hdf5
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError
-from migrate.generations import from_hdf5, version_tuple
+from migrate.generations import GRAPH_MODE, from_hdf5, version_tuple
 from migrate.readers.keras_model import class_names, top_layers, trainable_flags, trained_order
 from migrate.state import Stored, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
@@ -73,7 +73,9 @@ def read(path: str, generation: str | None = None) -> Stored:
         backend = _backend(file, [n for n, _ in weights], version)
         model = _json_attribute(file, "model_config", path)
         _check_backend(backend, model, path)
-    found_versions = (("keras", version), ("backend", backend), ("tensorflow", _told_by_metrics(version, training)))
+    in_graph = "yes" if any(name.startswith("training") for name, _ in weights) else None
+    told = (("tensorflow", _told_by_metrics(version, training)), (GRAPH_MODE, in_graph))
+    found_versions = (("keras", version), ("backend", backend), *told)
     versions = {k: v for k, v in found_versions if v}
     return Stored(
         NAME,

@@ -85,6 +85,43 @@ def test_variables_under_names_of_another_program_are_refused(tmp_path: Path) ->
         migrate.read(tmp_path / "model.keras", variables=variables)
 
 
+def test_clipping_of_a_loop_before_tf_24_is_asked_for() -> None:
+    """apply_gradients clips from 2.4 on, as what objects of a checkpoint say of themselves shows; in graphs, as that of
+    the first, `fit` did."""
+    told = {}
+    for name in (
+        "tf115-sgd-nesterov-checkpoint-embed",
+        "tf24-sgd-momentum-ckpt-convbn",
+        "tf215-legacy-nadam-ckpt-embed",
+    ):
+        optimizer = json.loads((CORPUS / name / "case.json").read_text())["optimizer"]
+        config = {"class_name": optimizer["class"].split(".")[-1], "config": {**optimizer["config"], "clipvalue": 0.5}}
+        state = migrate.read(str(CORPUS / name / "source" / "ckpt-1"), optimizer_config=config)
+        told[name] = [o.confirm for o in state.origins if o.subject == "clipvalue" and not o.certain]
+    asked = ["--set clipvalue=0.5 or --set clipvalue=none"]
+    assert list(told.values()) == [[], asked, []]
+
+
+@pytest.mark.parametrize(("names", "asked"), [("Adam/", True), ("training/Adam/", False)])
+def test_clipping_by_fit_of_tf_20_is_asked_for(names: str, asked: bool, tmp_path: Path) -> None:
+    """TF 1.14 to 2.1 call their Keras 2.2.4-tf; fit clipped in graphs alone, where names begin with `training`."""
+    source = next(iter(sorted(CORPUS.glob("tf20-*/source/model.h5"))))
+    shutil.copy(source, tmp_path / "model.h5")
+    with h5py.File(tmp_path / "model.h5", "r+") as file:
+        training = json.loads(file.attrs["training_config"])
+        training["optimizer_config"]["config"]["clipnorm"] = 0.5
+        file.attrs["training_config"] = json.dumps(training)
+        if names.startswith("training"):
+            group = file["optimizer_weights"]
+            held = [name.decode() for name in group.attrs["weight_names"]]
+            for name in held:
+                group[f"training/{name}"] = group[name]
+            group.attrs["weight_names"] = [f"training/{name}".encode() for name in held]
+    state = migrate.read(tmp_path / "model.h5")
+    doubted = [o for o in state.origins if o.subject.endswith("clipnorm") and not o.certain]
+    assert bool(doubted) is asked
+
+
 def test_a_sequential_without_the_shape_of_its_input_is_no_target(tmp_path: Path) -> None:
     """Before 2.3 Keras left an InputLayer out of the config, and no Keras can load weights into what is left."""
     shutil.copy(CORPUS / "extra-tf22-sgd-clipboth-order-trap-h5" / "source" / "model.h5", tmp_path / "model.h5")
