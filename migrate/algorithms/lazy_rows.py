@@ -11,13 +11,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from migrate.algorithms.keras_config import LAZY_ROWS, Arguments
+from migrate.algorithms.keras_config import LAZY_ROWS, LIMITS, Arguments
 from migrate.algorithms.spec import APART, STILL, Algorithm
 from migrate.bytes.messages import some
 from migrate.evidence import NAME, Origin, confirming
 from optim.errors import HyperparameterError
 
 KEEP_SLOTS = "lazy_rows_keep_slots"
+REPEATED, ABSENT = "repeated_rows", "absent"
+"""An override: no batch has a row of a table several times."""
+CONFIRMED = confirming(REPEATED, ABSENT)
+SUMS = ("keras1", "tf1")
+"""Generations that add up the gradients of such a row first, as `optim` does; of tf.train the graph tells."""
+SUMS_FOR_NORMS = ("keras2", "keras2.3")
+"""As those, but for `clipvalue` (on TensorFlow 1.15)."""
+SQUARES = ("experimental", "keras3")
+"""Those that square each of its gradients (update_step of 2.9; Keras 3 on TensorFlow, backend/tensorflow/sparse.py)."""
+LINEAR = ("SGD", "Lion")
+"""Algorithms that use no power of a gradient alone."""
 _STOCK = """
 Activation ActivityRegularization Add AdditiveAttention AlphaDropout Attention Average AveragePooling1D
 AveragePooling2D AveragePooling3D BatchNormalization BatchNormalizationV1 BatchNormalizationV2 Bidirectional
@@ -95,11 +106,12 @@ def put_in(
             raise HyperparameterError(f"lazy_rows must be a list of regular expressions, got {given!r}")
         told.values[LAZY_ROWS] = list(given)
         return
+    _doubt_repeated(told, config, algorithm, generation, names, sparse or Sparse())
     kind = algorithm.lazy({**config, **told.values}, generation)
     if kind is None:
         return
     sparse = sparse or Sparse()
-    found = embeddings(names) if sparse.names is None else [name for name in names if name in sparse.names]
+    found = _tables(names, sparse)
     unsure = [] if sparse.names is not None or sparse.stock else [name for name in names if not _ROLE.fullmatch(name)]
     if found and (kind == APART or told.values.get("lookahead")):
         told.doubt(
@@ -126,6 +138,46 @@ def put_in(
             " up in; rows without a gradient would keep their state then",
             confirm=confirming(LAZY_ROWS, patterns),
         )
+
+
+def apart(generation: str | None, algorithm: Algorithm, values: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a generation does with each gradient of a row that a batch has several times, and `optim` with their sum.
+
+    Args:
+      values: with the limits of gradients.
+    """
+    if generation is None or generation in SUMS:
+        return ()
+    squares = ("squares",) if generation in SQUARES and algorithm.name not in LINEAR else ()
+    limits = ("clipvalue",) if generation in SUMS_FOR_NORMS else LIMITS
+    return (*squares, *(("clips",) if any(values.get(key) for key in limits) else ()))
+
+
+def _doubt_repeated(
+    told: Arguments,
+    config: Mapping[str, Any],
+    algorithm: Algorithm,
+    generation: str,
+    names: Sequence[str],
+    sparse: Sparse,
+) -> None:
+    """Say of tables where rows that a batch has several times move otherwise than here."""
+    if REPEATED in config:
+        if config[REPEATED] != ABSENT:
+            raise HyperparameterError(f"{REPEATED} takes {ABSENT}, got {config[REPEATED]!r}")
+        return
+    tables, doing = _tables(names, sparse), apart(generation, algorithm, told.values or config)
+    if tables and doing:
+        told.doubt(
+            REPEATED,
+            f"{some(tables)}: no batch is taken to have a row several times, as that release {' and '.join(doing)} each"
+            " of its gradients, and optim their sum",
+            confirm=CONFIRMED,
+        )
+
+
+def _tables(names: Sequence[str], sparse: Sparse) -> list[str]:
+    return embeddings(names) if sparse.names is None else [name for name in names if name in sparse.names]
 
 
 def is_dense(name: str) -> bool:

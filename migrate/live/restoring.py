@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from migrate import evidence, readers
-from migrate.algorithms import nadam
+from migrate.algorithms import lazy_rows, nadam
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import line
 from migrate.bytes.source import open_source, still_the_same, watching
@@ -201,6 +201,8 @@ class _Restoring:
     def _origins(self) -> Iterator[Origin]:
         names = [p.stored.name for p in self._trained]
         theirs = [*self._rule.reasons, *self._live.lazy_reasons(names)]
+        if any(o.subject == lazy_rows.REPEATED and o.kind == evidence.SET for o in self._state.origins):
+            theirs = [reason for reason in theirs if not reason.endswith(lazy_rows.CONFIRMED)]
         yield from (o for o in self._state.origins if o.certain or o.reason not in theirs)  # what both do alike
         yield from evidence.doubts("live optimizer", (r for r in theirs if line(r) not in self._state.reasons))
         yield from evidence.doubts("live optimizer", self._differences())

@@ -173,6 +173,8 @@ def _sparse(stored: Stored) -> Sparse:
     """Which variables have sparse gradients, as far as the source tells it."""
     if stored.sparse is not None:
         return Sparse(GRAPH, stored.sparse)
+    if stored.versions.get("dtensor"):
+        return Sparse(FILE, frozenset())  # its optimizers raise for sparse gradients
     model = stored.model.config if stored.model is not None else None
     return Sparse(NAME if model is None else FILE, None, lazy_rows.only_stock(model))
 

@@ -15,7 +15,6 @@ from migrate.readers import graph_schedules, optimizer_v2_formulas
 from migrate.readers.graph_nodes import SCATTERS, Nodes
 from migrate.readers.graph_patterns import ADD, DIVIDE, STEP, Anything, Found, Variable, match
 from migrate.readers.train_kernels import (
-    ROWS_APART,
     Kernel,
     Trained,
     clipping,
@@ -25,7 +24,6 @@ from migrate.readers.train_kernels import (
     other_writers,
     owner_of,
 )
-from migrate.state import SPARSE_CLIPPING
 
 RATE, _EPSILON, _SHRINKAGE = "learning_rate", "epsilon", "l2_shrinkage_regularization_strength"
 _MOMENTS = ("beta_1", "beta_2", _EPSILON)
@@ -94,8 +92,6 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]],
     own_ops = {name for names in ops.values() for name in names}
     if limits is None or any(step.limits != limits for step in steps) or other_writers(nodes, ops, own_ops):
         return Trained(class_name, config, sparse, outside)
-    if sparse and limits.keys() - {"clipvalue"}:
-        outside[SPARSE_CLIPPING] = ROWS_APART
     return Trained(class_name, {**config, **limits}, sparse, outside, seen=True)
 
 

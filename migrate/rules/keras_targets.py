@@ -18,7 +18,7 @@ from migrate import algorithms
 from migrate.algorithms import lazy_rows, nadam
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
-from migrate.evidence import doubts
+from migrate.evidence import Origin, doubts
 from migrate.generations import NEW
 from migrate.rules import comparison, differences
 from migrate.state import OptimizerState
@@ -32,8 +32,6 @@ MODULE = {
     TF_KERAS: "tf_keras.optimizers",
     TF_KERAS_LEGACY: "tf_keras.optimizers.legacy",
 }
-LINEAR = ("SGD", "Lion")
-"""Algorithms that use no power of a gradient alone."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,9 @@ def live_class(state: OptimizerState, family: str) -> LiveClass:
     changed = replace(change.state, hyperparameters=change.values)
     found = differences.differences(changed, algorithm, generation, config)
     reasons = (*change.reasons, *found, *_defects(changed, algorithm, family))
-    changed = replace(changed, origins=(*state.origins, *doubts(f"rule of {MODULE[family]}", reasons)))
+    changed = replace(
+        changed, origins=(*_origins(state, algorithm, family), *doubts(f"rule of {MODULE[family]}", reasons))
+    )
     return LiveClass(family, algorithm.name, config, changed, reasons, tuple(change.notes))
 
 
@@ -317,10 +317,28 @@ def _defects(state: OptimizerState, algorithm: Algorithm, family: str) -> list[s
             " and on JAX it does not, so that the target goes on alike on one of them only"
         ]
     embeddings = lazy_rows.embeddings([v.name for v in state.variables if v.trainable])
-    generation = state.source.generation if state.source is not None else None
-    if family != KERAS3 or generation == "keras3" or algorithm.name in LINEAR or not embeddings:
+    theirs, sources = _apart(state, algorithm, family)
+    more = [doing for doing in theirs if doing not in sources]
+    if not more or not embeddings or any(o.subject == lazy_rows.REPEATED and o.certain for o in state.origins):
         return []
+    called = "Keras 3 on the TensorFlow backend" if family == KERAS3 else MODULE[family]
     return [
-        f"{', '.join(embeddings)}: where a batch has a row several times, Keras 3 on the TensorFlow backend squares"
-        " each of its gradients instead of their sum"
+        f"{', '.join(embeddings)}: where a batch has a row several times, {called} {' and '.join(more)} each of its"
+        " gradients instead of their sum"
     ]
+
+
+def _apart(state: OptimizerState, algorithm: Algorithm, family: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the classes of a family, and the release of the source, do with each gradient of a repeated row."""
+    generation = state.source.generation if state.source is not None else None
+    theirs, sources = (
+        lazy_rows.apart(each, algorithm, state.hyperparameters) for each in (GENERATION[family], generation)
+    )
+    return theirs, sources
+
+
+def _origins(state: OptimizerState, algorithm: Algorithm, family: str) -> list[Origin]:
+    """Those of the source, without doubts about repeated rows that the class treats alike."""
+    theirs, sources = _apart(state, algorithm, family)
+    alike = set(sources) <= set(theirs)
+    return [o for o in state.origins if not (alike and o.subject == lazy_rows.REPEATED and not o.certain)]

@@ -21,12 +21,14 @@ LATER = ("keras313-muon-text-keras", "keras315-muon-text-ckpt")
 ON_JAX, ON_TENSORFLOW = "keras314-schedule-free-text-keras", "keras315-schedule-free-text-keras"
 CHECKPOINT = "keras315-schedule-free-mlp-ckpt"
 ALL_DECAY = {"weight_decay_exclude": []}
+NO_ROW_TWICE = {"repeated_rows": "absent"}
 SAID: dict[str, dict[str, Any]] = {
-    MUON[1]: ALL_DECAY,
-    MUON[2]: {"aspect_scale": True},
-    LATER[1]: ALL_DECAY,
-    ON_JAX: {"late_z": False},
-    ON_TENSORFLOW: {"late_z": True, **ALL_DECAY},
+    MUON[1]: ALL_DECAY | NO_ROW_TWICE,
+    MUON[2]: {"aspect_scale": True} | NO_ROW_TWICE,
+    LATER[0]: NO_ROW_TWICE,
+    LATER[1]: ALL_DECAY | NO_ROW_TWICE,
+    ON_JAX: {"late_z": False} | NO_ROW_TWICE,
+    ON_TENSORFLOW: {"late_z": True} | ALL_DECAY | NO_ROW_TWICE,
 }
 """What only a person can know of a case; the others are exact as they are."""
 NEAR = 0.3

@@ -13,9 +13,11 @@ import pytest
 
 import migrate
 from migrate.errors import ContradictionError
-from optim.errors import UnsupportedError
+from optim.errors import HyperparameterError, UnsupportedError
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
+ROWS = np.array([[0, 1, 1], [2, 2, 2]])
+"""Of a table: some are named twice."""
 
 
 def _trained(model: Any, steps: int = 2) -> Any:
@@ -83,6 +85,58 @@ def test_variables_under_names_of_another_program_are_refused(tmp_path: Path) ->
     variables = [{"name": f"dense_{v.path}", "shape": list(v.shape)} for v in model.weights]
     with pytest.raises(ContradictionError, match=r"/z/kernel.*which the source does not have; its own, .* are "):
         migrate.read(tmp_path / "model.keras", variables=variables)
+
+
+def _table(optimizer: Any, library: Any, folder: Path) -> str:
+    """A trained Embedding in a model of Keras."""
+    layers = [library.layers.Embedding(4, 2, name="words"), library.layers.Dense(1)]
+    model = library.Sequential([library.Input((3,)), *layers])
+    model.compile(optimizer, "mse")
+    model.train_on_batch(ROWS, np.ones((2, 3, 1)))
+    path = folder / ("model.keras" if library.__name__ == "keras" else "model.h5")
+    model.save(path)
+    return str(path)
+
+
+def _sums(source: str) -> str:
+    """Whether what the source says of rows that come twice is confirmed with what it says to type."""
+    state = migrate.read(source)
+    said = [reason for reason in state.reasons if "no batch is taken to have a row several times" in reason]
+    assert len(said) == len(state.reasons) == 1, state.reasons
+    assert migrate.read(source, overrides={"repeated_rows": "absent"}).fidelity == "exact"
+    with pytest.raises(HyperparameterError, match="repeated_rows takes absent"):
+        migrate.read(source, overrides={"repeated_rows": "summed"})
+    return said[0]
+
+
+def test_gradients_of_repeated_rows_are_clipped_apart(tmp_path: Path) -> None:
+    """`OptimizerV2` clips the values of IndexedSlices: the step is another one, unless the target does so, too."""
+    import tensorflow as tf
+    import tf_keras
+
+    import optim
+
+    made = tf_keras.optimizers.legacy.SGD(0.1, clipvalue=0.3)
+    source = _table(made, tf_keras, tmp_path)
+    assert "clips each of its gradients" in _sums(source)
+    target = migrate.migrate_checkpoint(source, tmp_path / "new.h5", to="tf-keras")
+    assert target.fidelity == "exact", target.reasons
+    variables = [tf.Variable(tf.zeros((4, 2))) for _ in range(2)]
+    gradient = tf.IndexedSlices(tf.ones((2, 2)), tf.constant([1, 1]), tf.constant([4, 2]))
+    for each, variable in zip((made, optim.SGD(0.1, clipvalue=0.3)), variables, strict=True):
+        each.apply_gradients([(gradient, variable)])
+    np.testing.assert_allclose(variables[0][1], [-0.06, -0.06], rtol=1e-6)
+    np.testing.assert_allclose(variables[1][1], [-0.03, -0.03], rtol=1e-6)
+
+
+def test_keras_3_squares_gradients_of_repeated_rows_apart(tmp_path: Path) -> None:
+    import keras
+
+    source = _table(keras.optimizers.Adagrad(0.1), keras, tmp_path)
+    assert "squares each of its gradients" in _sums(source)
+    assert migrate.migrate_checkpoint(source, tmp_path / "new.keras", to="keras").fidelity == "exact"
+    other = migrate.migrate_checkpoint(source, tmp_path / "new.h5", to="tf-keras")
+    assert any("squares each of its gradients" in reason for reason in other.reasons)
 
 
 def test_clipping_of_a_loop_before_tf_24_is_asked_for() -> None:
