@@ -140,7 +140,10 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, (int, float)) and isinstance(b, (int, float)):
-        return abs(a - b) <= CLOSE * max(abs(a), abs(b))
+        try:
+            return abs(a - b) <= CLOSE * max(abs(a), abs(b))
+        except OverflowError:  # an integer that no float holds
+            return a == b
     return bool(a == b)
 
 
