@@ -14,8 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from migrate.algorithms import lazy_rows
+from migrate.algorithms.spec import ACCUMULATED
 from migrate.evidence import FILE, GRAPH, HINT, UNINTERPRETED, Origin
 from migrate.state import OptimizerState
+from optim.slot_layout import ACCUMULATED_STEPS
 
 MOMENTS = ("Adam", "AdamW", "Nadam", "Lamb", "RectifiedAdam", "Muon")
 """Algorithms whose m and v are averages of the same gradients and their squares."""
@@ -87,8 +89,17 @@ def of_whole(state: OptimizerState, moved: Mapping[str, bool]) -> Iterator[Origi
     own = {slot: m for slot, m in moved.items() if slot in FROM_ZERO or slot in SQUARES}
     used = {slot: m for slot, m in own.items() if told.get(IDLE.get((state.algorithm, slot), ""), 1)}
     zero = [slot for slot, is_moved in used.items() if not is_moved]
-    if not counted:
+    if count is None or not counted:
         return
+    gathered = state.scalars.get(ACCUMULATED_STEPS)
+    if (
+        gathered is not None
+        and generation == "keras3"
+        and bool(gathered) != moved.get(ACCUMULATED.name, bool(gathered))
+    ):
+        are = "and gradients are gathered" if moved[ACCUMULATED.name] else "and none are gathered"
+        text = f"iterations is {count.value}, {gathered} batches after a step, {are}: one of the two is of another run"
+        yield Origin("iterations", count.value, UNINTERPRETED, doubt=text, confirm=f"--set iterations={count.value}")
     if steps and zero:
         others = "and the others are not" if len(zero) < len(used) else "as before the first"
         text = f"slot {' and slot '.join(zero)}: all zero after {steps} steps, {others}; lost, or never restored"

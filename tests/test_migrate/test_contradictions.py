@@ -14,6 +14,8 @@ import pytest
 
 import migrate
 from migrate.errors import ContradictionError, DamagedFileError
+from migrate.rules.comparison import same
+from tests.alterations.arrays import arrays, unzipped, zipped
 from tests.test_migrate.confirm import typed
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -124,3 +126,30 @@ def test_a_config_of_another_class_is_refused(tmp_path: Path) -> None:
         migrate.read(path)
     command = str(refused.value)[str(refused.value).index("--set ") :]
     assert migrate.read(path, overrides=typed(command)).algorithm == "Adamax"
+
+
+@pytest.mark.parametrize("case", ["extra-keras315-adam-accumulation-keras", "extra-keras312-adam-accumulation-keras"])
+def test_gathered_gradients_and_the_counter_say_alike_whether_a_step_was_just_taken(case: str, tmp_path: Path) -> None:
+    """Two batches make a step of these, and five were taken: Keras empties its accumulators at every step."""
+    shutil.copy(CORPUS / case / "source" / "model.keras", tmp_path)
+    path, target = tmp_path / "model.keras", tmp_path / "out"
+    assert migrate.migrate_checkpoint(path, target, dry_run=True).fidelity == "exact"
+    with arrays(tmp_path, path.name) as found:
+        found["/optimizer/vars/0"] = np.asarray(found["/optimizer/vars/0"]) + 1
+    report = migrate.migrate_checkpoint(path, target, dry_run=True)
+    assert report.fidelity == "approximate"
+    assert "iterations is 6, 0 batches after a step, and gradients are gathered" in report.reasons[0]
+    confirmed = typed(report.reasons[0].partition("confirm it with ")[2])
+    assert confirmed == {"iterations": 6}
+    assert migrate.migrate_checkpoint(path, target, dry_run=True, overrides=confirmed).fidelity == "exact"
+
+
+def test_numbers_that_no_float_holds_can_be_shown(tmp_path: Path) -> None:
+    """`inspect` compared them with those in use, and failed where `checkpoint` did not."""
+    path = tmp_path / "model.keras"
+    members = unzipped(CORPUS / "extra-keras315-adam-twins-keras" / "source" / "model.keras")
+    document = json.loads(members["config.json"])
+    document["compile_config"]["optimizer"]["config"]["ema_overwrite_frequency"] = 10**400
+    zipped(path, {**members, "config.json": json.dumps(document).encode()})
+    assert not same(10**400, 0.5)
+    assert migrate.inspect(path).fidelity == migrate.read(path).fidelity
