@@ -29,7 +29,7 @@ SHOWN_LAYOUT_NOTES = 3
 SLEEPING = 5e-4
 """Seconds of CPU time that a process uses in a quarter of a second of sleep."""
 
-LONG = 18
+LONG = 9
 """Letters from which the baseline is not named in a heading."""
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bench.page import terminal
 from bench.results.document import Result
 from bench.train import page as of_training
 from bench.train.problems import problem
+from bench.train.row import Row
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+SHORT = {"learning rate": "rate", "steps to target": "steps"}
+"""Headings where room is short."""
 
 
 def render(result: Result) -> list[RenderableType]:
@@ -20,16 +26,26 @@ def render(result: Result) -> list[RenderableType]:
     parts: list[RenderableType] = []
     for name in dict.fromkeys(row.problem for row in result.rows):
         rows = [row for row in result.rows if row.problem == name]
-        found = of_training.table(rows)
-        table = terminal.table(found.headings, found.is_text, whole=2)
-        for row, cells in zip(rows, found.rows, strict=True):
-            table.add_row(*(Text(cell) for cell in cells), style="bold" if row.best else None)
+        meshes = dict.fromkeys(row.mesh for row in rows)
         title = Text(name, style="bold")
         title.append(f": {problem(name).summary}; target {rows[0].target:g}", style="not bold")
-        parts += [title, "", table, ""]
-    parts.append("Steps: median over seeds, 95% interval, a miss counts as later than any; ratios pair seeds.")
+        title.append(f"; mesh {rows[0].mesh}" if len(meshes) == 1 else "", style="not bold")
+        parts += [title, "", _table(rows, len(meshes) > 1), ""]
+    parts.append("Steps to the target: median over seeds, 95% interval; a miss is later than any; ratios pair seeds.")
     if result.context["busy"]:
         parts.append(
             f"[yellow]The machine was busy before the run (load {result.context['load']:.1f}):[/] believe steps."
         )
     return parts
+
+
+def _table(rows: Sequence[Row], with_meshes: bool) -> RenderableType:
+    from rich.text import Text
+
+    found = of_training.table(rows)
+    kept = [i for i, heading in enumerate(found.headings) if heading != "mesh" or with_meshes]
+    headings = [SHORT.get(found.headings[i], found.headings[i]) for i in kept]
+    table = terminal.table(headings, lambda column: found.is_text(kept[column]), whole=2, words=True)
+    for row, cells in zip(rows, found.rows, strict=True):
+        table.add_row(*(Text(cells[i]) for i in kept), style="bold" if row.best else None)
+    return table
