@@ -371,6 +371,7 @@ def _is_scalar(key: str, array: LazyArray) -> bool:
 def _of_optimizer_v2(arrays: Mapping[str, LazyArray], counter: str, graph: SaverGraph | None) -> _Parts:
     """Names say slot and variable; `matching.by_name` reads them."""
     scope = counter.removesuffix("iter")
+    arrays = _in_scope(arrays, scope)
     names = [key for key in arrays if not key.startswith(scope)]
     scalars = {n: arrays[n] for n in names if arrays[n].shape == () and n == GLOBAL_STEP}
     variables = _in_order([n for n in names if n not in scalars], graph)
@@ -390,6 +391,19 @@ def _of_optimizer_v2(arrays: Mapping[str, LazyArray], counter: str, graph: Saver
         weights,
         scope=scope.removesuffix("/"),
     )
+
+
+def _in_scope(arrays: Mapping[str, LazyArray], scope: str) -> dict[str, LazyArray]:
+    """With slots of layers that were thawed later, and compiled with the same optimizer, under its own scope: they are
+    called `training_2/Adam/dense/kernel/m`, and its counter is `training/Adam/iter`."""
+    called = scope.removesuffix("/").rpartition("/")[2]
+    found: dict[str, LazyArray] = {}
+    for key, array in arrays.items():
+        again = re.fullmatch(rf"training(?:_\d+)?/{re.escape(called)}/(.+)/(\w+)", key)
+        owner = arrays.get(again.group(1)) if again is not None else None
+        late = owner is not None and owner.shape == array.shape
+        found[f"{scope}{again.group(1)}/{again.group(2)}" if again is not None and late else key] = array
+    return found if len(found) == len(arrays) else dict(arrays)
 
 
 def _of_native_keras(arrays: Mapping[str, LazyArray], counter: str, graph: SaverGraph | None, prefix: str) -> _Parts:

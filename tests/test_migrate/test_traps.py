@@ -169,7 +169,7 @@ def test_clipping_by_fit_of_tf_20_is_asked_for(names: str, asked: bool, tmp_path
             group = file["optimizer_weights"]
             held = [name.decode() for name in group.attrs["weight_names"]]
             for name in held:
-                group[f"training/{name}"] = group[name]
+                group.move(name, f"training/{name}")
             group.attrs["weight_names"] = [f"training/{name}".encode() for name in held]
     state = migrate.read(tmp_path / "model.h5")
     doubted = [o for o in state.origins if o.subject.endswith("clipnorm") and not o.certain]
@@ -188,3 +188,18 @@ def test_a_sequential_without_the_shape_of_its_input_is_no_target(tmp_path: Path
     for to in ("keras", "tf-keras"):
         with pytest.raises(UnsupportedError, match="does not say the shape of its input"):
             migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / "new", to=to, dry_run=True)
+
+
+def test_slots_of_a_layer_that_was_thawed_are_those_of_the_same_optimizer() -> None:
+    """In graph mode they lie in the scope of the second compile; without them the layer began anew, as if untrained."""
+    import tensorflow as tf
+
+    source = str(CORPUS.parent / "resumed" / "thawed" / "model")
+    config = {"class_name": "Adam", "config": {"learning_rate": 0.01, "beta_1": 0.8, "amsgrad": False}}
+    state = migrate.read(source, optimizer_config=config)
+    reader = tf.train.load_checkpoint(source)
+    for slot in ("m", "v"):
+        assert set(state.slots[slot]) == {"late/kernel", "late/bias", "early/kernel", "early/bias"}
+        stored = reader.get_tensor(f"training_2/Adam/late/kernel/{slot}")
+        np.testing.assert_array_equal(state.slots[slot]["late/kernel"].load(), stored)
+    assert state.iterations == 4
