@@ -1,4 +1,4 @@
-"""Muon and ScheduleFreeAdamW, which Keras 3 alone has: rules that differ by release and by backend."""
+"""Muon and ScheduleFreeAdamW, which Keras 3 alone has, by release and by backend; and its optimizers on PyTorch."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ MUON = ("keras311-muon-nested-keras", "keras312-muon-text-keras", "keras312-muon
 LATER = ("keras313-muon-text-keras", "keras315-muon-text-ckpt")
 ON_JAX, ON_TENSORFLOW = "keras314-schedule-free-text-keras", "keras315-schedule-free-text-keras"
 CHECKPOINT = "keras315-schedule-free-mlp-ckpt"
+ON_PYTORCH = ("keras312-torch-nadam-nested-keras", "keras312-torch-sgd-frozen-keras")
 ALL_DECAY = {"weight_decay_exclude": []}
 NO_ROW_TWICE = {"repeated_rows": "absent"}
 SAID: dict[str, dict[str, Any]] = {
@@ -29,6 +30,7 @@ SAID: dict[str, dict[str, Any]] = {
     LATER[1]: ALL_DECAY | NO_ROW_TWICE,
     ON_JAX: {"late_z": False} | NO_ROW_TWICE,
     ON_TENSORFLOW: {"late_z": True} | ALL_DECAY | NO_ROW_TWICE,
+    ON_PYTORCH[1]: ALL_DECAY,
 }
 """What only a person can know of a case; the others are exact as they are."""
 NEAR = 0.3
@@ -41,7 +43,7 @@ def _case(name: str) -> tuple[Path, Path, dict[str, Any]]:
     return folder, case.folder / case.source, case.hints
 
 
-@pytest.mark.parametrize("name", [*MUON, *LATER, ON_JAX, ON_TENSORFLOW, CHECKPOINT])
+@pytest.mark.parametrize("name", [*MUON, *LATER, ON_JAX, ON_TENSORFLOW, CHECKPOINT, *ON_PYTORCH])
 def test_the_next_steps_are_those_of_the_release(name: str, tmp_path: Path) -> None:
     folder, source, hints = _case(name)
     assert migrate.read(source, **hints).fidelity == ("approximate" if name in SAID else "exact")
