@@ -46,6 +46,8 @@ def check(name: str) -> str:
 
 GRAPH_MODE = "graph mode"
 """Among versions: whether names show that `fit` made a graph of the step, as in TF 1.14 and 1.15 without eager."""
+BACKEND = "backend"
+"""Among versions: that of Keras 3 (`tensorflow`, `jax`, `torch`)."""
 AFTER = "tensorflow after"
 """Among versions: a release that the one which wrote the source is later than."""
 

@@ -2,7 +2,7 @@
 
 The variable is y, between z and the average x, and x is had from both. There the backends differ: `momentum.value` is
 the variable on TensorFlow and PyTorch, and holds the new z by the time that it is read; on JAX it is the old one
-(`backend/*/core.py`). No file says its backend but TensorFlow's own checkpoints.
+(`backend/*/core.py`). Few files say their backend; TensorFlow's own checkpoints do.
 
 Source: `optimizers/schedule_free_adamw.py` 3.14 and 3.15 (alike).
 """
@@ -28,10 +28,8 @@ from migrate.algorithms.spec import (
     slots_of,
 )
 from migrate.evidence import RELEASE, Origin
+from migrate.generations import BACKEND
 from optim.rules.schedule_free_adamw import ScheduleFreeAdamWRule
-
-BACKEND = "backend"
-"""In `Stored.versions`: that of Keras 3, where the source says it."""
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:

@@ -14,6 +14,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import ContradictionError, DamagedFileError
 from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, SET, TRAINED, UNINTERPRETED, Origin, confirming
+from migrate.generations import BACKEND
 from migrate.matching import last_slots
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.operations import counting, proven, settled
@@ -175,6 +176,8 @@ def _sparse(stored: Stored) -> Sparse:
         return Sparse(GRAPH, stored.sparse)
     if stored.versions.get("dtensor"):
         return Sparse(FILE, frozenset())  # its optimizers raise for sparse gradients
+    if stored.generation == "keras3" and stored.versions.get(BACKEND) in ("jax", "torch"):
+        return Sparse(FILE, frozenset())  # Keras has none there
     model = stored.model.config if stored.model is not None else None
     return Sparse(NAME if model is None else FILE, None, lazy_rows.only_stock(model))
 

@@ -37,7 +37,7 @@ def release(graph: ObjectGraph, optimizer: int, generation: str) -> dict[str, st
             **({generations.GRAPH_MODE: "yes"} if in_graph else {}),
         }
     if generation != "experimental":
-        return {"backend": "tensorflow"} if generation == "keras3" else {}
+        return {generations.BACKEND: "tensorflow"} if generation == "keras3" else {}
     names = [graph.full_names[node] for node, _ in graph.walk(optimizer) if graph.keys[node] is not None]
     tensorflow = {"tensorflow": "2.10"} if "_variables" in graph.children[optimizer] else {"tensorflow": "2.9"}
     return tensorflow | ({} if any(names) else {"dtensor": "yes"})

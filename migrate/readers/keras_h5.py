@@ -19,7 +19,7 @@ from migrate.bytes import hdf5
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError
-from migrate.generations import GRAPH_MODE, from_hdf5, version_tuple
+from migrate.generations import BACKEND, GRAPH_MODE, from_hdf5, version_tuple
 from migrate.readers.keras_model import class_names, top_layers, trainable_flags, trained_order
 from migrate.state import Stored, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
@@ -75,7 +75,7 @@ def read(path: str, generation: str | None = None) -> Stored:
         _check_backend(backend, model, path)
     in_graph = "yes" if any(name.startswith("training") for name, _ in weights) else None
     told = (("tensorflow", _told_by_metrics(version, training)), (GRAPH_MODE, in_graph))
-    found_versions = (("keras", version), ("backend", backend), *told)
+    found_versions = (("keras", version), (BACKEND, backend), *told)
     versions = {k: v for k, v in found_versions if v}
     return Stored(
         NAME,

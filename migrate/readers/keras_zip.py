@@ -24,7 +24,7 @@ from migrate.bytes import files, hdf5
 from migrate.bytes.ranges import CHUNK, Check, Extent
 from migrate.bytes.window import Window
 from migrate.errors import DamagedFileError
-from migrate.generations import version_tuple
+from migrate.generations import BACKEND, version_tuple
 from migrate.readers import for_keras
 from migrate.readers.keras_tree import check_numbering, read_tree
 from migrate.readers.keras_vars import stored
@@ -90,7 +90,7 @@ def read(path: str) -> Stored | OptimizerState:
         optimizer_config=optimizer,
         generation="keras3" if number[0] >= 3 else "optimizer",
         evidence=(f"a zip with {CONFIG} and {WEIGHTS}", f"{METADATA} says keras_version {version!r}"),
-        versions={"keras": version},
+        versions={"keras": version, **_backend(optimizer)},
         warnings=warnings,
     )
     compiled = config.get("compile_config")
@@ -145,6 +145,12 @@ def _optimizer_config(config: Mapping[str, Any]) -> tuple[dict[str, Any] | None,
     if not isinstance(found, Mapping) or not isinstance(found.get("config"), Mapping):
         return None, ()
     return {**found, "class_name": str(found.get("class_name", "")), "config": dict(found["config"])}, ()
+
+
+def _backend(optimizer: Mapping[str, Any] | None) -> dict[str, str]:
+    """The backend of Keras 3, where the class of the optimizer tells it: on PyTorch nine of them are subclasses."""
+    is_torch = str((optimizer or {}).get("module")).startswith("keras.src.backend.torch.")
+    return {BACKEND: "torch"} if is_torch else {}
 
 
 def _embedded(path: str, info: zipfile.ZipInfo) -> hdf5.Embedded:

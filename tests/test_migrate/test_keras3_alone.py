@@ -20,7 +20,11 @@ MUON = ("keras311-muon-nested-keras", "keras312-muon-text-keras", "keras312-muon
 LATER = ("keras313-muon-text-keras", "keras315-muon-text-ckpt")
 ON_JAX, ON_TENSORFLOW = "keras314-schedule-free-text-keras", "keras315-schedule-free-text-keras"
 CHECKPOINT = "keras315-schedule-free-mlp-ckpt"
-ON_PYTORCH = ("keras312-torch-nadam-nested-keras", "keras312-torch-sgd-frozen-keras")
+ON_PYTORCH = (
+    "keras312-torch-nadam-nested-keras",
+    "keras312-torch-sgd-frozen-keras",
+    "keras312-torch-adam-embed-keras",
+)
 ALL_DECAY = {"weight_decay_exclude": []}
 NO_ROW_TWICE = {"repeated_rows": "absent"}
 SAID: dict[str, dict[str, Any]] = {
@@ -30,7 +34,7 @@ SAID: dict[str, dict[str, Any]] = {
     LATER[1]: ALL_DECAY | NO_ROW_TWICE,
     ON_JAX: {"late_z": False} | NO_ROW_TWICE,
     ON_TENSORFLOW: {"late_z": True} | ALL_DECAY | NO_ROW_TWICE,
-    ON_PYTORCH[1]: ALL_DECAY,
+    ON_PYTORCH[1]: ALL_DECAY | {"untrained": ["sequential/frozen/kernel", "sequential/frozen/bias"]},
 }
 """What only a person can know of a case; the others are exact as they are."""
 NEAR = 0.3
