@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +11,6 @@ from migrate import algorithms
 from migrate.bytes import messages
 from migrate.rules import comparison, keras_targets
 from migrate.state import OptimizerState
-from optim import rules
-from optim.rule import arguments
 
 ARGUMENTS = {"variables": "source_variables"}
 """Hints that `migrate.restore` calls otherwise."""
@@ -46,7 +45,8 @@ def instead(state: OptimizerState, target: str, source: str, hints: Mapping[str,
         own = "" if state.algorithm in optim.__all__ else f", custom_objects={{{state.algorithm!r}: YourClass}}"
         return f"Migrate to slots (--to slots), and go on with optim.load_checkpoint(...{own})"
     made = "compiled"
-    if not any(keras_targets.has(family, state.algorithm) for family in FAMILIES[target]):
+    early = state.hyperparameters.get("stacks")  # Muon of Keras 3.10 to 3.12, of which later ones have only the name
+    if early or not any(keras_targets.has(family, state.algorithm) for family in FAMILIES[target]):
         made = f"compiled with optim.for_keras(optim.{state.algorithm}({_arguments(state)}))"
     begins = f"With the model built and {made} in today's code as `model`: "
     room = messages.LONGEST - SAID_FIRST - len(begins)
@@ -55,8 +55,7 @@ def instead(state: OptimizerState, target: str, source: str, hints: Mapping[str,
 
 def _arguments(state: OptimizerState) -> str:
     """Arguments of the class that are not its defaults."""
-    rule = rules.of(state.algorithm)
-    own = {name: declared.default for name, declared in arguments(rule).items()} if rule else {}
+    known = inspect.signature(getattr(optim, state.algorithm)).parameters
     values = {name: value for name, value in state.hyperparameters.items() if name not in ALIKE}
-    told = {n: v for n, v in values.items() if v not in (None, []) and not comparison.same(v, own.get(n))}
+    told = {n: v for n, v in values.items() if not comparison.same(v, known[n].default if n in known else None)}
     return ", ".join(f"{name}={comparison.as_written(value)!r}" for name, value in told.items())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 import migrate
+import optim
 from migrate.models import calls, to_keras3
 from optim.errors import UnsupportedError
 
@@ -145,6 +148,21 @@ def test_the_call_that_a_refusal_names_works(tmp_path: Path) -> None:
     assert report.slots == 2 * len(model.trainable_weights)
     assert int(model.optimizer.iterations) == json.loads((WILD / case / "case.json").read_text())["k"]
     assert any(np.any(np.asarray(weight)) for weight in model.weights)
+
+
+def test_the_call_that_is_named_for_an_early_muon_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keras 3.15 has another rule under the name, so that only one of `optim` goes on alike."""
+    import keras
+
+    source = WILD.parent / "corpus" / "extra-keras311-muon-nested-keras" / "source" / "model.keras"
+    monkeypatch.delitem(sys.modules, "tf_keras", raising=False)  # of which for_keras would ask
+    with pytest.raises(UnsupportedError) as refused:
+        migrate.migrate_checkpoint(source, "/nowhere/x.keras", to="keras")
+    told = re.search(r"compiled with (.*) in today's code as `model`: (migrate\.restore\(.*\))", str(refused.value))
+    assert told is not None
+    model = keras.models.load_model(source, compile=False)
+    model.compile(eval(told.group(1), {"optim": optim}), "mse")
+    assert eval(told.group(2), {"migrate": migrate, "model": model}).fidelity == "exact"
 
 
 def test_bytecode_is_refused(tmp_path: Path) -> None:
