@@ -26,8 +26,8 @@ REGIMES = {
     "unknown": "the size of the cache is unknown",
 }
 SHOWN_LAYOUT_NOTES = 3
-SLEEPING = 5e-4
-"""Seconds of CPU time that a process uses in a quarter of a second of sleep."""
+SLEEPING = 1e-3
+"""Seconds of CPU time that a process may use in a tenth of a second of sleep."""
 
 LONG = 9
 """Letters from which the baseline is not named in a heading."""

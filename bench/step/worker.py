@@ -36,8 +36,8 @@ their turn, the last is the latency."""
 SMALL = 2**16
 """Elements of a tensor that is read in no time."""
 
-IDLE = 0.25
-"""Seconds for which it is seen whether threads spin: OpenMP's do for 0.2 at the most by default (LLVM's)."""
+IDLES, IDLE = 4, 0.1
+"""Times and seconds for which it is seen whether threads spin."""
 
 UNKNOWN_CACHE = 64 * 1024**2
 
@@ -145,12 +145,15 @@ class Worker:
 
     def _spins(self) -> float:
         """Seconds of CPU time that this process uses after a step, when there is nothing to do: threads that wait for
-        the next one may spin before they sleep."""
-        clock.sample(self._prepared(), 1)
-        self._asked += 1
-        start = time.process_time()
-        time.sleep(IDLE)
-        return time.process_time() - start
+        the next one may spin before they sleep. The most after a few: where the machine is busy, some do it earlier."""
+        found = []
+        for _ in range(IDLES):
+            clock.sample(self._prepared(), 1)
+            self._asked += 1
+            start = time.process_time()
+            time.sleep(IDLE)
+            found.append(time.process_time() - start)
+        return max(found)
 
     def _use_memory(self, index: int) -> None:
         """Ask for as much memory as reading a tensor does: what a virtual machine has never used comes slowly."""
