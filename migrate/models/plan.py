@@ -14,7 +14,8 @@ from migrate.algorithms import keras_config
 from migrate.algorithms.spec import AVERAGE
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
-from migrate.evidence import HINT, TRAINED
+from migrate.evidence import HINT, TRAINED, UNINTERPRETED, Origin
+from migrate.generations import NATIVE
 from migrate.lists import planning
 from migrate.models import canonical, loss_scale, passing, weights
 from migrate.models.compiled import compile_arguments
@@ -27,6 +28,8 @@ from migrate.rules.keras_targets import LiveClass
 from migrate.state import OptimizerState, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
 
+SHOWN = 2
+"""Layers in a message."""
 WITHOUT_MODEL = (
     "the source does not describe its model, so that there is nothing that Keras could load as a whole; migrate to"
     " slots or to a list, or build the model in today's code and restore into it"
@@ -101,8 +104,10 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
         raise
     places = weights.assign(state.source, model, document)
     notes: list[str] = []
+    whole = all(leaf.frozen for leaf in canonical.leaves(document) if _has_weights(leaf))
     trained = _trained(state, document, places, notes)
-    ordered = _filled(state, trained, notes)
+    doubted = [] if whole else _thawed(state, notes)  # whole: saved beside what trains it, as a GAN's discriminator
+    ordered = _filled(replace(state, origins=(*state.origins, *doubted)), trained, notes)
     scale = loss_scale.find(state, document)
     live = keras_targets.best(ordered, families if scale is None or scaled is None else scaled)
     flat = planning.newest(live.state, keras_targets.GENERATION[live.family])
@@ -172,6 +177,21 @@ def _trained(
             f"{some(strange)} have slots, and no layer of the model would train them; migrate to slots"
         )
     return found
+
+
+def _has_weights(leaf: canonical.Leaf) -> bool:
+    return any(weight.trainable for weight in KINDS[leaf.class_name].weights(leaf.config))
+
+
+def _thawed(state: OptimizerState, notes: Sequence[str]) -> list[Origin]:
+    """A doubt where layers are written as trainable again that a person has not named: of generations that ask at each
+    compile, nothing says whether the last one was before or after they were frozen."""
+    generation = state.source.generation if state.source is not None else None
+    named = any(each.subject == TRAINED and each.kind == HINT for each in state.origins)
+    if not notes or named or generation in NATIVE:
+        return []
+    text = f"{'; '.join(notes[:SHOWN])}: name the variables that are trained from here on, in order, in --variables"
+    return [Origin(TRAINED, None, UNINTERPRETED, doubt=text)]
 
 
 def _thaw(document: dict[str, Any], leaf: canonical.Leaf, whole: bool) -> None:
