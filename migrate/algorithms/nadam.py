@@ -83,25 +83,27 @@ def product(beta_1: float, schedule_decay: float, steps: int) -> float:
 
 
 def _denied(value: float, arguments: Config, generation: str, steps: int) -> str:
-    """Why a stored product is not that of so many steps; empty if it is, or if float32 has lost it.
-
-    Inside `fit` 2.9 to 2.15 multiply it once per variable: there it may be any power of what it should be.
-    """
+    """Why a stored product is not that of so many steps; empty if it is, or if float32 has lost it."""
     wanted = product(arguments["beta_1"], arguments["schedule_decay"], steps)
     if max(value, wanted) < VANISHED:
         return ""
     slack = ROUNDING * (steps + 10)
-    above = value > wanted * (1 + slack)
-    below = value < wanted * (1 - slack) and generation not in ("experimental", "optimizer")
-    if not above and not below:
+    if abs(value - wanted) <= wanted * slack:
         return ""
-    return (
-        f"{PRODUCT}, the product of Nadam's momenta, is {value:.9g}, and {steps} steps make {wanted:.9g} of it: it"
-        " began anew at a reload, or the number of steps is of another run"
-    )
+    per_variable = value < wanted and generation in PER_VARIABLE
+    if per_variable and value < NO_PART_OF_ONE:
+        return ""
+    said = f"{PRODUCT}, the product of Nadam's momenta, is {value:.9g}, and {steps} steps make {wanted:.9g} of it"
+    if per_variable:
+        return f"{said}: inside fit that release multiplies it once per variable, and goes on so; here, once per step"
+    return f"{said}: it began anew at a reload, or the number of steps is of another run"
 
 
+PER_VARIABLE = ("experimental", "optimizer")
+"""Generations of which each trace of `update_step` multiplies the product (`optimizers/nadam.py` 2.9 - 2.15)."""
 VANISHED = 1e-30
+NO_PART_OF_ONE = 2.0**-25
+"""A step divides by one minus the product; below this it is one in float32, however often the product is multiplied."""
 ROUNDING = 2.0**-22
 """Relative, of each step: a product and two factors in float32."""
 
@@ -114,7 +116,8 @@ def _state(arguments: Config, found: Mapping[str, float], generation: str, itera
         if not 0 <= value <= 1:
             raise DamagedFileError(f"{PRODUCT}, the product of Nadam's momenta, is {value!r}: no such product")
         doubt = _denied(value, arguments, generation, iterations)
-        confirm = confirming(PRODUCT, value) if doubt else ""
+        goes_on_so = generation in PER_VARIABLE and value < computed
+        confirm = confirming(PRODUCT, value) if doubt and not goes_on_so else ""
         return {PRODUCT: value}, (Origin(PRODUCT, value, FILE, "a variable of the optimizer", doubt, confirm),)
     if iterations == 0:
         return {PRODUCT: 1.0}, (Origin(PRODUCT, 1.0, RELEASE, "no step was taken"),)
