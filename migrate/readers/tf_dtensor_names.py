@@ -6,11 +6,12 @@ DTensor variables are called `name:0@id`; slots of the DTensor optimizers of TF 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
-from migrate.errors import AmbiguousError, UnknownFormatError
+from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
 from migrate.readers.bundle_arrays import lazy
 from migrate.state import Stored, StoredVariable
 from optim.errors import CheckpointError
@@ -80,14 +81,31 @@ def _slots(arrays: dict[str, LazyArray]) -> tuple[dict[str, dict[str, LazyArray]
     """Slots by name and variable, and for each variable its place in the optimizer's order."""
     slots: dict[str, dict[str, LazyArray]] = {}
     order: dict[str, int] = {}
+    scopes: set[str] = set()
     for name, array in arrays.items():
-        parts = name.split("/", 2)
-        if len(parts) == 3 and parts[2] in arrays:
-            slots.setdefault(parts[1], {})[parts[2]] = array
+        optimizer, slot, variable = _parts(name)
+        if variable in arrays:
+            scopes.add(f"{optimizer}/{slot}")
+            slots.setdefault(slot, {})[variable] = array
             number = re.search(r"@(\d+)$", array.stored_as)
             place = int(number.group(1)) if number else len(order)
-            order[parts[2]] = min(place, order.get(parts[2], place))
+            order[variable] = min(place, order.get(variable, place))
+    _check_owned(arrays, scopes)
     return slots, order
+
+
+def _parts(name: str) -> list[str]:
+    """Optimizer, slot, variable; empty strings where it has fewer."""
+    parts = name.split("/", 2)
+    return parts if len(parts) == 3 else ["", "", ""]
+
+
+def _check_owned(arrays: Mapping[str, LazyArray], scopes: Collection[str]) -> None:
+    """Refuse what is called as other variables' slots are, and belongs to no variable: that one is lost."""
+    for name in arrays:
+        optimizer, slot, variable = _parts(name)
+        if f"{optimizer}/{slot}" in scopes and variable not in arrays:
+            raise DamagedFileError(f"{name!r} is called as a slot of {variable!r}, which is not there; save both")
 
 
 def _is_scalar(name: str, array: LazyArray, owned: dict[str, int]) -> bool:

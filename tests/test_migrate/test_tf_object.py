@@ -20,6 +20,7 @@ from migrate.matching.slot_owners import Owner, match
 from migrate.readers import saved_model, tf_dtensor_names, tf_object
 from migrate.state import Stored
 from optim.errors import HyperparameterError, MismatchError, UnsupportedError
+from tests.bundles import rewritten
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 # Case -> the reader, what is given to it, the generation, the slots under the source's own names.
@@ -137,6 +138,16 @@ def test_damage_is_reported_by_reading_not_by_sniffing(tmp_path: Path) -> None:
     shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(DamagedFileError, match="truncated"):
         tf_object.read(str(tmp_path / "s"))
+
+
+def test_slots_by_name_whose_variable_is_lost_are_refused(tmp_path: Path) -> None:
+    shutil.copytree(CORPUS / "tf29-dtensor-adagrad-named-embed" / "source", tmp_path / "s")
+    with rewritten(tmp_path / "s" / "ckpt") as (numbers, _):
+        del numbers["w"]
+    with pytest.raises(
+        DamagedFileError, match="'Adagrad/accumulator/w' is called as a slot of 'w', which is not there"
+    ):
+        tf_dtensor_names.read(str(tmp_path / "s" / "ckpt"))
 
 
 def test_folders_name_their_checkpoint(tmp_path: Path) -> None:
