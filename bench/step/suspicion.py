@@ -20,7 +20,7 @@ MORE_CPUS = 1.15
 MORE_THAN_SAID, UNTIMED = 2.0, 0.03
 """Times what its samples took, and seconds more, that a peer's threads may have worked in a round."""
 
-MORE_THAN_TOLD, ANSWERED = 1.2, 0.01
+MORE_THAN_TOLD, ANSWERED = 1.2, 0.02
 """Times what a worker says that a sample took, and seconds more, after which it answers."""
 
 LEAST_DEFERRED = 0.5

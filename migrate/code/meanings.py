@@ -161,8 +161,9 @@ def _evaluated(
         else:
             values[key] = Value.of(number)
     lazy = algorithm.lazy(full, generation) is not None
-    shown = (o for o in found.origins.values() if o.subject != keras_config.EXCLUDED)  # the program says what it is
-    return values, list(evidence.reasons(shown)), found.warnings, lazy
+    shown = (o for o in found.origins.values() if o.subject not in (keras_config.EXCLUDED, *keras_config.LIMITS))
+    idle = [o.doubt for o in found.origins.values() if o.subject in keras_config.LIMITS and o.doubt]
+    return values, list(evidence.reasons(shown)), [*found.warnings, *idle], lazy
 
 
 def _says(given: Value, key: str, result: Any) -> bool:

@@ -148,7 +148,7 @@ def test_work_that_is_left_to_a_few_rounds_or_to_the_wait_is_no_gain(rows: dict[
 
 def test_a_clock_that_runs_slowly_is_found_by_another() -> None:
     assert suspicion.of_wall([(0.080, 0.079), (0.150, 0.070), (0.081, 0.080)]) is None, "one late answer"
-    assert "its samples took 0.080 s, and 0.050 s by its own clock" in (suspicion.of_wall([(0.080, 0.050)] * 3) or "")
+    assert "its samples took 0.090 s, and 0.050 s by its own clock" in (suspicion.of_wall([(0.090, 0.050)] * 3) or "")
 
 
 def test_a_speed_that_memory_does_not_have_is_refused_unless_the_work_is_tiny() -> None:
