@@ -16,7 +16,7 @@ ARGUMENTS = {"variables": "source_variables"}
 """Hints that `migrate.restore` calls otherwise."""
 LONGEST = 250
 """Characters of a call; a message is short."""
-SAID_FIRST = 60
+SAID_FIRST = 110
 """Characters of a message that are left for what went wrong."""
 
 
@@ -34,8 +34,6 @@ def restore_call(source: str, hints: Mapping[str, Any], longest: int = LONGEST) 
     return next((call for call in calls if len(call) <= longest), calls[-1])
 
 
-MOST_ARGUMENTS = 100
-"""Characters of a class's arguments that a message has room for."""
 ALIKE = ("name", "lazy_rows", "lazy_rows_keep_slots", "float32_powers")
 """Arguments of `optim` that a call need not repeat."""
 FAMILIES = {"keras": (keras_targets.KERAS3,), "tf-keras": (keras_targets.TF_KERAS, keras_targets.TF_KERAS_LEGACY)}
@@ -49,10 +47,7 @@ def instead(state: OptimizerState, target: str, source: str, hints: Mapping[str,
     made = "compiled"
     early = state.hyperparameters.get("stacks")  # Muon of Keras 3.10 to 3.12, of which later ones have only the name
     if early or not any(keras_targets.has(family, state.algorithm) for family in FAMILIES[target]):
-        arguments, rest = _arguments(state), ""
-        if len(arguments) > MOST_ARGUMENTS:
-            arguments, rest = "...", " with the hyperparameters that inspect shows"
-        made = f"compiled with optim.for_keras(optim.{state.algorithm}({arguments})){rest}"
+        made = f"compiled with optim.for_keras(optim.{state.algorithm}({_arguments(state)}))"
     begins = f"With the model built and {made} in today's code as `model`: "
     room = messages.LONGEST - SAID_FIRST - len(begins)
     return begins + restore_call(source, hints, min(LONGEST, room))

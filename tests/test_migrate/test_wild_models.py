@@ -162,7 +162,7 @@ def test_the_call_that_is_named_for_an_early_muon_works(monkeypatch: pytest.Monk
     assert told is not None
     model = keras.models.load_model(source, compile=False)
     model.compile(eval(told.group(1), {"optim": optim}), "mse")
-    assert eval(told.group(2), {"migrate": migrate, "model": model}).fidelity == "exact"
+    assert eval(told.group(2), {"migrate": migrate, "model": model, "source": source}).fidelity == "exact"
 
 
 def test_bytecode_is_refused(tmp_path: Path) -> None:
