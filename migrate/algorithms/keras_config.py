@@ -322,14 +322,15 @@ def _always_clips(versions: Mapping[str, str]) -> bool:
 def _may_be_idle(limits: Mapping[str, float], out: Arguments) -> None:
     """Before TF 2.4 `apply_gradients` did not clip, and `fit` called it in TF 1.15 with eager execution and in 2.0;
     releases with `global_clipnorm` do."""
+    if "global_clipnorm" in limits:
+        return
     for key, value in limits.items():
-        if "global_clipnorm" not in limits:
-            out.doubt(
-                key,
-                f"{key} is set, and nothing says whether it acted: before TF 2.4 apply_gradients in a loop of one's own"
-                " did not clip, and in TF 2.0 fit did not",
-                confirm=f"{confirming(key, value)} or {confirming(key, None)}",
-            )
+        out.doubt(
+            key,
+            f"{key} is set, and nothing says whether it acted: before TF 2.4 apply_gradients in a loop of one's own"
+            " did not clip, and in TF 2.0 fit did not",
+            confirm=f"{confirming(key, value)} or {confirming(key, None)}",
+        )
 
 
 def _clip_order(generation: str, version: tuple[int, ...] | None, tensorflow: str, out: Arguments) -> None:
@@ -338,7 +339,7 @@ def _clip_order(generation: str, version: tuple[int, ...] | None, tensorflow: st
         out.values["clip_order"] = "norm_first"
         return
     out.values["clip_order"] = "value_first"
-    if (version is None and tensorflow != "2.4") or (version == (2, 4, 0) and tensorflow != "2.4"):
+    if version in (None, (2, 4, 0)) and tensorflow != "2.4":
         said = "does not say its release" if version is None else "is of TF 2.3 or 2.4, which both say 2.4.0"
         out.doubt(
             "clip_order",
