@@ -20,7 +20,8 @@ from migrate.bytes import files, protos, urls
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import DamagedFileError, UnknownFormatError
-from migrate.readers import saver_graph, tf1_saver, tf_object
+from migrate.graphs import saver
+from migrate.readers import tf1_saver, tf_object
 from migrate.readers.keras_model import layer_name, sublayers
 from migrate.state import Stored, StoredModel
 
@@ -51,7 +52,7 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     bundle = BundleReader(os.path.join(folder, "variables", "variables"))
     if GRAPH_KEY not in bundle:
         path = os.path.join(folder, _GRAPH_FILE)
-        return tf1_saver.read_bundle(bundle, NAME, saver_graph.read_saved_model(path), path, optimizer_path)
+        return tf1_saver.read_bundle(bundle, NAME, saver.read_saved_model(path), path, optimizer_path)
     stored = tf_object.read_bundle(bundle, NAME, optimizer_path)
     model = _parse(protos.SavedModel(), os.path.join(folder, _GRAPH_FILE))
     versions = {"tensorflow": str(model.meta_graphs[0].meta_info_def.tensorflow_version)} if model.meta_graphs else {}

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError
-from migrate.readers import keras1_saver
-from migrate.readers.graph_optimizers import listed, several
-from migrate.readers.keras1_saver import Keras1Optimizer
-from migrate.readers.saver_graph import SaverGraph
+from migrate.graphs import keras1
+from migrate.graphs.keras1 import Keras1Optimizer
+from migrate.graphs.saver import SaverGraph
+from migrate.readers.object_optimizers import listed, several
 from optim.errors import HyperparameterError, UnsupportedError
 
 _POWERS = re.compile(r"(?:.*/)?beta[12]_power(?:_\d+)?")
@@ -87,11 +87,9 @@ def of_keras1(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: s
       AmbiguousError: several and no path. HyperparameterError: no such one. UnsupportedError: no graph tells what is
         what.
     """
-    every, unknown = (
-        keras1_saver.find(arrays, graph.nodes) if graph is not None and graph.nodes is not None else ([], [])
-    )
+    every, unknown = keras1.find(arrays, graph.nodes) if graph is not None and graph.nodes is not None else ([], [])
     if not every or unknown:
-        nameless = next(key for key in (*unknown, *arrays) if keras1_saver.ANONYMOUS.fullmatch(key))
+        nameless = next(key for key in (*unknown, *arrays) if keras1.ANONYMOUS.fullmatch(key))
         shown = f"{where}.meta shows no class of Keras there" if graph is not None else f"{where}.meta is not there"
         raise UnsupportedError(
             f"{nameless!r} has no name, as Keras 1 gives none to its optimizers' settings and slots, so that only the"

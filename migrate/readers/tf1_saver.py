@@ -1,43 +1,37 @@
 """Checkpoints of tf.train.Saver, where a tensor is known by its variable's name alone: `net/w`, `net/w/Adam_1`.
 
 - `tf1`: optimizers of tf.train. Slots are called VARIABLE/OPTIMIZER, the second VARIABLE/OPTIMIZER_1
-  (`training/slot_creator.py`); which slot is the first is up to the optimizer, see `migrate.tf1`.
+  (`training/slot_creator.py`); which slot is the first is up to the optimizer, see `algorithms.tf_train`.
 - `optimizer_v2`: tf.keras 1.14 and 1.15 in graph mode, `training/OPTIMIZER/VARIABLE/SLOT`, `training/OPTIMIZER/iter`.
 - `keras2.3`: `training/Adam/m_0_1`, the m of variable 0, whatever that is called.
 - `keras2`, `optimizer_v1`: `training/Adam/Variable_3` or `training/Variable_3`, in order of creation.
-- `keras1`: everything is called `Variable_3`, see `keras1_saver`.
+- `keras1`: everything is called `Variable_3`, see `graphs.keras1`.
+
+`saver_keras` has Keras 2 of either kind; `saver_optimizers` says which of several optimizers is meant.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.bytes.messages import some
-from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
+from migrate.errors import DamagedFileError, UnknownFormatError
 from migrate.generations import NATIVE
-from migrate.readers import (
-    bert_graph,
-    graph_schedules,
-    keras1_saver,
-    keras_graph,
-    optimizer_v2_graph,
-    saver_graph,
-    saver_optimizers,
-    train_kernels,
-)
+from migrate.graphs import bert, keras1, native_keras, optimizer_v2, saver, schedules, tf_train
+from migrate.graphs.keras1 import Keras1Optimizer
+from migrate.graphs.nodes import VARIABLES
+from migrate.graphs.saver import SaverGraph
+from migrate.readers import saver_keras, saver_optimizers
 from migrate.readers.bundle_arrays import lazy, not_numbers
-from migrate.readers.graph_nodes import VARIABLES
-from migrate.readers.keras1_saver import Keras1Optimizer
-from migrate.readers.keras_model import never_trained
-from migrate.readers.saver_graph import SaverGraph
+from migrate.readers.saver_parts import Parts, in_order, stored_variable, trained_flag
 from migrate.rules.comparison import LIMITS
-from migrate.state import Layers, LayerVariable, Stored, StoredVariable
+from migrate.state import Stored
 from optim.errors import CheckpointError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 
@@ -45,27 +39,7 @@ NAME = "tf1_saver"
 GLOBAL_STEP = "global_step"
 AVERAGES = "ExponentialMovingAverage"
 TREES = "_serialized"
-KINDS = ("m", "v", "vhat", "u", "moment", "accumulator", "delta_accumulator")
-"""Slots of Keras 2.3, in the order of its lists."""
 ROOT_COUNTER = "iterations"
-SETTINGS = ("iterations", "lr", "momentum", "rho", "beta_1", "beta_2", "decay", "schedule_decay", "m_schedule")
-"""What Keras 2.0.0 to 2.0.6 keeps of an optimizer besides its slots, in no scope (`keras/optimizers.py` 2.0.4)."""
-_NUMBERED = re.compile(rf"(?:.*/)?({'|'.join(KINDS)})_(\d+)(?:_\d+)?")
-_ANONYMOUS = re.compile(r"(?:(.*)/)?Variable(?:_(\d+))?")
-ROLES = (
-    "kernel",
-    "depthwise_kernel",
-    "pointwise_kernel",
-    "recurrent_kernel",
-    "gamma",
-    "beta",
-    "embeddings",
-    "alpha",
-    "bias",
-    "moving_mean",
-    "moving_variance",
-)
-"""Names of stock layers' weights, in the order in which a layer creates them."""
 
 
 def sniff(path: str) -> bool:
@@ -95,7 +69,7 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     bundle = BundleReader(prefix)
     if GRAPH_KEY in bundle:
         raise UnknownFormatError(f"{prefix} holds an object graph, so it was not written by tf.train.Saver")
-    return read_bundle(bundle, NAME, saver_graph.read(prefix), f"{prefix}.meta", optimizer_path)
+    return read_bundle(bundle, NAME, saver.read(prefix), f"{prefix}.meta", optimizer_path)
 
 
 def read_bundle(
@@ -128,11 +102,11 @@ def read_bundle(
     elif counter.endswith("/iter"):
         stored = _of_optimizer_v2(arrays, counter, graph)
     else:
-        stored = _of_native_keras(arrays, counter, graph, prefix)
+        stored = saver_keras.stored(arrays, counter, graph, prefix)
     told = _program(graph, choice.chosen, stored) if stored.generation in ("tf1", "optimizer_v2") else {}
     if graph is not None and graph.nodes is not None and stored.generation in NATIVE:
         trained = [v.name for v in stored.variables if v.trainable and not stored.layers]
-        said = keras_graph.describe(graph.nodes, trained, [key for key, _ in stored.weights or ()])
+        said = native_keras.describe(graph.nodes, trained, [key for key, _ in stored.weights or ()])
         class_name, own = (choice.keras1.class_name, choice.keras1.config) if choice.keras1 is not None else ("", {})
         told["graph_config"] = {"class_name": class_name, "config": {**own, **said}}
     versions = {"tensorflow": graph.version} if graph is not None and graph.version else {}
@@ -185,7 +159,7 @@ def _counting_in_global_step(arrays: Mapping[str, LazyArray]) -> list[str]:
     return [scope for scope in found if f"{scope}/iter" not in arrays]  # a schedule is no variable, a rate is
 
 
-def _program(graph: SaverGraph | None, scope: str | None, stored: _Parts) -> dict[str, Any]:
+def _program(graph: SaverGraph | None, scope: str | None, stored: Parts) -> dict[str, Any]:
     """What the graph says of an optimizer of tf.train, or an OptimizerV2.
 
     Args:
@@ -195,18 +169,18 @@ def _program(graph: SaverGraph | None, scope: str | None, stored: _Parts) -> dic
         return {"graph_seen": False}
     try:
         if stored.generation == "optimizer_v2":
-            told = optimizer_v2_graph.describe(graph.nodes, graph.updates, stored.scope)
-        elif set(bert_graph.SLOTS) <= stored.slots.keys():
-            told = bert_graph.describe(graph.nodes, list(stored.slots[bert_graph.SLOTS[0]]))
+            told = optimizer_v2.describe(graph.nodes, graph.updates, stored.scope)
+        elif set(bert.SLOTS) <= stored.slots.keys():
+            told = bert.describe(graph.nodes, list(stored.slots[bert.SLOTS[0]]))
         else:
-            told = train_kernels.describe(graph.nodes, graph.updates, scope)
+            told = tf_train.describe(graph.nodes, graph.updates, scope)
     except (LookupError, ValueError):  # an op without the inputs that it must have: a damaged graph says nothing
         return {"graph_seen": False}
     # Where it shows all that happens to gradients, there is no other limit of them.
     said = {**(dict.fromkeys(LIMITS) if told.seen else {}), **told.config}
     step = stored.scalars.get(GLOBAL_STEP)
     if "learning_rate" in said and step is not None and step.shape == () and step.dtype.startswith("int"):
-        said["learning_rate"] = graph_schedules.after(said["learning_rate"], int(step.load()))
+        said["learning_rate"] = schedules.after(said["learning_rate"], int(step.load()))
     return {
         "graph_config": {"class_name": told.class_name or "", "config": said} if told.class_name or said else None,
         "graph_seen": told.seen,
@@ -239,28 +213,13 @@ def _check_whole(bundle: BundleReader, graph: SaverGraph | None, graph_file: str
         )
 
 
-@dataclass(frozen=True)
-class _Parts:
-    generation: str | None
-    why: str
-    variables: tuple[StoredVariable, ...]
-    slots: Mapping[str, Mapping[str, LazyArray]]
-    scalars: Mapping[str, LazyArray]
-    weights: tuple[tuple[str, LazyArray], ...] | None = None
-    warnings: tuple[str, ...] = ()
-    layers: Layers | None = None
-    unmapped: Mapping[str, LazyArray] = field(default_factory=dict)
-    scope: str = ""
-    """Of the variables of an OptimizerV2."""
-
-
 def _choice(
     arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: str | None, prefix: str
 ) -> saver_optimizers.Choice:
     """Which optimizer is meant, of how many."""
     counters = _counters(arrays)
     uncounted = _counting_in_global_step(arrays)
-    if not counters and keras1_saver.is_keras1(arrays):
+    if not counters and keras1.is_keras1(arrays):
         return saver_optimizers.of_keras1(arrays, graph, path, prefix)
     if not counters and len(uncounted) < 2:
         return saver_optimizers.of_train(arrays, graph, path, prefix)
@@ -271,13 +230,9 @@ def _choice(
                 " whose slots have no names; migrate the .h5 of model.save, which holds one optimizer"
             )
         return saver_optimizers.Choice()
-    slots = [key for key in arrays if _ANONYMOUS.fullmatch(key) or _is_numbered(key)]
+    slots = [key for key in arrays if saver_keras.is_slot(key)]
     scopes = [*(key.rpartition("/")[0] for key in counters), *uncounted]
     return saver_optimizers.of_keras(arrays, scopes, slots, graph, path, prefix)
-
-
-def _is_numbered(key: str) -> bool:
-    return key.startswith("training") and _NUMBERED.fullmatch(key) is not None
 
 
 def _counters(arrays: Mapping[str, LazyArray]) -> list[str]:
@@ -292,27 +247,7 @@ def _counters(arrays: Mapping[str, LazyArray]) -> list[str]:
     ]
 
 
-def _variable(name: str, array: LazyArray, trainable: bool | None) -> StoredVariable:
-    numeric = array.dtype.startswith(("float", "bfloat", "complex"))
-    if never_trained(name) or not numeric:
-        trainable = False
-    return StoredVariable(name, array, array.shape, array.dtype, trainable)
-
-
-def _flag(name: str, graph: SaverGraph | None) -> bool | None:
-    if graph is None or graph.trainable is None:
-        return None
-    # A partitioned variable is known to its graph by its parts.
-    return any(name == each or each.startswith(f"{name}/part_") for each in graph.trainable)
-
-
-def _in_order(names: Sequence[str], graph: SaverGraph | None) -> list[str]:
-    """Names in order of creation, as far as it is known."""
-    created = {name: i for i, name in enumerate((graph.trainable or ()) if graph is not None else ())}
-    return sorted(names, key=lambda name: created.get(name, len(created)))
-
-
-def _of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> _Parts:
+def _of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> Parts:
     """Slots by what follows their variable's name; the config says which optimizer's these are."""
     owners = {key: _owner(key, arrays) for key in arrays}
     known = set(graph.trainable or ()) if graph is not None else set()
@@ -326,15 +261,15 @@ def _of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> _Par
     rest = {key: array for key, array in arrays.items() if key not in inside}
     _check_owned(rest.keys() - known, slots)
     scalars = {key: array for key, array in rest.items() if _is_scalar(key, array)}
-    names = _in_order([key for key in rest if key not in scalars], graph)
+    names = in_order([key for key in rest if key not in scalars], graph)
     shown = next((f"{owner}/{suffix}" for suffix, per in slots.items() for owner in per), None)
     warnings: tuple[str, ...] = ()
     if averages:
         warnings = (f"{len(averages)} moving averages ({next(iter(averages))}, ...) are no slots: unmapped",)
-    return _Parts(
+    return Parts(
         "tf1",
         f"slots are called as those of tf.train optimizers, {shown!r}" if shown else "it holds no slots",
-        tuple(_variable(name, arrays[name], _flag(name, graph)) for name in names),
+        tuple(stored_variable(name, arrays[name], trained_flag(name, graph)) for name in names),
         slots,
         scalars,
         warnings=warnings,
@@ -368,24 +303,24 @@ def _is_scalar(key: str, array: LazyArray) -> bool:
     return array.shape == () and (counts or re.search(r"(^|/)beta[12]_power(_\d+)?$", key) is not None)
 
 
-def _of_optimizer_v2(arrays: Mapping[str, LazyArray], counter: str, graph: SaverGraph | None) -> _Parts:
+def _of_optimizer_v2(arrays: Mapping[str, LazyArray], counter: str, graph: SaverGraph | None) -> Parts:
     """Names say slot and variable; `matching.by_name` reads them."""
     scope = counter.removesuffix("iter")
     arrays = _in_scope(arrays, scope)
     names = [key for key in arrays if not key.startswith(scope)]
     scalars = {n: arrays[n] for n in names if arrays[n].shape == () and n == GLOBAL_STEP}
-    variables = _in_order([n for n in names if n not in scalars], graph)
+    variables = in_order([n for n in names if n not in scalars], graph)
     if counter not in arrays:
         scalars = {"iter": scalars[GLOBAL_STEP]}
     place = {f"{scope}{name}": i for i, name in enumerate(variables)}
     slots = sorted((k for k in arrays if k.startswith(scope)), key=lambda k: place.get(k.rpartition("/")[0], -1))
     weights = tuple((key, arrays[key]) for key in slots)
-    return _Parts(
+    return Parts(
         "optimizer_v2",
         f"the step counter is called {counter!r}, as OptimizerV2 does in graph mode"
         if counter in arrays
         else "an OptimizerV2 in graph mode that counts in global_step, as in an Estimator",
-        tuple(_variable(name, arrays[name], _flag(name, graph)) for name in variables),
+        tuple(stored_variable(name, arrays[name], trained_flag(name, graph)) for name in variables),
         {},
         scalars,
         weights,
@@ -406,37 +341,12 @@ def _in_scope(arrays: Mapping[str, LazyArray], scope: str) -> dict[str, LazyArra
     return found if len(found) == len(arrays) else dict(arrays)
 
 
-def _of_native_keras(arrays: Mapping[str, LazyArray], counter: str, graph: SaverGraph | None, prefix: str) -> _Parts:
-    """Slots in the order of the optimizer's list, and what is known of the order of the variables."""
-    scope = counter.removesuffix("iterations")
-    own = [key for key in (arrays if scope else SETTINGS) if key in arrays and key.startswith(scope)]
-    scalars = {key.removeprefix(scope): arrays[key] for key in own if arrays[key].shape == ()}
-    rest = [key for key in arrays if key.removeprefix(scope) not in scalars or not key.startswith(scope)]
-    numbered = [key for key in rest if _is_numbered(key)]
-    anonymous = [key for key in rest if _ANONYMOUS.fullmatch(key)]
-    slots, generation, why = _slot_list(numbered, anonymous, graph)
-    if len({key.rpartition("/")[0] for key in slots}) > 1:
-        shown = ", ".join(sorted({key.rpartition("/")[0] or "no scope" for key in slots}))
-        raise AmbiguousError(f"{prefix} holds slots in several scopes ({shown}), so of several optimizers; save one")
-    names = [key for key in rest if key not in slots]
-    variables, layers, how = _ordered_variables(names, slots, arrays, graph)
-    return _Parts(
-        generation,
-        f"{why}; {how}",
-        variables,
-        {},
-        scalars,
-        tuple((key, arrays[key]) for key in slots),
-        layers=layers,
-    )
-
-
-def _of_keras1(arrays: Mapping[str, LazyArray], optimizer: Keras1Optimizer, graph: SaverGraph | None) -> _Parts:
+def _of_keras1(arrays: Mapping[str, LazyArray], optimizer: Keras1Optimizer, graph: SaverGraph | None) -> Parts:
     """What its graph says of Keras 1's nameless variables."""
-    others = _in_order([key for key in arrays if key not in (*optimizer.state, *optimizer.trained)], graph)
-    variables = [_variable(name, arrays[name], True) for name in optimizer.trained]
-    variables += [_variable(name, arrays[name], False) for name in others]
-    return _Parts(
+    others = in_order([key for key in arrays if key not in (*optimizer.state, *optimizer.trained)], graph)
+    variables = [stored_variable(name, arrays[name], True) for name in optimizer.trained]
+    variables += [stored_variable(name, arrays[name], False) for name in others]
+    return Parts(
         "keras1",
         f"nothing has a name, as in Keras 1; updates in the graph read what those of {optimizer.class_name} do, and say"
         " whose the slots are",
@@ -445,74 +355,3 @@ def _of_keras1(arrays: Mapping[str, LazyArray], optimizer: Keras1Optimizer, grap
         {name: arrays[key] for name, key in optimizer.scalars.items()},
         tuple((key, arrays[key]) for key in optimizer.slots),
     )
-
-
-def _slot_list(
-    numbered: Sequence[str], anonymous: Sequence[str], graph: SaverGraph | None
-) -> tuple[list[str], str | None, str]:
-    """Keys of slots in the order of the optimizer's list, the generation, and why."""
-
-    def place(key: str) -> tuple[int, int]:
-        found = _NUMBERED.fullmatch(key)
-        return (KINDS.index(found.group(1)), int(found.group(2))) if found else (0, 0)
-
-    def number(key: str) -> int:
-        found = _ANONYMOUS.fullmatch(key)
-        return int(found.group(2) or 0) if found else 0
-
-    if numbered:
-        return sorted(numbered, key=place), "keras2.3", f"slots are called {numbered[0]!r}, as in Keras 2.3"
-    if not anonymous:
-        return [], None, "it holds no slots"
-    slots = sorted(anonymous, key=number)
-    why = f"slots are called {slots[0]!r}, as in Keras before 2.3"
-    if graph is None:
-        return slots, None, f"{why} and tf.keras before 1.14; the graph (.meta), which would tell them, is not there"
-    if slots[0] in graph.resources:
-        return slots, "optimizer_v1", f"{why} and tf.keras before 1.14; variables are resources, as in the latter"
-    return slots, "keras2", f"{why}; variables are no resources, so it is not tf.keras"
-
-
-def _ordered_variables(
-    names: Sequence[str], slots: Sequence[str], arrays: Mapping[str, LazyArray], graph: SaverGraph | None
-) -> tuple[tuple[StoredVariable, ...], Layers | None, str]:
-    """Variables in the order of their slots where the graph says it, else what layers leave open."""
-    owners = graph.owners(slots, names) if graph is not None else None
-    trained = list(dict.fromkeys(owners[slot] for slot in slots if slot in owners)) if owners else []
-    if owners and _agree(owners, slots, trained, arrays):
-        others = _in_order([name for name in names if name not in trained], graph)
-        variables = [_variable(name, arrays[name], True) for name in trained]
-        variables += [_variable(name, arrays[name], False) for name in others]
-        return tuple(variables), None, "whose slots they are is read from the updates in the graph"
-    layers = _layers([_variable(name, arrays[name], _flag(name, graph)) for name in names])
-    by_name = {name: arrays[name] for name in names}
-    variables = [_variable(v.name, by_name[v.name], v.trainable) for v in layers.variables()]
-    return tuple(variables), layers, "whose slots they are must show in their shapes"
-
-
-def _agree(
-    owners: Mapping[str, str], slots: Sequence[str], trained: Sequence[str], arrays: Mapping[str, LazyArray]
-) -> bool:
-    """Whether slots repeat one order of the variables, over and over, with their shapes."""
-    told = [slot for slot in slots if slot in owners]
-    runs = [[owners[slot] for slot in told[i : i + len(trained)]] for i in range(0, len(told), len(trained))]
-    shapes = all(arrays[slot].shape == arrays[owners[slot]].shape for slot in told)
-    untold = [slot for slot in slots if slot not in owners]
-    return shapes and all(run == list(trained) for run in runs) and all(arrays[s].shape == (1,) for s in untold)
-
-
-def _layers(variables: Sequence[StoredVariable]) -> Layers:
-    """Weights by layer: inside a stock layer their order is known, that of the layers is not."""
-    groups: dict[str, list[StoredVariable]] = {}
-    for variable in variables:
-        groups.setdefault(variable.name.rpartition("/")[0], []).append(variable)
-    chains: list[tuple[Layers, ...]] = []
-    for group in groups.values():
-        roles = [v.name.rpartition("/")[2] for v in group]
-        members = [LayerVariable(v.name, v.shape, v.trainable) for v in group]
-        if all(role in ROLES for role in roles) and len(set(roles)) == len(roles):
-            ordered = [m for _, m in sorted(zip(map(ROLES.index, roles), members, strict=True), key=lambda p: p[0])]
-            chains.append((Layers(tuple(ordered)),))
-        else:
-            chains += [(Layers((member,)),) for member in members]
-    return Layers((), tuple(chains))

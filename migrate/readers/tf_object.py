@@ -16,9 +16,9 @@ from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, requi
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import UnknownFormatError
 from migrate.matching.slot_owners import Owner
-from migrate.readers import graph_optimizers, graph_slots, graph_variables, graph_writers
+from migrate.readers import object_optimizers, object_slots, object_variables, object_writers
 from migrate.readers.bundle_arrays import not_numbers
-from migrate.readers.graph_slots import Found
+from migrate.readers.object_slots import Found
 from migrate.state import Stored
 from optim.errors import CheckpointError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
@@ -64,40 +64,40 @@ def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | No
         )
     bundle.check_sizes()
     graph = ObjectGraph(bundle)
-    every = graph_optimizers.find(graph)
-    optimizer = graph_optimizers.choose(every, optimizer_path, bundle.prefix)
-    owners = graph_variables.owners(graph, bundle, every)
+    every = object_optimizers.find(graph)
+    optimizer = object_optimizers.choose(every, optimizer_path, bundle.prefix)
+    owners = object_variables.owners(graph, bundle, every)
     evidence = f"{bundle.prefix}.index holds an object graph ({len(graph)} objects)"
     if optimizer is None:
         return _variables_alone(graph, bundle, owners, evidence, format_name)
-    generation, why = graph_writers.generation(graph, optimizer.node)
-    found = graph_slots.find(graph, bundle, optimizer, generation, owners)
+    generation, why = object_writers.generation(graph, optimizer.node)
+    found = object_slots.find(graph, bundle, optimizer, generation, owners)
     paths = [each.name for each in every]
-    foreign = graph_variables.trained_by(graph, owners, [each for each in every if each is not optimizer])
+    foreign = object_variables.trained_by(graph, owners, [each for each in every if each is not optimizer])
     return Stored(
         format=format_name,
         generation=generation,
         evidence=(
             evidence,
             f"optimizer at {optimizer.name}: {why}",
-            *([f"it holds {len(every)} optimizers: {graph_optimizers.listed(paths)}"] if len(every) > 1 else []),
-            *graph_writers.naming(graph, optimizer.node),
+            *([f"it holds {len(every)} optimizers: {object_optimizers.listed(paths)}"] if len(every) > 1 else []),
+            *object_writers.naming(graph, optimizer.node),
             *found.evidence,
         ),
         optimizer_config=None,
         variables=found.alone
-        or graph_variables.stored(graph, bundle, owners, found.trained(owners, generation), foreign),
+        or object_variables.stored(graph, bundle, owners, found.trained(owners, generation), foreign),
         nameless=found.nameless,
         twins=found.twins,
         slots=found.slots,
         scalars=found.scalars,
         weights=found.weights,
-        versions=graph_writers.release(graph, optimizer.node, generation),
+        versions=object_writers.release(graph, optimizer.node, generation),
         warnings=(*_no_slots(found, generation), *not_numbers(bundle)),
         matched=found.matched,
         unmapped=found.unplaced(owners),
         optimizers=tuple(paths),
-        optimizer_name=graph_writers.name(graph, optimizer.node),
+        optimizer_name=object_writers.name(graph, optimizer.node),
     )
 
 
@@ -115,16 +115,16 @@ def _variables_alone(
         generation=None,
         evidence=(evidence,),
         optimizer_config=None,
-        variables=graph_variables.stored(graph, bundle, owners),
+        variables=object_variables.stored(graph, bundle, owners),
         warnings=("the checkpoint holds no optimizer, only variables", *not_numbers(bundle)),
-        unmapped=graph_slots.Found(graph, bundle).unplaced(owners),
+        unmapped=object_slots.Found(graph, bundle).unplaced(owners),
     )
 
 
 def _no_slots(found: Found, generation: str) -> list[str]:
     if found.slots or found.weights is not None:
         return []
-    if generation in graph_slots.TABLES:
+    if generation in object_slots.TABLES:
         return [
             "the optimizer has no slots here: OptimizerV2 and tf.train save them only beside their variables, so a"
             " tf.train.Checkpoint(optimizer=...) without the model lost them; or it has none, as plain SGD"

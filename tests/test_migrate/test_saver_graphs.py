@@ -12,8 +12,8 @@ import pytest
 import migrate
 from migrate.bytes import protos
 from migrate.errors import ContradictionError
-from migrate.readers import graph_schedules, keras_graph, optimizer_v2_graph, saver_graph, train_kernels
-from migrate.readers.graph_nodes import Nodes
+from migrate.graphs import native_keras, optimizer_v2, saver, schedules, tf_train
+from migrate.graphs.nodes import Nodes
 from tests import adversary
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -21,9 +21,9 @@ WILD = CORPUS.parent / "wild"
 
 
 def test_slots_that_two_updates_read_have_no_owner() -> None:
-    graph = saver_graph.SaverGraph(reads={"a": frozenset({"s0", "s1", "a"}), "b": frozenset({"s2"})})
+    graph = saver.SaverGraph(reads={"a": frozenset({"s0", "s1", "a"}), "b": frozenset({"s2"})})
     assert graph.owners(["s0", "s1", "s2"], ["a", "b"]) == {"s0": "a", "s1": "a", "s2": "b"}
-    mixed = saver_graph.SaverGraph(reads={"a": frozenset({"s0"}), "b": frozenset({"s0"})})
+    mixed = saver.SaverGraph(reads={"a": frozenset({"s0"}), "b": frozenset({"s0"})})
     assert mixed.owners(["s0"], ["a", "b"]) is None
 
 
@@ -82,7 +82,7 @@ def test_what_updates_do_beside_their_kernel(more: list[Any], class_name: str, s
     constants = [(number, "Const", []) for number in ("0.01", "0.9", "0.999", "1e-8", "0.5")]
     others = [(name, "Placeholder", []) for name in ("gradient", "rows", "step")]
     graph = _graph(*variables, *constants, *others, ("Adam/update_w/ApplyAdam", "ApplyAdam", inputs), *more)
-    told = train_kernels.describe(graph, {"Adam": {"w": (), "t": ()}}, None)
+    told = tf_train.describe(graph, {"Adam": {"w": (), "t": ()}}, None)
     assert (told.class_name, told.seen) == (class_name, seen)
     if "AdamW" in class_name:
         assert told.config["exclude_from_weight_decay"] == ["^t(:0)?$"]
@@ -107,8 +107,8 @@ def test_an_assignment_that_lacks_its_inputs_changes_nothing(inputs: list[str]) 
     graph = _graph(("w", "VariableV2", []), ("global_step", "VariableV2", []), ("step", "AssignAdd", inputs))
     assert not list(graph.writes())
     assert not graph.alone_written()
-    assert "nowhere" in graph_schedules.never_counts(graph)
-    assert not keras_graph.describe(graph, ["w"], [])
+    assert "nowhere" in schedules.never_counts(graph)
+    assert not native_keras.describe(graph, ["w"], [])
 
 
 UPDATE = "Adam/Adam/update_w/"
@@ -142,7 +142,7 @@ def test_what_stands_around_the_kernel_of_an_optimizer_v2(
     constants = [(number, "Const", []) for number in ("1e-7", "0.5")]
     kernel = (f"{UPDATE}ResourceApplyAdam", "ResourceApplyAdam", inputs)
     graph = _graph(*variables, *constants, (GRADIENT, "MatMul", []), *more, kernel)
-    told = optimizer_v2_graph.describe(graph, {"Adam/Adam": {"w": {"w", "Adam/w/m", "Adam/w/v"}}}, "Adam")
+    told = optimizer_v2.describe(graph, {"Adam/Adam": {"w": {"w", "Adam/w/m", "Adam/w/v"}}}, "Adam")
     assert (told.class_name, told.seen) == (class_name, seen)
 
 
@@ -156,7 +156,7 @@ def test_a_limit_inside_another_scope_and_the_models_own_clipping() -> None:
     numbers = [(number, "Const", []) for number in ("-1.0", "1.0")]
     for nodes, limit in ((once, ("clipvalue", 1.0)), (twice, None)):
         outside: dict[str, str] = {}
-        assert train_kernels.clipping(_graph(*numbers, *model, *nodes), "train/clip_by_value", 1, outside) == limit
+        assert tf_train.clipping(_graph(*numbers, *model, *nodes), "train/clip_by_value", 1, outside) == limit
         assert bool(outside) == (limit is None)
 
 
@@ -183,9 +183,9 @@ def test_formulas_in_a_graph_tell_the_class_and_the_next_steps_are_its_own(case:
 )
 def test_another_op_in_a_formula_is_another_class(case: str, node: str, op: str) -> None:
     def said() -> str | None:
-        graph = saver_graph._of_proto(proto)
+        graph = saver._of_proto(proto)
         assert graph.nodes is not None
-        return optimizer_v2_graph.describe(graph.nodes, graph.updates, node.partition("/")[0]).class_name
+        return optimizer_v2.describe(graph.nodes, graph.updates, node.partition("/")[0]).class_name
 
     proto = protos.SaverMetaGraph.FromString((CORPUS / case / "source" / "model.ckpt.meta").read_bytes())
     assert said() == json.loads((CORPUS / case / "case.json").read_text())["optimizer"]["class"]

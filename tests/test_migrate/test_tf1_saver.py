@@ -14,7 +14,8 @@ import migrate
 from migrate.algorithms import find
 from migrate.bytes.bundle import BundleReader, BundleWriter
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError, UnknownFormatError
-from migrate.readers import detect, saver_graph, tf1_saver
+from migrate.graphs import saver
+from migrate.readers import detect, tf1_saver
 from optim.errors import UnsupportedError
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -126,7 +127,7 @@ def test_a_damaged_graph_is_as_none(tmp_path: Path) -> None:
     source = Path(_case("keras231-adadelta-saver-nested")[2]).parent
     shutil.copytree(source, tmp_path / "copy")
     (tmp_path / "copy" / "ckpt.meta").write_bytes(b"\xff" * 100)
-    assert saver_graph.read(str(tmp_path / "copy" / "ckpt")) is None
+    assert saver.read(str(tmp_path / "copy" / "ckpt")) is None
     assert tf1_saver.read(str(tmp_path / "copy" / "ckpt")).layers is not None
 
 
@@ -369,8 +370,8 @@ def test_slots_of_a_graph_that_was_built_again(tmp_path: Path) -> None:
 
 def test_a_partitioned_variable_is_trained_if_its_parts_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prefix = _bundle(tmp_path, {"e": _float(4), "e/Adam": _float(4), "e/Adam_1": _float(4), "frozen": _float(3)})
-    graph = saver_graph.SaverGraph("1.15.0", ("e/part_0", "e/part_1"))
-    monkeypatch.setattr(saver_graph, "read", lambda _: graph)
+    graph = saver.SaverGraph("1.15.0", ("e/part_0", "e/part_1"))
+    monkeypatch.setattr(saver, "read", lambda _: graph)
     assert {v.name: v.trainable for v in tf1_saver.read(prefix).variables} == {"e": True, "frozen": False}
 
 

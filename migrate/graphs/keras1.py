@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from migrate.bytes.arrays import LazyArray
-from migrate.readers.graph_nodes import Nodes
+from migrate.graphs.nodes import Nodes
 
 ANONYMOUS = re.compile(r"Variable(?:_(\d+))?")
 ITERATIONS, DECAY, RATE = "iterations", "decay", "lr"

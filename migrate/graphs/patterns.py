@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from migrate.readers.graph_nodes import VARIABLES, Nodes
+from migrate.graphs.nodes import VARIABLES, Nodes
 
 ADD, DIVIDE = "Add AddV2", "RealDiv Div"
 STEP = "<step>"

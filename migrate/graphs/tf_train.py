@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from migrate.readers import graph_schedules
-from migrate.readers.graph_nodes import SCATTERS, WRITES, Nodes
-from migrate.readers.graph_patterns import Found, Variable, match
+from migrate.graphs import schedules
+from migrate.graphs.nodes import SCATTERS, WRITES, Nodes
+from migrate.graphs.patterns import Found, Variable, match
 from migrate.state import SPARSE_CLIPPING
 
 
@@ -111,7 +111,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scope: str 
         outside["updates"] = f"{strange} changes the variables besides the optimizer"
     config = {key: each[0] for key, each in values.items() if len(each) == 1}
     outside |= {k: f"variables have different values of {k}" for k, each in values.items() if len(each) > 1}
-    standing = graph_schedules.never_counts(nodes) if isinstance(config.get(_RATE), Mapping) else ""
+    standing = schedules.never_counts(nodes) if isinstance(config.get(_RATE), Mapping) else ""
     if standing:
         outside[_RATE] = standing
         del config[_RATE]
@@ -211,7 +211,7 @@ def _arguments(
             continue
         value: Any = nodes.constant(inputs[place])
         if value is None and key == _RATE:
-            value = graph_schedules.read(nodes, inputs[place])
+            value = schedules.read(nodes, inputs[place])
         if value is not None:
             yield key, value
         else:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from migrate.algorithms.addons import BERT
-from migrate.readers import graph_schedules
-from migrate.readers.graph_nodes import Nodes, Write
-from migrate.readers.graph_patterns import ADD, DIVIDE, Anything, Found, Pattern, Variable, match
-from migrate.readers.train_kernels import ROWS_APART, Trained, clipping, other_writers
+from migrate.graphs import schedules
+from migrate.graphs.nodes import Nodes, Write
+from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Pattern, Variable, match
+from migrate.graphs.tf_train import ROWS_APART, Trained, clipping, other_writers
 from migrate.state import SPARSE_CLIPPING
 
 DENSE = "UnsortedSegmentSum"
@@ -72,9 +72,9 @@ def _said(number: float) -> float:
 
 def _rate(nodes: Nodes, name: str, outside: dict[str, str]) -> Mapping[str, Any]:
     number = nodes.constant(name)
-    found = graph_schedules.read(nodes, name) if number is None else number
+    found = schedules.read(nodes, name) if number is None else number
     text = f"{name!r} ({nodes.op(name)}) in the graph makes it" if found is None else ""
-    text = text or (graph_schedules.never_counts(nodes) if number is None else "")
+    text = text or (schedules.never_counts(nodes) if number is None else "")
     if text:
         outside[RATE] = text
     return {} if text else {RATE: found}

@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from migrate.readers import graph_schedules, optimizer_v2_formulas
-from migrate.readers.graph_nodes import SCATTERS, Nodes
-from migrate.readers.graph_patterns import ADD, DIVIDE, STEP, Anything, Found, Variable, match
-from migrate.readers.train_kernels import (
+from migrate.graphs import optimizer_v2_formulas, schedules
+from migrate.graphs.nodes import SCATTERS, Nodes
+from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Found, Variable, match
+from migrate.graphs.tf_train import (
     Kernel,
     Trained,
     clipping,
@@ -161,7 +161,7 @@ def _argument(nodes: Nodes, source: str, own: str, key: str) -> tuple[bool, Any]
         return True, None
     value: Any = nodes.constant(source)
     if value is None and key == RATE:
-        value = graph_schedules.read(nodes, source)
+        value = schedules.read(nodes, source)
     return value is not None, value
 
 

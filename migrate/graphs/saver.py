@@ -15,7 +15,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from migrate.bytes import files, protos
-from migrate.readers.graph_nodes import NOT_STEPS, Nodes
+from migrate.graphs.nodes import NOT_STEPS, Nodes
 
 MAX_META = 1 << 30
 

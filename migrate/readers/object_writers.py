@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from migrate import generations
 from migrate.bytes.object_graph import ObjectGraph
-from migrate.readers import graph_optimizers
-from migrate.readers.graph_optimizers import slot_lists
+from migrate.readers import object_optimizers
+from migrate.readers.object_optimizers import slot_lists
 
 
 def generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
     """The generation that the optimizer hangs its state on the graph as, and what says so."""
     children = graph.children[optimizer]
     counts = bool({"iter", "learning_rate", "decay", "_iterations"} & children.keys())
-    if (graph.slot_variables[optimizer] or set(graph_optimizers.POWERS) <= children.keys()) and not counts:
+    if (graph.slot_variables[optimizer] or set(object_optimizers.POWERS) <= children.keys()) and not counts:
         return "tf1", "it has a table of slot variables or powers of beta and no `iter`, as tf.train optimizers"
     if "iter" in children or graph.slot_variables[optimizer]:
         return "optimizer_v2", "it has `iter` and a table of slot variables, as OptimizerV2 (legacy) does"
@@ -70,7 +70,7 @@ def _scope_of_counter(graph: ObjectGraph, optimizer: int) -> str:
 
 def _full_name_of_counter(graph: ObjectGraph, optimizer: int) -> str:
     children = graph.children[optimizer]
-    counter = next((children[name] for name in graph_optimizers.COUNTERS if name in children), None)
+    counter = next((children[name] for name in object_optimizers.COUNTERS if name in children), None)
     return "" if counter is None else graph.full_names[counter]
 
 

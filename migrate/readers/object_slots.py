@@ -11,9 +11,9 @@ from migrate.bytes.object_graph import ObjectGraph, unescape
 from migrate.errors import ContradictionError, DamagedFileError
 from migrate.matching import slot_owners
 from migrate.matching.slot_owners import Owner
-from migrate.readers import graph_optimizers
+from migrate.readers import object_optimizers
 from migrate.readers.bundle_arrays import lazy
-from migrate.readers.graph_optimizers import GraphOptimizer, slot_lists, tracked
+from migrate.readers.object_optimizers import GraphOptimizer, slot_lists, tracked
 from migrate.state import StoredVariable, Twins
 
 TABLES = ("optimizer_v2", "tf1")
@@ -94,7 +94,7 @@ class Found:
         graph = self.graph
         listed = {graph.keys[node] or "" for table in graph.slot_variables for _, _, node in table}
         counters = (
-            children[name] for children in graph.children for name in graph_optimizers.COUNTERS if name in children
+            children[name] for children in graph.children for name in object_optimizers.COUNTERS if name in children
         )
         known = {(graph.keys[node] or "").partition(_ATTRIBUTES)[0].rpartition("/")[0] for node in counters}
         known |= {_optimizer_of(key) for key in listed}

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from migrate.readers.graph_nodes import Nodes
-from migrate.readers.graph_patterns import ADD, DIVIDE, STEP, Anything, Found, Pattern, match
+from migrate.graphs.nodes import Nodes
+from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Found, Pattern, match
 
 WARM_UP = "WarmUp"
 """What tf-models calls a schedule that rises to another one's start, and then is that one."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from migrate.readers.graph_nodes import Nodes, Write
-from migrate.readers.graph_patterns import ADD, DIVIDE, STEP, Anything, Cast, Found, Pattern, Variable, match
+from migrate.graphs.nodes import Nodes, Write
+from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Cast, Found, Pattern, Variable, match
 
 RATE, EPSILON = "rate", "epsilon"
 _GRADIENT, _RATE = Anything("gradient"), Anything(RATE)

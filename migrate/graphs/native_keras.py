@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from migrate.readers.graph_nodes import Nodes
-from migrate.readers.graph_patterns import ADD, DIVIDE, Anything, Found, Pattern, Variable, match
+from migrate.graphs.nodes import Nodes
+from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Pattern, Variable, match
 
 _ANY = Anything("any")
 _WITH_EPSILON = (ADD, _ANY, "epsilon")

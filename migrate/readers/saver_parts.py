@@ -1,0 +1,46 @@
+"""What each kind of Saver checkpoint is read as, before the graph is asked for its optimizer's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from migrate.bytes.arrays import LazyArray
+from migrate.graphs.saver import SaverGraph
+from migrate.readers.keras_model import never_trained
+from migrate.state import Layers, StoredVariable
+
+
+@dataclass(frozen=True)
+class Parts:
+    generation: str | None
+    why: str
+    variables: tuple[StoredVariable, ...]
+    slots: Mapping[str, Mapping[str, LazyArray]]
+    scalars: Mapping[str, LazyArray]
+    weights: tuple[tuple[str, LazyArray], ...] | None = None
+    warnings: tuple[str, ...] = ()
+    layers: Layers | None = None
+    unmapped: Mapping[str, LazyArray] = field(default_factory=dict)
+    scope: str = ""
+    """Of the variables of an OptimizerV2."""
+
+
+def stored_variable(name: str, array: LazyArray, trainable: bool | None) -> StoredVariable:
+    numeric = array.dtype.startswith(("float", "bfloat", "complex"))
+    if never_trained(name) or not numeric:
+        trainable = False
+    return StoredVariable(name, array, array.shape, array.dtype, trainable)
+
+
+def trained_flag(name: str, graph: SaverGraph | None) -> bool | None:
+    if graph is None or graph.trainable is None:
+        return None
+    # A partitioned variable is known to its graph by its parts.
+    return any(name == each or each.startswith(f"{name}/part_") for each in graph.trainable)
+
+
+def in_order(names: Sequence[str], graph: SaverGraph | None) -> list[str]:
+    """Names in order of creation, as far as it is known."""
+    created = {name: i for i, name in enumerate((graph.trainable or ()) if graph is not None else ())}
+    return sorted(names, key=lambda name: created.get(name, len(created)))
