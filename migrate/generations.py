@@ -44,7 +44,7 @@ def check(name: str) -> str:
     return name
 
 
-GRAPH_MODE = "graph mode"
+GRAPH_MODE = "in graph mode"
 """Among versions: whether names show that `fit` made a graph of the step, as in TF 1.14 and 1.15 without eager."""
 BACKEND = "backend"
 """Among versions: that of Keras 3 (`tensorflow`, `jax`, `torch`)."""

@@ -97,6 +97,7 @@ def checkpoint(
         if optimizer_from is not None:
             optimizer_config, generation = json.dumps(given["optimizer_config"]), given["generation"]
         typed = repeated(format, optimizer_config, variables, generation, optimizer_path, overrides)
+        typed += "" if order is None else f" --order {shlex.quote(order)}"
         _print_report(report, typed, explain)
 
 
@@ -188,7 +189,7 @@ def _print_report(report: Report, hints_typed: str, explain: bool) -> None:
     if report.unmapped:
         console.print(f"  carried without interpretation: {', '.join(report.unmapped)}", markup=False)
     _print_warnings(report.warnings)
-    if report.written and report.target == "slots":
+    if report.written:
         paths = f"{shlex.quote(report.source)} {shlex.quote(report.dest)}"
         console.print(f"  prove it: dtopt migrate verify {paths}{hints_typed}", markup=False, soft_wrap=True)
 
@@ -234,7 +235,8 @@ def _print_inspection(found: Inspection, explain: bool) -> None:
     if len(found.optimizers) > 1:
         console.print(f"  optimizers  {', '.join(found.optimizers)} (--optimizer chooses)", markup=False)
     if found.versions:
-        console.print("  written by  " + ", ".join(f"{k} {v}" for k, v in found.versions.items()), markup=False)
+        told = (k if v == "yes" else f"{k} {v}" for k, v in found.versions.items())
+        console.print("  written by  " + ", ".join(told), markup=False)
     console.print(
         f"  optimizer   {found.optimizer}, {found.iterations} steps taken ({found.iterations_source})",
         markup=False,

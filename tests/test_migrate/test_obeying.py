@@ -98,6 +98,18 @@ def test_a_prove_it_command_survives_a_shell(tmp_path: Path) -> None:
     assert str(source) in result.output.splitlines()[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("new.h5", ["--to", "tf-keras"]), ("new.npz", ["--to", "list", "--order", "keras3"]), ("new", [])],
+)
+def test_every_target_is_proven_as_the_report_says(name: str, options: list[str], tmp_path: Path) -> None:
+    source = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
+    done = CliRunner().invoke(app, ["migrate", "checkpoint", str(source), str(tmp_path / name), *options])
+    line = next(line for line in done.output.splitlines() if "prove it: dtopt " in line)
+    proof = CliRunner().invoke(app, shlex.split(line.partition("prove it: dtopt ")[2]))
+    assert (proof.exit_code, proof.output.partition(":")[0]) == (0, "same")
+
+
 def test_a_call_that_would_be_long_names_its_arguments() -> None:
     config = {"class_name": "Adam", "config": {"learning_rate": 0.009999999776482582}}
     assert "learning_rate': 0.01}" in restore_call("ckpt", {"optimizer_config": config})
