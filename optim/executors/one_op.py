@@ -45,6 +45,8 @@ LISTS = ("variables", "slots", "averages", "roundings")
 
 def takes(work: Work, i: int) -> bool:
     """Whether the kernel updates variable number `i`."""
+    if work.apart(i) is not None:
+        return False
     if work.lazy[i] and not isinstance(work.gradients[i], RowGradient) and not has_whole_rows(work.tracked[i].layout):
         return False  # no device knows whether a row is all zero
     return updates(work.rule, work.tracked[i], work.slots)
@@ -74,7 +76,7 @@ def _is_divided_alike(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> 
 
 def takes_rows(rule: Rule, tracked: Tracked, slots: SlotTable) -> bool:
     """Whether the gradient of a variable may be a `RowGradient`: the kernel updates it."""
-    return rule.elementwise and library.status().available and not _needs_ops() and updates(rule, tracked, slots)
+    return rule.elementwise and library.status().available and not needs_ops() and updates(rule, tracked, slots)
 
 
 def adds_squares(work: Work, i: int) -> bool:
@@ -84,10 +86,10 @@ def adds_squares(work: Work, i: int) -> bool:
 
 def is_possible(work: Work) -> bool:
     """Whether the kernel can have a part in this step."""
-    return not work.only_ops and work.rule is not None and library.status().available and not _needs_ops()
+    return not work.only_ops and work.rule is not None and library.status().available and not needs_ops()
 
 
-def _needs_ops() -> bool:
+def needs_ops() -> bool:
     """Whether the graph that is being traced is for XLA, or for programs that may be without the kernel."""
     graph = None if tf.executing_eagerly() else ops.get_default_graph()
     if graph is None:
@@ -142,6 +144,8 @@ def _square_sums_of_wholes(gradients: Sequence[Any]) -> list[Any]:
 
 def numbers_of(gradient: Any) -> Any:
     """The tensor of a dense gradient, or of the rows that there are."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return gradient.values
     return gradient.sums if isinstance(gradient, RowGradient) else gradient
 
 
@@ -268,17 +272,8 @@ def _wide(number: Any) -> Any:
 
 def _rest(work: Work, rest: Sequence[int], gradients: PendingGradients) -> Work:
     """The step of the other variables, whose gradients are scaled and clipped already."""
-    return replace(
-        work,
-        tracked=[work.tracked[i] for i in rest],
-        gradients=[_rounded(gradients.settled(i), work.gradients[i].dtype) for i in rest],
-        rate_factors=[work.rate_factors[i] for i in rest],
-        decay_factors=[work.decay_factors[i] for i in rest],
-        active=[work.active[i] for i in rest],
-        lazy=[work.lazy[i] for i in rest],
-        clip=GradientsClipOption(),
-        loss_scale=None,
-    )
+    settled = [_rounded(gradients.settled(i), work.gradients[i].dtype) for i in rest]
+    return replace(work.only(rest), gradients=settled, clip=GradientsClipOption(), loss_scale=None)
 
 
 def _rounded(gradient: Any, dtype: tf.DType) -> Any:

@@ -14,6 +14,7 @@ from tensorflow.experimental import dtensor
 
 from optim import slot_layout
 from optim.executors import one_op
+from optim.executors.apart import Each, summed
 from optim.executors.norms import square_sum
 from optim.executors.work import Work, averaged, scaled, updated
 from optim.layouts.placement import layout_of, relayout, to_host
@@ -59,6 +60,26 @@ def clipped(gradients: Sequence[Any], option: GradientsClipOption) -> list[Any]:
         tf.IndexedSlices(new, old.indices, old.dense_shape) if isinstance(old, tf.IndexedSlices) else new
         for old, new in zip(gradients, result.tensors, strict=True)
     ]
+
+
+def settled(gradients: Sequence[Any], option: GradientsClipOption, loss_scale: Any) -> list[Any]:
+    """`clipped`, after division by the loss scale; what is not finite stays so, for `is_finite` to find."""
+    if loss_scale is None:
+        return clipped(gradients, option)
+    smaller = [_with_numbers(g, scaled(one_op.numbers_of(g), 1.0 / loss_scale)) for g in gradients]
+
+    def kept(old: Any, new: Any) -> Any:
+        old, new = one_op.numbers_of(old), one_op.numbers_of(new)
+        return tf.where(tf.math.is_finite(old), new, old)
+
+    pairs = zip(smaller, clipped(smaller, option), strict=True)
+    return [_with_numbers(old, kept(old, new)) for old, new in pairs] if option.active else smaller
+
+
+def _with_numbers(gradient: Any, numbers: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(numbers, gradient.indices, gradient.dense_shape)
+    return numbers
 
 
 def is_finite(work: Work) -> Any:
@@ -119,21 +140,33 @@ def rule_value(work: Work, i: int, gradient: Any) -> Any:
     slots = work.slots.of(tracked, [s.name for s in work.rule.slots])
     layout = _update_layout(work.rule, tracked, layout_of(variable), slots)
     old_value = relayout(variable.read_value(), layout)
-    scalars, decay = _scalars(work, i)
     whole = {name: slot.shape == variable.shape for name, slot in slots.items()}
     old = {n: relayout(s.read_value(), layout) if whole[n] else s.read_value() for n, s in slots.items()}
     gradient = relayout(gradient, layout)
-    value, new = updated(work.rule, old_value, gradient, old, scalars, decay)
-    if work.rule.gathers(slots):  # pin the other end, too, or DTensor's compiler shards matrix products in between
-        value, new = relayout(value, layout), {name: relayout(new[name], layout) for name in new}
-    if work.lazy[i]:
-        touched = relayout(_touched_rows(gradient), layout)
-        value = tf.where(touched, value, old_value)
-        if work.rule.keeps_lazy_slots:
-            new = {name: tf.where(touched, new[name], old[name]) for name in new}
+    slices = work.apart(i)
+    if slices is not None:
+        gradient = Each(gradient, lambda power: slices.summed(power, int(variable.shape[0]), layout))
+    value, new = stepped(work, i, gradient, old_value, old, layout)
     for name, slot in slots.items():
         slot.assign(relayout(_choose(work.active[i], new[name], old[name]), layout_of(slot)))
     return _choose(work.active[i], value, old_value)
+
+
+def stepped(
+    work: Work, i: int, gradient: Any, old_value: Any, old: Mapping[str, Any], layout: dtensor.Layout | None = None
+) -> tuple[Any, dict[str, Any]]:
+    """New values of variable number `i` and of its slots, or of some rows of all of them."""
+    assert work.rule is not None
+    scalars, decay = _scalars(work, i)
+    value, new = updated(work.rule, old_value, gradient, old, scalars, decay)
+    if work.rule.gathers(old):  # pin the other end, too, or DTensor's compiler shards matrix products in between
+        value, new = relayout(value, layout), {name: relayout(new[name], layout) for name in new}
+    if work.lazy[i]:
+        touched = relayout(_touched_rows(summed(gradient)), layout)
+        value = tf.where(touched, value, old_value)
+        if work.rule.keeps_lazy_slots:
+            new = {name: tf.where(touched, new[name], old[name]) for name in new}
+    return value, new
 
 
 def _scalars(work: Work, i: int) -> tuple[dict[str, Any], Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
+from optim.executors.apart import EACH_XP, Each, Slices, summed
 from optim.namespace import XP
 from optim.options.option_objects import GradientsClipOption
 from optim.precision import cast_scalar, cast_scalars, compute_dtype
@@ -53,6 +54,26 @@ class Work:
     jit_compile: bool = False
     only_ops: bool = False
     """`executor="portable"`: dtopt's own kernel is not used in functions either."""
+    slices: Sequence[Slices | None] = ()
+    """Per variable: the slices of its gradient, where each is to be squared, which only the portable executor does, or
+    None. Empty: all None."""
+
+    def apart(self, i: int) -> Slices | None:
+        """The slices of variable number `i`, if each is to be squared."""
+        return self.slices[i] if self.slices else None
+
+    def only(self, members: Sequence[int]) -> Work:
+        """The step of these variables."""
+        return replace(
+            self,
+            tracked=[self.tracked[i] for i in members],
+            gradients=[self.gradients[i] for i in members],
+            rate_factors=[self.rate_factors[i] for i in members],
+            decay_factors=[self.decay_factors[i] for i in members],
+            active=[self.active[i] for i in members],
+            lazy=[self.lazy[i] for i in members],
+            slices=[self.slices[i] for i in members] if self.slices else (),
+        )
 
     def scalars(self, i: int) -> Mapping[str, Any]:
         """The rule's coefficients for variable number `i`."""
@@ -90,7 +111,8 @@ def updated(
 ) -> tuple[Any, dict[str, Any]]:
     """New values of a variable and of its slots, each in its own dtype.
 
-    All arrays have one shape and one layout. The update is computed in `compute_dtype` of the variable.
+    All arrays have one shape and one layout, and the gradient may be `Each` of several. The update is computed in
+    `compute_dtype` of the variable.
     """
     dtype = variable.dtype
     wide = compute_dtype(dtype)
@@ -98,5 +120,6 @@ def updated(
     if decay is not None:
         value = value * cast_scalar(decay, wide)
     wide_slots = {name: tf.cast(slot, wide) for name, slot in slots.items()}
-    change, new = rule.update(XP, value, tf.cast(gradient, wide), wide_slots, cast_scalars(scalars, wide))
-    return tf.cast(value + change, dtype), {name: tf.cast(new[name], slots[name].dtype) for name in new}
+    xp, wide_gradient = (EACH_XP, gradient.cast(wide)) if isinstance(gradient, Each) else (XP, tf.cast(gradient, wide))
+    change, new = rule.update(xp, value, wide_gradient, wide_slots, cast_scalars(scalars, wide))
+    return tf.cast(value + summed(change), dtype), {n: tf.cast(summed(new[n]), slots[n].dtype) for n in new}

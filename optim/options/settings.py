@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import tensorflow as tf
 
 from optim.algorithm import Algorithm
-from optim.errors import HyperparameterError
+from optim.errors import HyperparameterError, UnsupportedError
 from optim.layouts import placement
 from optim.options.accumulation import Accumulation
 from optim.options.averages import Averages
@@ -25,6 +25,7 @@ from optim.options.option_objects import EMAOption, GradientsClipOption, combine
 from optim.options.part import Option, Part
 from optim.options.rate import Rate
 from optim.options.rate_multipliers import RateMultipliers
+from optim.options.repeated_rows import RepeatedRows
 from optim.options.slot_placement import SlotPlacement
 from optim.options.stochastic_average import StochasticAverage
 from optim.options.weight_decay import WeightDecay
@@ -51,6 +52,7 @@ class Options(TypedDict, total=False):
     weight_decay_exclude: Sequence[str]
     learning_rate_multipliers: Mapping[str, float] | None
     lazy_rows: Sequence[str]
+    repeated_rows: Sequence[str]
     lookahead: Lookahead | Mapping[str, Any] | None
     slot_placement: placement.Placement
     gradient_accumulation_steps: int | None
@@ -80,6 +82,7 @@ class Settings:
         self.weight_decay = WeightDecay(given, state.tracked, algorithm.rule)
         self.lookahead = SlowWeights(given["lookahead"])
         self.lazy_rows = LazyRows(given["lazy_rows"])
+        self.repeated_rows = RepeatedRows(given["repeated_rows"])
         self.placement = SlotPlacement(given["slot_placement"])
         self.accumulation = Accumulation(given["gradient_accumulation_steps"], state)
         self.loss_scale = LossScale(given["loss_scale"], given["loss_scale_growth_steps"], state)
@@ -107,7 +110,7 @@ class Settings:
         part.change(name, value)
         try:
             self._check()
-        except HyperparameterError:
+        except (HyperparameterError, UnsupportedError):
             part.change(name, before)
             raise
         part.changed()
@@ -141,6 +144,12 @@ class Settings:
             raise HyperparameterError(f"lazy_rows: a step of {owner} cannot leave single rows out")
         if self.lazy_rows.patterns and self.lookahead.lookahead is not None:
             raise HyperparameterError("lazy_rows and lookahead exclude each other: slow weights are those of all rows")
+        self.repeated_rows.check(
+            self.clipping.option,
+            accumulates=self.accumulation.is_used,
+            is_coupled=not self.weight_decay.decoupled_weight_decay,
+            own_step=owner if rule is None else None,
+        )
 
     def add_slots(self, new: Sequence[Tracked]) -> None:
         """Make the slots that options need."""
@@ -156,7 +165,7 @@ def _combined(kind: Any, argument: str, given: Mapping[str, Any]) -> Any:
 
 
 PARTS: tuple[type[Part], ...] = (
-    *(Clipping, Averages, ExecutorChoice, WeightDecay, RateMultipliers, LazyRows, SlowWeights),
+    *(Clipping, Averages, ExecutorChoice, WeightDecay, RateMultipliers, LazyRows, RepeatedRows, SlowWeights),
     *(SlotPlacement, Accumulation, LossScale, MasterCopies, Rate),
 )
 OPTIONS: Mapping[str, Option] = {

@@ -10,8 +10,10 @@ import tensorflow as tf
 
 from optim.algorithm import Algorithm
 from optim.errors import HyperparameterError, UnsupportedError
+from optim.executors.apart import Apart
 from optim.executors.work import Group, Work
 from optim.namespace import XP
+from optim.options.option_objects import GradientsClipOption
 from optim.options.settings import Settings
 from optim.rule import Rule
 from optim.state.state import State
@@ -90,9 +92,15 @@ class Preparation:
         names = self._algorithm.scalars
         return {name: next(iter(self.coefficients.values()))[name] for name in names}
 
-    def work(self, tracked: Sequence[Tracked], gradients: Sequence[Any], active: Sequence[Any] | None = None) -> Work:
-        """What an executor is given for a whole step."""
-        settings, own_step = self._settings, self._algorithm.own_step
+    def work(
+        self,
+        tracked: Sequence[Tracked],
+        gradients: Sequence[Any],
+        active: Sequence[Any] | None = None,
+        apart: Apart | None = None,
+    ) -> Work:
+        """What an executor is given for a whole step; `apart`: what was done to the gradients before."""
+        settings, own_step, apart = self._settings, self._algorithm.own_step, apart or Apart()
         lazy = settings.lazy_rows
         return Work(
             tracked=tracked,
@@ -105,13 +113,14 @@ class Preparation:
             decay_factors=self._decay_factors(tracked),
             active=active or [True] * len(tracked),
             lazy=[lazy.applies_to(t) for t in tracked] if lazy.patterns else [False] * len(tracked),
-            clip=settings.clipping.option,
+            clip=GradientsClipOption() if apart.is_settled else settings.clipping.option,
             has_averages=settings.averages.is_used,
             ema_momentum=self.ema_momentum,
             overwrite=self.overwrite,
-            loss_scale=self.loss_scale,
+            loss_scale=1.0 if apart.is_settled and self.loss_scale is not None else self.loss_scale,
             jit_compile=bool(settings.execution.jit_compile),
             only_ops=settings.execution.executor == "portable",
+            slices=[apart.slices.get(t.index) for t in tracked] if apart.slices else (),
         )
 
     def work_of_rule(self, tracked: Tracked, gradient: Any) -> Work:

@@ -19,7 +19,8 @@ from tensorflow.python.framework.ops import EagerTensor
 from optim import slot_layout
 from optim.algorithm import Algorithm
 from optim.errors import NoGradientsError, UnsupportedError
-from optim.executors import local, one_op, portable
+from optim.executors import local, one_op, portable, redo
+from optim.executors.apart import Apart, Slices
 from optim.executors.rows import row_gradient
 from optim.executors.work import Work
 from optim.options import master_copies
@@ -151,38 +152,54 @@ class Stepper:
             self._warn_once([item for item, gradient in zip(tracked, gradients, strict=True) if gradient is None])
             tracked = [item for item, gradient in zip(tracked, gradients, strict=True) if gradient is not None]
             gradients = [gradient for gradient in gradients if gradient is not None]
-        gradients = self._conformed(gradients, tracked)
+        gradients, apart = self._conformed(gradients, tracked)
         if self._state.tracked.any_overwritten:
             tracked, gradients = self._overwrite(tracked, gradients)
         if tf.executing_eagerly() and not replicas.in_copy():
-            self._apply_eagerly(tracked, gradients)
+            self._apply_eagerly(tracked, gradients, apart)
         else:
             self.execution.check_traceable(tracked)
             self.traces.watch()
             gradients, checks = checked_when_run(gradients, tracked)
             with tf.control_dependencies(checks):
-                self._apply_traced(tracked, gradients)
+                self._apply_traced(tracked, gradients, apart)
 
-    def _conformed(self, gradients: Sequence[Any], tracked: Sequence[Tracked]) -> list[Any]:
+    def _conformed(self, gradients: Sequence[Any], tracked: Sequence[Tracked]) -> tuple[list[Any], Apart]:
         """The gradients as their variables are; `IndexedSlices` as they are, if the kernel takes them."""
-        settings = self._settings
+        settings, apart = self._settings, Apart()
         is_float32 = settings.masters.master_copies or settings.accumulation.is_used
         slices = []
         if set(map(type, gradients)) != {EagerTensor}:  # isinstance of an abstract class is slow
             slices = [i for i, gradient in enumerate(gradients) if isinstance(gradient, tf.IndexedSlices)]
+        if slices and settings.repeated_rows.acts(settings.clipping.option):
+            gradients, apart = self._settled(gradients, tracked, slices, is_float32)
+            is_float32 = True
         by_row = {i for i in slices if self._takes_rows(tracked[i])}
         if not by_row:
-            return conform_all(gradients, tracked, keeps_float32=is_float32)
+            return conform_all(gradients, tracked, keeps_float32=is_float32), apart
         rest = [i for i in range(len(gradients)) if i not in by_row]
         dense = conform_all([gradients[i] for i in rest], [tracked[i] for i in rest], keeps_float32=is_float32)
         found = dict(zip(rest, dense, strict=True))
         looks = settings.clipping.has_norms or settings.loss_scale.is_used
         for i in by_row:
             found[i] = row_gradient(gradients[i], tracked[i], looks_at_sums=looks)
-        return [found[i] for i in range(len(gradients))]
+        return [found[i] for i in range(len(gradients))], apart
+
+    def _settled(
+        self, gradients: Sequence[Any], tracked: Sequence[Tracked], slices: Sequence[int], keeps_float32: bool
+    ) -> tuple[list[Any], Apart]:
+        """The gradients of a step, of which some have slices, with what is done before these are summed done."""
+        settings = self._settings
+        given = [g if i in slices else conform(g, tracked[i], keeps_float32) for i, g in enumerate(gradients)]
+        given = portable.settled(given, settings.clipping.option, settings.loss_scale.now())
+        squares = slices if settings.repeated_rows.squares else ()
+        return given, Apart(True, {tracked[i].index: Slices.of(given[i]) for i in squares})
 
     def _takes_rows(self, tracked: Tracked) -> bool:
         is_eager = tf.executing_eagerly() and not replicas.in_copy()
+        rule = self._algorithm.updating_rule
+        if self._settings.repeated_rows.squares and not redo.is_possible(rule, tracked, self._state.slots):
+            return False
         return self._settings.accumulation.takes_rows(tracked) and self.execution.takes_rows(tracked, is_eager)
 
     def _overwrite(self, tracked: list[Tracked], gradients: list[Any]) -> tuple[list[Tracked], list[Any]]:
@@ -206,7 +223,7 @@ class Stepper:
 
     # Eagerly.
 
-    def _apply_eagerly(self, tracked: list[Tracked], gradients: list[Any]) -> None:
+    def _apply_eagerly(self, tracked: list[Tracked], gradients: list[Any], apart: Apart) -> None:
         report = self.execution.report()
         counter = self._state.counter(slot_layout.ITERATIONS)
         iterations = int(counter.now())
@@ -220,7 +237,7 @@ class Stepper:
                 tracked = [member.tracked for member in members]
                 gradients = accumulation.take_mean(members, self._settings.masters.state_dtype)
                 local.wait_for_pending()
-            work = preparation.work(tracked, gradients)
+            work = preparation.work(tracked, gradients, apart=apart)
             constrained = _constrained(tracked)
             with self._undone_on_error(tracked, may_raise=bool(constrained) or self._algorithm.own_step is not None):
                 stepped = self._run(work, report.executor)
@@ -234,12 +251,21 @@ class Stepper:
 
     def _run(self, work: Work, executor: str) -> bool:
         """Run a step, and tell whether there was one; counters may be read and set without waiting after it."""
-        if executor == "local":
-            return local.run(work, self.execution.plan())
-        stepped = work.loss_scale is None or portable.is_finite(work)
-        if stepped:
-            portable.run(work)
-        local.wait_for_pending()
+        work, redone = redo.begin(work)
+        apart = [i for i in range(len(work.tracked)) if work.apart(i) is not None]
+        if executor == "local" and not apart:
+            stepped = local.run(work, self.execution.plan())
+        else:
+            stepped = work.loss_scale is None or portable.is_finite(work)
+            if stepped and executor == "local":
+                rest = [i for i in range(len(work.tracked)) if i not in apart]
+                local.run(work.only(rest), self.execution.plan())
+                work = work.only(apart)
+            if stepped:
+                portable.run(work)
+            local.wait_for_pending()
+        for each in redone if stepped else ():
+            each.finish()
         return stepped
 
     @contextmanager
@@ -259,10 +285,10 @@ class Stepper:
 
     # In a graph.
 
-    def _apply_traced(self, tracked: list[Tracked], gradients: list[Any]) -> None:
+    def _apply_traced(self, tracked: list[Tracked], gradients: list[Any], apart: Apart) -> None:
         accumulation = self._settings.accumulation
         if not accumulation.is_used:
-            self._step_in_graph(tracked, gradients)
+            self._step_in_graph(tracked, gradients, apart=apart)
             return
         complete = accumulation.gather(tracked, gradients)
 
@@ -275,19 +301,26 @@ class Stepper:
         tf.cond(complete, step_with_mean, lambda: tf.constant(False))
 
     def _step_in_graph(
-        self, tracked: Sequence[Tracked], gradients: Sequence[Any], active: Sequence[Any] | None = None
+        self,
+        tracked: Sequence[Tracked],
+        gradients: Sequence[Any],
+        active: Sequence[Any] | None = None,
+        apart: Apart | None = None,
     ) -> None:
         iterations = self._state.scalars[slot_layout.ITERATIONS]
         preparation = Preparation(self._algorithm, self._state, self._settings, iterations.read_value())
-        work = preparation.work(tracked, gradients, active)
+        work = preparation.work(tracked, gradients, active, apart)
 
         def run() -> tf.Tensor:
+            left, redone = redo.begin(work)
             if work.jit_compile and not one_op.is_possible(work):
                 done: list[Any] = []
-                tf.function(lambda: portable.run(work) and None, jit_compile=True, autograph=False)()
+                tf.function(lambda: portable.run(left) and None, jit_compile=True, autograph=False)()
             else:
-                done = portable.run(work)
+                done = portable.run(left)
             with tf.control_dependencies(done):
+                for each in redone:
+                    each.finish()
                 iterations.assign_add(1)
                 for name, value in preparation.new_scalars().items():
                     self._state.scalars[name].assign(value)

@@ -67,6 +67,7 @@ ELSEWHERE = {
     "loss_scale_growth_steps",
     "master_copies",
     "momentum_slot",
+    "repeated_rows",
     "stochastic_average",
 }
 
