@@ -15,6 +15,9 @@ from migrate.evidence import Origin
 SPARSE_CLIPPING = "sparse clipping"
 """In `Stored.outside`: gradients of tables are clipped by their norm before rows that occur twice are added up."""
 
+OTHERS_GRAPH = "graph"
+"""In `Stored.outside`: the graph beside the source is not that of its program, or one of the two is altered."""
+
 
 @dataclass(frozen=True)
 class LayerVariable:

@@ -8,10 +8,10 @@ from google.protobuf.message import DecodeError
 
 from migrate.bytes import protos
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader
-from migrate.errors import DamagedFileError
+from migrate.errors import ContradictionError, DamagedFileError
 
 VALUE = "VARIABLE_VALUE"
-_ATTRIBUTES = "/.ATTRIBUTES/"
+_ATTRIBUTES, _SLOT = "/.ATTRIBUTES/", "/.OPTIMIZER_SLOT/"
 
 
 def unescape(part: str) -> str:
@@ -74,6 +74,43 @@ class ObjectGraph:
             self.slot_variables.append(slots)
         if not count:
             raise DamagedFileError(f"{where} is empty; save the checkpoint again")
+        self._check_keys(bundle)
+
+    def _check_keys(self, bundle: BundleReader) -> None:
+        """Compare the key of each value with where the graph has it, as TensorFlow made the one from the other.
+
+        A key is the path from the root, that of a slot `VARIABLE/.OPTIMIZER_SLOT/OPTIMIZER/SLOT` (`checkpoint_key` and
+        `serialize_slot_variables` in tensorflow/python/checkpoint).
+        """
+        slots = {node: (own, i, slot) for i, table in enumerate(self.slot_variables) for own, slot, node in table}
+        for node, key in enumerate(self.keys):
+            if key is not None and self._named(key) != slots.get(node, node):
+                own, _, slot = slots.get(node, (node, 0, ""))
+                raise ContradictionError(
+                    f"{bundle.prefix}: {key} is, in the object graph, {f'the slot {slot!r} of ' if slot else ''}"
+                    f"{self._path(own)}; one of them is altered; copy or save the checkpoint again"
+                )
+        named = {*self.keys}
+        lost = next((key for key in bundle if key.endswith(_ATTRIBUTES + VALUE) and key not in named), None)
+        if lost is not None:
+            raise DamagedFileError(f"{bundle.prefix}: its object graph does not list {lost}; copy or save it again")
+
+    def _path(self, node: int) -> str:
+        """Where an object is, in words."""
+        return next(("/".join(path) or "the root" for each, path in self.walk() if each == node), "out of reach")
+
+    def _named(self, key: str) -> int | tuple[int | None, int | None, str] | None:
+        """What a key names: an object, or the slot of a variable and an optimizer, as the table has it."""
+        owner, is_slot, path = key.removesuffix(_ATTRIBUTES + VALUE).partition(_SLOT)
+        optimizer, _, slot = path.rpartition("/")
+        return (self._at(owner), self._at(optimizer), unescape(slot)) if is_slot else self._at(owner)
+
+    def _at(self, path: str) -> int | None:
+        """The object at the end of a path of escaped names from the root, None where it leads nowhere."""
+        node: int | None = 0
+        for part in path.split("/") if path else ():
+            node = None if node is None else self.children[node].get(unescape(part))
+        return node
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -21,7 +21,7 @@ from migrate.operations import counting, proven, settled
 from migrate.operations.configuration import Configuration, configure
 from migrate.operations.hints import checked_config, with_hints
 from migrate.rules.comparison import LIMITS
-from migrate.state import SPARSE_CLIPPING, OptimizerState, Stored, StoredVariable
+from migrate.state import OTHERS_GRAPH, SPARSE_CLIPPING, OptimizerState, Stored, StoredVariable
 from optim import slot_layout
 from optim.errors import UnsupportedError
 
@@ -204,6 +204,8 @@ def _outside(stored: Stored, origins: Mapping[str, Origin]) -> list[Origin]:
     found = []
     for what, how in stored.outside.items():
         doubt, confirm = f"{what}: {how}, which is not understood", CONFIRMS.get(what, "")
+        if what == OTHERS_GRAPH:
+            doubt = how
         if what == SPARSE_CLIPPING:
             if limit is None or limit.kind == SET:
                 continue

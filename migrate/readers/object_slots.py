@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
-from migrate.bytes.object_graph import ObjectGraph, unescape
-from migrate.errors import ContradictionError, DamagedFileError
+from migrate.bytes.object_graph import ObjectGraph
+from migrate.errors import DamagedFileError
 from migrate.matching import slot_owners
 from migrate.matching.slot_owners import Owner
-from migrate.readers import object_optimizers
 from migrate.readers.bundle_arrays import lazy
 from migrate.readers.object_optimizers import GraphOptimizer, slot_lists, tracked
 from migrate.state import StoredVariable, Twins
@@ -19,12 +18,6 @@ from migrate.state import StoredVariable, Twins
 TABLES = ("optimizer_v2", "tf1")
 """Generations whose slots are in a table of slot variables."""
 GLOBAL_STEP = "global_step"
-_SLOT, _ATTRIBUTES = "/.OPTIMIZER_SLOT/", "/.ATTRIBUTES/"
-
-
-def _optimizer_of(key: str) -> str:
-    """`VARIABLE/.OPTIMIZER_SLOT/OPTIMIZER/SLOT/.ATTRIBUTES/...` -> OPTIMIZER; empty for what is no slot."""
-    return key.partition(_ATTRIBUTES)[0].partition(_SLOT)[2].rpartition("/")[0]
 
 
 def find(
@@ -33,7 +26,6 @@ def find(
     """All that the optimizer keeps; `owners` are the model's variables."""
     found, names = Found(graph, bundle), {owner.node: owner.name for owner in owners}
     if generation in TABLES:
-        found.check_all_listed()
         for node in optimizer.nodes:
             found.add_table(node, names)
     elif generation == "keras3" and found.has_unlisted(optimizer.node):
@@ -74,39 +66,12 @@ class Found:
                     f"{self.bundle.prefix}: slot {slot!r} belongs to object {variable}, which is no variable of the"
                     " checkpoint; save it again"
                 )
-            self._check_key(variable, slot, node)
             self.slots.setdefault(slot, {})[names[variable]] = self._array(node)
             self.matched[f"{slot}/{names[variable]}"] = "object graph"
 
-    def _check_key(self, variable: int, slot: str, node: int) -> None:
-        """Compare whose slot a tensor is by its key, `VARIABLE/.OPTIMIZER_SLOT/OPTIMIZER/SLOT`, and by the graph."""
-        key = (self.graph.keys[node] or "").partition(_ATTRIBUTES)[0]
-        owner, marked, path = key.partition(_SLOT)
-        own = (self.graph.keys[variable] or "").partition(_ATTRIBUTES)[0]
-        if marked and (owner != own or unescape(path.rpartition("/")[2]) != slot):
-            raise ContradictionError(
-                f"{self.bundle.prefix}: {key} is, in the object graph, the slot {slot!r} of {own}; one of them is"
-                " altered; copy or save the checkpoint again"
-            )
-
-    def check_all_listed(self) -> None:
-        """Refuse slots of OptimizerV2 that no table lists: those among others of one optimizer would be lost."""
-        graph = self.graph
-        listed = {graph.keys[node] or "" for table in graph.slot_variables for _, _, node in table}
-        counters = (
-            children[name] for children in graph.children for name in object_optimizers.COUNTERS if name in children
-        )
-        known = {(graph.keys[node] or "").partition(_ATTRIBUTES)[0].rpartition("/")[0] for node in counters}
-        known |= {_optimizer_of(key) for key in listed}
-        lost = next((key for key in self.bundle if key not in listed and _optimizer_of(key) in known - {""}), None)
-        if lost is not None:
-            raise DamagedFileError(
-                f"{self.bundle.prefix}: its object graph does not list the slot {lost}; copy or save it again"
-            )
-
     def add_lists(self, optimizer: int, owners: Sequence[Owner]) -> None:
         """Lists of slots, matched to variables."""
-        lists = slot_lists(self.graph, optimizer)
+        lists = self._lists(optimizer, {owner.node for owner in owners})
         if not lists:
             return
         own = {i: owner for i, n in tracked(self.graph, optimizer).items() for owner in owners if owner.node == n}
@@ -117,6 +82,19 @@ class Found:
             self.slots[name] = {how.owners[i].name: self._array(n) for i, n in members.items()}
             self.matched |= {f"{name}/{how.owners[i].name}": how.method for i in members}
 
+    def _lists(self, optimizer: int, others: Set[int] = frozenset()) -> dict[str, dict[int, int]]:
+        """The optimizer's lists of slots, each of which is one place of one list, and no variable of the model."""
+        lists, seen = slot_lists(self.graph, optimizer), set(others)
+        for name, members in lists.items():
+            for i, node in members.items():
+                if node in seen:
+                    raise DamagedFileError(
+                        f"{self.bundle.prefix}: its object graph has {self.graph.keys[node]} as {name}[{i}] and"
+                        " elsewhere; copy or save the checkpoint again"
+                    )
+                seen.add(node)
+        return lists
+
     def _shapes(self, lists: dict[str, dict[int, int]]) -> dict[str, dict[int, tuple[str, tuple[int, ...]]]]:
         """Each slot's name and shape."""
         names = self.graph.full_names
@@ -124,7 +102,7 @@ class Found:
 
     def add_alone(self, optimizer: GraphOptimizer) -> None:
         """Lists of slots without their variables, as tf.train.Checkpoint(optimizer=...) has them."""
-        slots, lists = self.slots, slot_lists(self.graph, optimizer.node)
+        slots, lists = self.slots, self._lists(optimizer.node)
         named = self._shapes(lists)
         names = slot_owners.named_alone(named, 1 if optimizer.wrapper is not None else 2)
         self.nameless = names is None

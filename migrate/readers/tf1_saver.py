@@ -31,7 +31,7 @@ from migrate.readers import saver_keras, saver_optimizers
 from migrate.readers.bundle_arrays import lazy, not_numbers
 from migrate.readers.saver_parts import Parts, in_order, stored_variable, trained_flag
 from migrate.rules.comparison import LIMITS
-from migrate.state import Stored
+from migrate.state import OTHERS_GRAPH, Stored
 from optim.errors import CheckpointError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 
@@ -120,12 +120,12 @@ def read_bundle(
         scalars=stored.scalars,
         weights=stored.weights,
         versions=versions,
-        warnings=(*stored.warnings, *choice.warnings, *strange, *not_numbers(bundle)),
+        warnings=(*stored.warnings, *choice.warnings, *not_numbers(bundle)),
         matched={f"{slot}/{owner}": "name" for slot, per in stored.slots.items() for owner in per},
         unmapped={**stored.unmapped, **{key: everything[key] for key in sorted(choice.foreign)}},
         optimizers=choice.names,
         layers=stored.layers,
-        **told,
+        **{**told, "outside": {**told.get("outside", {}), **strange}},
     )
 
 
@@ -191,16 +191,18 @@ def _program(graph: SaverGraph | None, scope: str | None, stored: Parts) -> dict
 
 def _own_graph(
     graph: SaverGraph | None, graph_file: str, arrays: Mapping[str, LazyArray]
-) -> tuple[SaverGraph | None, tuple[str, ...]]:
-    """The graph beside the checkpoint if it has the checkpoint's variables, else None and a note."""
+) -> tuple[SaverGraph | None, dict[str, str]]:
+    """The graph beside the checkpoint if it has the checkpoint's variables, else None and a doubt."""
     if graph is None or graph.nodes is None:
-        return graph, ()
+        return graph, {}
     known = {name for name in graph.nodes.by_name if graph.nodes.op(name) in VARIABLES}
     known |= {name.rpartition("/part_")[0] for name in known if "/part_" in name} | graph.renamed.keys()
     lacking = [name for name in arrays if name not in known]
     if not lacking:
-        return graph, ()
-    return None, (f"{graph_file} is left aside: it is another program's, without the variable {lacking[0]!r}",)
+        return graph, {}
+    text = f"{graph_file} has no variable {lacking[0]!r}: it is another program's, or the checkpoint is altered"
+    away = ", or move the graph away if it is another's" if graph_file.endswith(".meta") else ""
+    return None, {OTHERS_GRAPH: f"{text}; copy both again{away}"}
 
 
 def _check_whole(bundle: BundleReader, graph: SaverGraph | None, graph_file: str) -> None:

@@ -49,7 +49,7 @@ def _of_graphs(bundle: BundleReader, source: str) -> Iterator[Alteration]:
     for i in lists:
         yield Alteration("object graph", f"list {i} reversed", change(lambda g, i=i: _reversed(g.nodes[i])), False)
     yield Alteration("object graph", "without names", change(_unnamed), False)
-    yield Alteration("object graph", "keys swapped", change(_keys_swapped), False)
+    yield Alteration("object graph", "keys swapped", change(_keys_swapped))
 
 
 def _regraphed(folder: Path, source: str, edit: Callable[[Any], object]) -> None:

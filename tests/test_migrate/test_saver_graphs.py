@@ -15,6 +15,7 @@ from migrate.errors import ContradictionError
 from migrate.graphs import native_keras, optimizer_v2, saver, schedules, tf_train
 from migrate.graphs.nodes import Nodes
 from tests import adversary
+from tests.bundles import rewritten
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 WILD = CORPUS.parent / "wild"
@@ -201,3 +202,18 @@ def test_the_schedule_decay_of_nadam_is_one_with_the_decay_that_its_graph_and_va
         assert migrate.read(source, overrides={key: 0.2}).hyperparameters["schedule_decay"] == 0.2
     with pytest.raises(ContradictionError, match="which are one thing"):
         migrate.read(source, optimizer_config={"class_name": "Nadam", "config": {"schedule_decay": 0.1, "decay": 0.2}})
+
+
+def test_a_graph_that_lacks_a_variable_of_the_checkpoint_is_never_a_mere_note(tmp_path: Path) -> None:
+    """The key of a slot was altered: it became a variable, and the graph was left aside as another program's."""
+    case = adversary.case(CORPUS / "extra-tf115-contrib-lars-saver")
+    source = tmp_path / "source"
+    shutil.copytree(case.folder, source)
+    prefix, hints = source / case.source, {**case.hints, "overrides": {"clipnorm": None, "nesterov": False}}
+    assert migrate.read(prefix, **hints).fidelity == "exact"
+    with rewritten(prefix) as (numbers, _):
+        slot = next(key for key in numbers if key.endswith("bias/LARSOptimizer"))
+        numbers["Adam"] = numbers.pop(slot)
+    state = migrate.read(prefix, **hints)
+    assert state.fidelity == "approximate"
+    assert "has no variable 'Adam': it is another program's, or the checkpoint is altered" in state.reasons[0]
