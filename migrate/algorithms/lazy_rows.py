@@ -11,24 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from migrate.algorithms.keras_config import LAZY_ROWS, LIMITS, Arguments
+from migrate.algorithms import repeated_rows
+from migrate.algorithms.keras_config import LAZY_ROWS, Arguments
+from migrate.algorithms.repeated_rows import embeddings
 from migrate.algorithms.spec import APART, STILL, Algorithm
 from migrate.bytes.messages import some
 from migrate.evidence import NAME, Origin, confirming
 from optim.errors import HyperparameterError
 
 KEEP_SLOTS = "lazy_rows_keep_slots"
-REPEATED, ABSENT = "repeated_rows", "absent"
-"""An override: no batch has a row of a table several times."""
-CONFIRMED = confirming(REPEATED, ABSENT)
-SUMS = ("keras1", "tf1")
-"""Generations that add up the gradients of such a row first, as `optim` does; of tf.train the graph tells."""
-SUMS_FOR_NORMS = ("keras2", "keras2.3")
-"""As those, but for `clipvalue` (on TensorFlow 1.15)."""
-SQUARES = ("experimental", "keras3")
-"""Those that square each of its gradients (update_step of 2.9; Keras 3 on TensorFlow, backend/tensorflow/sparse.py)."""
-LINEAR = ("SGD", "Lion")
-"""Algorithms that use no power of a gradient alone."""
 _STOCK = """
 Activation ActivityRegularization Add AdditiveAttention AlphaDropout Attention Average AveragePooling1D
 AveragePooling2D AveragePooling3D BatchNormalization BatchNormalizationV1 BatchNormalizationV2 Bidirectional
@@ -51,7 +42,6 @@ _ROLE = re.compile(
     r"(?:.*[/.])?(?:embeddings|(?:recurrent_|depthwise_|pointwise_|attention_)?kernel|bias|gamma|beta|alpha)(?:_\d+)?"
 )
 """Names of the weights of Keras's own layers: of these only the embeddings are looked up."""
-_EMBEDDINGS = re.compile(r"(?:^|.*[/.])embeddings(?:_\d+)?")
 
 
 @dataclass(frozen=True)
@@ -93,24 +83,26 @@ def put_in(
     generation: str,
     names: Sequence[str],
     sparse: Sparse | None = None,
+    versions: Mapping[str, str] | None = None,
 ) -> None:
-    """Add the argument `lazy_rows` where it is called for, and where that is known from.
+    """Add the arguments `lazy_rows` and `repeated_rows` where they are called for, and where that is known from.
 
     Args:
-      config: as `keras_config.completed` returns it; its own `lazy_rows`, a list of regular expressions, wins.
-      names: of the trained variables.
+      config: as `keras_config.completed` returns it; its own `lazy_rows`, a list of regular expressions, wins, and
+        `repeated_rows`.
+      names: of the trained variables. versions: of what wrote the source.
     """
+    sparse = sparse or Sparse()
+    repeated_rows.put_in(told, config, algorithm, generation, _tables(names, sparse), versions or {})
     if LAZY_ROWS in config:
         given = config[LAZY_ROWS]
         if not isinstance(given, (list, tuple)) or not all(isinstance(pattern, str) for pattern in given):
             raise HyperparameterError(f"lazy_rows must be a list of regular expressions, got {given!r}")
         told.values[LAZY_ROWS] = list(given)
         return
-    _doubt_repeated(told, config, algorithm, generation, names, sparse or Sparse())
     kind = algorithm.lazy({**config, **told.values}, generation)
     if kind is None:
         return
-    sparse = sparse or Sparse()
     found = _tables(names, sparse)
     unsure = [] if sparse.names is not None or sparse.stock else [name for name in names if not _ROLE.fullmatch(name)]
     if found and (kind == APART or told.values.get("lookahead")):
@@ -140,42 +132,6 @@ def put_in(
         )
 
 
-def apart(generation: str | None, algorithm: Algorithm, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a generation does with each gradient of a row that a batch has several times, and `optim` with their sum.
-
-    Args:
-      values: with the limits of gradients.
-    """
-    if generation is None or generation in SUMS:
-        return ()
-    squares = ("squares",) if generation in SQUARES and algorithm.name not in LINEAR else ()
-    limits = ("clipvalue",) if generation in SUMS_FOR_NORMS else LIMITS
-    return (*squares, *(("clips",) if any(values.get(key) for key in limits) else ()))
-
-
-def _doubt_repeated(
-    told: Arguments,
-    config: Mapping[str, Any],
-    algorithm: Algorithm,
-    generation: str,
-    names: Sequence[str],
-    sparse: Sparse,
-) -> None:
-    """Say of tables where rows that a batch has several times move otherwise than here."""
-    if REPEATED in config:
-        if config[REPEATED] != ABSENT:
-            raise HyperparameterError(f"{REPEATED} takes {ABSENT}, got {config[REPEATED]!r}")
-        return
-    tables, doing = _tables(names, sparse), apart(generation, algorithm, told.values or config)
-    if tables and doing:
-        told.doubt(
-            REPEATED,
-            f"{some(tables)}: no batch is taken to have a row several times, as that release {' and '.join(doing)} each"
-            " of its gradients, and optim their sum",
-            confirm=CONFIRMED,
-        )
-
-
 def _tables(names: Sequence[str], sparse: Sparse) -> list[str]:
     return embeddings(names) if sparse.names is None else [name for name in names if name in sparse.names]
 
@@ -183,8 +139,3 @@ def _tables(names: Sequence[str], sparse: Sparse) -> list[str]:
 def is_dense(name: str) -> bool:
     """Whether a variable is called as those weights of Keras's own layers whose gradients are never sparse."""
     return bool(_ROLE.fullmatch(name)) and not embeddings([name])
-
-
-def embeddings(names: Sequence[str]) -> list[str]:
-    """Those of the variables that are taken for the weights of Embedding layers."""
-    return [name for name in names if _EMBEDDINGS.fullmatch(name)]

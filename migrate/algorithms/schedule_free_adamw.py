@@ -2,7 +2,7 @@
 
 The variable is y, between z and the average x, and x is had from both. There the backends differ: `momentum.value` is
 the variable on TensorFlow and PyTorch, and holds the new z by the time that it is read; on JAX it is the old one
-(`backend/*/core.py`). Few files say their backend; TensorFlow's own checkpoints do.
+(`backend/*/core.py`). Step counters tell TensorFlow from the other two.
 
 Source: `optimizers/schedule_free_adamw.py` 3.14 and 3.15 (alike).
 """
@@ -47,8 +47,11 @@ def _defaults(generation: str) -> dict[str, Any]:
 
 def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
     backend = versions.get(BACKEND)
-    if backend is not None:
+    if backend in ("tensorflow", "torch", "jax"):
         return {"late_z": backend != "jax"}, {}
+    if backend is not None:
+        text = "Keras on PyTorch takes the new z for the old where it averages; nothing says that the backend was JAX"
+        return {"late_z": False}, {"late_z": text}
     text = (
         "Keras on TensorFlow and PyTorch takes the new z for the old where it averages, and on JAX it does not; nothing"
         " says the backend, which is taken as TensorFlow (on JAX late_z is false)"

@@ -44,6 +44,9 @@ class Live(Protocol):
     def lazy_reasons(self, names: Sequence[str]) -> list[str]:
         """Why what it does with sparse gradients of variables of these names is none of what `optim` does."""
 
+    def repeated(self) -> tuple[str, ...]:
+        """What it does with each gradient of a row that a batch has several times, see `migrate.algorithms`."""
+
     def decayed(self, variable: Any) -> bool:
         """Whether weight decay applies to a variable, if there is any."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from migrate.algorithms import repeated_rows
 from migrate.algorithms.nadam import PRODUCT
 from migrate.live import keras
 from migrate.rules import comparison
@@ -97,6 +98,9 @@ class Indexed:
 
     def lazy_reasons(self, names: Sequence[str]) -> list[str]:
         return keras.lazy_reasons(self._spec, self._values, self._generation, names)
+
+    def repeated(self) -> tuple[str, ...]:
+        return repeated_rows.done(self._generation, self._spec, self._values, {})
 
     def decayed(self, variable: Any) -> bool:
         return bool(self._optimizer._use_weight_decay(variable))

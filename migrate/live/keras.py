@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from migrate import algorithms, evidence
-from migrate.algorithms import keras_config, lazy_rows
+from migrate.algorithms import keras_config, lazy_rows, repeated_rows
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, Algorithm
 from migrate.rules import comparison
 from optim.errors import UnsupportedError
@@ -89,7 +89,7 @@ def lazy_reasons(algorithm: Algorithm, values: Mapping[str, Any], generation: st
     lazy_rows.put_in(
         told, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, names
     )
-    return list(told.reasons)
+    return list(evidence.reasons(o for o in told.origins.values() if o.subject != repeated_rows.REPEATED))
 
 
 def by_attribute(optimizer: Any, algorithm: Algorithm) -> dict[str, Sequence[Any]]:

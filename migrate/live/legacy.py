@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from migrate.algorithms import repeated_rows
 from migrate.algorithms.nadam import PRODUCT
 from migrate.live import keras
 from migrate.rules import comparison
@@ -60,6 +61,9 @@ class Legacy:
 
     def lazy_reasons(self, names: Sequence[str]) -> list[str]:
         return keras.lazy_reasons(self._spec, self._values, GENERATION, names)
+
+    def repeated(self) -> tuple[str, ...]:
+        return repeated_rows.done(GENERATION, self._spec, self._values, {})
 
     def decayed(self, variable: Any) -> bool:
         return True

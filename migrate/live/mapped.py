@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from migrate import algorithms
+from migrate.algorithms import repeated_rows
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.bytes.messages import some
 from migrate.state import OptimizerState, StoredVariable
@@ -119,3 +121,6 @@ def row_reasons(state: OptimizerState, found: Sequence[Target]) -> Iterator[str]
                 f"{target.stored.name}: rows that a sparse gradient leaves out keep their state in the source and move"
                 " in the live optimizer"
             )
+    different = repeated_rows.difference(state, algorithms.find(state.algorithm), (), "the live optimizer")
+    if different:
+        yield different

@@ -79,6 +79,9 @@ class Ours:
     def lazy_reasons(self, names: Sequence[str]) -> list[str]:
         return []
 
+    def repeated(self) -> tuple[str, ...]:
+        return tuple(self._optimizer.repeated_rows)
+
     def decayed(self, variable: Any) -> bool:
         from optim.state.tracked import unwrap
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from migrate import evidence, readers
-from migrate.algorithms import lazy_rows, nadam
+from migrate import algorithms, evidence, readers
+from migrate.algorithms import nadam, repeated_rows
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import line
 from migrate.bytes.source import open_source, still_the_same, watching
@@ -19,6 +19,7 @@ from migrate.live import adapt, conversions, matching, optax_optimizers, torch_o
 from migrate.live.base import Live
 from migrate.live.matching import Given, Pair
 from migrate.live.optax_state import Optax
+from migrate.live.ours import Ours
 from migrate.operations import edge, soundness
 from migrate.operations.convert import PathLike, Progress, Report, read
 from migrate.operations.hints import Told
@@ -201,9 +202,11 @@ class _Restoring:
     def _origins(self) -> Iterator[Origin]:
         names = [p.stored.name for p in self._trained]
         theirs = [*self._rule.reasons, *self._live.lazy_reasons(names)]
-        if any(o.subject == lazy_rows.REPEATED and o.kind == evidence.SET for o in self._state.origins):
-            theirs = [reason for reason in theirs if not reason.endswith(lazy_rows.CONFIRMED)]
-        yield from (o for o in self._state.origins if o.certain or o.reason not in theirs)  # what both do alike
+        apart = set(repeated_rows.of_source(self._state, algorithms.find(self._state.algorithm)))
+        alike = not isinstance(self._live, Ours) and set(self._live.repeated()) == apart
+        for o in self._state.origins:  # what both do alike is no matter
+            if o.certain or not (o.reason in theirs or (alike and o.subject == repeated_rows.REPEATED)):
+                yield o
         yield from evidence.doubts("live optimizer", (r for r in theirs if line(r) not in self._state.reasons))
         yield from evidence.doubts("live optimizer", self._differences())
 
@@ -211,6 +214,10 @@ class _Restoring:
         yield from self._plan.reasons
         yield from (comparison.described(key, *both) for key, both in self._plan.left.items())
         yield from self._row_reasons()
+        algorithm = algorithms.find(self._state.algorithm)
+        different = repeated_rows.difference(self._state, algorithm, self._live.repeated(), "the live optimizer")
+        if different:
+            yield different
         yield from self._decay_reasons()
         yield from self._dtype_reasons()
 

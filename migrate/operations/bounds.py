@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from migrate.algorithms import lazy_rows
+from migrate.algorithms import lazy_rows, repeated_rows
 from migrate.algorithms.spec import ACCUMULATED
 from migrate.evidence import FILE, GRAPH, HINT, UNINTERPRETED, Origin
 from migrate.state import OptimizerState
@@ -73,7 +73,10 @@ def _square_above(factor: float) -> Callable[[np.ndarray, np.ndarray], bool]:
 def is_apart(state: OptimizerState, name: str) -> bool:
     """Whether a variable may keep no bounds: Keras 3 squares gradients of a repeated row of a table one by one."""
     generation = state.source.generation if state.source else None
-    return generation == "keras3" and not lazy_rows.is_dense(name)
+    squares = generation == "keras3" or repeated_rows.SQUARE in (
+        state.hyperparameters.get(repeated_rows.REPEATED) or ()
+    )
+    return squares and not lazy_rows.is_dense(name)
 
 
 def of_whole(state: OptimizerState, moved: Mapping[str, bool]) -> Iterator[Origin]:

@@ -128,7 +128,7 @@ def _check_rows_and_patterns(
 ) -> None:
     assert stored.generation is not None
     trained = [*found.order, *(v.name for v in stored.variables if v.trainable and v.name not in found.order)]
-    lazy_rows.put_in(told, made.config, made.algorithm, stored.generation, trained, _sparse(stored))
+    lazy_rows.put_in(told, made.config, made.algorithm, stored.generation, trained, _sparse(stored), stored.versions)
     patterns.check(told, trained)
 
 
@@ -176,7 +176,7 @@ def _sparse(stored: Stored) -> Sparse:
         return Sparse(GRAPH, stored.sparse)
     if stored.versions.get("dtensor"):
         return Sparse(FILE, frozenset())  # its optimizers raise for sparse gradients
-    if stored.generation == "keras3" and stored.versions.get(BACKEND) in ("jax", "torch"):
+    if stored.generation == "keras3" and stored.versions.get(BACKEND) not in (None, "tensorflow"):
         return Sparse(FILE, frozenset())  # Keras has none there
     model = stored.model.config if stored.model is not None else None
     return Sparse(NAME if model is None else FILE, None, lazy_rows.only_stock(model))

@@ -6,11 +6,12 @@ has no names (`saving_lib.py`, `save_own_variables` of tf_keras 2.12 - 2.21 and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import DamagedFileError
+from migrate.generations import BACKEND, JAX_OR_PYTORCH
 from migrate.readers.keras_layers import arrange
 from migrate.readers.keras_tree import Node
 from migrate.state import Stored
@@ -58,7 +59,7 @@ def stored(
         optimizer_config,
         variables,
         weights=weights,
-        versions=versions or {},
+        versions={**(_backend(weights) if generation == "keras3" else {}), **(versions or {})},
         warnings=warnings,
         unmapped=rest,
         layers=None if layers.ordered() else layers,
@@ -89,6 +90,13 @@ def _weights(optimizer: Node, where: str) -> tuple[tuple[tuple[str, LazyArray], 
     for name, _ in weights:
         rest.pop(name, None)
     return weights, rest
+
+
+def _backend(weights: Sequence[tuple[str, LazyArray]]) -> dict[str, str]:
+    """That of Keras 3, as the step counter tells it: its `"int"` is int64 on TensorFlow alone (common/dtypes.py)."""
+    kinds = {"int64": "tensorflow", "int32": JAX_OR_PYTORCH}
+    found = kinds.get(weights[0][1].dtype) if weights and weights[0][1].shape == () else None
+    return {} if found is None else {BACKEND: found}
 
 
 def _no_state(where: str, optimizer_config: Mapping[str, Any] | None) -> str:

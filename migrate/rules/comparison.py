@@ -28,6 +28,7 @@ NOT_THE_RULE = {
     "loss_scale_growth_steps",
     "mesh",
     "momentum_slot",
+    "repeated_rows",
     "slot_placement",
     "weight_decay_exclude",
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from migrate.algorithms import keras_config, lazy_rows
+from migrate.algorithms import keras_config, lazy_rows, repeated_rows
 from migrate.algorithms.spec import Algorithm
 from migrate.rules.comparison import NOT_THE_RULE, same
 from migrate.state import OptimizerState
@@ -42,10 +42,10 @@ def differences(
     Raises:
       UnsupportedError: its slots hold something else.
     """
-    versions = _versions(state, generation) if config is None else NEWEST[generation]
+    known = versions(state, generation) if config is None else NEWEST[generation]
     dtypes = {array.dtype for owners in state.slots.values() for array in owners.values()}
     config = config_for(state, algorithm, generation) if config is None else config
-    theirs = keras_config.arguments(config, {}, algorithm, generation, versions, dtypes).values
+    theirs = keras_config.arguments(config, {}, algorithm, generation, known, dtypes).values
     ours, reasons = state.hyperparameters, []
     for key in dict.fromkeys((*ours, *theirs)):
         switch = ONLY_WITH.get(key)
@@ -64,7 +64,7 @@ def differences(
     return [*reasons, *_row_and_decay_differences(state, algorithm, generation, {**config, **theirs})]
 
 
-def _versions(state: OptimizerState, generation: str) -> Mapping[str, str]:
+def versions(state: OptimizerState, generation: str) -> Mapping[str, str]:
     """Of the source, where it is of that generation."""
     return state.source.versions if state.source is not None and state.source.generation == generation else {}
 
@@ -78,7 +78,10 @@ def _row_and_decay_differences(
     config = {key: value for key, value in config.items() if key != keras_config.LAZY_ROWS}
     lazy_rows.put_in(told, config, algorithm, generation, names)
     kept = bool(told.values.get(keras_config.LAZY_ROWS))
-    reasons = []
+    theirs = repeated_rows.done(generation, algorithm, config, versions(state, generation))
+    called = "Keras 3 on the TensorFlow backend" if generation == "keras3" else f"generation {generation}"
+    different = repeated_rows.difference(state, algorithm, theirs, called)
+    reasons = [different] if different else []
     if ours.get(keras_config.LAZY_ROWS) and not kept:
         reasons.append(f"lazy_rows: generation {generation} moves rows without a gradient, too")
     if kept and not ours.get(keras_config.LAZY_ROWS):

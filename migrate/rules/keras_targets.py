@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from migrate import algorithms
-from migrate.algorithms import lazy_rows, nadam
+from migrate.algorithms import nadam, repeated_rows
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.evidence import Origin, doubts
@@ -316,29 +316,12 @@ def _defects(state: OptimizerState, algorithm: Algorithm, family: str) -> list[s
             "keras.optimizers.ScheduleFreeAdamW takes the new z for the old on TensorFlow and PyTorch,"
             " and on JAX it does not, so that the target goes on alike on one of them only"
         ]
-    embeddings = lazy_rows.embeddings([v.name for v in state.variables if v.trainable])
-    theirs, sources = _apart(state, algorithm, family)
-    more = [doing for doing in theirs if doing not in sources]
-    if not more or not embeddings or any(o.subject == lazy_rows.REPEATED and o.certain for o in state.origins):
-        return []
-    called = "Keras 3 on the TensorFlow backend" if family == KERAS3 else MODULE[family]
-    return [
-        f"{', '.join(embeddings)}: where a batch has a row several times, {called} {' and '.join(more)} each of its"
-        " gradients instead of their sum"
-    ]
-
-
-def _apart(state: OptimizerState, algorithm: Algorithm, family: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the classes of a family, and the release of the source, do with each gradient of a repeated row."""
-    generation = state.source.generation if state.source is not None else None
-    theirs, sources = (
-        lazy_rows.apart(each, algorithm, state.hyperparameters) for each in (GENERATION[family], generation)
-    )
-    return theirs, sources
+    return []
 
 
 def _origins(state: OptimizerState, algorithm: Algorithm, family: str) -> list[Origin]:
     """Those of the source, without doubts about repeated rows that the class treats alike."""
-    theirs, sources = _apart(state, algorithm, family)
-    alike = set(sources) <= set(theirs)
-    return [o for o in state.origins if not (alike and o.subject == lazy_rows.REPEATED and not o.certain)]
+    generation = GENERATION[family]
+    theirs = repeated_rows.done(generation, algorithm, state.hyperparameters, differences.versions(state, generation))
+    alike = set(theirs) == set(repeated_rows.of_source(state, algorithm))
+    return [o for o in state.origins if not (alike and o.subject == repeated_rows.REPEATED and not o.certain)]

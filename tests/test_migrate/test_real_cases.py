@@ -33,10 +33,9 @@ ASSUMED = {
     "extra-tf211-new-adam-wd-ema-h5",
     "extra-k122-sgd-nodecay-frozen-h5",
     "extra-k224-sgd-clipboth-frozen-h5",
-    "tf115-sgd-decay-clipvalue-embed",
 }
-"""TF 2.3 calls its Keras 2.4.0, too; no source records what is excluded from weight decay; a frozen layer of the same
-shape may have been the trained one; and gradients of a row that a batch names twice are clipped apart."""
+"""TF 2.3 calls its Keras 2.4.0, too; no source records what is excluded from weight decay; and a frozen layer of the
+same shape may have been the trained one."""
 SWAPPED = {
     "extra-k224-sgd-flags-swapped-h5": "the slots would fit first/kernel, first/bias, ",
     "extra-k224-sgd-twins-flipped-h5": (

@@ -87,56 +87,112 @@ def test_variables_under_names_of_another_program_are_refused(tmp_path: Path) ->
         migrate.read(tmp_path / "model.keras", variables=variables)
 
 
-def _table(optimizer: Any, library: Any, folder: Path) -> str:
-    """A trained Embedding in a model of Keras."""
+def _table(optimizer: Any, library: Any, folder: Path) -> tuple[Any, str]:
+    """A trained Embedding in a model of Keras, and where it is saved."""
     layers = [library.layers.Embedding(4, 2, name="words"), library.layers.Dense(1)]
     model = library.Sequential([library.Input((3,)), *layers])
     model.compile(optimizer, "mse")
     model.train_on_batch(ROWS, np.ones((2, 3, 1)))
     path = folder / ("model.keras" if library.__name__ == "keras" else "model.h5")
     model.save(path)
-    return str(path)
+    return model, str(path)
 
 
-def _sums(source: str) -> str:
-    """Whether what the source says of rows that come twice is confirmed with what it says to type."""
-    state = migrate.read(source)
-    said = [reason for reason in state.reasons if "no batch is taken to have a row several times" in reason]
-    assert len(said) == len(state.reasons) == 1, state.reasons
-    assert migrate.read(source, overrides={"repeated_rows": "absent"}).fidelity == "exact"
-    with pytest.raises(HyperparameterError, match="repeated_rows takes absent"):
-        migrate.read(source, overrides={"repeated_rows": "summed"})
-    return said[0]
-
-
-def test_gradients_of_repeated_rows_are_clipped_apart(tmp_path: Path) -> None:
-    """`OptimizerV2` clips the values of IndexedSlices: the step is another one, unless the target does so, too."""
+def _goes_on_in_optim(source: str, model: Any, folder: Path, done: list[str]) -> None:
+    """Steps of the migrated optimizer on batches with rows that come twice are those of the model."""
     import tensorflow as tf
-    import tf_keras
 
     import optim
 
-    made = tf_keras.optimizers.legacy.SGD(0.1, clipvalue=0.3)
-    source = _table(made, tf_keras, tmp_path)
-    assert "clips each of its gradients" in _sums(source)
-    target = migrate.migrate_checkpoint(source, tmp_path / "new.h5", to="tf-keras")
-    assert target.fidelity == "exact", target.reasons
-    variables = [tf.Variable(tf.zeros((4, 2))) for _ in range(2)]
-    gradient = tf.IndexedSlices(tf.ones((2, 2)), tf.constant([1, 1]), tf.constant([4, 2]))
-    for each, variable in zip((made, optim.SGD(0.1, clipvalue=0.3)), variables, strict=True):
-        each.apply_gradients([(gradient, variable)])
-    np.testing.assert_allclose(variables[0][1], [-0.06, -0.06], rtol=1e-6)
-    np.testing.assert_allclose(variables[1][1], [-0.03, -0.03], rtol=1e-6)
+    report = migrate.migrate_checkpoint(source, folder / "slots")
+    assert report.fidelity == "exact", report.reasons
+    variables = {v.name: tf.Variable(tf.zeros(v.shape)) for v in optim.describe_checkpoint(folder / "slots").variables}
+    optimizer = optim.load_checkpoint(folder / "slots", variables)
+    assert optimizer.repeated_rows == done
+    by_role = {name.split("/")[-1].split(":")[0]: variable for name, variable in variables.items()}
+    for _ in range(3):
+        with tf.GradientTape() as tape:
+            found = tf.gather(by_role["embeddings"], ROWS) @ by_role["kernel"] + by_role["bias"]
+            loss = tf.reduce_mean(tf.square(found - 1.0))
+        optimizer.apply_gradients(zip(tape.gradient(loss, list(variables.values())), variables.values(), strict=True))
+        model.train_on_batch(ROWS, np.ones((2, 3, 1)))
+    for mine, theirs in zip((by_role[r] for r in ("embeddings", "kernel", "bias")), model.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=2e-6)
 
 
-def test_keras_3_squares_gradients_of_repeated_rows_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clipping", [{"clipvalue": 0.05}, {"clipnorm": 0.1}, {"global_clipnorm": 0.1}])
+@pytest.mark.parametrize("name", ["SGD", "Adam"])
+def test_gradients_of_repeated_rows_are_clipped_apart(name: str, clipping: dict[str, float], tmp_path: Path) -> None:
+    """`OptimizerV2` clips the values of IndexedSlices, and so does what goes on, or the report says otherwise."""
+    import tf_keras
+
+    model, source = _table(getattr(tf_keras.optimizers.legacy, name)(0.1, **clipping), tf_keras, tmp_path)
+    assert migrate.migrate_checkpoint(source, tmp_path / "new.h5", to="tf-keras").fidelity == "exact"
+    _goes_on_in_optim(source, model, tmp_path, ["clip"])
+
+
+SQUARING = ["Adam", "Adagrad", "Adadelta", "Adamax", "Nadam", "RMSprop", "Ftrl", "Adafactor", "Lamb"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "done"),
+    [
+        *((name, {}, ["square"]) for name in SQUARING),
+        ("Lion", {}, []),
+        ("SGD", {"clipvalue": 0.05}, ["clip"]),
+        ("Adam", {"clipnorm": 0.1}, ["clip", "square"]),
+        ("Adagrad", {"global_clipnorm": 0.1}, ["clip"]),
+        ("Adagrad", {"gradient_accumulation_steps": 2}, []),
+    ],
+)
+def test_keras_3_squares_gradients_of_repeated_rows_apart(
+    name: str, options: dict[str, Any], done: list[str], tmp_path: Path
+) -> None:
     import keras
 
-    source = _table(keras.optimizers.Adagrad(0.1), keras, tmp_path)
-    assert "squares each of its gradients" in _sums(source)
-    assert migrate.migrate_checkpoint(source, tmp_path / "new.keras", to="keras").fidelity == "exact"
-    other = migrate.migrate_checkpoint(source, tmp_path / "new.h5", to="tf-keras")
-    assert any("squares each of its gradients" in reason for reason in other.reasons)
+    model, source = _table(getattr(keras.optimizers, name)(0.1, **options), keras, tmp_path)
+    to_keras = migrate.migrate_checkpoint(source, tmp_path / "new.keras", to="keras")
+    assert to_keras.fidelity == "exact", to_keras.reasons
+    if name == "Adagrad" and not options:
+        other = migrate.migrate_checkpoint(source, tmp_path / "new.h5", to="tf-keras")
+        assert any("squares each of its gradients, and " in reason for reason in other.reasons)
+        absent = {"repeated_rows": "absent"}
+        other = migrate.migrate_checkpoint(source, tmp_path / "two.h5", to="tf-keras", overrides=absent)
+        assert other.fidelity == "exact", other.reasons
+    _goes_on_in_optim(source, model, tmp_path, done)
+
+
+def test_repeated_rows_that_no_option_squares_as_the_release_are_doubted(tmp_path: Path) -> None:
+    import keras
+
+    _, source = _table(keras.optimizers.RMSprop(0.1, centered=True), keras, tmp_path)
+    said = [
+        reason for reason in migrate.read(source).reasons if "no batch is taken to have a row several times" in reason
+    ]
+    assert len(said) == 1
+    assert said[0].endswith("--set repeated_rows=absent")
+    assert migrate.read(source, overrides={"repeated_rows": "absent"}).fidelity == "exact"
+    assert migrate.read(source, overrides={"repeated_rows": ["square"]}).hyperparameters["repeated_rows"] == ["square"]
+    with pytest.raises(HyperparameterError, match="repeated_rows takes absent, or a list"):
+        migrate.read(source, overrides={"repeated_rows": "summed"})
+
+
+@pytest.mark.parametrize("done", [[], ["square"]])
+def test_a_live_optimizer_that_takes_repeated_rows_otherwise_is_told(done: list[str], tmp_path: Path) -> None:
+    """PyTorch and optax have sums alone."""
+    import keras
+    import tensorflow as tf
+
+    import optim
+    from migrate.live import mapped
+
+    _, source = _table(keras.optimizers.Adagrad(0.1), keras, tmp_path)
+    state = migrate.read(source)
+    variables = [tf.Variable(tf.zeros(v.shape), name=v.name) for v in state.variables]
+    report = migrate.restore(source, optim.Adagrad(0.1, epsilon_inside=True, repeated_rows=done), variables)
+    differs = any("a row several times" in reason for reason in report.reasons)
+    assert differs is not bool(done), report.reasons
+    assert any("the live optimizer takes their sum" in reason for reason in mapped.row_reasons(state, []))
 
 
 def test_clipping_of_a_loop_before_tf_24_is_asked_for() -> None:

@@ -1,0 +1,150 @@
+"""What a release does with each gradient of a row that a batch has several times: `repeated_rows` of `optim`.
+
+Run for each algorithm: Keras 3.0 to 3.15 on TensorFlow (backend/tensorflow/sparse.py, where IndexedSlices stay
+apart until they meet an array). Read: OptimizerV2, and `experimental` of 2.9 and 2.10 (`update_step`,
+`_deduplicate_sparse_grad`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from migrate.algorithms.keras_config import LIMITS, Arguments
+from migrate.algorithms.spec import Algorithm
+from migrate.bytes.messages import some
+from migrate.evidence import RELEASE, SET, Origin, confirming
+from migrate.generations import BACKEND
+from migrate.state import OptimizerState
+from optim.errors import HyperparameterError
+
+REPEATED, ABSENT = "repeated_rows", "absent"
+"""An argument of `optim`, and an override: no batch has a row of a table several times."""
+CONFIRMED = confirming(REPEATED, ABSENT)
+CLIP, SQUARE = "clip", "square"
+DONE = {CLIP: "clips", SQUARE: "squares"}
+SUMS = ("keras1", "tf1")
+"""Generations that add up the gradients of such a row first, as `optim` does; of tf.train the graph tells."""
+SUMS_FOR_NORMS = ("keras2", "keras2.3")
+"""As those, but for `clipvalue` (on TensorFlow 1.15)."""
+LINEAR = ("SGD", "Lion")
+"""Algorithms that use no power of a gradient alone."""
+OWN_WAY = ("Adadelta", "Adamax")
+"""Those of 2.9 that neither square each nor their sum alone: Adadelta's second slot, and the maximum of Adamax."""
+
+
+def done(
+    generation: str | None, algorithm: Algorithm, values: Mapping[str, Any], versions: Mapping[str, str]
+) -> tuple[str, ...]:
+    """What a generation does with each of them.
+
+    Args:
+      values: with the limits of gradients. versions: what `migrate.generations` says of who wrote the source.
+    """
+    if generation is None or generation in SUMS:
+        return ()
+    if generation == "keras3" and versions.get(BACKEND) not in (None, "tensorflow"):
+        return ()  # it has no slices there
+    gathers = generation == "keras3" and values.get("gradient_accumulation_steps")
+    limits = ("clipvalue",) if generation in SUMS_FOR_NORMS else LIMITS
+    clips = any(values.get(key) for key in limits) and not gathers  # gathered in an array, which has sums
+    squares = _squares(generation, algorithm, values, versions) and not gathers
+    return (*((CLIP,) if clips else ()), *((SQUARE,) if squares else ()))
+
+
+def _squares(generation: str, algorithm: Algorithm, values: Mapping[str, Any], versions: Mapping[str, str]) -> bool:
+    if algorithm.name in LINEAR:
+        return False
+    if generation == "experimental":  # its Ftrl computes with arrays; from 2.10 on rows are summed after clipping
+        return algorithm.name != "Ftrl" and not str(versions.get("tensorflow")).startswith("2.10")
+    return generation == "keras3" and not values.get("global_clipnorm")  # which scales, and so makes an array
+
+
+def _is_said(generation: str, algorithm: Algorithm, values: Mapping[str, Any], doing: Collection[str]) -> bool:
+    """Whether the option says what is done.
+
+    Where Keras 3 takes the root of a negative number (centered RMSprop, whose mean square may then be less than the
+    square of the mean), or divides by zero, it takes rows for others.
+    """
+    if SQUARE not in doing:
+        return True
+    in_its_own_way = generation == "experimental" and algorithm.name in OWN_WAY
+    return not in_its_own_way and not values.get("centered") and bool(values.get("epsilon", 1.0))
+
+
+def _is_known(generation: str, doing: Collection[str], versions: Mapping[str, str]) -> bool:
+    """Whether the source tells that it is done: Keras 3 has no slices but on TensorFlow, early clip_by_value none."""
+    if generation in (*SUMS_FOR_NORMS, "optimizer_v1"):
+        return False
+    if generation == "keras3":
+        return versions.get(BACKEND) is not None
+    return generation != "experimental" or SQUARE not in doing or versions.get("tensorflow") is not None
+
+
+def put_in(
+    told: Arguments,
+    config: Mapping[str, Any],
+    algorithm: Algorithm,
+    generation: str,
+    tables: Sequence[str],
+    versions: Mapping[str, str],
+) -> None:
+    """Add the argument where tables call for it, and where it is known from; or say why steps may go on otherwise."""
+    said = config.get(REPEATED)
+    if said is not None and said != ABSENT:
+        if not isinstance(said, (list, tuple)) or any(word not in DONE for word in said):
+            raise HyperparameterError(f"{REPEATED} takes {ABSENT}, or a list out of {', '.join(DONE)}, got {said!r}")
+        told.values[REPEATED] = list(said)
+        return
+    doing = done(generation, algorithm, told.values or config, versions)
+    if said == ABSENT or not tables or not doing:
+        return
+    is_said = _is_said(generation, algorithm, {**config, **told.values}, doing)
+    if is_said and _is_known(generation, doing, versions):
+        told.values[REPEATED] = list(doing)
+        told.origins[REPEATED] = Origin(REPEATED, list(doing), RELEASE, f"that release {words(doing)} each gradient")
+        return
+    told.doubt(
+        REPEATED,
+        f"{some(tables)}: no batch is taken to have a row several times, as that release {words(doing)} each of its"
+        f" gradients{'' if is_said else ', in a way of its own,'} and optim their sum",
+        confirm=f"{CONFIRMED} or {confirming(REPEATED, list(doing))}" if is_said else CONFIRMED,
+    )
+
+
+def words(doing: Collection[str]) -> str:
+    return " and ".join(DONE[each] for each in doing)
+
+
+_EMBEDDINGS = re.compile(r"(?:^|.*[/.])embeddings(?:_\d+)?")
+
+
+def embeddings(names: Sequence[str]) -> list[str]:
+    """Those of the variables that are taken for the weights of Embedding layers."""
+    return [name for name in names if _EMBEDDINGS.fullmatch(name)]
+
+
+def is_absent(origins: Iterable[Origin]) -> bool:
+    """Whether a person said that no batch has a row several times."""
+    return any(o.subject == REPEATED and o.kind == SET and o.value == ABSENT for o in origins)
+
+
+def of_source(state: OptimizerState, algorithm: Algorithm) -> tuple[str, ...]:
+    """What the source does with each of them, whether or not `optim` can do it."""
+    said = state.hyperparameters.get(REPEATED)
+    if said is not None or state.source is None:
+        return tuple(said or ())
+    return done(state.source.generation, algorithm, state.hyperparameters, state.source.versions)
+
+
+def difference(state: OptimizerState, algorithm: Algorithm, theirs: Collection[str], called: str) -> str:
+    """How what goes on, `called` so, treats such rows otherwise than the source; empty if alike, or without a table."""
+    tables, ours = embeddings([v.name for v in state.variables if v.trainable]), of_source(state, algorithm)
+    if is_absent(state.origins) or set(theirs) == set(ours) or not (tables or state.hyperparameters.get(REPEATED)):
+        return ""
+    if any(o.subject == REPEATED and not o.certain for o in state.origins):
+        return ""  # that says it
+    each, other = [f"{words(done)} each of its gradients" if done else "takes their sum" for done in (ours, theirs)]
+    where = f"{some(tables or ['a table'])}: where a batch has a row several times"
+    return f"{where}, the source {each}, and {called} {other}"
