@@ -50,10 +50,12 @@ def older(model: Mapping[str, Any]) -> dict[str, Any]:
         if "inbound_nodes" in layer:
             layer["inbound_nodes"] = [_node(node, nested, layer) for node in layer["inbound_nodes"]]
     kept = {key: config[key] for key in ("name", "build_input_shape") if config.get(key) is not None}
+    # Of models among the outputs, Keras 3 counts the making as Keras 2 does everywhere, but of Sequentials.
+    uncounted = {str(x["config"].get("name")) for x in layers if x.get("class_name") == "Sequential"}
     for key in ("input_layers", "output_layers"):
         if key in config:
             ends = [config[key]] if config[key] and isinstance(config[key][0], str) else config[key]
-            kept[key] = [[end[0], end[1] + (end[0] in nested), end[2]] for end in _flat(ends)]
+            kept[key] = [[end[0], end[1] + (end[0] in uncounted), end[2]] for end in _flat(ends)]
     if config.get("trainable") is False:
         kept["trainable"] = False
     return {**model, "config": {**kept, "layers": layers}}

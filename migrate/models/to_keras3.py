@@ -81,7 +81,7 @@ def _model(model: Layer, told: Translation) -> dict[str, Any]:
     if model["class_name"] == "Sequential":
         layers = [_layer(layer, told) for layer in with_input(config)]
         return _object("keras", "Sequential", {"name": name, "trainable": True, "layers": layers})
-    shifts = _node_shifts(config["layers"])
+    shifts = _node_shifts(config)
     layers = []
     for layer in config["layers"]:
         made = _operation(layer, shifts, told) if layer["class_name"] in OPERATORS else _layer(layer, told)
@@ -89,7 +89,10 @@ def _model(model: Layer, told: Translation) -> dict[str, Any]:
         if layer["class_name"] not in OPERATORS:
             made["inbound_nodes"] = [_node(node, shifts, told, layer) for node in layer.get("inbound_nodes") or []]
         layers.append(made)
-    ends = {key: _ends(config[key], shifts, told) for key in ("input_layers", "output_layers")}
+    ends = {
+        "input_layers": _ends(config["input_layers"], shifts, told),
+        "output_layers": _ends(config["output_layers"], _output_shifts(config["layers"], shifts), told),
+    }
     return _object(
         "keras.src.models.functional", "Functional", {"name": name, "trainable": None, "layers": layers, **ends}
     )
@@ -113,16 +116,30 @@ def with_input(config: Mapping[str, Any]) -> list[Layer]:
     return [{"class_name": "InputLayer", "config": entry}, *layers]
 
 
-def _node_shifts(layers: Sequence[Layer]) -> dict[str, int]:
+def _node_shifts(config: Mapping[str, Any]) -> dict[str, int]:
     """By how much Keras 2 numbers the calls of a nested model higher: it counts the making of the model as one."""
+    layers = config["layers"]
     counts = {layer_name(layer): len(layer.get("inbound_nodes") or []) for layer in layers}
     models = [layer_name(layer) for layer in layers if layer["class_name"] in MODELS]
     used = [end for layer in layers for end in operators.ends(layer.get("inbound_nodes") or [])]
+    used += operators.ends(config["output_layers"])
     shifts = {}
     for name in models:
         indices = [end[1] for end in used if end[0] == name]
         shifts[name] = 1 if not indices or min(indices) >= 1 or max(indices) >= counts[name] else 0
     return shifts
+
+
+def _output_shifts(layers: Sequence[Layer], shifts: Mapping[str, int]) -> dict[str, int]:
+    """As `shifts`, for the outputs of a model.
+
+    There, and not between layers, Keras 3 counts the making of a functional model as its first call, and takes the one
+    before (`models/functional.py`, `node_index -= 1`, since 3.3). Of one that is called once -1 is the same as 0, and
+    0 is what earlier releases take.
+    """
+    again = {layer_name(x) for x in layers if x["class_name"] in MODELS and len(x.get("inbound_nodes") or []) > 1}
+    again -= {layer_name(x) for x in layers if x["class_name"] == "Sequential"}
+    return {name: shift - (name in again) for name, shift in shifts.items()}
 
 
 def _ends(ends: Any, shifts: Mapping[str, int], told: Translation) -> Any:
