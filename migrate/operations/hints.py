@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, TypedDict
 
+import numpy as np
+
 from migrate import generations
 from migrate.bytes.messages import some
 from migrate.errors import ContradictionError, MissingHintError
@@ -104,10 +106,19 @@ def _missing(stored: Stored, told: bool, optimizer_config: Mapping[str, Any] | N
 def checked_config(given: Mapping[str, Any]) -> dict[str, Any]:
     """The class and its config; of what `get_config()` gives, which does not name the class, the config alone."""
     if given and not {"class_name", "config"} & given.keys():
-        return {"class_name": "", "config": dict(given)}
+        return {"class_name": "", "config": _as_json(given)}
     if not isinstance(given.get("class_name"), str) or not isinstance(given.get("config"), Mapping):
         raise HyperparameterError(f"--optimizer-config needs the members class_name and config: {CONFIG_FORM}")
-    return {"class_name": given["class_name"], "config": dict(given["config"])}
+    return {"class_name": given["class_name"], "config": _as_json(given["config"])}
+
+
+def _as_json(value: Any) -> Any:
+    """A config as a file would hold it: `get_config()` of tf_keras gives numpy's numbers."""
+    if isinstance(value, Mapping):
+        return {key: _as_json(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json(each) for each in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _hinted_variables(stored: Stored, given: Sequence[Mapping[str, Any]]) -> tuple[StoredVariable, ...]:

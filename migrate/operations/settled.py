@@ -179,12 +179,21 @@ def _settle(made: Configuration, option: str, off: Any, why: str) -> None:
 
 
 def _check_idle(stored: Stored, made: Configuration, arrays: Sequence[LazyArray]) -> None:
-    """Slots of momentum that no step reads: some releases keep them all the same."""
+    """Slots of momentum that no step reads: some releases keep them all the same.
+
+    From 2.11 on SGD of Keras 2 makes and moves them whatever `momentum` is (`optimizers/sgd.py` 2.11, `build`; not
+    2.9 and 2.10), so that they do not deny a hint, and what the source says of itself holds.
+    """
     always = stored.generation in NATIVE or (stored.generation == "tf1" and made.algorithm.name == "RMSprop")
     told = made.origins["momentum"]
-    if always or told.kind == SET:
+    moved = stored.generation in ("optimizer", "experimental") and made.algorithm.name == "SGD"
+    if always or told.kind == SET or (stored.generation == "optimizer" and moved and told.kind == FILE):
         return
     if stored.generation in ("optimizer", "experimental", "keras3") and not any(np.any(a.load()) for a in arrays):
+        return
+    if moved and told.kind == HINT:
+        doubt = "momentum is 0 in the hint, and the source has slots of momentum, as TF 2.11 and later always have"
+        made.origins["momentum"] = replace(told, doubt=doubt, confirm=confirming("momentum", 0.0))
         return
     where = told.where if told.kind != DEFAULT else "nobody says it, and 0 is the default"
     raise ContradictionError(

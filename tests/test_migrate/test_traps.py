@@ -259,3 +259,26 @@ def test_slots_of_a_layer_that_was_thawed_are_those_of_the_same_optimizer() -> N
         stored = reader.get_tensor(f"training_2/Adam/late/kernel/{slot}")
         np.testing.assert_array_equal(state.slots[slot]["late/kernel"].load(), stored)
     assert state.iterations == 4
+
+
+@pytest.mark.parametrize("name", ["m.h5", "m.keras", "ckpt-1"])
+def test_sgd_of_tf_keras_keeps_slots_that_no_step_reads(name: str, tmp_path: Path) -> None:
+    """Its `build` makes them without momentum, too, and `update_step` puts the last step into them."""
+    import tensorflow as tf
+    import tf_keras
+
+    model = tf_keras.Sequential([tf_keras.layers.Input((2,)), tf_keras.layers.Dense(1)])
+    model.compile(tf_keras.optimizers.SGD(0.1), "mse")
+    model.train_on_batch(np.ones((2, 2)), np.ones((2, 1)))
+    assert np.any(model.optimizer.variables[1].numpy())
+    source = str(tmp_path / name)
+    if "." in name:
+        model.save(source)
+        state = migrate.read(source)
+    else:
+        tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(source)
+        hint = {"class_name": "SGD", "config": model.optimizer.get_config()}
+        state = migrate.read(source, optimizer_config=hint)
+        assert "momentum is 0 in the hint" in state.reasons[0]
+        state = migrate.read(source, optimizer_config=hint, overrides={"momentum": 0.0})
+    assert (state.fidelity, state.hyperparameters["momentum"]) == ("exact", 0.0), state.reasons
