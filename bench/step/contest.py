@@ -1,6 +1,6 @@
 """One case: its peers and roofs, each held in processes, sampled in rounds of random order.
 
-In every round each contestant gives one sample, so that the machine's slow phases hit all alike; its processes take
+In every round each peer gives one sample, so that the machine's slow phases hit all alike; its processes take
 turns. Peers that do not fit into memory together run in groups; the baseline and the roofs are in every group, and
 ratios are taken within a round of a group. After the last round every process is judged again. A peer that crashes,
 hangs, computes something else or cannot have worked as its times say is out with its reason, and the others go on.
@@ -30,6 +30,9 @@ from bench.step.agreement import Agreement
 from bench.step.memory import groups, too_large
 
 TRACED_STEPS = 10
+
+ROOFS_APART = 4
+"""Rounds from one sample of the roofs to the next where two versions are compared: they take longer than both peers."""
 
 LONG = 240.0
 """Seconds of a budget from which each peer has twice the processes."""
@@ -116,6 +119,8 @@ class Contest:
         self._launch = launch
         self._cpus = allowed_cpus()[: case.threads]
         self._traced = False
+        two_versions = any(contestant.peer.home for contestant in self.contestants)
+        self._roofs_apart = ROOFS_APART if two_versions and settings.pace.rounds is None else 1
 
     def run(self, baseline: str, available_memory: int, progress: Progress) -> None:
         """Measures everything that can run."""
@@ -180,7 +185,8 @@ class Contest:
 
         self._open([contestant for contestant in alive if contestant.status == "waiting"], rounds, tell)
         while any(c.workers for c in alive if not c.is_roof) and rounds.more(lambda: self._width(alive, first)):
-            order = [contestant for contestant in alive if contestant.workers]
+            with_roofs = rounds.done % self._roofs_apart == 0
+            order = [c for c in alive if c.workers and (with_roofs or not c.is_roof)]
             self._order.shuffle(order)
             self._round(group, rounds.done, order, tell)
             rounds.done += 1
@@ -347,6 +353,7 @@ class Contest:
             contestant.spins.append(found.get("spins", 0.0))
             first, second = found["reads"]
             reason = suspicion.of_reading(first, second, timed / len(contestant.workers or [worker]))
+            reason = reason or suspicion.of_new_gradients(*found["given"])
             if found["changed"]:
                 reason = f"it changed {found['changed']}, which judges it"
             if reason:

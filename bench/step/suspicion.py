@@ -26,6 +26,10 @@ MORE_THAN_TOLD, ANSWERED = 1.2, 0.02
 LEAST_DEFERRED = 0.5
 """Seconds of a first read that are no copy of a parameter."""
 
+MORE_FOR_NEW, LEAST_FOR_NEW = 1.5, 2e-3
+"""Times the slowest step with known gradients, and seconds more, that every step with new ones must take to tell that a
+peer remembers."""
+
 LATE = 0.1
 """Part of a sample that may pass after `wait` until its last element is there."""
 
@@ -92,6 +96,21 @@ def of_reading(first: float, second: float, timed: float) -> str | None:
     if first - second <= LATE * timed or first - second <= LEAST_DEFERRED:
         return None
     return f"to read a parameter took {first:.1f} s after rounds of {timed:.1f} s: it makes its steps when it is read"
+
+
+def of_new_gradients(known: Sequence[float], new: Sequence[float]) -> str | None:
+    """The reason of a peer that remembers what it computed of a gradient.
+
+    Args:
+      known: seconds of steps with gradients that it has had; new: of those between them, with the same numbers in new
+        arrays.
+    """
+    if min(new) <= MORE_FOR_NEW * max(known) + LEAST_FOR_NEW:
+        return None
+    return (
+        f"a step takes {median(new) * 1e3:.3g} ms with gradients that it has not had, and {median(known) * 1e3:.3g} ms"
+        " with others: it remembers them, and in training each is new"
+    )
 
 
 def of_roof(fraction: float | None, working_set: int) -> str | None:

@@ -6,6 +6,7 @@ with the reference, `warm` warms up and calibrates, `sample` times.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
@@ -20,6 +21,7 @@ import numpy as np
 
 from bench import peers
 from bench.cases.case import Case
+from bench.cases.values import gradient
 from bench.measuring import clock, source
 from bench.measuring.environment import last_level_cache, package_version
 from bench.measuring.serving import serve
@@ -38,6 +40,10 @@ SMALL = 2**16
 
 IDLES, IDLE = 4, 0.1
 """Times and seconds for which it is seen whether threads spin."""
+
+GIVEN, MOST_GIVEN = 6, 2**24
+"""Times that gradients are given anew after the rounds, and the most elements of them: noise alone orders the steps so
+in one of 900 processes, and by as much in fewer."""
 
 UNKNOWN_CACHE = 64 * 1024**2
 
@@ -125,6 +131,7 @@ class Worker:
         `reference.positions`."""
         session = self._prepared()
         spins = self._spins()
+        given = self._give_anew()
         self._use_memory(self._last_written)
         start = time.perf_counter()
         session.read(self._last_written)
@@ -141,7 +148,13 @@ class Worker:
             found = agreement.moves(self.case, session)
         else:
             found = agreement.compare(self.case, seen, self.peer.conventions)
-        return {"agreement": dataclasses.asdict(found), "reads": reads, "changed": changed, "spins": spins}
+        return {
+            "agreement": dataclasses.asdict(found),
+            "reads": reads,
+            "changed": changed,
+            "spins": spins,
+            "given": given,
+        }
 
     def _spins(self) -> float:
         """Seconds of CPU time that this process uses after a step, when there is nothing to do: threads that wait for
@@ -154,6 +167,23 @@ class Worker:
             time.sleep(IDLE)
             found.append(time.process_time() - start)
         return max(found)
+
+    def _give_anew(self) -> tuple[list[float], list[float]]:
+        """Seconds of steps with gradients that the peer has had, and of those between them, with the same numbers in
+        new arrays: what is kept for an array would be no gain in training, where each is new."""
+        session, arrays, left = self._prepared(), {}, MOST_GIVEN
+        for index, tensor in enumerate(self.case.tensors):
+            if tensor.elements <= left:
+                arrays[index] = gradient(self.case, index, 1)
+                left -= tensor.elements
+        found: tuple[list[float], list[float]] = ([], [])
+        for _ in range(GIVEN):
+            found[0].append(clock.sample(session, 1))
+            for index, array in arrays.items():
+                session.gradients[index] = session.place(index, copy.deepcopy(array))
+            found[1].append(clock.sample(session, 1))
+        self._asked += 2 * GIVEN
+        return found
 
     def _use_memory(self, index: int) -> None:
         """Ask for as much memory as reading a tensor does: what a virtual machine has never used comes slowly."""

@@ -265,6 +265,21 @@ def _remembers(case: Case) -> Session:
     return session
 
 
+def _remembers_each(case: Case) -> Session:
+    """Computes for gradients that it has not seen, and has it at hand for the others."""
+    session = fake_peers._session(case)
+    work, seen = session.apply, []
+
+    def apply(gradients: list[Any]) -> None:
+        if not any(gradients[0] is one for one in seen):
+            seen.append(gradients[0])
+            time.sleep(0.1)
+        work(gradients)
+
+    session.apply = apply
+    return session
+
+
 def _own_session(case: Case) -> Session:
     """Brings a session of its own kind."""
 
@@ -291,6 +306,7 @@ PEERS = tuple(
         ("own worker", _own_worker),
         ("judge changed while reading", _judge_changed_while_reading),
         ("remembers", _remembers),
+        ("remembers each", _remembers_each),
         ("own session", _own_session),
     )
 )

@@ -41,6 +41,7 @@ OTHERS = {
     "own worker": ("it changed __main__.Worker.sample, which judges it", "by its own clock"),
     "judge changed while reading": "it changed bench.step.agreement._difference, which judges it",
     "remembers": "computes something else",
+    "remembers each": "with gradients that it has not had",
     "own session": "it changed Session, which judges it",
 }
 """Cheats, and what the reason says: one of these, where two checks find it out."""
@@ -156,6 +157,14 @@ def test_a_speed_that_memory_does_not_have_is_refused_unless_the_work_is_tiny() 
     assert suspicion.of_roof(1.3, large) is None
     assert suspicion.of_roof(56_775.0, tiny) is None
     assert "5,677,500% of what memory can" in (suspicion.of_roof(56_775.0, large) or "")
+
+
+def test_new_gradients_that_take_longer_now_and_then_are_no_sign_of_memory() -> None:
+    assert suspicion.of_new_gradients([0.01, 0.02, 0.01], [0.04, 0.03, 0.05]) is None
+    assert suspicion.of_new_gradients([0.0001, 0.0001], [0.0018, 0.0019]) is None, "what a call costs"
+    assert "takes 40 ms with gradients that it has not had, and 10 ms" in (
+        suspicion.of_new_gradients([0.01, 0.02, 0.01], [0.04, 0.033, 0.05]) or ""
+    )
 
 
 def test_one_late_or_busy_sample_alone_is_no_cheat() -> None:

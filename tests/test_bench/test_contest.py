@@ -16,7 +16,7 @@ from bench.cases.layouts import parse_mesh
 from bench.measuring.process import UnsupportedCaseError, WorkerError
 from bench.measuring.rounds import Pace
 from bench.peers.abilities import Abilities
-from bench.peers.peer import Peer
+from bench.peers.peer import Home, Peer
 from bench.results.document import Result
 from bench.roof.patterns import ROOFS
 from bench.step import run as runner
@@ -89,6 +89,7 @@ class FakeWorker:
             "reads": (0.1, 0.1),
             "changed": None,
             "spins": 0.004,
+            "given": ([0.01], [0.01]),
         }
 
     def stop(self) -> None:
@@ -123,6 +124,18 @@ def test_every_round_has_every_peer_and_roof_once_and_orders_differ() -> None:
     assert len(rounds) == 8
     assert all(set(one) == {"a", "base"} | ROOF_NAMES for one in rounds)
     assert len({tuple(one) for one in rounds}) > 3
+
+
+def test_two_versions_need_the_roofs_in_every_fourth_round_only() -> None:
+    """Their ratio is of each other; each other run has them in every round, for `compare`."""
+    ours = peer("base")
+    for peers, part in (((ours, ours.at(Home("before", ""))), 4), ((ours, peer("a")), 1)):
+        FakeWorker.log = []
+        plan = Plan((CASE,), peers, "base", Settings(Pace(budget=0.2), processes=1), seed=1)
+        rows = runner.run(plan, launcher(), available_memory=lambda: PLENTY).rows
+        asked = [name for name, what in FakeWorker.log if what == "sample"]
+        assert {len(row.samples) for row in rows} == {asked.count("base")}
+        assert {asked.count(roof) for roof in ROOF_NAMES} == {-(-asked.count("base") // part)}
 
 
 def test_the_order_follows_the_seed() -> None:

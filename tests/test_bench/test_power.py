@@ -24,10 +24,10 @@ from bench.measuring.stats import between, log_ratios, paired_ratio
 DATA = Path(__file__).parent / "data"
 RECORDED, TWINS = sorted(DATA.glob("aa-*.json")), sorted(DATA.glob("twins-*.json"))
 BLOCK, OF_PROCESS = 6, 0.01
-DEFAULT, LONG = (4, 80), (8, 700)
+DEFAULT, LONG = (6, 130), (8, 700)
 """Processes and rounds that `--against` makes on two idle cores in a minute and in five."""
 
-STEADY, USUAL = 0.125, 0.16
+USUAL = 0.16
 """Standard deviation of a round's ratio in runs at a load below 2 and most of those at 4 to 8."""
 
 
@@ -90,17 +90,18 @@ def test_recorded_twins_are_not_called_different(path: Path, rounds: int) -> Non
 
 
 @pytest.mark.breadth
-def test_a_tenth_is_found_in_a_minute_where_rounds_agree_within_an_eighth() -> None:
+def test_a_tenth_is_found_in_a_minute_where_rounds_agree_within_a_sixth() -> None:
     """19 in 20. Where rounds differ by more it may stay unclear, and is never taken for a gain."""
     random = np.random.default_rng(2)
-    steady = []
+    found_in = []
     for noise in NOISES:
         found = Counter(of_noise(noise, 1.1, DEFAULT, random) for _ in range(60))
         assert found["faster"] == 0
-        if np.std(noise) < STEADY:
-            steady.append(found["slower"] / 60)
-    assert len(steady) == 7
-    assert np.mean(steady) >= 0.95
+        found_in.append(found["slower"] / 60)
+    usual = [part for part, noise in zip(found_in, NOISES, strict=True) if np.std(noise) < USUAL]
+    assert len(usual) == 11
+    assert np.mean(usual) >= 0.95
+    assert np.mean(found_in) >= 0.85
 
 
 @pytest.mark.breadth
