@@ -128,6 +128,29 @@ def test_rows_are_summed_in_float32(place: str, dtype: str, mode: str) -> None:
 
 
 @NATIVE
+@PLACES
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize("rows", [1, 2047, 2048, 2049, 100_000])
+def test_many_rows_in_any_order_are_summed_in_the_order_given(rows: int, kind: Any, place: str, mode: str) -> None:
+    """Enough of them for what sorts many; bit for bit, as float32 is not associative."""
+    random = np.random.default_rng(rows)
+    indices = random.integers(0, rows, 3000).astype(kind)
+    values = (random.normal(size=(3000, 2)) * 10.0 ** random.integers(-4, 5, (3000, 1))).astype(np.float32)
+    variable, sums = tf.Variable(tf.zeros((rows, 2)), name="table"), np.zeros((rows, 2), np.float32)
+    for index, value in zip(indices, values, strict=True):
+        sums[index] += value
+    gradient = tf.IndexedSlices(tf.constant(values), tf.constant(indices), tf.constant([rows, 2]))
+    optimizer = optim.SGD(1.0)
+    optimizer.build([variable])
+
+    def step() -> None:
+        optimizer.apply_gradients([(gradient, variable)])
+
+    (tf.function(step) if place == "function" else step)()
+    np.testing.assert_array_equal(variable.numpy(), -sums)
+
+
+@NATIVE
 @pytest.mark.parametrize("bad", [-1, ROWS])
 def test_a_row_that_is_not_there_is_an_error(bad: int, mode: str) -> None:
     weights, optimizer = table(), optim.Adagrad(0.1)
