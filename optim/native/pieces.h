@@ -15,6 +15,8 @@
 namespace dtopt {
 
 constexpr int64_t kChunk = kTerms;  // elements between the loops of a pass; they stay in the first cache
+constexpr int64_t kRowsAhead = 4;   // single rows are asked for so many before they are updated,
+constexpr int64_t kAskedFor = 1024, kCacheLine = 64;  // so many bytes of each, in lines
 
 // The functions for one storage type.
 struct Basics {
@@ -170,11 +172,23 @@ class Pass {
       const int64_t k = begin / columns, column = begin % columns;
       const int64_t size = std::min(end - begin, columns - column);
       const char* gradient = Row(k);
+      if (k + kRowsAhead < piece_.count) AskForRow(piece_.rows[k + kRowsAhead] - piece_.first_row);
       if (piece_.others == Others::kMove || !IsZero(gradient)) {
         UpdateRow(piece_.rows[k] - piece_.first_row, column, gradient, size);
       }
       begin += size;
     }
+  }
+
+  // Where the next rows lie no processor can foresee; of a long one it is enough to ask for the start.
+  void AskForRow(int64_t row) const {
+    const int64_t bytes = std::min(piece_.part.columns * step_.basics->element, kAskedFor);
+    AskFor(piece_.variable + Offset(row, 0) * step_.basics->element, bytes);
+    for (const char* slot : piece_.slots) AskFor(slot + row * piece_.part.columns * step_.basics->element, bytes);
+  }
+
+  static void AskFor(const char* data, int64_t bytes) {
+    for (int64_t byte = 0; byte < bytes; byte += kCacheLine) __builtin_prefetch(data + byte, 1);
   }
 
   // Every row of `part`, with its gradient or without.
