@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from migrate.bytes.arrays import widened
+from migrate.generations import version_tuple
 from migrate.proof import model_target, parity, stepping
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
@@ -23,6 +24,8 @@ from optim.errors import UnsupportedError
 SECONDS = 3600
 LARGEST = 1 << 24
 """Numbers of all variables together above which no step is compared."""
+NEAR, NEAR_HALF = 1e-3, 5e-2
+"""Of the greatest number of an output: what may be between kernels of two releases; with float16 variables."""
 CODE = "Lambda"
 """A layer that is Python code: a file with one is not loaded here."""
 HOMES = ("keras", "tf_keras", "builtins")
@@ -87,14 +90,49 @@ def is_off(note: str) -> bool:
     return "a step of " in note and "differs" in note
 
 
+def answers(source: OptimizerState, path: str, dest: str, library: str) -> tuple[str, str]:
+    """How the target's model answers otherwise than the source's; and a note on what was done.
+
+    Call it where `differences` found none: the target is then known to hold no code and to be loaded.
+
+    Args:
+      path: of the source. library: that loads the target.
+    """
+    stored = source.source
+    if stored is None or stored.model is None or stored.format not in model_target.FORMATS or not os.path.isfile(path):
+        return "", ""
+    version = version_tuple(stored.versions.get("keras"))
+    own = "keras" if version and version[0] >= 3 else "tf_keras"
+    config = stored.model.config
+    if find_spec(own) is None or CODE in json.dumps(config) or any(_named_code(config)):
+        return "", ""
+    if sum(int(np.prod(v.shape, dtype=np.int64)) for v in source.variables) > LARGEST:
+        return "", "answers were not compared, as the model is large"
+    seen = _asked(path, own, dest, library)
+    why = seen.get("silent") or seen.get("problem")
+    if why:
+        return "", f"answers were not compared: {why}"
+    if seen["worst"] <= (NEAR if all(v.dtype != "float16" for v in source.variables) else NEAR_HALF):
+        return "", f"it answers as the source does in {own}"
+    return f"asked the same, the model answers otherwise than the source does in {own} ({seen['worst']:.2g} of it)", ""
+
+
 def _run(dest: str, library: str, out: str) -> dict[str, Any]:
+    return _program("loading", os.path.abspath(dest), library, out)
+
+
+def _asked(path: str, own: str, dest: str, library: str) -> dict[str, Any]:
+    return _program("answering", os.path.abspath(path), own, os.path.abspath(dest), library)
+
+
+def _program(name: str, *words: str) -> dict[str, Any]:
+    """What a program of this folder prints, in a process of its own."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": "-1"}
-    words = [sys.executable, "-m", "migrate.proof.loading", os.path.abspath(dest), library, out]
     try:
         done = subprocess.run(
-            words,
+            [sys.executable, "-m", f"migrate.proof.{name}", *words],
             capture_output=True,
             text=True,
             timeout=SECONDS,

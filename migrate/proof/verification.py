@@ -174,6 +174,10 @@ def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification
         others, note = loaded.differences(state, compared.renamed, dest, library)
         differences += others
         (differences if loaded.is_off(note) and not known else notes).append(note)
+    if not differences and not note.startswith("not loaded"):
+        other, note = loaded.answers(state, source, dest, library)
+        (notes if known else differences).extend([other] if other else [])
+        notes += [note] if note else []
     return Verification(
         ok=not differences,
         source=source,

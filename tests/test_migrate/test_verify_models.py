@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.proof import loaded, loading
+from migrate.proof import answering, loaded, loading
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -31,7 +31,26 @@ def test_keras_loads_the_target_and_takes_a_step(to: str, tmp_path: Path) -> Non
     result = migrate.verify(ADAM, _target(tmp_path, to))
     assert result.ok, result.differences
     assert result.parity is not None
-    assert "loaded it, in a process of its own, and took a step" in result.notes[-1]
+    assert "loaded it, in a process of its own, and took a step" in result.notes[-2]
+    assert result.notes[-1] == "it answers as the source does in tf_keras"
+
+
+def test_a_model_that_computes_otherwise_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every array, option and number of the optimizer as in the source."""
+    monkeypatch.setattr(loaded, "_asked", answering.main)
+    dest = _target(tmp_path, "tf-keras")
+    with h5py.File(dest, "r+") as file:
+        document = json.loads(file.attrs["model_config"])
+        document["config"]["layers"][-1]["config"]["activation"] = "tanh"
+        file.attrs["model_config"] = json.dumps(document)
+    said = migrate.verify(ADAM, dest).differences
+    assert len(said) == 1
+    assert "answers otherwise than the source does in tf_keras" in said[0]
+
+
+def test_answers_that_cannot_be_compared_are_no_difference(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "nothing.h5")
+    assert "tf_keras does not run the source's model" in answering.main(nowhere, "tf_keras", nowhere, "keras")["silent"]
 
 
 def test_it_says_where_keras_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,5 +177,5 @@ def test_what_proves_shares_no_code_with_what_it_proves() -> None:
         if path.name in ("parity.py", "parity_addons.py", "parity_source.py"):
             known = {m for m in modules if m.startswith(("migrate", "optim")) and "proof.parity_" not in m}
             assert known <= {"optim.errors.UnsupportedError"}
-        if path.name == "loading.py":
+        if path.name in ("answering.py", "loading.py"):
             assert not any(m.startswith(("migrate", "optim")) for m in modules)
