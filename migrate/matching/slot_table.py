@@ -95,7 +95,7 @@ def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTab
     weights = stored.weights or ()
     if stored.generation not in ("optimizer_v2", "optimizer"):
         return None
-    pairs, rest = stages.by_name(
+    pairs, rest, unread = stages.by_name(
         weights, stored.variables, algorithm, optimizer_name, stored.generation == "optimizer_v2"
     )
     scalars = {stages.plain(n).rsplit("/", 1)[-1]: a for n, a in rest if a.shape == ()}
@@ -106,6 +106,8 @@ def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTab
     found = SlotTable(pairs, dict.fromkeys(pairs, "name"), scalars, [])
     owned = {variable for _, variable in pairs}
     found.order = [v.name for v in stored.variables if v.name in owned]  # the model's, also after a restore
+    found.unmapped |= {stages.plain(name): array for name, array in unread}
+    found.warnings += [UNREAD] if unread else []
     for name, array in leftover:
         found.unmapped[stages.plain(name)] = array
         text = f"{name!r} belongs to no variable of the model: carried among the unmapped"

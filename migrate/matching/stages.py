@@ -39,7 +39,7 @@ def by_name(
     algorithm: Algorithm,
     optimizer_name: str,
     slot_last: bool,
-) -> tuple[Pairs, list[tuple[str, LazyArray]]]:
+) -> tuple[Pairs, list[tuple[str, LazyArray]], list[tuple[str, LazyArray]]]:
     """Slots by the variable that their stored names say.
 
     Args:
@@ -48,7 +48,7 @@ def by_name(
         later).
 
     Returns:
-      The pairs found, and the weights whose names say nothing. All names are read with one prefix where one
+      The pairs found, the weights whose names say nothing, and those that no step reads. All names are read with one prefix where one
       fits them all, since a layer may be called `Adam/m`; names with several prefixes come from training in
       stages.
 
@@ -64,6 +64,7 @@ def by_name(
     named = [reading for reading in readings if reading[2]]
     common = set.intersection(*({p.prefix for p in parses} for _, _, parses in named)) if named else set()
     found: Pairs = {}
+    unread: list[tuple[str, LazyArray]] = []
     for name, array, parses in named:
         usable = [p for p in parses if p.prefix in common] or parses
         best = min(usable, key=lambda p: (_rank(p.prefix, optimizer_name), -len(p.variable.name)))
@@ -76,7 +77,7 @@ def by_name(
             )
         wanted = algorithm.slot(best.slot).shape(best.variable.shape)
         if wanted is None:
-            rest.append((name, array))
+            unread.append((name, array))
             continue
         if array.shape != wanted:
             raise MismatchError(
@@ -85,7 +86,7 @@ def by_name(
                 " belong together"
             )
         found[key] = array
-    return found, rest
+    return found, rest, unread
 
 
 def _parses(

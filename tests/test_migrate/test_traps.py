@@ -282,3 +282,21 @@ def test_sgd_of_tf_keras_keeps_slots_that_no_step_reads(name: str, tmp_path: Pat
         assert "momentum is 0 in the hint" in state.reasons[0]
         state = migrate.read(source, optimizer_config=hint, overrides={"momentum": 0.0})
     assert (state.fidelity, state.hyperparameters["momentum"]) == ("exact", 0.0), state.reasons
+
+
+def test_what_adafactor_does_not_read_leaves_no_doubt(tmp_path: Path) -> None:
+    """Of a matrix tf_keras keeps the product of the two means as well, and writes it anew in each step."""
+    import tf_keras
+
+    model = tf_keras.Sequential([tf_keras.layers.Input((3,)), tf_keras.layers.Dense(2, name="dense")])
+    model.compile(tf_keras.optimizers.Adafactor(), "mse")
+    model.train_on_batch(np.ones((4, 3)), np.ones((4, 2)))
+    model.save(tmp_path / "model.h5")
+    state = migrate.read(tmp_path / "model.h5")
+    assert (state.fidelity, list(state.unmapped)) == ("exact", ["Adafactor/v/dense/kernel"]), state.reasons
+    report = migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / "new.h5", to="tf-keras")
+    assert report.fidelity == "exact"
+    new = tf_keras.models.load_model(tmp_path / "new.h5")
+    for each in (model, new):
+        each.train_on_batch(np.ones((4, 3)), np.zeros((4, 2)))
+    np.testing.assert_allclose(new.weights[0], model.weights[0], rtol=1e-6)
