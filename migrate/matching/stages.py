@@ -48,9 +48,9 @@ def by_name(
         later).
 
     Returns:
-      The pairs found, the weights whose names say nothing, and those that no step reads. All names are read with one prefix where one
-      fits them all, since a layer may be called `Adam/m`; names with several prefixes come from training in
-      stages.
+      The pairs found, the weights whose names say nothing, and those that no step reads. All names are read with
+      one prefix where one fits them all, since a layer may be called `Adam/m`; names with several prefixes come
+      from training in stages.
 
     Raises:
       MismatchError: a name matches and the shape does not.
