@@ -3,7 +3,8 @@
 The state of an optimizer made in `strategy.scope()` consists of MirroredVariables, one copy per replica. A step leaves
 the replicas (`merge_call`), sums the gradients, and is then taken once for each copy of the state: in the context of
 `strategy.extended.update` TensorFlow reads and assigns the copy of one replica. Clipping, averages, accumulation and
-loss scaling see the sum. tf.keras 2.11+ and Keras 3 do the same (`backend/tensorflow/optimizer.py` of Keras 3.15).
+loss scaling see the sum, as in tf.keras (OptimizerV2; `aggregate_gradients` of 2.11+). Keras 3 clips and accumulates
+each replica's gradients, and sums what comes out (`backend/tensorflow/optimizer.py` 3.15).
 """
 
 from __future__ import annotations
