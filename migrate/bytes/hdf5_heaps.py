@@ -1,4 +1,4 @@
-"""A look at the global heaps of an HDF5 file before the HDF5 library reads them.
+"""A look at the links and global heaps of an HDF5 file before the HDF5 library reads what they lead to.
 
 Texts of attributes lie in global heaps, and an object in one whose size is damaged to zero sends the library
 (H5HGcache.c up to 1.14.6) round and round without end, which nothing in this process could stop. Layout: HDF5 File
@@ -51,9 +51,27 @@ def _tensors(file: h5py.File, raw: BinaryIO, size: int, where: str) -> list[tupl
             if offset is not None:
                 found.append((offset, offset + dataset.get_storage_size()))
 
+    _check_links(file, where)
     look(b".", h5py.h5o.get_info(file.id))  # which `visit` leaves out
     h5py.h5o.visit(file.id, look, info=True)
     return sorted(found)
+
+
+def _check_links(file: h5py.File, where: str) -> None:
+    """Refuse two names of one object: a damaged link shows another's array under a name whose own is lost."""
+    names: dict[int, bytes] = {}
+
+    def look(name: bytes, info: h5py.h5l.LinkInfo) -> tuple[bytes, bytes] | None:
+        again = info.type == h5py.h5l.TYPE_HARD and names.setdefault(info.u, name) != name
+        return (names[info.u], name) if again else None  # an error raised here would be lost
+
+    twice = file.id.links.visit(look, info=True)
+    if twice is not None:
+        one, other = (repr(name.decode(errors="replace")) for name in twice)
+        raise DamagedFileError(
+            f"{where} is a damaged HDF5 file ({one} and {other} are one object, which no Keras writes); copy it again"
+            " from where it was written"
+        )
 
 
 def _signatures(raw: BinaryIO, start: int, end: int) -> Iterator[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -364,4 +365,16 @@ def test_an_array_that_its_list_has_lost_is_missed(group: str, attribute: str, t
         names = file[group].attrs[attribute]
         file[group].attrs[attribute] = names[:-1]
     with pytest.raises(DamagedFileError, match="which its lists of names do not name"):
+        migrate.read(path)
+
+
+def test_two_names_of_one_array_are_damage(tmp_path: Path) -> None:
+    """As a damaged link makes them: the array that the second name was of is lost."""
+    path = tmp_path / "model.h5"
+    shutil.copy(CORPUS / "tf24-adam-convbn" / "source" / "model.h5", path)
+    with h5py.File(path, "r+") as file:
+        group = file["optimizer_weights/Adam/conv2d/kernel"]
+        del group["v:0"]
+        group["v:0"] = group["m:0"]
+    with pytest.raises(DamagedFileError, match=r"v:0.* are one object"):
         migrate.read(path)
