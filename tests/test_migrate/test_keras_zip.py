@@ -287,7 +287,7 @@ def _deep(file: h5py.File) -> None:
     ("change", "message"),
     [
         (_no_gap, "vars/5 is missing"),
-        (_cycle, "nested without end"),
+        (_cycle, "are one object"),
         (_external, "link out of the file"),
         (_soft, "link out of the file"),
         (_huge, "refused"),
