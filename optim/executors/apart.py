@@ -47,6 +47,10 @@ class Apart:
     slices: Mapping[int, Slices] = field(default_factory=dict)
 
 
+AS_GIVEN = Apart()
+"""Nothing was done to them."""
+
+
 class Each:
     """A gradient that is the sum of several, times a `factor`: a rule computes with the sum, and has powers of each.
 

@@ -33,6 +33,8 @@ def is_possible(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> bool:
 
 def begin(work: Work) -> tuple[Work, list[Redone]]:
     """Before a step: what is left to the executors, and what is to be finished after them."""
+    if not work.slices:
+        return work, []
     possible = [
         not work.only_ops and work.apart(i) is not None and is_possible(work.rule, tracked, work.slots)
         for i, tracked in enumerate(work.tracked)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from optim.algorithm import Algorithm
 from optim.errors import HyperparameterError, UnsupportedError
-from optim.executors.apart import Apart
+from optim.executors.apart import AS_GIVEN, Apart
 from optim.executors.work import Group, Work
 from optim.namespace import XP
 from optim.options.option_objects import GradientsClipOption
@@ -97,10 +97,10 @@ class Preparation:
         tracked: Sequence[Tracked],
         gradients: Sequence[Any],
         active: Sequence[Any] | None = None,
-        apart: Apart | None = None,
+        apart: Apart = AS_GIVEN,
     ) -> Work:
         """What an executor is given for a whole step; `apart`: what was done to the gradients before."""
-        settings, own_step, apart = self._settings, self._algorithm.own_step, apart or Apart()
+        settings, own_step = self._settings, self._algorithm.own_step
         lazy = settings.lazy_rows
         return Work(
             tracked=tracked,

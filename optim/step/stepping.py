@@ -20,7 +20,7 @@ from optim import slot_layout
 from optim.algorithm import Algorithm
 from optim.errors import NoGradientsError, UnsupportedError
 from optim.executors import local, one_op, portable, redo
-from optim.executors.apart import Apart, Slices
+from optim.executors.apart import AS_GIVEN, Apart, Slices
 from optim.executors.rows import row_gradient
 from optim.executors.work import Work
 from optim.options import master_copies
@@ -166,7 +166,7 @@ class Stepper:
 
     def _conformed(self, gradients: Sequence[Any], tracked: Sequence[Tracked]) -> tuple[list[Any], Apart]:
         """The gradients as their variables are; `IndexedSlices` as they are, if the kernel takes them."""
-        settings, apart = self._settings, Apart()
+        settings, apart = self._settings, AS_GIVEN
         is_float32 = settings.masters.master_copies or settings.accumulation.is_used
         slices = []
         if set(map(type, gradients)) != {EagerTensor}:  # isinstance of an abstract class is slow
@@ -252,7 +252,7 @@ class Stepper:
     def _run(self, work: Work, executor: str) -> bool:
         """Run a step, and tell whether there was one; counters may be read and set without waiting after it."""
         work, redone = redo.begin(work)
-        apart = [i for i in range(len(work.tracked)) if work.apart(i) is not None]
+        apart = [i for i, slices in enumerate(work.slices) if slices is not None]
         if executor == "local" and not apart:
             stepped = local.run(work, self.execution.plan())
         else:
@@ -305,7 +305,7 @@ class Stepper:
         tracked: Sequence[Tracked],
         gradients: Sequence[Any],
         active: Sequence[Any] | None = None,
-        apart: Apart | None = None,
+        apart: Apart = AS_GIVEN,
     ) -> None:
         iterations = self._state.scalars[slot_layout.ITERATIONS]
         preparation = Preparation(self._algorithm, self._state, self._settings, iterations.read_value())
