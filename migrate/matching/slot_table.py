@@ -14,7 +14,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError, ContradictionError
 from migrate.evidence import UNINTERPRETED, Origin
 from migrate.lists import orders
-from migrate.matching import last_slots, layers, stages
+from migrate.matching import joined_names, last_slots, layers, stages
 from migrate.state import Stored, StoredVariable
 from optim.errors import MismatchError
 
@@ -124,9 +124,10 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], com
     if any(name in COUNTERS for name in stored.scalars):  # then the list is of slots only
         possible = list(dict.fromkeys(tuple(x for x in order if not isinstance(x, str)) for order in possible))
     owners = last_slots.owners(stored, algorithm, config, where)
-    readings, problem = _readings(orders.cuts(possible, arrays, generation, owners), stored, where, complete)
+    whose = _Owners(stored, where, complete, joined_names.read(stored, algorithm))
+    readings, problem = _readings(orders.cuts(possible, arrays, generation, owners), whose)
     if not readings and generation == "optimizer_v2":
-        readings, late = _readings(orders.staged(possible, arrays), stored, where, complete)
+        readings, late = _readings(orders.staged(possible, arrays), whose)
         problem = problem or late
     fitting = [reading for reading in readings if orders.plausible(reading[0], algorithm)]
     if len(fitting) == 1:
@@ -138,7 +139,7 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], com
             f" {'; or '.join(dict.fromkeys(f[0].describe() for f in fitting))}; their shapes and signs are"
             " alike, so that only a format with names can carry it (save a TensorFlow checkpoint instead)"
         )
-    if isinstance(problem, AmbiguousError) and not readings:
+    if isinstance(problem, (AmbiguousError, ContradictionError)) and not readings:
         raise problem
     raise MismatchError(_unfitting(where, stored, algorithm, config, arrays, bool(readings), problem))
 
@@ -147,7 +148,6 @@ NUMBERED = re.compile(r"([a-z]+(?:_[a-z]+)*)_(\d+)(?:_\d+)?")
 """`m_2` of Keras 2.3, of the third variable."""
 CREATED = re.compile(r"Variable(?:_(\d+))?")
 """What Keras 1 and 2 call their slots, in the order in which they make and list them."""
-DENIED = "names and order contradict each other, and the file does not say which is right"
 
 
 def _check_numbers(stored: Stored, algorithm: Algorithm, resolved: orders.Resolved) -> None:
@@ -164,35 +164,61 @@ def _check_numbers(stored: Stored, algorithm: Algorithm, resolved: orders.Resolv
             if found is not None and said is not None and (said, int(found.group(2))) != (slot, i):
                 raise ContradictionError(
                     f"{found.group()!r} stands in the list where slot {slot} of variable {i} does, and by its name it"
-                    f" is {said} of variable {found.group(2)}: {DENIED}"
+                    f" is {said} of variable {found.group(2)}: {joined_names.DENIED}"
                 )
     created = [found for name in names.values() if (found := CREATED.fullmatch(name)) is not None]
     numbers = [int(found.group(1) or 0) for found in created]
     for found, before, after in zip(created[1:], numbers, numbers[1:], strict=False):
         if after <= before:
-            raise ContradictionError(f"{found.group()!r} stands in the list behind Variable_{before}: {DENIED}")
+            raise ContradictionError(
+                f"{found.group()!r} stands in the list behind Variable_{before}: {joined_names.DENIED}"
+            )
 
 
 _Reading = tuple[orders.Resolved, list[StoredVariable], str]
+_Problem = MismatchError | AmbiguousError | ContradictionError
 
 
-def _readings(
-    cut: Sequence[orders.Resolved], stored: Stored, where: str, complete: bool
-) -> tuple[list[_Reading], MismatchError | AmbiguousError | None]:
+@dataclass(frozen=True)
+class _Owners:
+    """What tells whose the slots of a list are, besides its order: its names, the model, and a person who named the
+    trained variables (`complete`)."""
+
+    stored: Stored
+    where: str
+    complete: bool
+    names: joined_names.Read
+
+    def of(self, resolved: orders.Resolved) -> tuple[list[StoredVariable], str]:
+        """The variables of a list that is cut up, in its order, and how they were found."""
+        meant, variables = joined_names.allowed(self.names, resolved), self.stored.variables
+        if meant and all(len(each) == 1 for each in meant):
+            owners = joined_names.in_order(meant, variables, self.complete)
+            if self.complete:
+                stages.check_complete(owners, variables, self.where)
+            return owners, "name"
+        owners, how = self._by_order(resolved)
+        joined_names.check(meant, owners)
+        return owners, how
+
+    def _by_order(self, resolved: orders.Resolved) -> tuple[list[StoredVariable], str]:
+        if resolved.restored:
+            return stages.by_shape_alone(resolved.stages[0], self.stored.variables, self.where), "shape"
+        if self.stored.layers is not None:
+            return _by_layers(self.stored, resolved, self.where), "shape"
+        return stages.by_stages(resolved.stages, self.stored.variables, self.where, self.complete)
+
+
+def _readings(cut: Sequence[orders.Resolved], whose: _Owners) -> tuple[list[_Reading], _Problem | None]:
     """The ways of cutting up a list for which there are variables, each different one once; else why there
     are none."""
     readings: dict[Any, _Reading] = {}
-    problem: MismatchError | AmbiguousError | None = None
+    problem: _Problem | None = None
     for resolved in cut:
         try:
-            if resolved.restored:
-                owners, how = stages.by_shape_alone(resolved.stages[0], stored.variables, where), "shape"
-            elif stored.layers is not None:
-                owners, how = _by_layers(stored, resolved, where), "shape"
-            else:
-                owners, how = stages.by_stages(resolved.stages, stored.variables, where, complete)
-        except (MismatchError, AmbiguousError) as error:
-            problem = problem if isinstance(problem, AmbiguousError) else error
+            owners, how = whose.of(resolved)
+        except (MismatchError, AmbiguousError, ContradictionError) as error:
+            problem = problem if isinstance(problem, (AmbiguousError, ContradictionError)) else error
             continue
         readings.setdefault(_identity(resolved, owners), (resolved, owners, how))
     return list(readings.values()), problem

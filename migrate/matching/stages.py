@@ -134,7 +134,7 @@ def by_stages(
 ) -> tuple[list[StoredVariable], str]:
     """As `by_position`, for variables that joined the optimizer in stages: each stage chooses among those left.
 
-    `complete`: refuse to leave a trainable variable without slots, where there are any slots.
+    `complete`: as `check_complete`.
     """
     owners: list[StoredVariable] = []
     how = "position"
@@ -146,13 +146,19 @@ def by_stages(
             raise AmbiguousError(f"{error}. {_JOINED_LATER}" if len(stages) > 1 else str(error)) from error
         owners += chosen
         how = found if how == "position" else how
+    if complete:
+        check_complete(owners, variables, where)
+    return owners, how
+
+
+def check_complete(owners: Sequence[StoredVariable], variables: Sequence[StoredVariable], where: str) -> None:
+    """Refuse to leave a trainable variable without slots, where there are any. Raises MismatchError."""
     left = [v.name for v in variables if v.trainable and v not in owners]
-    if complete and owners and left:
+    if owners and left:
         raise MismatchError(
             f"{where}: it has no slots for {_names(left)}: it is incomplete, or of another model or optimizer; if these"
             " were never trained, leave them out of --variables"
         )
-    return owners, how
 
 
 def by_shape_alone(

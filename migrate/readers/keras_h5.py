@@ -69,6 +69,7 @@ def read(path: str, generation: str | None = None) -> Stored:
             [n for n, _ in weights],
         )
         generation = generation or found
+        around, weights = _around(weights) if generation == "keras3" else ((), weights)
         variables, groups = _variables(file, path, generation, version)
         backend = _backend(file, [n for n, _ in weights], version)
         model = _json_attribute(file, "model_config", path)
@@ -85,6 +86,7 @@ def read(path: str, generation: str | None = None) -> Stored:
         variables,
         weights=weights,
         versions=versions,
+        unmapped=dict(around),
         model=StoredModel(model, training, groups) if isinstance(model, Mapping) else None,
     )
 
@@ -163,7 +165,10 @@ def _optimizer_config(training: Any) -> dict[str, Any] | None:
     return {**found, "class_name": str(found.get("class_name", "")), "config": dict(found["config"])}
 
 
-def _optimizer_weights(file: h5py.File, path: str) -> tuple[tuple[str, LazyArray], ...] | None:
+Weights = tuple[tuple[str, LazyArray], ...]
+
+
+def _optimizer_weights(file: h5py.File, path: str) -> Weights | None:
     """The flat list in the order of the attribute: HDF5 itself lists Variable_10 before Variable_2."""
     if "optimizer_weights" not in file:
         return None
@@ -175,6 +180,13 @@ def _optimizer_weights(file: h5py.File, path: str) -> tuple[tuple[str, LazyArray
         raise DamagedFileError(f"{path}: its group optimizer_weights lists a weight twice; the file is damaged")
     _check_listed(group, names, path)
     return tuple((name, hdf5.lazy_dataset(group, name, path)) for name in names)
+
+
+def _around(weights: Weights) -> tuple[Weights, Weights]:
+    """What a LossScaleOptimizer of Keras 3 lists of its own, and then the optimizer in it, from its own counter on."""
+    counters = [i for i, (name, _) in enumerate(weights) if name.rpartition("/")[2] == "iteration"]
+    start = counters[-1] if counters else 0
+    return weights[:start], weights[start:]
 
 
 def _check_listed(group: h5py.Group, names: Collection[str], path: str) -> None:

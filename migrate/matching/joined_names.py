@@ -1,0 +1,103 @@
+"""Whose the slots of a Keras 3 `.h5` are by their names, which join path and slot: `adam/dense_kernel_momentum`.
+
+An `_` of the path is one like any other, so that a name may read in several ways. The list has an order as well, that
+in which the optimizer was handed its variables: where the two contradict each other, nothing says which is right.
+Upstream: `base_optimizer.py::add_variable_from_reference`, `legacy_h5_format.py` of Keras 3.0 - 3.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from migrate.algorithms.spec import SHARED_SLOTS, Algorithm
+from migrate.bytes.messages import some
+from migrate.errors import ContradictionError
+from migrate.lists.orders import Resolved
+from migrate.state import Stored, StoredVariable
+
+Read = Mapping[int, frozenset[tuple[str, str]]]
+"""By the id of each array, the (slot, variable) that its name may mean."""
+DENIED = "names and order contradict each other, and the file does not say which is right"
+
+
+def read(stored: Stored, algorithm: Algorithm) -> Read:
+    """What the names of a list mean; nothing where none of them is such a name."""
+    if stored.generation != "keras3":
+        return {}
+    paths: dict[str, list[str]] = {}
+    for variable in stored.variables:
+        paths.setdefault(variable.name.replace("/", "_"), []).append(variable.name)
+    found = {}
+    for name, array in stored.weights or ():
+        meant = _meant(name.rpartition("/")[2], algorithm)
+        found[id(array)] = frozenset((slot, owner) for slot, path in meant for owner in _owners(path, paths))
+    return found if any(found.values()) else {}
+
+
+def _meant(name: str, algorithm: Algorithm) -> Iterator[tuple[str, str]]:
+    """`a_kernel_momentum` -> (m, `a_kernel`)."""
+    for spec in (*algorithm.slots, *SHARED_SLOTS):
+        for alias in {spec.name, *spec.aliases}:
+            if name.endswith(f"_{alias}"):
+                yield spec.name, name.removesuffix(f"_{alias}")
+
+
+def _owners(path: str, paths: Mapping[str, Sequence[str]]) -> list[str]:
+    """Variables of that path. Before 3.4 an `.h5` has only the last part of it; ours may have the layer in front."""
+    if path in paths:
+        return list(paths[path])
+    fit = (known for known in paths if path.endswith(f"_{known}") or known.endswith(f"_{path}"))
+    return [name for known in fit for name in paths[known]]
+
+
+def allowed(names: Read, resolved: Resolved) -> list[set[str]]:
+    """The variables that the names at each position of a list mean, none where the names say nothing.
+
+    Raises:
+      ContradictionError: a name means another slot than the order, or another variable than its neighbours.
+    """
+    count = max((len(arrays) for arrays in resolved.slots.values()), default=0) if names else 0
+    found = []
+    for i in range(count):
+        here = [(slot, arrays[i]) for slot, arrays in resolved.slots.items()]
+        meant = [{v for s, v in names[id(array)] if s == slot} for slot, array in here if array is not None]
+        found.append(set.intersection(*meant))
+        if not found[-1]:
+            shown = some([repr(array.stored_as) for _, array in here if array is not None])
+            slots = some([slot for slot, array in here if array is not None])
+            raise ContradictionError(
+                f"{shown} should be {slots} of the variable at position {i} in the list, and these names are not of one"
+                f" variable of the model, or not of these slots: {DENIED}"
+            )
+    return found
+
+
+def in_order(meant: Sequence[set[str]], variables: Sequence[StoredVariable], hinted: bool) -> list[StoredVariable]:
+    """The variables of a list whose names leave one at each position.
+
+    Args:
+      hinted: whether a person named the variables that are trained, which are the first.
+
+    Raises:
+      ContradictionError: the model, or the person, has them in another order.
+    """
+    names = [name for each in meant for name in each]
+    said = [v.name for v in variables if v.name in names and (v.trainable or not hinted)]
+    if said != [name for name in names if name in said]:
+        who = "--variables names" if hinted else "the model has"
+        raise ContradictionError(
+            f"by their names the slots in the list are of {some(names, 6)}, in this order, and {who} {some(said, 6)}:"
+            f" {DENIED}; if the names are, give the variables in their order in --variables"
+        )
+    by_name = {v.name: v for v in variables}
+    return [by_name[name] for name in names]
+
+
+def check(meant: Sequence[set[str]], owners: Sequence[StoredVariable]) -> None:
+    """Compare variables that were found otherwise with what names mean. Raises ContradictionError."""
+    for i, (names, owner) in enumerate(zip(meant, owners, strict=False)):
+        if owner.name not in names:
+            raise ContradictionError(
+                f"the slots at position {i} in the list are named after {' or '.join(sorted(names))}, and by order and"
+                f" shape they are of {owner.name}: {DENIED}"
+            )
