@@ -60,6 +60,22 @@ class StoredVariable:
 
 
 @dataclass(frozen=True)
+class NamedVariables:
+    """The trained variables as a person named them, in the optimizer's order.
+
+    Attributes:
+      in_source: all variables in the order of the source, `trainable` as the person said.
+      left_out: those that the source calls trainable, and the person does not name.
+      denied: two of them that the source has the other way round, where its order is that of the optimizer.
+    """
+
+    order: tuple[str, ...]
+    in_source: tuple[StoredVariable, ...]
+    left_out: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Twins:
     """Variables that neither the names nor the shapes of their slots tell apart.
 

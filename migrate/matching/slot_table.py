@@ -15,7 +15,7 @@ from migrate.errors import AmbiguousError, ContradictionError
 from migrate.evidence import UNINTERPRETED, Origin
 from migrate.lists import orders
 from migrate.matching import joined_names, last_slots, layers, stages
-from migrate.state import Stored, StoredVariable
+from migrate.state import NamedVariables, Stored, StoredVariable
 from optim.errors import MismatchError
 
 UNREAD = "what Adafactor keeps of a variable besides its means, and overwrites before it reads it, is unmapped"
@@ -40,19 +40,21 @@ class SlotTable:
     """What the order of a list tells of the TensorFlow release, as `Stored.versions`."""
 
 
-def slot_table(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], *, complete: bool = False) -> SlotTable:
+def slot_table(
+    stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], named: NamedVariables | None = None
+) -> SlotTable:
     """Whose each tensor is, by name where names say it, else by order and shape.
 
     Args:
       config: as `conventions.completed` returns it.
-      complete: whether every trainable variable of the source must have slots, as where a person has named them.
+      named: the trained variables as a person named them, which must all have slots.
     """
     if stored.weights is None:
         return _keyed(
             stored, algorithm, tf_train.slot_names(stored, algorithm, config) if stored.generation == "tf1" else {}
         )
     found = _named(stored, algorithm, str(config.get("name") or algorithm.name))
-    found = found if found is not None else _listed(stored, algorithm, config, complete)
+    found = found if found is not None else _listed(stored, algorithm, config, named)
     found.scalars.update(stored.scalars)
     found.unmapped.update(stored.unmapped)
     return found
@@ -115,7 +117,7 @@ def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTab
     return found if named_counter else None
 
 
-def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], complete: bool) -> SlotTable:
+def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], named: NamedVariables | None) -> SlotTable:
     """A list that only its order explains."""
     generation = stored.generation or ""
     arrays = [array for _, array in stored.weights or ()]
@@ -124,7 +126,7 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], com
     if any(name in COUNTERS for name in stored.scalars):  # then the list is of slots only
         possible = list(dict.fromkeys(tuple(x for x in order if not isinstance(x, str)) for order in possible))
     owners = last_slots.owners(stored, algorithm, config, where)
-    whose = _Owners(stored, where, complete, joined_names.read(stored, algorithm))
+    whose = _Owners(stored, where, named, joined_names.read(stored, algorithm))
     readings, problem = _readings(orders.cuts(possible, arrays, generation, owners), whose)
     if not readings and generation == "optimizer_v2":
         readings, late = _readings(orders.staged(possible, arrays), whose)
@@ -181,20 +183,19 @@ _Problem = MismatchError | AmbiguousError | ContradictionError
 
 @dataclass(frozen=True)
 class _Owners:
-    """What tells whose the slots of a list are, besides its order: its names, the model, and a person who named the
-    trained variables (`complete`)."""
+    """What tells whose the slots of a list are, besides its order: its names, the model, and a person."""
 
     stored: Stored
     where: str
-    complete: bool
+    named: NamedVariables | None
     names: joined_names.Read
 
     def of(self, resolved: orders.Resolved) -> tuple[list[StoredVariable], str]:
         """The variables of a list that is cut up, in its order, and how they were found."""
         meant, variables = joined_names.allowed(self.names, resolved), self.stored.variables
         if meant and all(len(each) == 1 for each in meant):
-            owners = joined_names.in_order(meant, variables, self.complete)
-            if self.complete:
+            owners = joined_names.in_order(meant, variables, self.named is not None)
+            if self.named is not None:
                 stages.check_complete(owners, variables, self.where)
             return owners, "name"
         owners, how = self._by_order(resolved)
@@ -206,7 +207,26 @@ class _Owners:
             return stages.by_shape_alone(resolved.stages[0], self.stored.variables, self.where), "shape"
         if self.stored.layers is not None:
             return _by_layers(self.stored, resolved, self.where), "shape"
-        return stages.by_stages(resolved.stages, self.stored.variables, self.where, self.complete)
+        if self.named is None:
+            return stages.by_stages(resolved.stages, self.stored.variables, self.where, False)
+        return stages.by_stages(resolved.stages, _candidates(self.named), self.where, True)
+
+
+def _candidates(named: NamedVariables) -> Sequence[StoredVariable]:
+    """All variables where a person has them in the order of the source, as some that are not named may have slots;
+    in another order those that are named, which then are all that have.
+
+    Raises:
+      ContradictionError: the source says in which order they were trained, and it is another.
+    """
+    if named.denied:
+        first, second = named.denied
+        raise ContradictionError(
+            f"--variables names {first} before {second}, and the model in the source has them the other way round, in"
+            " the order in which its optimizer was handed them: name them in that, or leave --variables out"
+        )
+    trained = {v.name: v for v in named.in_source if v.trainable}
+    return named.in_source if tuple(trained) == named.order else [trained[name] for name in named.order]
 
 
 def _readings(cut: Sequence[orders.Resolved], whose: _Owners) -> tuple[list[_Reading], _Problem | None]:

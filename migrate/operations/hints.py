@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any, TypedDict
 
 import numpy as np
@@ -14,7 +14,7 @@ from migrate.bytes.messages import some
 from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence import FILE, HINT, SET, Origin
 from migrate.matching import stages
-from migrate.state import Stored, StoredVariable
+from migrate.state import NamedVariables, Stored, StoredVariable
 from optim.errors import HyperparameterError, MismatchError
 
 SHOWN = 4
@@ -46,25 +46,43 @@ def with_hints(
     variables: Sequence[Mapping[str, Any]] | None,
     generation: str | None,
     overrides: Mapping[str, Any],
-) -> tuple[Stored, Origin]:
-    """The source with the hints on generation and variables put in, and where the generation is from.
+) -> tuple[Stored, NamedVariables | None, Origin]:
+    """The source with the hints on generation and variables put in, what these said, and where the generation is from.
 
     Raises:
       MissingHintError: something is still missing. ContradictionError: the source says otherwise.
     """
     stored, origin = _with_generation(stored, generation, overrides)
+    named = None
     if variables is not None and stored.nameless:
         stored = _named(stored, variables)
+        named = _as_named(stored, stored.variables)
     elif variables is not None:
         hinted = _hinted_variables(stored, variables)
         _check_known(stored, hinted)
-        stored = _told_apart(replace(stored, variables=hinted, layers=None), [v.name for v in hinted if v.trainable])
+        named = _as_named(stored, hinted)
+        stored = _told_apart(replace(stored, variables=hinted, layers=None), named.order)
     said = (optimizer_config, stored.optimizer_config, stored.graph_config)
     told = any(document is not None and document.get("class_name") for document in said)
     missing = _missing(stored, told or "class_name" in overrides, optimizer_config)
     if missing:
         raise MissingHintError(f"the source ({stored.format}) does not say everything; add {'; '.join(missing)}")
-    return stored, origin
+    return stored, named, origin
+
+
+def _as_named(stored: Stored, hinted: Sequence[StoredVariable]) -> NamedVariables:
+    """What a person said of a source's variables, beside what the source says.
+
+    Optimizers before OptimizerV2 were handed the model's variables by `compile`; later ones take any order in a loop.
+    """
+    order = tuple(v.name for v in hinted if v.trainable)
+    flags, at = {v.name: v.trainable for v in stored.variables}, {v.name: i for i, v in enumerate(stored.variables)}
+    left_out = tuple(name for name, flag in flags.items() if flag and name not in order)
+    in_source = tuple(sorted(hinted, key=lambda v: at.get(v.name, len(at))))
+    by_model = stored.format == "h5" and stored.generation in generations.NATIVE
+    turned = [pair for pair in pairwise(order) if at.get(pair[0], 0) > at.get(pair[1], 0)]
+    known = by_model and all(flags.get(name) is not None for name in order)
+    return NamedVariables(order, in_source, left_out, turned[0] if turned and known else ())
 
 
 def _with_generation(stored: Stored, generation: str | None, overrides: Mapping[str, Any]) -> tuple[Stored, Origin]:

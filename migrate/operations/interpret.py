@@ -21,7 +21,7 @@ from migrate.operations import counting, proven, settled
 from migrate.operations.configuration import Configuration, configure
 from migrate.operations.hints import checked_config, with_hints
 from migrate.rules.comparison import LIMITS
-from migrate.state import OTHERS_GRAPH, SPARSE_CLIPPING, OptimizerState, Stored, StoredVariable
+from migrate.state import OTHERS_GRAPH, SPARSE_CLIPPING, NamedVariables, OptimizerState, Stored, StoredVariable
 from optim import slot_layout
 from optim.errors import UnsupportedError
 
@@ -49,12 +49,11 @@ def interpret(
     """
     hint = None if optimizer_config is None else checked_config(optimizer_config)
     overrides = overrides or {}
-    stored, of_generation = with_hints(stored, hint, variables, generation, overrides)
+    stored, named, of_generation = with_hints(stored, hint, variables, generation, overrides)
     assert stored.generation is not None
     alike = settled.of_twins(stored, overrides)
     made = configure(stored, hint, overrides)
-    named = variables is not None
-    found = _slot_table(stored, made, complete=named)
+    found = _slot_table(stored, made, named)
     told_steps = counting.iterations(stored, found, made)
     scalars, kept = _scalars(stored, found, made)
     told = _arguments(stored, made, found, scalars)
@@ -87,8 +86,8 @@ def interpret(
             *(replace(o, kind=SET, doubt="") if o.subject in overrides else o for o in of_state),
             *settled.of_slots(slots, matched),
             *(alike if slots else ()),
-            settled.of_trained(stored, found.order, named),
-            *settled.of_late(stored, found, made, named),
+            settled.of_trained(stored, found.order, named is not None),
+            *settled.of_late(stored, found, made, named is not None),
             *_outside(stored, told.origins),
             *found.origins,
         ),
@@ -96,20 +95,21 @@ def interpret(
     )
 
 
-def _slot_table(stored: Stored, made: Configuration, *, complete: bool) -> SlotTable:
+def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | None) -> SlotTable:
     """The slots that the algorithm makes, after what config, name and slots deny of one another was refused."""
     assert stored.generation is not None
     _check_generation(made.algorithm, stored.generation)
     settled.check_config(stored, made)
     settled.check_name(stored, made)
-    found = slot_table(stored, made.algorithm, made.config, complete=complete)
+    found = slot_table(stored, made.algorithm, made.config, named)
     problem = made.algorithm.check(made.config, stored.generation, {**stored.versions, **found.release})
     if problem is not None:
         raise UnsupportedError(problem)
     _leave_averages_out(made, found)
     settled.by_slots(stored, made, found)
-    found.origins += [] if complete else settled.of_flags(stored, found, made)
-    _leave_frozen_out(stored, found, told=complete)
+    found.origins += settled.of_flags(stored, found, made) if named is None else []
+    settled.check_left_out(named, found)
+    _leave_frozen_out(stored, found, told=named is not None)
     return found
 
 

@@ -19,7 +19,7 @@ from migrate.generations import NATIVE
 from migrate.matching import stages
 from migrate.matching.slot_table import COUNTERS, SlotTable
 from migrate.operations.configuration import CLASS, PROVEN_BY_SLOTS, Configuration
-from migrate.state import Stored, StoredVariable
+from migrate.state import NamedVariables, Stored, StoredVariable
 from optim.errors import HyperparameterError
 
 SWITCHES = {"vhat": ("amsgrad", False), "average_gradient": ("centered", False), "average": ("use_ema", False)}
@@ -272,6 +272,20 @@ def of_late(stored: Stored, found: SlotTable, made: Configuration, hinted: bool)
         return []
     text = f"{some(late)}: can be trained and have no slots, although others have: lost, or not trained yet"
     return [Origin(TRAINED, late, UNINTERPRETED, doubt=text, confirm=confirming("untrained", late))]
+
+
+def check_left_out(named: NamedVariables | None, found: SlotTable) -> None:
+    """Refuse a list of trained variables that lacks one which the source trains, and has slots of.
+
+    Raises:
+      ContradictionError: with these.
+    """
+    lacking = [name for name in (named.left_out if named is not None else ()) if name in found.order]
+    if lacking:
+        raise ContradictionError(
+            f"--variables leaves out {some(lacking)}, which can be trained in the source, and has slots there: name all"
+            " that are trained; what is to be frozen from here on, freeze in the program"
+        )
 
 
 WITH_FLAGS = ("h5", "keras")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
+from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, UnknownFormatError
 from migrate.readers import keras_h5
 from migrate.readers.keras_model import leaves, trainable_flags
 from optim.errors import DtoptError, MismatchError, UnsupportedError
@@ -139,6 +139,27 @@ def test_a_model_frozen_as_a_whole_was_trained_by_its_optimizer(tmp_path: Path) 
     state = _v2(tmp_path / "x.h5", [_dense(n, 2, 2, trainable=False) for n in "ab"], "ab")
     assert list(state.slots["m"]) == ["a/kernel", "b/kernel"]
     assert all(v.trainable for v in state.variables)
+
+
+def _hint(*names: str) -> list[dict[str, Any]]:
+    return [{"name": f"{name}/kernel", "shape": [4, 4]} for name in names]
+
+
+def test_hints_that_the_model_denies_are_refused(tmp_path: Path) -> None:
+    """Its order is that of the slots; what it calls trainable and has slots of was trained."""
+    slots = _moments(*(_value(i, 4, 4) for i in (1, 2, 3)))
+    path = _write(tmp_path / "x.h5", [_dense(name, 4, 4, trainable=name != "a") for name in "abc"], slots)
+    for named in ("bc", "abc"):  # with what is frozen by now, or without
+        state = migrate.read(path, variables=_hint(*named))
+        assert {n: float(a.load().flat[0]) for n, a in state.slots["m"].items()} == {
+            "a/kernel": 1,
+            "b/kernel": 2,
+            "c/kernel": 3,
+        }
+    with pytest.raises(ContradictionError, match="--variables names c/kernel before b/kernel"):
+        migrate.read(path, variables=_hint("a", "c", "b"))
+    with pytest.raises(ContradictionError, match="--variables leaves out b/kernel"):
+        migrate.read(path, variables=_hint("a", "c"))
 
 
 def test_which_layer_was_frozen_cannot_be_known_from_equal_shapes(tmp_path: Path) -> None:
