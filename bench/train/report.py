@@ -45,7 +45,7 @@ def _table(rows: Sequence[Row], with_meshes: bool) -> RenderableType:
     found = of_training.table(rows)
     kept = [i for i, heading in enumerate(found.headings) if heading != "mesh" or with_meshes]
     headings = [SHORT.get(found.headings[i], found.headings[i]) for i in kept]
-    table = terminal.table(headings, lambda column: found.is_text(kept[column]), whole=2, words=True)
+    table = terminal.table(headings, lambda column: found.is_text(kept[column]), whole=2)
     for row, cells in zip(rows, found.rows, strict=True):
         table.add_row(*(Text(cells[i]) for i in kept), style="bold" if row.best else None)
     return table

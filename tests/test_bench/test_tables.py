@@ -74,9 +74,10 @@ def test_nothing_is_cut_and_nothing_runs_over(name: str, width: int) -> None:
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_no_word_is_broken_at_80_columns(name: str) -> None:
+@pytest.mark.parametrize("width", [60, 80])
+def test_no_word_is_broken(name: str, width: int) -> None:
     for table in (part for part in REPORTS[name] if isinstance(part, Table)):
-        words = set(" ".join(printed([table], 80)).split())
+        words = set(" ".join(printed([table], width)).split())
         assert cells(table) <= words
 
 
