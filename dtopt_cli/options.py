@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -72,6 +75,8 @@ Set = Annotated[
         rich_help_panel=HINTS,
     ),
 ]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse whatever is not exact.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Do everything but write.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Show of every value where it came from.")]
 Order = Annotated[
     str | None,
@@ -84,25 +89,59 @@ Order = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
-def hints(
-    format: str,
-    optimizer_config: str | None,
-    variables: str | None,
-    generation: str | None,
-    optimizer_path: str | None = None,
-    overrides: list[str] | None = None,
-) -> dict[str, Any]:
-    """The hints as keyword arguments of `migrate`'s functions. A file that is no JSON is a usage error."""
-    config = _json(optimizer_config, "--optimizer-config", dict)
-    names = _json(variables, "--variables", list)
-    return {
-        "format": format,
-        "optimizer_config": config,
-        "variables": names,
-        "generation": generation,
-        "optimizer_path": optimizer_path,
-        "overrides": dict(map(_setting, overrides or ())),
-    }
+@dataclass(frozen=True)
+class Hints:
+    """What the user says of a source that does not say everything."""
+
+    format: From = "auto"
+    optimizer_config: OptimizerConfig = None
+    variables: Variables = None
+    generation: Generation = None
+    optimizer_path: OptimizerPath = None
+    overrides: Set = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `migrate`'s functions. A file that is no JSON is a usage error."""
+        return {
+            "format": self.format,
+            "optimizer_config": _json(self.optimizer_config, "--optimizer-config", dict),
+            "variables": _json(self.variables, "--variables", list),
+            "generation": self.generation,
+            "optimizer_path": self.optimizer_path,
+            "overrides": dict(map(_setting, self.overrides or ())),
+        }
+
+    def typed(self) -> str:
+        """As they were typed, for a command that is to be given them, too."""
+        given = (
+            ("--from", None if self.format == "auto" else self.format),
+            ("--optimizer-config", self.optimizer_config),
+            ("--variables", self.variables),
+            ("--generation", self.generation),
+            ("--optimizer", self.optimizer_path),
+            *(("--set", each) for each in self.overrides or ()),
+        )
+        return "".join(f" {option} {shlex.quote(value)}" for option, value in given if value is not None)
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """A command for typer. Where a parameter is a dataclass, such as Hints, its fields stand in its place."""
+    kinds = get_type_hints(command, include_extras=True)
+    records = {name: kind for name, kind in kinds.items() if isinstance(kind, type) and is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        own = inspect.signature(records[name]).parameters.values() if name in records else [parameter]
+        of = get_type_hints(records[name], include_extras=True) if name in records else kinds
+        parameters += [one.replace(kind=one.KEYWORD_ONLY, annotation=of[one.name]) for one in own]
+
+    def called(**given: Any) -> None:
+        made = {name: kind(**{one.name: given.pop(one.name) for one in fields(kind)}) for name, kind in records.items()}
+        command(**given, **made)
+
+    called.__name__, called.__doc__ = command.__name__, command.__doc__
+    called.__annotations__ = {one.name: one.annotation for one in parameters}
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return called
 
 
 def _setting(text: str) -> tuple[str, Any]:
@@ -117,26 +156,6 @@ def _setting(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value
-
-
-def repeated(
-    format: str,
-    optimizer_config: str | None,
-    variables: str | None,
-    generation: str | None,
-    optimizer_path: str | None,
-    overrides: list[str] | None,
-) -> str:
-    """The hints as they were typed, for a command that is to be given them, too."""
-    given = (
-        ("--from", None if format == "auto" else format),
-        ("--optimizer-config", optimizer_config),
-        ("--variables", variables),
-        ("--generation", generation),
-        ("--optimizer", optimizer_path),
-        *(("--set", each) for each in overrides or ()),
-    )
-    return "".join(f" {option} {shlex.quote(value)}" for option, value in given if value is not None)
 
 
 def _json(given: str | None, option: str, kind: type) -> Any:

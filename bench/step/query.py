@@ -117,7 +117,9 @@ def make_plan(
     again = ["--against", against.asked] if against else ["--baseline", baseline]
     again += ["--rounds", str(rounds)] if rounds else ["--budget", f"{pace.budget:g}"]
     again += ["--processes", str(processes or 1)] if processes or quick else []
-    settings = Settings(pace, processes or (1 if quick else None), WARM_UP_SECONDS, timeout, profile)
+    settings = Settings(
+        pace, processes or (1 if quick else None), WARM_UP_SECONDS, timeout, profile and profile.absolute()
+    )
     return Plan(cases, found, base, settings, seed, command, tuple(again))
 
 

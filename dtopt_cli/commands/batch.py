@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dtopt_cli import output
-from dtopt_cli.options import From, Generation, Json, OptimizerConfig, OptimizerPath, Order, Set, Variables, hints
+from dtopt_cli.options import DryRun, Hints, Json, Order, Strict, spread
 from dtopt_cli.progress import Bar
 
 if TYPE_CHECKING:
@@ -28,46 +28,48 @@ COLORS = {
 }
 
 
+Sources = Annotated[
+    list[str], typer.Argument(metavar="SOURCE...", help="Checkpoints, or folders with checkpoints directly in them.")
+]
+Into = Annotated[str, typer.Option("--into", metavar="DIR", help="Folder of the migrated checkpoints.")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Processes at a time.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Leave targets that are there and whole.")]
+Engine = Annotated[
+    str | None, typer.Option("--engine", metavar="URL", help="Work on a Dask cluster, dask://HOST:PORT.")
+]
+Shard = Annotated[str | None, typer.Option("--shard", metavar="I/N", help="Only the I-th of N parts, one per machine.")]
+Every = Annotated[bool, typer.Option("--all", help="Take every checkpoint of a folder and of the folders in it.")]
+To = Annotated[str, typer.Option("--to", metavar="FORMAT", help="Target format, as for `checkpoint`.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace migrated checkpoints in DIR.")]
+ByReason = Annotated[bool, typer.Option("--report", help="Print a table by outcome and reason instead of each source.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what was refused or failed.")]
+
+
+@spread
 def batch(
-    sources: Annotated[
-        list[str],
-        typer.Argument(metavar="SOURCE...", help="Checkpoints, or folders with checkpoints directly in them."),
-    ],
-    into: Annotated[str, typer.Option("--into", metavar="DIR", help="Folder of the migrated checkpoints.")],
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Processes at a time.")] = 1,
-    resume: Annotated[bool, typer.Option("--resume", help="Leave targets that are there and whole.")] = False,
-    engine: Annotated[
-        str | None, typer.Option("--engine", metavar="URL", help="Work on a Dask cluster, dask://HOST:PORT.")
-    ] = None,
-    shard: Annotated[
-        str | None, typer.Option("--shard", metavar="I/N", help="Only the I-th of N parts, one per machine.")
-    ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Take every checkpoint of a folder and of the folders in it.")
-    ] = False,
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="Target format, as for `checkpoint`.")] = "slots",
+    sources: Sources,
+    into: Into,
+    *,
+    jobs: Jobs = 1,
+    resume: Resume = False,
+    engine: Engine = None,
+    shard: Shard = None,
+    every: Every = False,
+    to: To = "slots",
     order: Order = None,
-    format: From = "auto",
-    optimizer_config: OptimizerConfig = None,
-    variables: Variables = None,
-    generation: Generation = None,
-    optimizer_path: OptimizerPath = None,
-    overrides: Set = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse whatever is not exact.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do everything but write.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace migrated checkpoints in DIR.")] = False,
-    by_reason: Annotated[
-        bool, typer.Option("--report", help="Print a table by outcome and reason instead of each source.")
-    ] = False,
+    hints: Hints,
+    strict: Strict = False,
+    dry_run: DryRun = False,
+    overwrite: Overwrite = False,
+    by_reason: ByReason = False,
     as_json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only what was refused or failed.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Migrate every SOURCE to a checkpoint of its own in DIR. One that is broken stops no other.
 
     Exit code 0 if all are there, 1 if --strict refused some, 3 if some failed. After Ctrl-C, go on with --resume.
     """
-    part = _part(shard)
-    given = hints(format, optimizer_config, variables, generation, optimizer_path, overrides)
+    part, given = _part(shard), hints.arguments()
     if engine is not None and jobs > 1:
         raise typer.BadParameter("give one of --jobs and --engine: an engine has processes of its own")
     from migrate.batches.engines import connected

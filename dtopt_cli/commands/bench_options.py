@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from bench.cases.options import Options
     from bench.cases.shapes import Shapes
 
 STEP = "What a step does"
@@ -219,18 +221,75 @@ Profile = Annotated[
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also print how to measure each row again.")]
 
 
+@dataclass(frozen=True)
+class Gradients:
+    """How gradients are clipped, and whether averages are kept."""
+
+    clipnorm: Clipnorm = None
+    clipvalue: Clipvalue = None
+    global_clipnorm: GlobalClipnorm = None
+    use_ema: UseEma = False
+
+    @property
+    def clip(self) -> str:
+        """The option that is given, "none" if none is. Two of them are a usage error."""
+        given = [name for name in ("clipnorm", "clipvalue", "global_clipnorm") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise typer.BadParameter("give one of them", param_hint="--clipnorm, --clipvalue and --global-clipnorm")
+        return given[0] if given else "none"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What else a step does."""
+
+    ema_momentum: EmaMomentum = 0.99
+    accumulation: Accumulation = 1
+    weight_decay: WeightDecay = None
+    placement: SlotPlacement = "like_variable"
+    dtype: Dtype = "float32"
+    sparse_rows: SparseRows = None
+    lazy_rows: LazyRows = False
+    where: Where = None
+    in_situ: InSitu = False
+    cache: Cache = "warm"
+
+    def options(self, gradients: Gradients) -> Options:
+        """As `bench.cases` has them."""
+        from bench.cases.options import Options
+
+        clip = gradients.clip
+        return Options(
+            clip=None if clip == "none" else f"{clip.replace('clip', '')}={getattr(gradients, clip):g}",
+            ema=self.ema_momentum if gradients.use_ema else None,
+            accumulate=self.accumulation,
+            weight_decay=self.weight_decay,
+            placement=self.placement,
+            dtype=self.dtype,
+            sparse_rows=self.sparse_rows,
+            lazy_rows=self.lazy_rows,
+            cache=self.cache,
+            in_situ=self.in_situ,
+            where=self.where,
+        )
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How steps are timed."""
+
+    rounds: Rounds = None
+    budget: Budget = None
+    processes: Processes = None
+    threads: Threads = None
+    timeout: Timeout = 300.0
+    seed: Seed = 0
+    profile: Profile = None
+
+
 def split(values: list[str] | None) -> list[str]:
     """`-p a -p b` and `-p a,b` alike."""
     return [part.strip() for value in values or [] for part in value.split(",")]
-
-
-def clip(clipnorm: float | None, clipvalue: float | None, global_clipnorm: float | None) -> str | None:
-    """The one kind of clipping that is asked for, as `bench.cases.options` has it. More than one is a usage error."""
-    kinds = {"norm": clipnorm, "value": clipvalue, "global_norm": global_clipnorm}
-    given = [f"{kind}={limit:g}" for kind, limit in kinds.items() if limit is not None]
-    if len(given) > 1:
-        raise typer.BadParameter("give one of them", param_hint="--clipnorm, --clipvalue and --global-clipnorm")
-    return given[0] if given else None
 
 
 def shapes(text: str | None) -> Shapes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from dtopt_cli import measuring
 from dtopt_cli.commands import bench_options as options
 from dtopt_cli.exit_codes import Exit
 from dtopt_cli.measuring import OutputFile
-from dtopt_cli.options import Json
+from dtopt_cli.options import Json, spread
 
 DEVICE_NAMES = ["v100-32gb", "a100-40gb", "a100-80gb", "h100", "h200", "tpu-v4", "tpu-v5e", "tpu-v5p"]
 MACHINE = "The machine"
@@ -80,7 +81,33 @@ RoofOf = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class Trained:
+    """What needs memory beside slots."""
+
+    dtype: Dtype = "float32"
+    master_copies: MasterCopies = False
+    batch: Batch = None
+    micro_batch: MicroBatch = 1
+    sequence: Sequence = None
+    checkpointing: Checkpointing = "selective"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is known of the devices."""
+
+    device_type: DeviceType = None
+    memory: Memory = None
+    other: Other = None
+    bandwidth: Bandwidth = None
+    link: Links = None
+    roof: RoofOf = None
+
+
+@spread
 def plan(
+    *,
     workload: options.Workload = None,
     shapes: options.ShapesFrom = None,
     optimizer: options.Optimizer = "adam",
@@ -88,23 +115,10 @@ def plan(
     devices: Devices = None,
     layout: Layouts = None,
     placement: Placements = None,
-    dtype: Dtype = "float32",
-    master_copies: MasterCopies = False,
-    batch: Batch = None,
-    micro_batch: MicroBatch = 1,
-    sequence: Sequence = None,
-    checkpointing: Checkpointing = "selective",
-    clipnorm: options.Clipnorm = None,
-    clipvalue: options.Clipvalue = None,
-    global_clipnorm: options.GlobalClipnorm = None,
-    use_ema: options.UseEma = False,
+    trained: Trained,
+    gradients: options.Gradients,
     accumulation: options.Accumulation = 1,
-    device_type: DeviceType = None,
-    memory: Memory = None,
-    other: Other = None,
-    bandwidth: Bandwidth = None,
-    link: Links = None,
-    roof: RoofOf = None,
+    machine: Machine,
     json: Json = False,
     file: OutputFile = None,
 ) -> None:
@@ -119,20 +133,9 @@ def plan(
     from bench.forecast.footprint import Training
     from bench.roof.run import speed
 
-    limits = {"clipnorm": clipnorm, "clipvalue": clipvalue, "global_clipnorm": global_clipnorm}
-    options.clip(clipnorm, clipvalue, global_clipnorm)
     measuring.require_writable(file)
     training = Training(
-        optimizer,
-        dtype,
-        ema=use_ema,
-        accumulate=accumulation > 1,
-        clip=next((kind for kind, limit in limits.items() if limit is not None), "none"),
-        master_copies=master_copies,
-        batch=batch,
-        micro_batch=micro_batch,
-        sequence=sequence,
-        checkpointing=checkpointing,
+        optimizer, ema=gradients.use_ema, accumulate=accumulation > 1, clip=gradients.clip, **vars(trained)
     )
     found = query.answer(
         workload=workload,
@@ -143,12 +146,12 @@ def plan(
         layout=tuple(layout or ()),
         placement=tuple(placement or ()),
         training=training,
-        device=device_type,
-        memory=memory,
-        other=other,
-        bandwidth=bandwidth,
-        link=tuple(link or ()),
-        roof=roof,
+        device=machine.device_type,
+        memory=machine.memory,
+        other=machine.other,
+        bandwidth=machine.bandwidth,
+        link=tuple(machine.link or ()),
+        roof=machine.roof,
         roof_speed=lambda path: speed(kinds.load(path), str(path)),
         command=measuring.command(),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -10,41 +10,40 @@ from dtopt_cli import measuring
 from dtopt_cli.commands import bench_options as options
 from dtopt_cli.exit_codes import Exit
 from dtopt_cli.measuring import OutputFile
-from dtopt_cli.options import Json
-
-if TYPE_CHECKING:
-    pass
+from dtopt_cli.options import Json, spread
 
 PIPE_WIDTH = 120
 
+Clients = Annotated[int | None, typer.Option("--clients", min=1, help="DTensor clients to start on this machine.")]
+Scaling = Annotated[
+    str,
+    typer.Option(
+        "--scaling",
+        help="strong: the same model; weak: it grows with the mesh.",
+        autocompletion=options.one_of("strong", "weak"),
+    ),
+]
+Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Samples of each mesh.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="CPU threads of this machine, shared by its clients.")
+]
 
+
+@spread
 def scale(
+    *,
     workload: options.Workload = None,
     shapes: options.ShapesFrom = None,
     optimizer: options.Optimizer = "adam",
     mesh: options.Meshes = None,
-    clients: Annotated[
-        int | None, typer.Option("--clients", min=1, help="DTensor clients to start on this machine.")
-    ] = None,
-    scaling: Annotated[
-        str,
-        typer.Option(
-            "--scaling",
-            help="strong: the same model; weak: it grows with the mesh.",
-            autocompletion=options.one_of("strong", "weak"),
-        ),
-    ] = "strong",
+    clients: Clients = None,
+    scaling: Scaling = "strong",
     layout: options.Layout = "megatron",
     placement: options.SlotPlacement = "like_variable",
     device: options.Device = "auto",
-    clipnorm: options.Clipnorm = None,
-    clipvalue: options.Clipvalue = None,
-    global_clipnorm: options.GlobalClipnorm = None,
-    use_ema: options.UseEma = False,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Samples of each mesh.")] = 9,
-    threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="CPU threads of this machine, shared by its clients.")
-    ] = None,
+    gradients: options.Gradients,
+    rounds: Rounds = 9,
+    threads: Threads = None,
     seed: options.Seed = 0,
     timeout: options.Timeout = 300,
     json: Json = False,
@@ -59,9 +58,6 @@ def scale(
     """
     from bench.scale import query, report
 
-    limits = {"clipnorm": clipnorm, "clipvalue": clipvalue, "global_clipnorm": global_clipnorm}
-    options.clip(clipnorm, clipvalue, global_clipnorm)
-
     measuring.require_writable(file)
     with measuring.progress() as progress:
         result, hung, reports = query.answer(
@@ -74,8 +70,8 @@ def scale(
             layout=layout,
             placement=placement,
             device=device,
-            clip=next((kind for kind, limit in limits.items() if limit is not None), "none"),
-            ema=use_ema,
+            clip=gradients.clip,
+            ema=gradients.use_ema,
             rounds=rounds,
             threads=threads,
             seed=seed,

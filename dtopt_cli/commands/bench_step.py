@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,13 +12,19 @@ from dtopt_cli.commands import bench_options as options
 from dtopt_cli.commands.bench_list import list_and_leave
 from dtopt_cli.exit_codes import Exit
 from dtopt_cli.measuring import OutputFile
-from dtopt_cli.options import Json
+from dtopt_cli.options import Json, spread
 
 if TYPE_CHECKING:
     from bench.results.document import Result
 
+Names = Annotated[
+    bool, typer.Option("--list", callback=list_and_leave, is_eager=True, help="List what can be measured.")
+]
 
+
+@spread
 def step(
+    *,
     workload: options.Workloads = None,
     shapes: options.ShapesFrom = None,
     optimizer: options.Optimizers = None,
@@ -29,33 +35,13 @@ def step(
     baseline: options.Baseline = "tf_keras-mesh",
     against: options.Against = None,
     quick: options.Quick = False,
-    clipnorm: options.Clipnorm = None,
-    clipvalue: options.Clipvalue = None,
-    global_clipnorm: options.GlobalClipnorm = None,
-    use_ema: options.UseEma = False,
-    ema_momentum: options.EmaMomentum = 0.99,
-    accumulation: options.Accumulation = 1,
-    weight_decay: options.WeightDecay = None,
-    placement: options.SlotPlacement = "like_variable",
-    dtype: options.Dtype = "float32",
-    sparse_rows: options.SparseRows = None,
-    lazy_rows: options.LazyRows = False,
-    where: options.Where = None,
-    in_situ: options.InSitu = False,
-    cache: options.Cache = "warm",
-    rounds: options.Rounds = None,
-    budget: options.Budget = None,
-    processes: options.Processes = None,
-    threads: options.Threads = None,
-    timeout: options.Timeout = 300.0,
-    seed: options.Seed = 0,
-    profile: options.Profile = None,
+    gradients: options.Gradients,
+    further: options.Step,
+    timing: options.Timing,
     json: Json = False,
     file: OutputFile = None,
     verbose: options.Verbose = False,
-    names: Annotated[
-        bool, typer.Option("--list", callback=list_and_leave, is_eager=True, help="List what can be measured.")
-    ] = False,
+    names: Names = False,
 ) -> None:
     """Time one optimizer step of every framework on the same shapes and numbers.
 
@@ -68,27 +54,13 @@ def step(
     dtopt bench --in fit -p optim-plain,keras3      where people train
     dtopt bench -p optim-native --profile t.json    what happens in a step, for Perfetto
     """
-    from bench.cases.options import Options
     from bench.step import query, report, run
     from bench.step.against import home
 
-    chosen = Options(
-        clip=options.clip(clipnorm, clipvalue, global_clipnorm),
-        ema=ema_momentum if use_ema else None,
-        accumulate=accumulation,
-        weight_decay=weight_decay,
-        placement=placement,
-        dtype=dtype,
-        sparse_rows=sparse_rows,
-        lazy_rows=lazy_rows,
-        cache=cache,
-        in_situ=in_situ,
-        where=where,
-    )
+    chosen = further.options(gradients)
     measuring.require_writable(file)
-    measuring.require_writable(profile)
-    with ExitStack() as stack:
-        other = stack.enter_context(home(against)) if against else None
+    measuring.require_writable(timing.profile)
+    with home(against) if against else nullcontext() as other:
         wanted = query.make_plan(
             workload=options.split(workload),
             shapes=options.shapes(shapes),
@@ -99,15 +71,9 @@ def step(
             device=device,
             layout=layout,
             baseline=baseline,
-            rounds=rounds,
-            budget=budget,
-            processes=processes,
             quick=quick,
-            seed=seed,
-            threads=threads,
-            timeout=timeout,
             options=chosen,
-            profile=profile and profile.absolute(),
+            **vars(timing),
             command=measuring.command(),
         )
         with measuring.progress() as progress:
@@ -115,8 +81,7 @@ def step(
     measuring.give(result, lambda: report.render(result, reruns=verbose), json=json, file=file)
     if not (json or workload or shapes or optimizer or peer):
         _print_more()
-    code = measuring.exit_code(result)
-    raise typer.Exit(_answer(result) if against and code == 0 else code)
+    raise typer.Exit(measuring.exit_code(result) or (_answer(result) if against else 0))
 
 
 def _answer(result: Result) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,18 +14,20 @@ from dtopt_cli import output
 from dtopt_cli.commands.batch import batch
 from dtopt_cli.commands.migrate_code import code, from_program
 from dtopt_cli.options import (
+    DryRun,
     Explain,
     From,
     Generation,
+    Hints,
     Json,
     OptimizerConfig,
     OptimizerFrom,
     OptimizerPath,
     Order,
     Set,
+    Strict,
     Variables,
-    hints,
-    repeated,
+    spread,
 )
 from dtopt_cli.progress import Bar
 
@@ -62,15 +65,16 @@ def checkpoint(
     generation: Generation = None,
     optimizer_path: OptimizerPath = None,
     overrides: Set = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse whatever is not exact.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do everything but write.")] = False,
+    strict: Strict = False,
+    dry_run: DryRun = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a migrated checkpoint at DEST.")] = False,
     explain: Explain = False,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
     """Migrate the optimizer state in SOURCE to DEST. SOURCE is never changed, DEST is whole or not there."""
-    given = hints(format, optimizer_config, variables, generation, optimizer_path, overrides)
+    hints = Hints(format, optimizer_config, variables, generation, optimizer_path, overrides)
+    given = hints.arguments()
     if optimizer_from is not None:
         given |= from_program(optimizer_from, optimizer_config, generation)
     from migrate import migrate_checkpoint
@@ -95,30 +99,26 @@ def checkpoint(
         output.print_json(report.to_dict())
     elif not quiet:
         if optimizer_from is not None:
-            optimizer_config, generation = json.dumps(given["optimizer_config"]), given["generation"]
-        typed = repeated(format, optimizer_config, variables, generation, optimizer_path, overrides)
-        typed += "" if order is None else f" --order {shlex.quote(order)}"
+            said = json.dumps(given["optimizer_config"])
+            hints = replace(hints, optimizer_config=said, generation=given["generation"])
+        typed = hints.typed() + ("" if order is None else f" --order {shlex.quote(order)}")
         _print_report(report, typed, explain)
 
 
 @app.command()
+@spread
 def inspect(
     source: Source,
+    *,
     stats: Annotated[bool, typer.Option("--stats", help="Read every slot: norm, smallest, greatest, finite.")] = False,
-    format: From = "auto",
-    optimizer_config: OptimizerConfig = None,
-    variables: Variables = None,
-    generation: Generation = None,
-    optimizer_path: OptimizerPath = None,
-    overrides: Set = None,
+    hints: Hints,
     explain: Explain = False,
     as_json: Json = False,
 ) -> None:
     """Say what SOURCE is, how that was recognised, every slot, and what would be lost."""
-    given = hints(format, optimizer_config, variables, generation, optimizer_path, overrides)
     from migrate import inspect as look
 
-    found = look(source, stats=stats, **given)
+    found = look(source, stats=stats, **hints.arguments())
     if as_json:
         output.print_json(found.to_dict())
     else:
@@ -126,20 +126,16 @@ def inspect(
 
 
 @app.command()
+@spread
 def verify(
     source: Source,
     dest: Dest,
-    format: From = "auto",
-    optimizer_config: OptimizerConfig = None,
-    variables: Variables = None,
-    generation: Generation = None,
-    optimizer_path: OptimizerPath = None,
-    overrides: Set = None,
+    hints: Hints,
     order: Order = None,
     as_json: Json = False,
 ) -> None:
     """Compare DEST with SOURCE: every slot bit for bit, and one step of both. Exit code 1 if they differ."""
-    given = hints(format, optimizer_config, variables, generation, optimizer_path, overrides)
+    given = hints.arguments()
     from migrate import verify as compare
 
     progress = _byte_bar("comparing", as_json=as_json)
