@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+
+def constant(value: float, dtype: tf.DType) -> tf.Tensor:
+    """A number that each step may have another of as a tensor: of a Python number TensorFlow would keep it for ever."""
+    return tf.constant(np.array(value), dtype)
 
 
 def compute_dtype(dtype: tf.DType) -> tf.DType:

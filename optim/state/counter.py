@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from optim import devices
 from optim.native import direct, library
+from optim.precision import constant
 
 
 class Counter:
@@ -35,15 +36,15 @@ class Counter:
         numbers = self._numbers()
         if numbers and all(direct.write_scalar(number, value) for number in numbers):
             return
-        scalar = tf.constant(value, self.variable.dtype)
+        scalar = constant(value, self.variable.dtype)
         for handle in self._handles:
             devices.assign(handle, scalar)
 
     def _numbers(self) -> list[int]:
         """What dtopt's own kernel knows the variable by on each device, if there is a kernel: it needs no op."""
-        if not library.status().available:
-            return []
         if self._groups is None:
+            if not library.status().available:
+                return []
             self._groups = scalar_groups(self._handles)
         return [number for _, number in self._groups]
 

@@ -52,6 +52,7 @@ class Execution:
         """
         key = (self._key(), library.status())
         if self._report is None or self._report[0] != key:
+            self._plan = None  # what it keeps may be for another kernel, or for none
             self._report = (key, self._new_report())
         return self._report[1]
 

@@ -30,7 +30,7 @@ from optim.state.tracked import Tracked, plain_name, unwrap
 from optim.step import replicas
 from optim.step.execution import Execution
 from optim.step.gradients import check_distinct, check_dtypes, checked_when_run, conform, conform_all, split_pairs
-from optim.step.interrupts import deferred
+from optim.step.interrupts import Deferred
 from optim.step.preparation import Preparation
 from optim.step.tape import compute
 from optim.step.traces import Traces
@@ -228,7 +228,7 @@ class Stepper:
         counter = self._state.counter(slot_layout.ITERATIONS)
         iterations = int(counter.now())
         preparation = Preparation(self._algorithm, self._state, self._settings, iterations)
-        with deferred():
+        with Deferred():
             accumulation = self._settings.accumulation
             if accumulation.is_used:
                 members = accumulation.gather_eagerly(tracked, gradients, self._takes_rows)

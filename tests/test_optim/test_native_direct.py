@@ -174,13 +174,15 @@ def test_other_scalars_are_left_to_ops() -> None:
 
 
 def test_a_counter_is_one_whatever_reads_it(mesh_2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    counter = Counter(variable(0, dtensor.Layout.replicated(mesh_2, 0), "count", tf.int64))
-    assert counter.now() == 0  # else the first value may still be on its way when another is set
-    for mode, value in (("build", 5), ("off", 6), ("build", 7)):
+    count, counters = variable(0, dtensor.Layout.replicated(mesh_2, 0), "count", tf.int64), {}
+    for mode in ("off", "build"):
         monkeypatch.setenv(library.VARIABLE, mode)
-        counter.set(value)
-        for reader in ("off", "build"):
-            monkeypatch.setenv(library.VARIABLE, reader)
+        counters[mode] = Counter(count)
+        assert counters[mode].now() == 0  # else the first value may still be on its way when another is set
+    monkeypatch.setenv(library.VARIABLE, "off")
+    for mode, value in (("build", 5), ("off", 6), ("build", 7)):
+        counters[mode].set(value)
+        for counter in counters.values():
             assert counter.now() == counter.peek() == value
         assert [int(part.numpy()) for part in dtensor.unpack(counter.variable.read_value())] == [value, value]
     counter.variable.assign_add(put(1, dtensor.Layout.replicated(mesh_2, 0), tf.int64))
