@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from optim import slot_layout
-from optim.devices import call, wait_for_pending
+from optim.devices import call, vector, wait_for_pending
 from optim.executors.plan import Selection, Shard
 from optim.executors.work import Group, Work
 from optim.native import direct, library
@@ -74,7 +74,7 @@ def why_not_here(tracked: Tracked) -> str:
 
 def square_sums(held: Held, sources: Sequence[int]) -> list[float]:
     """The sum of squares of each of the tensors at `sources`, added up in float64."""
-    found = call("DtoptSquares", tf.constant(held.number, tf.int64), _vector(sources))
+    found = call("DtoptSquares", vector([held.number], tf.int64), vector(sources, tf.int64))
     sums: list[float] = found.numpy().tolist()
     return sums
 
@@ -155,7 +155,7 @@ class Batches:
         """A float64 vector; one that did not change is not made again."""
         kept = self._kept.get(name)
         if kept is None or kept[0] != values:
-            kept = self._kept[name] = (values, tf.constant(values, tf.float64, [len(values)]))
+            kept = self._kept[name] = (values, vector(values, tf.float64))
         return kept[1]
 
 
@@ -163,7 +163,7 @@ def arrange(work: Work, selection: Selection) -> Batches:
     """Made anew only when a step differs from the one before in more than its numbers."""
     first = next(iter(work.rate_factors), None)  # there may be none: gradients that overwrite their variables
     changing = tuple(work.rate_factors) if isinstance(first, tuple) else ()  # a factor never changes
-    key = (work.has_averages, status(), changing)
+    key = (work.has_averages, changing)
     if selection.batches is None or selection.batches[0] != key:
         selection.batches = (key, Batches(work, selection))
     return selection.batches[1]
@@ -177,7 +177,7 @@ def step(work: Work, batches: Batches, gradients: Pending) -> None:
     momentum = work.ema_momentum if work.has_averages else 0.0
     options = batches.numbers("options", [limit, momentum, 1.0 - momentum])
     factors = gradients.factors
-    held, rows = tf.constant(gradients.held.number, tf.int64), gradients.rows
+    held, rows = vector([gradients.held.number], tf.int64), gradients.rows
     for number, batch in enumerate(batches.batches):
         decays = [work.decay_factors[i] for i in batch.positions]
         has_decays = any(d is not None for d in decays)
@@ -186,7 +186,7 @@ def step(work: Work, batches: Batches, gradients: Pending) -> None:
             "DtoptUpdate",
             batch.group,
             held,
-            _vector([rows.get(i, -1) for i in batch.positions]) if rows else batches.no_rows,
+            vector([rows.get(i, -1) for i in batch.positions], tf.int64) if rows else batches.no_rows,
             batches.numbers(f"scalars {kind}", [coefficients[name] for name in batch.program.scalars]),
             batches.numbers(f"scales {kind}", [factors[i] for i in batch.positions] if factors else []),
             batches.numbers(f"decays {kind}", [1.0 if d is None else d for d in decays] if has_decays else []),

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from optim.layouts.placement import to_host
-from optim.precision import compute_dtype
+from optim.precision import compute_dtype, constant
 
 
 def square_sum(gradient: Any) -> Any:
@@ -23,7 +23,7 @@ def square_sum(gradient: Any) -> Any:
     usual = of(compute_dtype(gradient.dtype))
     if tf.executing_eagerly():  # brought off their meshes, of which there may be several
         value = to_host(usual)
-        return tf.constant(value if math.isfinite(value) else to_host(of(tf.float64)), tf.float64)
+        return constant(value if math.isfinite(value) else to_host(of(tf.float64)), tf.float64)
     if gradient.dtype == tf.float64:
         return usual
     return tf.cond(tf.math.is_finite(usual), lambda: usual, lambda: of(tf.float64))

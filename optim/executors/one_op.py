@@ -33,7 +33,7 @@ from optim.native.generate import program_for
 from optim.options.clipping import clip
 from optim.options.master_copies import target
 from optim.options.option_objects import GradientsClipOption
-from optim.precision import compute_dtype
+from optim.precision import compute_dtype, constant
 from optim.rule import Rule
 from optim.state.row_gradient import RowGradient, at_hand
 from optim.state.slots import SlotTable
@@ -267,7 +267,7 @@ def _vector(numbers: Sequence[Any]) -> Any:
 
 
 def _wide(number: Any) -> Any:
-    return tf.cast(number, tf.float64) if tf.is_tensor(number) else tf.constant(number, tf.float64)
+    return tf.cast(number, tf.float64) if tf.is_tensor(number) else constant(number, tf.float64)
 
 
 def _rest(work: Work, rest: Sequence[int], gradients: PendingGradients) -> Work:

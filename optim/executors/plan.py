@@ -14,6 +14,7 @@ from optim.devices import handles_of
 from optim.executors.work import Group
 from optim.layouts.boxes import Box, box_of, partners, region_of
 from optim.layouts.placement import layout_of
+from optim.precision import constant
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
 
@@ -64,7 +65,7 @@ class DeviceScalars:
         key = (name, rate_factor, dtype.name)
         kept = self._kept.get(key)
         if kept is None or kept[0] != value:
-            kept = self._kept[key] = (value, tf.constant(value, dtype))
+            kept = self._kept[key] = (value, constant(value, dtype))
         return kept[1]
 
 

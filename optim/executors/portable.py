@@ -21,7 +21,7 @@ from optim.layouts.placement import layout_of, relayout, to_host
 from optim.options.clipping import clip
 from optim.options.master_copies import target, write
 from optim.options.option_objects import GradientsClipOption
-from optim.precision import cast_scalar, compute_dtype
+from optim.precision import cast_scalar, compute_dtype, constant
 from optim.rule import Rule
 from optim.state.tracked import Tracked
 
@@ -172,18 +172,18 @@ def stepped(
 def _scalars(work: Work, i: int) -> tuple[dict[str, Any], Any]:
     """The scalars of variable number `i`, and its weight decay.
 
-    DTensor compiles an eager op anew for each value of a Python number next to a DTensor, and keeps all of them; not so
-    for a tensor. Numbers that are few anyway stay: a rule may look at them.
+    TensorFlow keeps a tensor of each value of a Python number that meets a tensor eagerly, and DTensor an op that it
+    compiles for it; not so for a tensor. Numbers that are few anyway stay: a rule may look at them.
     """
     scalars = work.scalars(i) if work.coefficients else {}
     decay = work.decay_factors[i]
-    if not tf.executing_eagerly() or work.tracked[i].mesh is None:
+    if not tf.executing_eagerly():
         return dict(scalars), decay
     wide = compute_dtype(work.tracked[i].variable.dtype)
 
     def tensor(value: Any) -> Any:
         is_one_of_few = not isinstance(value, float) or (abs(value) <= 2 and (2 * value).is_integer())
-        return value if is_one_of_few else tf.constant(value, wide)
+        return value if is_one_of_few else constant(value, wide)
 
     return {name: tensor(value) for name, value in scalars.items()}, tensor(decay)
 

@@ -12,6 +12,7 @@ from optim.executors import kernels
 from optim.executors.plan import Plan, Shard
 from optim.executors.work import Work, averaged, updated
 from optim.layouts.boxes import Box
+from optim.precision import constant
 
 
 def update_box(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, Any], decay: float | None) -> Any:
@@ -42,7 +43,7 @@ def update(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, Any], 
     kernel = kernels.kernel_for(work.rule, shard.dtype)
     if kernel is not None:
         if decay is not None:
-            devices.assign(shard.variable, devices.read(shard.variable, shard.dtype) * decay)
+            devices.assign(shard.variable, devices.read(shard.variable, shard.dtype) * constant(decay, shard.dtype))
         devices.call(*kernel(work.rule, shard.variable, shard.slots, gradient, scalars))
     else:
         _update_by_ops(work, shard, gradient, scalars, decay)
@@ -114,8 +115,8 @@ def update_compiled(
 
         plan.compiled[key] = body
     wide = {
-        repr(factor): {name: tf.constant(value, tf.float64) for name, value in scalars.items()}
+        repr(factor): {name: constant(value, tf.float64) for name, value in scalars.items()}
         for factor, scalars in work.coefficients.items()
     }
-    decay_factors = [None if d is None else tf.constant(d, tf.float64) for d in decays]
-    plan.compiled[key](list(gradients), wide, decay_factors, tf.constant(work.ema_momentum, tf.float64))
+    decay_factors = [None if d is None else constant(d, tf.float64) for d in decays]
+    plan.compiled[key](list(gradients), wide, decay_factors, constant(work.ema_momentum, tf.float64))

@@ -11,7 +11,7 @@ import tensorflow as tf
 from optim.executors.apart import EACH_XP, Each, Slices, summed
 from optim.namespace import XP
 from optim.options.option_objects import GradientsClipOption
-from optim.precision import cast_scalar, cast_scalars, compute_dtype
+from optim.precision import cast_scalar, cast_scalars, compute_dtype, constant
 from optim.rule import Rule
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
@@ -95,7 +95,7 @@ def scaled(gradient: Any, factor: Any) -> Any:
 
 def _constant(value: Any, dtype: tf.DType) -> Any:
     # Not tf.cast of a Python float, which would round it to float32 on the way.
-    return tf.cast(value, dtype) if tf.is_tensor(value) else tf.constant(value, dtype)
+    return tf.cast(value, dtype) if tf.is_tensor(value) else constant(value, dtype)
 
 
 def averaged(average: Any, value: Any, momentum: Any) -> Any:

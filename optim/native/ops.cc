@@ -82,8 +82,9 @@ class Sources {
   absl::Status Open(OpKernelContext* context, const std::vector<int64_t>& sources) {
     const Tensor* number;
     TF_RETURN_IF_ERROR(context->input("held", &number));
-    held_ = Holding::Find(number->scalar<int64_t>()());
-    if (held_ == nullptr) return InvalidArgument("nothing is held under number ", number->scalar<int64_t>()());
+    if (number->NumElements() != 1) return InvalidArgument("held has shape ", number->shape().DebugString());
+    held_ = Holding::Find(number->flat<int64_t>()(0));
+    if (held_ == nullptr) return InvalidArgument("nothing is held under number ", number->flat<int64_t>()(0));
     const int64_t count = held_->tensors.size();
     for (const int64_t source : sources) {
       if (source < 0 || source >= count) return InvalidArgument("there is no tensor ", source, " of ", count);

@@ -14,7 +14,7 @@ from optim.devices import wait_for_pending
 from optim.layouts import placement
 from optim.native import library
 from optim.options.part import Option, Part
-from optim.precision import compute_dtype
+from optim.precision import compute_dtype, constant
 from optim.state.counter import Counter
 from optim.state.row_gradient import RowGradient, add_rows, can_gather, take_rows
 from optim.state.state import State
@@ -94,7 +94,8 @@ class Accumulation(Part):
         for item, gradient in zip(tracked, gradients, strict=True):
             mark = self._mark(item)
             if isinstance(gradient, RowGradient):
-                mark.set(int(library.ops().dtopt_mark_rows(before=int(mark.peek()), rows=gradient.rows)))
+                before = constant(int(mark.peek()), tf.int64)
+                mark.set(int(library.ops().dtopt_mark_rows(before=before, rows=gradient.rows)))
                 add_rows(self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item), gradient)
             elif mark.peek() != ANYTHING:
                 mark.set(ANYTHING)
@@ -103,7 +104,7 @@ class Accumulation(Part):
             return []
         counter.set(0)
         marks = [(item, int(self._mark(item).peek())) for item in self._state.tracked]
-        members = [Member(t, mark, mark > ANYTHING and by_row(t)) for t, mark in marks if mark != NOTHING]
+        members = [Member(t, constant(m, tf.int64), m > ANYTHING and by_row(t)) for t, m in marks if m != NOTHING]
         for member in members:
             self._mark(member.tracked).set(NOTHING)
         return members

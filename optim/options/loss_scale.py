@@ -20,6 +20,7 @@ from optim.errors import HyperparameterError, UnsupportedError
 from optim.hyperparameters import to_number
 from optim.layouts import placement
 from optim.options.part import Option, Part
+from optim.precision import constant
 from optim.state.state import State
 
 DYNAMIC = "dynamic"
@@ -152,7 +153,7 @@ class LossScale(Part):
         is_beside = layout is not None and is_placed and dtensor.fetch_layout(loss).mesh == layout.mesh
         if is_beside or (layout is None and not is_placed):
             return tf.cast(variable.read_value(), dtype)  # without waiting for what is pending on the mesh
-        return tf.cast(tf.constant(self.now(), tf.float32), dtype)
+        return tf.cast(constant(self.now(), tf.float32), dtype)
 
     def update(self, is_finite: bool) -> None:
         """Move a dynamic scale on, after an eager step that was taken (or, False, was not) and was waited for."""

@@ -14,6 +14,7 @@ from optim import hyperparameters, schedules, slot_layout
 from optim.algorithm import Algorithm
 from optim.errors import HyperparameterError
 from optim.options.part import Option, Part
+from optim.precision import constant
 from optim.state.state import State
 
 
@@ -159,7 +160,7 @@ def evaluate(source: Any, iterations: Any, decay: float) -> Any:
       decay: divides the rate by 1 + decay · iterations, as the `decay` of Keras up to 2.10 does.
     """
     if schedules.is_schedule(source):
-        rate = source(tf.constant(iterations, tf.int64) if isinstance(iterations, int) else iterations)
+        rate = source(constant(iterations, tf.int64) if isinstance(iterations, int) else iterations)
     elif callable(source) and not isinstance(source, tf.Variable):
         rate = source()
     else:
