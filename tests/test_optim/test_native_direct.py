@@ -182,11 +182,11 @@ def test_a_counter_is_one_whatever_reads_it(mesh_2: Any, monkeypatch: pytest.Mon
     monkeypatch.setenv(library.VARIABLE, "off")
     for mode, value in (("build", 5), ("off", 6), ("build", 7)):
         counters[mode].set(value)
-        for counter in counters.values():
-            assert counter.now() == counter.peek() == value
-        assert [int(part.numpy()) for part in dtensor.unpack(counter.variable.read_value())] == [value, value]
-    counter.variable.assign_add(put(1, dtensor.Layout.replicated(mesh_2, 0), tf.int64))
-    assert counter.now() == 8
+        for each in counters.values():
+            assert each.now() == each.peek() == value
+        assert [int(part.numpy()) for part in dtensor.unpack(count.read_value())] == [value, value]
+    count.assign_add(put(1, dtensor.Layout.replicated(mesh_2, 0), tf.int64))
+    assert counters["build"].now() == 8
 
 
 PENDING = """
