@@ -88,7 +88,7 @@ _MESSAGES: dict[str, tuple[_Spec, ...]] = {
         _Spec(5, "attr", "AttrEntry", repeated=True),
     ),
     "AttrEntry": (_Spec(1, "key", "string"), _Spec(2, "value", "AttrValue")),
-    "AttrValue": (_Spec(5, "b", "bool"), _Spec(8, "tensor", "TensorProto")),
+    "AttrValue": (_Spec(5, "b", "bool"), _Spec(7, "shape", "TensorShapeProto"), _Spec(8, "tensor", "TensorProto")),
     "TensorProto": (
         _Spec(1, "dtype", "int32"),
         _Spec(2, "tensor_shape", "TensorShapeProto"),

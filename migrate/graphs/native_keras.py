@@ -7,7 +7,7 @@ these, op for op, as a weight with a constraint is not, says nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from migrate.graphs.nodes import Nodes
@@ -19,10 +19,16 @@ _ROOT = ("Sqrt", ("Maximum", ("Minimum", _WITH_EPSILON, _ANY), _ANY))
 _MOVED = "moved"
 
 
-def describe(nodes: Nodes, trained: Sequence[str], slots: Sequence[str]) -> dict[str, Any]:
+def describe(
+    nodes: Nodes, trained: Sequence[str], slots: Sequence[str], others: Collection[str] = ()
+) -> dict[str, Any]:
     """`epsilon` or `nesterov` of the updates of these variables, and the limits that gradients go through on their way
-    into these slots; empty where they do not all say the same."""
-    assigned = {name: write.value for name, write in nodes.alone_written().items()}
+    into these slots; empty where they do not all say the same.
+
+    Args:
+      others: state of other optimizers, or of an earlier `compile`, whose updates are left aside.
+    """
+    assigned = {name: write.value for name, write in nodes.alone_written(others).items()}
     said = [_update(nodes, name, assigned) for name in trained]
     told = said[0] if said and all(each == said[0] for each in said) else {}
     gradients = [_gradient(nodes, slot, assigned[slot]) for slot in slots if slot in assigned]

@@ -68,6 +68,12 @@ class Nodes:
         value = next((a.value.tensor for a in self.by_name[name].attr if a.key == "value"), None)
         return None if value is None else _number(value)
 
+    def shape(self, variable: str) -> tuple[int, ...] | None:
+        """Of a variable; None where the graph does not say all of it."""
+        found = next((a.value.shape for a in self.by_name[variable].attr if a.key == "shape"), None)
+        dims = () if found is None else tuple(int(dim.size) for dim in found.dim)
+        return None if found is None or found.unknown_rank or min(dims, default=0) < 0 else dims
+
     def writes(self) -> Iterator[Write]:
         """All assignments but those of a first value and those that restore one."""
         return self.writes_of(self.inputs)
@@ -79,11 +85,11 @@ class Nodes:
             if self.op(name) in WRITES and len(inputs) > 1 and not self.is_no_step(name):
                 yield Write(name, inputs[0], inputs[1])
 
-    def alone_written(self) -> dict[str, Write]:
-        """The one assignment of each variable that one op alone assigns in a step."""
+    def alone_written(self, without: Collection[str] = ()) -> dict[str, Write]:
+        """The one assignment of each variable that one op alone assigns in a step, those that read `without` aside."""
         found: dict[str, list[Write]] = {}
         for write in self.writes():
-            if not self.is_given(write.value):
+            if not self.is_given(write.value) and self.variables_behind(write.value).isdisjoint(without):
                 found.setdefault(write.target, []).append(write)
         return {target: writes[0] for target, writes in found.items() if len(writes) == 1}
 

@@ -38,7 +38,7 @@ class SaverGraph:
     """All of it, for those who look further."""
 
     saved_as: Mapping[str, str] = field(default_factory=dict)
-    """Key -> variable, where the Saver wrote the value of another variable than the one that the key names."""
+    """Key -> variable, where the Saver wrote a variable under another name than its own."""
 
     parts: Mapping[str, str] = field(default_factory=dict)
     """Variable that is a part of a partitioned one, or a slot of a part -> what the whole is called."""
@@ -100,7 +100,7 @@ def _of_proto(proto: Any) -> SaverGraph:
         resources=resources,
         updates=_updates(nodes),
         nodes=nodes,
-        saved_as=_swapped(saved, nodes),
+        saved_as=_saved_as(saved, renamed),
         parts=parts,
         renamed=renamed,
         keys=frozenset(saved),
@@ -127,12 +127,13 @@ def _reads(nodes: Nodes) -> dict[str, frozenset[str]]:
     return found
 
 
-def _swapped(saved: Mapping[str, frozenset[str]], nodes: Nodes) -> dict[str, str]:
-    """What `MovingAverageOptimizer.swapping_saver` swaps: averages are saved under the names of their variables."""
+def _saved_as(saved: Mapping[str, frozenset[str]], parts: Collection[str]) -> dict[str, str]:
+    """What a Saver saves under names of its program, `Saver({"w": variable})`, or swaps, as
+    `MovingAverageOptimizer.swapping_saver` does: averages are saved under the names of their variables."""
     return {
         key: next(iter(behind))
         for key, behind in saved.items()
-        if key in nodes.variables and len(behind) == 1 and key not in behind
+        if key not in parts and len(behind) == 1 and key not in behind
     }
 
 

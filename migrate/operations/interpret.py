@@ -21,7 +21,15 @@ from migrate.operations import counting, proven, settled
 from migrate.operations.configuration import Configuration, configure
 from migrate.operations.hints import checked_config, with_hints
 from migrate.rules.comparison import LIMITS
-from migrate.state import OTHERS_GRAPH, SPARSE_CLIPPING, NamedVariables, OptimizerState, Stored, StoredVariable
+from migrate.state import (
+    OTHER_COMPILE,
+    OTHERS_GRAPH,
+    SPARSE_CLIPPING,
+    NamedVariables,
+    OptimizerState,
+    Stored,
+    StoredVariable,
+)
 from optim import slot_layout
 from optim.errors import UnsupportedError
 
@@ -204,7 +212,7 @@ def _outside(stored: Stored, origins: Mapping[str, Origin]) -> list[Origin]:
     found = []
     for what, how in stored.outside.items():
         doubt, confirm = f"{what}: {how}, which is not understood", CONFIRMS.get(what, "")
-        if what == OTHERS_GRAPH:
+        if what in (OTHERS_GRAPH, OTHER_COMPILE):
             doubt = how
         if what == SPARSE_CLIPPING:
             if limit is None or limit.kind == SET:

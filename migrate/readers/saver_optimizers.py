@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError
@@ -17,6 +17,7 @@ from migrate.graphs import keras1
 from migrate.graphs.keras1 import Keras1Optimizer
 from migrate.graphs.saver import SaverGraph
 from migrate.readers.object_optimizers import listed, several
+from migrate.state import OTHER_COMPILE
 from optim.errors import HyperparameterError, UnsupportedError
 
 _POWERS = re.compile(r"(?:.*/)?beta[12]_power(?:_\d+)?")
@@ -32,6 +33,8 @@ class Choice:
     """Variables of the model that only the others train."""
     chosen: str | None = None
     warnings: tuple[str, ...] = ()
+    outside: Mapping[str, str] = field(default_factory=dict)
+    """As `Stored.outside`."""
     keras1: Keras1Optimizer | None = None
     """The optimizer itself, where it is of Keras 1."""
 
@@ -72,6 +75,50 @@ def of_keras(
         if not reads & own:
             foreign.add(slot)
     return Choice(names, frozenset(foreign), _under(foreign, others, arrays) - _under(own, [path or ""], arrays), path)
+
+
+def of_compiles(slots: Sequence[str], settings: str, graph: SaverGraph | None, path: str | None, where: str) -> Choice:
+    """The slots of one of several `compile` with one Keras optimizer, each of which makes them anew in its own scope.
+
+    Of one model that was compiled again the last are in use. Several models are all in use, and count together.
+
+    Args:
+      settings: their common scope.
+
+    Raises:
+      AmbiguousError: no path. HyperparameterError: no such scope.
+    """
+    scopes = tuple(sorted({slot.rpartition("/")[0] for slot in slots}, key=_created))
+    if path is None:
+        raise AmbiguousError(
+            f"{where} holds slots of {len(scopes)} compilations with the one optimizer {settings!r}: of a model that"
+            f" was compiled again the last are in use; choose them with --optimizer: {listed(scopes)}"
+        )
+    _check(path, scopes, where)
+    foreign = frozenset(slot for slot in slots if slot.rpartition("/")[0] != path)
+    own = _trained(frozenset(slots) - foreign, graph)
+    sets = [_trained([s for s in slots if s.rpartition("/")[0] == scope], graph) for scope in scopes]
+    beside = next((s for s, each in zip(scopes, sets, strict=True) if not (each <= own or own <= each)), None)
+    doubt = ""
+    if not own:
+        doubt = f"{where}.meta does not say which variables were trained with {path!r}, and which with the others"
+    elif beside is not None:
+        doubt = f"{settings!r} also counts the steps that {beside!r} takes with variables of another model"
+    elif path != scopes[-1]:
+        doubt = f"{scopes[-1]!r} is a later one than {path!r}, whose slots are not in use if it was of the same model"
+    return Choice(scopes, foreign, chosen=path, outside={OTHER_COMPILE: doubt} if doubt else {})
+
+
+def _created(scope: str) -> tuple[int, str]:
+    """TensorFlow numbers scopes of one name: `training/Adam`, `training_1/Adam`, ..., `training_10/Adam`."""
+    found = re.match(r"[^/]*?_(\d+)(/|$)", scope)
+    return int(found.group(1)) if found else 0, scope
+
+
+def _trained(slots: Collection[str], graph: SaverGraph | None) -> frozenset[str]:
+    """The variables whose updates read these slots."""
+    reads = graph.reads if graph is not None else {}
+    return frozenset(v for v, read in reads.items() if v not in slots and not read.isdisjoint(slots))
 
 
 def _under(keys: Collection[str], scopes: Sequence[str], arrays: Collection[str]) -> frozenset[str]:

@@ -86,8 +86,8 @@ def read_bundle(
     if graph is not None:
         evidence.append(f"{graph_file} is its graph, of TensorFlow {graph.version or '?'}")
         everything = {graph.renamed.get(key, key): array for key, array in everything.items()}
-        everything, swapped = _put_back(everything, graph)
-        evidence += swapped
+        everything, renamed = _by_variable(everything, graph)
+        evidence += renamed
     choice = _choice(everything, graph, optimizer_path, prefix)
     arrays = {key: array for key, array in everything.items() if key not in choice.foreign}
     counter = next(iter(_counters(arrays)), None)
@@ -106,7 +106,8 @@ def read_bundle(
     told = _program(graph, choice.chosen, stored) if stored.generation in ("tf1", "optimizer_v2") else {}
     if graph is not None and graph.nodes is not None and stored.generation in NATIVE:
         trained = [v.name for v in stored.variables if v.trainable and not stored.layers]
-        said = native_keras.describe(graph.nodes, trained, [key for key, _ in stored.weights or ()])
+        slots = [key for key, _ in stored.weights or ()]
+        said = native_keras.describe(graph.nodes, trained, slots, choice.foreign)
         class_name, own = (choice.keras1.class_name, choice.keras1.config) if choice.keras1 is not None else ("", {})
         told["graph_config"] = {"class_name": class_name, "config": {**own, **said}}
     versions = {"tensorflow": graph.version} if graph is not None and graph.version else {}
@@ -125,7 +126,7 @@ def read_bundle(
         unmapped={**stored.unmapped, **{key: everything[key] for key in sorted(choice.foreign)}},
         optimizers=choice.names,
         layers=stored.layers,
-        **{**told, "outside": {**told.get("outside", {}), **strange}},
+        **{**told, "outside": {**told.get("outside", {}), **choice.outside, **strange}},
     )
 
 
@@ -140,15 +141,18 @@ def _check_trained(bundle: BundleReader) -> None:
         )
 
 
-def _put_back(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> tuple[dict[str, LazyArray], list[str]]:
+def _by_variable(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> tuple[dict[str, LazyArray], list[str]]:
     """The arrays by the variables whose values they are, and evidence where those are not their keys."""
-    swapped = {key: variable for key, variable in graph.saved_as.items() if key in arrays and variable in arrays}
-    if set(swapped) != set(swapped.values()):  # one that is saved under another's name only
-        swapped = {}
-    found = dict(arrays) | {variable: arrays[key] for key, variable in swapped.items()}
-    shown = next(iter(swapped.items()), None)
-    why = f"{shown[1]!r} is saved as {shown[0]!r} and the other way round: put back" if shown else ""
-    return found, [f"the graph shows a swapping_saver: {why}"] if shown else []
+    saved_as = {key: variable for key, variable in graph.saved_as.items() if key in arrays}
+    found = {saved_as.get(key, key): array for key, array in arrays.items()}
+    if not saved_as or len(found) != len(arrays):
+        return dict(arrays), []
+    key, variable = next(iter(saved_as.items()))
+    if set(saved_as) == set(saved_as.values()):
+        return found, [
+            f"the graph shows a swapping_saver: {variable!r} is saved as {key!r} and the other way round: put back"
+        ]
+    return found, [f"the graph shows that its Saver had names of its own: {key!r} is the variable {variable!r}"]
 
 
 def _counting_in_global_step(arrays: Mapping[str, LazyArray]) -> list[str]:
@@ -197,10 +201,13 @@ def _own_graph(
         return graph, {}
     known = {name for name in graph.nodes.by_name if graph.nodes.op(name) in VARIABLES}
     known |= {name.rpartition("/part_")[0] for name in known if "/part_" in name} | graph.renamed.keys()
-    lacking = [name for name in arrays if name not in known]
-    if not lacking:
+    lacking = [name for name in arrays if name not in known and name not in graph.saved_as]
+    shapes = {key: graph.nodes.shape(name) for key, name in graph.saved_as.items() if key in arrays}
+    others = [key for key, shape in shapes.items() if shape not in (None, arrays[key].shape)]
+    if not lacking and not others:
         return graph, {}
-    text = f"{graph_file} has no variable {lacking[0]!r}: it is another program's, or the checkpoint is altered"
+    has = f"has no variable {lacking[0]!r}" if lacking else f"gives what is saved as {others[0]!r} another shape"
+    text = f"{graph_file} {has}: it is another program's, or the checkpoint is altered"
     away = ", or move the graph away if it is another's" if graph_file.endswith(".meta") else ""
     return None, {OTHERS_GRAPH: f"{text}; copy both again{away}"}
 
@@ -234,6 +241,9 @@ def _choice(
         return saver_optimizers.Choice()
     slots = [key for key in arrays if saver_keras.is_slot(key)]
     scopes = [*(key.rpartition("/")[0] for key in counters), *uncounted]
+    compiled = {key.rpartition("/")[0] for key in slots}
+    if len(scopes) == 1 and len(compiled) > 1:
+        return saver_optimizers.of_compiles(slots, scopes[0], graph, path, prefix)
     return saver_optimizers.of_keras(arrays, scopes, slots, graph, path, prefix)
 
 

@@ -217,3 +217,24 @@ def test_a_graph_that_lacks_a_variable_of_the_checkpoint_is_never_a_mere_note(tm
     state = migrate.read(prefix, **hints)
     assert state.fidelity == "approximate"
     assert "has no variable 'Adam': it is another program's, or the checkpoint is altered" in state.reasons[0]
+
+
+def test_a_saver_with_names_of_its_own(tmp_path: Path) -> None:
+    """Its graph says which variable each is; without it they are called what they are not."""
+    folder = CORPUS / "extra-tf115-momentum-own-keys-saver"
+    hints: dict[str, Any] = {"optimizer_config": {"class_name": "MomentumOptimizer", "config": {}}}
+    source = folder / "source" / "model.ckpt"
+    report = migrate.migrate_checkpoint(source, tmp_path / "x", **hints)
+    assert report.fidelity == "exact", report.reasons
+    assert adversary.error(folder, tmp_path / "x") < 1.2
+    state = migrate.read(source, **hints)
+    assert state.slots["m"]["net/out/kernel"].stored_as == "mine/w/moved"
+    shutil.copytree(folder / "source", tmp_path / "copy")
+    meta = tmp_path / "copy" / "model.ckpt.meta"
+    graph = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    bias = next(node for node in graph.graph_def.node if node.name == "net/hidden/bias")
+    next(a for a in bias.attr if a.key == "shape").value.shape.dim[0].size = 8
+    meta.write_bytes(graph.SerializeToString())
+    hints["optimizer_config"]["config"] = {"learning_rate": 0.05, "momentum": 0.9, "use_nesterov": True}
+    altered = migrate.read(tmp_path / "copy" / "model.ckpt", **hints)
+    assert "gives what is saved as 'mine/first/bias' another shape" in "".join(altered.reasons)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import migrate
 from dtopt_cli.app import app
 from migrate.errors import AmbiguousError
 from optim.errors import HyperparameterError, UnsupportedError
+from tests import adversary
 from tests.test_migrate.confirm import confirmed
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -109,9 +111,27 @@ def test_two_optimizers_of_graph_mode_keras() -> None:
     assert all("training/SGD/" in array.stored_as for array in first.slots["m"].values())
 
 
-def test_without_the_graph_keras_slots_belong_to_nobody(tmp_path: Path) -> None:
-    import shutil
+def test_a_model_that_was_compiled_again_has_slots_of_each_time(tmp_path: Path) -> None:
+    """The oracle has what the last `compile` made."""
+    folder = FIXTURES / "corpus" / "extra-k216-sgd-refrozen-saver"
+    case, source = json.loads((folder / "case.json").read_text()), folder / "source"
+    hints: dict[str, Any] = {"optimizer_config": {"class_name": "SGD", "config": case["optimizer"]["config"]}}
+    with pytest.raises(AmbiguousError, match=r"compiled again the last .*--optimizer: training/SGD, training_1/SGD"):
+        migrate.read(source / "ckpt", **hints)
+    report = migrate.migrate_checkpoint(source / "ckpt", tmp_path / "x", optimizer_path="training_1/SGD", **hints)
+    assert (report.fidelity, len(report.unmapped)) == ("exact", 4)
+    assert adversary.error(folder, tmp_path / "x") < 1.2
+    first = migrate.read(source / "ckpt", optimizer_path="training/SGD", **hints)
+    assert "'training_1/SGD' is a later one" in "".join(first.reasons)
+    for copied in source.glob("ckpt.[!m]*"):
+        shutil.copy(copied, tmp_path)
+    names = [{"name": v["name"], "shape": v["shape"]} for v in case["trainable"]]
+    hints |= {"generation": "keras2", "variables": names}
+    without = migrate.read(tmp_path / "ckpt", optimizer_path="training_1/SGD", **hints)
+    assert "ckpt.meta does not say which variables were trained with" in "".join(without.reasons)
 
+
+def test_without_the_graph_keras_slots_belong_to_nobody(tmp_path: Path) -> None:
     folder = FIXTURES / "corpus" / "extra-k231-sgd-same-shapes-saver" / "source"
     for path in folder.glob("ckpt.*"):
         if path.suffix != ".meta":
