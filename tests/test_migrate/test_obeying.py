@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import migrate
 from dtopt_cli.app import app
-from dtopt_cli.options import hints
+from dtopt_cli.options import Hints
 from migrate.bytes import messages
 from migrate.evidence import Origin, confirming
 from migrate.operations.advice import restore_call
@@ -70,7 +70,7 @@ def test_a_confirmation_says_the_same_value_to_a_shell(value: Any) -> None:
     typed = subprocess.run(["sh", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True).stdout
     assert typed.splitlines()[:1] == ["--set"]
     assert len(typed.splitlines()) == 2
-    told = hints("auto", None, None, None, None, [typed.splitlines()[1]])["overrides"]
+    told = Hints(overrides=[typed.splitlines()[1]]).arguments()["overrides"]
     assert told == {"name": value}
 
 
