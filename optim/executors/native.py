@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from optim import slot_layout
-from optim.devices import call, vector, wait_for_pending
+from optim.devices import call, vector
 from optim.executors.plan import Selection, Shard
 from optim.executors.work import Group, Work
 from optim.native import direct, library
@@ -93,9 +93,16 @@ class Batch:
         for device, on_device in by_device.items():
             with tf.device(device):
                 groups.append(_group(work, program, on_device, offsets))
-        links = _links([shard for _, shard in placed])
+        attributes = (
+            *("T", self.dtype.as_datatype_enum, "rule", program.name, "slots_of_each", len(program.slots)),
+            *("singles_of_each", program.singles, "scalars_of_all", len(program.scalars)),
+            *("identity_at_zero", program.is_identity_at_zero),
+        )
+        links = _vector(_links([shard for _, shard in placed]))
         with tf.device(next(iter(by_device))):
-            self.group = call("DtoptJoin", _vector([number for _, number in groups]), _vector(links))
+            self.group, number = call("DtoptJoin", _vector([number for _, number in groups]), links, *attributes)
+        self.number = int(number.numpy())
+        """By which the kernel finds the group, as long as `group` lives."""
 
 
 def _group(work: Work, program: Program, placed: Sequence[tuple[int, Shard]], offsets: Sequence[int]) -> Any:
@@ -148,15 +155,6 @@ class Batches:
                     alike.setdefault(device, []).append((i, shard))
         offsets = selection.offsets
         self.batches = [Batch(work, program, g, f, offsets) for (*_, f), g in groups.items() if program is not None]
-        self._kept: dict[str, tuple[list[float], Any]] = {}
-        self.no_rows = _vector([])
-
-    def numbers(self, name: str, values: list[float]) -> Any:
-        """A float64 vector; one that did not change is not made again."""
-        kept = self._kept.get(name)
-        if kept is None or kept[0] != values:
-            kept = self._kept[name] = (values, vector(values, tf.float64))
-        return kept[1]
 
 
 def arrange(work: Work, selection: Selection) -> Batches:
@@ -175,35 +173,15 @@ def step(work: Work, batches: Batches, gradients: Pending) -> None:
         return
     limit = math.inf if gradients.limit is None else gradients.limit
     momentum = work.ema_momentum if work.has_averages else 0.0
-    options = batches.numbers("options", [limit, momentum, 1.0 - momentum])
-    factors = gradients.factors
-    held, rows = vector([gradients.held.number], tf.int64), gradients.rows
-    for number, batch in enumerate(batches.batches):
-        decays = [work.decay_factors[i] for i in batch.positions]
-        has_decays = any(d is not None for d in decays)
-        kind, coefficients = str(number), work.coefficients[batch.rate_factor]
-        call(
-            "DtoptUpdate",
-            batch.group,
-            held,
-            vector([rows.get(i, -1) for i in batch.positions], tf.int64) if rows else batches.no_rows,
-            batches.numbers(f"scalars {kind}", [coefficients[name] for name in batch.program.scalars]),
-            batches.numbers(f"scales {kind}", [factors[i] for i in batch.positions] if factors else []),
-            batches.numbers(f"decays {kind}", [1.0 if d is None else d for d in decays] if has_decays else []),
-            options,
-            "T",
-            batch.dtype.as_datatype_enum,
-            "rule",
-            batch.program.name,
-            "slots_of_each",
-            len(batch.program.slots),
-            "singles_of_each",
-            batch.program.singles,
-            "scalars_of_all",
-            len(batch.program.scalars),
-            "overwrite",
+    factors, rows = gradients.factors, gradients.rows
+    for batch in batches.batches:
+        coefficients, decays = work.coefficients[batch.rate_factor], [work.decay_factors[i] for i in batch.positions]
+        direct.update(
+            batch.number,
+            gradients.held,
+            [limit, momentum, 1.0 - momentum, *(coefficients[name] for name in batch.program.scalars)],
+            [factors[i] for i in batch.positions] if factors else (),
+            [1.0 if d is None else d for d in decays] if any(d is not None for d in decays) else (),
+            [rows.get(i, -1) for i in batch.positions] if rows else (),
             bool(work.overwrite),
-            "identity_at_zero",
-            batch.program.is_identity_at_zero,
         )
-    wait_for_pending()  # in asynchronous mode the ops are yet to run, and need what is held

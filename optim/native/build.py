@@ -32,6 +32,7 @@ OPS_SOURCES = (
     "gathered.h",
     "rows.h",
     "scalars.h",
+    "update.h",
     "spmd.h",
     "step.h",
     "ops.cc",

@@ -1,5 +1,5 @@
 """What the kernel's library does without an op, called through ctypes: a step's gradients are checked, and unpacked, in
-one call each (`gradients.h`), and scalars read and written (`scalars.h`)."""
+one call each (`gradients.h`), groups of variables updated (`update.h`), and scalars read and written (`scalars.h`)."""
 
 from __future__ import annotations
 
@@ -89,8 +89,9 @@ class _Runtime(ctypes.Structure):
 class _Loaded:
     """The kernel's library, and what TensorFlow's Python side has."""
 
-    def __init__(self, library: Any, functions: Sequence[int | None]):
+    def __init__(self, library: Any, update: Any, functions: Sequence[int | None]):
         self.library = library
+        self.update = update
         self._functions = functions
         self._last: tuple[Any, Any, Any] = (None, None, None)
 
@@ -127,7 +128,16 @@ def load(path: Path, looks_inside: bool = True) -> None:
     if None in inside or not looks_inside or not tf.version.VERSION.startswith(tuple(f"{v}." for v in LOOKED_AT)):
         inside = [None] * len(INSIDES)
     if None not in found:
-        _loaded[:] = [_Loaded(library, [*found, *inside])]
+        _loaded[:] = [_Loaded(library, _update_of(path), [*found, *inside])]
+
+
+def _update_of(path: Path) -> Any:
+    """Without Python's lock, so that other threads go on."""
+    update = ctypes.CDLL(str(path)).DtoptStepGroup
+    update.restype = ctypes.c_bool
+    vector = (ctypes.c_void_p, ctypes.c_int64)
+    update.argtypes = [*(ctypes.c_int64,) * 2, *vector * 4, ctypes.c_bool, ctypes.c_char_p, ctypes.c_int64]
+    return update
 
 
 def available() -> bool:
@@ -186,6 +196,23 @@ class Held:
     def __del__(self) -> None:
         if getattr(self, "number", -1) >= 0:
             self._library.DtoptDrop(self.number)
+
+
+def update(
+    group: int,
+    held: Held,
+    options: Sequence[float],
+    scales: Sequence[float] = (),
+    decays: Sequence[float] = (),
+    rows: Sequence[int] = (),
+    overwrite: bool = False,
+) -> None:
+    """A step of the variables of a group, as `update.h` says. Raises RuntimeError: it cannot be, nothing changed."""
+    lists = array("d", options), array("d", scales), array("d", decays), array("q", rows)
+    vectors = (part for numbers in lists for part in numbers.buffer_info())
+    message = ctypes.create_string_buffer(MESSAGE_SIZE)
+    if not _loaded[0].update(group, held.number, *vectors, overwrite, message, MESSAGE_SIZE):
+        raise RuntimeError(f"the kernel cannot step: {message.value.decode(errors='replace')}")
 
 
 def _addresses(of: Iterable[int]) -> array[int]:

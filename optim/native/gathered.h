@@ -83,7 +83,7 @@ class OwnRows {
     const int64_t count = tensor->dim_size(0);
     width = count == 0 ? 0 : tensor->NumElements() / count;
     if (first_column_ + width > columns) return InvalidArgument("the region does not fit the sum");
-    TF_RETURN_IF_ERROR(OwnBuffer(context, total));
+    TF_RETURN_IF_ERROR(OwnBuffer(total));
     element_ = tensorflow::DataTypeSize(total->tensor()->dtype());
     data_ = static_cast<char*>(total->tensor()->data());
     all_ = rows.flat<int64_t>().data();
@@ -97,7 +97,7 @@ class OwnRows {
   template <typename Visit>
   void ForEach(OpKernelContext* context, const Visit& visit) const {
     const int64_t count = end_ - begin_, at_once = std::max<int64_t>(1, kBlock / std::max<int64_t>(width, 1));
-    ForEachBlock(context, (count + at_once - 1) / at_once, [&](int64_t block) {
+    ForEachBlock(WorkersOf(context), (count + at_once - 1) / at_once, [&](int64_t block) {
       for (int64_t k = block * at_once; k < std::min(count, (block + 1) * at_once); ++k) {
         const int64_t other = (begin_ + k - all_) * columns + first_column_;
         visit(data_ + (begin_[k] - first_row_) * width * element_, other * element_);

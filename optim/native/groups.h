@@ -21,6 +21,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
+#include "threads.h"
 
 namespace dtopt {
 
@@ -38,6 +39,8 @@ struct Region {
   int64_t first_row = 0, first_column = 0, columns = 0;
 };
 
+class Stepper;  // step.h
+
 class Group : public tensorflow::ResourceBase {
  public:
   std::string DebugString() const override { return absl::StrCat("dtopt group of ", variables.size(), " variables"); }
@@ -51,6 +54,10 @@ class Group : public tensorflow::ResourceBase {
   std::vector<Others> others;                    // by variable; empty: kMove
   std::vector<tensorflow::mutex*> locks;         // in the order of addresses, in which all take them
   std::vector<tensorflow::core::RefCountPtr<Var>> held;
+  // Of a group that is joined, and updated without an op.
+  std::shared_ptr<const Stepper> stepper;
+  const Workers* workers = nullptr;
+  bool is_identity_at_zero = false;
 
   bool IsWhole(size_t i) const { return boxes[i].run == 0; }
 
@@ -158,11 +165,11 @@ class Registry {
 };
 
 // A buffer that only the variable holds: its own, or a copy if a reader holds that one.
-inline absl::Status OwnBuffer(OpKernelContext* context, Var* variable) {
+inline absl::Status OwnBuffer(Var* variable) {
   Tensor* tensor = variable->tensor();
   if (!tensor->IsInitialized() || tensor->RefCountIsOne()) return absl::OkStatus();
-  Tensor copy;
-  TF_RETURN_IF_ERROR(context->allocate_temp(tensor->dtype(), tensor->shape(), &copy));
+  Tensor copy(tensor->dtype(), tensor->shape());
+  if (!copy.IsInitialized()) return absl::ResourceExhaustedError(absl::StrCat("no ", tensor->TotalBytes(), " bytes"));
   std::memcpy(copy.data(), tensor->data(), tensor->TotalBytes());
   *tensor = copy;
   return absl::OkStatus();

@@ -17,6 +17,7 @@
 #include "scalars.h"
 #include "spmd.h"
 #include "step.h"
+#include "update.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -75,29 +76,6 @@ absl::Status InitStepper(OpKernelConstruction* context, Stepper* stepper) {
   TF_RETURN_IF_ERROR(context->GetAttr("scalars_of_all", &scalars));
   return stepper->Init(rule, dtype, slots, singles, scalars);
 }
-
-// The tensors at `sources` of what the input `held` names, which keeps them alive.
-class Sources {
- public:
-  absl::Status Open(OpKernelContext* context, const std::vector<int64_t>& sources) {
-    const Tensor* number;
-    TF_RETURN_IF_ERROR(context->input("held", &number));
-    if (number->NumElements() != 1) return InvalidArgument("held has shape ", number->shape().DebugString());
-    held_ = Holding::Find(number->flat<int64_t>()(0));
-    if (held_ == nullptr) return InvalidArgument("nothing is held under number ", number->flat<int64_t>()(0));
-    const int64_t count = held_->tensors.size();
-    for (const int64_t source : sources) {
-      if (source < 0 || source >= count) return InvalidArgument("there is no tensor ", source, " of ", count);
-      tensors.push_back(&held_->tensors[source]);
-    }
-    return absl::OkStatus();
-  }
-
-  std::vector<const Tensor*> tensors;
-
- private:
-  std::shared_ptr<Held> held_;
-};
 
 class GroupOp : public OpKernel {
  public:
@@ -158,10 +136,14 @@ class GroupOp : public OpKernel {
   }
 };
 
-// Makes one group of those of all devices. links: pairs (i, k), the values of variable i are also those of variable k.
+// Makes one group of those of all devices, for DtoptStepGroup. links: pairs (i, k), the values of variable i are also those
+// of variable k.
 class JoinOp : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit JoinOp(OpKernelConstruction* context) : OpKernel(context), stepper_(std::make_shared<Stepper>()) {
+    OP_REQUIRES_OK(context, context->GetAttr("identity_at_zero", &is_identity_at_zero_));
+    OP_REQUIRES_OK(context, InitStepper(context, stepper_.get()));
+  }
 
   void Compute(OpKernelContext* context) override {
     const Tensor *numbers, *links;
@@ -176,8 +158,13 @@ class JoinOp : public OpKernel {
     Reader reader(*links, "links");
     while (!reader.done()) OP_REQUIRES_OK(context, Link(&reader, joined.get()));
     OP_REQUIRES_OK(context, joined->OrderLocks());
-    Tensor* handle;
+    joined->stepper = stepper_;
+    joined->workers = &WorkersOf(context);
+    joined->is_identity_at_zero = is_identity_at_zero_;
+    Tensor *handle, *number;
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &handle));
+    OP_REQUIRES_OK(context, context->allocate_output(1, {}, &number));
+    number->scalar<int64_t>()() = Registry::Add(joined.get());
     handle->scalar<tensorflow::ResourceHandle>()() =
         tensorflow::ResourceHandle::MakeRefCountingHandle(joined.release(), context->device()->name());
   }
@@ -194,55 +181,9 @@ class JoinOp : public OpKernel {
     group->replicas[i].push_back(group->variables[k]);
     return absl::OkStatus();
   }
-};
 
-// A step of a group, with gradients that are held.
-class UpdateOp : public OpKernel {
- public:
-  explicit UpdateOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("overwrite", &overwrite_));
-    OP_REQUIRES_OK(context, context->GetAttr("identity_at_zero", &identity_at_zero_));
-    OP_REQUIRES_OK(context, InitStepper(context, &stepper_));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    RefCountPtr<Group> group;
-    OP_REQUIRES_OK(context, LookupResource(context, tensorflow::HandleFromInput(context, 0), &group));
-    Sources held;
-    OP_REQUIRES_OK(context, held.Open(context, group->sources));
-    Numbers numbers;
-    OP_REQUIRES_OK(context, ReadNumbers(context, &numbers));
-    numbers.overwrite = overwrite_;
-    numbers.is_identity_at_zero = identity_at_zero_;
-    std::vector<Gradient> gradients;
-    for (const Tensor* tensor : held.tensors) gradients.push_back({tensor});
-    Sources rows;
-    OP_REQUIRES_OK(context, FindRows(context, *group, &rows, &gradients));
-    OP_REQUIRES_OK(context, stepper_.Run(context, *group, gradients, numbers));
-  }
-
- private:
-  // Where gradients are rows: which ones.
-  static absl::Status FindRows(OpKernelContext* context, const Group& group, Sources* held,
-                               std::vector<Gradient>* gradients) {
-    std::vector<int64_t> positions, sparse;
-    TF_RETURN_IF_ERROR((ReadVector<int64_t, int64_t>(context, "rows", &positions)));
-    if (positions.empty()) return absl::OkStatus();
-    if (positions.size() != gradients->size()) return InvalidArgument("got ", positions.size(), " rows");
-    for (const int64_t position : positions) {
-      if (position >= 0) sparse.push_back(position);
-    }
-    TF_RETURN_IF_ERROR(held->Open(context, sparse));
-    for (size_t i = 0, next = 0; i < positions.size(); ++i) {
-      if (positions[i] < 0) continue;
-      (*gradients)[i].rows = held->tensors[next++];
-      if (!group.regions.empty()) (*gradients)[i].region = group.regions[i];
-    }
-    return absl::OkStatus();
-  }
-
-  Stepper stepper_;
-  bool overwrite_, identity_at_zero_;
+  std::shared_ptr<Stepper> stepper_;
+  bool is_identity_at_zero_;
 };
 
 // A step of variables given by their handles, as functions have them.
@@ -283,7 +224,7 @@ class StepOp : public OpKernel {
       if (totals_.empty()) continue;
       OP_REQUIRES_OK(context, Part(context, k, group->variables[sparse_[k]], &gradient, &own[k]));
     }
-    OP_REQUIRES_OK(context, stepper_.Run(context, *group, gradients, numbers));
+    OP_REQUIRES_OK(context, stepper_.Run(WorkersOf(context), *group, gradients, numbers));
   }
 
  private:
@@ -348,7 +289,9 @@ class SquaresOp : public OpKernel {
     Sources held;
     if (type_string() == "DtoptSquares") {
       OP_REQUIRES_OK(context, (ReadVector<int64_t, int64_t>(context, "sources", &sources)));
-      OP_REQUIRES_OK(context, held.Open(context, sources));
+      const Tensor& number = context->input(0);
+      OP_REQUIRES(context, number.NumElements() == 1, InvalidArgument("held must be one number"));
+      OP_REQUIRES_OK(context, held.Open(number.flat<int64_t>()(0), sources));
       tensors = held.tensors;
     } else {
       for (int i = 0; i < context->num_inputs(); ++i) tensors.push_back(&context->input(i));
@@ -416,36 +359,26 @@ REGISTER_OP("DtoptGroup")
       return absl::OkStatus();
     });
 
+// singles_of_each: how many of the slots, the last ones, are one number. number: what DtoptStepGroup calls this group.
 REGISTER_OP("DtoptJoin")
     .Input("numbers: int64")
     .Input("links: int64")
     .Output("group: resource")
-    .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::ScalarShape);
-
-// held: the number of the gradients, see gradients.h. rows: for each variable whose gradient is rows, where in what is
-// held these are, ascending, each once, those of the whole table; -1 for the others, nothing if there are none. scales,
-// decays: one number for each variable, or none. options: the limit that gradients are clipped to, the weights of the
-// old average and of the variable in the new one. singles_of_each: how many of the slots, the last ones, are one number.
-REGISTER_OP("DtoptUpdate")
-    .Input("group: resource")
-    .Input("held: int64")
-    .Input("rows: int64")
-    .Input("scalars: float64")
-    .Input("scales: float64")
-    .Input("decays: float64")
-    .Input("options: float64")
+    .Output("number: int64")
     .Attr("T: {float, double, bfloat16, half}")
     .Attr("rule: string")
     .Attr("slots_of_each: int >= 0")
     .Attr("singles_of_each: int >= 0")
     .Attr("scalars_of_all: int >= 0")
-    .Attr("overwrite: bool")
     .Attr("identity_at_zero: bool")
     .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      context->set_output(0, context->Scalar());
+      context->set_output(1, context->Scalar());
+      return absl::OkStatus();
+    });
 
-// As DtoptUpdate. group: the number of a group, whose variables, or else roundings, `variables` has; or no number, where
+// scales, decays, options: as DtoptStepGroup takes them. group: the number of a group, whose variables, or else roundings, `variables` has; or no number, where
 // all are given by their handles. sparse: which gradients are rows, those of `rows` (ascending, each once) in order.
 // totals: the number of rows of each table, where `rows` and their values are as IndexedSlices have them, those of all
 // devices; `starts` says which row and which column of the table are the first ones here. active: which variables take
@@ -558,7 +491,6 @@ REGISTER_OP("DtoptMarkedRows")
 
 REGISTER_KERNEL_BUILDER(Name("DtoptGroup").Device(tensorflow::DEVICE_CPU), GroupOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptJoin").Device(tensorflow::DEVICE_CPU), JoinOp);
-REGISTER_KERNEL_BUILDER(Name("DtoptUpdate").Device(tensorflow::DEVICE_CPU), UpdateOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptStep").Device(tensorflow::DEVICE_CPU), StepOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquares").Device(tensorflow::DEVICE_CPU), SquaresOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquareSums").Device(tensorflow::DEVICE_CPU), SquaresOp);

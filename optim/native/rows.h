@@ -97,7 +97,7 @@ inline absl::Status SumRows(OpKernelContext* context, const AllBasics& all, cons
   const char* from = static_cast<const char*>(values.data());
   char* to = static_cast<char*>(sums->data());
   const int64_t at_once = std::max<int64_t>(1, kBlock / std::max<int64_t>(columns, 1));
-  ForEachBlock(context, (found + at_once - 1) / at_once, [&](int64_t block) {
+  ForEachBlock(WorkersOf(context), (found + at_once - 1) / at_once, [&](int64_t block) {
     for (int64_t k = block * at_once; k < std::min(found, (block + 1) * at_once); ++k) {
       char* row = to + k * columns * basics.wide;
       const int64_t end = k + 1 < found ? starts[k + 1] : count;

@@ -89,7 +89,7 @@ struct Gradient {
 
 // The numbers of a step, as ops are given them.
 struct Numbers {
-  std::vector<double> scalars, scales, decays, options;  // options: see DtoptUpdate
+  std::vector<double> scalars, scales, decays, options;  // options: see DtoptStepGroup
   std::vector<bool> active;                              // by variable; empty: all
   bool overwrite = false, is_identity_at_zero = false;
 };
@@ -109,7 +109,7 @@ class Stepper {
     return AllBasics::Make(&basics_);
   }
 
-  absl::Status Run(OpKernelContext* context, const Group& group, const std::vector<Gradient>& gradients,
+  absl::Status Run(const Workers& workers, const Group& group, const std::vector<Gradient>& gradients,
                    const Numbers& numbers) const {
     TF_RETURN_IF_ERROR(CheckNumbers(numbers, gradients.size()));
     const Locks locks(group);
@@ -118,7 +118,7 @@ class Stepper {
     const size_t count = group.variables.size();
     for (const auto* list : {&group.variables, &group.slots, &group.averages, &group.roundings}) {
       for (size_t k = 0; k < list->size(); ++k) {
-        if (is_active(k % count)) TF_RETURN_IF_ERROR(OwnBuffer(context, (*list)[k]));
+        if (is_active(k % count)) TF_RETURN_IF_ERROR(OwnBuffer((*list)[k]));
       }
     }
     const auto& options = numbers.options;
@@ -130,9 +130,9 @@ class Stepper {
       sizes[i] = pieces[i].size;
     }
     std::vector<double> scalars;
-    if (NeedsAll()) scalars = WithSums(context, step, sizes, numbers.scalars, &pieces);
+    if (NeedsAll()) scalars = WithSums(workers, step, sizes, numbers.scalars, &pieces);
     const Line line(std::move(sizes), kAlign);
-    ForEachBlock(context, line.blocks(), [&](int64_t block) {
+    ForEachBlock(workers, line.blocks(), [&](int64_t block) {
       line.Block(block, [&](size_t i, int64_t begin, int64_t end) { Pass(step, pieces[i]).Run(begin, end); });
     });
     return absl::OkStatus();
@@ -143,7 +143,7 @@ class Stepper {
 
   // For each piece the scalars of all, and behind them its singles, as they were, and its sums, which are added up in the
   // same order whatever the number of threads and of pieces. The singles are updated.
-  std::vector<double> WithSums(OpKernelContext* context, const Step& step, const std::vector<int64_t>& sizes,
+  std::vector<double> WithSums(const Workers& workers, const Step& step, const std::vector<int64_t>& sizes,
                                const std::vector<double>& scalars, std::vector<Piece>* pieces) const {
     const size_t own = scalars.size(), of_each = own + singles_ + kSums;
     std::vector<double> all(sizes.size() * of_each);
@@ -154,7 +154,7 @@ class Stepper {
       for (size_t k = 0; k < piece.singles.size(); ++k) mine[own + k] = Number(piece.singles[k]);
       piece.scalars = mine;
     }
-    if (sums_ != nullptr) AddUp(context, step, sizes, *pieces, own + singles_, &all);
+    if (sums_ != nullptr) AddUp(workers, step, sizes, *pieces, own + singles_, &all);
     for (size_t i = 0; i < sizes.size(); ++i) {
       const Piece& piece = (*pieces)[i];
       if (!piece.singles.empty()) update_singles_(piece.singles.data(), piece.scalars);
@@ -162,11 +162,11 @@ class Stepper {
     return all;
   }
 
-  void AddUp(OpKernelContext* context, const Step& step, const std::vector<int64_t>& sizes,
+  void AddUp(const Workers& workers, const Step& step, const std::vector<int64_t>& sizes,
              const std::vector<Piece>& pieces, size_t first_sum, std::vector<double>* all) const {
     const Line line(sizes, kSquares);
     std::vector<double> parts(line.length() / kSquares * kSums);
-    ForEachBlock(context, line.blocks(), [&](int64_t block) {
+    ForEachBlock(workers, line.blocks(), [&](int64_t block) {
       line.Block(block, [&](size_t i, int64_t begin, int64_t end) {
         for (; begin < end; begin += kSquares) {
           double* sums = &parts[(line.start(i) + begin) / kSquares * kSums];
@@ -385,7 +385,7 @@ inline absl::Status SquareSums(OpKernelContext* context, const std::vector<const
   }
   const Line line(std::move(sizes), kSquares);
   std::vector<double> parts(line.length() / kSquares);
-  ForEachBlock(context, line.blocks(), [&](int64_t block) {
+  ForEachBlock(WorkersOf(context), line.blocks(), [&](int64_t block) {
     line.Block(block, [&](size_t i, int64_t begin, int64_t end) {
       const Basics& of = *basics[tensors[i]->dtype()];
       const char* values = static_cast<const char*>(tensors[i]->data());

@@ -47,14 +47,18 @@ struct Job {
   }
 };
 
-// run(0), ..., run(blocks - 1), in any order, on this thread and on those of the device's pool.
-inline void ForEachBlock(tensorflow::OpKernelContext* context, int64_t blocks, std::function<void(int64_t)> run) {
+using Workers = tensorflow::DeviceBase::CpuWorkerThreads;  // of a device, which outlives what is on it
+inline const Workers& WorkersOf(tensorflow::OpKernelContext* context) {
+  return *context->device()->tensorflow_cpu_worker_threads();
+}
+
+// run(0), ..., run(blocks - 1), in any order, on this thread and on those of the pool.
+inline void ForEachBlock(const Workers& workers, int64_t blocks, std::function<void(int64_t)> run) {
   auto job = std::make_shared<Job>();  // a helper that starts too late still finds it, and nothing left in it
   job->run = std::move(run);
   job->blocks = blocks;
-  const auto* workers = context->device()->tensorflow_cpu_worker_threads();
-  for (int64_t i = 1; i < std::min<int64_t>(workers->num_threads, blocks); ++i) {
-    workers->workers->Schedule([job] { job->TakeBlocks(); });
+  for (int64_t i = 1; i < std::min<int64_t>(workers.num_threads, blocks); ++i) {
+    workers.workers->Schedule([job] { job->TakeBlocks(); });
   }
   job->TakeBlocks();
   job->Wait();

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from optim.devices import call
 from optim.executors import native
-from optim.native import library
+from optim.native import direct, library
 from optim.native.direct import Held
 from optim.native.generate import builtin_programs, program_for
 from optim.rule import hyperparameters
@@ -108,23 +108,23 @@ def handles(group: Any) -> list[Any]:
 
 
 def launch(rule: Any, scalars: Any, model: Any, slots: Any, gradients: Any, averages: Any = (), **more: Any) -> None:
-    """One call of the op; `slots` are groups in order."""
+    """One update; `slots` are groups in order."""
     numbers = {"scales": NONE, "decays": NONE, "options": [np.inf, 0.0, 0.0], "overwrite": False, **more}
     flat = [handle for group in slots for handle in handles(group)]
     program = program_for(rule) if not isinstance(rule, str) else None
-    vectors = [tf.constant(v, tf.float64) for v in (scalars, *(numbers[n] for n in ("scales", "decays", "options")))]
     name = rule if program is None else program.name
     each, of_all = (len(slots), len(scalars)) if program is None else (len(program.slots), len(program.scalars))
     tensors = [tf.convert_to_tensor(g) for g in gradients]
     held, sources = Held(tensors), tf.range(len(tensors), dtype=tf.int64)
     none = tf.constant(NONE, tf.int64)
     part, number = call("DtoptGroup", handles(model), flat, handles(averages), [], none, sources, none, none)
-    group = call("DtoptJoin", tf.reshape(number, [1]), none)
-    del part  # what is joined is held
-    sizes = ("slots_of_each", each, "singles_of_each", 0, "scalars_of_all", of_all)
+    sizes = ("slots_of_each", each, "singles_of_each", 0, "scalars_of_all", of_all, "identity_at_zero", False)
     kind = tf.as_dtype(model[0].dtype).as_datatype_enum
-    attributes = ("T", kind, "rule", name, *sizes, "overwrite", numbers["overwrite"], "identity_at_zero", False)
-    call("DtoptUpdate", group, tf.constant(held.number, tf.int64), none, *vectors, *attributes)
+    group, number = call("DtoptJoin", tf.reshape(number, [1]), none, "T", kind, "rule", name, *sizes)
+    del part  # what is joined is held
+    options = [*numbers["options"], *scalars]
+    direct.update(int(number), held, options, numbers["scales"], numbers["decays"], overwrite=numbers["overwrite"])
+    del group
 
 
 def expected(rule: Any, variable: Any, gradient: Any, slots: Mapping[str, Any], c: Any, **more: Any) -> Any:

@@ -57,3 +57,15 @@ def test_the_next_step_elsewhere(algorithm: Any, mode: str, mesh_2x2: Any, mesh_
             for slot in optimizer.slot_names:
                 mine, theirs = optimizer.get_slot(var, slot), resumed.get_slot(others[name], slot)
                 assert value_of(mine).tobytes() == value_of(theirs).tobytes(), f"{slot} of {name}"
+
+
+@pytest.mark.parametrize("mode", ["native"])
+def test_subnormal_numbers_are_the_same_in_a_function(mode: str) -> None:
+    """TensorFlow takes them for 0 in its ops and in the threads of its pool, of which a step without an op has some."""
+    ends = []
+    for wrapped in (lambda step: step, tf.function):
+        variable, optimizer = tf.Variable(np.full(200_000, 1e-40, np.float32)), optim.SGD(0.5)
+        gradient = tf.zeros_like(variable)
+        wrapped(lambda o=optimizer, g=gradient, v=variable: o.apply_gradients([(g, v)]))()
+        ends.append(np.asarray(memoryview(variable.read_value())).tobytes())
+    assert ends[0] == ends[1]

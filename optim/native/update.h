@@ -1,0 +1,98 @@
+// A step of a group, with gradients that are held, without an op: after a kernel has moved megabytes through the caches,
+// to find and call an op takes as long as to update a million elements.
+
+#ifndef DTOPT_UPDATE_H_
+#define DTOPT_UPDATE_H_
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradients.h"
+#include "groups.h"
+#include "step.h"
+#include "tensorflow/core/platform/denormal.h"
+
+namespace dtopt {
+
+// The tensors at `sources` of what is held under a number, which keeps them alive.
+class Sources {
+ public:
+  absl::Status Open(int64_t number, const std::vector<int64_t>& sources) {
+    held_ = Holding::Find(number);
+    if (held_ == nullptr) return InvalidArgument("nothing is held under number ", number);
+    const int64_t count = held_->tensors.size();
+    for (const int64_t source : sources) {
+      if (source < 0 || source >= count) return InvalidArgument("there is no tensor ", source, " of ", count);
+      tensors.push_back(&held_->tensors[source]);
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<const Tensor*> tensors;
+
+ private:
+  std::shared_ptr<Held> held_;
+};
+
+// Where gradients are rows: which ones.
+inline absl::Status FindRows(const Group& group, int64_t held, const std::vector<int64_t>& positions, Sources* found,
+                             std::vector<Gradient>* gradients) {
+  if (positions.empty()) return absl::OkStatus();
+  if (positions.size() != gradients->size()) return InvalidArgument("got ", positions.size(), " rows");
+  std::vector<int64_t> sparse;
+  for (const int64_t position : positions) {
+    if (position >= 0) sparse.push_back(position);
+  }
+  TF_RETURN_IF_ERROR(found->Open(held, sparse));
+  for (size_t i = 0, next = 0; i < positions.size(); ++i) {
+    if (positions[i] < 0) continue;
+    (*gradients)[i].rows = found->tensors[next++];
+    if (!group.regions.empty()) (*gradients)[i].region = group.regions[i];
+  }
+  return absl::OkStatus();
+}
+
+inline absl::Status Update(int64_t number, int64_t held, const std::vector<int64_t>& rows, Numbers* numbers) {
+  const auto group = Registry::Find(number);
+  if (group == nullptr || group->stepper == nullptr) return InvalidArgument("there is no joined group ", number);
+  Sources values, sparse;
+  TF_RETURN_IF_ERROR(values.Open(held, group->sources));
+  std::vector<Gradient> gradients;
+  for (const Tensor* tensor : values.tensors) gradients.push_back({tensor});
+  TF_RETURN_IF_ERROR(FindRows(*group, held, rows, &sparse, &gradients));
+  numbers->is_identity_at_zero = group->is_identity_at_zero;
+  const tensorflow::port::ScopedFlushDenormal as_in_an_op;
+  return group->stepper->Run(*group->workers, *group, gradients, *numbers);
+}
+
+template <typename T>
+std::vector<T> Copied(const T* values, int64_t count) {
+  return std::vector<T>(values, values + count);
+}
+
+}  // namespace dtopt
+
+// Called through ctypes. options: the limit that gradients are clipped to, the weights of the old average and of the
+// variable in the new one; behind these three stand the rule's scalars. scales, decays: one number for each variable, or
+// none. rows: for each variable whose gradient is rows, where in what is held these are, ascending, each once, those of the
+// whole table; -1 for the others, nothing if there are none. False, with the reason in `message`, if nothing was changed.
+extern "C" inline __attribute__((visibility("default"), used)) bool DtoptStepGroup(
+    int64_t group, int64_t held, const double* options, int64_t option_count, const double* scales, int64_t scale_count,
+    const double* decays, int64_t decay_count, const int64_t* rows, int64_t row_count, bool overwrite, char* message,
+    int64_t size) {
+  dtopt::Numbers numbers;
+  numbers.options = dtopt::Copied(options, std::min<int64_t>(option_count, 3));
+  numbers.scalars = dtopt::Copied(options + numbers.options.size(), option_count - numbers.options.size());
+  numbers.scales = dtopt::Copied(scales, scale_count);
+  numbers.decays = dtopt::Copied(decays, decay_count);
+  numbers.overwrite = overwrite;
+  const absl::Status done = dtopt::Update(group, held, dtopt::Copied(rows, row_count), &numbers);
+  if (done.ok()) return true;
+  std::strncpy(message, std::string(done.message()).c_str(), size - 1);
+  return false;
+}
+
+#endif  // DTOPT_UPDATE_H_
