@@ -1,4 +1,4 @@
-"""One op call of dtopt's own kernel for all shards that it can update, on all devices: see `optim/native`."""
+"""One call of dtopt's own kernel for all shards that it can update, on all devices: see `optim/native`."""
 
 from __future__ import annotations
 

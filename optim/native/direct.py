@@ -182,7 +182,7 @@ def misfits(tensors: Sequence[Any], wanted: Sequence[Expected]) -> list[int]:
 
 
 class Held:
-    """Local tensors that the kernel's ops find under `number`, as long as this object lives."""
+    """Local tensors that the kernel finds under `number`, as long as this object lives."""
 
     def __init__(self, tensors: Sequence[Any]):
         """Args: eager tensors; a DTensor stands for its parts on the local devices, in the order of its mesh."""
