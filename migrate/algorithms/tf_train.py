@@ -153,7 +153,9 @@ def slot_names(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any]) 
     if wanted and len(ranked) > len(wanted):
         raise AmbiguousError(
             f"the checkpoint holds slots {', '.join(name for _, name in ranked)}, and {algorithm.name} keeps"
-            f" {len(wanted)}: they are of several optimizers of one name, or not of the class in --optimizer-config"
+            f" {len(wanted)}: they are of several optimizers of one name, or not of the class in --optimizer-config; of"
+            " several, the graph (.meta) that was written with the checkpoint tells --optimizer which is whose: put it"
+            " beside it"
         )
     slots: dict[str, str | None] = {name: None for name, _ in numbered}
     return slots | dict(zip((name for _, name in ranked), wanted, strict=False))
@@ -180,7 +182,7 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any]) -> tuple[
         if len({np.asarray(scalars[n].load()).tobytes() for n in names}) > 1:
             raise AmbiguousError(
                 f"the checkpoint holds several Adam optimizers after different numbers of steps ({', '.join(names)});"
-                " give those of the one meant with --set iterations=N"
+                " give those of the one meant with --set iterations=N, and its variables with --variables"
             )
         name = names[0] if names else None
         beta = config.get(key)
@@ -202,6 +204,15 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any]) -> tuple[
             )
         told = told or (taken, f"{name}, which is {key} to the power of steps + 1")
     return told
+
+
+def of_several(scalars: Mapping[str, LazyArray]) -> list[str]:
+    """The powers of one beta that several AdamOptimizers keep."""
+    for tail, _ in POWERS:
+        names = [name for name in scalars if re.fullmatch(rf"(?:.*/)?{tail}(?:_\d+)?", name)]
+        if len(names) > 1:
+            return names
+    return []
 
 
 def has_powers(scalars: Mapping[str, LazyArray]) -> bool:

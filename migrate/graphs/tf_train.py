@@ -78,13 +78,15 @@ class Trained:
     seen: bool = False
 
 
-def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scope: str | None) -> Trained:
+def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Collection[str] = ()) -> Trained:
     """What the kernels of an optimizer say.
 
     Args:
-      updates: as `SaverGraph.updates`. scope: the chosen one of them, None for all.
+      updates: as `SaverGraph.updates`. scopes: those of the chosen optimizer; the others are of other ones, which may
+        change its variables. None chosen: all are of one.
     """
-    scopes = [scope] if scope is not None and scope in updates else list(updates)
+    others = list(updates) if scopes else []
+    scopes = scopes or list(updates)
     owners = {variable for each in scopes for variable in updates[each]}
     found = [node for each in scopes for node in nodes.by_name if node.startswith(f"{each}/update_")]
     kernels = {name: kernel_of(nodes.op(name), KERNELS) for name in found}
@@ -106,7 +108,8 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scope: str 
         for key, value in _arguments(nodes, name, kernel, rows, outside):
             values.setdefault(key, []).extend([value] if value not in values.get(key, ()) else ())
         limits.add(clipping(nodes, gradient_of(nodes, name, kernel), len(owners), outside))
-    strange = other_writers(nodes, owners, set(found))
+    known = {node for each in others for node in nodes.by_name if node.startswith(f"{each}/update_")}
+    strange = other_writers(nodes, owners, known | set(found))
     if strange:
         outside["updates"] = f"{strange} changes the variables besides the optimizer"
     config = {key: each[0] for key, each in values.items() if len(each) == 1}

@@ -96,6 +96,7 @@ def interpret(
             *(alike if slots else ()),
             settled.of_trained(stored, found.order, named is not None),
             *settled.of_late(stored, found, made, named is not None),
+            *settled.of_several(stored, named),
             *_outside(stored, told.origins),
             *found.origins,
         ),
@@ -250,7 +251,7 @@ def _leave_frozen_out(stored: Stored, found: SlotTable, *, told: bool) -> None:
     if not kept or stored.generation in generations.NATIVE or len(kept) == len(found.order):
         return
     shown = ", ".join(kept)
-    if stored.format == "tf1_saver":
+    if stored.format == "tf1_saver" and not told:
         text = f"{shown}: the graph does not list them as trainable, and they have slots: taken as trained"
         found.origins.append(Origin(TRAINED, kept, GRAPH, doubt=text))
         return

@@ -82,7 +82,8 @@ def check_name(stored: Stored, made: Configuration) -> None:
             f" {made.stated[0].value}; leave the wrong one out, or decide with"
             f" {confirming(CLASS, made.stated[0].value)}"
         )
-    if isinstance(given, str) and _folded(given) == _folded(called):
+    proven = stored.graph_config is not None and bool(stored.graph_config.get("class_name"))
+    if proven or (isinstance(given, str) and _folded(given) == _folded(called)):
         return
     text = f"its variables are named {called}/..., which is not the name of {made.algorithm.name}"
     origin = Origin("name", called, DEFAULT, doubt=text, confirm=confirming("name", called))
@@ -258,6 +259,13 @@ def of_twins(stored: Stored, overrides: Mapping[str, Any]) -> list[Origin]:
         return [Origin("order of variables", alike, SET, "that of the source")]
     text += f": whose is whose is taken from the order of the source, which need not be the optimizer's ({form})"
     return [Origin("order of variables", alike, DEFAULT, doubt=text, confirm=f"--set {TWINS}={IN_SOURCE}")]
+
+
+def of_several(stored: Stored, named: NamedVariables | None) -> list[Origin]:
+    """A doubt where AdamOptimizers cannot be told apart, and nobody said which variables one of them trains."""
+    powers = tf_train.of_several(stored.scalars) if stored.generation == "tf1" and named is None else []
+    text = f"{some(powers)} are of several Adam optimizers: name the variables of the one meant in --variables"
+    return [Origin("optimizer", powers, UNINTERPRETED, doubt=text)] if powers else []
 
 
 TWINS, IN_SOURCE = "slot_order", "source"

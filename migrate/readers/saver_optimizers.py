@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError
-from migrate.graphs import keras1
+from migrate.graphs import keras1, tf_train
 from migrate.graphs.keras1 import Keras1Optimizer
 from migrate.graphs.saver import SaverGraph
 from migrate.readers.object_optimizers import listed, several
@@ -35,6 +35,8 @@ class Choice:
     warnings: tuple[str, ...] = ()
     outside: Mapping[str, str] = field(default_factory=dict)
     """As `Stored.outside`."""
+    scopes: tuple[str, ...] = ()
+    """Of the updates of the chosen one, if it is of tf.train."""
     keras1: Keras1Optimizer | None = None
     """The optimizer itself, where it is of Keras 1."""
 
@@ -157,21 +159,36 @@ def of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: st
     """One of the tf.train optimizers, by the scope of its updates.
 
     Raises:
-      AmbiguousError: several that keep their own powers of beta, and no path. HyperparameterError: no such one.
+      AmbiguousError: several that are not as one would be, and no path. HyperparameterError: no such one.
     """
     groups = _groups(arrays, graph)
     names = tuple(groups)
+    updated = frozenset().union(*(group.trained for group in groups.values()))
     if path is None:
-        powers = [frozenset(k for k in state if _POWERS.fullmatch(k)) for state, _ in groups.values()]
-        if len(names) > 1 and all(powers):
+        if len(names) > 1 and graph is not None and not _are_as_one(list(groups.values()), graph):
             raise AmbiguousError(several(where, names))
         told = f"the graph updates variables in {len(names)} scopes ({', '.join(names)}): taken for one optimizer's; if"
-        return Choice(names, warnings=(f"{told} they are several, choose one with --optimizer",) if names[1:] else ())
+        warnings = (f"{told} they are several, choose one with --optimizer",) if names[1:] else ()
+        return Choice(names, untrained=frozenset(arrays) - updated if updated else frozenset(), warnings=warnings)
     _check(path, names, where)
-    state, trained = groups[path]
-    others = [group for name, group in groups.items() if name != path]
-    foreign = frozenset().union(*(theirs for theirs, _ in others)) - state
-    return Choice(names, foreign, frozenset().union(*(variables for _, variables in others)) - trained, path)
+    own = groups[path]
+    foreign = frozenset().union(*(group.state for group in groups.values() if group is not own)) - own.state
+    return Choice(names, foreign, frozenset(arrays) - own.trained, path, scopes=own.scopes)
+
+
+def _are_as_one(groups: Sequence[_Group], graph: SaverGraph) -> bool:
+    """Whether optimizers do what one of them would do with all their variables: each has its own, none counts, and
+    they are of one class with the same settings."""
+    trained = [variable for group in groups for variable in group.trained]
+    counts = all(any(_POWERS.fullmatch(key) for key in group.state) for group in groups)
+    if counts or len(set(trained)) < len(trained) or graph.nodes is None:
+        return False
+    try:
+        said = [tf_train.describe(graph.nodes, graph.updates, group.scopes) for group in groups]
+    except (LookupError, ValueError):  # as in a damaged graph
+        return False
+    alike = all((each.class_name, each.config) == (said[0].class_name, said[0].config) for each in said)
+    return alike and not any(each.outside for each in said)
 
 
 def _check(path: str | None, names: Sequence[str], where: str) -> None:
@@ -181,11 +198,18 @@ def _check(path: str | None, names: Sequence[str], where: str) -> None:
         raise HyperparameterError(f"{where} holds no optimizer {path!r}; --optimizer takes: {listed(names)}")
 
 
-def _groups(
-    arrays: Mapping[str, LazyArray], graph: SaverGraph | None
-) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
-    """(state, variables) of each optimizer by scope; scopes that share state are one optimizer's, under the first."""
-    found: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+@dataclass(frozen=True)
+class _Group:
+    """One tf.train optimizer: the scopes of its updates, its slots and powers, and the variables that it trains."""
+
+    scopes: tuple[str, ...]
+    state: frozenset[str]
+    trained: frozenset[str]
+
+
+def _groups(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> dict[str, _Group]:
+    """Each optimizer by scope; scopes that share state are one optimizer's, under the first."""
+    found: dict[str, _Group] = {}
     for scope, updates in (graph.updates if graph is not None else {}).items():
         whole = graph.parts if graph is not None else {}
         variables = frozenset(whole.get(name, name) for name in updates) & frozenset(arrays)
@@ -193,9 +217,10 @@ def _groups(
         state = frozenset(k for k in reads if _POWERS.fullmatch(k) or any(k.startswith(f"{v}/") for v in variables))
         if not variables:
             continue
-        known = next((name for name, (theirs, _) in found.items() if theirs & state), None)
+        known = next((name for name, group in found.items() if group.state & state), None)
         if known is None:
-            found[scope] = state, variables
+            found[scope] = _Group((scope,), state, variables)
         else:
-            found[known] = found[known][0] | state, found[known][1] | variables
+            own = found[known]
+            found[known] = _Group((*own.scopes, scope), own.state | state, own.trained | variables)
     return found

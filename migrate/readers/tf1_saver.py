@@ -99,11 +99,12 @@ def read_bundle(
         stored = _of_optimizer_v2(arrays, f"{scopes[0]}/iter", graph)
     elif counter is None:
         stored = _of_train(arrays, graph)
+        stored = replace(stored, slots=_numbered_anew(stored.slots)) if choice.chosen is not None else stored
     elif counter.endswith("/iter"):
         stored = _of_optimizer_v2(arrays, counter, graph)
     else:
         stored = saver_keras.stored(arrays, counter, graph, prefix)
-    told = _program(graph, choice.chosen, stored) if stored.generation in ("tf1", "optimizer_v2") else {}
+    told = _program(graph, choice.scopes, stored) if stored.generation in ("tf1", "optimizer_v2") else {}
     if graph is not None and graph.nodes is not None and stored.generation in NATIVE:
         trained = [v.name for v in stored.variables if v.trainable and not stored.layers]
         slots = [key for key, _ in stored.weights or ()]
@@ -163,11 +164,11 @@ def _counting_in_global_step(arrays: Mapping[str, LazyArray]) -> list[str]:
     return [scope for scope in found if f"{scope}/iter" not in arrays]  # a schedule is no variable, a rate is
 
 
-def _program(graph: SaverGraph | None, scope: str | None, stored: Parts) -> dict[str, Any]:
+def _program(graph: SaverGraph | None, scopes: Collection[str], stored: Parts) -> dict[str, Any]:
     """What the graph says of an optimizer of tf.train, or an OptimizerV2.
 
     Args:
-      scope: of the updates of the chosen one of several tf.train optimizers.
+      scopes: of the updates of the chosen one of several tf.train optimizers.
     """
     if graph is None or graph.nodes is None:
         return {"graph_seen": False}
@@ -177,7 +178,7 @@ def _program(graph: SaverGraph | None, scope: str | None, stored: Parts) -> dict
         elif set(bert.SLOTS) <= stored.slots.keys():
             told = bert.describe(graph.nodes, list(stored.slots[bert.SLOTS[0]]))
         else:
-            told = tf_train.describe(graph.nodes, graph.updates, scope)
+            told = tf_train.describe(graph.nodes, graph.updates, scopes)
     except (LookupError, ValueError):  # an op without the inputs that it must have: a damaged graph says nothing
         return {"graph_seen": False}
     # Where it shows all that happens to gradients, there is no other limit of them.
@@ -287,6 +288,24 @@ def _of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> Part
         warnings=warnings,
         unmapped=averages,
     )
+
+
+def _numbered_anew(slots: Mapping[str, Mapping[str, LazyArray]]) -> dict[str, dict[str, LazyArray]]:
+    """Slots of one of several optimizers under the names that they have where it is the only one: `w/Adam_2` and
+    `w/Adam_3` are the third and fourth of `w`, and the chosen one's first two."""
+    found: dict[str, dict[str, LazyArray]] = {}
+    owned: dict[tuple[str, str], list[tuple[int, LazyArray]]] = {}
+    for suffix, per in slots.items():
+        base, number = told.groups() if (told := _COUNTED.fullmatch(suffix)) else (suffix, None)
+        for owner, array in per.items():
+            owned.setdefault((owner, base), []).append((int(number or 0), array))
+    for (owner, base), arrays in owned.items():
+        for i, (_, array) in enumerate(sorted(arrays, key=lambda each: each[0])):
+            found.setdefault(f"{base}_{i}" if i else base, {})[owner] = array
+    return found
+
+
+_COUNTED = re.compile(r"(.+?)_([1-9]\d*)")
 
 
 def _owner(key: str, arrays: Mapping[str, LazyArray]) -> tuple[str | None, str]:

@@ -11,9 +11,10 @@ import pytest
 
 import migrate
 from migrate.bytes import protos
-from migrate.errors import ContradictionError
+from migrate.errors import AmbiguousError, ContradictionError
 from migrate.graphs import native_keras, optimizer_v2, saver, schedules, tf_train
 from migrate.graphs.nodes import Nodes
+from migrate.readers import saver_optimizers
 from tests import adversary
 from tests.bundles import rewritten
 
@@ -83,7 +84,7 @@ def test_what_updates_do_beside_their_kernel(more: list[Any], class_name: str, s
     constants = [(number, "Const", []) for number in ("0.01", "0.9", "0.999", "1e-8", "0.5")]
     others = [(name, "Placeholder", []) for name in ("gradient", "rows", "step")]
     graph = _graph(*variables, *constants, *others, ("Adam/update_w/ApplyAdam", "ApplyAdam", inputs), *more)
-    told = tf_train.describe(graph, {"Adam": {"w": (), "t": ()}}, None)
+    told = tf_train.describe(graph, {"Adam": {"w": (), "t": ()}})
     assert (told.class_name, told.seen) == (class_name, seen)
     if "AdamW" in class_name:
         assert told.config["exclude_from_weight_decay"] == ["^t(:0)?$"]
@@ -238,3 +239,22 @@ def test_a_saver_with_names_of_its_own(tmp_path: Path) -> None:
     hints["optimizer_config"]["config"] = {"learning_rate": 0.05, "momentum": 0.9, "use_nesterov": True}
     altered = migrate.read(tmp_path / "copy" / "model.ckpt", **hints)
     assert "gives what is saved as 'mine/first/bias' another shape" in "".join(altered.reasons)
+
+
+def test_optimizers_are_as_one_only_where_they_do_the_same_with_variables_of_their_own() -> None:
+    def choice(rate: str, second: str) -> saver_optimizers.Choice:
+        nodes: list[Any] = [(name, "VariableV2", []) for name in ("a", "b", "a/M", "b/M", "a/M_1")]
+        nodes += [(number, "Const", []) for number in ("0.5", "0.25", "0.9")]
+        kernels = [("M", "a", "a/M", "0.5"), ("M_1", second, "a/M_1" if second == "a" else "b/M", rate)]
+        nodes += [
+            (f"{scope}/update_{v}/ApplyMomentum", "ApplyMomentum", [v, slot, each, GRADIENT, "0.9"])
+            for scope, v, slot, each in kernels
+        ]
+        graph = _graph(*nodes)
+        beside = saver.SaverGraph(nodes=graph, updates=saver._updates(graph))
+        return saver_optimizers.of_train(dict.fromkeys(("a", "b", "a/M", "b/M", "a/M_1")), beside, None, "x")
+
+    assert choice("0.5", "b").names == ("M", "M_1")
+    for rate, second in (("0.25", "b"), ("0.5", "a"), ("fed", "b")):
+        with pytest.raises(AmbiguousError, match="choose one with --optimizer: M, M_1"):
+            choice(rate, second)

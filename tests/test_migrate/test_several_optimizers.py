@@ -26,6 +26,7 @@ PATHS = {
     "tf215": OBJECTS,
     "keras3": OBJECTS,
     "tf115-saver": {"generator": "Adam", "discriminator": "Adam_1"},
+    "tf115-shared-saver": {"generator": "Adam", "discriminator": "Adam_1"},
 }
 CASES = [(release, which) for release in PATHS for which in ARGUMENTS]
 TOLERANCE = 2e-6
@@ -83,7 +84,8 @@ def test_nothing_of_the_other_optimizer_is_dropped(release: str) -> None:
         optimizer_path=PATHS[release]["discriminator"],
     )
     theirs = [a.stored_as for per in other.slots.values() for a in per.values()]
-    assert len(theirs) == 8
+    names = np.load(FIXTURES / "gan" / release / "oracle.npz")["names/discriminator"]
+    assert len(theirs) == 2 * len(names)
     assert set(theirs) <= {a.stored_as for a in state.unmapped.values()}
 
 
@@ -206,3 +208,20 @@ def test_each_optimizer_of_a_wide_and_deep_estimator_takes_its_next_step(which: 
 def test_of_several_optimizers_that_count_together_one_is_to_be_chosen() -> None:
     with pytest.raises(AmbiguousError, match="training/Ftrl, training/Adagrad"):
         migrate.inspect(WIDE_AND_DEEP)
+
+
+def test_two_adams_without_their_graph_need_their_variables(tmp_path: Path) -> None:
+    """Their powers say that there are two; with one's variables and its steps named, it goes on."""
+    for path in (FIXTURES / "gan" / "tf115-saver" / "source").glob("model.[!m]*"):
+        shutil.copy(path, tmp_path)
+    hints: dict[str, Any] = {"optimizer_config": _config("tf115-saver", "generator"), "overrides": {"iterations": 3}}
+    hints["overrides"] |= {"clipnorm": None, "beta_2": 0.999, "lazy_rows": []}
+    state = migrate.read(tmp_path / "model", **hints)
+    assert any("name the variables of the one meant in --variables" in reason for reason in state.reasons)
+    oracle = np.load(FIXTURES / "gan" / "tf115-saver" / "oracle.npz")
+    names = [str(name) for name in oracle["names/generator"]]
+    shapes = [oracle[f"generator/at_save/{i}"].shape for i in range(len(names))]
+    hints["variables"] = [{"name": n, "shape": list(s)} for n, s in zip(names, shapes, strict=True)]
+    state = migrate.read(tmp_path / "model", **hints)
+    assert (state.fidelity, [v.name for v in state.variables if v.trainable]) == ("exact", names), state.reasons
+    assert set(state.slots["m"]) == set(names)
