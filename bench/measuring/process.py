@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -97,19 +97,50 @@ class Worker(Protocol):
     def stop(self) -> None: ...
 
 
+class Running(Protocol):
+    """A process: what is used of subprocess.Popen."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self) -> int: ...
+
+
+Start = Callable[[str, int, str, int], Running]
+"""Of a module, with the descriptor of its end of the pipe, the folder to run in, and where its output goes."""
+
+
+def fresh(environment: dict[str, str], python: str | None = None) -> Start:
+    """Starts of a new interpreter, `python -m MODULE FD`, with all of these environment variables; `python`: another
+    one than this."""
+
+    def start(module: str, pipe: int, folder: str, output: int) -> Running:
+        return subprocess.Popen(
+            [python or sys.executable, "-m", module, str(pipe)],
+            pass_fds=(pipe,),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd=folder,
+            start_new_session=True,  # Ctrl-C reaches the parent alone, which ends the workers itself
+        )
+
+    return start
+
+
 class Child:
-    """A fresh interpreter, never a fork, held at a pipe.
+    """A process held at a pipe.
 
     Args:
-      module: what it runs, `python -m MODULE FD` with the descriptor of its end of the pipe.
+      module: what it runs.
       hello: the first message sent to it; it answers when it has started.
-      environment: all of its environment variables.
-      python: another interpreter than this one.
+      start: `fresh`, or the `fork` of a Server.
     """
 
-    def __init__(
-        self, module: str, hello: dict[str, Any], environment: dict[str, str], python: str | None = None
-    ) -> None:
+    def __init__(self, module: str, hello: dict[str, Any], start: Start) -> None:
         ours, theirs = multiprocessing.Pipe()
         self.pipe = ours
         # An empty folder to run in: a file named like a module in the user's folder must not be imported.
@@ -117,18 +148,11 @@ class Child:
         self._stderr = open(Path(self._folder) / "stderr", "w+", errors="replace")  # noqa: SIM115 - closed in stop
         before = os.sched_getaffinity(0)
         os.sched_setaffinity(0, hello.get("cpus", before))  # inherited by every thread of the child from its first
-        with theirs:
-            self._child = subprocess.Popen(
-                [python or sys.executable, "-m", module, str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=self._stderr,
-                stderr=self._stderr,
-                env=environment,
-                cwd=self._folder,
-                start_new_session=True,  # Ctrl-C reaches the parent alone, which ends the workers itself
-            )
-        os.sched_setaffinity(0, before)
+        try:
+            with theirs:
+                self._child = start(module, theirs.fileno(), self._folder, self._stderr.fileno())
+        finally:
+            os.sched_setaffinity(0, before)
         self._waiting_for = "starting"
         self._ended = False
         self._send(hello)

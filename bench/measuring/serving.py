@@ -6,19 +6,15 @@ ends it while it is busy, too.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from bench.measuring.forking import tie
 from optim.errors import DtoptError, UnsupportedError
-
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-"""linux/prctl.h"""
 
 
 def _answer(worker: Any, request: dict[str, Any]) -> dict[str, Any]:
@@ -57,17 +53,9 @@ def answer_all(pipe: Connection, make: Callable[[dict[str, Any]], Any]) -> None:
         pipe.send(_answer(worker, request))
 
 
-def _tie() -> None:
-    """Linux ends this process when the one that started it ends, even where that one is killed; and what this process
-    starts stays below it, even where what started it has ended."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
 def serve(make: Callable[[dict[str, Any]], Any]) -> None:
     """Serves the pipe that the command line names, then ends."""
-    _tie()
+    tie()
     answer_all(Connection(int(sys.argv[1])), make)
     sys.stdout.flush()
     os._exit(0)  # frameworks can hang or crash while they shut down their threads; everything is answered by now

@@ -5,13 +5,13 @@ Runs in workers only; TensorFlow is imported inside the functions.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bench.cases import in_situ
 from bench.cases.sparse import Rows
 from bench.cases.values import parameter
+from bench.measuring.forking import imported_tensorflow
 from bench.peers.peer import Session
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def start(case: Case) -> Any:
     """TensorFlow with the case's threads and, on CPU, one logical device per mesh device; TPUs are initialised."""
-    tf = imported()
+    tf = imported_tensorflow()
     tf.config.threading.set_intra_op_parallelism_threads(case.threads)
     tf.config.threading.set_inter_op_parallelism_threads(case.threads)
     if case.device == "cpu":
@@ -33,19 +33,6 @@ def start(case: Case) -> Any:
         from tensorflow.experimental import dtensor
 
         dtensor.initialize_accelerator_system("TPU")
-    return tf
-
-
-def imported() -> Any:
-    """TensorFlow without the packages that it imports beside itself where they are installed (`tensorflow/__init__.py`,
-    `tensorflow/lite/python/util.py`): half of the time until it is there. Who needs them imports them later."""
-    beside = [name for name in ("jax", "keras") if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(beside))  # type: ignore[arg-type]
-    try:
-        import tensorflow as tf
-    finally:
-        for name in beside:
-            del sys.modules[name]
     return tf
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import OptionError
-from bench.measuring.process import Child, HungError, WorkerError, allowed_cpus, worker_environment
+from bench.measuring.process import Child, HungError, WorkerError, allowed_cpus, fresh, worker_environment
 from bench.scale.setup import Setup
 
 JOBS, CLIENT_ID, NUM_CLIENTS, JOB_NAME = "DTENSOR_JOBS", "DTENSOR_CLIENT_ID", "DTENSOR_NUM_CLIENTS", "DTENSOR_JOB_NAME"
@@ -104,7 +104,7 @@ def environments(clients: Clients, threads: int) -> list[dict[str, str]]:
 
 
 def start_client(setup: Setup, number: int, hello: dict[str, Any], environment: dict[str, str]) -> Child:
-    return Child("bench.scale.client", hello, environment)
+    return Child("bench.scale.client", hello, fresh(environment))
 
 
 class Group:

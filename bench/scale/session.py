@@ -11,7 +11,8 @@ import time
 from typing import Any
 
 from bench.forecast.footprint import place
-from bench.peers.tensorflow import barrier, imported
+from bench.measuring.forking import imported_tensorflow
+from bench.peers.tensorflow import barrier
 from bench.scale.optimizers import make
 from bench.scale.setup import Setup
 from optim.layouts.sharding import UNSHARDED, local_shape
@@ -22,7 +23,7 @@ GRADIENT = 0.1
 
 def start(setup: Setup, several_clients: bool) -> Any:
     """TensorFlow with this client's devices, and the mesh over all clients."""
-    tf = imported()
+    tf = imported_tensorflow()
     from tensorflow.experimental import dtensor
 
     tf.config.threading.set_intra_op_parallelism_threads(setup.threads)

@@ -27,7 +27,7 @@ from bench.results.records import Sample
 from bench.roof.patterns import ROOFS
 from bench.step import suspicion
 from bench.step.agreement import Agreement
-from bench.step.memory import groups, too_large
+from bench.step.memory import FORKED, RUNTIME, groups, too_large
 
 TRACED_STEPS = 10
 
@@ -47,7 +47,8 @@ class Settings:
     """How to measure.
 
     Attributes: pace, of rounds; processes of each peer, None for as many as the number of peers asks for; cap of a
-      peer's warm-up in seconds; seconds that a worker may take for one answer; profile, the file of a trace.
+      peer's warm-up in seconds; seconds that a worker may take for one answer; profile, the file of a trace;
+      forked, whether workers are forked from one process, see `bench.step.run`.
     """
 
     pace: Pace = field(default_factory=Pace)
@@ -55,11 +56,17 @@ class Settings:
     warm_up_seconds: float = 5.0
     timeout: float = 300.0
     profile: Path | None = None
+    forked: bool = False
+
+    @property
+    def runtime(self) -> int:
+        """Bytes of a process before its first tensor."""
+        return FORKED if self.forked else RUNTIME
 
     def processes_of(self, peers: int) -> int:
         """Few peers say little about what processes differ by, so that each has more; so it has where there is time to
-        tell small differences. The most: see `Contest._open`."""
-        few = 6 if peers <= 2 else 4 if peers <= 4 else 3
+        tell small differences, or they are soon there. The most: see `Contest._open`."""
+        few = 6 + 2 * self.forked if peers <= 2 else 4 if peers <= 4 else 3
         return self.processes or (2 * few if self.pace.rounds is None and self.pace.budget >= LONG else few)
 
 
@@ -132,7 +139,7 @@ class Contest:
         first = next((peer for peer in self._able() if peer.name == baseline), self._able()[0])
         for contestant in self.contestants:
             if contestant.status == "waiting" and (
-                reason := too_large(contestant.peer, first, self.case, available_memory)
+                reason := too_large(contestant.peer, first, self.case, available_memory, self._settings.runtime)
             ):
                 contestant.out("skipped", reason)
         if first not in self._able():
@@ -159,11 +166,12 @@ class Contest:
 
     def _groups(self, first: Peer, available_memory: int) -> tuple[list[list[Peer]], int]:
         """The groups, and how many processes each peer has: fewer where memory is short, before groups are many."""
+        runtime = self._settings.runtime
         for processes in range(self.processes, 1, -1):
-            found = groups(self._able(), first, self.case, available_memory // processes)
+            found = groups(self._able(), first, self.case, available_memory // processes, runtime)
             if len(found) == 1:
                 return found, processes
-        return groups(self._able(), first, self.case, available_memory), 1
+        return groups(self._able(), first, self.case, available_memory, runtime), 1
 
     def interrupt(self) -> None:
         """Marks those that have no sample yet as interrupted."""

@@ -9,8 +9,8 @@ from bench.cases.case import FLOAT32, Case
 from bench.peers.peer import Peer
 from bench.roof.patterns import elements as roof_elements
 
-RUNTIME = 800 * 1024**2
-"""Bytes that a process of TensorFlow needs before the first tensor."""
+RUNTIME, FORKED = 800 * 1024**2, 400 * 1024**2
+"""Bytes that a process of TensorFlow needs before the first tensor, and one that is forked, beside what it shares."""
 
 TEMPORARIES = 3.5
 """Arrays of the parameters' size that building and an unfused step allocate and drop: measured up to 3.4 on gpt2."""
@@ -19,16 +19,16 @@ SHARE = 0.7
 """Part of the available memory that the peers alive together may take."""
 
 
-def need(peer: Peer, case: Case) -> int:
+def need(peer: Peer, case: Case, runtime: int = RUNTIME) -> int:
     """Estimated peak bytes of a peer's process: parameters, gradients, slots, temporaries, runtime."""
     temporaries = case.updated_elements(peer.on_mesh) * FLOAT32 * TEMPORARIES
-    return RUNTIME + traffic.working_set(case, peer.on_mesh) + int(temporaries)
+    return runtime + traffic.working_set(case, peer.on_mesh) + int(temporaries)
 
 
-def too_large(peer: Peer, baseline: Peer, case: Case, available: int) -> str | None:
+def too_large(peer: Peer, baseline: Peer, case: Case, available: int, runtime: int = RUNTIME) -> str | None:
     """The reason why a peer cannot run beside the baseline and the roofs in its share of `available` bytes,
     or None."""
-    needed = need(baseline, case) + (0 if peer is baseline else need(peer, case))
+    needed = need(baseline, case, runtime) + (0 if peer is baseline else need(peer, case, runtime))
     if needed <= _room(case, available):
         return None
     what = peer.name if peer is baseline else f"{peer.name} beside {baseline.name}"
@@ -39,13 +39,15 @@ def too_large(peer: Peer, baseline: Peer, case: Case, available: int) -> str | N
     )
 
 
-def groups(peers: Sequence[Peer], baseline: Peer, case: Case, available: int) -> list[list[Peer]]:
+def groups(
+    peers: Sequence[Peer], baseline: Peer, case: Case, available: int, runtime: int = RUNTIME
+) -> list[list[Peer]]:
     """Splits peers of which none is `too_large` so that each group fits, the baseline being in each."""
-    room = _room(case, available) - need(baseline, case)
+    room = _room(case, available) - need(baseline, case, runtime)
     found: list[list[Peer]] = [[baseline]]
     used = 0
     for peer in (peer for peer in peers if peer is not baseline):
-        size = need(peer, case)
+        size = need(peer, case, runtime)
         if used + size > room:
             found.append([baseline])
             used = 0

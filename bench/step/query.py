@@ -117,9 +117,9 @@ def make_plan(
     again = ["--against", against.asked] if against else ["--baseline", baseline]
     again += ["--rounds", str(rounds)] if rounds else ["--budget", f"{pace.budget:g}"]
     again += ["--processes", str(processes or 1)] if processes or quick else []
-    settings = Settings(
-        pace, processes or (1 if quick else None), WARM_UP_SECONDS, timeout, profile and profile.absolute()
-    )
+    many = processes or (1 if quick else None)
+    path, forked = profile and profile.absolute(), _share_an_import(found, cases[0])
+    settings = Settings(pace, many, WARM_UP_SECONDS, timeout, path, forked)
     return Plan(cases, found, base, settings, seed, command, tuple(again))
 
 
@@ -127,6 +127,15 @@ def _peers(wanted: Sequence[str], quick: bool, baseline: str) -> tuple[tuple[Pee
     """Who takes part, and the name of the baseline."""
     found = peers.find(tuple(wanted) or (QUICK_PEERS if quick else DEFAULT_PEERS))
     return found, peers.find((baseline,))[0].name
+
+
+def _share_an_import(found: Sequence[Peer], case: Case) -> bool:
+    """Whether these are versions that can be forked from one process with TensorFlow. Interpreters of two environments
+    would need two: where code lies in memory of either would look like a difference of the versions. Others'
+    memory would not be comparable with that of peers without TensorFlow."""
+    homes = [peer.home for peer in found if peer.home]
+    alike = all("tensorflow" in peer.has.modules for peer in found) and not any(home.python for home in homes)
+    return bool(homes) and alike and case.device == "cpu"
 
 
 def _versions(other: Home, wanted: Sequence[str]) -> tuple[tuple[Peer, ...], str]:

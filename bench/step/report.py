@@ -291,10 +291,13 @@ def _run(result: Result) -> Iterator[RenderableType]:
     yield f"{context['cpu']}, {context['cpus']} CPUs; Python {context['python']}, {packages}."
     processes = context.get("processes", 1)
     many = f"{processes} processes" if processes > 1 else "one process"
+    forked = ", forked from one that had imported TensorFlow" if "forked" in context.get("starts", ()) else ""
     yield (
-        f"{context['rounds']} rounds in random order (seed {context['order_seed']}), {many} of each peer,"
+        f"{context['rounds']} rounds in random order (seed {context['order_seed']}), {many} of each peer{forked},"
         f" {context['seconds']:.0f} s in all."
     )
+    if len(context.get("starts", ())) > 1:
+        yield "[yellow]Memory cannot be compared:[/] some processes were forked from one, others started afresh."
     if processes == 1:
         yield (
             "What processes of one peer differ by was not seen: intervals count a tenth for it. More --processes, or a"

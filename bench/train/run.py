@@ -24,6 +24,7 @@ from bench.measuring.process import (
     Worker,
     WorkerError,
     allowed_cpus,
+    fresh,
     threads_of,
     worker_environment,
 )
@@ -43,13 +44,9 @@ Launch = Callable[[Peer, TrainingCase], Worker]
 
 def start(peer: Peer, case: TrainingCase) -> Worker:
     """A process of its own."""
-    hello = {
-        "case": case.to_message(),
-        "module": peer.module,
-        "peer": peer.name,
-        "cpus": allowed_cpus()[: case.threads],
-    }
-    return Child("bench.train.worker", hello, worker_environment(case.threads))
+    cpus = allowed_cpus()[: case.threads]
+    hello = {"case": case.to_message(), "module": peer.module, "peer": peer.name, "cpus": cpus}
+    return Child("bench.train.worker", hello, fresh(worker_environment(case.threads)))
 
 
 @dataclass

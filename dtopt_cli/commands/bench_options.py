@@ -176,7 +176,7 @@ Budget = Annotated[
 ]
 Processes = Annotated[
     int | None,
-    typer.Option("--processes", min=1, help="Of each peer, taking turns; 2 to 6 by default.", rich_help_panel=TIMING),
+    typer.Option("--processes", min=1, help="Of each peer, taking turns; 2 to 8 by default.", rich_help_panel=TIMING),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of numbers and order.", rich_help_panel=TIMING)]
 Threads = Annotated[

@@ -3,8 +3,9 @@
 `aa-*.json` are runs at loads of 2 to 8. Two peers that ran in the same rounds differ by more than two versions of one
 would: what is left of their ratio, its median taken away, is the noise of a pair of twins, and rather too much of it.
 Blocks of it are drawn, so that slow phases stay in one piece; processes, of which each peer had one in these runs,
-differ by a further 1%. `twins-*.json`, written by `record_twins.py`, are real twins in six processes each, while a
-dozen other programs kept the machine busy: whole turns of the processes are drawn.
+differ by a further 2%, as those of docs/benchmarks/ do where there are several and their noise is little.
+`twins-*.json`, written by `record_twins.py`, are real twins in six processes each, of the third in eight that were
+forked, while many other programs kept the machine busy: whole turns of the processes are drawn.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from bench.measuring.stats import between, log_ratios, paired_ratio
 
 DATA = Path(__file__).parent / "data"
 RECORDED, TWINS = sorted(DATA.glob("aa-*.json")), sorted(DATA.glob("twins-*.json"))
-BLOCK, OF_PROCESS = 6, 0.01
-DEFAULT, LONG = (6, 130), (8, 700)
-"""Processes and rounds that `--against` makes on two idle cores in a minute and in five."""
+BLOCK, OF_PROCESS = 6, 0.02
+DEFAULT, LONG = (8, 200), (16, 1000)
+"""Processes and rounds for which a minute and five have time on two idle cores: importing TensorFlow takes 2 s, two
+processes forked from there 1.8 s, a round 0.17 s."""
 
 USUAL = 0.16
 """Standard deviation of a round's ratio in runs at a load below 2 and most of those at 4 to 8."""
@@ -90,24 +92,26 @@ def test_recorded_twins_are_not_called_different(path: Path, rounds: int) -> Non
 
 
 @pytest.mark.breadth
-def test_a_tenth_is_found_in_a_minute_where_rounds_agree_within_a_sixth() -> None:
-    """19 in 20. Where rounds differ by more it may stay unclear, and is never taken for a gain."""
+def test_a_tenth_is_found_in_a_minute() -> None:
+    """In 19 of 20 runs, and in 49 of 50 where rounds agree within a sixth. Elsewhere it may stay unclear, and is never
+    taken for a gain."""
     random = np.random.default_rng(2)
     found_in = []
     for noise in NOISES:
-        found = Counter(of_noise(noise, 1.1, DEFAULT, random) for _ in range(60))
+        found = Counter(of_noise(noise, 1.1, DEFAULT, random) for _ in range(100))
         assert found["faster"] == 0
-        found_in.append(found["slower"] / 60)
+        found_in.append(found["slower"] / 100)
     usual = [part for part, noise in zip(found_in, NOISES, strict=True) if np.std(noise) < USUAL]
     assert len(usual) == 11
-    assert np.mean(usual) >= 0.95
-    assert np.mean(found_in) >= 0.85
+    assert np.mean(usual) >= 0.98
+    assert np.mean(found_in) >= 0.95
 
 
 @pytest.mark.breadth
-def test_a_twentieth_is_found_in_five_minutes_and_a_tenth_at_any_load() -> None:
+def test_a_twentieth_is_found_in_five_minutes_and_a_tenth_at_each_load() -> None:
     random = np.random.default_rng(3)
     usual = [noise for noise in NOISES if np.std(noise) < USUAL]
     assert len(usual) == 11
-    assert np.mean([share("slower", 40, lambda n=n: of_noise(n, 1.05, LONG, random)) for n in usual]) >= 0.95
-    assert np.mean([share("slower", 20, lambda n=n: of_noise(n, 1.1, LONG, random)) for n in NOISES]) >= 0.95
+    assert np.mean([share("slower", 40, lambda n=n: of_noise(n, 1.05, LONG, random)) for n in NOISES]) >= 0.95
+    assert np.mean([share("slower", 40, lambda n=n: of_noise(n, 1.05, LONG, random)) for n in usual]) >= 0.97
+    assert np.mean([share("slower", 20, lambda n=n: of_noise(n, 1.1, LONG, random)) for n in NOISES]) >= 0.99

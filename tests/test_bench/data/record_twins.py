@@ -1,6 +1,6 @@
 """Records one peer beside itself, as `--against` measures two versions: `python record_twins.py FILE [ROUNDS] [PEER]`.
 
-The file holds the microseconds per step of both twins, round by round; their six processes take turns.
+The file holds the microseconds per step of both twins, round by round; their eight processes take turns.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bench.step import against, run
 from bench.step.query import make_plan
 
 ROOT = Path(__file__).parents[3]
-PROCESSES = 6
+PROCESSES = 8
 
 
 def record(rounds: int, peer: str) -> dict[str, object]:
