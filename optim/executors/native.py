@@ -181,7 +181,7 @@ def step(work: Work, batches: Batches, gradients: Pending) -> None:
             gradients.held,
             [limit, momentum, 1.0 - momentum, *(coefficients[name] for name in batch.program.scalars)],
             [factors[i] for i in batch.positions] if factors else (),
-            [1.0 if d is None else d for d in decays] if any(d is not None for d in decays) else (),
+            [1.0 if d is None else d for d in decays] if decays.count(None) < len(decays) else (),
             [rows.get(i, -1) for i in batch.positions] if rows else (),
             bool(work.overwrite),
         )

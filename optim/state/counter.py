@@ -18,7 +18,9 @@ class Counter:
     def __init__(self, variable: tf.Variable):
         self.variable = variable
         self._handles = devices.handles_of(variable)
-        self._groups: list[tuple[Any, int]] | None = None
+        self._groups: list[Any] = []
+        self._numbers: list[int] = []
+        """What dtopt's own kernel knows the variable by on each device, if there is a kernel: it needs no op."""
 
     def now(self) -> Any:
         """The value once everything pending on any mesh is done (waits)."""
@@ -27,26 +29,23 @@ class Counter:
 
     def peek(self) -> Any:
         """The value on the first device, without waiting: only right after `now()` of some counter of the mesh."""
-        numbers = self._numbers()
-        value = direct.read_scalar(numbers[0]) if numbers else None
+        value = direct.read_scalar(self._numbers[0]) if self._is_known() else None
         return devices.read(self._handles[0], self.variable.dtype).numpy() if value is None else value
 
     def set(self, value: Any) -> None:
         """Assign eagerly on every device: only right after `now()` of some counter of the mesh."""
-        numbers = self._numbers()
-        if numbers and all(direct.write_scalar(number, value) for number in numbers):
+        if self._is_known() and all([direct.write_scalar(number, value) for number in self._numbers]):
             return
         scalar = constant(value, self.variable.dtype)
         for handle in self._handles:
             devices.assign(handle, scalar)
 
-    def _numbers(self) -> list[int]:
-        """What dtopt's own kernel knows the variable by on each device, if there is a kernel: it needs no op."""
-        if self._groups is None:
-            if not library.status().available:
-                return []
-            self._groups = scalar_groups(self._handles)
-        return [number for _, number in self._groups]
+    def _is_known(self) -> bool:
+        """Whether there are numbers; they are found once there is a kernel."""
+        if not self._numbers and library.status().available:
+            found = scalar_groups(self._handles)
+            self._groups, self._numbers = [group for group, _ in found], [number for _, number in found]
+        return bool(self._numbers)
 
 
 def scalar_groups(handles: Sequence[Any]) -> list[tuple[Any, int]]:

@@ -66,6 +66,8 @@ class Tracked:
     """The variable's dtype as TensorFlow's C API numbers it."""
     expected: Expected
     """These three for `optim.native`."""
+    may_be_constrained: bool
+    """Whether it has a constraint, or is one of Keras's, which may be given one at any time."""
 
     def __str__(self) -> str:
         return repr(self.name)
@@ -150,7 +152,9 @@ class TrackedVariables:
         shape = tuple(variable.shape.as_list()) if variable.shape.is_fully_defined() else None
         number = variable.dtype.as_datatype_enum
         wanted = direct.expected(text, number, shape)
-        tracked = Tracked(len(self._items), unique, given, variable, layout, mesh, text, shape, number, wanted)
+        constrained = given is not variable or variable.constraint is not None
+        found = (len(self._items), unique, given, variable, layout, mesh, text, shape, number, wanted, constrained)
+        tracked = Tracked(*found)
         self._items.append(tracked)
         self.any_overwritten = self.any_overwritten or tracked.is_overwritten
         self._by_id[id(variable)] = tracked

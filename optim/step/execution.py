@@ -28,31 +28,27 @@ class Execution:
         self._algorithm = algorithm
         self._state = state
         self._settings = settings
-        self._plan: tuple[tuple[int, int], local.Plan] | None = None
+        self._plan: local.Plan | None = None
         self._report: tuple[Any, ExecutorReport] | None = None
-
-    def _key(self) -> tuple[int, int]:
-        return len(self._state.tracked), len(self._state.slots)
 
     def forget(self) -> None:
         """Options have changed."""
         self._plan = self._report = None
 
     def plan(self) -> local.Plan:
-        """The local executor's handles."""
-        key = self._key()
-        if self._plan is None or self._plan[0] != key:
-            self._plan = (key, local.Plan(list(self._state.tracked), self._state.slots))
-        return self._plan[1]
+        """The local executor's handles, as of the last `report`."""
+        if self._plan is None:
+            self._plan = local.Plan(list(self._state.tracked), self._state.slots)
+        return self._plan
 
     def report(self) -> ExecutorReport:
         """Which executor eager steps use, why, and what updates each variable.
 
         Raises UnsupportedError: `executor="local"` asks for what cannot be.
         """
-        key = (self._key(), library.status())
+        key = (len(self._state.tracked), len(self._state.slots), library.status())
         if self._report is None or self._report[0] != key:
-            self._plan = None  # what it keeps may be for another kernel, or for none
+            self._plan = None  # it is of other variables, or for another kernel or none
             self._report = (key, self._new_report())
         return self._report[1]
 

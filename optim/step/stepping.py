@@ -10,7 +10,7 @@ import operator
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -239,7 +239,8 @@ class Stepper:
                 local.wait_for_pending()
             work = preparation.work(tracked, gradients, apart=apart)
             constrained = _constrained(tracked)
-            with self._undone_on_error(tracked, may_raise=bool(constrained) or self._algorithm.own_step is not None):
+            may_raise = bool(constrained) or self._algorithm.own_step is not None
+            with self._undone_on_error(tracked) if may_raise else nullcontext():
                 stepped = self._run(work, report.executor)
                 if stepped:
                     counter.set(iterations + 1)
@@ -269,11 +270,8 @@ class Stepper:
         return stepped
 
     @contextmanager
-    def _undone_on_error(self, tracked: Sequence[Tracked], may_raise: bool) -> Iterator[None]:
+    def _undone_on_error(self, tracked: Sequence[Tracked]) -> Iterator[None]:
         """Put everything back if a subclass's `update_step`, or a constraint, raises half way; other steps cannot."""
-        if not may_raise:
-            yield
-            return
         changing = [t.variable for t in tracked] + self._state.all_variables()
         before = [variable.read_value() for variable in changing]
         try:
@@ -389,4 +387,4 @@ def _names(variables: Sequence[Any]) -> str:
 
 
 def _constrained(tracked: Sequence[Tracked]) -> list[Tracked]:
-    return [item for item in tracked if getattr(item.given, "constraint", None) is not None]
+    return [t for t in tracked if t.may_be_constrained and getattr(t.given, "constraint", None) is not None]
