@@ -30,6 +30,8 @@ class Execution:
         self._settings = settings
         self._plan: local.Plan | None = None
         self._report: tuple[Any, ExecutorReport] | None = None
+        self._by_row: dict[int, bool] = {}
+        """Of variables, by index: whether eager steps take rows of their gradients, as of the last `report`."""
 
     def forget(self) -> None:
         """Options have changed."""
@@ -48,7 +50,7 @@ class Execution:
         """
         key = (len(self._state.tracked), len(self._state.slots), library.status())
         if self._report is None or self._report[0] != key:
-            self._plan = None  # it is of other variables, or for another kernel or none
+            self._plan, self._by_row = None, {}  # of other variables, or for another kernel or none
             self._report = (key, self._new_report())
         return self._report[1]
 
@@ -110,6 +112,14 @@ class Execution:
 
     def takes_rows(self, item: Tracked, is_eager: bool) -> bool:
         """Whether the gradient of a variable may be a `RowGradient`: dtopt's own kernel updates it."""
+        if not is_eager:
+            return self._takes_rows(item, False)
+        self.report()
+        if item.index not in self._by_row:
+            self._by_row[item.index] = self._takes_rows(item, True)
+        return self._by_row[item.index]
+
+    def _takes_rows(self, item: Tracked, is_eager: bool) -> bool:
         rule, state, asked = self._algorithm.updating_rule, self._state, self._settings.execution.executor
         if rule is None or asked == "portable" or not rows.are_possible(item.layout):
             return False

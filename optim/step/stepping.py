@@ -178,7 +178,7 @@ class Stepper:
         if not by_row:
             return conform_all(gradients, tracked, keeps_float32=is_float32), apart
         rest = [i for i in range(len(gradients)) if i not in by_row]
-        dense = conform_all([gradients[i] for i in rest], [tracked[i] for i in rest], keeps_float32=is_float32)
+        dense = conform_all([gradients[i] for i in rest], [tracked[i] for i in rest], is_float32) if rest else []
         found = dict(zip(rest, dense, strict=True))
         looks = settings.clipping.has_norms or settings.loss_scale.is_used
         for i in by_row:
