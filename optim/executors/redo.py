@@ -24,11 +24,19 @@ from optim.state.tracked import Tracked
 
 
 def is_possible(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> bool:
-    """Whether rows of a variable can be updated by themselves."""
-    if rule is None or not rule.elementwise or tracked.mesh is not None or one_op.needs_ops():
-        return False
-    own = slots.of(tracked, [slot.name for slot in rule.slots]).values()
-    return at_hand(tracked.variable) is not None and all(s.shape == tracked.variable.shape for s in own)
+    """Whether rows of a variable can be updated by themselves, here and now."""
+    return not why_never(rule, tracked, slots) and not one_op.needs_ops() and at_hand(tracked.variable) is not None
+
+
+def why_never(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> str:
+    """Why rows of a variable cannot be updated by themselves; empty if they can, but for XLA."""
+    if rule is None or not rule.elementwise:
+        return "the rule looks at whole tensors"
+    if tracked.mesh is not None:
+        return f"{tracked} is on a mesh"
+    own = slots.of(tracked, [slot.name for slot in rule.slots]).items()
+    other = next((name for name, slot in own if slot.shape != tracked.variable.shape), None)
+    return "" if other is None else f"slot {other!r} of {tracked} has another shape"
 
 
 def begin(work: Work) -> tuple[Work, list[Redone]]:

@@ -10,7 +10,7 @@ from tensorflow.experimental import dtensor
 from optim import slot_layout
 from optim.algorithm import Algorithm
 from optim.errors import UnsupportedError
-from optim.executors import kernels, local, native, one_op, rows
+from optim.executors import kernels, local, native, one_op, redo, rows
 from optim.layouts import placement, program_order
 from optim.native import direct, library
 from optim.options import master_copies
@@ -63,7 +63,17 @@ class Execution:
             raise UnsupportedError(f"jit_compile=True needs the local executor, which is impossible here: {reason}")
         names = {item.name: self._kernel_name(item, bool(reason)) for item in self._state.tracked}
         why = reason or "every shard can be updated in place"
-        return ExecutorReport("portable" if reason else "local", why, names, self._why_not_native(bool(reason)))
+        executor, why_not = "portable" if reason else "local", self._why_not_native(bool(reason))
+        return ExecutorReport(executor, why, names, why_not, self._why_whole_tables())
+
+    def _why_whole_tables(self) -> str:
+        """The first reason why gradients of rows, each to be squared, update all rows; empty if there is none."""
+        if not self._settings.repeated_rows.squares:
+            return ""
+        if self._settings.execution.executor == "portable":
+            return 'executor="portable" was asked for'
+        rule, state = self._algorithm.updating_rule, self._state
+        return next(filter(None, (redo.why_never(rule, item, state.slots) for item in state.tracked)), "")
 
     def _kernel_name(self, item: Tracked, is_portable: bool) -> str:
         rule = self._algorithm.updating_rule

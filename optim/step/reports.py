@@ -48,13 +48,15 @@ class ExecutorReport:
 
     `kernels` maps variable name to `"native"` (dtopt's own kernel, see `optim.build_kernels`), `"fused"` (one
     TensorFlow kernel), `"ops"` (the rule's ops), `"xla"` or `"update_step"` (a subclass's own). `why_not_native` is
-    empty if all are `"native"`.
+    empty if all are `"native"`. Where `repeated_rows` has `"square"`, `why_whole_tables` is the first reason why
+    `IndexedSlices` have the rule's ops update a whole table, and not its repeated rows only; empty if there is none.
     """
 
     executor: str
     reason: str
     kernels: dict[str, str]
     why_not_native: str = ""
+    why_whole_tables: str = ""
 
 
 def shard_bytes(variable: tf.Variable) -> dict[str, int]:

@@ -341,3 +341,18 @@ def test_powers_of_a_rule_of_ones_own() -> None:
     found = [float(optimizer.get_slot(table, name)[1, 0]) for name in "abcdef"]
     assert found == [10.0, 10.0, 2.5, 2.0, 4.0, -2.0]
     np.testing.assert_array_equal(table, [[1.0], [3.0]])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_report_says_where_whole_tables_are_updated(mesh_2: Any, mode: str) -> None:
+    def reason(table: Any, cls: Any = optim.Adagrad, **more: Any) -> str:
+        optimizer = cls(0.1, **{**EACH, **more})
+        optimizer.build([table])
+        return optimizer.executor_report().why_whole_tables
+
+    plain, layout = tf.Variable(start(), name="table"), dtensor.Layout(["x", "unsharded"], mesh_2)
+    assert reason(plain) == ""
+    assert reason(plain, executor="portable") == 'executor="portable" was asked for'
+    assert reason(plain, optim.Lamb) == "the rule looks at whole tensors"
+    assert reason(variable(start(), layout, "table")) == "'table' is on a mesh"
+    assert reason(variable(start(), layout, "table"), repeated_rows=["clip"]) == ""
