@@ -27,8 +27,8 @@ LEAST_DEFERRED = 0.5
 """Seconds of a first read that are no copy of a parameter."""
 
 MORE_FOR_NEW, LEAST_FOR_NEW = 1.5, 2e-3
-"""Times the slowest step with known gradients, and seconds more, that every step with new ones must take to tell that a
-peer remembers."""
+"""Times the usual step with known gradients, and seconds more, that the usual one with new ones takes where a peer
+remembers."""
 
 LATE = 0.1
 """Part of a sample that may pass after `wait` until its last element is there."""
@@ -99,13 +99,14 @@ def of_reading(first: float, second: float, timed: float) -> str | None:
 
 
 def of_new_gradients(known: Sequence[float], new: Sequence[float]) -> str | None:
-    """The reason of a peer that remembers what it computed of a gradient.
+    """The reason of a peer that remembers what it computed of a gradient: none of its steps with new ones is as fast as
+    the slowest of the others, and they are slower by far.
 
     Args:
       known: seconds of steps with gradients that it has had; new: of those between them, with the same numbers in new
         arrays.
     """
-    if min(new) <= MORE_FOR_NEW * max(known) + LEAST_FOR_NEW:
+    if min(new) <= max(known) or median(new) <= MORE_FOR_NEW * median(known) + LEAST_FOR_NEW:
         return None
     return (
         f"a step takes {median(new) * 1e3:.3g} ms with gradients that it has not had, and {median(known) * 1e3:.3g} ms"

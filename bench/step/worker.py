@@ -41,9 +41,9 @@ SMALL = 2**16
 IDLES, IDLE = 4, 0.1
 """Times and seconds for which it is seen whether threads spin."""
 
-GIVEN, MOST_GIVEN = 6, 2**24
-"""Times that gradients are given anew after the rounds, and the most elements of them: noise alone orders the steps so
-in one of 900 processes, and by as much in fewer."""
+GIVEN, MOST_GIVEN = 8, 2**23
+"""Times that gradients are given anew after the rounds, and the most elements of them, for all are kept: noise alone
+orders the steps so in one of 13,000 processes, and by as much in fewer."""
 
 UNKNOWN_CACHE = 64 * 1024**2
 
@@ -170,8 +170,9 @@ class Worker:
 
     def _give_anew(self) -> tuple[list[float], list[float]]:
         """Seconds of steps with gradients that the peer has had, and of those between them, with the same numbers in
-        new arrays: what is kept for an array would be no gain in training, where each is new."""
-        session, arrays, left = self._prepared(), {}, MOST_GIVEN
+        new arrays: what is kept for an array would be no gain in training, where each is new. All are kept, so that
+        none has the identity or the place in memory of an earlier one."""
+        session, arrays, kept, left = self._prepared(), {}, [], MOST_GIVEN
         for index, tensor in enumerate(self.case.tensors):
             if tensor.elements <= left:
                 arrays[index] = gradient(self.case, index, 1)
@@ -180,6 +181,7 @@ class Worker:
         for _ in range(GIVEN):
             found[0].append(clock.sample(session, 1))
             for index, array in arrays.items():
+                kept.append(session.gradients[index])
                 session.gradients[index] = session.place(index, copy.deepcopy(array))
             found[1].append(clock.sample(session, 1))
         self._asked += 2 * GIVEN

@@ -280,6 +280,22 @@ def _remembers_each(case: Case) -> Session:
     return session
 
 
+def _remembers_places(case: Case) -> Session:
+    """The same, and knows gradients by where they lie in memory, which it does not keep from being used again."""
+    session = fake_peers._session(case)
+    work, seen = session.apply, set()
+
+    def apply(gradients: list[Any]) -> None:
+        place = gradients[0].ctypes.data
+        if place not in seen:
+            seen.add(place)
+            time.sleep(0.1)
+        work(gradients)
+
+    session.apply = apply
+    return session
+
+
 def _own_session(case: Case) -> Session:
     """Brings a session of its own kind."""
 
@@ -307,6 +323,7 @@ PEERS = tuple(
         ("judge changed while reading", _judge_changed_while_reading),
         ("remembers", _remembers),
         ("remembers each", _remembers_each),
+        ("remembers places", _remembers_places),
         ("own session", _own_session),
     )
 )
