@@ -33,6 +33,7 @@ OPS_SOURCES = (
     "rows.h",
     "scalars.h",
     "update.h",
+    "calls.h",
     "spmd.h",
     "step.h",
     "ops.cc",

@@ -1,11 +1,10 @@
-"""What the kernel's library does without an op, called through ctypes: a step's gradients are checked, and unpacked, in
-one call each (`gradients.h`), groups of variables updated (`update.h`), and scalars read and written (`scalars.h`)."""
+"""What the kernel's library does without an op (`calls.h`): a step's gradients are checked, and unpacked, in one call
+each (`gradients.h`), groups of variables updated (`update.h`), and scalars read and written (`scalars.h`)."""
 
 from __future__ import annotations
 
 import ctypes
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,8 @@ INSIDES = (
 """Of the class of DTensors, next in that struct: done without where TensorFlow lacks one of them, or is another than
 those in which this class was looked at."""
 LOOKED_AT = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
-MESSAGE_SIZE = 1000
+FUNCTIONS = ("misfits", "hold", "drop", "read", "write", "update")
+"""Of the kernel's library, as `calls.h` has them."""
 
 
 class Expected(ctypes.Structure):
@@ -60,7 +60,9 @@ def expected(layout: str | None, dtype: int, shape: Sequence[int] | None) -> Exp
     the whole tensor, None, which nothing fits, if it is not known."""
     text = None if layout is None else layout.encode()
     sizes = shape or ()
-    return Expected(text, dtype, -1 if shape is None else len(sizes), (ctypes.c_int64 * len(sizes))(*sizes))
+    made = Expected(text, dtype, -1 if shape is None else len(sizes), (ctypes.c_int64 * len(sizes))(*sizes))
+    made.address = ctypes.addressof(made)
+    return made
 
 
 class _Runtime(ctypes.Structure):
@@ -86,22 +88,38 @@ class _Runtime(ctypes.Structure):
     )
 
 
-class _Loaded:
-    """The kernel's library, and what TensorFlow's Python side has."""
+class _Method(ctypes.Structure):
+    """`PyMethodDef`."""
 
-    def __init__(self, library: Any, update: Any, functions: Sequence[int | None]):
-        self.library = library
-        self.update = update
-        self._functions = functions
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+class _Loaded:
+    """The functions of the kernel's library, and what TensorFlow's Python side has."""
+
+    def __init__(self, library: Any, addresses: Sequence[int | None]):
+        make = ctypes.pythonapi.PyCFunction_NewEx
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p] * 3
+        table = (_Method * len(FUNCTIONS)).in_dll(library, "dtopt_functions")
+        functions = {method.name.decode(): make(ctypes.addressof(method), None, None) for method in table}
+        self.misfits, self.hold, self.drop, self.read, self.write, self.update = (functions[n] for n in FUNCTIONS)
+        self._library = library
+        self._addresses = addresses
         self._last: tuple[Any, Any, Any] = (None, None, None)
 
     def runtime(self) -> Any:
-        """A pointer to a `_Runtime`; the same one until TensorFlow's context or DTensor's device are others."""
+        """A `_Runtime`; the same one until TensorFlow's context or DTensor's device are others."""
         device = None if api._dtensor_singleton is None else api._dtensor_singleton._device_info
         handle = context.context()._handle
         if self._last[2] is None or self._last[0] is not handle or self._last[1] is not device:
-            made = _Runtime(*self._functions, _pointer(handle), _pointer(device))
-            self._last = (handle, device, ctypes.byref(made))
+            made = _Runtime(*self._addresses, _pointer(handle), _pointer(device))
+            made.address = ctypes.addressof(made)
+            self._last = (handle, device, made)
         return self._last[2]
 
 
@@ -113,31 +131,12 @@ def load(path: Path, looks_inside: bool = True) -> None:
 
     Args: `looks_inside`: whether DTensors are read themselves where that can be, or always by DTensor's device.
     """
-    # PyDLL keeps Python's lock, under which DTensor's meshes are registered: nothing changes while they are read.
-    library = ctypes.PyDLL(str(path))
-    library.DtoptMisfits.restype = library.DtoptHold.restype = ctypes.c_int64
-    library.DtoptMisfits.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64, ctypes.c_void_p]
-    library.DtoptHold.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64]
-    library.DtoptDrop.argtypes = [ctypes.c_int64]
-    library.DtoptDrop.restype = None
-    library.DtoptRead.restype = library.DtoptWrite.restype = ctypes.c_bool
-    library.DtoptRead.argtypes = [ctypes.c_int64, ctypes.POINTER(ctypes.c_double)]
-    library.DtoptWrite.argtypes = [ctypes.c_int64, ctypes.c_double]
     found = [address(symbol, files) for symbol, files in SYMBOLS.items()]
     inside = [address(symbol, DTENSORS) for symbol in INSIDES]
     if None in inside or not looks_inside or not tf.version.VERSION.startswith(tuple(f"{v}." for v in LOOKED_AT)):
         inside = [None] * len(INSIDES)
     if None not in found:
-        _loaded[:] = [_Loaded(library, _update_of(path), [*found, *inside])]
-
-
-def _update_of(path: Path) -> Any:
-    """Without Python's lock, so that other threads go on."""
-    update = ctypes.CDLL(str(path)).DtoptStepGroup
-    update.restype = ctypes.c_bool
-    vector = (ctypes.c_void_p, ctypes.c_int64)
-    update.argtypes = [*(ctypes.c_int64,) * 2, *vector * 4, ctypes.c_bool, ctypes.c_char_p, ctypes.c_int64]
-    return update
+        _loaded[:] = [_Loaded(ctypes.CDLL(str(path)), [*found, *inside])]
 
 
 def available() -> bool:
@@ -157,15 +156,13 @@ def address(symbol: str, files: Sequence[str]) -> int | None:
 
 def read_scalar(number: int) -> float | None:
     """The value of the one variable in a group of that number; None if it cannot be read here."""
-    if not _loaded:
-        return None
-    value = ctypes.c_double()
-    return value.value if _loaded[0].library.DtoptRead(number, value) else None
+    value = _loaded[0].read(number) if _loaded else False
+    return None if value is False else value
 
 
 def write_scalar(number: int, value: float) -> bool:
     """Give it a value, rounded to its dtype; False if it cannot be given one here."""
-    return bool(_loaded) and bool(_loaded[0].library.DtoptWrite(number, float(value)))
+    return bool(_loaded) and _loaded[0].write(number, value)
 
 
 def misfits(tensors: Sequence[Any], wanted: Sequence[Expected]) -> list[int]:
@@ -174,11 +171,8 @@ def misfits(tensors: Sequence[Any], wanted: Sequence[Expected]) -> list[int]:
         return list(range(len(tensors)))
     # A tensor that Python code still computes, in asynchronous mode, would wait for Python's lock, and this for it.
     context.context().sync_executors()
-    count = len(tensors)
-    found = (ctypes.c_int64 * count)()
-    objects, expectations = _addresses(map(id, tensors)), _addresses(map(ctypes.addressof, wanted))
-    number = _loaded[0].library.DtoptMisfits(_loaded[0].runtime(), _start(objects), _start(expectations), count, found)
-    return found[:number]
+    loaded = _loaded[0]
+    return loaded.misfits(loaded.runtime().address, [*tensors], [each.address for each in wanted])
 
 
 class Held:
@@ -186,16 +180,13 @@ class Held:
 
     def __init__(self, tensors: Sequence[Any]):
         """Args: eager tensors; a DTensor stands for its parts on the local devices, in the order of its mesh."""
-        message = ctypes.create_string_buffer(MESSAGE_SIZE)
-        self._library = _loaded[0].library
-        runtime, objects = _loaded[0].runtime(), _addresses(map(id, tensors))
-        self.number = self._library.DtoptHold(runtime, _start(objects), len(tensors), message, MESSAGE_SIZE)
-        if self.number < 0:
-            raise RuntimeError(f"the gradients cannot be read: {message.value.decode(errors='replace')}")
+        loaded = _loaded[0]
+        self._drop = loaded.drop
+        self.number = loaded.hold(loaded.runtime().address, [*tensors])
 
     def __del__(self) -> None:
-        if getattr(self, "number", -1) >= 0:
-            self._library.DtoptDrop(self.number)
+        if hasattr(self, "number"):
+            self._drop(self.number)
 
 
 def update(
@@ -207,21 +198,8 @@ def update(
     rows: Sequence[int] = (),
     overwrite: bool = False,
 ) -> None:
-    """A step of the variables of a group, as `update.h` says. Raises RuntimeError: it cannot be, nothing changed."""
-    lists = array("d", options), array("d", scales), array("d", decays), array("q", rows)
-    vectors = (part for numbers in lists for part in numbers.buffer_info())
-    message = ctypes.create_string_buffer(MESSAGE_SIZE)
-    if not _loaded[0].update(group, held.number, *vectors, overwrite, message, MESSAGE_SIZE):
-        raise RuntimeError(f"the kernel cannot step: {message.value.decode(errors='replace')}")
-
-
-def _addresses(of: Iterable[int]) -> array[int]:
-    return array("Q", of)  # which ctypes would take four times as long for
-
-
-def _start(addresses: array[int]) -> int:
-    """Where they lie, as long as `addresses` lives."""
-    return addresses.buffer_info()[0]
+    """A step of the variables of a group, as `calls.h` says. Raises RuntimeError: it cannot be, nothing changed."""
+    _loaded[0].update(group, held.number, [*options], [*scales], [*decays], [*rows], overwrite)
 
 
 def _pointer(capsule: Any) -> int | None:

@@ -215,40 +215,21 @@ class Holding {
   static int64_t& next() { static auto* it = new int64_t(0); return *it; }
 };
 
-}  // namespace dtopt
-
-// Called through ctypes.
-extern "C" {
-
-// Writes the positions of the objects that are not as expected to `misfits`, and returns how many they are.
-inline __attribute__((visibility("default"), used)) int64_t DtoptMisfits(const dtopt::Runtime* runtime,
-                                                                          const void* const* objects,
-                                                                          const dtopt::Expected* const* expected,
-                                                                          int64_t count, int64_t* misfits) {
+// The positions of the objects that are not as expected.
+inline std::vector<int64_t> Misfits(const Runtime& runtime, const std::vector<const void*>& objects,
+                                    const std::vector<const Expected*>& expected) {
+  const int64_t count = objects.size();
   std::vector<char> fits(count);
-  dtopt::ForRanges(count, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) fits[i] = dtopt::Fits(*runtime, objects[i], *expected[i]);
+  ForRanges(count, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) fits[i] = Fits(runtime, objects[i], *expected[i]);
   });
-  int64_t found = 0;
+  std::vector<int64_t> found;
   for (int64_t i = 0; i < count; ++i) {
-    if (!fits[i]) misfits[found++] = i;
+    if (!fits[i]) found.push_back(i);
   }
   return found;
 }
 
-// Holds the local parts of eager tensors, and returns their number; -1, with the reason in `message`, if it cannot.
-inline __attribute__((visibility("default"), used)) int64_t DtoptHold(const dtopt::Runtime* runtime,
-                                                                       const void* const* objects, int64_t count,
-                                                                       char* message, int64_t size) {
-  auto held = std::make_shared<dtopt::Held>();
-  const absl::Status read = held->Read(*runtime, objects, count);
-  if (read.ok()) return dtopt::Holding::Add(std::move(held));
-  std::strncpy(message, std::string(read.message()).c_str(), size - 1);
-  return -1;
-}
-
-inline __attribute__((visibility("default"), used)) void DtoptDrop(int64_t number) { dtopt::Holding::Drop(number); }
-
-}  // extern "C"
+}  // namespace dtopt
 
 #endif  // DTOPT_GRADIENTS_H_

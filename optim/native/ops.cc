@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "calls.h"
 #include "gathered.h"
 #include "gradients.h"
 #include "groups.h"
@@ -136,7 +137,7 @@ class GroupOp : public OpKernel {
   }
 };
 
-// Makes one group of those of all devices, for DtoptStepGroup. links: pairs (i, k), the values of variable i are also those
+// Makes one group of those of all devices, for `update` of calls.h. links: pairs (i, k), the values of variable i are also those
 // of variable k.
 class JoinOp : public OpKernel {
  public:
@@ -359,7 +360,7 @@ REGISTER_OP("DtoptGroup")
       return absl::OkStatus();
     });
 
-// singles_of_each: how many of the slots, the last ones, are one number. number: what DtoptStepGroup calls this group.
+// singles_of_each: how many of the slots, the last ones, are one number. number: what `update` of calls.h calls this group.
 REGISTER_OP("DtoptJoin")
     .Input("numbers: int64")
     .Input("links: int64")
@@ -378,7 +379,7 @@ REGISTER_OP("DtoptJoin")
       return absl::OkStatus();
     });
 
-// scales, decays, options: as DtoptStepGroup takes them. group: the number of a group, whose variables, or else roundings, `variables` has; or no number, where
+// scales, decays, options: as `update` of calls.h takes them. group: the number of a group, whose variables, or else roundings, `variables` has; or no number, where
 // all are given by their handles. sparse: which gradients are rows, those of `rows` (ascending, each once) in order.
 // totals: the number of rows of each table, where `rows` and their values are as IndexedSlices have them, those of all
 // devices; `starts` says which row and which column of the table are the first ones here. active: which variables take

@@ -33,29 +33,25 @@ inline bool MakeScalar(tensorflow::DataType dtype, double value, Tensor* tensor)
   }
 }
 
-}  // namespace dtopt
-
-// Called through ctypes. False: it is not there, has no value, or is no scalar of a dtype that is known here.
-extern "C" {
-
-inline __attribute__((visibility("default"), used)) bool DtoptRead(int64_t number, double* value) {
-  const auto group = dtopt::Registry::Find(number);
+// Of the one variable in a group. False: it is not there, has no value, or is no scalar of a dtype that is known here.
+inline bool ReadScalar(int64_t number, double* value) {
+  const auto group = Registry::Find(number);
   if (group == nullptr || group->variables.size() != 1) return false;
   tensorflow::tf_shared_lock lock(*group->variables[0]->mu());
-  return group->variables[0]->is_initialized && dtopt::ReadScalar(*group->variables[0]->tensor(), value);
+  return group->variables[0]->is_initialized && ReadScalar(*group->variables[0]->tensor(), value);
 }
 
-inline __attribute__((visibility("default"), used)) bool DtoptWrite(int64_t number, double value) {
-  const auto group = dtopt::Registry::Find(number);
+inline bool WriteScalar(int64_t number, double value) {
+  const auto group = Registry::Find(number);
   if (group == nullptr || group->variables.size() != 1) return false;
   tensorflow::mutex_lock lock(*group->variables[0]->mu());
-  tensorflow::Tensor made;
+  Tensor made;
   if (!group->variables[0]->is_initialized || group->variables[0]->tensor()->dims() != 0) return false;
-  if (!dtopt::MakeScalar(group->variables[0]->tensor()->dtype(), value, &made)) return false;
+  if (!MakeScalar(group->variables[0]->tensor()->dtype(), value, &made)) return false;
   *group->variables[0]->tensor() = made;
   return true;
 }
 
-}  // extern "C"
+}  // namespace dtopt
 
 #endif  // DTOPT_SCALARS_H_

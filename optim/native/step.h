@@ -89,7 +89,7 @@ struct Gradient {
 
 // The numbers of a step, as ops are given them.
 struct Numbers {
-  std::vector<double> scalars, scales, decays, options;  // options: see DtoptStepGroup
+  std::vector<double> scalars, scales, decays, options;  // options: see calls.h
   std::vector<bool> active;                              // by variable; empty: all
   bool overwrite = false, is_identity_at_zero = false;
 };

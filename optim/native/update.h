@@ -68,31 +68,6 @@ inline absl::Status Update(int64_t number, int64_t held, const std::vector<int64
   return group->stepper->Run(*group->workers, *group, gradients, *numbers);
 }
 
-template <typename T>
-std::vector<T> Copied(const T* values, int64_t count) {
-  return std::vector<T>(values, values + count);
-}
-
 }  // namespace dtopt
-
-// Called through ctypes. options: the limit that gradients are clipped to, the weights of the old average and of the
-// variable in the new one; behind these three stand the rule's scalars. scales, decays: one number for each variable, or
-// none. rows: for each variable whose gradient is rows, where in what is held these are, ascending, each once, those of the
-// whole table; -1 for the others, nothing if there are none. False, with the reason in `message`, if nothing was changed.
-extern "C" inline __attribute__((visibility("default"), used)) bool DtoptStepGroup(
-    int64_t group, int64_t held, const double* options, int64_t option_count, const double* scales, int64_t scale_count,
-    const double* decays, int64_t decay_count, const int64_t* rows, int64_t row_count, bool overwrite, char* message,
-    int64_t size) {
-  dtopt::Numbers numbers;
-  numbers.options = dtopt::Copied(options, std::min<int64_t>(option_count, 3));
-  numbers.scalars = dtopt::Copied(options + numbers.options.size(), option_count - numbers.options.size());
-  numbers.scales = dtopt::Copied(scales, scale_count);
-  numbers.decays = dtopt::Copied(decays, decay_count);
-  numbers.overwrite = overwrite;
-  const absl::Status done = dtopt::Update(group, held, dtopt::Copied(rows, row_count), &numbers);
-  if (done.ok()) return true;
-  std::strncpy(message, std::string(done.message()).c_str(), size - 1);
-  return false;
-}
 
 #endif  // DTOPT_UPDATE_H_

@@ -40,7 +40,7 @@ def _kernel(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _looks_inside() -> bool:
-    return bool(direct._loaded[0].runtime()._obj.dtensor_class)
+    return bool(direct._loaded[0].runtime().dtensor_class)
 
 
 def _misfits(tensors: list[Any], variables: list[Any]) -> list[int]:
@@ -80,7 +80,7 @@ def test_the_class_of_dtensors_is_known(mesh_2: Any, request: Any) -> None:
     is_tried = tf.version.VERSION.startswith(tuple(f"{v}." for v in direct.LOOKED_AT))
     assert _looks_inside() == (is_tried and request.node.callspec.params["_kernel"])
     tensor = put(np.arange(4.0), dtensor.Layout(["x"], mesh_2))
-    runtime = direct._loaded[0].runtime()._obj
+    runtime = direct._loaded[0].runtime()
     if runtime.dtensor_class:
         runtime.dtensor_class += ctypes.sizeof(ctypes.c_void_p)
     assert _misfits([tensor], [variable(np.zeros(4), dtensor.Layout(["x"], mesh_2), "v")]) == []
@@ -146,6 +146,24 @@ def test_held_tensors_outlive_what_they_came_from_and_no_longer_than_held(mesh_2
     with pytest.raises(Exception, match=f"nothing is held under number {number}"):
         native.square_sums(gone, [0])
     gone.number = kept
+
+
+BAD_CALLS: dict[str, tuple[str, tuple[Any, ...], str]] = {
+    "too few": ("update", (1, 2), "takes 7"),
+    "no group": ("update", (10**9, 0, [], [], [], [], False), "no joined group 1000000000"),
+    "no number": ("update", (0, 0, ["a"], [], [], [], False), "must be real number"),
+    "no list": ("update", (0, 0, (1.0,), [], [], [], False), "bad argument"),
+    "too large": ("read", (2**64,), "too (large|big)"),
+    "no runtime": ("misfits", (0, [], [1]), "not as many"),
+    "a text": ("write", (0, "1"), "must be real number"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_a_wrong_call_raises(name: str) -> None:
+    function, arguments, message = BAD_CALLS[name]
+    with pytest.raises((RuntimeError, TypeError, SystemError, OverflowError), match=message):
+        getattr(direct._loaded[0], function)(*arguments)
 
 
 @pytest.mark.parametrize("dtype", [tf.int64, tf.float32, tf.float64], ids=lambda d: d.name)

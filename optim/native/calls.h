@@ -1,0 +1,163 @@
+// What Python calls without an op: functions for its own calling convention. Through ctypes each call takes
+// microseconds, and tens of them after a step has moved megabytes through the caches.
+
+#ifndef DTOPT_CALLS_H_
+#define DTOPT_CALLS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gradients.h"
+#include "scalars.h"
+#include "update.h"
+
+// Of Python's stable ABI, which holds for all versions. Its headers need not be installed where the kernel is compiled.
+extern "C" {
+
+struct _object;
+struct _ts;
+using PyObject = _object;
+using Py_ssize_t = intptr_t;
+struct PyMethodDef {
+  const char* name;
+  PyObject* (*function)(PyObject* self, PyObject* const* arguments, Py_ssize_t count);
+  int flags;
+  const char* doc;
+};
+
+extern PyObject* PyExc_RuntimeError;
+void PyErr_SetString(PyObject* type, const char* message);
+PyObject* PyErr_Occurred();
+void* PyLong_AsVoidPtr(PyObject* number);
+long long PyLong_AsLongLong(PyObject* number);
+PyObject* PyLong_FromLongLong(long long number);
+double PyFloat_AsDouble(PyObject* number);
+PyObject* PyFloat_FromDouble(double number);
+PyObject* PyBool_FromLong(long value);
+PyObject* PyList_New(Py_ssize_t size);
+Py_ssize_t PyList_Size(PyObject* list);
+PyObject* PyList_GetItem(PyObject* list, Py_ssize_t position);
+int PyList_Append(PyObject* list, PyObject* item);
+void Py_DecRef(PyObject* object);
+_ts* PyEval_SaveThread();
+void PyEval_RestoreThread(_ts* state);
+
+}  // extern "C"
+
+namespace dtopt {
+
+constexpr int kFastCall = 0x80;  // METH_FASTCALL
+
+inline PyObject* Fail(const std::string& message) {
+  PyErr_SetString(PyExc_RuntimeError, message.c_str());
+  return nullptr;
+}
+
+// The items of a list, each read by `read`; where something is not what it should be, an error is set.
+template <typename T, typename Read>
+std::vector<T> Items(PyObject* list, const Read& read) {
+  std::vector<T> items(std::max<Py_ssize_t>(PyList_Size(list), 0));
+  for (size_t i = 0; i < items.size(); ++i) items[i] = read(PyList_GetItem(list, i));
+  return items;
+}
+
+inline const Runtime* RuntimeAt(PyObject* address) { return static_cast<const Runtime*>(PyLong_AsVoidPtr(address)); }
+
+inline std::vector<const void*> Objects(PyObject* list) {
+  return Items<const void*>(list, [](PyObject* item) { return item; });
+}
+
+// misfits(runtime, tensors, expected): the positions of those that are not as expected. Here and in `hold` Python's lock
+// is kept, under which DTensor's meshes are registered: nothing changes while they are read.
+inline PyObject* CallMisfits(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 3) return Fail("misfits takes 3 arguments");
+  const auto objects = Objects(arguments[1]);
+  const auto expected = Items<const Expected*>(
+      arguments[2], [](PyObject* item) { return static_cast<const Expected*>(PyLong_AsVoidPtr(item)); });
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  if (objects.size() != expected.size()) return Fail("there are not as many tensors as are expected");
+  PyObject* found = PyList_New(0);
+  for (const int64_t position : Misfits(*RuntimeAt(arguments[0]), objects, expected)) {
+    PyObject* number = PyLong_FromLongLong(position);
+    PyList_Append(found, number);
+    Py_DecRef(number);
+  }
+  return found;
+}
+
+// hold(runtime, tensors): the number of their local parts, which are held until it is dropped.
+inline PyObject* CallHold(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 2) return Fail("hold takes 2 arguments");
+  const auto objects = Objects(arguments[1]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  auto held = std::make_shared<Held>();
+  const absl::Status read = held->Read(*RuntimeAt(arguments[0]), objects.data(), objects.size());
+  if (!read.ok()) return Fail(absl::StrCat("the gradients cannot be read: ", read.message()));
+  return PyLong_FromLongLong(Holding::Add(std::move(held)));
+}
+
+// drop(number)
+inline PyObject* CallDrop(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 1) return Fail("drop takes 1 argument");
+  const int64_t number = PyLong_AsLongLong(arguments[0]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  Holding::Drop(number);
+  return PyBool_FromLong(1);
+}
+
+// read(number): the value of the one variable in a group; False if it is not there, has none, or is no scalar of a dtype
+// that is known here.
+inline PyObject* CallRead(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 1) return Fail("read takes 1 argument");
+  const int64_t number = PyLong_AsLongLong(arguments[0]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  double value;
+  return ReadScalar(number, &value) ? PyFloat_FromDouble(value) : PyBool_FromLong(0);
+}
+
+// write(number, value): whether it could be given that value.
+inline PyObject* CallWrite(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 2) return Fail("write takes 2 arguments");
+  const int64_t number = PyLong_AsLongLong(arguments[0]);
+  const double value = PyFloat_AsDouble(arguments[1]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  return PyBool_FromLong(WriteScalar(number, value));
+}
+
+// update(group, held, options, scales, decays, rows, overwrite): a step of a group, with gradients that are held.
+// options: the limit that gradients are clipped to, the weights of the old average and of the variable in the new one;
+// behind these three stand the rule's scalars. scales, decays: one number for each variable, or none. rows: for each
+// variable whose gradient is rows, where in what is held these are, ascending, each once, those of the whole table; -1 for
+// the others, nothing if there are none. Where it raises, nothing was changed. Other Python threads go on meanwhile.
+inline PyObject* CallUpdate(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 7) return Fail("update takes 7 arguments");
+  const int64_t group = PyLong_AsLongLong(arguments[0]), held = PyLong_AsLongLong(arguments[1]);
+  Numbers numbers;
+  numbers.scalars = Items<double>(arguments[2], PyFloat_AsDouble);
+  const auto third = numbers.scalars.begin() + std::min<size_t>(numbers.scalars.size(), 3);
+  numbers.options.assign(numbers.scalars.begin(), third);
+  numbers.scalars.erase(numbers.scalars.begin(), third);
+  numbers.scales = Items<double>(arguments[3], PyFloat_AsDouble);
+  numbers.decays = Items<double>(arguments[4], PyFloat_AsDouble);
+  const auto rows = Items<int64_t>(arguments[5], PyLong_AsLongLong);
+  numbers.overwrite = PyLong_AsLongLong(arguments[6]) != 0;
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  _ts* const state = PyEval_SaveThread();
+  const absl::Status done = Update(group, held, rows, &numbers);
+  PyEval_RestoreThread(state);
+  return done.ok() ? PyBool_FromLong(1) : Fail(absl::StrCat("the kernel cannot step: ", done.message()));
+}
+
+}  // namespace dtopt
+
+extern "C" {
+__attribute__((visibility("default"), used)) PyMethodDef dtopt_functions[] = {
+    {"misfits", dtopt::CallMisfits, dtopt::kFastCall, nullptr}, {"hold", dtopt::CallHold, dtopt::kFastCall, nullptr},
+    {"drop", dtopt::CallDrop, dtopt::kFastCall, nullptr},       {"read", dtopt::CallRead, dtopt::kFastCall, nullptr},
+    {"write", dtopt::CallWrite, dtopt::kFastCall, nullptr},     {"update", dtopt::CallUpdate, dtopt::kFastCall, nullptr},
+};
+}
+
+#endif  // DTOPT_CALLS_H_
