@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from bench.compare.measurements import Measurement, measurements
 from bench.compare.statistics import Series
 from bench.errors import IncomparableError, OptionError
 from bench.kinds import load
+from bench.measuring.process import Worker
 from bench.results.document import Result
 from bench.step.row import Row
 from bench.step.run import start
+from tests.timing import once
 
 RECORDED = sorted((Path(__file__).parent / "data").glob("aa-*.json"))
 """Six runs of one command on a shared machine of two cores, its load from 2 to 8: between the runs it became twice as
@@ -220,20 +223,27 @@ def test_a_peer_that_waits_a_tenth_longer_is_found_in_real_processes() -> None:
     fakes = importlib.import_module("fake_peers")
     case = Case("many-small", "adam", parse_mesh("1"), "replicated", threads=1)
     workers = [start(peer, case) for peer in (fakes.SLEEPS, fakes.SLEEPS, fakes.WAITS)]
-    times: list[list[float]] = [[], [], []]
     try:
         for worker in workers:
             worker.request("prepare")
             for _ in range(2):  # that it has started, that it is prepared
                 worker.answer(60.0)
-        for _ in range(31):  # of which the interval of a median spares the nine latest
-            for worker, found in zip(workers, times, strict=True):
-                worker.request("sample", steps=1)
-                found.append(worker.answer(60.0)["seconds"])
+        assert once(lambda: _found(*map(Series, _sampled(workers))))
     finally:
         for worker in workers:
             worker.stop()
         sys.path.remove(str(Path(__file__).parent))
-    first, twin, slower = map(Series, times)
-    assert statistics.ratio(first, slower).verdict == "slower"
+
+
+def _sampled(workers: Sequence[Worker]) -> list[list[float]]:
+    times: list[list[float]] = [[] for _ in workers]
+    for _ in range(31):  # of which the interval of a median spares the nine latest
+        for worker, found in zip(workers, times, strict=True):
+            worker.request("sample", steps=1)
+            found.append(worker.answer(60.0)["seconds"])
+    return times
+
+
+def _found(first: Series, twin: Series, slower: Series) -> bool:
     assert statistics.ratio(first, twin).verdict in ("same", "unclear")
+    return statistics.ratio(first, slower).verdict == "slower"

@@ -30,6 +30,14 @@ def make_server() -> Server:
     return Server(worker_environment(2), allowed_cpus())
 
 
+@pytest.fixture
+def light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers find a tensorflow that is there at once: where nothing depends on what it is."""
+    (tmp_path / "light").mkdir()
+    (tmp_path / "light" / "tensorflow.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "light"))
+
+
 def probe(server: Server) -> Child:
     child = Child("forked_probe", {"cpus": allowed_cpus()}, server.fork([str(HERE)]))
     child.answer(HANGS)
@@ -104,6 +112,7 @@ def test_a_stopped_worker_leaves_no_process_and_no_folder(server: Server) -> Non
     assert not os.path.exists(folder)
 
 
+@pytest.mark.usefixtures("light")
 def test_workers_end_with_their_server_and_later_ones_start_afresh(tmp_path: Path) -> None:
     plan = make_plan(peer=("optim-local",), against=Home("other", str(tmp_path)))
     starts = Starts(plan)
@@ -122,6 +131,7 @@ def test_workers_end_with_their_server_and_later_ones_start_afresh(tmp_path: Pat
     starts.stop()
 
 
+@pytest.mark.usefixtures("light")
 def test_two_versions_are_forked_and_find_each_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one has no `optim` of its own that could be taken: its workers say so."""
     monkeypatch.syspath_prepend(str(HERE))
