@@ -8,10 +8,11 @@ from typing import Any
 from migrate.models.layers import KINDS, MODELS
 from optim.errors import UnsupportedError
 
+MASKED = "zero_output_for_mask"
 ADDED = {
     "quantization_config": (None,),
     "rms_scaling": (False,),
-    "zero_output_for_mask": (False,),
+    MASKED: (False,),
     "use_cudnn": (...,),
     "flash_attention": (None, False),
     "optional": (False,),
@@ -23,6 +24,8 @@ ADDED = {
     "output_axes": (None,),
 }
 """Arguments that Keras 2 does not have -> the values with which they change nothing of what is computed."""
+MASKING = ("SimpleRNN", "LSTM", "GRU", "RNN")
+"""Layers of Keras 2 that take MASKED; of ConvLSTM it takes it, too, and does nothing."""
 SEEDED = ("Dropout", "SpatialDropout1D", "GaussianNoise", "GaussianDropout", "AlphaDropout")
 """Layers of Keras 2 that take a seed."""
 ONLY_3 = (
@@ -77,7 +80,8 @@ def _layer(layer: Any) -> dict[str, Any]:
     back = {new: old for old, new in kind.renamed.items()} if kind is not None else {}
     config = {}
     for key, value in layer["config"].items():
-        if key in ADDED and not (key == "seed" and name in SEEDED):
+        known = (key == "seed" and name in SEEDED) or (key == MASKED and name in MASKING and value is True)
+        if key in ADDED and not known:
             _check(name, layer["config"].get("name"), key, value)
             continue
         config[back.get(key, key)] = _value(key, value, name)

@@ -140,6 +140,7 @@ DEPTHWISE = Kind(_listed("depthwise_kernel"), dropped=UNUSED)
 SEPARABLE = Kind(_listed("depthwise_kernel", "pointwise_kernel"), dropped=UNUSED)
 AROUND_CELL: dict[str, tuple[Any, ...]] = {"time_major": (False,), "input_length": (None,), "num_constants": (None, 0)}
 RECURRENT = Kind(_recurrent, dropped={"implementation": (0, 1, 2), **AROUND_CELL})
+CONV_LSTM = Kind(_recurrent, dropped={**RECURRENT.dropped, "zero_output_for_mask": (...,)})
 CELL = Kind(_listed("kernel", "recurrent_kernel"), dropped={"implementation": (0, 1, 2)})
 RANDOM = (
     *("RandomFlip", "RandomTranslation", "RandomRotation", "RandomZoom", "RandomContrast", "RandomBrightness"),
@@ -179,7 +180,8 @@ KINDS: dict[str, Kind] = {
     "PReLU": Kind(_fixed("alpha")),
     "LeakyReLU": Kind(renamed={"alpha": "negative_slope"}),
     **dict.fromkeys(("SimpleRNN", "LSTM"), RECURRENT),
-    **dict.fromkeys(("GRU", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"), RECURRENT),
+    "GRU": RECURRENT,
+    **{f"ConvLSTM{n}D": CONV_LSTM for n in (1, 2, 3)},
     **dict.fromkeys(("SimpleRNNCell", "GRUCell", "LSTMCell"), CELL),
     "StackedRNNCells": Kind(_stacked, dropped={"reverse_state_order": (False,)}, inner=("cells",)),
     "RNN": Kind(_of_cell, dropped=AROUND_CELL, inner=("cell",)),

@@ -211,6 +211,26 @@ def test_layers_mean_the_same_in_both(tmp_path: Path) -> None:
         assert migrate.verify(tmp_path / "source.h5", dest).ok
 
 
+@pytest.mark.parametrize("library", ["keras", "tf-keras"])
+def test_zeros_for_masked_steps_are_so_in_both(library: str, tmp_path: Path) -> None:
+    made = _keras(library)
+    layers = made.layers
+    own = [layers.Masking(), layers.SimpleRNN(2, return_sequences=True, zero_output_for_mask=True)]
+    rest = [layers.RNN(layers.GRUCell(2), return_sequences=True, zero_output_for_mask=True)]
+    model = made.Sequential([made.Input((4, 3)), *own, *rest])
+    model.compile("sgd", "mse")
+    inputs = np.random.default_rng(0).uniform(size=(2, 4, 3)).astype(np.float32)
+    inputs[0, 2:] = 0
+    model.train_on_batch(inputs, np.ones((2, 4, 2)))
+    model.save(tmp_path / "source.h5")
+    assert not np.any(np.asarray(model(inputs))[0, 2:])
+    for to in ("keras", "tf-keras"):
+        dest = tmp_path / f"model{SUFFIX[to]}"
+        migrate.migrate_checkpoint(tmp_path / "source.h5", dest, to=to)
+        loaded = _keras(to).models.load_model(dest)
+        np.testing.assert_allclose(np.asarray(loaded(inputs)), np.asarray(model(inputs)), rtol=1e-5, atol=1e-6)
+
+
 def _edited(case: Any, folder: Path, change: Any) -> str:
     """A copy of an .h5 source with another model_config."""
     path = folder / "edited.h5"
