@@ -81,8 +81,12 @@ def _of_commit(text: str, place: Path) -> Home:
 
 
 def _release(version: str, place: Path) -> Home:
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(place)]
+    """Its `optim` and what names its version; its own `bench` must not be what drives it."""
+    installed = place / "installed"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(installed)]
     done = subprocess.run([*pip, f"dtopt=={version}"], capture_output=True, text=True, check=False)
+    for part in (*installed.glob("optim"), *installed.glob("dtopt-*.dist-info")):
+        (place / part.name).symlink_to(part)
     if done.returncode or not (place / "optim").is_dir():
         last = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
         raise OptionError(f"--against {version}: cannot install dtopt {version}: {last}")

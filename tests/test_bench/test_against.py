@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,32 @@ def test_an_environment_brings_its_interpreter(tmp_path: Path) -> None:
     with home(str(tmp_path)) as other:
         assert other.python == str(tmp_path / "bin" / "python")
         assert [path.name for path in Path(other.folder).iterdir()] == ["bench"]
+
+
+def test_a_release_brings_its_optim_and_its_version_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This `bench` drives it: that of the release may know other requests."""
+    info = "dtopt-9.8.7.dist-info"
+    with zipfile.ZipFile(tmp_path / "dtopt-9.8.7-py3-none-any.whl", "w") as wheel:
+        for package in ("optim", "bench"):
+            wheel.writestr(f"{package}/__init__.py", "")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: dtopt\nVersion: 9.8.7\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    with home("9.8.7") as other:
+        assert other.label == "9.8.7"
+        assert (Path(other.folder) / "optim" / "__init__.py").is_file()
+        code = "from importlib.metadata import version; import bench; print(version('dtopt'), bench.__file__)"
+        paths = os.pathsep.join((other.folder, str(ROOT)))
+        found = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+        )
+        assert found.stdout.split() == ["9.8.7", str(ROOT / "bench" / "__init__.py")], found.stderr
 
 
 @pytest.mark.parametrize("text", ["no-such-branch", "."])
