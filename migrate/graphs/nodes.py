@@ -68,6 +68,11 @@ class Nodes:
         value = next((a.value.tensor for a in self.by_name[name].attr if a.key == "value"), None)
         return None if value is None else _number(value)
 
+    def first_value(self, variable: str) -> float | None:
+        """The constant that a scalar variable begins with, None where it is none."""
+        inputs = self.inputs.get(f"{variable}/Assign", ())
+        return self.constant(inputs[1]) if len(inputs) > 1 and inputs[0] == variable else None
+
     def shape(self, variable: str) -> tuple[int, ...] | None:
         """Of a variable; None where the graph does not say all of it."""
         found = next((a.value.shape for a in self.by_name[variable].attr if a.key == "shape"), None)

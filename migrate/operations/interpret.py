@@ -215,6 +215,10 @@ def _outside(stored: Stored, origins: Mapping[str, Origin]) -> list[Origin]:
         doubt, confirm = f"{what}: {how}, which is not understood", CONFIRMS.get(what, "")
         if what in (OTHERS_GRAPH, OTHER_COMPILE):
             doubt = how
+        if what in origins and what not in (*names, "trust_coefficient"):
+            if origins[what].kind == SET:
+                continue
+            confirm = confirming(what, origins[what].value)
         if what == SPARSE_CLIPPING:
             if limit is None or limit.kind == SET:
                 continue

@@ -127,8 +127,25 @@ def read_bundle(
         unmapped={**stored.unmapped, **{key: everything[key] for key in sorted(choice.foreign)}},
         optimizers=choice.names,
         layers=stored.layers,
-        **{**told, "outside": {**told.get("outside", {}), **choice.outside, **strange}},
+        **{**told, "outside": {**told.get("outside", {}), **_changed(arrays, graph), **choice.outside, **strange}},
     )
+
+
+SETTINGS = ("rho", "momentum", "beta_1", "beta_2", "decay", "schedule_decay")
+"""What programs hardly ever change while they train, and keep in variables; a learning rate they do change."""
+
+
+def _changed(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> dict[str, str]:
+    """Settings that the checkpoint has otherwise than its graph made them."""
+    nodes, found = graph.nodes if graph is not None else None, {}
+    for key, array in arrays.items() if nodes is not None else ():
+        name = key.rpartition("/")[2]
+        first = nodes.first_value(key) if nodes is not None and name in SETTINGS and array.shape == () else None
+        if first is not None and float(array.load()) != first:
+            found[name] = (
+                f"{key!r} is {float(array.load()):.9g} in the checkpoint and began as {first:.9g} in its graph"
+            )
+    return found
 
 
 def _check_trained(bundle: BundleReader) -> None:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import migrate
@@ -258,3 +259,18 @@ def test_optimizers_are_as_one_only_where_they_do_the_same_with_variables_of_the
     for rate, second in (("0.25", "b"), ("0.5", "a"), ("fed", "b")):
         with pytest.raises(AmbiguousError, match="choose one with --optimizer: M, M_1"):
             choice(rate, second)
+
+
+def test_a_setting_that_the_graph_made_otherwise_is_to_be_confirmed(tmp_path: Path) -> None:
+    """Programs change a learning rate while they train, and hardly ever rho."""
+    folder = CORPUS / "extra-tf115-rmsprop-table-saver"
+    shutil.copytree(folder / "source", tmp_path / "copy")
+    with rewritten(tmp_path / "copy" / "model.ckpt") as (numbers, _):
+        numbers["RMSprop/rho"][...] = 0.45
+        numbers["RMSprop/learning_rate"][...] = 0.01
+    state = migrate.read(tmp_path / "copy" / "model.ckpt")
+    (reason,) = state.reasons
+    assert "'RMSprop/rho' is 0.449999988 in the checkpoint and began as 0.899999976 in its graph" in reason
+    assert reason.endswith("confirm it with --set rho=0.44999998807907104")
+    sure = migrate.read(tmp_path / "copy" / "model.ckpt", overrides={"rho": 0.44999998807907104})
+    assert (sure.fidelity, sure.hyperparameters["rho"]) == ("exact", float(np.float32(0.45)))
