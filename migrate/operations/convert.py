@@ -120,6 +120,18 @@ def read(
                 generation=generation,
                 overrides=overrides,
             )
+        given = {
+            "--optimizer-config": optimizer_config,
+            "--variables": variables,
+            "--generation": generation,
+            "--set": overrides,
+        }
+        swallowed = [option for option, value in given.items() if value]
+        if swallowed:
+            raise HyperparameterError(
+                f"{path} is of dtopt's own making and says all of its optimizer; leave out {', '.join(swallowed)}, and"
+                " change what it says where it is loaded"
+            )
         return found
 
 

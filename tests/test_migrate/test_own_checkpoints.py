@@ -43,3 +43,21 @@ def test_it_goes_on_with_the_same_bits(name: str, tmp_path: Path) -> None:
         _step(optimizer, variable)
         _step(resumed, other)
     np.testing.assert_array_equal(variable.numpy(), other.numpy())
+
+
+@pytest.mark.parametrize(
+    ("hints", "option"),
+    [
+        ({"overrides": {"learning_rate": 0.5}}, "--set"),
+        ({"optimizer_config": {"class_name": "SGD", "config": {}}}, "--optimizer-config"),
+        ({"generation": "keras2", "variables": [{"name": "w", "shape": [2]}]}, "--variables, --generation"),
+    ],
+)
+def test_hints_on_what_says_all_of_itself_are_refused(hints: dict[str, Any], option: str, tmp_path: Path) -> None:
+    variable = tf.Variable([1.0, 2.0], name="w")
+    optimizer = optim.Adam(0.1)
+    optimizer.apply_gradients([(tf.constant([1.0, 1.0]), variable)])
+    optim.save_checkpoint(tmp_path / "own", optimizer, {"w": variable})
+    assert migrate.read(tmp_path / "own").fidelity == "exact"
+    with pytest.raises(optim.errors.HyperparameterError, match=f"leave out {option}, and change"):
+        migrate.read(tmp_path / "own", **hints)
