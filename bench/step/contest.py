@@ -97,6 +97,11 @@ class Contestant:
     device_peak_bytes: int | None = None
     untraced: str | None = None
 
+    @property
+    def which(self) -> tuple[str, str]:
+        """The peer, whatever its version."""
+        return self.peer.module, self.peer.name.partition("@")[0]
+
     def out(self, status: str, reason: str) -> None:
         self.status, self.reason = status, reason
         self.stop()
@@ -192,6 +197,8 @@ class Contest:
             done += 1
 
         self._open([contestant for contestant in alive if contestant.status == "waiting"], rounds, tell)
+        for one in alive:  # versions of a peer: steps of a longer sample are slower where others use the machine
+            one.steps_per_sample = max(other.steps_per_sample for other in alive if other.which == one.which)
         while any(c.workers for c in alive if not c.is_roof) and rounds.more(lambda: self._width(alive, first)):
             with_roofs = rounds.done % self._roofs_apart == 0
             order = [c for c in alive if c.workers and (with_roofs or not c.is_roof)]

@@ -126,6 +126,18 @@ def test_every_round_has_every_peer_and_roof_once_and_orders_differ() -> None:
     assert len({tuple(one) for one in rounds}) > 3
 
 
+def test_two_versions_make_as_many_steps_in_a_sample(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where others use the machine, twins with 13 and 7 steps differed by 9%: the longer sample has slower steps."""
+    warm, most = FakeWorker.warm, {"a": 13, "a@other": 7, "base": 10}
+
+    def calibrated(self: FakeWorker, most_seconds: float) -> dict[str, Any]:
+        return {**warm(self, most_seconds), "steps_per_sample": most.get(self.name, 5)}
+
+    monkeypatch.setattr(FakeWorker, "warm", calibrated)
+    result = run((peer("a"), peer("a").at(Home("other", str(tmp_path))), peer("base")))
+    assert [{sample.steps for sample in row.samples} for row in result.rows] == [{13}, {13}, {10}]
+
+
 def test_two_versions_need_the_roofs_in_every_fourth_round_only() -> None:
     """Their ratio is of each other; each other run has them in every round, for `compare`."""
     ours = peer("base")
