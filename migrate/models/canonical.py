@@ -29,7 +29,7 @@ class Leaf:
 
     path: tuple[str, ...]
     class_name: str
-    config: Mapping[str, Any]
+    config: dict[str, Any]
     frozen: bool
 
 
@@ -100,6 +100,8 @@ def _layer(layer: Any) -> dict[str, Any]:
         )
     if name == "GRU":  # which Keras before 2.1.4 could not say, and later ones take for granted
         config = {"reset_after": False, **config}
+    if name == "MultiHeadAttention":  # which TF 2.4 does not say, and tf_keras asks for
+        config = {**dict.fromkeys(("query_shape", "key_shape", "value_shape")), **config}
     if name in OPERATORS:
         operators.operator(layer)
     inner = {key: _inner(config[key], str(shown)) for key in KINDS[name].inner if config.get(key)}
@@ -118,6 +120,25 @@ def _inner(layer: Any, around: str) -> Any:
 
 def layer_name(layer: Layer) -> str:
     return str(layer.get("name") or layer["config"].get("name"))
+
+
+def output_names(model: Layer) -> list[str]:
+    """The layers whose outputs a graph of layers has; none of a Sequential."""
+    return [str(end[0]) for end in operators.ends(model["config"].get("output_layers") or [])]
+
+
+def node_shifts(config: Mapping[str, Any]) -> dict[str, int]:
+    """By how much Keras 2 numbers the calls of a nested model higher: it counts the making of the model as one."""
+    layers = config["layers"]
+    counts = {layer_name(layer): len(layer.get("inbound_nodes") or []) for layer in layers}
+    models = [layer_name(layer) for layer in layers if layer["class_name"] in MODELS]
+    used = [end for layer in layers for end in operators.ends(layer.get("inbound_nodes") or [])]
+    used += operators.ends(config["output_layers"])
+    shifts = {}
+    for name in models:
+        indices = [end[1] for end in used if end[0] == name]
+        shifts[name] = 1 if not indices or min(indices) >= 1 or max(indices) >= counts[name] else 0
+    return shifts
 
 
 def leaves(model: Layer, path: tuple[str, ...] = (), frozen: bool = False) -> Iterator[Leaf]:

@@ -6,7 +6,7 @@ Training goes on only with the same loss; metrics measure and change nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 LOSSES = {
@@ -24,6 +24,9 @@ LOSSES = {
     "binary_crossentropy": "BinaryCrossentropy",
     "kl_divergence": "KLDivergence",
     "poisson": "Poisson",
+    "cosine_similarity": "CosineSimilarity",
+    "binary_focal_crossentropy": "BinaryFocalCrossentropy",
+    "categorical_focal_crossentropy": "CategoricalFocalCrossentropy",
 }
 SHORT = {
     "mse": "mean_squared_error",
@@ -35,7 +38,10 @@ SHORT = {
     "logcosh": "log_cosh",
     "huber_loss": "huber",
 }
-OPTIONS = ("from_logits", "label_smoothing", "delta", "axis", "ignore_class")
+OPTIONS = (
+    *("from_logits", "label_smoothing", "delta", "axis", "ignore_class"),
+    *("gamma", "alpha", "apply_class_balancing"),
+)
 REDUCTIONS = ("auto", "sum_over_batch_size", "sum", "none")
 METRICS = ("accuracy", "acc", "mae", "mse", "mape", "msle", *LOSSES)
 
@@ -114,10 +120,22 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
-def for_keras3(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """As Keras 3's `compile_config` has them, without the optimizer."""
+def for_keras3(arguments: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+    """As Keras 3's `compile_config` has them, without the optimizer.
+
+    Args:
+      outputs: names of the model's outputs, for each of which Keras 3 wants a loss and a weight.
+    """
+    loss, weights = arguments.get("loss"), arguments.get("loss_weights")
+    if isinstance(loss, Mapping) and "class_name" not in loss:
+        loss = {**dict.fromkeys(outputs), **loss}
+    elif loss is not None and not isinstance(loss, list) and isinstance(weights, list):
+        loss = [loss] * len(weights)
+    if isinstance(weights, Mapping):
+        weights = {**dict.fromkeys(outputs, 1.0), **weights}
+    given = {**arguments, "loss": loss, "loss_weights": weights}
     rest = {"run_eagerly": False, "steps_per_execution": 1, "jit_compile": False}
-    return {**{key: _serialized(value) for key, value in arguments.items()}, **rest}
+    return {**{key: _serialized(value) for key, value in given.items()}, **rest}
 
 
 def _serialized(item: Any) -> Any:

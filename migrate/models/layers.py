@@ -149,6 +149,8 @@ RANDOM = (
 """Layers that alter images in training."""
 OPERATORS = ("TFOpLambda", "SlicingOpLambda")
 """What tf.keras makes of TensorFlow's functions between layers, see `operators`."""
+MERGING = ("Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum", "Concatenate")
+"""Layers that make one tensor of several of one shape, but for Concatenate's axis."""
 SPATIAL_DROPOUT = Kind(dropped={"trainable": (...,), "noise_shape": (None,)})
 NONE = Kind()
 KINDS: dict[str, Kind] = {
@@ -199,8 +201,9 @@ KINDS: dict[str, Kind] = {
         (
             *("Dropout", "GaussianNoise", "GaussianDropout", "AlphaDropout"),
             *("Activation", "Flatten", "Reshape", "Permute", "RepeatVector", "Masking", "ActivityRegularization"),
-            *("ELU", "ReLU", "Softmax", "Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum"),
-            *("Concatenate", "Dot", "Identity", "Rescaling", "Resizing", "CenterCrop", "CategoryEncoding"),
+            *("ELU", "ReLU", "Softmax"),
+            *("Dot", "Identity", "Rescaling", "Resizing", "CenterCrop", "CategoryEncoding"),
+            *MERGING,
             *RANDOM,
             *OPERATORS,
             *(f"{kind}Pooling{n}D" for kind in ("Max", "Average", "GlobalMax", "GlobalAverage") for n in (1, 2, 3)),

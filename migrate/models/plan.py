@@ -17,7 +17,7 @@ from migrate.bytes.messages import some
 from migrate.evidence import HINT, TRAINED, UNINTERPRETED, Origin
 from migrate.generations import NATIVE
 from migrate.lists import planning
-from migrate.models import canonical, loss_scale, passing, weights
+from migrate.models import canonical, loss_scale, passing, training, weights
 from migrate.models.compiled import compile_arguments
 from migrate.models.layers import ADVICE, KINDS
 from migrate.models.loss_scale import LossScale
@@ -103,11 +103,13 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
             return _passed_through(state, model, families)
         raise
     places = weights.assign(state.source, model, document)
+    weights.settle_input(document, places, {v.name: v.shape for v in state.variables})
     notes: list[str] = []
     whole = all(leaf.frozen for leaf in canonical.leaves(document) if _has_weights(leaf))
     trained = _trained(state, document, places, notes)
     doubted = [] if whole else _thawed(state, notes)  # whole: saved beside what trains it, as a GAN's discriminator
     ordered = _filled(replace(state, origins=(*state.origins, *doubted)), trained, notes)
+    training.raise_epsilons(document, state.source, notes)
     scale = loss_scale.find(state, document)
     live = keras_targets.best(ordered, families if scale is None or scaled is None else scaled)
     flat = planning.newest(live.state, keras_targets.GENERATION[live.family])

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from migrate.models import calls, operators
-from migrate.models.canonical import Layer, layer_name
+from migrate.models import calls, masks, operators
+from migrate.models.canonical import Layer, layer_name, node_shifts
 from migrate.models.layers import ADVICE, DIFFERENT_ACTIVATIONS, INERT, KINDS, MODELS, OPERATORS, RANDOM
 from optim.errors import UnsupportedError
 
@@ -51,16 +51,19 @@ def to_keras3(document: Layer, told: Translation) -> dict[str, Any]:
 
 
 def _rename(document: Layer, told: Translation) -> None:
-    """Keras 3 refuses names with a slash."""
+    """Keras 3 refuses names with a slash, and that of an operation with which it computes the mask of a layer."""
     names = list(_names(document))
+    operations = {name for kind, name in masks.meetings(document) if kind == masks.CONCATENATED}
     for name in names:
-        if "/" not in name or name in told.names:
+        own = name in operations and name.startswith("concatenate")
+        if ("/" not in name and not own) or name in told.names:
             continue
         plain = name.replace("/", "_")
         while plain in names or plain in told.names.values():
             plain += "_"
         told.names[name] = plain
-        told.notes.append(f"the layer {name!r} is called {plain!r} there, as Keras 3 allows no slash in names")
+        why = "calls an operation so" if own else "allows no slash in names"
+        told.notes.append(f"the layer {name!r} is called {plain!r} there, as Keras 3 {why}")
 
 
 def _names(document: Layer) -> list[str]:
@@ -81,7 +84,7 @@ def _model(model: Layer, told: Translation) -> dict[str, Any]:
     if model["class_name"] == "Sequential":
         layers = [_layer(layer, told) for layer in with_input(config)]
         return _object("keras", "Sequential", {"name": name, "trainable": True, "layers": layers})
-    shifts = _node_shifts(config)
+    shifts = node_shifts(config)
     layers = []
     for layer in config["layers"]:
         made = _operation(layer, shifts, told) if layer["class_name"] in OPERATORS else _layer(layer, told)
@@ -114,20 +117,6 @@ def with_input(config: Mapping[str, Any]) -> list[Layer]:
     dtype = first.get("input_dtype") or "float32"
     entry = {"batch_input_shape": shape, "dtype": dtype, "name": f"{layer_name(layers[0])}_input"}
     return [{"class_name": "InputLayer", "config": entry}, *layers]
-
-
-def _node_shifts(config: Mapping[str, Any]) -> dict[str, int]:
-    """By how much Keras 2 numbers the calls of a nested model higher: it counts the making of the model as one."""
-    layers = config["layers"]
-    counts = {layer_name(layer): len(layer.get("inbound_nodes") or []) for layer in layers}
-    models = [layer_name(layer) for layer in layers if layer["class_name"] in MODELS]
-    used = [end for layer in layers for end in operators.ends(layer.get("inbound_nodes") or [])]
-    used += operators.ends(config["output_layers"])
-    shifts = {}
-    for name in models:
-        indices = [end[1] for end in used if end[0] == name]
-        shifts[name] = 1 if not indices or min(indices) >= 1 or max(indices) >= counts[name] else 0
-    return shifts
 
 
 def _output_shifts(layers: Sequence[Layer], shifts: Mapping[str, int]) -> dict[str, int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from migrate.bytes.messages import some
 from migrate.models import keras1
-from migrate.models.canonical import Layer, Leaf, leaves
+from migrate.models.canonical import Layer, Leaf, layer_name, leaves
 from migrate.models.layers import ADVICE, KINDS
 from migrate.models.places import places
 from migrate.state import Stored, StoredModel
@@ -37,6 +37,25 @@ def assign(stored: Stored, model: StoredModel, document: Layer) -> dict[Place, s
             found |= _by_name(members, inside, stored.generation == "keras1")
     _check(found, every)
     return found
+
+
+def settle_input(document: Layer, found: Mapping[Place, str], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Writes into a Sequential that begins with a Normalization the dims that this was adapted to, where the model was
+    made without them: no Keras builds such a one again.
+
+    Args:
+      found: as `assign` returns it. shapes: of the source's variables.
+    """
+    layers = document["config"]["layers"][:2] if document["class_name"] == "Sequential" else []
+    layer = next((each for each in layers if each["class_name"] == "Normalization"), None)
+    name = found.get(((layer_name(layer),), "mean")) if layer is not None else None
+    if layer is None or name is None or layers[0]["class_name"] not in ("InputLayer", "Normalization"):
+        return
+    axes = layer["config"].get("axis")
+    for own in (each["config"].get("batch_input_shape") for each in layers):
+        if isinstance(own, list) and isinstance(axes, list) and len(axes) == len(shapes[name]):
+            for axis, size in zip(axes, shapes[name], strict=True):
+                own[axis] = size if own[axis] is None else own[axis]
 
 
 def _check(found: Mapping[Place, str], every: Sequence[Leaf]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
-from migrate.models import passing
+from migrate.models import passing, training
 from migrate.models.canonical import leaves
 from migrate.models.layers import DIFFERENT_ACTIVATIONS
 from migrate.models.plan import ModelPlan, model_plan, stored_model
@@ -77,7 +77,9 @@ def plan_for(state: OptimizerState) -> ModelPlan:
 def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
     """The state as tf_keras will have it, with what that changes among its reasons and warnings; and the plan."""
     plan = plan_for(state)
-    return files.told(state, plan, _reasons(state, plan), ()), plan
+    otherwise = training.differences(plan.document, state.source, "tf-keras")
+    notes = training.remarks(plan.document, state.source, "tf-keras")
+    return files.told(state, plan, [*_reasons(state, plan), *otherwise], notes), plan
 
 
 def _reasons(state: OptimizerState, plan: ModelPlan) -> list[str]:

@@ -16,8 +16,8 @@ from migrate import algorithms
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.ranges import CHUNK
-from migrate.models import passing
-from migrate.models.canonical import leaves
+from migrate.models import passing, training
+from migrate.models.canonical import leaves, output_names
 from migrate.models.compiled import for_keras3
 from migrate.models.layers import KINDS
 from migrate.models.places import places
@@ -48,7 +48,9 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
     plan, told = model_plan(state, (KERAS3,)), Translation()
     _config(plan, told)
     own = passing.own_classes(stored_model(state)) if plan.document is None else []
-    return files.told(state, plan, [*told.reasons, *own], told.notes), plan
+    otherwise = training.differences(plan.document, state.source, "keras")
+    notes = [*told.notes, *training.remarks(plan.document, state.source, "keras")]
+    return files.told(state, plan, [*told.reasons, *own, *otherwise], notes), plan
 
 
 def write(
@@ -98,7 +100,8 @@ def _config(plan: ModelPlan, told: Translation) -> dict[str, Any]:
         model = stored_model(plan.live.state)
         return {**model.config, "compile_config": {**(model.training or {}), "optimizer": _optimizer(plan)}}
     config = to_keras3(plan.document, told)
-    return {**config, "compile_config": {"optimizer": _optimizer(plan), **for_keras3(plan.compiled)}}
+    outputs = list(dict.fromkeys(told.names.get(name, name) for name in output_names(plan.document)))
+    return {**config, "compile_config": {"optimizer": _optimizer(plan), **for_keras3(plan.compiled, outputs)}}
 
 
 def _optimizer(plan: ModelPlan) -> dict[str, Any]:

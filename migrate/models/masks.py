@@ -1,0 +1,152 @@
+"""Where masks go in a model: which layers make them, which hand them on, and whom they reach.
+
+Keras 2 and 3 agree on most of it: run on TF 2.4, 2.9, tf_keras 2.21, Keras 3.6 and 3.15. What differs between releases
+is told as a meeting: a mask that reaches a layer with which they do otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from migrate.models import operators
+from migrate.models.canonical import Layer, layer_name, node_shifts
+from migrate.models.layers import MERGING, MODELS
+
+Mask = frozenset[str] | None
+"""Of a tensor: the layers whose masks are combined in it; None where it has none."""
+Meeting = tuple[str, str]
+"""(kind, name of the layer)."""
+OUTPUT, MERGED, ATTENTION, MEASURED, DISTRIBUTED, PASSED, RELU, SOFTMAX, CONCATENATED, GIVEN = (
+    "an output of the model",
+    "a layer that merges",
+    "MultiHeadAttention",
+    "BatchNormalization",
+    "TimeDistributed",
+    "Identity, Rescaling or Normalization",
+    "ReLU",
+    "Softmax",
+    "Concatenate",
+    "an argument attention_mask",
+)
+HANDS_ON = (
+    *("Dense", "Activation", "Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D", "GaussianNoise"),
+    *("GaussianDropout", "AlphaDropout", "LayerNormalization", "GroupNormalization", "UnitNormalization", "Softmax"),
+    *("BatchNormalization", "LeakyReLU", "PReLU", "ELU", "ReLU", "ActivityRegularization"),
+)
+"""Layers of one input whose output has its mask."""
+MEETS = {
+    "BatchNormalization": MEASURED,
+    "ReLU": RELU,
+    "Softmax": SOFTMAX,
+    **dict.fromkeys(("Identity", "Rescaling", "Normalization"), PASSED),
+}
+RECURRENT = ("SimpleRNN", "LSTM", "GRU", "RNN", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D")
+TIME = (1, -2)
+"""Axes along which masks are not combined, but put behind each other."""
+
+
+def makes(item: Any) -> bool:
+    """Whether anything in a config makes a mask."""
+    if isinstance(item, Mapping):
+        own = item.get("class_name") == "Masking" or item.get("mask_zero") is True
+        return own or any(makes(each) for each in item.values())
+    return isinstance(item, list) and any(makes(each) for each in item)
+
+
+def meetings(document: Layer) -> list[Meeting]:
+    """What the masks of a model reach, see above.
+
+    Args:
+      document: as `canonical.canonical` returns it.
+    """
+    met: dict[Meeting, None] = {}
+    for name, mask in _model(document, [], met):
+        if mask:
+            met[OUTPUT, name] = None
+    return list(met)
+
+
+def _model(model: Layer, given: Sequence[Mask], met: dict[Meeting, None]) -> list[tuple[str, Mask]]:
+    """(layer, mask) of each output of a model whose inputs have these masks."""
+    config = model["config"]
+    if model["class_name"] == "Sequential":
+        name, masks = layer_name(model), list(given)
+        for layer in config["layers"]:
+            name, masks = layer_name(layer), _through(layer, masks, met)
+        return [(name, mask) for mask in masks[:1]]
+    shifts = node_shifts(config)
+    ends = [(end[0], end[1] - shifts.get(end[0], 0), end[2]) for end in operators.ends(config["output_layers"])]
+    known = _graph(config, shifts, given, met)
+    return [(name, _at(known.get((name, node), []), tensor)) for name, node, tensor in ends]
+
+
+def _graph(
+    config: Mapping[str, Any], shifts: Mapping[str, int], given: Sequence[Mask], met: dict[Meeting, None]
+) -> dict[tuple[str, int], list[Mask]]:
+    """Masks of what each call of each layer returns."""
+    entries = [end[0] for end in operators.ends(config["input_layers"])]
+    known = {(name, 0): [_at(given, i)] for i, name in enumerate(entries)}
+    nodes = [(layer, i, node) for layer in config["layers"] for i, node in enumerate(layer.get("inbound_nodes") or [])]
+    while nodes:
+        left = []
+        for layer, i, node in nodes:
+            needed = [(end[0], end[1] - shifts.get(end[0], 0), end[2]) for end in operators.ends(node)]
+            if any((name, call) not in known for name, call, _ in needed):
+                left.append((layer, i, node))
+                continue
+            if any(len(end) > 3 and end[3].get("attention_mask") for end in operators.ends(node)):
+                met[GIVEN, layer_name(layer)] = None
+            masks = [_at(known[name, call], tensor) for name, call, tensor in needed]
+            known[layer_name(layer), i] = _through(layer, masks, met)
+        if len(left) == len(nodes):  # no graph that any Keras could build, which is said when it is written
+            break
+        nodes = left
+    return known
+
+
+def _at(masks: Sequence[Mask], i: int) -> Mask:
+    return masks[i] if i < len(masks) else None
+
+
+def _through(layer: Layer, given: list[Mask], met: dict[Meeting, None]) -> list[Mask]:
+    """Masks of what a layer returns when it is called with tensors that have these."""
+    name, kind, config = layer_name(layer), layer["class_name"], layer["config"]
+    first = _at(given, 0)
+    masked = any(given)
+    if kind in MODELS:
+        return [mask for _, mask in _model(layer, given, met)]
+    if kind in MEETS and masked:
+        met[MEETS[kind], name] = None
+    if kind == "Masking" or (kind == "Embedding" and config.get("mask_zero")):
+        return [frozenset([name])]
+    if kind in MERGING and masked:
+        return [_merged(layer, given, met)]
+    if kind == "MultiHeadAttention" and masked:
+        met[ATTENTION, name] = None
+    if kind == "TimeDistributed":
+        inner = config["layer"]
+        if makes(inner) or (masked and inner["class_name"] not in HANDS_ON):
+            met[DISTRIBUTED, name] = None
+    if kind in (*HANDS_ON, *MEETS, "Attention", "AdditiveAttention", "MultiHeadAttention", "TimeDistributed"):
+        return [first]
+    if kind in RECURRENT:
+        return [first if config.get("return_sequences") else None]
+    if kind == "Bidirectional":
+        return [first if config["layer"]["config"].get("return_sequences") else None] * 2
+    return [None]
+
+
+def _merged(layer: Layer, given: list[Mask], met: dict[Meeting, None]) -> Mask:
+    if layer["class_name"] == "Concatenate":
+        met[CONCATENATED, layer_name(layer)] = None
+        if layer["config"].get("axis", -1) in TIME and all(given):
+            return frozenset([layer_name(layer)])
+    if len(set(given)) > 1:
+        met[MERGED, layer_name(layer)] = None
+    return frozenset(_names(given))
+
+
+def _names(given: Sequence[Mask]) -> Iterator[str]:
+    for mask in given:
+        yield from mask or ()

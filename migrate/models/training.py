@@ -1,0 +1,249 @@
+"""What the same layers do otherwise while a model trains, in the release of the source and in that of the target.
+
+Run with one feature a model on Keras 2.2.5 and 2.3.1, TF 2.4, 2.9 and 2.15, tf_keras 2.21 and Keras 3.15; releases
+between them by their sources (`compile_utils.py`, `losses_utils.py`, `multi_head_attention.py`,
+`batch_normalization.py`, `regularizers.py`, `base_merge.py`, `time_distributed.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from migrate.bytes.messages import some
+from migrate.generations import version_tuple
+from migrate.models import masks
+from migrate.models.canonical import Layer, Leaf, canonical, leaves
+from migrate.state import Stored
+from optim.errors import UnsupportedError
+
+KERAS3, TF_KERAS, STANDALONE = "Keras 3", "tf.keras", "Keras 1 or 2"
+NEVER = (99,)
+LEAST_EPSILON = 1.001e-5
+"""TensorFlow before 2.10 raises a smaller one to it where it normalizes a batch of images in one op
+(`fused_batch_norm` in `nn_impl.py`)."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """Who wrote a model, or will load it. `version` is () where the source does not say."""
+
+    family: str
+    version: tuple[int, ...]
+
+    def since(self, tf: tuple[int, ...] = NEVER, keras3: tuple[int, ...] = (3,), alone: bool = False) -> bool:
+        """Whether it does what came with these versions of its family; `alone`: whether Keras 1 and 2 did."""
+        if self.family == STANDALONE:
+            return alone
+        return self.version >= (tf if self.family == TF_KERAS else keras3)
+
+
+TARGETS = {"keras": Release(KERAS3, (3, 10, 0)), "tf-keras": Release(TF_KERAS, (2, 15, 0))}
+
+
+def release(source: Stored) -> Release:
+    """Of the source."""
+    version = version_tuple(source.versions.get("keras") or source.versions.get("tensorflow")) or ()
+    if source.generation == "keras3":
+        return Release(KERAS3, version or (3,))
+    if source.generation in ("keras1", "keras2", "keras2.3"):
+        return Release(STANDALONE, version or (2, 3) if source.generation == "keras2.3" else version)
+    return Release(TF_KERAS, version)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What releases do in two ways. `found`: names of the layers that it concerns; `way`: of a release, in words."""
+
+    found: Callable[[Layer], list[str]]
+    way: Callable[[Release], str]
+
+
+def _met(kind: str) -> Callable[[Layer], list[str]]:
+    return lambda document: [name for each, name in masks.meetings(document) if each == kind]
+
+
+def _leaves(chosen: Callable[[Leaf], bool]) -> Callable[[Layer], list[str]]:
+    return lambda document: [leaf.path[-1] for leaf in leaves(document) if chosen(leaf)]
+
+
+def _inner(leaf: Leaf) -> Mapping[str, Any]:
+    """Class and config of what a TimeDistributed has in it."""
+    return leaf.config["layer"] if leaf.class_name == "TimeDistributed" else {"class_name": "", "config": {}}
+
+
+def _normalizes(leaf: Leaf) -> bool:
+    return "BatchNormalization" in (leaf.class_name, _inner(leaf)["class_name"])
+
+
+def _is_frozen(leaf: Leaf) -> bool:
+    return leaf.frozen or _inner(leaf)["config"].get("trainable") is False
+
+
+def _active(leaf: Leaf) -> bool:
+    config = leaf.config.get("layer", {}).get("config", {})
+    own = leaf.class_name == "ActivityRegularization"
+    return own or any(each.get("activity_regularizer") for each in (leaf.config, config))
+
+
+def _regularized(leaf: Leaf) -> bool:
+    return any(value for key, value in leaf.config.items() if key.endswith("_regularizer") and key[:8] != "activity")
+
+
+def _orthogonal(leaf: Leaf) -> bool:
+    items = (value for key, value in leaf.config.items() if key.endswith("_regularizer"))
+    return any(isinstance(item, Mapping) and "rthogonal" in str(item.get("class_name")) for item in items)
+
+
+def _of_images(leaf: Leaf) -> bool:
+    """Whether its config says that a BatchNormalization has images, channels last."""
+    return leaf.class_name == "BatchNormalization" and leaf.config.get("axis") in ([3], 3)
+
+
+def _small(leaf: Leaf) -> bool:
+    return _normalizes(leaf) and not _of_images(leaf) and leaf.config.get("epsilon", 1.0) < LEAST_EPSILON
+
+
+def _attends(r: Release) -> str:
+    if r.since():
+        return "heeds masks of its inputs, takes them off, and learns nothing from rows that are masked whole"
+    return "heeds masks of its inputs" if r.since((2, 10)) else "does not heed masks of its inputs"
+
+
+MASKED = (
+    Difference(
+        _met(masks.OUTPUT),
+        lambda r: (
+            "takes the mean of the loss over "
+            + (
+                "the steps that are not masked"
+                if r.since((2, 10), alone=r.version < (2, 3))
+                else "all steps, masked ones as 0"
+            )
+        ),
+    ),
+    Difference(
+        _met(masks.MERGED),
+        lambda r: f"masks what {'all inputs mask' if r.since(keras3=(3, 4)) else 'any input masks'}",
+    ),
+    Difference(_met(masks.ATTENTION), _attends),
+    Difference(
+        _met(masks.GIVEN),
+        lambda r: f"{'learns nothing' if r.since() else 'learns'} from rows of attention_mask that mask everything",
+    ),
+    Difference(
+        _met(masks.MEASURED),
+        lambda r: (
+            f"{'leaves masked steps out of' if r.since((2, 12)) else 'counts masked steps in'} its mean and variance"
+        ),
+    ),
+    Difference(
+        _met(masks.DISTRIBUTED),
+        lambda r: f"hands masks to the layer in it {'at each step' if r.since() else 'for all steps at once'}",
+    ),
+    Difference(_met(masks.PASSED), lambda r: "hands masks on" if r.since() else "drops masks"),
+    Difference(_met(masks.SOFTMAX), lambda r: "masks its values" if r.since((2, 4)) else "drops masks"),
+    Difference(_met(masks.RELU), lambda r: "hands masks on" if r.since((2, 6), alone=True) else "drops masks"),
+)
+DIFFERENCES = (
+    *MASKED,
+    Difference(
+        _leaves(lambda leaf: leaf.class_name == "TimeDistributed" and _normalizes(leaf) and not _is_frozen(leaf)),
+        lambda r: f"normalizes {'each step alone' if r.since() else 'all steps together'}",
+    ),
+    Difference(
+        _leaves(lambda leaf: _normalizes(leaf) and _is_frozen(leaf)),
+        lambda r: f"normalizes by {'its moving statistics' if r.since((2, 3)) else 'each batch'}, being frozen",
+    ),
+    Difference(
+        _leaves(_small),
+        lambda r: f"{'takes' if r.since((2,)) else 'raises, for images,'} an epsilon below {LEAST_EPSILON}",
+    ),
+    Difference(
+        _leaves(_active),
+        lambda r: (
+            f"{'divides' if r.since((1,)) else 'does not divide'} what regularizes activity by the size of a batch"
+        ),
+    ),
+    Difference(
+        _leaves(lambda leaf: leaf.class_name == "TimeDistributed" and _active(leaf)),
+        lambda r: f"{'leaves out' if r.since() else 'adds'} the activity regularizer of the layer in it",
+    ),
+    Difference(
+        _leaves(lambda leaf: leaf.class_name == "MultiHeadAttention" and _active(leaf)),
+        lambda r: f"regularizes the activity of its {'parts' if r.since() else 'output'}",
+    ),
+    Difference(
+        _leaves(lambda leaf: leaf.frozen and _regularized(leaf)),
+        lambda r: f"{'leaves out of' if r.since() else 'adds to'} the loss what its regularizers give, being frozen",
+    ),
+    Difference(
+        _leaves(_orthogonal),
+        lambda r: (
+            f"sums {'the sizes of products' if r.since((2, 10)) else 'products with their signs'} in its regularizer"
+        ),
+    ),
+)
+
+
+def differences(document: Layer | None, source: Stored | None, target: str) -> list[str]:
+    """Why the model does not train alike in a target, `keras` or `tf-keras`.
+
+    Args:
+      document: as `canonical.canonical` returns it; None for a model that is written as its source describes it.
+    """
+    if source is None or source.model is None:
+        return []
+    old, new = release(source), TARGETS[target]
+    try:
+        document = document or canonical(source.model.config, source.generation)
+    except UnsupportedError:
+        return _of_any(source.model.config, old, new)
+    return list(_told(document, old, new))
+
+
+def remarks(document: Layer | None, source: Stored | None, target: str) -> list[str]:
+    """What goes on otherwise in a target, and no step depends on. Arguments as of `differences`."""
+    if source is None or document is None:
+        return []
+    old, new = release(source), TARGETS[target]
+    moving = [leaf for leaf in leaves(document) if _normalizes(leaf) and not _is_frozen(leaf)]
+    if old.family != STANDALONE:
+        moving = [leaf for leaf in moving if _of_images(leaf) and old.since() != new.since()]
+    if not moving:
+        return []
+    names = some([leaf.path[-1] for leaf in moving])
+    return [
+        f"{names}: the moving statistics, which no training step uses, go on otherwise there, as releases differ in"
+        " how they correct a batch's variance for its size, and the first means for their start"
+    ]
+
+
+def raise_epsilons(document: Layer, source: Stored, notes: list[str]) -> None:
+    """Writes into a model's config what TensorFlow took for an epsilon that it found too small."""
+    if release(source).since((2, 10)):
+        return
+    for leaf in leaves(document):
+        if _of_images(leaf) and leaf.config["epsilon"] < LEAST_EPSILON:
+            leaf.config["epsilon"] = LEAST_EPSILON
+            notes.append(f"{leaf.path[-1]}: epsilon is written as {LEAST_EPSILON}, to which its release raised it")
+
+
+def _told(document: Layer, old: Release, new: Release) -> Iterator[str]:
+    for each in DIFFERENCES:
+        ways = [each.way(old), each.way(new)]
+        names = each.found(document) if ways[0] != ways[1] else []
+        if names:
+            yield f"{some(names)}: {old.family} {ways[0]} there, and {new.family} {ways[1]}"
+
+
+def _of_any(config: Mapping[str, Any], old: Release, new: Release) -> list[str]:
+    """Of a model with layers that are not known, in which masks may go anywhere."""
+    differing = [each for each in MASKED if each.way(old) != each.way(new)]
+    if not differing or not masks.makes(config):
+        return []
+    return [
+        f"the model makes masks and has layers of its own, and {old.family} there and {new.family} do otherwise with"
+        " masks"
+    ]

@@ -1,0 +1,79 @@
+"""What releases of Keras do otherwise with the same model while it trains: run, and said by `migrate`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import migrate
+
+FEATURES = Path(__file__).parent.parent / "fixtures" / "features"
+CASES = sorted(path.stem for path in FEATURES.glob("*.h5"))
+SUFFIX = {"keras": ".keras", "tf-keras": ".h5"}
+LIBRARY = {"keras": "keras", "tf-keras": "tf_keras"}
+MASKS = ("masked-output", "masked-attention", "masked-batch-norm")
+OTHERWISE = {
+    "keras2.2.5": dict.fromkeys(SUFFIX, ()),
+    "keras2.3.1": dict.fromkeys(SUFFIX, ("masked-output", "frozen-batch-norm", "activity")),
+    "tf1.15.5": dict.fromkeys(SUFFIX, ("frozen-batch-norm",)),
+    "tf2.9.3": {
+        "keras": (
+            *MASKS,
+            *("masked-merge", "masked-concatenate", "batch-norm-in-time", "activity-in-time", "frozen-regularizer"),
+        ),
+        "tf-keras": MASKS,
+    },
+    "tf2.15.1": {"keras": ("masked-attention", "masked-merge", "masked-concatenate"), "tf-keras": ()},
+}
+"""Release -> target -> features with which it trains otherwise: seen in the next steps, see `replayed`."""
+
+
+def is_exact(case: str, to: str, folder: Path) -> tuple[bool, Path]:
+    target = folder / f"model{SUFFIX[to]}"
+    report = migrate.migrate_checkpoint(FEATURES / f"{case}.h5", target, to=to)
+    return report.fidelity == "exact", target
+
+
+@pytest.mark.parametrize("to", SUFFIX)
+@pytest.mark.parametrize("case", CASES)
+def test_exact_is_said_where_the_target_trains_alike(case: str, to: str, tmp_path: Path) -> None:
+    release, _, feature = case.partition("-")
+    exact, _ = is_exact(case, to, tmp_path)
+    assert exact == (feature not in OTHERWISE[release][to])
+
+
+def given(recorded: Any, key: str) -> Any:
+    found = [recorded[name] for name in recorded.files if name.startswith(f"{key}/")]
+    return found if len(found) > 1 else found[0]
+
+
+def replayed(case: str, to: str, target: Path) -> bool:
+    """Whether Keras goes on from a target as the source's release did: its first loss, and trained weights after each
+    of three steps on the same batch."""
+    recorded = np.load(FEATURES / f"{case}.npz")
+    model = import_module(LIBRARY[to]).models.load_model(target)
+    start = [recorded[f"at_save/{i}"] for i in range(sum(name.startswith("at_save/") for name in recorded.files))]
+    trained = {i: w for w in model.trainable_weights for i, v in enumerate(start) if np.array_equal(v, np.asarray(w))}
+    assert len(trained) == len(model.trainable_weights)
+    for step in range(3):
+        loss = np.ravel(model.train_on_batch(given(recorded, "x"), given(recorded, "y")))[0]
+        if step == 0 and not np.isclose(loss, recorded["loss/0"], rtol=1e-4):
+            return False
+        for i, weight in trained.items():
+            want = recorded[f"weight/{step}/{i}"]
+            moved = np.linalg.norm(want - start[i])
+            if np.linalg.norm(np.asarray(weight) - want) > 1e-3 * moved + 1e-6 * np.linalg.norm(want):
+                return False
+    return True
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize("to", SUFFIX)
+@pytest.mark.parametrize("case", CASES)
+def test_the_next_steps(case: str, to: str, tmp_path: Path) -> None:
+    exact, target = is_exact(case, to, tmp_path)
+    assert replayed(case, to, target) == exact
