@@ -28,6 +28,10 @@ MASKING = ("SimpleRNN", "LSTM", "GRU", "RNN")
 """Layers of Keras 2 that take MASKED; of ConvLSTM it takes it, too, and does nothing."""
 SEEDED = ("Dropout", "SpatialDropout1D", "GaussianNoise", "GaussianDropout", "AlphaDropout")
 """Layers of Keras 2 that take a seed."""
+ATTENDED = ("value", "key")
+"""Arguments of a MultiHeadAttention behind the first."""
+ORTHOGONAL = "OrthogonalInitializer"
+"""What Keras 3 called `Orthogonal` until 3.6."""
 ONLY_3 = (
     "relu6",
     "silu",
@@ -100,7 +104,8 @@ def _check(name: str, shown: Any, key: str, value: Any) -> None:
 def _value(key: str, value: Any, name: str) -> Any:
     if key.endswith("_initializer") and isinstance(value, Mapping):
         settings = {k: v for k, v in (value.get("config") or {}).items() if k not in ADDED or k == "seed"}
-        return {"class_name": value.get("class_name"), "config": settings}
+        initializer = value.get("class_name")
+        return {"class_name": "Orthogonal" if initializer == ORTHOGONAL else initializer, "config": settings}
     if key.endswith("activation") and value in ONLY_3:
         raise UnsupportedError(f"a layer {name} has the activation {value!r}, which tf_keras does not know")
     return value
@@ -111,10 +116,13 @@ def _node(node: Any, nested: set[str], layer: Mapping[str, Any]) -> list[Any]:
     if not isinstance(node, Mapping):
         return list(node)
     tensors = [x for arg in node.get("args", []) for x in (arg if isinstance(arg, list) else [arg])]
-    kwargs = {k: _plain(v, nested) for k, v in (node.get("kwargs") or {}).items() if v is not None}
+    kwargs = {k: _plain(v, nested) for k, v in (node.get("kwargs") or {}).items() if v not in (None, [None, None])}
     ends = [_history(x, nested) for x in tensors]
     if not ends or any(end is None for end in ends):
         raise UnsupportedError(f"the layer {layer.get('name')!r} is called in a way that tf_keras's config cannot say")
+    if layer.get("class_name") == "MultiHeadAttention":  # Keras 2 has all but the first among the named arguments
+        kwargs |= zip(ATTENDED, ends[1:], strict=False)
+        ends = ends[:1]
     return [[*end, kwargs] for end in ends if end is not None]
 
 

@@ -7,7 +7,7 @@ between them by their sources (`compile_utils.py`, `losses_utils.py`, `multi_hea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,11 @@ class Release:
         return self.version >= (tf if self.family == TF_KERAS else keras3)
 
 
-TARGETS = {"keras": Release(KERAS3, (3, 10, 0)), "tf-keras": Release(TF_KERAS, (2, 15, 0))}
+TARGETS = {
+    "keras": (Release(KERAS3, (3, 10, 0)), Release(KERAS3, (3, 15, 0))),
+    "tf-keras": (Release(TF_KERAS, (2, 15, 0)),),
+}
+"""The earliest and the latest that load what is written."""
 
 
 def release(source: Stored) -> Release:
@@ -163,7 +167,7 @@ DIFFERENCES = (
     Difference(
         _leaves(_active),
         lambda r: (
-            f"{'divides' if r.since((1,)) else 'does not divide'} what regularizes activity by the size of a batch"
+            f"{'divides' if r.since((1,), (3, 14)) else 'does not divide'} activity regularizers by the size of a batch"
         ),
     ),
     Difference(
@@ -210,7 +214,7 @@ def remarks(document: Layer | None, source: Stored | None, target: str) -> list[
     old, new = release(source), TARGETS[target]
     moving = [leaf for leaf in leaves(document) if _normalizes(leaf) and not _is_frozen(leaf)]
     if old.family != STANDALONE:
-        moving = [leaf for leaf in moving if _of_images(leaf) and old.since() != new.since()]
+        moving = [leaf for leaf in moving if _of_images(leaf) and old.since() != new[0].since()]
     if not moving:
         return []
     names = some([leaf.path[-1] for leaf in moving])
@@ -230,20 +234,20 @@ def raise_epsilons(document: Layer, source: Stored, notes: list[str]) -> None:
             notes.append(f"{leaf.path[-1]}: epsilon is written as {LEAST_EPSILON}, to which its release raised it")
 
 
-def _told(document: Layer, old: Release, new: Release) -> Iterator[str]:
+def _told(document: Layer, old: Release, new: Sequence[Release]) -> Iterator[str]:
     for each in DIFFERENCES:
-        ways = [each.way(old), each.way(new)]
-        names = each.found(document) if ways[0] != ways[1] else []
+        ways = dict.fromkeys(map(each.way, new))
+        names = each.found(document) if [*ways] != [each.way(old)] else []
         if names:
-            yield f"{some(names)}: {old.family} {ways[0]} there, and {new.family} {ways[1]}"
+            yield f"{some(names)}: {old.family} {each.way(old)} there, and {new[0].family} {' or '.join(ways)}"
 
 
-def _of_any(config: Mapping[str, Any], old: Release, new: Release) -> list[str]:
+def _of_any(config: Mapping[str, Any], old: Release, new: Sequence[Release]) -> list[str]:
     """Of a model with layers that are not known, in which masks may go anywhere."""
-    differing = [each for each in MASKED if each.way(old) != each.way(new)]
+    differing = [each for each in MASKED if {each.way(old)} != set(map(each.way, new))]
     if not differing or not masks.makes(config):
         return []
     return [
-        f"the model makes masks and has layers of its own, and {old.family} there and {new.family} do otherwise with"
+        f"the model makes masks and has layers of its own, and {old.family} there and {new[0].family} do otherwise with"
         " masks"
     ]
