@@ -171,7 +171,8 @@ class Worker:
     def _give_anew(self) -> tuple[list[float], list[float]]:
         """Seconds of steps with gradients that the peer has had, and of those between them, with the same numbers in
         new arrays: what is kept for an array would be no gain in training, where each is new. All are kept, so that
-        none has the identity or the place in memory of an earlier one."""
+        none has the identity or the place in memory of an earlier one. A step that is not timed comes between making
+        the arrays and either of them: they may have got the memory that the step had for its own."""
         session, arrays, kept, left = self._prepared(), {}, [], MOST_GIVEN
         for index, tensor in enumerate(self.case.tensors):
             if tensor.elements <= left:
@@ -179,12 +180,14 @@ class Worker:
                 left -= tensor.elements
         found: tuple[list[float], list[float]] = ([], [])
         for _ in range(GIVEN):
+            anew = {index: session.place(index, copy.deepcopy(array)) for index, array in arrays.items()}
+            clock.sample(session, 1)
             found[0].append(clock.sample(session, 1))
-            for index, array in arrays.items():
+            for index, array in anew.items():
                 kept.append(session.gradients[index])
-                session.gradients[index] = session.place(index, copy.deepcopy(array))
+                session.gradients[index] = array
             found[1].append(clock.sample(session, 1))
-        self._asked += 2 * GIVEN
+        self._asked += 3 * GIVEN
         return found
 
     def _use_memory(self, index: int) -> None:

@@ -39,6 +39,24 @@ def _stops_after(last: int) -> Callable[[Case], Session]:
     return prepare
 
 
+def _finds_memory_taken(case: Case) -> Session:
+    """No cheat: its step after arrays were made is slow, as when these have got the memory that it had for its own."""
+    session = fake_peers._session(case)
+    work, place, taken = session.apply, session.place, [False]
+
+    def placed(index: int, array: Any) -> Any:
+        taken[0] = True
+        return place(index, array)
+
+    def apply(gradients: list[Any]) -> None:
+        time.sleep(0.1 * taken[0])
+        taken[0] = False
+        work(gradients)
+
+    session.apply, session.place = apply, placed
+    return session
+
+
 def _does_not_wait(case: Case) -> Session:
     """Steps in the background; whoever reads a parameter waits for them, and `wait` does not."""
     session = fake_peers._session(case)
@@ -333,3 +351,4 @@ DOES_NOT_WAIT = Peer("does not wait", "", __name__, ABLE, _does_not_wait)
 GLANCES_LATE = Peer("glances late", "", __name__, ABLE, _glances_late)
 COPIES_TO_READ = Peer("copies to read", "", __name__, ABLE, _copies_to_read)
 TAKES_MORE_THREADS = Peer("takes more threads", "", __name__, ABLE, _takes_more_threads)
+FINDS_MEMORY_TAKEN = Peer("finds memory taken", "", __name__, ABLE, _finds_memory_taken)
