@@ -32,6 +32,11 @@ class Release:
     family: str
     version: tuple[int, ...]
 
+    @property
+    def name(self) -> str:
+        """Of a target."""
+        return "tf_keras" if self.family == TF_KERAS else self.family
+
     def since(self, tf: tuple[int, ...] = NEVER, keras3: tuple[int, ...] = (3,), alone: bool = False) -> bool:
         """Whether it does what came with these versions of its family; `alone`: whether Keras 1 and 2 did."""
         if self.family == STANDALONE:
@@ -239,7 +244,7 @@ def _told(document: Layer, old: Release, new: Sequence[Release]) -> Iterator[str
         ways = dict.fromkeys(map(each.way, new))
         names = each.found(document) if [*ways] != [each.way(old)] else []
         if names:
-            yield f"{some(names)}: {old.family} {each.way(old)} there, and {new[0].family} {' or '.join(ways)}"
+            yield f"{some(names)}: the source's {old.family} {each.way(old)}, and {new[0].name} {' or '.join(ways)}"
 
 
 def _of_any(config: Mapping[str, Any], old: Release, new: Sequence[Release]) -> list[str]:
@@ -248,6 +253,6 @@ def _of_any(config: Mapping[str, Any], old: Release, new: Sequence[Release]) -> 
     if not differing or not masks.makes(config):
         return []
     return [
-        f"the model makes masks and has layers of its own, and {old.family} there and {new[0].family} do otherwise with"
-        " masks"
+        f"the model makes masks and has layers of its own, and the source's {old.family} and {new[0].name} do"
+        " otherwise with masks"
     ]

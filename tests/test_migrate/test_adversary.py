@@ -44,6 +44,7 @@ NOT_RIGHT = (
     "extra-tf215-new-adam-own-weight-ckpt",
     "extra-tfk221-new-adam-dict-held-weights",
     "extra-k122-adam-two-saver",
+    "extra-k216-sgd-refrozen-saver",
     "extra-tf215-adam-twins-alone",
     "extra-k231-sgd-same-shapes-saver",
     "extra-k224-sgd-twins-flipped-h5",
