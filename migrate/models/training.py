@@ -21,8 +21,8 @@ from optim.errors import UnsupportedError
 KERAS3, TF_KERAS, STANDALONE = "Keras 3", "tf.keras", "Keras 1 or 2"
 NEVER = (99,)
 LEAST_EPSILON = 1.001e-5
-"""TensorFlow before 2.10 raises a smaller one to it where it normalizes a batch of images in one op
-(`fused_batch_norm` in `nn_impl.py`)."""
+"""TensorFlow before 2.12 raises a smaller one to it where it normalizes a batch of images in one op
+(`fused_batch_norm` in `nn_impl.py` of 2.11.1, and no more in 2.12.0)."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,19 @@ def release(source: Stored) -> Release:
 
 @dataclass(frozen=True)
 class Difference:
-    """What releases do in two ways. `found`: names of the layers that it concerns; `way`: of a release, in words."""
+    """What releases do in two ways. `found`: names of the layers that it concerns, of a model and what `masks.meetings`
+    says of it; `way`: of a release, in words."""
 
-    found: Callable[[Layer], list[str]]
+    found: Callable[[Layer, Sequence[masks.Meeting]], list[str]]
     way: Callable[[Release], str]
 
 
-def _met(kind: str) -> Callable[[Layer], list[str]]:
-    return lambda document: [name for each, name in masks.meetings(document) if each == kind]
+def _met(kind: str) -> Callable[[Layer, Sequence[masks.Meeting]], list[str]]:
+    return lambda _, met: [name for each, name in met if each == kind]
 
 
-def _leaves(chosen: Callable[[Leaf], bool]) -> Callable[[Layer], list[str]]:
-    return lambda document: [leaf.path[-1] for leaf in leaves(document) if chosen(leaf)]
+def _leaves(chosen: Callable[[Leaf], bool]) -> Callable[[Layer, Sequence[masks.Meeting]], list[str]]:
+    return lambda document, _: [leaf.path[-1] for leaf in leaves(document) if chosen(leaf)]
 
 
 def _inner(leaf: Leaf) -> Mapping[str, Any]:
@@ -231,18 +232,19 @@ def remarks(document: Layer | None, source: Stored | None, target: str) -> list[
 
 def raise_epsilons(document: Layer, source: Stored, notes: list[str]) -> None:
     """Writes into a model's config what TensorFlow took for an epsilon that it found too small."""
-    if release(source).since((2, 10)):
+    if release(source).since((2, 12)):
         return
     for leaf in leaves(document):
-        if _of_images(leaf) and leaf.config["epsilon"] < LEAST_EPSILON:
+        if _of_images(leaf) and leaf.config.get("epsilon", 1.0) < LEAST_EPSILON:
             leaf.config["epsilon"] = LEAST_EPSILON
             notes.append(f"{leaf.path[-1]}: epsilon is written as {LEAST_EPSILON}, to which its release raised it")
 
 
 def _told(document: Layer, old: Release, new: Sequence[Release]) -> Iterator[str]:
+    met = masks.meetings(document)
     for each in DIFFERENCES:
         ways = dict.fromkeys(map(each.way, new))
-        names = each.found(document) if [*ways] != [each.way(old)] else []
+        names = each.found(document, met) if [*ways] != [each.way(old)] else []
         if names:
             yield f"{some(names)}: the source's {old.family} {each.way(old)}, and {new[0].name} {' or '.join(ways)}"
 

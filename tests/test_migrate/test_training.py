@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -49,6 +52,20 @@ def test_exact_is_said_where_the_target_trains_alike(case: str, to: str, tmp_pat
     release, _, feature = case.partition("-")
     exact, _ = is_exact(case, to, tmp_path)
     assert exact == (feature not in OTHERWISE[release][to])
+
+
+@pytest.mark.parametrize(("version", "written"), [("2.9.0", 1.001e-5), ("2.11.1", 1.001e-5), ("2.12.0", 1e-6)])
+def test_a_small_epsilon_is_what_the_release_of_tensorflow_made_of_it(
+    version: str, written: float, tmp_path: Path
+) -> None:
+    source = tmp_path / "source.h5"
+    shutil.copy(FEATURES / "tf2.9.3-small-epsilon.h5", source)
+    with h5py.File(source, "r+") as file:
+        file.attrs["keras_version"] = file["model_weights"].attrs["keras_version"] = version
+    migrate.migrate_checkpoint(source, tmp_path / "model.h5", to="tf-keras")
+    with h5py.File(tmp_path / "model.h5") as file:
+        layers = json.loads(file.attrs["model_config"])["config"]["layers"]
+    assert [x["config"]["epsilon"] for x in layers if x["class_name"] == "BatchNormalization"] == [written]
 
 
 def given(recorded: Any, key: str) -> Any:
