@@ -18,12 +18,11 @@ import numpy as np
 from migrate.bytes.arrays import widened
 from migrate.generations import version_tuple
 from migrate.proof import model_target, parity, stepping
+from migrate.proof.loading import LARGEST
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
 
 SECONDS = 3600
-LARGEST = 1 << 24
-"""Numbers of all variables together above which no step is compared."""
 NEAR, NEAR_HALF = 1e-3, 5e-2
 """Of the greatest number of an output: what may be between kernels of two releases; with float16 variables."""
 CODE = "Lambda"
@@ -32,37 +31,45 @@ HOMES = ("keras", "tf_keras", "builtins")
 """Packages whose classes a config may name; loading another would import, and so run, what a stranger chose."""
 
 
-def differences(source: OptimizerState, target: OptimizerState, dest: str, library: str) -> tuple[list[str], str]:
-    """What Keras sees otherwise, and a note on what was done.
+Found = tuple[list[str], list[str], list[str]]
+"""What Keras holds otherwise, what it does otherwise, and what was done."""
+
+
+def compared(source: OptimizerState, path: str, target: OptimizerState, dest: str, library: str) -> Found:
+    """What Keras makes of a target, and of its source where it loads that.
 
     Args:
-      source, target: under the source's names, see `model_target.Compared`. library: `keras` or `tf_keras`.
+      path: of the source. target: under the source's names, see `model_target.Compared`. library: `keras` or
+        `tf_keras`, which loads the target.
     """
     missing = [name for name in (library, "tensorflow") if find_spec(name) is None]
     if missing:
-        return [], f"not loaded: {missing[0]} is not installed (pip install {' '.join(missing)})"
+        return _not_loaded(f"{missing[0]} is not installed (pip install {' '.join(missing)})")
     if target.source is None or target.source.model is None or CODE in json.dumps(target.source.model.config):
-        return [], f"not loaded: the model has a {CODE} layer, which is code"
+        return _not_loaded(f"the model has a {CODE} layer, which is code")
     foreign = sorted({name for name in _named_code(target.source.model.config) if name})
     if foreign:
-        return [], f"not loaded: the config names Python code ({', '.join(foreign)[:200]}), which is not run here"
+        return _not_loaded(f"the config names Python code ({', '.join(foreign)[:200]}), which is not run here")
+    own, silent = _asked(source, path)
     with tempfile.TemporaryDirectory() as scratch:
-        out = os.path.join(scratch, "after.npz")
-        seen = _run(dest, library, out)
+        ended = _run(scratch, dest, library, *((path, own) if own else ()))
+        seen = _left(scratch, "seen") or {"problem": ended}
         problem = str(seen.get("problem", ""))
         if problem and "custom_object" in problem:
-            return [], f"not loaded: {library} needs the model's own classes ({problem.splitlines()[0][:200]})"
+            return _not_loaded(f"{library} needs the model's own classes ({problem.splitlines()[0][:200]})")
         if problem:
-            return [f"{library} cannot use it: {' '.join(problem.split())[:400]}"], ""
-        found = list(_state(target, seen))
+            return [f"{library} cannot use it: {' '.join(problem.split())[:400]}"], [], []
         note = f"{library} {seen['version']} loaded it, in a process of its own"
+        found = list(_state(target, seen))
         if found:
-            return found, note
-        try:
-            worst = _step(source, target, seen, out)
-        except UnsupportedError as error:
-            return found, f"{note}; {error}"
-    return found, f"{note}, and took a step" if worst <= 1 else f"{note}; {_off(library, worst)}"
+            return found, [], [note]
+        off, note = _step(source, seen, os.path.join(scratch, "after.npz"), note, library)
+        other, silent = _answers(source, own, _left(scratch, "answers") or {"silent": ended}) if own else ("", silent)
+    return [], [x for x in (off, other) if x], [x for x in (note, silent) if x]
+
+
+def _not_loaded(why: str) -> Found:
+    return [], [], [f"not loaded: {why}"]
 
 
 def _named_code(item: Any) -> Iterator[str]:
@@ -81,23 +88,8 @@ def _named_code(item: Any) -> Iterator[str]:
         yield from _named_code(each)
 
 
-def _off(library: str, worst: float) -> str:
-    return f"a step of {library} differs from the source's own by {worst:.3g} times what rounding explains"
-
-
-def is_off(note: str) -> bool:
-    """Whether a note says that the step differs."""
-    return "a step of " in note and "differs" in note
-
-
-def answers(source: OptimizerState, path: str, dest: str, library: str) -> tuple[str, str]:
-    """How the target's model answers otherwise than the source's; and a note on what was done.
-
-    Call it where `differences` found none: the target is then known to hold no code and to be loaded.
-
-    Args:
-      path: of the source. library: that loads the target.
-    """
+def _asked(source: OptimizerState, path: str) -> tuple[str, str]:
+    """The library that loads the source's model, empty where it is not asked; and a note on that."""
     stored = source.source
     if stored is None or stored.model is None or stored.format not in model_target.FORMATS or not os.path.isfile(path):
         return "", ""
@@ -108,31 +100,26 @@ def answers(source: OptimizerState, path: str, dest: str, library: str) -> tuple
         return "", ""
     if sum(int(np.prod(v.shape, dtype=np.int64)) for v in source.variables) > LARGEST:
         return "", "answers were not compared, as the model is large"
-    seen = _asked(path, own, dest, library)
-    why = seen.get("silent") or seen.get("problem")
-    if why:
-        return "", f"answers were not compared: {why}"
-    if seen["worst"] <= (NEAR if all(v.dtype != "float16" for v in source.variables) else NEAR_HALF):
+    return own, ""
+
+
+def _answers(source: OptimizerState, own: str, said: dict[str, Any]) -> tuple[str, str]:
+    """How the target's model answers otherwise than the source's, or a note."""
+    if "silent" in said:
+        return "", f"answers were not compared: {said['silent']}"
+    if said["worst"] <= (NEAR if all(v.dtype != "float16" for v in source.variables) else NEAR_HALF):
         return "", f"it answers as the source does in {own}"
-    return f"asked the same, the model answers otherwise than the source does in {own} ({seen['worst']:.2g} of it)", ""
+    return f"asked the same, the model answers otherwise than the source does in {own} ({said['worst']:.2g} of it)", ""
 
 
-def _run(dest: str, library: str, out: str) -> dict[str, Any]:
-    return _program("loading", os.path.abspath(dest), library, out)
-
-
-def _asked(path: str, own: str, dest: str, library: str) -> dict[str, Any]:
-    return _program("answering", os.path.abspath(path), own, os.path.abspath(dest), library)
-
-
-def _program(name: str, *words: str) -> dict[str, Any]:
-    """What a program of this folder prints, in a process of its own."""
+def _run(*words: str) -> str:
+    """The program `loading` in a process of its own; how that ended."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": "-1"}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", f"migrate.proof.{name}", *words],
+            [sys.executable, "-m", "migrate.proof.loading", *words],
             capture_output=True,
             text=True,
             timeout=SECONDS,
@@ -140,13 +127,17 @@ def _program(name: str, *words: str) -> dict[str, Any]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return {"problem": f"loading took more than {SECONDS} s"}
-    last = done.stdout.strip().splitlines()[-1:] or [""]
+        return f"loading took more than {SECONDS} s"
+    return f"the process ended with {done.returncode}, saying {(done.stderr.strip().splitlines() or ['nothing'])[-1]}"
+
+
+def _left(folder: str, name: str) -> dict[str, Any]:
+    """What the program found, empty where it did not come so far."""
     try:
-        return dict(json.loads(last[0]))
-    except ValueError:
-        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        return {"problem": f"the process ended with {done.returncode}, saying {said}"}
+        with open(os.path.join(folder, f"{name}.json"), encoding="utf-8") as file:
+            return dict(json.load(file))
+    except (OSError, ValueError):
+        return {}
 
 
 def _seen(row: list[Any]) -> model_target.Print:
@@ -170,11 +161,21 @@ def _state(target: OptimizerState, seen: dict[str, Any]) -> Iterator[str]:
                 yield f"loaded, no slot of the optimizer is {slot} of {name}"
 
 
-def _step(source: OptimizerState, target: OptimizerState, seen: dict[str, Any], out: str) -> float:
-    """Worst error of the step that Keras took, 1 being what rounding explains."""
+def _step(source: OptimizerState, seen: dict[str, Any], after: str, note: str, library: str) -> tuple[str, str]:
+    """How the step that Keras took differs, or a note."""
+    try:
+        worst = _worst(source, [_seen(row) for row in seen["trained"]], after)
+    except UnsupportedError as error:
+        return "", f"{note}; {error}"
+    if worst <= 1:
+        return "", f"{note}, and took a step"
+    return f"{note}; a step of {library} differs from the source's own by {worst:.3g} times what rounding explains", ""
+
+
+def _worst(source: OptimizerState, rows: list[model_target.Print], out: str) -> float:
+    """Worst error of a step, 1 being what rounding explains."""
     model_target.check_single(source)
-    rows = [_seen(row) for row in seen["trained"]]
-    if sum(int(np.prod(shape, dtype=np.int64)) for shape, _, _ in rows) > LARGEST:
+    if not os.path.exists(out):
         raise UnsupportedError("no step was taken, as the model is large")
     ours = stepping.parity_source(source)
     values = {v.name: v.array for v in source.variables if v.array is not None}

@@ -1,34 +1,49 @@
-"""A program: Keras loads a model, says what it holds, and takes one step. It imports nothing of dtopt.
+"""A program: Keras loads a model, says what it holds, takes one step, and answers beside another model.
 
-`python -m migrate.proof.loading FILE keras|tf_keras OUT.npz` prints one line of JSON; OUT has the variables after the
-step, called by their numbers. Gradient i is `numpy.random.default_rng(i).standard_normal(shape)`.
+It imports nothing of dtopt. `python -m migrate.proof.loading OUT FILE keras|tf_keras [SOURCE keras|tf_keras]` leaves in
+the folder OUT `seen.json`; `after.npz`, the variables after the step, called by their numbers; and `answers.json`:
+`worst`, the greatest difference of an output in units of its greatest number, or `silent`, why they were not compared.
+Gradient i is `numpy.random.default_rng(i).standard_normal(shape)`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+LARGEST = 1 << 24
+"""Numbers of all variables together above which no step is taken."""
+LENGTH = 64
+"""Of dims that a model leaves open, but for the first."""
+EXAMPLES = 3
 
-def described(value: Any) -> tuple[list[int], str, str]:
-    """Shape, dtype and digest."""
-    array = np.asarray(value)
-    digest = hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()
-    return list(array.shape), array.dtype.name, digest
 
-
-def main(path: str, library: str, out: str) -> dict[str, Any]:
-    """What Keras sees."""
+def main(out: str, path: str, library: str, *source: str) -> None:
+    """Each result is there as soon as it is known."""
     keras = import_module(library)
     try:
         model = keras.models.load_model(path)
     except Exception as error:  # whatever it raises, it is the answer
-        return {"problem": f"{type(error).__name__}: {error}"}
+        _write(out, "seen", {"problem": f"{type(error).__name__}: {error}"})
+    else:
+        _write(out, "seen", {"version": keras.__version__, **_seen(model, out)})
+        if source:
+            _write(out, "answers", _compared(model, *source))
+
+
+def _write(out: str, name: str, found: dict[str, Any]) -> None:
+    with open(os.path.join(out, f"{name}.json"), "w", encoding="utf-8") as file:
+        json.dump(found, file)
+
+
+def _seen(model: Any, out: str) -> dict[str, Any]:
+    """What a model and its optimizer hold, and a step, after which the model has its values again."""
     around = model.optimizer
     if around is None:
         return {"problem": "the model has no optimizer"}
@@ -36,25 +51,73 @@ def main(path: str, library: str, out: str) -> dict[str, Any]:
     kept = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
     trained = list(model.trainable_variables)
     found = {
-        "optimizer": type(optimizer).__name__,
-        "version": keras.__version__,
         "iterations": int(np.asarray(optimizer.iterations)),
-        "weights": [described(w) for w in model.weights],
-        "kept": [described(v) for v in kept],
-        "trained": [described(v) for v in trained],
+        "weights": [_described(w) for w in model.weights],
+        "kept": [_described(v) for v in kept],
+        "trained": [_described(v) for v in trained],
     }
-    try:
-        gradients = [np.random.default_rng(i).standard_normal(tuple(v.shape)) for i, v in enumerate(trained)]
-        import tensorflow as tf
-
-        given = [tf.constant(g, v.dtype) for g, v in zip(gradients, trained, strict=True)]
-        optimizer.apply_gradients(list(zip(given, trained, strict=True)))
-    except Exception as error:
-        return {**found, "problem": f"a step raises {type(error).__name__}: {error}"}
-    after: dict[str, Any] = {str(i): np.asarray(v) for i, v in enumerate(trained)}
-    np.savez(out, **after)
+    if sum(int(np.prod(v.shape)) for v in trained) <= LARGEST:
+        start = [np.asarray(v).copy() for v in trained]
+        try:
+            np.savez(os.path.join(out, "after.npz"), **_after_step(optimizer, trained))
+        except Exception as error:
+            return {**found, "problem": f"a step raises {type(error).__name__}: {error}"}
+        for variable, value in zip(trained, start, strict=True):
+            variable.assign(value)
     return found
 
 
+def _described(value: Any) -> tuple[list[int], str, str]:
+    """Shape, dtype and digest."""
+    array = np.asarray(value)
+    digest = hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()
+    return list(array.shape), array.dtype.name, digest
+
+
+def _after_step(optimizer: Any, trained: list[Any]) -> dict[str, Any]:
+    import tensorflow as tf
+
+    gradients = [np.random.default_rng(i).standard_normal(tuple(v.shape)) for i, v in enumerate(trained)]
+    given = [tf.constant(g, v.dtype) for g, v in zip(gradients, trained, strict=True)]
+    optimizer.apply_gradients(list(zip(given, trained, strict=True)))
+    return {str(i): np.asarray(v) for i, v in enumerate(trained)}
+
+
+def _compared(model: Any, path: str, library: str) -> dict[str, Any]:
+    """How far a model is from another one, both asked the same."""
+    try:
+        other = import_module(library).models.load_model(path, compile=False)
+        asked = [_asked(tensor, i) for i, tensor in enumerate(other.inputs)]
+        have, again = _answers(other, asked), _answers(other, asked)
+    except Exception as error:  # whatever it raises: today's Keras does not read all that there was
+        return {"silent": f"today's {library} does not run the source's model ({type(error).__name__})"}
+    if _difference(have, again) > 0:
+        return {"silent": "the source's model does not answer the same twice"}
+    return {"worst": _difference(have, _answers(model, asked))}
+
+
+def _asked(tensor: Any, number: int) -> np.ndarray:
+    """Zeros and ones, which rows of tables are looked up with, too."""
+    dtype = getattr(tensor.dtype, "name", tensor.dtype)
+    if str(dtype) == "string":
+        raise TypeError("an input is of strings")
+    shape = [EXAMPLES, *(LENGTH if n is None else n for n in tensor.shape[1:])]
+    return np.random.default_rng(number).integers(0, 2, shape).astype(dtype)
+
+
+def _answers(model: Any, asked: list[np.ndarray]) -> list[np.ndarray]:
+    import tensorflow as tf
+
+    found = model(asked if len(asked) > 1 else asked[0], training=False)
+    return [np.asarray(tf.cast(x, tf.float64)) for x in tf.nest.flatten(found)]
+
+
+def _difference(have: list[np.ndarray], get: list[np.ndarray]) -> float:
+    if [x.shape for x in have] != [x.shape for x in get]:
+        return float("inf")
+    rows = zip(have, get, strict=True)
+    return max((float(np.max(np.abs(a - b)) / (np.max(np.abs(a)) + 1e-6)) for a, b in rows if a.size), default=0.0)
+
+
 if __name__ == "__main__":
-    print(json.dumps(main(*sys.argv[1:])))
+    main(*sys.argv[1:])

@@ -171,13 +171,9 @@ def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification
     compared = model_target.compared(state, read(dest), known)
     differences, notes = list(compared.differences), list(compared.notes)
     if not differences:
-        others, note = loaded.differences(state, compared.renamed, dest, library)
-        differences += others
-        (differences if loaded.is_off(note) and not known else notes).append(note)
-    if not differences and not note.startswith("not loaded"):
-        other, note = loaded.answers(state, source, dest, library)
-        (notes if known else differences).extend([other] if other else [])
-        notes += [note] if note else []
+        others, otherwise, done = loaded.compared(state, source, compared.renamed, dest, library)
+        differences += others + ([] if known else otherwise)
+        notes += done + (otherwise if known else [])
     return Verification(
         ok=not differences,
         source=source,

@@ -13,7 +13,7 @@ import pytest
 
 import migrate
 from migrate.errors import StrictError, TargetExistsError
-from migrate.proof import answering, loaded, loading
+from migrate.proof import loaded, loading
 from migrate.rules import keras_targets
 from optim.errors import HyperparameterError, UnsupportedError
 from tests.breadth import broad
@@ -67,7 +67,6 @@ APPROXIMATE = {
 def _loaded_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """`verify` loads targets in a process of its own, see test_verify_models.py; here, where Keras is, without one."""
     monkeypatch.setattr(loaded, "_run", loading.main)
-    monkeypatch.setattr(loaded, "_asked", answering.main)
 
 
 def _source(case: Any) -> str:

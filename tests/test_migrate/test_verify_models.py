@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.proof import answering, loaded, loading
+from migrate.proof import loaded, loading
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -37,7 +38,7 @@ def test_keras_loads_the_target_and_takes_a_step(to: str, tmp_path: Path) -> Non
 
 def test_a_model_that_computes_otherwise_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With every array, option and number of the optimizer as in the source."""
-    monkeypatch.setattr(loaded, "_asked", answering.main)
+    monkeypatch.setattr(loaded, "_run", loading.main)
     dest = _target(tmp_path, "tf-keras")
     with h5py.File(dest, "r+") as file:
         document = json.loads(file.attrs["model_config"])
@@ -48,9 +49,21 @@ def test_a_model_that_computes_otherwise_is_found(tmp_path: Path, monkeypatch: p
     assert "answers otherwise than the source does in tf_keras" in said[0]
 
 
-def test_answers_that_cannot_be_compared_are_no_difference(tmp_path: Path) -> None:
-    nowhere = str(tmp_path / "nothing.h5")
-    assert "tf_keras does not run the source's model" in answering.main(nowhere, "tf_keras", nowhere, "keras")["silent"]
+def test_answers_that_cannot_be_compared_are_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that Keras cannot load, and one at which the process ends."""
+    dest, state = _target(tmp_path, "keras"), migrate.read(ADAM)
+    target = migrate.proof.model_target.compared(state, migrate.read(dest), ()).renamed
+    nothing = tmp_path / "nothing.h5"
+    nothing.write_bytes(b"")
+    _, otherwise, notes = loaded.compared(state, str(nothing), target, str(dest), "keras")
+    assert otherwise == []
+    assert notes[-1] == "answers were not compared: today's tf_keras does not run the source's model (OSError)"
+    monkeypatch.setattr(
+        loaded, "_run", lambda *words: loading.main(*words[:3]) or "the process ended with -11, saying nothing"
+    )
+    _, otherwise, notes = loaded.compared(state, str(ADAM), target, str(dest), "keras")
+    assert otherwise == []
+    assert notes[-1] == "answers were not compared: the process ended with -11, saying nothing"
 
 
 def test_it_says_where_keras_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,9 +116,16 @@ def test_what_keras_does_otherwise_is_found(tmp_path: Path, monkeypatch: pytest.
     """Whatever this package believes of the file: Keras's own answers decide."""
     dest = _target(tmp_path, "keras")
 
+    known = tmp_path / "known"
+    known.mkdir()
+    loading.main(str(known), str(dest), "keras")
+    seen = json.loads((known / "seen.json").read_text())
+
     def answers(**other: Any) -> Any:
-        def run(path: str, library: str, out: str) -> dict[str, Any]:
-            return {**loading.main(path, library, out), **other}
+        def run(out: str, *_: str) -> str:
+            shutil.copytree(known, out, dirs_exist_ok=True)
+            Path(out, "seen.json").write_text(json.dumps({**seen, **other}))
+            return "the process ended with 0, saying nothing"
 
         return run
 
@@ -119,14 +139,15 @@ def test_what_keras_does_otherwise_is_found(tmp_path: Path, monkeypatch: pytest.
         result = migrate.verify(ADAM, dest)
         assert said in result.differences[0]
 
-    def off(path: str, library: str, out: str) -> dict[str, Any]:
-        found = loading.main(path, library, out)
-        with np.load(out) as file:
-            np.savez(out, **{name: file[name] * np.float32(1.001) for name in file.files})
-        return found
-
-    monkeypatch.setattr(loaded, "_run", off)
+    monkeypatch.setattr(loaded, "_run", answers())
+    assert migrate.verify(ADAM, dest).ok
+    with np.load(known / "after.npz") as file:
+        np.savez(known / "after.npz", **{name: file[name] * np.float32(1.001) for name in file.files})
     assert "a step of keras differs" in migrate.verify(ADAM, dest).differences[0]
+    shutil.rmtree(known)
+    known.mkdir()
+    monkeypatch.setattr(loaded, "_run", lambda *_: "the process ended with -9, saying nothing")
+    assert "keras cannot use it: the process ended with -9" in migrate.verify(ADAM, dest).differences[0]
 
 
 @pytest.mark.parametrize(
@@ -148,8 +169,8 @@ def test_code_is_not_loaded(layer: Any, said: str, tmp_path: Path, monkeypatch: 
     assert target.source.model is not None
     layers: list[Any] = target.source.model.config["config"]["layers"]
     layers.append(layer)
-    found, note = loaded.differences(state, target, "", "tf_keras")
-    assert found == []
+    found, otherwise, (note,) = loaded.compared(state, str(ADAM), target, "", "tf_keras")
+    assert found == otherwise == []
     assert note.startswith("not loaded: ")
     assert said in note
 
@@ -177,5 +198,5 @@ def test_what_proves_shares_no_code_with_what_it_proves() -> None:
         if path.name in ("parity.py", "parity_addons.py", "parity_source.py"):
             known = {m for m in modules if m.startswith(("migrate", "optim")) and "proof.parity_" not in m}
             assert known <= {"optim.errors.UnsupportedError"}
-        if path.name in ("answering.py", "loading.py"):
+        if path.name == "loading.py":
             assert not any(m.startswith(("migrate", "optim")) for m in modules)
