@@ -1,7 +1,8 @@
 """A look at the attributes of an HDF5 object before the HDF5 library reads them.
 
 A text in an attribute is a reference: its length, and where in a global heap it lies. The library (1.14) allocates the
-length before it looks there, and a damaged one makes that gigabytes. Layout: HDF5 File Format Specification 3.0, IV.A.1
+length before it looks there, and a damaged one makes that gigabytes; where the values are of variable length and
+neither texts nor sequences, it calls a function that is not there. Layout: HDF5 File Format Specification 3.0, IV.A.1
 (object headers), IV.A.2.d (datatypes), IV.A.2.m (attributes).
 """
 
@@ -14,7 +15,7 @@ from typing import BinaryIO
 from migrate.errors import DamagedFileError
 
 ATTRIBUTE, CONTINUATION, ATTRIBUTE_INFO = 0x0C, 0x10, 0x15
-VARIABLE_LENGTH = 9
+VARIABLE_LENGTH, TEXT = 9, 1
 REFERENCE = 16
 """Bytes of a reference: length (4), address of the heap (8), number of the object in it (4)."""
 UNDEFINED = 0xFFFFFFFFFFFFFFFF
@@ -25,15 +26,17 @@ Block = tuple[int, int]
 
 
 def check_attributes(raw: BinaryIO, address: int, base: int, size: int, where: str) -> None:
-    """Raise DamagedFileError where a text of an attribute is longer than the file, or than any text of Keras.
+    """Raise DamagedFileError where a text of an attribute is longer than the file, or than any text of Keras, or what
+    is of variable length is no text.
 
     Args:
       raw: the file as bytes, `size` of them. address: of the object's header. base: where addresses count from.
     """
     for kind, data in _messages(raw, address, base, size):
-        if kind == ATTRIBUTE_INFO and _is_dense(data):
+        lengths = _lengths(data) if kind == ATTRIBUTE else []
+        if (kind == ATTRIBUTE_INFO and _is_dense(data)) or lengths is None:
             raise DamagedFileError(f"{where} keeps attributes in a way that no Keras does; such files are refused")
-        if kind == ATTRIBUTE and any(length > min(size, LONGEST) for length in _lengths(data)):
+        if any(length > min(size, LONGEST) for length in lengths):
             raise DamagedFileError(
                 f"{where} is a damaged HDF5 file (a text in it is longer than the file); copy it again from where it"
                 " was written"
@@ -88,15 +91,17 @@ def _is_dense(data: bytes) -> bool:
     return len(data) >= at + 8 and struct.unpack_from("<Q", data, at)[0] != UNDEFINED
 
 
-def _lengths(data: bytes) -> Iterator[int]:
-    """The lengths of all variable-length values of an attribute message."""
+def _lengths(data: bytes) -> list[int] | None:
+    """The lengths of all texts of an attribute message; None where what is of variable length is no text."""
     if len(data) < 8 or data[0] not in (1, 2, 3):
-        return
+        return []
     name, datatype, dataspace = struct.unpack_from("<HHH", data, 2)
     unit = 8 if data[0] == 1 else 1
     begin = 9 if data[0] == 3 else 8
     kind = begin + -(-name // unit) * unit
     values = kind + -(-datatype // unit) * unit + -(-dataspace // unit) * unit
-    if kind < len(data) and data[kind] & 0x0F == VARIABLE_LENGTH:
-        for position in range(values, len(data) - REFERENCE + 1, REFERENCE):
-            yield struct.unpack_from("<I", data, position)[0]
+    if len(data) < kind + 2 or data[kind] & 0x0F != VARIABLE_LENGTH:
+        return []
+    if data[kind + 1] & 0x0F != TEXT:
+        return None
+    return [struct.unpack_from("<I", data, at)[0] for at in range(values, len(data) - REFERENCE + 1, REFERENCE)]

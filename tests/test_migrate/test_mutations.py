@@ -28,6 +28,7 @@ import numpy as np
 import pytest
 
 import migrate
+from migrate.bytes import hdf5
 from migrate.bytes.hdf5_heaps import check_heaps
 from migrate.errors import DamagedFileError, TargetExistsError
 from migrate.operations import edge
@@ -288,6 +289,22 @@ def test_an_attribute_that_claims_to_be_gigabytes_is_refused_before_they_are_all
         assert check_heaps(file, io.BytesIO(path.read_bytes()), len(data), "model.h5") is None
         with pytest.raises(DamagedFileError, match="a text in it is longer"):
             check_heaps(file, raw, len(data), "model.h5")
+
+
+@pytest.mark.parametrize("kind", [0, 2, 5])
+def test_values_of_variable_length_that_are_no_texts_are_refused_before_the_library_crashes(
+    kind: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.h5"
+    with h5py.File(path, "w") as file:
+        file.create_group("model_weights").attrs["weight_names"] = np.array([b"kernel:0", b"bias:0"])
+    data = bytearray(path.read_bytes())
+    at = data.index(b"weight_names") + 16  # the type stands behind the name, which is filled up to eights
+    assert data[at] == 0x13
+    data[at : at + 2] = bytes([0x19, kind])
+    path.write_bytes(data)
+    with pytest.raises(DamagedFileError, match="in a way that no Keras does"), hdf5.opened(str(path), attributes=True):
+        pass
 
 
 def test_a_damaged_length_costs_no_memory(tmp_path: Path) -> None:
