@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,11 +104,13 @@ class StoredModel:
       groups: top-level layer -> (stored weight name, name among `Stored.variables`) in the source's order, where the
         source groups weights by layer; the one key "" where their names alone tell; None where their places in a tree
         do (`.keras`).
+      assets: name of a file that its layers read besides, such as a vocabulary -> its bytes, in pieces.
     """
 
     config: Mapping[str, Any]
     training: Mapping[str, Any] | None
     groups: Mapping[str, tuple[tuple[str, str], ...]] | None
+    assets: Mapping[str, Callable[[], Iterator[bytes]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

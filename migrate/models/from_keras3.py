@@ -61,16 +61,23 @@ def older(model: Mapping[str, Any]) -> dict[str, Any]:
     uncounted = {str(x["config"].get("name")) for x in layers if x.get("class_name") == "Sequential"}
     for key in ("input_layers", "output_layers"):
         if key in config:
-            ends = [config[key]] if config[key] and isinstance(config[key][0], str) else config[key]
-            kept[key] = [[end[0], end[1] + (end[0] in uncounted), end[2]] for end in _flat(ends)]
+            kept[key] = _ends(config[key], uncounted)
     if config.get("trainable") is False:
         kept["trainable"] = False
     return {**model, "config": {**kept, "layers": layers}}
 
 
+def _ends(ends: Any, uncounted: set[str]) -> Any:
+    """Inputs or outputs: a list, or a mapping from names that the model's caller gives them."""
+    if isinstance(ends, Mapping):
+        return {name: _ends(end, uncounted)[0] for name, end in ends.items()}
+    listed = [ends] if ends and isinstance(ends[0], str) else ends
+    return [[end[0], end[1] + (end[0] in uncounted), end[2]] for end in _flat(listed)]
+
+
 def _flat(ends: Any) -> list[Any]:
     if not isinstance(ends, list):
-        raise UnsupportedError("the model has named inputs or outputs, which tf_keras's config cannot say")
+        raise UnsupportedError("the model has inputs or outputs in mappings within lists, which tf_keras cannot say")
     return [x for end in ends for x in ([end] if isinstance(end[0], str) else _flat(end))]
 
 

@@ -14,7 +14,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
@@ -32,6 +32,8 @@ from migrate.state import OptimizerState, Stored, StoredModel
 from optim.errors import UnsupportedError
 
 NAME = "keras"
+ASSETS = "assets/"
+"""The folder of what layers have besides weights: vocabularies."""
 METADATA, CONFIG, WEIGHTS, NPZ = "metadata.json", "config.json", "model.weights.h5", "model.weights.npz"
 MAX_JSON = 256 << 20
 MAX_RATIO = 1100
@@ -76,7 +78,7 @@ def read(path: str) -> Stored | OptimizerState:
     check_numbering(root, str(source))
     optimizer, warnings = _optimizer_config(config)
     expected = {METADATA, CONFIG, WEIGHTS}
-    strange = sorted(name for name in members if name not in expected and not name.startswith("assets/"))
+    strange = sorted(name for name in members if name not in expected and not name.startswith(ASSETS))
     if strange:
         warnings += (f"the zip holds {len(strange)} members that are none of Keras's, left alone: {strange[0]!r}",)
     if for_keras.is_config(optimizer):
@@ -94,7 +96,20 @@ def read(path: str) -> Stored | OptimizerState:
         warnings=warnings,
     )
     compiled = config.get("compile_config")
-    return replace(found, model=StoredModel(config, compiled if isinstance(compiled, Mapping) else None, None))
+    training = compiled if isinstance(compiled, Mapping) else None
+    return replace(found, model=StoredModel(config, training, None, _assets(path, members)))
+
+
+def _assets(path: str, members: Mapping[str, zipfile.ZipInfo]) -> dict[str, Callable[[], Iterator[bytes]]]:
+    """What a `.keras` has besides config and weights, see `StoredModel.assets`."""
+    found = {}
+    for name, info in members.items():
+        if name.startswith(ASSETS) and not info.is_dir():
+            if ".." in name.split("/"):
+                raise DamagedFileError(f"{path}: the member {name!r} leads out of its folder; refused")
+            _checked(path, info)
+            found[name] = _Member(path, info).chunks
+    return found
 
 
 def _members(path: str) -> dict[str, zipfile.ZipInfo]:
@@ -210,12 +225,12 @@ class _Member:
 
     def _unpack(self) -> Any:
         file = tempfile.TemporaryFile()  # noqa: SIM115 - kept open as long as the tensors may be asked for
-        for chunk in self._chunks():
+        for chunk in self.chunks():
             file.write(chunk)
         file.flush()
         return file
 
-    def _chunks(self) -> Any:
+    def chunks(self) -> Iterator[bytes]:
         """All its bytes; zipfile compares the checksum at the end, and stops at the declared size."""
         try:
             with files.zipped(self.path) as archive, archive.open(self.info) as member:

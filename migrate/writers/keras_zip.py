@@ -25,7 +25,7 @@ from migrate.models.plan import ModelPlan, model_plan, stored_model
 from migrate.models.to_keras3 import Translation, to_keras3
 from migrate.readers import keras_zip as reader
 from migrate.rules.keras_targets import KERAS3, MODULE
-from migrate.state import OptimizerState
+from migrate.state import OptimizerState, StoredModel
 from migrate.writers import files, single_file
 
 SUFFIX = ".keras"
@@ -85,6 +85,8 @@ def write(
                 start = file.tell()
                 files.write_datasets(path, tensors, progress, groups=["vars", *_groups(plan), OPTIMIZER], start=start)
                 _count_in(path, start, member)
+            if plan.document is None:
+                _copy_assets(stored_model(state), archive)
         single_file.place(path, dest, overwrite=overwrite)
 
 
@@ -93,6 +95,13 @@ def _count_in(path: str, start: int, member: IO[bytes]) -> None:
     with open(path, "rb", buffering=0) as written:
         written.seek(start)
         shutil.copyfileobj(written, member, CHUNK)
+
+
+def _copy_assets(model: StoredModel, archive: zipfile.ZipFile) -> None:
+    """Vocabularies and the like, where the layers that read them are those of the source."""
+    for name, chunks in model.assets.items():
+        with archive.open(name, "w", force_zip64=True) as member:
+            member.writelines(chunks())
 
 
 def _config(plan: ModelPlan, told: Translation) -> dict[str, Any]:

@@ -142,6 +142,22 @@ def test_a_compressed_file_reads_the_same(tmp_path: Path) -> None:
             assert ours.slots[slot][name].load().tobytes() == array.load().tobytes()
 
 
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_vocabularies_go_along(tmp_path: Path, compression: int) -> None:
+    assets = {"assets/layers/string_lookup/vocabulary.txt": b"cat\ndog", "assets/empty.txt": b""}
+    path = _written(tmp_path / "m.keras", {**_members(), **assets}, compression)
+    migrate.migrate_checkpoint(path, tmp_path / "target.keras", to="keras")
+    with zipfile.ZipFile(tmp_path / "target.keras") as archive:
+        found = {name: archive.read(name) for name in archive.namelist() if name.startswith("assets/")}
+    assert found == assets
+
+
+def test_a_vocabulary_that_leads_out_of_its_folder_is_refused(tmp_path: Path) -> None:
+    path = _written(tmp_path / "m.keras", {**_members(), "assets/../../escaped.txt": b"x"})
+    with pytest.raises(DamagedFileError, match="leads out of its folder"):
+        migrate.read(path)
+
+
 def test_nothing_is_extracted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     members = {"../escaped.txt": b"x", "/absolute": b"y", **_members()}
     path = _written(tmp_path / "folder.keras", members)
