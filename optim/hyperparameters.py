@@ -71,6 +71,8 @@ class Values:
         return {name: self._current(name, value) for name, value in self.values.items()}
 
     def _current(self, name: str, value: Any) -> Any:
+        if type(value) is float:  # was checked when it was set
+            return value
         if callable(value) and not isinstance(value, tf.Variable):
             value = value()
         if tf.executing_eagerly() or not (tf.is_tensor(value) or isinstance(value, tf.Variable)):

@@ -31,7 +31,7 @@ from optim.state.tracked import unwrap
 from optim.step import reports
 from optim.step.building import Builder
 from optim.step.execution import Execution
-from optim.step.stepping import Stepper, check_not_tf1
+from optim.step.stepping import Stepper, check_not_tf1, not_converted
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -163,7 +163,7 @@ class Optimizer(tf.Module):
 
     # Steps.
 
-    @tf.autograph.experimental.do_not_convert
+    @not_converted
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],

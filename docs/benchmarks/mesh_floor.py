@@ -76,12 +76,11 @@ class Bench:
         direct.load(library.status().path, looks_inside)
         how = direct._loaded[:]
         layout, dtype = dtensor.fetch_layout(self.gradients[0]).to_string(), tf.float32.as_datatype_enum
-        wanted = [direct.expected(layout, dtype, [SIZE])] * self.count
+        wanted = direct.AllExpected([direct.expected(layout, dtype, [SIZE])] * self.count)
 
         def read() -> None:
             known, direct._loaded[:] = direct._loaded[:], how
-            direct.misfits(self.gradients, wanted)
-            direct.Held(self.gradients)
+            assert isinstance(direct.hold_if(self.gradients, wanted), direct.Held)
             direct._loaded[:] = known
 
         return read

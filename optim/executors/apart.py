@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from optim.layouts.placement import relayout
 from optim.namespace import XP
+from optim.native.direct import Held
 from optim.precision import compute_dtype
 
 POWERS: Mapping[str, Callable[[Any], Any]] = {"square": lambda x: x * x, "abs": abs}
@@ -41,10 +42,12 @@ class Apart:
     Attributes:
       is_settled: whether they are divided by the loss scale, and clipped.
       slices: those of which each is squared, by index of the variable.
+      held: the gradients as dtopt's own kernel has them, where it took them all while they were checked.
     """
 
     is_settled: bool = False
     slices: Mapping[int, Slices] = field(default_factory=dict)
+    held: Held | None = None
 
 
 AS_GIVEN = Apart()

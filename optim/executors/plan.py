@@ -77,7 +77,7 @@ class Plan:
         self.devices = list(dict.fromkeys(s.variable.device for shards in self._shards.values() for s in shards))
         self.scalars = {device: DeviceScalars() for device in self.devices}
         self.compiled: dict[tuple[Any, ...], Any] = {}
-        self._selection: tuple[list[int], Selection] | None = None
+        self._selection: tuple[Sequence[Tracked], Selection] | None = None
 
     def is_by_rows(self, tracked: Tracked) -> bool:
         """Whether all that devices update of a variable are some columns of some rows."""
@@ -85,9 +85,8 @@ class Plan:
 
     def selection(self, tracked: Sequence[Tracked]) -> Selection:
         """The shards of these variables; made anew only when others take part than in the step before."""
-        key = [item.index for item in tracked]
-        if self._selection is None or self._selection[0] != key:
-            self._selection = (key, Selection([self._shards[index] for index in key]))
+        if self._selection is None or (self._selection[0] is not tracked and self._selection[0] != tracked):
+            self._selection = (tracked, Selection([self._shards[item.index] for item in tracked]))
         return self._selection[1]
 
 

@@ -23,14 +23,17 @@ class Tensors:
     """The gradients as tensors in Python, one per variable and device, or held for dtopt's own kernel: each of the two
     is made when it is asked for, as it takes longer than to update a small variable."""
 
-    def __init__(self, given: Sequence[Any], on_mesh: Sequence[bool], rows: Mapping[int, Any]):
+    def __init__(
+        self, given: Sequence[Any], on_mesh: Sequence[bool], rows: Mapping[int, Any], held: Held | None = None
+    ):
         """Args: `given`: for each variable a DTensor, where `on_mesh`, a local tensor, or a list of those of all
-        devices. `rows`: by position of the variable, where all these are the sums of some rows: which ones."""
+        devices. `rows`: by position of the variable, where all these are the sums of some rows: which ones. `held`: all
+        that, if it is held already."""
         self._given = given
         self._on_mesh = on_mesh
         self.rows = rows
         self._parts: Sequence[Sequence[Any]] | None = None
-        self._held: Held | None = None
+        self._held = held
         self._lock = threading.Lock()
 
     @property
@@ -54,7 +57,7 @@ class Tensors:
                 flat = self._given
                 if list in set(map(type, flat)):
                     flat = [t for g in flat for t in (g if isinstance(g, list) else (g,))]
-                self._held = Held([*flat, *self.rows.values()])
+                self._held = direct.hold([*flat, *self.rows.values()])
             return self._held
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from optim.executors.apart import EACH_XP, Each, Slices, summed
 from optim.namespace import XP
+from optim.native.direct import Held
 from optim.options.option_objects import GradientsClipOption
 from optim.precision import cast_scalar, cast_scalars, compute_dtype, constant
 from optim.rule import Rule
@@ -57,6 +58,8 @@ class Work:
     slices: Sequence[Slices | None] = ()
     """Per variable: the slices of its gradient, where each is to be squared, which only the portable executor does, or
     None. Empty: all None."""
+    held: Held | None = None
+    """All gradients, if dtopt's own kernel has them already."""
 
     def apart(self, i: int) -> Slices | None:
         """The slices of variable number `i`, if each is to be squared."""
@@ -73,6 +76,7 @@ class Work:
             active=[self.active[i] for i in members],
             lazy=[self.lazy[i] for i in members],
             slices=[self.slices[i] for i in members] if self.slices else (),
+            held=None,
         )
 
     def scalars(self, i: int) -> Mapping[str, Any]:

@@ -63,39 +63,35 @@ std::vector<T> Items(PyObject* list, const Read& read) {
   return items;
 }
 
+inline PyObject* ListOf(const std::vector<int64_t>& numbers) {
+  PyObject* list = PyList_New(0);
+  for (const int64_t each : numbers) {
+    PyObject* number = PyLong_FromLongLong(each);
+    PyList_Append(list, number);
+    Py_DecRef(number);
+  }
+  return list;
+}
+
 inline const Runtime* RuntimeAt(PyObject* address) { return static_cast<const Runtime*>(PyLong_AsVoidPtr(address)); }
 
 inline std::vector<const void*> Objects(PyObject* list) {
   return Items<const void*>(list, [](PyObject* item) { return item; });
 }
 
-// misfits(runtime, tensors, expected): the positions of those that are not as expected. Here and in `hold` Python's lock
-// is kept, under which DTensor's meshes are registered: nothing changes while they are read.
-inline PyObject* CallMisfits(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 3) return Fail("misfits takes 3 arguments");
-  const auto objects = Objects(arguments[1]);
-  const auto expected = Items<const Expected*>(
-      arguments[2], [](PyObject* item) { return static_cast<const Expected*>(PyLong_AsVoidPtr(item)); });
-  if (PyErr_Occurred() != nullptr) return nullptr;
-  if (objects.size() != expected.size()) return Fail("there are not as many tensors as are expected");
-  PyObject* found = PyList_New(0);
-  for (const int64_t position : Misfits(*RuntimeAt(arguments[0]), objects, expected)) {
-    PyObject* number = PyLong_FromLongLong(position);
-    PyList_Append(found, number);
-    Py_DecRef(number);
-  }
-  return found;
-}
-
-// hold(runtime, tensors): the number of their local parts, which are held until it is dropped.
+// hold(runtime, tensors, expected): the number of the tensors' local parts, which are held until it is dropped, or a list
+// of the positions of those that are not as expected; then nothing is held. expected: the address of what each is to be
+// like, one after the other, or 0. Python's lock is kept, under which DTensor's meshes are registered: nothing changes while they are read.
 inline PyObject* CallHold(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 2) return Fail("hold takes 2 arguments");
+  if (count != 3) return Fail("hold takes 3 arguments");
   const auto objects = Objects(arguments[1]);
+  const auto* expected = static_cast<const Expected*>(PyLong_AsVoidPtr(arguments[2]));
   if (PyErr_Occurred() != nullptr) return nullptr;
   auto held = std::make_shared<Held>();
-  const absl::Status read = held->Read(*RuntimeAt(arguments[0]), objects.data(), objects.size());
+  std::vector<int64_t> misfits;
+  const absl::Status read = held->Read(*RuntimeAt(arguments[0]), objects, expected, &misfits);
   if (!read.ok()) return Fail(absl::StrCat("the gradients cannot be read: ", read.message()));
-  return PyLong_FromLongLong(Holding::Add(std::move(held)));
+  return misfits.empty() ? PyLong_FromLongLong(Holding::Add(std::move(held))) : ListOf(misfits);
 }
 
 // drop(number)
@@ -154,9 +150,9 @@ inline PyObject* CallUpdate(PyObject*, PyObject* const* arguments, Py_ssize_t co
 
 extern "C" {
 __attribute__((visibility("default"), used)) PyMethodDef dtopt_functions[] = {
-    {"misfits", dtopt::CallMisfits, dtopt::kFastCall, nullptr}, {"hold", dtopt::CallHold, dtopt::kFastCall, nullptr},
-    {"drop", dtopt::CallDrop, dtopt::kFastCall, nullptr},       {"read", dtopt::CallRead, dtopt::kFastCall, nullptr},
-    {"write", dtopt::CallWrite, dtopt::kFastCall, nullptr},     {"update", dtopt::CallUpdate, dtopt::kFastCall, nullptr},
+    {"hold", dtopt::CallHold, dtopt::kFastCall, nullptr}, {"drop", dtopt::CallDrop, dtopt::kFastCall, nullptr},
+    {"read", dtopt::CallRead, dtopt::kFastCall, nullptr}, {"write", dtopt::CallWrite, dtopt::kFastCall, nullptr},
+    {"update", dtopt::CallUpdate, dtopt::kFastCall, nullptr},
 };
 }
 

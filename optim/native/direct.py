@@ -1,5 +1,5 @@
-"""What the kernel's library does without an op (`calls.h`): a step's gradients are checked, and unpacked, in one call
-each (`gradients.h`), groups of variables updated (`update.h`), and scalars read and written (`scalars.h`)."""
+"""What the kernel's library does without an op (`calls.h`): a step's gradients are checked and unpacked in one call
+(`gradients.h`), groups of variables updated (`update.h`), and scalars read and written (`scalars.h`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ INSIDES = (
 """Of the class of DTensors, next in that struct: done without where TensorFlow lacks one of them, or is another than
 those in which this class was looked at."""
 LOOKED_AT = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
-FUNCTIONS = ("misfits", "hold", "drop", "read", "write", "update")
+FUNCTIONS = ("hold", "drop", "read", "write", "update")
 """Of the kernel's library, as `calls.h` has them."""
 
 
@@ -60,9 +60,16 @@ def expected(layout: str | None, dtype: int, shape: Sequence[int] | None) -> Exp
     the whole tensor, None, which nothing fits, if it is not known."""
     text = None if layout is None else layout.encode()
     sizes = shape or ()
-    made = Expected(text, dtype, -1 if shape is None else len(sizes), (ctypes.c_int64 * len(sizes))(*sizes))
-    made.address = ctypes.addressof(made)
-    return made
+    return Expected(text, dtype, -1 if shape is None else len(sizes), (ctypes.c_int64 * len(sizes))(*sizes))
+
+
+class AllExpected:
+    """What each gradient of a step has to be like, one after the other."""
+
+    def __init__(self, each: Sequence[Expected]):
+        self._each = [*each]  # texts and shapes are theirs
+        self._array = (Expected * len(each))(*each)
+        self.count, self.address = len(each), ctypes.addressof(self._array)
 
 
 class _Runtime(ctypes.Structure):
@@ -107,7 +114,7 @@ class _Loaded:
         make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p] * 3
         table = (_Method * len(FUNCTIONS)).in_dll(library, "dtopt_functions")
         functions = {method.name.decode(): make(ctypes.addressof(method), None, None) for method in table}
-        self.misfits, self.hold, self.drop, self.read, self.write, self.update = (functions[n] for n in FUNCTIONS)
+        self.hold, self.drop, self.read, self.write, self.update = (functions[name] for name in FUNCTIONS)
         self._library = library
         self._addresses = addresses
         self._last: tuple[Any, Any, Any] = (None, None, None)
@@ -165,28 +172,33 @@ def write_scalar(number: int, value: float) -> bool:
     return bool(_loaded) and _loaded[0].write(number, value)
 
 
-def misfits(tensors: Sequence[Any], wanted: Sequence[Expected]) -> list[int]:
-    """Positions of all that are no eager tensors as expected, or that cannot be told."""
-    if not _loaded:
+class Held:
+    """Local tensors that the kernel finds under `number`, as long as this object lives."""
+
+    def __init__(self, number: int):
+        self._drop = _loaded[0].drop
+        self.number = number
+
+    def __del__(self) -> None:
+        self._drop(self.number)
+
+
+def hold(tensors: Sequence[Any]) -> Held:
+    """Hold eager tensors; a DTensor stands for its parts on the local devices, in the order of its mesh."""
+    loaded = _loaded[0]
+    return Held(loaded.hold(loaded.runtime().address, [*tensors], 0))
+
+
+def hold_if(tensors: Sequence[Any], wanted: AllExpected) -> Held | list[int]:
+    """Hold what is as it is wanted, in the same look at it. Otherwise the positions of all that are no eager tensors as
+    expected, or that cannot be told; then nothing is held."""
+    if not _loaded or len(tensors) != wanted.count:
         return list(range(len(tensors)))
     # A tensor that Python code still computes, in asynchronous mode, would wait for Python's lock, and this for it.
     context.context().sync_executors()
     loaded = _loaded[0]
-    return loaded.misfits(loaded.runtime().address, [*tensors], [each.address for each in wanted])
-
-
-class Held:
-    """Local tensors that the kernel finds under `number`, as long as this object lives."""
-
-    def __init__(self, tensors: Sequence[Any]):
-        """Args: eager tensors; a DTensor stands for its parts on the local devices, in the order of its mesh."""
-        loaded = _loaded[0]
-        self._drop = loaded.drop
-        self.number = loaded.hold(loaded.runtime().address, [*tensors])
-
-    def __del__(self) -> None:
-        if hasattr(self, "number"):
-            self._drop(self.number)
+    found = loaded.hold(loaded.runtime().address, [*tensors], wanted.address)
+    return found if isinstance(found, list) else Held(found)
 
 
 def update(

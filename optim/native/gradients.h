@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -60,67 +61,140 @@ struct Expected {
 struct StatusDeleter {
   void operator()(TF_Status* status) const { TF_DeleteStatus(status); }
 };
-using StatusPtr = std::unique_ptr<TF_Status, StatusDeleter>;
-inline StatusPtr NewStatus() { return StatusPtr(TF_NewStatus()); }
-inline bool IsOk(const StatusPtr& status) { return TF_GetCode(status.get()) == TF_OK; }
 
-// DTensor's device is the only custom one that tensors with a layout are on.
-inline bool IsOnMesh(const Runtime& runtime, TFE_TensorHandle* handle) {
-  const StatusPtr status = NewStatus();
-  const char* device = runtime.device_of(handle, status.get());
-  return IsOk(status) && device != nullptr && std::strstr(device, "device:CUSTOM:") != nullptr;
-}
+// Takes eager tensors apart, in one thread.
+class Reader {
+ public:
+  explicit Reader(const Runtime& runtime) : runtime_(runtime), status_(TF_NewStatus()) {}
 
-// The object behind a DTensor, if it is known what that is; null: ask DTensor's device.
-inline const void* InsideOf(const Runtime& runtime, TFE_TensorHandle* handle) {
-  if (runtime.dtensor_class == nullptr) return nullptr;
-  const StatusPtr status = NewStatus();
-  const void* object = runtime.object_of(handle, status.get());
-  if (!IsOk(status) || object == nullptr) return nullptr;
-  constexpr int kBefore = 2;  // entries of the table that stand before the first function
-  return *static_cast<const void* const* const*>(object) == runtime.dtensor_class + kBefore ? object : nullptr;
-}
-
-inline bool HasLayout(const Runtime& runtime, TFE_TensorHandle* handle, const char* expected) {
-  if (runtime.dtensor_device == nullptr || !IsOnMesh(runtime, handle)) return false;
-  if (const void* object = InsideOf(runtime, handle)) return runtime.text_of(runtime.layout_of(object)) == expected;
-  const StatusPtr status = NewStatus();
-  const std::string layout = runtime.fetch_layout(runtime.context, handle, runtime.dtensor_device, status.get());
-  return IsOk(status) && layout == expected;
-}
-
-inline bool Fits(const Runtime& runtime, const void* object, const Expected& expected) {
-  if (!runtime.is_eager_tensor(object)) return false;
-  TFE_TensorHandle* handle = runtime.handle_of(object);
-  if (runtime.dtype_of(handle) != expected.dtype) return false;
-  const StatusPtr status = NewStatus();
-  if (runtime.rank_of(handle, status.get()) != expected.rank || !IsOk(status)) return false;
-  for (int64_t dim = 0; dim < expected.rank; ++dim) {
-    if (runtime.dim_of(handle, dim, status.get()) != expected.shape[dim] || !IsOk(status)) return false;
+  // Whether a tensor is as expected; if so, its parts on the local devices are added, or it is said in `read` why not.
+  bool TakeIf(const void* object, const Expected& expected, std::vector<tensorflow::Tensor>* parts, absl::Status* read) {
+    if (!runtime_.is_eager_tensor(object)) return false;
+    TFE_TensorHandle* handle = runtime_.handle_of(object);
+    if (runtime_.dtype_of(handle) != expected.dtype || !HasShape(handle, expected)) return false;
+    const bool on_mesh = IsOnMesh(handle);
+    if (on_mesh != (expected.layout != nullptr)) return false;
+    const void* inside = on_mesh ? InsideOf(handle) : nullptr;
+    if (on_mesh && !HasLayout(handle, inside, expected.layout)) return false;
+    *read = on_mesh ? TakeParts(handle, inside, parts) : TakeLocal(handle, parts);
+    return true;
   }
-  return expected.layout == nullptr ? !IsOnMesh(runtime, handle) : HasLayout(runtime, handle, expected.layout);
-}
+
+  absl::Status Take(const void* object, std::vector<tensorflow::Tensor>* parts) {
+    if (!runtime_.is_eager_tensor(object)) return absl::InvalidArgumentError("it is no eager tensor");
+    TFE_TensorHandle* handle = runtime_.handle_of(object);
+    return IsOnMesh(handle) ? TakeParts(handle, InsideOf(handle), parts) : TakeLocal(handle, parts);
+  }
+
+ private:
+  bool IsOk() const { return TF_GetCode(status_.get()) == TF_OK; }
+
+  absl::Status Error() {
+    absl::Status error = absl::InternalError(TF_Message(status_.get()));
+    TF_SetStatus(status_.get(), TF_OK, "");
+    return error;
+  }
+
+  // What could not be asked for is not as expected.
+  bool Failed() {
+    if (IsOk()) return false;
+    TF_SetStatus(status_.get(), TF_OK, "");
+    return true;
+  }
+
+  bool HasShape(TFE_TensorHandle* handle, const Expected& expected) {
+    const int64_t rank = runtime_.rank_of(handle, status_.get());
+    if (Failed() || rank != expected.rank) return false;
+    for (int64_t dim = 0; dim < rank; ++dim) {
+      const int64_t size = runtime_.dim_of(handle, dim, status_.get());
+      if (Failed() || size != expected.shape[dim]) return false;
+    }
+    return true;
+  }
+
+  // DTensor's device is the only custom one that tensors with a layout are on.
+  bool IsOnMesh(TFE_TensorHandle* handle) {
+    const char* device = runtime_.device_of(handle, status_.get());
+    return !Failed() && device != nullptr && std::strstr(device, "device:CUSTOM:") != nullptr;
+  }
+
+  // The object behind a DTensor, if it is known what that is; null: ask DTensor's device.
+  const void* InsideOf(TFE_TensorHandle* handle) {
+    if (runtime_.dtensor_class == nullptr) return nullptr;
+    const void* object = runtime_.object_of(handle, status_.get());
+    if (Failed() || object == nullptr) return nullptr;
+    constexpr int kBefore = 2;  // entries of the table that stand before the first function
+    return *static_cast<const void* const* const*>(object) == runtime_.dtensor_class + kBefore ? object : nullptr;
+  }
+
+  bool HasLayout(TFE_TensorHandle* handle, const void* inside, const char* expected) {
+    if (runtime_.dtensor_device == nullptr) return false;
+    if (inside != nullptr) return runtime_.text_of(runtime_.layout_of(inside)) == expected;
+    const std::string layout =
+        runtime_.fetch_layout(runtime_.context, handle, runtime_.dtensor_device, status_.get());
+    return !Failed() && layout == expected;
+  }
+
+  absl::Status TakeParts(TFE_TensorHandle* handle, const void* inside, std::vector<tensorflow::Tensor>* parts) {
+    if (inside != nullptr) {
+      for (size_t k = 0; k < runtime_.count_of(inside); ++k) {
+        const absl::Status taken = TakeLocal(runtime_.part_of(inside, k), parts);
+        if (!taken.ok()) return taken;
+      }
+      return absl::OkStatus();
+    }
+    const auto unpacked = runtime_.unpack(runtime_.context, handle, runtime_.dtensor_device, status_.get());
+    absl::Status taken = IsOk() ? absl::OkStatus() : Error();
+    for (TFE_TensorHandle* part : unpacked) {
+      if (part == nullptr) continue;
+      if (taken.ok()) taken = TakeLocal(part, parts);
+      runtime_.delete_handle(part);
+    }
+    return taken;
+  }
+
+  // On a CPU device the buffer is shared; what is elsewhere no op here can use, and an empty tensor takes its place.
+  absl::Status TakeLocal(TFE_TensorHandle* handle, std::vector<tensorflow::Tensor>* parts) {
+    const char* device = runtime_.device_of(handle, status_.get());
+    if (!IsOk()) return Error();
+    parts->emplace_back();
+    if (device == nullptr || std::strstr(device, "CPU:") == nullptr) return absl::OkStatus();
+    TF_Tensor* resolved = runtime_.resolve(handle, status_.get());
+    if (!IsOk()) return Error();
+    const absl::Status copied = tensorflow::TF_TensorToTensor(resolved, &parts->back());
+    TF_DeleteTensor(resolved);
+    return copied;
+  }
+
+  const Runtime& runtime_;
+  const std::unique_ptr<TF_Status, StatusDeleter> status_;
+};
 
 constexpr int64_t kRange = 128;      // gradients that are worth a thread of their own
 constexpr int64_t kMostThreads = 8;
 
-// run(begin, end) for all of 0, ..., count - 1, each thread with a range. To read a DTensor is to compare its mesh and
-// write out its layout, which the threads of TensorFlow's pool cannot be asked for outside of an op.
+// run(range, begin, end) for all of 0, ..., count - 1, each thread with a range of them; the ranges are `ranges` at most.
+// To read a DTensor is to write out its layout, which the threads of TensorFlow's pool cannot be asked for outside of an
+// op.
 template <typename Run>
-void ForRanges(int64_t count, const Run& run) {
-  const int64_t most = std::max<int64_t>(1, std::min<int64_t>(std::thread::hardware_concurrency(), kMostThreads));
-  const int64_t ranges = std::max<int64_t>(1, std::min(most, count / kRange));
+void ForRanges(int64_t count, int64_t ranges, const Run& run) {
   std::vector<std::thread> others;
   for (int64_t i = 1; i < ranges; ++i) {
     const int64_t begin = i * count / ranges, end = (i + 1) * count / ranges;
     try {
-      others.emplace_back(run, begin, end);
+      others.emplace_back(run, i, begin, end);
     } catch (const std::system_error&) {  // no more threads to be had
-      run(begin, end);
+      run(i, begin, end);
     }
   }
-  run(0, count / ranges);
+  run(0, 0, count / ranges);
   for (std::thread& other : others) other.join();
+}
+
+inline int64_t RangesOf(int64_t count) {
+  if (count < 2 * kRange) return 1;  // the system is asked how many processors there are
+  const int64_t most = std::max<int64_t>(1, std::min<int64_t>(std::thread::hardware_concurrency(), kMostThreads));
+  return std::min(most, count / kRange);
 }
 
 // The local tensors of one step's gradients, in the order of variables and of the devices of each.
@@ -128,58 +202,41 @@ class Held {
  public:
   std::vector<tensorflow::Tensor> tensors;
 
-  absl::Status Read(const Runtime& runtime, const void* const* objects, int64_t count) {
-    std::vector<std::vector<tensorflow::Tensor>> parts(count);
-    std::vector<absl::Status> read(count);
-    ForRanges(count, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) read[i] = ReadOne(runtime, objects[i], &parts[i]);
+  // expected: what each is to be like, or null. misfits: the positions of those that are not; where there are any, the
+  // tensors are of no use.
+  absl::Status Read(const Runtime& runtime, const std::vector<const void*>& objects,
+                    const Expected* expected, std::vector<int64_t>* misfits) {
+    const int64_t ranges = RangesOf(objects.size());
+    std::vector<Range> found(ranges);
+    ForRanges(objects.size(), ranges, [&](int64_t range, int64_t begin, int64_t end) {
+      found[range].Read(runtime, objects, expected, begin, end);
     });
-    for (int64_t i = 0; i < count; ++i) {
-      if (!read[i].ok()) return read[i];
-      for (tensorflow::Tensor& part : parts[i]) tensors.push_back(std::move(part));
+    for (Range& range : found) {
+      if (!range.status.ok()) return range.status;
+      misfits->insert(misfits->end(), range.misfits.begin(), range.misfits.end());
+      std::move(range.tensors.begin(), range.tensors.end(), std::back_inserter(tensors));
     }
     return absl::OkStatus();
   }
 
  private:
-  static absl::Status ReadOne(const Runtime& runtime, const void* object, std::vector<tensorflow::Tensor>* parts) {
-    TFE_TensorHandle* handle = runtime.handle_of(object);
-    if (!IsOnMesh(runtime, handle)) return ReadLocal(runtime, handle, parts);
-    if (const void* inside = InsideOf(runtime, handle)) {
-      for (size_t k = 0; k < runtime.count_of(inside); ++k) {
-        const absl::Status read = ReadLocal(runtime, runtime.part_of(inside, k), parts);
-        if (!read.ok()) return read;
-      }
-      return absl::OkStatus();
-    }
-    const StatusPtr status = NewStatus();
-    const auto unpacked = runtime.unpack(runtime.context, handle, runtime.dtensor_device, status.get());
-    absl::Status read = IsOk(status) ? absl::OkStatus() : absl::InternalError(TF_Message(status.get()));
-    for (TFE_TensorHandle* part : unpacked) {
-      if (part == nullptr) continue;
-      if (read.ok()) read = ReadLocal(runtime, part, parts);
-      runtime.delete_handle(part);
-    }
-    return read;
-  }
+  struct Range {
+    std::vector<tensorflow::Tensor> tensors;
+    std::vector<int64_t> misfits;
+    absl::Status status;
 
-  // On a CPU device the buffer is shared; what is elsewhere no op here can use, and an empty tensor takes its place.
-  static absl::Status ReadLocal(const Runtime& runtime, TFE_TensorHandle* handle,
-                                std::vector<tensorflow::Tensor>* parts) {
-    const StatusPtr status = NewStatus();
-    const char* device = runtime.device_of(handle, status.get());
-    if (!IsOk(status)) return absl::InternalError(TF_Message(status.get()));
-    if (device == nullptr || std::strstr(device, "CPU:") == nullptr) {
-      parts->emplace_back();
-      return absl::OkStatus();
+    void Read(const Runtime& runtime, const std::vector<const void*>& objects,
+              const Expected* expected, int64_t begin, int64_t end) {
+      Reader reader(runtime);
+      for (int64_t i = begin; i < end && status.ok(); ++i) {
+        if (expected == nullptr) {
+          status = reader.Take(objects[i], &tensors);
+        } else if (!reader.TakeIf(objects[i], expected[i], &tensors, &status)) {
+          misfits.push_back(i);
+        }
+      }
     }
-    TF_Tensor* resolved = runtime.resolve(handle, status.get());
-    if (!IsOk(status)) return absl::InternalError(TF_Message(status.get()));
-    parts->emplace_back();
-    const absl::Status copied = tensorflow::TF_TensorToTensor(resolved, &parts->back());
-    TF_DeleteTensor(resolved);
-    return copied;
-  }
+  };
 };
 
 // What is held, by number, until it is dropped.
@@ -214,21 +271,6 @@ class Holding {
   static All& all() { static auto* it = new All; return *it; }
   static int64_t& next() { static auto* it = new int64_t(0); return *it; }
 };
-
-// The positions of the objects that are not as expected.
-inline std::vector<int64_t> Misfits(const Runtime& runtime, const std::vector<const void*>& objects,
-                                    const std::vector<const Expected*>& expected) {
-  const int64_t count = objects.size();
-  std::vector<char> fits(count);
-  ForRanges(count, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) fits[i] = Fits(runtime, objects[i], *expected[i]);
-  });
-  std::vector<int64_t> found;
-  for (int64_t i = 0; i < count; ++i) {
-    if (!fits[i]) found.push_back(i);
-  }
-  return found;
-}
 
 }  // namespace dtopt
 

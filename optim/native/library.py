@@ -61,6 +61,8 @@ class _Kernels:
         """Why there is no build, by the recipe's key."""
         self.building: set[str] = set()
         self.rules = 0
+        self.ready = KernelStatus(True, "")
+        """What `status` says of it."""
 
 
 _kernels = _Kernels()
@@ -88,7 +90,9 @@ def status() -> KernelStatus:
             reason = _provide(build.needed(), waits=how == "build") if _kernels.ops is None else ""
         if reason:
             return KernelStatus(False, reason)
-    return KernelStatus(True, "", _kernels.path, _kernels.rules)
+    if _kernels.ready.rules != _kernels.rules or _kernels.ready.path is not _kernels.path:
+        _kernels.ready = KernelStatus(True, "", _kernels.path, _kernels.rules)
+    return _kernels.ready
 
 
 def build_kernels() -> KernelStatus:

@@ -134,11 +134,12 @@ class Rate(Part):
 
     def at(self, iterations: Any) -> Any:
         """The rate of the step after `iterations` steps, as `evaluate` gives it; None if there is none."""
+        if isinstance(self._given, float) and isinstance(iterations, int):
+            rate = float(self._state.counter(slot_layout.LEARNING_RATE).peek())
+            return _decayed(rate, iterations, self.decay)
         source = self.source
         if source is None:
             return None
-        if isinstance(self._given, float) and isinstance(iterations, int):
-            source = float(self._state.counter(slot_layout.LEARNING_RATE).peek())
         return evaluate(source, iterations, self.decay)
 
     def to_json(self) -> Any:
@@ -168,7 +169,7 @@ def evaluate(source: Any, iterations: Any, decay: float) -> Any:
     if isinstance(iterations, int):
         number = hyperparameters.to_number("learning_rate", rate)
         if number is not None:
-            return check_rate(number, f" at iteration {iterations}") / (1.0 + decay * iterations)
+            return _decayed(number, iterations, decay)
     elif callable(source) and not tf.is_tensor(rate) and not isinstance(source, tf.Variable):
         warnings.warn(
             f"the learning rate is a callable that returned {rate!r}, a number that this tf.function keeps from now on;"
@@ -181,3 +182,8 @@ def evaluate(source: Any, iterations: Any, decay: float) -> Any:
     # Not tf.cast of a Python float, which would round it to float32 on the way.
     rate = tf.cast(rate, tf.float64) if tf.is_tensor(rate) else tf.constant(rate, tf.float64)
     return rate / (1.0 + decay * tf.cast(iterations, tf.float64)) if decay else rate
+
+
+def _decayed(rate: float, iterations: int, decay: float) -> float:
+    """The rate, checked, after so many steps of inverse time decay."""
+    return check_rate(rate, f" at iteration {iterations}") / (1.0 + decay * iterations)

@@ -161,6 +161,8 @@ class WeightDecay(Part):
 
     def amounts(self, tracked: Sequence[Tracked]) -> list[float | None]:
         """`amount` of each."""
+        if self.weight_decay is None and (self._rule is None or type(self._rule).weight_decay is Rule.weight_decay):
+            return [None] * len(tracked)
         known = self._amounts
         return [known[t.index] if t.index in known else self.amount(t) for t in tracked]
 

@@ -34,8 +34,12 @@ class Counter:
 
     def set(self, value: Any) -> None:
         """Assign eagerly on every device: only right after `now()` of some counter of the mesh."""
-        if self._is_known() and all(direct.write_scalar(number, value) for number in self._numbers):
-            return
+        if self._is_known():
+            for number in self._numbers:
+                if not direct.write_scalar(number, value):
+                    break
+            else:
+                return
         scalar = constant(value, self.variable.dtype)
         for handle in self._handles:
             devices.assign(handle, scalar)

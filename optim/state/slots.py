@@ -15,16 +15,19 @@ class SlotTable:
 
     def __init__(self) -> None:
         self._slots: dict[str, dict[int, tf.Variable]] = {}
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._slots.values()))
+        return self._count
 
     @property
     def names(self) -> list[str]:
         return list(self._slots)
 
     def put(self, slot: str, tracked: Tracked, value: tf.Variable) -> None:
-        self._slots.setdefault(slot, {})[tracked.index] = value
+        of_variables = self._slots.setdefault(slot, {})
+        self._count += tracked.index not in of_variables
+        of_variables[tracked.index] = value
 
     def find(self, slot: str, tracked: Tracked) -> tf.Variable | None:
         return self._slots.get(slot, {}).get(tracked.index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
@@ -13,7 +14,7 @@ from tensorflow.experimental import dtensor
 from optim.errors import GradientsError, MismatchError, UnknownVariableError
 from optim.layouts import placement
 from optim.native import direct
-from optim.native.direct import Expected
+from optim.native.direct import AllExpected, Expected
 
 
 def unwrap(variable: Any) -> tf.Variable:
@@ -83,6 +84,18 @@ class Tracked:
         return self.name, plain_name(self.given)
 
 
+class TrackedList(list[Tracked]):
+    """Those of one step, and what steps ask of all of them: to look at each takes long while they are out of caches."""
+
+    @cached_property
+    def expected(self) -> AllExpected:
+        return AllExpected([item.expected for item in self])
+
+    @cached_property
+    def may_be_constrained(self) -> bool:
+        return any(item.may_be_constrained for item in self)
+
+
 class TrackedVariables:
     """The model variables of one optimizer in build order, found again by identity."""
 
@@ -92,7 +105,7 @@ class TrackedVariables:
         self._meshes: dict[Any, Any] = {}
         self._names: set[str] = set()
         self.any_overwritten = False
-        self._last: tuple[tuple[int, ...], list[Any], list[Tracked]] = ((), [], [])
+        self._last: tuple[tuple[int, ...], list[Any], TrackedList] = ((), [], TrackedList())
 
     def __iter__(self) -> Iterator[Tracked]:
         return iter(self._items)
@@ -126,14 +139,14 @@ class TrackedVariables:
             )
         return [item.given for item in self]
 
-    def recall(self, variables: Sequence[Any]) -> list[Tracked] | None:
+    def recall(self, variables: Sequence[Any]) -> TrackedList | None:
         """What `find` returned last, if it was for the same variables."""
         ids, _, found = self._last
         return found if ids == tuple(map(id, variables)) else None
 
-    def find(self, variables: Sequence[Any]) -> list[Tracked]:
+    def find(self, variables: Sequence[Any]) -> TrackedList:
         """Each variable by identity. Raises UnknownVariableError."""
-        found = [self[variable] for variable in variables]
+        found = TrackedList(self[variable] for variable in variables)
         if all(item.variable is variable for item, variable in zip(found, variables, strict=True)):
             # Held, so that no other object takes over an id. Wrappers may change what is in them.
             self._last = (tuple(map(id, variables)), list(variables), found)

@@ -30,6 +30,8 @@ class Execution:
         self._settings = settings
         self._plan: local.Plan | None = None
         self._report: tuple[Any, ExecutorReport] | None = None
+        self.has_kernel = False
+        """Whether there was a kernel at the last `report`."""
         self._by_row: dict[int, bool] = {}
         """Of variables, by index: whether eager steps take rows of their gradients, as of the last `report`."""
 
@@ -48,7 +50,9 @@ class Execution:
 
         Raises UnsupportedError: `executor="local"` asks for what cannot be.
         """
-        key = (len(self._state.tracked), len(self._state.slots), library.status())
+        status = library.status()
+        self.has_kernel = status.available
+        key = (len(self._state.tracked), len(self._state.slots), status)
         if self._report is None or self._report[0] != key:
             self._plan, self._by_row = None, {}  # of other variables, or for another kernel or none
             self._report = (key, self._new_report())

@@ -12,9 +12,10 @@ from tensorflow.python.framework.ops import EagerTensor
 
 from optim.errors import GradientsError, MismatchError
 from optim.layouts import placement
-from optim.native import direct, library
+from optim.native import direct
+from optim.native.direct import Held
 from optim.precision import compute_dtype
-from optim.state.tracked import Tracked, plain_name, unwrap
+from optim.state.tracked import Tracked, TrackedList, plain_name, unwrap
 
 
 def split_pairs(grads_and_vars: Any) -> tuple[list[Any], list[Any]]:
@@ -29,6 +30,9 @@ def split_pairs(grads_and_vars: Any) -> tuple[list[Any], list[Any]]:
         raise GradientsError(
             f"grads_and_vars must be an iterable of (gradient, variable) pairs, got {type(grads_and_vars).__name__}"
         ) from error
+    if set(map(type, pairs)) == {tuple} and set(map(len, pairs)) == {2}:  # what is usual, without a loop in Python
+        gradients, variables = zip(*pairs, strict=True)
+        return list(gradients), list(variables)
     for position, pair in enumerate(pairs):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise GradientsError(
@@ -70,15 +74,34 @@ def check_pairs(grads_and_vars: Any) -> list[tuple[Any, Any]]:
     return list(zip(gradients, variables, strict=True))
 
 
-def conform_all(gradients: Sequence[Any], tracked: Sequence[Tracked], keeps_float32: bool = False) -> list[Any]:
-    """`conform` of each; an eager gradient that is as it should be, which is usual, costs little."""
-    if not tf.executing_eagerly():
-        return [conform(g, t, keeps_float32) for g, t in zip(gradients, tracked, strict=True)]
-    if library.status().available:
-        conformed = list(gradients)
-        for i in direct.misfits(gradients, [item.expected for item in tracked]):
-            conformed[i] = conform(gradients[i], tracked[i], keeps_float32)
-        return conformed
+def conform_all(
+    gradients: Sequence[Any], tracked: TrackedList, keeps_float32: bool = False, by_kernel: bool = False
+) -> tuple[list[Any], Held | None]:
+    """`conform` of each; an eager gradient that is as it should be, which is usual, costs little.
+
+    Args: `by_kernel`: whether this is eager, and dtopt's own kernel is there to look at them.
+
+    Returns:
+      The gradients, and the same as dtopt's own kernel has them, if it looked at them and all were as they should be.
+    """
+    if not by_kernel:
+        each = _conform_by_one if tf.executing_eagerly() else _conform_in_graph
+        return each(gradients, tracked, keeps_float32), None
+    found = direct.hold_if(gradients, tracked.expected)
+    conformed = list(gradients)
+    if isinstance(found, Held):
+        return conformed, found
+    for i in found:
+        conformed[i] = conform(gradients[i], tracked[i], keeps_float32)
+    return conformed, None
+
+
+def _conform_in_graph(gradients: Sequence[Any], tracked: Sequence[Tracked], keeps_float32: bool) -> list[Any]:
+    return [conform(g, t, keeps_float32) for g, t in zip(gradients, tracked, strict=True)]
+
+
+def _conform_by_one(gradients: Sequence[Any], tracked: Sequence[Tracked], keeps_float32: bool) -> list[Any]:
+    """Eagerly, without the kernel."""
     on_mesh = any(item.layout is not None for item in tracked)
     reader = placement.DTensorReader() if on_mesh else None
 

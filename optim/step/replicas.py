@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 from optim.errors import UnsupportedError
 from optim.state.tracked import plain_name, unwrap
@@ -28,7 +29,8 @@ KNOWN = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrate
 
 def needed() -> bool:
     """Whether a step must go by `step`: in a strategy, and not already for one copy of the state."""
-    return tf.distribute.has_strategy() and not _stepping.get()
+    is_in_any = bool(ops.get_default_graph()._distribution_strategy_stack)  # has_strategy() takes some 20 us
+    return is_in_any and tf.distribute.has_strategy() and not _stepping.get()
 
 
 def in_copy() -> bool:

@@ -11,9 +11,11 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.autograph.impl.api import autograph_artifact
 from tensorflow.python.framework.ops import EagerTensor
 
 from optim import slot_layout
@@ -26,7 +28,7 @@ from optim.executors.work import Work
 from optim.options import master_copies
 from optim.options.settings import Settings
 from optim.state.state import State
-from optim.state.tracked import Tracked, plain_name, unwrap
+from optim.state.tracked import Tracked, TrackedList, plain_name, unwrap
 from optim.step import replicas
 from optim.step.execution import Execution
 from optim.step.gradients import check_distinct, check_dtypes, checked_when_run, conform, conform_all, split_pairs
@@ -34,6 +36,9 @@ from optim.step.interrupts import Deferred
 from optim.step.preparation import Preparation
 from optim.step.tape import compute
 from optim.step.traces import Traces
+
+not_converted = autograph_artifact
+"""Autograph leaves such a function as it is. `do_not_convert` would wrap it, which eager steps would feel."""
 
 
 class Stepper:
@@ -105,7 +110,13 @@ class Stepper:
         Args:
           aggregate: whether replicas of a `tf.distribute.Strategy` sum their gradients.
         """
-        check_not_tf1()
+        if tf.executing_eagerly():
+            self._apply_pairs(grads_and_vars, aggregate, True)
+        else:
+            check_not_tf1()
+            tf.autograph.experimental.do_not_convert(self._apply_pairs)(grads_and_vars, aggregate, False)
+
+    def _apply_pairs(self, grads_and_vars: Any, aggregate: bool, is_eager: bool) -> None:
         self._settings.averages.check_not_swapped("apply_gradients")
         gradients, variables = split_pairs(grads_and_vars)
         if not gradients:
@@ -113,12 +124,12 @@ class Stepper:
         if replicas.needed():
             self._apply_in_replicas(gradients, variables, aggregate)
             return
-        if not tf.executing_eagerly() or replicas.in_copy():
+        if not is_eager or replicas.in_copy():
             self._apply(gradients, variables)
             return
         replicas.check_alone([self._state.scalars[slot_layout.ITERATIONS]])
         with self._lock:  # the counters of one step are read, and set, one after the other
-            self._apply(gradients, variables)
+            self._apply(gradients, variables, alone=True)
 
     def _apply_in_replicas(self, gradients: list[Any], variables: list[Any], aggregate: bool) -> None:
         replicas.check("apply_gradients")
@@ -132,31 +143,34 @@ class Stepper:
             one=self.apply,
         )
 
-    def _apply(self, gradients: list[Any], variables: list[Any]) -> None:
+    def _apply(self, gradients: list[Any], variables: list[Any], alone: bool = False) -> None:
+        """One call; `alone`: eagerly, and not for one replica's copy of the state."""
         tracked = self._state.tracked.recall(variables)
         if tracked is None:
             check_distinct(variables)
         missing = _check_some(gradients, variables)
         if tracked is None:
-            if not replicas.in_copy():
+            if alone or not replicas.in_copy():
                 held = [unwrap(variable) for variable in variables]
                 replicas.check_alone(held)
                 replicas.check_not_on_servers(held)
             check_dtypes(gradients, variables)
             self._build_once(variables)
             tracked = self._state.tracked.find(variables)
+        executor = self.execution.report().executor if alone else ""
         self._state.copy_late_values()
-        if not replicas.in_copy():
+        if alone or not replicas.in_copy():
             self._state.settle_checkpoints()
         if missing:
             self._warn_once([item for item, gradient in zip(tracked, gradients, strict=True) if gradient is None])
-            tracked = [item for item, gradient in zip(tracked, gradients, strict=True) if gradient is not None]
+            tracked = TrackedList(t for t, gradient in zip(tracked, gradients, strict=True) if gradient is not None)
             gradients = [gradient for gradient in gradients if gradient is not None]
-        gradients, apart = self._conformed(gradients, tracked)
+        gradients, apart = self._conformed(gradients, tracked, alone and self.execution.has_kernel)
         if self._state.tracked.any_overwritten:
             tracked, gradients = self._overwrite(tracked, gradients)
-        if tf.executing_eagerly() and not replicas.in_copy():
-            self._apply_eagerly(tracked, gradients, apart)
+            apart = replace(apart, held=None)
+        if alone:
+            self._apply_eagerly(tracked, gradients, apart, executor)
         else:
             self.execution.check_traceable(tracked)
             self.traces.watch()
@@ -164,7 +178,7 @@ class Stepper:
             with tf.control_dependencies(checks):
                 self._apply_traced(tracked, gradients, apart)
 
-    def _conformed(self, gradients: Sequence[Any], tracked: Sequence[Tracked]) -> tuple[list[Any], Apart]:
+    def _conformed(self, gradients: Sequence[Any], tracked: TrackedList, by_kernel: bool) -> tuple[list[Any], Apart]:
         """The gradients as their variables are; `IndexedSlices` as they are, if the kernel takes them."""
         settings, apart = self._settings, AS_GIVEN
         is_float32 = settings.masters.master_copies or settings.accumulation.is_used
@@ -176,9 +190,11 @@ class Stepper:
             is_float32 = True
         by_row = {i for i in slices if self._takes_rows(tracked[i])}
         if not by_row:
-            return conform_all(gradients, tracked, keeps_float32=is_float32), apart
+            conformed, held = conform_all(gradients, tracked, is_float32, by_kernel)
+            return conformed, Apart(apart.is_settled, apart.slices, held)
         rest = [i for i in range(len(gradients)) if i not in by_row]
-        dense = conform_all([gradients[i] for i in rest], [tracked[i] for i in rest], is_float32) if rest else []
+        others = TrackedList(tracked[i] for i in rest)
+        dense, _ = conform_all([gradients[i] for i in rest], others, is_float32, by_kernel) if rest else ([], None)
         found = dict(zip(rest, dense, strict=True))
         looks = settings.clipping.has_norms or settings.loss_scale.is_used
         for i in by_row:
@@ -202,7 +218,7 @@ class Stepper:
             return False
         return self._settings.accumulation.takes_rows(tracked) and self.execution.takes_rows(tracked, is_eager)
 
-    def _overwrite(self, tracked: list[Tracked], gradients: list[Any]) -> tuple[list[Tracked], list[Any]]:
+    def _overwrite(self, tracked: TrackedList, gradients: list[Any]) -> tuple[TrackedList, list[Any]]:
         """Assign gradients to the variables that take them as they are; returns the others."""
         positions = [i for i, item in enumerate(tracked) if item.is_overwritten]
         if positions and self._settings.accumulation.is_used:
@@ -210,7 +226,7 @@ class Stepper:
         for i in positions:
             tracked[i].variable.assign(gradients[i])
         rest = [i for i in range(len(tracked)) if i not in positions]
-        return [tracked[i] for i in rest], [gradients[i] for i in rest]
+        return TrackedList(tracked[i] for i in rest), [gradients[i] for i in rest]
 
     def _warn_once(self, without_gradient: Sequence[Tracked]) -> None:
         """Tell which variables a step leaves alone because they have no gradient, once for each set of them."""
@@ -219,14 +235,13 @@ class Stepper:
             self._warned_of.add(indices)
             names = _names([item.given for item in without_gradient])
             text = f"no gradients for {names}: they stay as they are. Does the loss depend on them?"
-            warnings.warn(text, UserWarning, stacklevel=5)
+            warnings.warn(text, UserWarning, stacklevel=6)
 
     # Eagerly.
 
-    def _apply_eagerly(self, tracked: list[Tracked], gradients: list[Any], apart: Apart) -> None:
-        report = self.execution.report()
+    def _apply_eagerly(self, tracked: Sequence[Tracked], gradients: list[Any], apart: Apart, executor: str) -> None:
         counter = self._state.counter(slot_layout.ITERATIONS)
-        iterations = int(counter.now())
+        iterations = int(counter.now() if apart.held is None else counter.peek())  # to look at these was to wait
         preparation = Preparation(self._algorithm, self._state, self._settings, iterations)
         with Deferred():
             accumulation = self._settings.accumulation
@@ -236,12 +251,13 @@ class Stepper:
                     return
                 tracked = [member.tracked for member in members]
                 gradients = accumulation.take_mean(members, self._settings.masters.state_dtype)
+                apart = replace(apart, held=None)
                 local.wait_for_pending()
             work = preparation.work(tracked, gradients, apart=apart)
             constrained = _constrained(tracked)
             may_raise = bool(constrained) or self._algorithm.own_step is not None
             with self._undone_on_error(tracked) if may_raise else nullcontext():
-                stepped = self._run(work, report.executor)
+                stepped = self._run(work, executor)
                 if stepped:
                     counter.set(iterations + 1)
                     for name, value in preparation.new_scalars().items():
@@ -283,7 +299,7 @@ class Stepper:
 
     # In a graph.
 
-    def _apply_traced(self, tracked: list[Tracked], gradients: list[Any], apart: Apart) -> None:
+    def _apply_traced(self, tracked: Sequence[Tracked], gradients: list[Any], apart: Apart) -> None:
         accumulation = self._settings.accumulation
         if not accumulation.is_used:
             self._step_in_graph(tracked, gradients, apart=apart)
@@ -387,4 +403,6 @@ def _names(variables: Sequence[Any]) -> str:
 
 
 def _constrained(tracked: Sequence[Tracked]) -> list[Tracked]:
+    if isinstance(tracked, TrackedList) and not tracked.may_be_constrained:
+        return []
     return [t for t in tracked if t.may_be_constrained and getattr(t.given, "constraint", None) is not None]

@@ -357,8 +357,9 @@ def test_a_gradient_of_another_floating_dtype_is_cast(sharding: Any, mesh_2: Any
 def test_variables_without_gradients_are_named_once() -> None:
     one, two, three = (tf.Variable([1.0], name=name) for name in ("one", "two", "three"))
     optimizer, gradient = optim.SGD(0.5), tf.ones(1)
-    with pytest.warns(UserWarning, match="no gradients for two: they stay as they are"):
+    with pytest.warns(UserWarning, match="no gradients for two: they stay as they are") as found:
         optimizer.apply_gradients([(gradient, one), (None, two), (gradient, three)])
+    assert [warning.filename for warning in found] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         optimizer.apply_gradients([(gradient, one), (None, two), (gradient, three)])

@@ -14,7 +14,6 @@ import tensorflow as tf
 from optim.devices import call
 from optim.executors import native
 from optim.native import direct, library
-from optim.native.direct import Held
 from optim.native.generate import builtin_programs, program_for
 from optim.rule import hyperparameters
 from optim.rules.adabelief import AdaBeliefRule
@@ -115,7 +114,7 @@ def launch(rule: Any, scalars: Any, model: Any, slots: Any, gradients: Any, aver
     name = rule if program is None else program.name
     each, of_all = (len(slots), len(scalars)) if program is None else (len(program.slots), len(program.scalars))
     tensors = [tf.convert_to_tensor(g) for g in gradients]
-    held, sources = Held(tensors), tf.range(len(tensors), dtype=tf.int64)
+    held, sources = direct.hold(tensors), tf.range(len(tensors), dtype=tf.int64)
     none = tf.constant(NONE, tf.int64)
     part, number = call("DtoptGroup", handles(model), flat, handles(averages), [], none, sources, none, none)
     sizes = ("slots_of_each", each, "singles_of_each", 0, "scalars_of_all", of_all, "identity_at_zero", False)
@@ -348,7 +347,7 @@ def test_the_portable_executor_agrees(case: Case) -> None:
 
 def square_sums(arrays: Any) -> list[float]:
     tensors = [tf.constant(a) for a in arrays]
-    return native.square_sums(Held(tensors), range(len(tensors)))
+    return native.square_sums(direct.hold(tensors), range(len(tensors)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

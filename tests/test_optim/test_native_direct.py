@@ -16,10 +16,9 @@ from tensorflow.experimental import dtensor
 import optim
 from optim.executors import native
 from optim.native import direct, library
-from optim.native.direct import Held
 from optim.state import counter
 from optim.state.counter import Counter
-from optim.state.tracked import TrackedVariables
+from optim.state.tracked import TrackedList, TrackedVariables
 from optim.step.gradients import conform_all
 from tests.test_optim.kernel_support import require_kernel
 from tests.test_optim.support import put, variable
@@ -43,9 +42,14 @@ def _looks_inside() -> bool:
     return bool(direct._loaded[0].runtime().dtensor_class)
 
 
+def _misfits_of(tensors: list[Any], wanted: list[Any]) -> list[int]:
+    found = direct.hold_if(tensors, direct.AllExpected(wanted))
+    return [] if isinstance(found, direct.Held) else found
+
+
 def _misfits(tensors: list[Any], variables: list[Any]) -> list[int]:
     tracked = TrackedVariables()
-    return direct.misfits(tensors, [tracked.add(v).expected for v in variables])
+    return _misfits_of(tensors, [tracked.add(v).expected for v in variables])
 
 
 def test_what_is_not_like_its_variable_is_found(mesh_2x2: Any) -> None:
@@ -72,7 +76,7 @@ def test_what_is_not_like_its_variable_is_found(mesh_2x2: Any) -> None:
     tensors, variables = [t for t, _, _ in offered.values()], [v for _, v, _ in offered.values()]
     tracked = TrackedVariables()
     wanted = [tracked.add(v).expected for v in variables]
-    assert direct.misfits(tensors, wanted) == [i for i, (_, _, fits) in enumerate(offered.values()) if not fits]
+    assert _misfits_of(tensors, wanted) == [i for i, (_, _, fits) in enumerate(offered.values()) if not fits]
 
 
 def test_the_class_of_dtensors_is_known(mesh_2: Any, request: Any) -> None:
@@ -103,18 +107,19 @@ def test_among_many_each_is_found(mesh_2: Any) -> None:
 def test_python_and_the_kernel_conform_alike(mesh_2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     layout, whole = dtensor.Layout(["x"], mesh_2), dtensor.Layout.replicated(mesh_2, 1)
     var = variable(np.zeros(4), layout, "v")
-    tracked = [TrackedVariables().add(var)] * 2
+    tracked = TrackedList([TrackedVariables().add(var)] * 2)
     given = [put(np.arange(4), layout), put(np.arange(4), whole)]
-    fast = conform_all(given, tracked)
+    fast, held = conform_all(given, tracked, by_kernel=True)
     assert fast[0] is given[0]
+    assert held is None
     monkeypatch.setenv(library.VARIABLE, "off")
-    slow = conform_all(given, tracked)
+    slow, _ = conform_all(given, tracked)
     assert slow[0] is given[0]
     assert dtensor.fetch_layout(fast[1]) == dtensor.fetch_layout(slow[1]) == layout
 
 
 def _sums(tensors: list[Any], places: list[int]) -> list[float]:
-    return native.square_sums(Held(tensors), places)
+    return native.square_sums(direct.hold(tensors), places)
 
 
 def test_parts_are_held_in_the_order_of_variables_and_devices(mesh_2x2: Any) -> None:
@@ -134,14 +139,14 @@ def test_many_are_held_in_order(mesh_2: Any) -> None:
 def test_held_tensors_outlive_what_they_came_from_and_no_longer_than_held(mesh_2: Any) -> None:
     layout = dtensor.Layout(["x"], mesh_2)
     tensors = [put(np.full(2, 3.0), layout)]
-    held = Held(tensors)
+    held = direct.hold(tensors)
     number = held.number
     del tensors
     assert native.square_sums(held, [0, 1]) == [9.0, 9.0]
     with pytest.raises(Exception, match="no tensor 2 of 2"):
         native.square_sums(held, [2])
     del held
-    gone = Held([tf.zeros([1])])
+    gone = direct.hold([tf.zeros([1])])
     gone.number, kept = number, gone.number
     with pytest.raises(Exception, match=f"nothing is held under number {number}"):
         native.square_sums(gone, [0])
@@ -154,7 +159,7 @@ BAD_CALLS: dict[str, tuple[str, tuple[Any, ...], str]] = {
     "no number": ("update", (0, 0, ["a"], [], [], [], False), "must be real number"),
     "no list": ("update", (0, 0, (1.0,), [], [], [], False), "bad argument"),
     "too large": ("read", (2**64,), "too (large|big)"),
-    "no runtime": ("misfits", (0, [], [1]), "not as many"),
+    "no address": ("hold", (0, [], "1"), "integer is required"),
     "a text": ("write", (0, "1"), "must be real number"),
 }
 
