@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -14,41 +14,58 @@ VERDICTS = {"faster": "green", "slower": "red", "same": "cyan", "unclear": "yell
 """Colours."""
 
 
-def table(headings: Sequence[str], is_text: Callable[[int], bool] | None = None, whole: int = 0) -> Table:
+def table(
+    headings: Sequence[str], is_text: Callable[[int], bool] | None = None, whole: int = 0, rather: Sequence[int] = ()
+) -> Table:
     """A table without lines; rows are added by `add_row`, in rich's markup. Words are broken only where a terminal is
     too narrow for the longest of each column.
 
     Args:
       is_text: which columns hold text, not numbers; the first and one without a heading if left out.
       whole: how many columns from the left, such as names that people copy, are never broken.
+      rather: columns, such as those of intervals, that are not broken while others can be.
     """
     found = _kind()(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     for number, heading in enumerate(headings):
         left = is_text(number) if is_text else not number or not heading
         found.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=number < whole)
+    found.rather = rather
     return found
 
 
 @cache
-def _kind() -> type[Table]:
+def _kind() -> Any:
     """rich takes the width of columns from each other by their size, whatever words they hold."""
     from rich.table import Table
 
     class Whole(Table):
+        rather: Sequence[int] = ()
+
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-            least = [_longest(column) for column in self.columns]
-            fits = sum(least) + len(least) - 1 <= options.max_width
-            for column, width in zip(self.columns, least, strict=True):
-                column.min_width = width if fits else None
+            if not self._fit(options.max_width, True):
+                self._fit(options.max_width, False)
             return super().__rich_console__(console, options)
+
+        def _fit(self, most: int, no_wrap: bool) -> bool:
+            """Give each column what it needs, and then what it wants where that is left. Returns: whether it fits."""
+            for number in self.rather:
+                self.columns[number].no_wrap = no_wrap
+            least = [_longest(column, column.no_wrap) for column in self.columns]
+            left = most - sum(least) - (len(least) - 1)
+            wanted = [_longest(column, whole=True) - width for column, width in zip(self.columns, least, strict=True)]
+            for more, number in sorted(zip(wanted, range(len(least)), strict=True)):
+                given = more if more <= left else 0
+                self.columns[number].width = least[number] + given if left >= 0 else None
+                left -= given
+            return left >= 0
 
     return Whole
 
 
-def _longest(column: Column) -> int:
-    """Letters of what must not be broken in a column: a word, or a whole cell."""
+def _longest(column: Column, whole: bool) -> int:
+    """Letters of the longest word in a column, or of its longest cell."""
     from rich.text import Text
 
     cells = (Text.from_markup(cell) if isinstance(cell, str) else cell for cell in (column.header, *column.cells))
-    parts = (part for cell in cells for part in ([cell.plain] if column.no_wrap else cell.plain.split()))  # type: ignore[union-attr]
+    parts = (part for cell in cells for part in ([cell.plain] if whole else cell.plain.split()))  # type: ignore[union-attr]
     return max(map(len, parts), default=0)

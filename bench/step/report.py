@@ -97,7 +97,7 @@ def _table(rows: Sequence[Row]) -> RenderableType:
     baseline = next((row.ratio.baseline for row in rows if row.ratio), "")
     share = ("share",) if any(row.step_share is not None for row in rows) else ()
     ratio = f"vs {baseline if len(baseline) < LONG else 'baseline'}" if baseline else ""
-    table = terminal.table(("peer", "ms/step", ratio, "latency", "GB/s", "roof", *share, ""), whole=1)
+    table = terminal.table(("peer", "ms/step", ratio, "latency", "GB/s", "roof", *share, ""), whole=1, rather=(2,))
     if any("@" in row.peer for row in rows):  # two versions: names are long, and may go on in a second line
         table.columns[0].no_wrap = False
     for row in sorted(_measured(rows), key=lambda row: row.median or 0.0):

@@ -87,6 +87,21 @@ def test_rows_of_numbers_are_single_lines_at_80_columns(name: str) -> None:
         assert len(printed([table], 80)) == 1 + table.row_count
 
 
+@pytest.mark.parametrize(("width", "whole"), [(60, False), (80, True)])
+def test_versions_have_whole_intervals_where_there_is_room(width: int, whole: bool) -> None:
+    from bench.step import report
+
+    run: Result = RESULTS[0][1]
+    names = dict(
+        zip(dict.fromkeys(row.peer for row in run.rows), ("optim-native", "optim-native@24e5948fb1"), strict=False)
+    )
+    rows = tuple(replace(row, peer=names[row.peer]) for row in run.rows if row.peer in names)
+    (table,) = (part for part in report.render(replace(run, rows=rows)) if isinstance(part, Table))
+    lines = printed([table], width)
+    assert cells(table) <= set(" ".join(lines).split())
+    assert any("[" in line and "]" in line for line in lines) == whole
+
+
 def test_a_model_of_one_s_own_is_reported(tmp_path: Path) -> None:
     from bench.step import page, report
 
