@@ -69,7 +69,7 @@ def fit_session(case: Case, keras: Any, optimizer: Any) -> Session:
     model.compile(optimizer=optimizer, loss=lambda truth, value: tf.reduce_mean(value), jit_compile=False)
     data = tf.data.Dataset.from_tensors((tf.zeros((1, 1)), tf.zeros((1, 1)))).repeat()
 
-    def place(index: int, gradient: np.ndarray | Rows) -> Any:
+    def hand(index: int, gradient: np.ndarray | Rows) -> None:
         rows = not hasattr(gradient, "dtype")
         parts = (gradient.indices, gradient.values) if rows else (gradient,)  # type: ignore[union-attr]
         if given[index] is None:
@@ -78,13 +78,13 @@ def fit_session(case: Case, keras: Any, optimizer: Any) -> Session:
         else:
             for variable, part in zip(given[index] if rows else (given[index],), parts, strict=True):
                 variable.assign(part)
-        return given[index]
 
     def many(steps: int) -> None:
         model.fit(data, steps_per_epoch=steps * case.options.accumulate, epochs=1, verbose=0)
 
     return Session(
-        place=place,
+        place=lambda index, gradient: gradient,
+        hand=hand,
         apply=lambda gradients: model.fit(data, steps_per_epoch=1, epochs=1, verbose=0),
         wait=tf.test.experimental.sync_devices,
         read=lambda index: tensorflow.to_numpy(tf.convert_to_tensor(weights[index])),

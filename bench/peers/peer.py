@@ -35,6 +35,8 @@ class Session:
       calls: calls of `apply` that make one step: more than one where gradients are accumulated.
       glance: tensor number -> whatever, once some elements of the parameter are there, for the price of those; None
         where `read` costs no more than that.
+      hand: (tensor number, gradient) -> nothing: puts a gradient where the optimizer finds it; None where `apply` is
+        all that gives it one.
       many: makes so many steps at once, where a loop of `apply` would not be how it is used; None for the loop.
     """
 
@@ -47,6 +49,7 @@ class Session:
     device_memory: Callable[[], int | None] | None = None
     calls: int = 1
     glance: Callable[[int], object] | None = None
+    hand: Callable[[int, Any], object] | None = None
     many: Callable[[int], object] | None = None
     gradients: list[Any] = field(default_factory=list)
     made: int = 0
@@ -55,11 +58,13 @@ class Session:
     def set_gradients(self, arrays: Iterable[np.ndarray | Rows]) -> None:
         """Replaces the gradients one by one, so that two full sets never exist together."""
         for index, array in enumerate(arrays):
-            placed = self.place(index, array)
-            if index < len(self.gradients):
-                self.gradients[index] = placed
-            else:
-                self.gradients.append(placed)
+            self.give(index, self.place(index, array))
+
+    def give(self, index: int, placed: Any) -> None:
+        """Makes what `place` returned the gradient of the next steps."""
+        self.gradients[index : index + 1] = [placed]
+        if self.hand is not None:
+            self.hand(index, placed)
 
     def call(self) -> None:
         self.apply(self.gradients)

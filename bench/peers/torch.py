@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.cases import in_situ
 from bench.cases.options import clip_of
+from bench.cases.sparse import Rows
 from bench.cases.values import parameter
 from bench.peers.abilities import EVERY_ROW, TOUCHED_ROWS, USUAL_ALGORITHMS, Abilities, same_either_way
 from bench.peers.peer import Conventions, Peer, Session
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bench.cases.case import Case
-    from bench.cases.sparse import Rows
 
 FUSED = ("adam", "adamw", "sgd", "adagrad")
 """Those that torch has fused kernels for on CPU."""
@@ -142,12 +142,9 @@ def _session(case: Case, *, compiled: bool = False, sparse: bool = False, **vari
 
     act = torch.compile(step) if compiled else step
 
-    def place(index: int, array: Any) -> Any:
-        parameters[index].grad = put(array) if hasattr(array, "dtype") else _rows(torch, array, put)
-        return parameters[index].grad
-
     return Session(
-        place=place,
+        place=lambda index, array: _rows(torch, array, put) if isinstance(array, Rows) else put(array),
+        hand=lambda index, gradient: setattr(parameters[index], "grad", gradient),
         apply=lambda gradients: act(),
         wait=torch.cuda.synchronize if device == "cuda" else (lambda: None),  # on CPU a step is done on return
         read=lambda index: parameters[index].detach().float().cpu().numpy(),

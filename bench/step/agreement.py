@@ -10,13 +10,14 @@ have moved them by, as a part of the tensor's largest movement over the steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
 from bench.cases.case import Case
 from bench.cases.values import gradient
+from bench.step import giving
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,10 +71,8 @@ def check(case: Case, session: Session, conventions: Conventions) -> Agreement:
     The session must have made its first step with gradient 0 (the worker times it: it is the one that
     compiles).
     """
-    from bench.step import reference
-
     placed = 0
-    for step in reference.calls(case.options.accumulate)[1:]:
+    for step in giving.calls(case.options.accumulate)[1:]:
         for which in step:
             if which != placed:
                 session.synchronise()
@@ -86,25 +85,24 @@ def check(case: Case, session: Session, conventions: Conventions) -> Agreement:
 
 def finish(case: Case, session: Session) -> None:
     """The last steps, with gradient 0 again."""
-    from bench.step import reference
-
     session.synchronise()
     give_gradients(case, session, 0)
-    session.run(reference.last_steps(session.made))
+    session.run(giving.last_steps(session.made))
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a session holds. Attributes: steps it made; place, where the positions begin; values, by the tensor's number
-    the parameter's and its average's chosen elements in float64, None for another shape or no average."""
+    """What a session holds. Attributes: mixes, the gradients of each of its steps; place, where the positions begin;
+    values, by the tensor's number the parameter's and its average's chosen elements in float64, None for another shape
+    or no average."""
 
-    steps: int
+    mixes: Sequence[giving.Mix]
     place: float
     values: Mapping[int, tuple[np.ndarray | None, np.ndarray | None]]
 
 
-def see(case: Case, session: Session, place: float = 0.0) -> Seen:
-    """Reads all that is compared."""
+def see(case: Case, session: Session, place: float = 0.0, turns: int = 0) -> Seen:
+    """Reads all that is compared; `turns`: with gradients that were given anew."""
     from bench.step import reference
 
     session.synchronise()
@@ -113,7 +111,7 @@ def see(case: Case, session: Session, place: float = 0.0) -> Seen:
         at = reference.positions(case, index, place)
         average = session.read_average(index) if session.read_average and case.options.ema is not None else None
         found[index] = (_chosen(case, index, session.read(index), at), _chosen(case, index, average, at))
-    return Seen(session.made, place, found)
+    return Seen(giving.mixes(case.options.accumulate, session.made, turns), place, found)
 
 
 def _chosen(case: Case, index: int, values: np.ndarray | None, at: np.ndarray) -> np.ndarray | None:
@@ -129,16 +127,17 @@ def compare(case: Case, seen: Seen, conventions: Conventions) -> Agreement:
 
     errors: list[tuple[float, str]] = []
     compared = 0
-    for index, wanted in reference.expected(case, list(seen.values), seen.steps, conventions, seen.place):
+    steps = len(seen.mixes)
+    for index, wanted in reference.expected(case, list(seen.values), seen.mixes, conventions, seen.place):
         value, average = seen.values[index]
-        error = _difference(case, value, wanted.end, wanted, seen.steps)
+        error = _difference(case, value, wanted.end, wanted, steps)
         if wanted.average is not None:
-            error = max(error, _difference(case, average, wanted.average, wanted, seen.steps))
+            error = max(error, _difference(case, average, wanted.average, wanted, steps))
         errors.append((error, case.tensors[index].name))
         compared += int(wanted.judged.sum())
     error, worst = max(errors, default=(0.0, ""))
     left = len(case.tensors) - len(seen.values)
-    return Agreement(seen.steps, compared, error if isfinite(error) else None, worst, tolerance(case), left)
+    return Agreement(steps, compared, error if isfinite(error) else None, worst, tolerance(case), left)
 
 
 def moves(case: Case, session: Session) -> Agreement:

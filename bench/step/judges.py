@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bench.measuring import clock
-from bench.step import agreement, reference
+from bench.step import agreement, giving, reference
 
 LIBRARIES = (builtins, math, np, statistics, time)
 """What the clock and the comparison are made of."""
@@ -27,7 +27,7 @@ class Judges:
 
     def __init__(self) -> None:
         loaded = [module for name, module in sys.modules.items() if name.partition(".")[0] in (OWN, "__main__")]
-        self._modules = (*LIBRARIES, clock, agreement, reference, *loaded)
+        self._modules = (*LIBRARIES, clock, agreement, giving, reference, *loaded)
         self._kept = dict(_functions(self._modules))
 
     def changed(self) -> str | None:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from types import SimpleNamespace
@@ -17,20 +17,19 @@ import numpy as np
 from bench.cases.options import clip_of
 from bench.cases.sparse import Rows
 from bench.cases.values import gradient, parameter
+from bench.step import giving
 from optim.rule import AS_VARIABLE
 
 if TYPE_CHECKING:
     from bench.cases.case import Case
     from bench.peers.peer import Conventions
+    from bench.step.giving import Mix
 
 MOST_ELEMENTS = 4096
 """Compared of each tensor whose elements are updated one by one."""
 
 MOST_WHOLE = 500_000_000
 """Elements times further steps that are computed where a rule needs tensors whole: some seconds."""
-
-LAST = 200
-"""One of so many steps has gradient 0 in the end: without them what moved would be off by a hundredth."""
 
 ADAMS = {"adam": "beta_2", "adamw": "beta_2", "muon": "adam_beta_2"}
 """Those with Adam's epsilon, and what its β₂ is called there."""
@@ -47,31 +46,6 @@ XP = SimpleNamespace(
     reduce_mean=_reduction(np.mean),
 )
 """NumPy under the names that rules use."""
-
-
-def calls(accumulate: int) -> tuple[tuple[int, ...], ...]:
-    """Which gradient each call of each step gets: A, A, B; of n that are accumulated the last of the second step
-    differs from the others, so that their mean counts.
-
-    With one gradient alone a wrong beta would not show: Adam hardly sees |g|.
-    """
-    if accumulate == 1:
-        return ((0,), (0,), (1,))
-    return ((0,) * accumulate, (0,) * (accumulate - 1) + (1,), (1,) * accumulate)
-
-
-def mixes(accumulate: int, steps: int) -> list[tuple[float, float]]:
-    """The weights of gradients 0 and 1 in the mean of each step: those of `calls`, then gradient 1 alone, and in the
-    last of LAST gradient 0 again: what a peer remembers of gradient 1 must not be used for it."""
-    first = [(step.count(0) / accumulate, step.count(1) / accumulate) for step in calls(accumulate)]
-    later = steps - len(first)
-    last = -(-later // LAST)
-    return first + [(0.0, 1.0)] * (later - last) + [(1.0, 0.0)] * last
-
-
-def last_steps(made: int) -> int:
-    """How many steps with gradient 0 follow those that were made."""
-    return max(1, -(-(made - len(calls(1))) // (LAST - 1)))
 
 
 @dataclass(frozen=True)
@@ -98,7 +72,7 @@ def able(case: Case, steps: int) -> list[int]:
         return list(range(len(sizes)))
     found, left = [], MOST_WHOLE
     for index in sorted(range(len(sizes)), key=sizes.__getitem__):
-        left -= sizes[index] * max(0, steps - len(calls(1)))
+        left -= sizes[index] * max(0, steps - len(giving.calls(1)))
         if sizes[index] <= case.algorithm.largest_checked and left >= 0:
             found.append(index)
     return sorted(found)
@@ -117,41 +91,42 @@ def positions(case: Case, index: int, place: float = 0.0) -> np.ndarray:
     return np.unique(np.concatenate([spread, *touched])) if touched else spread
 
 
-def clip_factors(case: Case) -> list[list[float]]:
-    """What each of the first steps multiplies the mean gradient of each tensor with, after clipping by value; later
-    ones are like the last of them or, with gradient 0 again, like the first."""
-    steps = mixes(case.options.accumulate, len(calls(case.options.accumulate)))
+def clip_factors(case: Case, mixes: Iterable[Mix]) -> dict[Mix, list[float]]:
+    """What the mean gradient of each tensor is multiplied with, after clipping by value, by how it is mixed."""
+    distinct = list(dict.fromkeys(mixes))
     if case.options.clip is None or case.options.clip.startswith("value"):
-        return [[1.0] * len(case.tensors)] * len(steps)
+        return dict.fromkeys(distinct, [1.0] * len(case.tensors))
     kind, limit = clip_of(case.options.clip)
-    norms = [_norms(case, index, steps) for index in range(len(case.tensors))]
-    found = []
-    for step in range(len(steps)):
-        squares = [norm[step] ** 2 for norm in norms]
+    norms = [_norms(case, index, distinct) for index in range(len(case.tensors))]
+    found = {}
+    for place, mix in enumerate(distinct):
+        squares = [norm[place] ** 2 for norm in norms]
         joint = [sqrt(sum(squares))] * len(norms) if kind == "global_norm" else [sqrt(square) for square in squares]
-        found.append([limit / norm if norm > limit else 1.0 for norm in joint])
+        found[mix] = [limit / norm if norm > limit else 1.0 for norm in joint]
     return found
 
 
-def _norms(case: Case, index: int, steps: Sequence[tuple[float, float]]) -> list[float]:
-    """Norms of the mean gradient of a tensor in each step."""
+def _norms(case: Case, index: int, mixes: Sequence[Mix]) -> list[float]:
+    """Norms of the mean gradient of a tensor, by how it is mixed."""
     both = [gradient(case, index, which) for which in (0, 1)]
     arrays = [(g.whole() if isinstance(g, Rows) else g).reshape(-1) for g in both]
     a, b = (float(np.einsum("i,i", g, g, dtype=np.float64)) for g in arrays)
-    mixed = float(np.einsum("i,i", *arrays, dtype=np.float64)) if len(set(steps)) > 2 else 0.0
-    return [sqrt(x * x * a + y * y * b + 2 * x * y * mixed) for x, y in steps]
+    product = any(mix.first and mix.second for mix in mixes)
+    mixed = float(np.einsum("i,i", *arrays, dtype=np.float64)) if product else 0.0
+    is_anew = index in giving.given_anew(case)
+    weights = [(mix.first, mix.anew if is_anew else mix.second) for mix in mixes]
+    return [sqrt(x * x * a + y * y * b + 2 * x * y * mixed) for x, y in weights]
 
 
 def expected(
-    case: Case, indices: Sequence[int], steps: int, conventions: Conventions, place: float = 0.0
+    case: Case, indices: Sequence[int], mixes: Sequence[Mix], conventions: Conventions, place: float = 0.0
 ) -> Iterator[tuple[int, Expected]]:
-    """What tensors are after so many steps, one by one. Where elements are updated one by one, all tensors are computed
-    together.
+    """What tensors are after some steps, one by one. Where elements are updated one by one, all are computed together.
 
     Args:
-      conventions: the peer's; place: of `positions`.
+      mixes: the gradients of each step; conventions: the peer's; place: of `positions`.
     """
-    factors = clip_factors(case)
+    factors = clip_factors(case, mixes)
     tables = [case.is_sparse(case.tensors[index]) for index in range(len(case.tensors))]
     if is_whole(case):
         batches = [[index] for index in indices]
@@ -160,15 +135,15 @@ def expected(
     for batch in batches:
         paper = conventions.paper_epsilon and not (conventions.uncorrected_epsilon_of_tables and tables[batch[0]])
         places = [positions(case, index, place) for index in batch]
-        yield from _batch(case, batch, places, steps, factors, conventions, paper)
+        yield from _batch(case, batch, places, mixes, factors, conventions, paper)
 
 
 def _batch(
     case: Case,
     batch: Sequence[int],
     places: Sequence[np.ndarray],
-    steps: int,
-    factors: Sequence[Sequence[float]],
+    mixes: Sequence[Mix],
+    factors: Mapping[Mix, Sequence[float]],
     conventions: Conventions,
     paper: bool,
 ) -> Iterator[tuple[int, Expected]]:
@@ -181,10 +156,13 @@ def _batch(
     touched = [_touched(case, both, at) for both, at in zip(given, places, strict=True)]
     hit = [_joined([one[which] for one in touched if one]) for which in (0, 1)] if case.options.lazy_rows else None
     sizes = [len(at) for at in places]
-    scale: list[Any] = [step[batch[0]] for step in factors]
-    if len(batch) > 1:
-        scale = [np.repeat([step[index] for index in batch], sizes) for step in factors]
-    work = _Work(case, batch[0], steps, hit, scale, conventions, paper)
+    is_anew = [float(index in giving.given_anew(case)) for index in batch]
+
+    def spread(of_tensors: Sequence[float]) -> Any:
+        return np.repeat(of_tensors, sizes) if len(batch) > 1 else of_tensors[0]
+
+    scale = {mix: spread([by_tensor[index] for index in batch]) for mix, by_tensor in factors.items()}
+    work = _Work(case, batch[0], mixes, hit, spread(is_anew), scale, conventions, paper)
     end, average = work.train(start, values)
     judged = np.ones(end.shape, dtype=bool)
     if case.algorithm.jumps:  # a step whose sign changes with the sixth digit of its gradients is not judged
@@ -219,13 +197,14 @@ def _touched(case: Case, both: Sequence[np.ndarray | Rows], at: np.ndarray) -> l
 @dataclass(frozen=True)
 class _Work:
     """Steps of one batch. Attributes: as of `_batch`; `index`: of its first tensor; touched: for lazy rows, which
-    elements each gradient touches; scale: of clipping, for each of the first steps."""
+    elements each gradient touches; anew: 1 for those that are given anew, 0 for others; scale: of clipping."""
 
     case: Case
     index: int
-    steps: int
+    mixes: Sequence[Mix]
     touched: Sequence[np.ndarray] | None
-    scale: Sequence[Any]
+    anew: Any
+    scale: Mapping[Mix, Any]
     conventions: Conventions
     paper: bool
 
@@ -236,8 +215,9 @@ class _Work:
         slots, scalars = _new_slots(case, self.index, value), dict(rule.scalars)
         decay = {"weight_decay": case.weight_decay} if rule.places_weight_decay else {}
         average = value
-        for step, (a, b) in enumerate(mixes(options.accumulate, self.steps)):
-            mean = a * gradients[0] + b * gradients[1]
+        for step, mix in enumerate(self.mixes):
+            second = mix.second + (mix.anew - mix.second) * self.anew
+            mean = mix.first * gradients[0] + second * gradients[1]
             if options.clip is not None and options.clip.startswith("value"):
                 limit = clip_of(options.clip)[1]
                 mean = np.clip(mean, -limit, limit)
@@ -246,16 +226,15 @@ class _Work:
             scalars = {name: float(c[name]) for name in scalars}
             rate = 0.0 if decay else c.get("decay_rate", hyper["learning_rate"])
             decayed = value * (1.0 - case.weight_decay * rate)
-            scale = self.scale[step if step < len(self.scale) else 0 if a else -1]
-            change, new = rule.update(XP, decayed, scale * mean, slots, c)
+            change, new = rule.update(XP, decayed, self.scale[mix] * mean, slots, c)
             if self.touched is None:
                 value, slots = decayed + change, new
             else:
-                hit = (self.touched[0] & (a > 0)) | (self.touched[1] & (b > 0))
+                hit = (self.touched[0] & (mix.first > 0)) | (self.touched[1] & (mix.second > 0))
                 value = np.where(hit, decayed + change, value)
                 slots = {name: np.where(hit, new[name], slots[name]) for name in slots}
-            mix = options.ema or 0.0
-            average = mix * average + (1.0 - mix) * value
+            kept = options.ema or 0.0
+            average = kept * average + (1.0 - kept) * value
             if step == 0 and self.conventions.average_of_first_step:
                 average = value
         return value, average

@@ -24,7 +24,7 @@ MORE_THAN_TOLD, ANSWERED = 1.2, 0.02
 """Times what a worker says that a sample took, and seconds more, after which it answers."""
 
 LEAST_DEFERRED = 0.5
-"""Seconds of a first read that are no copy of a parameter."""
+"""Seconds by which the first reads may be slower than the second: copies of parameters."""
 
 MORE_FOR_NEW, LEAST_FOR_NEW = 1.5, 2e-3
 """Times the usual step with known gradients, and seconds more, that the usual one with new ones takes where a peer
@@ -91,11 +91,13 @@ def of_wall(clocks: Sequence[tuple[float, float]]) -> str | None:
 
 
 def of_reading(first: float, second: float, timed: float) -> str | None:
-    """The reason of a peer that makes its steps when it is read: the first read after the rounds takes as long as much
-    of them, and the second does not. Arguments: seconds of both reads and of all samples."""
+    """The reason of a peer that makes its steps when it is read: to read all parameters after the rounds takes as long
+    as much of them, and to read them again does not. Arguments: seconds of both and of all samples."""
     if first - second <= LATE * timed or first - second <= LEAST_DEFERRED:
         return None
-    return f"to read a parameter took {first:.1f} s after rounds of {timed:.1f} s: it makes its steps when it is read"
+    return (
+        f"to read its parameters took {first:.1f} s after rounds of {timed:.1f} s: it makes its steps when it is read"
+    )
 
 
 def of_new_gradients(known: Sequence[float], new: Sequence[float]) -> str | None:
@@ -103,8 +105,7 @@ def of_new_gradients(known: Sequence[float], new: Sequence[float]) -> str | None
     the slowest of the others, and they are slower by far.
 
     Args:
-      known: seconds of steps with gradients that it has had; new: of those between them, with the same numbers in new
-        arrays.
+      known: seconds of steps with gradients that it has had; new: of those between them, with others.
     """
     if min(new) <= max(known) or median(new) <= MORE_FOR_NEW * median(known) + LEAST_FOR_NEW:
         return None

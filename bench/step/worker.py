@@ -6,10 +6,8 @@ with the reference, `warm` warms up and calibrates, `sample` times.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
-import math
 import resource
 import time
 from collections.abc import Callable
@@ -21,13 +19,12 @@ import numpy as np
 
 from bench import peers
 from bench.cases.case import Case
-from bench.cases.values import gradient
 from bench.measuring import clock, source
 from bench.measuring.environment import last_level_cache, package_version
 from bench.measuring.serving import serve
 from bench.peers.peer import Peer, Session
 from bench.results import document
-from bench.step import agreement, reference
+from bench.step import agreement, giving
 from bench.step.judges import Judges
 
 KIB = 1024
@@ -40,10 +37,6 @@ SMALL = 2**16
 
 IDLES, IDLE = 4, 0.1
 """Times and seconds for which it is seen whether threads spin."""
-
-GIVEN, MOST_GIVEN = 8, 2**23
-"""Times that gradients are given anew after the rounds, and the most elements of them, for all are kept: noise alone
-orders the steps so in one of 13,000 processes, and by as much in fewer."""
 
 UNKNOWN_CACHE = 64 * 1024**2
 
@@ -132,17 +125,12 @@ class Worker:
         session = self._prepared()
         spins = self._spins()
         given = self._give_anew()
-        self._use_memory(self._last_written)
-        start = time.perf_counter()
-        session.read(self._last_written)
-        middle = time.perf_counter()
-        session.read(self._last_written)
-        reads = (middle - start, time.perf_counter() - middle)
+        reads = self._reads(), self._reads()
         if not self.peer.own_algorithm:
-            self._asked += reference.last_steps(self._asked)
+            self._asked += giving.last_steps(self._asked)
             agreement.finish(self.case, session)
         changed = self._changed(session)
-        seen = None if self.peer.own_algorithm else agreement.see(self.case, session, place)
+        seen = None if self.peer.own_algorithm else agreement.see(self.case, session, place, giving.TURNS)
         changed = self._judges.changed() or changed  # to compare, nothing of the peer's runs any more
         if seen is None:
             found = agreement.moves(self.case, session)
@@ -169,30 +157,32 @@ class Worker:
         return max(found)
 
     def _give_anew(self) -> tuple[list[float], list[float]]:
-        """Seconds of steps with gradients that the peer has had, and of those between them, with the same numbers in
-        new arrays: what is kept for an array would be no gain in training, where each is new. All are kept, so that
+        """Seconds of steps with gradients that the peer has had, and of those between them, with other numbers in new
+        arrays: what is kept of a gradient would be no gain in training, where each is new. All are kept, so that
         none has the identity or the place in memory of an earlier one. A step that is not timed comes between making
         the arrays and either of them: they may have got the memory that the step had for its own."""
-        session, arrays, kept, left = self._prepared(), {}, [], MOST_GIVEN
-        for index, tensor in enumerate(self.case.tensors):
-            if tensor.elements <= left:
-                arrays[index] = gradient(self.case, index, 1)
-                left -= tensor.elements
+        session = self._prepared()
+        kept: list[Any] = []
         found: tuple[list[float], list[float]] = ([], [])
-        for _ in range(GIVEN):
-            anew = {index: session.place(index, copy.deepcopy(array)) for index, array in arrays.items()}
+        for turn in range(giving.TURNS):
+            anew = {index: session.place(index, array) for index, array in giving.anew(self.case, turn)}
             clock.sample(session, 1)
             found[0].append(clock.sample(session, 1))
             for index, array in anew.items():
                 kept.append(session.gradients[index])
-                session.gradients[index] = array
+                session.give(index, array)
             found[1].append(clock.sample(session, 1))
-        self._asked += 3 * GIVEN
+            self._asked += giving.STEPS_OF_A_TURN
         return found
 
-    def _use_memory(self, index: int) -> None:
-        """Ask for as much memory as reading a tensor does: what a virtual machine has never used comes slowly."""
-        np.ones((2, math.prod(self.case.tensors[index].shape)))
+    def _reads(self) -> float:
+        """Seconds to read every parameter, once as much memory as the largest takes was asked for: what a virtual
+        machine has never used comes slowly."""
+        np.ones((2, max(tensor.elements for tensor in self.case.tensors)))
+        start = time.perf_counter()
+        for index in range(len(self.case.tensors)):
+            self._prepared().read(index)
+        return time.perf_counter() - start
 
     def _changed(self, session: Session) -> str | None:
         """The part of a session that is none of the peer's, where it is another than it was."""

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import fake_peers
@@ -174,6 +175,25 @@ def _when_read(case: Case) -> Session:
     return session
 
 
+def _when_others_are_read(case: Case) -> Session:
+    """Steps with the last tensor alone, which is looked at after each sample, and with all when another one is read."""
+    whole, small = fake_peers._session(case), fake_peers._session(replace(case, shapes=case.shapes[-1:]))
+    work, read, left = whole.apply, whole.read, []
+    last = len(case.tensors) - 1
+
+    def apply(gradients: list[Any]) -> None:
+        left.append(list(gradients))
+        small.apply(gradients[-1:])
+
+    def catch_up(index: int) -> Any:
+        while left and index != last:
+            work(left.pop(0))
+        return read(index) if not left else small.read(0)
+
+    whole.apply, whole.read = apply, catch_up
+    return whole
+
+
 def _in_the_background(case: Case) -> Session:
     """Steps in a thread that goes on while others have their turn, and may be looked at meanwhile."""
     session = _does_not_wait(case)
@@ -314,6 +334,22 @@ def _remembers_places(case: Case) -> Session:
     return session
 
 
+def _remembers_numbers(case: Case) -> Session:
+    """The same, and knows gradients by their numbers."""
+    session = fake_peers._session(case)
+    work, seen = session.apply, set()
+
+    def apply(gradients: list[Any]) -> None:
+        numbers = gradients[0].tobytes()
+        if numbers not in seen:
+            seen.add(numbers)
+            time.sleep(0.1)
+        work(gradients)
+
+    session.apply = apply
+    return session
+
+
 def _own_session(case: Case) -> Session:
     """Brings a session of its own kind."""
 
@@ -332,6 +368,7 @@ PEERS = tuple(
         ("half of the steps", _half_of_the_steps),
         ("runs itself", _runs_itself),
         ("when read", _when_read),
+        ("when others are read", _when_others_are_read),
         ("in the background", _in_the_background),
         ("helper elsewhere", _helper_elsewhere),
         ("rounds to half", _rounds_to_half),
@@ -342,6 +379,7 @@ PEERS = tuple(
         ("remembers", _remembers),
         ("remembers each", _remembers_each),
         ("remembers places", _remembers_places),
+        ("remembers numbers", _remembers_numbers),
         ("own session", _own_session),
     )
 )

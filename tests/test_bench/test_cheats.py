@@ -33,6 +33,7 @@ OTHERS = {
     "half of the steps": "it changed the number of its steps",
     "runs itself": "computes something else",
     "when read": "it makes its steps when it is read",
+    "when others are read": "it makes its steps when it is read",
     "in the background": "CPU",
     "helper elsewhere": "it left the CPUs that it was given",
     "rounds to half": "computes something else",
@@ -43,6 +44,7 @@ OTHERS = {
     "remembers": "computes something else",
     "remembers each": "with gradients that it has not had",
     "remembers places": "with gradients that it has not had",
+    "remembers numbers": "with gradients that it has not had",
     "own session": "it changed Session, which judges it",
 }
 """Cheats, and what the reason says: one of these, where two checks find it out."""

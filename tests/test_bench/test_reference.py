@@ -16,7 +16,7 @@ from bench.cases.sparse import Rows
 from bench.cases.values import gradient, parameter
 from bench.cases.workloads import Tensor, Workload
 from bench.peers.peer import Conventions
-from bench.step import reference
+from bench.step import giving, reference
 from tests.reference import (
     adadelta,
     adafactor,
@@ -90,6 +90,7 @@ EVERY_OPTION = [
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.cases.case.workload", lambda name: SMALL)
+    monkeypatch.setattr("bench.step.giving.MOST_ANEW", 60)  # all but the table
 
 
 def made(optimizer: str, options: Options) -> Case:
@@ -98,7 +99,9 @@ def made(optimizer: str, options: Options) -> Case:
 
 def one_of(case: Case, index: int, conventions: Conventions) -> reference.Expected:
     """One tensor after the first three steps."""
-    return next(found for _, found in reference.expected(case, [index], 3, conventions))
+    return next(
+        found for _, found in reference.expected(case, [index], giving.mixes(case.options.accumulate, 3), conventions)
+    )
 
 
 @pytest.mark.parametrize("options", EVERY_OPTION, ids=lambda options: " ".join(options.words()) or "plain")
@@ -120,12 +123,15 @@ def test_steps_equal_the_papers(optimizer: str, options: Options) -> None:
         {name: parameter(case, i) for i, name in enumerate(names)},
         around,
     )
-    further = [(which,) * options.accumulate for which in (1, 1, 1, 0)]  # all at once, as after the last round
-    for step in (*reference.calls(options.accumulate), *further):
+    further = [(which,) * options.accumulate for which in (1, 1, 1, 1, 1, 1, 1, 0)]  # as after the last round
+    parts = (1,) * 6 + (2, 2, 2, 4) + (1,)  # of the gradients that are given anew, twice
+    for step, part in zip((*giving.calls(options.accumulate), *further), parts, strict=True):
         for which in step:
             given = [gradient(case, i, which) for i in range(len(names))]
-            training.apply({n: g.whole() if isinstance(g, Rows) else g for n, g in zip(names, given, strict=True)})
-    together = dict(reference.expected(case, range(len(names)), 3 + len(further), Conventions()))
+            arrays = [g.whole() if isinstance(g, Rows) else g for g in given]
+            training.apply({n: g if n == "table" else g / part for n, g in zip(names, arrays, strict=True)})
+    mixes = giving.mixes(options.accumulate, 3 + len(further), turns=2)
+    together = dict(reference.expected(case, range(len(names)), mixes, Conventions()))
     for i, name in enumerate(names):
         found = together[i]
         assert len(found.positions) == case.tensors[i].elements
