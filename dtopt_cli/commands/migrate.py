@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -139,7 +141,8 @@ def verify(
     from migrate import verify as compare
 
     progress = _byte_bar("comparing", as_json=as_json)
-    with output.importing_tensorflow():  # during the comparison of arrays, which does not need it
+    needless = os.path.isfile(dest)  # a list needs no step, and Keras takes one in a process of its own
+    with nullcontext() if needless else output.importing_tensorflow():  # while arrays are compared
         try:
             result = compare(source, dest, order=order, progress=progress, **given)
         finally:

@@ -6,10 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+
+from dtopt_cli import output
+from migrate.proof import loaded
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 ADAM = str(CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5")
@@ -146,6 +152,29 @@ def test_verify_says_same_or_different(dtopt: Any, tmp_path: Path) -> None:
     assert "different" in out
     code, out, _ = dtopt("verify", SGD, str(tmp_path / "out"), "--json")
     assert (code, json.loads(out)["ok"]) == (1, False)
+
+
+def test_verify_imports_tensorflow_only_where_this_process_needs_it(
+    dtopt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And without Keras, which is there again afterwards."""
+    ahead = []
+    monkeypatch.setattr(output, "importing_tensorflow", lambda: ahead.append("") or nullcontext())
+    for to, dest in (("slots", "out"), ("list", "out.npz"), ("tf-keras", "out.h5")):
+        assert dtopt("checkpoint", SGD, str(tmp_path / dest), "--to", to)[0] == 0
+    monkeypatch.setattr(loaded, "_run", lambda *_: "the process ended with 1, saying nothing")
+    assert [dtopt("verify", SGD, str(tmp_path / dest))[0] for dest in ("out", "out.npz", "out.h5")] == [0, 0, 1]
+    assert ahead == [""]
+    for module in ("keras.src.optimizers", "tf_keras.src.optimizers"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    kept = ModuleType("kept")
+    monkeypatch.setitem(sys.modules, "tf_keras.src.optimizers", kept)
+    with output._without_keras():
+        with pytest.raises(ImportError):
+            import_module("keras.src.optimizers")
+        assert sys.modules["tf_keras.src.optimizers"] is kept
+    assert "keras.src.optimizers" not in sys.modules
+    assert sys.modules["tf_keras.src.optimizers"] is kept
 
 
 @pytest.mark.parametrize("command", ["inspect", "checkpoint"])
