@@ -308,8 +308,12 @@ def shapes(text: str | None) -> Shapes | None:
     if ":" in text and not path.exists():
         return found.of_variables(text, text, _variables_of(text))
     import migrate
+    from optim.errors import UnsupportedError
 
-    state = migrate.read(text)
+    try:
+        state = migrate.read(text)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{error}; for --shapes, module:function that returns variables does as well") from error
     pairs = [(variable.name, tuple(variable.shape)) for variable in state.variables if variable.trainable is not False]
     return found.of_variables(path.name, text, pairs)
 

@@ -90,6 +90,13 @@ def test_shapes_of_a_file(tmp_path: Path) -> None:
     assert row["slot_bytes"] == {"m": (1024 * 512 + 512), "v": (1024 * 512 + 512)}
 
 
+def test_weights_alone_are_refused_with_what_does_instead() -> None:
+    weights = ROOT / "tests/fixtures/corpus/keras231-adagrad-decay-eps-nested/source/model_weights.h5"
+    done = call("--shapes", str(weights))
+    assert isinstance(done.exception, DtoptError), done.output
+    assert "for --shapes, module:function that returns variables does as well" in str(done.exception)
+
+
 @pytest.mark.parametrize(
     "words",
     [
