@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from migrate.models.layers import KINDS, MODELS
+from migrate.models import from_operations
+from migrate.models.layers import ATTENDED, KINDS, MODELS
 from optim.errors import UnsupportedError
 
 MASKED = "zero_output_for_mask"
@@ -28,8 +30,8 @@ MASKING = ("SimpleRNN", "LSTM", "GRU", "RNN")
 """Layers of Keras 2 that take MASKED; of ConvLSTM it takes it, too, and does nothing."""
 SEEDED = ("Dropout", "SpatialDropout1D", "GaussianNoise", "GaussianDropout", "AlphaDropout")
 """Layers of Keras 2 that take a seed."""
-ATTENDED = ("value", "key")
-"""Arguments of a MultiHeadAttention behind the first."""
+PASSED_OVER = ("training",)
+"""Arguments of a call that a model of Keras 3 gives anew whenever it is called, see `calls`."""
 ORTHOGONAL = "OrthogonalInitializer"
 """What Keras 3 called `Orthogonal` until 3.6."""
 ONLY_3 = (
@@ -51,11 +53,15 @@ def older(model: Mapping[str, Any]) -> dict[str, Any]:
     config = model.get("config")
     if model.get("class_name") not in MODELS or not isinstance(config, Mapping):
         return dict(model)
-    layers = [_layer(layer) for layer in config.get("layers", [])]
+    given = [_layer(layer) for layer in config.get("layers", [])]
+    layers = [layer for layer in given if not from_operations.returns_its_input(layer)]
     nested = {str(x["config"].get("name")) for x in layers if x.get("class_name") in MODELS}
-    for layer in layers:
-        if "inbound_nodes" in layer:
-            layer["inbound_nodes"] = [_node(node, nested, layer) for node in layer["inbound_nodes"]]
+    end = _Ends(nested, {x["config"]["name"]: x for x in given if from_operations.returns_its_input(x)})
+    for i, layer in enumerate(layers):
+        if from_operations.is_operation(layer):
+            layers[i] = from_operations.function(layer, end)
+        elif "inbound_nodes" in layer:
+            layer["inbound_nodes"] = [_node(node, end, layer) for node in layer["inbound_nodes"]]
     kept = {key: config[key] for key in ("name", "build_input_shape") if config.get(key) is not None}
     # Of models among the outputs, Keras 3 counts the making as Keras 2 does everywhere, but of Sequentials.
     uncounted = {str(x["config"].get("name")) for x in layers if x.get("class_name") == "Sequential"}
@@ -118,30 +124,49 @@ def _value(key: str, value: Any, name: str) -> Any:
     return value
 
 
-def _node(node: Any, nested: set[str], layer: Mapping[str, Any]) -> list[Any]:
+def _node(node: Any, end: _Ends, layer: Mapping[str, Any]) -> list[Any]:
     """`{"args", "kwargs"}` -> [[layer, node, tensor, keyword arguments], ...]."""
     if not isinstance(node, Mapping):
         return list(node)
     tensors = [x for arg in node.get("args", []) for x in (arg if isinstance(arg, list) else [arg])]
-    kwargs = {k: _plain(v, nested) for k, v in (node.get("kwargs") or {}).items() if v not in (None, [None, None])}
-    ends = [_history(x, nested) for x in tensors]
-    if not ends or any(end is None for end in ends):
+    given = {
+        k: v for k, v in (node.get("kwargs") or {}).items() if k not in PASSED_OVER and v not in (None, [None] * 2)
+    }
+    kwargs = {k: _plain(v, end) for k, v in given.items()}
+    ends = [end(x) for x in tensors]
+    if not ends or any(each is None for each in ends):
         raise UnsupportedError(f"the layer {layer.get('name')!r} is called in a way that tf_keras's config cannot say")
     if layer.get("class_name") == "MultiHeadAttention":  # Keras 2 has all but the first among the named arguments
         kwargs |= zip(ATTENDED, ends[1:], strict=False)
         ends = ends[:1]
-    return [[*end, kwargs] for end in ends if end is not None]
+    return [[*each, kwargs] for each in ends if each is not None]
 
 
-def _history(tensor: Any, nested: set[str]) -> list[Any] | None:
-    if not isinstance(tensor, Mapping) or tensor.get("class_name") != "__keras_tensor__":
-        return None
-    name, node, index = tensor["config"]["keras_history"]
-    return [name, node + (name in nested), index]
+@dataclass(frozen=True)
+class _Ends:
+    """A tensor in a call -> [layer, node, tensor], or None for what is none.
+
+    Attributes:
+      nested: names of models, of which Keras 2 counts the making as a call.
+      left_out: operations that return what they are given, which stands in their place.
+    """
+
+    nested: set[str]
+    left_out: Mapping[str, Mapping[str, Any]]
+
+    def __call__(self, tensor: Any) -> list[Any] | None:
+        if not isinstance(tensor, Mapping) or tensor.get("class_name") != "__keras_tensor__":
+            return None
+        name, node, index = tensor["config"]["keras_history"]
+        if name in self.left_out:
+            return self(self.left_out[name]["inbound_nodes"][node]["args"][0])
+        return [name, node + (name in self.nested), index]
 
 
-def _plain(value: Any, nested: set[str]) -> Any:
-    found = _history(value, nested)
+def _plain(value: Any, end: _Ends) -> Any:
+    found = end(value)
+    if found is None and isinstance(value, list):
+        return [None if each is None else _plain(each, end) for each in value]
     if found is None and not isinstance(value, (bool, int, float, str)):
         raise UnsupportedError(f"a layer is called with {value!r}, which tf_keras's config cannot say")
     return value if found is None else found

@@ -149,6 +149,8 @@ RANDOM = (
 """Layers that alter images in training."""
 OPERATORS = ("TFOpLambda", "SlicingOpLambda")
 """What tf.keras makes of TensorFlow's functions between layers, see `operators`."""
+ATTENDED = ("value", "key")
+"""What a MultiHeadAttention is called with behind the query: by place in Keras 3, by name in tf.keras."""
 MERGING = ("Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum", "Concatenate")
 """Layers that make one tensor of several of one shape, but for Concatenate's axis."""
 SPATIAL_DROPOUT = Kind(dropped={"trainable": (...,), "noise_shape": (None,)})

@@ -46,6 +46,7 @@ def _reduced(class_name: str) -> Operator:
     return Operator(class_name, options={"axis": ("axis", None), "keepdims": ("keepdims", False)})
 
 
+LIKE = ("zeros", "ones")
 REQUIRED = object()
 """Stands for the default of an argument that has none."""
 SOFTMAX = Operator("Softmax", "nn", options={"axis": ("axis", -1)})
@@ -65,6 +66,8 @@ FUNCTIONS: dict[str, Operator] = {
     "math.multiply": _two("Multiply"),
     **dict.fromkeys(("math.truediv", "math.divide"), _two("TrueDivide")),
     "math.pow": _two("Power"),
+    "math.not_equal": _two("NotEqual"),
+    "math.logical_or": Operator("LogicalOr", operands=("y",)),
     "math.maximum": _two("Maximum"),
     "math.minimum": _two("Minimum"),
     "linalg.matmul": PRODUCT,
@@ -79,8 +82,10 @@ FUNCTIONS: dict[str, Operator] = {
     "nn.gelu": Operator("Gelu", "nn", options={"approximate": ("approximate", False)}),
     "nn.leaky_relu": Operator("LeakyRelu", "nn", options={"alpha": ("negative_slope", 0.2)}),
     "nn.softmax": SOFTMAX,
-    **{f"math.reduce_{name}": _reduced(name.capitalize()) for name in ("mean", "sum", "max", "min", "prod")},
+    **{f"math.reduce_{name}": _reduced(name.capitalize()) for name in ("mean", "sum", "max", "min", "prod", "any")},
     "reshape": Operator("Reshape", options={"shape": ("newshape", REQUIRED)}),
+    **{f"{each}_like": Operator(f"{each.capitalize()}Like", options={"dtype": ("dtype", None)}) for each in LIKE},
+    "cast": Operator("Cast", "core", options={"dtype": ("dtype", REQUIRED)}),
     "expand_dims": Operator("ExpandDims", options={"axis": ("axis", REQUIRED)}),
     **dict.fromkeys(("squeeze", "compat.v1.squeeze"), SQUEEZE),
     **dict.fromkeys(("transpose", "compat.v1.transpose"), TRANSPOSE),

@@ -9,7 +9,7 @@ from typing import Any
 
 from migrate.models import calls, masks, operators
 from migrate.models.canonical import Layer, layer_name, node_shifts
-from migrate.models.layers import ADVICE, DIFFERENT_ACTIVATIONS, INERT, KINDS, MODELS, OPERATORS, RANDOM
+from migrate.models.layers import ADVICE, ATTENDED, DIFFERENT_ACTIVATIONS, INERT, KINDS, MODELS, OPERATORS, RANDOM
 from optim.errors import UnsupportedError
 
 INITIALIZERS = (
@@ -162,13 +162,21 @@ def _node(node: Sequence[Any], shifts: Mapping[str, int], told: Translation, lay
             f"{layer_name(layer)!r} is called with training=False, which Keras 3 passes over while a model trains:"
             f" {', '.join(acting)} will act as in training"
         )
-    kwargs = {}
-    for key, value in given.items():
-        is_tensor = isinstance(value, list) and len(value) >= 3 and isinstance(value[0], str)
-        if not is_tensor and not isinstance(value, (bool, int, float, str)):
-            raise UnsupportedError(f"the layer {layer_name(layer)!r} is called with {key}={value!r}; {ADVICE}")
-        kwargs[key] = _tensor(value, shifts, told) if is_tensor else value
+
+    def argument(value: Any) -> Any:
+        if operators.is_end(value):
+            return _tensor(value, shifts, told)
+        if isinstance(value, list):
+            return [None if each is None else argument(each) for each in value]
+        if not isinstance(value, (bool, int, float, str)):
+            raise UnsupportedError(f"the layer {layer_name(layer)!r} is called with {value!r}; {ADVICE}")
+        return value
+
+    kwargs = {key: argument(value) for key, value in given.items()}
     tensors = [_tensor(end, shifts, told) for end in node]
+    if layer["class_name"] == "MultiHeadAttention":  # their order is that of the layers that Keras 3 makes of them
+        tensors += [kwargs.pop(key) for key in ATTENDED if key in kwargs]
+        return {"args": tensors, "kwargs": kwargs}
     several = len(tensors) > 1
     if several and layer["class_name"] in WITH_STATE:  # which Keras 2 lists behind the sequence
         return {"args": tensors[:1], "kwargs": {**kwargs, "initial_state": tensors[1:]}}

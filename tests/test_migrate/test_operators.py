@@ -38,6 +38,8 @@ def _functions(tf: Any, x: Any, a: Any) -> list[Any]:
             cube[:, ::2, tf.newaxis],
             a[:, -1],
         ),
+        tf.cast(tf.reduce_any(tf.math.logical_or(tf.not_equal(a, x), tf.not_equal(a, 0.0)), axis=1), tf.float32),
+        *(tf.zeros_like(a) + x, tf.ones_like(a) * x),
     ]
 
 

@@ -1,0 +1,94 @@
+"""Operations between layers of a Keras 3 model, as the functions of TensorFlow that tf.keras has in their place: the
+way back of `operators`. The masks of layers are made by such operations, `NotEqual` for an Embedding.
+
+Source: `keras/src/ops` 3.0 to 3.15, `keras/src/ops/node.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from migrate.models import operators
+from migrate.models.layers import ADVICE, MODELS
+from optim.errors import UnsupportedError
+
+SLICE = "__slice__"
+SAME = {"ConvertToTensor": ("dtype", "sparse", "ragged")}
+"""Operations that return what they are given -> the settings that must be None for that."""
+End = Callable[[Any], list[Any] | None]
+"""A tensor in a call of Keras 3 -> [layer, node, tensor]; None for what is no tensor."""
+
+
+def is_operation(layer: Mapping[str, Any]) -> bool:
+    """Whether it is none of the layers, each of which says whether it is trainable; an `.h5` names no modules."""
+    return layer.get("class_name") not in (*MODELS, "InputLayer") and "trainable" not in layer["config"]
+
+
+def returns_its_input(layer: Mapping[str, Any]) -> bool:
+    kept = SAME.get(str(layer.get("class_name"))) if is_operation(layer) else None
+    return kept is not None and all(layer["config"].get(key) is None for key in kept)
+
+
+def function(layer: Mapping[str, Any], end: End) -> dict[str, Any]:
+    """The layer of `layers.OPERATORS` that does the same. Raises UnsupportedError where none is known."""
+    config, class_name = layer["config"], str(layer["class_name"])
+    name = next((name for name, each in operators.FUNCTIONS.items() if each.class_name == class_name), None)
+    if name is None:
+        raise UnsupportedError(
+            f"the model calls keras.ops.{class_name}, for which this dtopt knows no function of TensorFlow; {ADVICE}"
+        )
+    found = operators.FUNCTIONS[name]
+    options = {ours: config[theirs] for ours, (theirs, _) in found.options.items() if theirs in config}
+    nodes = [_call(layer, found, node, options, end) for node in layer.get("inbound_nodes") or []]
+    kind = "SlicingOpLambda" if name == operators.SLICING else "TFOpLambda"
+    made = {"name": config.get("name"), "trainable": True, "dtype": "float32", "function": name}
+    return {"class_name": kind, "name": config.get("name"), "config": made, "inbound_nodes": nodes}
+
+
+def _call(
+    layer: Mapping[str, Any], found: operators.Operator, node: Mapping[str, Any], options: Mapping[str, Any], end: End
+) -> list[Any]:
+    args = list(node.get("args", []))
+    if len(args) != 1 + len(found.operands) or node.get("kwargs"):
+        raise _refusal(layer)
+    given = {name: _operand(layer, found, arg, end) for name, arg in zip(found.operands, args[1:], strict=True)}
+    first = args[0]
+    if isinstance(first, list):
+        ends = [end(each) for each in first]
+        if any(each is None for each in ends):
+            raise _refusal(layer)
+        return [[*each, {**given, **options}] for each in ends if each is not None]
+    one = end(first)
+    if one is None:
+        raise _refusal(layer)
+    return [*one, {**given, **options}]
+
+
+def _operand(layer: Mapping[str, Any], found: operators.Operator, item: Any, end: End) -> Any:
+    tensor = end(item)
+    if tensor is not None:
+        return tensor
+    if found.class_name == "GetItem":
+        return _key(layer, item)
+    if not isinstance(item, (bool, int, float)):
+        raise _refusal(layer)
+    return item
+
+
+def _key(layer: Mapping[str, Any], item: Any) -> Any:
+    """What stands in `x[...]`."""
+    if isinstance(item, list):
+        return [_key(layer, each) for each in item]
+    if isinstance(item, Mapping) and item.get("class_name") == SLICE:
+        return {name: item["config"].get(name) for name in ("start", "stop", "step")}
+    if item is not None and not isinstance(item, int):
+        raise _refusal(layer)
+    return item
+
+
+def _refusal(layer: Mapping[str, Any]) -> UnsupportedError:
+    return UnsupportedError(
+        f"the model calls keras.ops.{layer['class_name']} ({layer['config'].get('name')!r}) in a way that tf_keras's"
+        f" config cannot say; {ADVICE}"
+    )
