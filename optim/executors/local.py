@@ -171,7 +171,7 @@ def _unpacked(work: Work, selection: Selection) -> ShardGradients:
     if found:
         given = [[found[i].sums] * selection.counts[i] if i in found else g for i, g in enumerate(given)]
     on_mesh = [t.layout is not None and i not in found for i, t in enumerate(work.tracked)]
-    rows = {i: gradient.rows for i, gradient in found.items()}
+    rows = {i: gradient.rows if gradient.sorted is None else gradient.sorted for i, gradient in found.items()}
     gradients = ShardGradients(Tensors(given, on_mesh, rows, None if found else work.held), selection)
     if slot_layout.MASTER in work.slots.names and native.arrange(work, selection).rest:
         gradients.cast()

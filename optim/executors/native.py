@@ -72,8 +72,10 @@ def why_not_here(tracked: Tracked) -> str:
     return f"TensorFlow {tf.version.VERSION} has no functions that take DTensors apart"
 
 
-def square_sums(held: Held, sources: Sequence[int]) -> list[float]:
-    """The sum of squares of each of the tensors at `sources`, added up in float64."""
+def square_sums(held: Held, sources: Sequence[int], batches: Batches | None = None) -> list[float]:
+    """The sum of squares of each of the tensors at `sources`, added up in float64. `batches`: of the step before."""
+    if batches is not None and batches.batches:
+        return direct.square_sums(batches.batches[0].number, held, sources)
     found = call("DtoptSquares", vector([held.number], tf.int64), vector(sources, tf.int64))
     sums: list[float] = found.numpy().tolist()
     return sums

@@ -237,7 +237,7 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients) -> 
             group=group,
             gradients=[numbers_of(gradient) for gradient in mine],
             rows=[mine[k].rows for k in by_row],
-            starts=[mine[k].starts for k in by_row if on_mesh],
+            starts=[mine[k].starts for k in by_row if mine[k].starts is not None],
             scalars=_vector([coefficients[name] for name in program.scalars]),
             scales=_vector([] if gradients.factors is None else [gradients.factors[i] for i in members]),
             decays=_vector([1.0 if d is None else d for d in decays] if any(d is not None for d in decays) else []),
@@ -252,7 +252,7 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients) -> 
             identity_at_zero=program.is_identity_at_zero,
             sparse=by_row,
             others=others,
-            totals=[mine[k].shape[0] for k in by_row if on_mesh],
+            totals=[mine[k].shape[0] for k in by_row if mine[k].starts is not None],
         )
 
 

@@ -11,17 +11,20 @@ from tensorflow.experimental import dtensor
 
 from optim.errors import MismatchError
 from optim.layouts.placement import relayout
-from optim.native import library
+from optim.native import direct, library
 from optim.precision import compute_dtype
 from optim.state.row_gradient import RowGradient
 from optim.state.tracked import Tracked
 
 
-def row_gradient(gradient: tf.IndexedSlices, tracked: Tracked, *, looks_at_sums: bool) -> RowGradient:
+def row_gradient(
+    gradient: tf.IndexedSlices, tracked: Tracked, *, looks_at_sums: bool, sorts: bool = False
+) -> RowGradient:
     """The rows of `IndexedSlices` in ascending order; repeated ones are added up, in float32 at least.
 
     Args:
       looks_at_sums: whether norms of gradients, or whether they are finite, matter.
+      sorts: whether, if not, the kernel may sort them in its step, or now for the local executor.
 
     Raises:
       MismatchError: they do not fit the variable. Inside a `tf.function`, an index that does not raises when it runs.
@@ -46,6 +49,16 @@ def row_gradient(gradient: tf.IndexedSlices, tracked: Tracked, *, looks_at_sums:
         indices = _local(indices, tracked) if dtensor.is_dtensor(indices) else indices
         device = tracked.layout.mesh.local_devices()[0]
     indices = indices if indices.dtype in (tf.int32, tf.int64) else tf.cast(indices, tf.int64)
+    sorts = sorts and not looks_at_sums
+    if sorts and not tf.executing_eagerly():
+        start = tf.zeros([2], tf.int64)
+        return RowGradient(values, tf.cast(indices, tf.int64), shape, tracked.variable.dtype, start)
+    if sorts and _can_sort(values, indices):
+        try:
+            found = direct.sort(values, indices, int(shape[0]))
+        except RuntimeError as error:
+            raise MismatchError(f"the gradient of {tracked}: {error}") from None
+        return RowGradient(values, indices, shape, tracked.variable.dtype, sorted=found)
     wide = tf.float64 if values.dtype == tf.float64 else tf.float32
     try:
         with tf.device(device):
@@ -53,6 +66,11 @@ def row_gradient(gradient: tf.IndexedSlices, tracked: Tracked, *, looks_at_sums:
     except tf.errors.InvalidArgumentError as error:
         raise MismatchError(f"the gradient of {tracked}: {error.message}") from None
     return RowGradient(sums, rows, shape, tracked.variable.dtype)
+
+
+def _can_sort(values: Any, indices: Any) -> bool:
+    is_here = "CPU:" in values.device and "CPU:" in indices.device
+    return direct.available() and values.dtype in (tf.float32, tf.float64) and is_here
 
 
 def _local(tensor: Any, tracked: Tracked) -> Any:

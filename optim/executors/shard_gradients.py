@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +28,8 @@ class Tensors:
         self, given: Sequence[Any], on_mesh: Sequence[bool], rows: Mapping[int, Any], held: Held | None = None
     ):
         """Args: `given`: for each variable a DTensor, where `on_mesh`, a local tensor, or a list of those of all
-        devices. `rows`: by position of the variable, where all these are the sums of some rows: which ones. `held`: all
-        that, if it is held already."""
+        devices. `rows`: by position of the variable, where all these are the sums of some rows: which ones; or what the
+        kernel has sorted, and then these are of no use. `held`: all that, if it is held already."""
         self._given = given
         self._on_mesh = on_mesh
         self.rows = rows
@@ -57,7 +58,7 @@ class Tensors:
                 flat = self._given
                 if list in set(map(type, flat)):
                     flat = [t for g in flat for t in (g if isinstance(g, list) else (g,))]
-                self._held = direct.hold([*flat, *self.rows.values()])
+                self._held = direct.hold([*flat, *(rows for rows in self.rows.values() if not isinstance(rows, Held))])
             return self._held
 
 
@@ -93,8 +94,12 @@ class ShardGradients:
 
     @property
     def rows(self) -> dict[int, int]:
-        """Where in what is held the rows of a variable's gradient are, by position of the variable."""
-        return {i: sum(self._selection.counts) + k for k, i in enumerate(self._tensors.rows)}
+        """Where in what is held the rows of a variable's gradient are, by position of the variable, or what stands for
+        those that the kernel has sorted."""
+        places, behind = {}, itertools.count(sum(self._selection.counts))
+        for i, rows in self._tensors.rows.items():
+            places[i] = direct.place_of(rows) if isinstance(rows, Held) else next(behind)
+        return places
 
     @property
     def is_settled(self) -> bool:
@@ -161,6 +166,7 @@ class ShardGradients:
 
     def _settle(self) -> None:
         """Carry out what is pending, once for all who hold this object."""
+        assert not any(isinstance(rows, Held) for rows in self._tensors.rows.values()), "norms need sums"
         self.cast()
         parts = self._each(lambda i, shard: tf.cast(self.part(i, shard.part), self.parts[i][shard.part].dtype))
         self._tensors = self._unpacked(parts)
@@ -205,10 +211,12 @@ class ShardGradients:
                     here.append((i, shard))
         if here:
             sources = [self._selection.offsets[i] + shard.part for i, shard in here]
-            for (i, _), square in zip(here, native.square_sums(self.held, sources), strict=True):
+            known = self._selection.batches
+            found = native.square_sums(self.held, sources, None if known is None else known[1])
+            for (i, _), square in zip(here, found, strict=True):
                 sums[i].append(square)
-        for found in on_every_device(list(rest), lambda device: self._squares_of(rest[device])):
-            for i, square in found:
+        for others in on_every_device(list(rest), lambda device: self._squares_of(rest[device])):
+            for i, square in others:
                 sums[i].append(square)
         return [math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts) for parts in sums]
 

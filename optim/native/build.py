@@ -31,6 +31,7 @@ OPS_SOURCES = (
     "gradients.h",
     "gathered.h",
     "rows.h",
+    "sorted.h",
     "scalars.h",
     "update.h",
     "calls.h",

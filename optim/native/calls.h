@@ -63,13 +63,14 @@ std::vector<T> Items(PyObject* list, const Read& read) {
   return items;
 }
 
+inline void Append(PyObject* list, PyObject* item) {
+  PyList_Append(list, item);
+  Py_DecRef(item);
+}
+
 inline PyObject* ListOf(const std::vector<int64_t>& numbers) {
   PyObject* list = PyList_New(0);
-  for (const int64_t each : numbers) {
-    PyObject* number = PyLong_FromLongLong(each);
-    PyList_Append(list, number);
-    Py_DecRef(number);
-  }
+  for (const int64_t each : numbers) Append(list, PyLong_FromLongLong(each));
   return list;
 }
 
@@ -92,6 +93,41 @@ inline PyObject* CallHold(PyObject*, PyObject* const* arguments, Py_ssize_t coun
   const absl::Status read = held->Read(*RuntimeAt(arguments[0]), objects, expected, &misfits);
   if (!read.ok()) return Fail(absl::StrCat("the gradients cannot be read: ", read.message()));
   return misfits.empty() ? PyLong_FromLongLong(Holding::Add(std::move(held))) : ListOf(misfits);
+}
+
+// sort(runtime, values, indices, limit): the number of IndexedSlices, in float32 or float64, of a table with so many rows.
+inline PyObject* CallSort(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 4) return Fail("sort takes 4 arguments");
+  const std::vector<const void*> objects = {arguments[1], arguments[2]};
+  const int64_t limit = PyLong_AsLongLong(arguments[3]);
+  const Runtime* runtime = RuntimeAt(arguments[0]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  auto held = std::make_shared<Held>();
+  std::vector<int64_t> misfits;
+  absl::Status done = held->Read(*runtime, objects, nullptr, &misfits);
+  if (done.ok() && held->tensors.size() != objects.size()) done = InvalidArgument("values or indices are on a mesh");
+  if (done.ok()) {
+    _ts* const state = PyEval_SaveThread();
+    done = SortHeld(held.get(), limit);
+    PyEval_RestoreThread(state);
+  }
+  return done.ok() ? PyLong_FromLongLong(Holding::Add(std::move(held))) : Fail(std::string(done.message()));
+}
+
+// squares(group, held, sources): the sum of squares of each of the tensors at `sources` of what is held.
+inline PyObject* CallSquares(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 3) return Fail("squares takes 3 arguments");
+  const int64_t group = PyLong_AsLongLong(arguments[0]), held = PyLong_AsLongLong(arguments[1]);
+  const auto sources = Items<int64_t>(arguments[2], PyLong_AsLongLong);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  std::vector<double> sums;
+  _ts* const state = PyEval_SaveThread();
+  const absl::Status done = Squares(group, held, sources, &sums);
+  PyEval_RestoreThread(state);
+  if (!done.ok()) return Fail(std::string(done.message()));
+  PyObject* list = PyList_New(0);
+  for (const double sum : sums) Append(list, PyFloat_FromDouble(sum));
+  return list;
 }
 
 // drop(number)
@@ -125,8 +161,8 @@ inline PyObject* CallWrite(PyObject*, PyObject* const* arguments, Py_ssize_t cou
 // update(group, held, options, scales, decays, rows, overwrite): a step of a group, with gradients that are held.
 // options: the limit that gradients are clipped to, the weights of the old average and of the variable in the new one;
 // behind these three stand the rule's scalars. scales, decays: one number for each variable, or none. rows: for each
-// variable whose gradient is rows, where in what is held these are, ascending, each once, those of the whole table; -1 for
-// the others, nothing if there are none. Where it raises, nothing was changed. Other Python threads go on meanwhile.
+// variable whose gradient is rows, where in what is held these are, ascending, each once, those of the whole table; or -2
+// minus the number under which `sort` has them; -1 for the others, nothing if there are none. Where it raises, nothing was changed. Other Python threads go on meanwhile.
 inline PyObject* CallUpdate(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 7) return Fail("update takes 7 arguments");
   const int64_t group = PyLong_AsLongLong(arguments[0]), held = PyLong_AsLongLong(arguments[1]);
@@ -152,6 +188,7 @@ extern "C" {
 __attribute__((visibility("default"), used)) PyMethodDef dtopt_functions[] = {
     {"hold", dtopt::CallHold, dtopt::kFastCall, nullptr}, {"drop", dtopt::CallDrop, dtopt::kFastCall, nullptr},
     {"read", dtopt::CallRead, dtopt::kFastCall, nullptr}, {"write", dtopt::CallWrite, dtopt::kFastCall, nullptr},
+    {"sort", dtopt::CallSort, dtopt::kFastCall, nullptr}, {"squares", dtopt::CallSquares, dtopt::kFastCall, nullptr},
     {"update", dtopt::CallUpdate, dtopt::kFastCall, nullptr},
 };
 }

@@ -40,7 +40,7 @@ INSIDES = (
 """Of the class of DTensors, next in that struct: done without where TensorFlow lacks one of them, or is another than
 those in which this class was looked at."""
 LOOKED_AT = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
-FUNCTIONS = ("hold", "drop", "read", "write", "update")
+FUNCTIONS = ("hold", "drop", "read", "write", "sort", "squares", "update")
 """Of the kernel's library, as `calls.h` has them."""
 
 
@@ -114,7 +114,8 @@ class _Loaded:
         make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p] * 3
         table = (_Method * len(FUNCTIONS)).in_dll(library, "dtopt_functions")
         functions = {method.name.decode(): make(ctypes.addressof(method), None, None) for method in table}
-        self.hold, self.drop, self.read, self.write, self.update = (functions[name] for name in FUNCTIONS)
+        self.hold, self.drop, self.read, self.write = (functions[name] for name in FUNCTIONS[:4])
+        self.sort, self.squares, self.update = (functions[name] for name in FUNCTIONS[4:])
         self._library = library
         self._addresses = addresses
         self._last: tuple[Any, Any, Any] = (None, None, None)
@@ -199,6 +200,25 @@ def hold_if(tensors: Sequence[Any], wanted: AllExpected) -> Held | list[int]:
     loaded = _loaded[0]
     found = loaded.hold(loaded.runtime().address, [*tensors], wanted.address)
     return found if isinstance(found, list) else Held(found)
+
+
+def sort(values: Any, indices: Any, rows: int) -> Held:
+    """`IndexedSlices` of a table with so many rows, on no mesh, in float32 or float64: each row once, and where the sum
+    of what it is given lies. Raises RuntimeError: they do not fit the table, or each other."""
+    context.context().sync_executors()  # as above
+    loaded = _loaded[0]
+    return Held(loaded.sort(loaded.runtime().address, values, indices, rows))
+
+
+def place_of(rows: Held) -> int:
+    """What `update` is given for a variable whose gradient `sort` gave."""
+    return -2 - rows.number
+
+
+def square_sums(group: int, held: Held, sources: Sequence[int]) -> list[float]:
+    """The sum of squares of each of the tensors at `sources`, added up in float64 by the threads of any group."""
+    sums: list[float] = _loaded[0].squares(group, held.number, [*sources])
+    return sums
 
 
 def update(

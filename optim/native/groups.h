@@ -54,9 +54,9 @@ class Group : public tensorflow::ResourceBase {
   std::vector<Others> others;                    // by variable; empty: kMove
   std::vector<tensorflow::mutex*> locks;         // in the order of addresses, in which all take them
   std::vector<tensorflow::core::RefCountPtr<Var>> held;
+  const Workers* workers = nullptr;
   // Of a group that is joined, and updated without an op.
   std::shared_ptr<const Stepper> stepper;
-  const Workers* workers = nullptr;
   bool is_identity_at_zero = false;
 
   bool IsWhole(size_t i) const { return boxes[i].run == 0; }

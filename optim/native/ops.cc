@@ -94,6 +94,7 @@ class GroupOp : public OpKernel {
     std::vector<int64_t> others;
     OP_REQUIRES_OK(context, (ReadVector<int64_t, int64_t>(context, "others", &others)));
     for (const int64_t how : others) group->others.push_back(static_cast<Others>(how));
+    group->workers = &WorkersOf(context);
     Tensor *handle, *number;
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &handle));
     OP_REQUIRES_OK(context, context->allocate_output(1, {}, &number));
@@ -216,14 +217,15 @@ class StepOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input_list("rows", &rows));
     std::vector<Gradient> gradients(values.size());
     for (int i = 0; i < values.size(); ++i) gradients[i].values = &values[i];
-    std::vector<std::pair<Tensor, Tensor>> own(sparse_.size());
+    std::vector<SortedRows> sorted(sparse_.size());
+    std::vector<std::pair<Tensor, Tensor>> summed(sparse_.size());
     for (size_t k = 0; k < sparse_.size(); ++k) {
       const bool fits = static_cast<int>(k) < rows.size() && sparse_[k] < values.size();
       OP_REQUIRES(context, fits, InvalidArgument("there are no rows of gradient ", sparse_[k]));
       Gradient& gradient = gradients[sparse_[k]];
       gradient.rows = &rows[k];
       if (totals_.empty()) continue;
-      OP_REQUIRES_OK(context, Part(context, k, group->variables[sparse_[k]], &gradient, &own[k]));
+      OP_REQUIRES_OK(context, Part(context, k, group->variables[sparse_[k]], &gradient, &sorted[k], &summed[k]));
     }
     OP_REQUIRES_OK(context, stepper_.Run(WorkersOf(context), *group, gradients, numbers));
   }
@@ -248,8 +250,8 @@ class StepOp : public OpKernel {
   }
 
   // Of rows of the whole table those that this device has.
-  absl::Status Part(OpKernelContext* context, size_t k, Var* variable, Gradient* gradient,
-                    std::pair<Tensor, Tensor>* own) const {
+  absl::Status Part(OpKernelContext* context, size_t k, Var* variable, Gradient* gradient, SortedRows* sorted,
+                    std::pair<Tensor, Tensor>* summed) const {
     tensorflow::OpInputList starts;
     TF_RETURN_IF_ERROR(context->input_list("starts", &starts));
     if (static_cast<int>(k) >= starts.size() || k >= totals_.size() || starts[k].NumElements() != 2) {
@@ -263,10 +265,17 @@ class StepOp : public OpKernel {
     }
     gradient->region = {0, starts[k].flat<int64_t>()(1), 1};
     for (int dim = 1; dim < gradient->values->dims(); ++dim) gradient->region.columns *= gradient->values->dim_size(dim);
+    const Basics& basics = *basics_[gradient->values->dtype()];
+    const Tensor& indices = *gradient->rows;
+    if (basics.element == basics.wide) {
+      gradient->rows = nullptr;
+      gradient->sorted = sorted;
+      return sorted->Make(basics, *gradient->values, indices, range);
+    }
     TF_RETURN_IF_ERROR(
-        SumRows(context, basics_, *gradient->values, *gradient->rows, range, &own->first, &own->second));
-    gradient->values = &own->first;
-    gradient->rows = &own->second;
+        SumRows(context, basics_, *gradient->values, indices, range, &summed->first, &summed->second));
+    gradient->values = &summed->first;
+    gradient->rows = &summed->second;
     return absl::OkStatus();
   }
 
@@ -299,7 +308,7 @@ class SquaresOp : public OpKernel {
     }
     Tensor* sums;
     OP_REQUIRES_OK(context, context->allocate_output(0, {static_cast<int64_t>(tensors.size())}, &sums));
-    OP_REQUIRES_OK(context, SquareSums(context, tensors, basics_, sums));
+    OP_REQUIRES_OK(context, SquareSums(WorkersOf(context), tensors, basics_, sums->vec<double>().data()));
   }
 
  private:

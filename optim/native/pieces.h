@@ -109,8 +109,9 @@ struct Piece {  // pointers to the first element of the shard; `size` counts wha
   Others others = Others::kMove;
   RowBox part;                          // what is updated, used with `rows`, or if not all others move
   // The gradient's rows, ascending, where it has some rows only: of the whole table, of which `part` begins at first_row
-  // and first_column. Row k is at gradient + k * stride.
+  // and first_column. Row k is at gradient + k * stride, or where `at` says.
   const int64_t* rows = nullptr;
+  const char* const* at = nullptr;
   int64_t count = 0, stride = 0, first_row = 0, first_column = 0;
   bool listed = false;                  // `size` counts the elements of `rows`, and nothing else is visited
 };
@@ -153,7 +154,9 @@ class Pass {
   }
 
   // Where row k of the gradient begins, all columns of the table.
-  const char* Row(int64_t k) const { return piece_.gradient + k * piece_.stride * piece_.given->element; }
+  const char* Row(int64_t k) const {
+    return piece_.at != nullptr ? piece_.at[k] : piece_.gradient + k * piece_.stride * piece_.given->element;
+  }
 
   // Where an element of `part` lies in the variable.
   int64_t Offset(int64_t row, int64_t column) const {
@@ -172,7 +175,7 @@ class Pass {
       const int64_t k = begin / columns, column = begin % columns;
       const int64_t size = std::min(end - begin, columns - column);
       const char* gradient = Row(k);
-      if (k + kRowsAhead < piece_.count) AskForRow(piece_.rows[k + kRowsAhead] - piece_.first_row);
+      if (k + kRowsAhead < piece_.count) AskForRow(k + kRowsAhead);
       if (piece_.others == Others::kMove || !IsZero(gradient)) {
         UpdateRow(piece_.rows[k] - piece_.first_row, column, gradient, size);
       }
@@ -181,7 +184,9 @@ class Pass {
   }
 
   // Where the next rows lie no processor can foresee; of a long one it is enough to ask for the start.
-  void AskForRow(int64_t row) const {
+  void AskForRow(int64_t k) const {
+    const int64_t row = piece_.rows[k] - piece_.first_row;
+    if (piece_.at != nullptr) AskFor(piece_.at[k], std::min(piece_.stride * piece_.given->element, kAskedFor));
     const int64_t bytes = std::min(piece_.part.columns * step_.basics->element, kAskedFor);
     AskFor(piece_.variable + Offset(row, 0) * step_.basics->element, bytes);
     for (const char* slot : piece_.slots) AskFor(slot + row * piece_.part.columns * step_.basics->element, bytes);

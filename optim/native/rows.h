@@ -9,72 +9,21 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "sorted.h"
 #include "step.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "threads.h"
 
 namespace dtopt {
 
-// Rows `start`, ..., `start + count - 1` of a table that has `total` of them.
-struct Range {
-  int64_t start, count, total;
-};
-
-using Order = std::vector<std::pair<int64_t, int64_t>>;  // row, and position in what was given
-
-template <typename Index>
-absl::Status RowsIn(const Index* indices, int64_t count, const Range& range, Order* order, bool* ascending) {
-  order->reserve(count);
-  *ascending = true;
-  for (int64_t k = 0; k < count; ++k) {
-    const int64_t row = indices[k];
-    if (row < 0 || row >= range.total) {
-      return InvalidArgument("the gradient is for row ", row, ", the variable has ", range.total, " rows");
-    }
-    if (row < range.start || row >= range.start + range.count) continue;
-    *ascending = *ascending && (order->empty() || order->back().first < row - range.start);
-    order->push_back({row - range.start, k});
-  }
-  return absl::OkStatus();
-}
-
-inline absl::Status RowsIn(const Tensor& indices, const Range& range, Order* order, bool* ascending) {
-  const int64_t count = indices.NumElements();
-  if (indices.dtype() == tensorflow::DT_INT32) {
-    return RowsIn(indices.vec<int32_t>().data(), count, range, order, ascending);
-  }
-  return RowsIn(indices.vec<int64_t>().data(), count, range, order, ascending);
-}
-
-// In the order of rows, and of what was given for each: a digit at a time, from the last, which for thousands of rows
-// is several times as fast as to compare them.
-inline void Sort(int64_t rows, Order* order) {
-  constexpr int kBits = 11;
-  constexpr size_t kDigits = size_t{1} << kBits;
-  if (order->size() < kDigits / 4) return std::sort(order->begin(), order->end());
-  Order other(order->size());
-  for (int shift = 0; shift < 63 && (rows - 1) >> shift > 0; shift += kBits) {
-    size_t starts[kDigits + 1] = {};
-    for (const auto& entry : *order) ++starts[(entry.first >> shift) % kDigits + 1];
-    for (size_t digit = 0; digit < kDigits; ++digit) starts[digit + 1] += starts[digit];
-    for (const auto& entry : *order) other[starts[(entry.first >> shift) % kDigits]++] = entry;
-    order->swap(other);
-  }
-}
-
 // The rows of a gradient that are in `range`, counted from its start, and their sums, in order and in float32 at least.
 inline absl::Status SumRows(OpKernelContext* context, const AllBasics& all, const Tensor& values, const Tensor& indices,
                             const Range& range, Tensor* sums, Tensor* rows) {
   const int64_t given = indices.NumElements();
-  if (values.dims() < 1 || indices.dims() != 1 || values.dim_size(0) != given) {
-    return InvalidArgument("values of shape ", values.shape().DebugString(), " for indices of shape ",
-                           indices.shape().DebugString());
-  }
   const Basics& basics = *all[values.dtype()];
   Order order;
   bool ascending;
-  TF_RETURN_IF_ERROR(RowsIn(indices, range, &order, &ascending));
-  if (!ascending) Sort(range.count, &order);
+  TF_RETURN_IF_ERROR(OrderOf(values, indices, range, &order, &ascending));
   const int64_t count = order.size();
   std::vector<int64_t> starts;
   starts.reserve(count);

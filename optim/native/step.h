@@ -14,6 +14,7 @@
 
 #include "groups.h"
 #include "pieces.h"
+#include "sorted.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "threads.h"
 
@@ -80,11 +81,19 @@ class AllBasics {
 };
 
 // The gradient of one variable. `rows`: int64, ascending, of its IndexedSlices; null if it is dense. They are rows of the
-// whole table, of which the variable is the part that `region` says.
+// whole table, of which the variable is the part that `region` says. Or they are those of `sorted`, and `values` is what
+// these were made of.
 struct Gradient {
   const Tensor* values = nullptr;
   const Tensor* rows = nullptr;
   Region region;
+  const SortedRows* sorted = nullptr;
+
+  bool IsDense() const { return rows == nullptr && sorted == nullptr; }
+  const int64_t* begin() const {
+    return sorted != nullptr ? sorted->rows.data() : static_cast<const int64_t*>(rows->data());
+  }
+  const int64_t* end() const { return begin() + (sorted != nullptr ? sorted->rows.size() : rows->NumElements()); }
 };
 
 // The numbers of a step, as ops are given them.
@@ -213,7 +222,7 @@ class Stepper {
     }
     for (int64_t i = 0; i < count; ++i) {
       const bool moves = group.others.empty() || group.others[i] == Others::kMove;
-      if (NeedsAll() && (gradients[i].rows != nullptr || !group.IsWhole(i) || !moves)) {
+      if (NeedsAll() && (!gradients[i].IsDense() || !group.IsWhole(i) || !moves)) {
         return InvalidArgument("the rule adds up over all of variable ", i, ", and is given a part");
       }
       TF_RETURN_IF_ERROR(CheckType(group.variables[i], "variable", i));
@@ -259,23 +268,25 @@ class Stepper {
       return InvalidArgument("variable ", i, " is ", DataTypeString(dtype_), ", its gradient ",
                              DataTypeString(values.dtype()));
     }
-    if (gradient.rows == nullptr) {
+    if (gradient.IsDense()) {
       if (values.shape() == shape) return absl::OkStatus();
       return InvalidArgument("variable ", i, " has shape ", shape.DebugString(), ", its gradient ",
                              values.shape().DebugString());
     }
     RowBox part;
     if (!PartOf(group, i, &part)) return InvalidArgument("the part of variable ", i, " is not one of rows");
-    const int64_t count = gradient.rows->NumElements(), columns = ColumnsOf(gradient, part);
-    if (count * columns != values.NumElements() || gradient.region.first_column + part.columns > columns) {
+    const int64_t count = gradient.end() - gradient.begin(), columns = ColumnsOf(gradient, part);
+    const bool fits = gradient.sorted != nullptr ? count == 0 || gradient.sorted->columns == columns
+                                                 : count * columns == values.NumElements();
+    if (!fits || gradient.region.first_column + part.columns > columns) {
       return InvalidArgument("variable ", i, " has shape ", shape.DebugString(), ", the rows of its gradient ",
                              values.shape().DebugString());
     }
-    const auto rows = gradient.rows->flat<int64_t>();
+    const int64_t* rows = gradient.begin();
     const bool is_whole = gradient.region.columns == 0;
     for (int64_t k = 0; k < count; ++k) {
-      if ((is_whole && rows(k) >= shape.dim_size(0)) || rows(k) < (k == 0 ? 0 : rows(k - 1) + 1)) {
-        return InvalidArgument("the gradient of variable ", i, " is for row ", rows(k), ", the variable has ",
+      if ((is_whole && rows[k] >= shape.dim_size(0)) || rows[k] < (k == 0 ? 0 : rows[k - 1] + 1)) {
+        return InvalidArgument("the gradient of variable ", i, " is for row ", rows[k], ", the variable has ",
                                shape.dim_size(0), " rows");
       }
     }
@@ -340,9 +351,9 @@ class Stepper {
     if (!numbers.scales.empty()) piece->scale = numbers.scales[i];
     if (!numbers.decays.empty()) piece->decay = numbers.decays[i];
     if (!group.others.empty()) piece->others = group.others[i];
-    if (gradient.rows == nullptr && piece->others == Others::kMove) return;
+    if (gradient.IsDense() && piece->others == Others::kMove) return;
     PartOf(group, i, &piece->part);
-    if (gradient.rows != nullptr) return OpenRows(gradient, numbers, piece);
+    if (!gradient.IsDense()) return OpenRows(gradient, numbers, piece);
     piece->gradient += piece->part.first_row * piece->part.stride * piece->given->element;
     piece->stride = piece->part.stride;
     piece->first_column = piece->part.first_column;
@@ -351,15 +362,20 @@ class Stepper {
   // Only the rows of this part. Where those without a gradient stay as they are, whatever follows the rule included,
   // nothing else is visited.
   void OpenRows(const Gradient& gradient, const Numbers& numbers, Piece* piece) const {
-    const int64_t* all = static_cast<const int64_t*>(gradient.rows->data());
-    const int64_t* end = all + gradient.rows->NumElements();
+    static constexpr int64_t kNone = 0;  // where there are no rows there is no buffer, and null would mean a dense gradient
+    const int64_t *all = gradient.begin(), *end = gradient.end();
+    if (all == end) all = end = &kNone;
     piece->first_row = gradient.region.first_row;
     piece->first_column = gradient.region.columns == 0 ? piece->part.first_column : gradient.region.first_column;
     if (gradient.region.columns == 0) piece->first_row = piece->part.first_row;
     piece->rows = std::lower_bound(all, end, piece->first_row);
     piece->count = std::lower_bound(piece->rows, end, piece->first_row + piece->part.rows) - piece->rows;
     piece->stride = ColumnsOf(gradient, piece->part);
-    piece->gradient += (piece->rows - all) * piece->stride * piece->given->element;
+    if (gradient.sorted != nullptr) {
+      piece->at = gradient.sorted->at.data() + (piece->rows - all);
+    } else {
+      piece->gradient += (piece->rows - all) * piece->stride * piece->given->element;
+    }
     const bool stay = piece->others == Others::kStay ||
                       (piece->others == Others::kMove && numbers.is_identity_at_zero && piece->decay == 1);
     if (!stay || piece->average != nullptr) return;
@@ -376,8 +392,8 @@ class Stepper {
 };
 
 // The sum of squares of each tensor.
-inline absl::Status SquareSums(OpKernelContext* context, const std::vector<const Tensor*>& tensors,
-                               const AllBasics& basics, Tensor* sums) {
+inline absl::Status SquareSums(const Workers& workers, const std::vector<const Tensor*>& tensors,
+                               const AllBasics& basics, double* sums) {
   std::vector<int64_t> sizes;
   for (const Tensor* tensor : tensors) {
     if (basics[tensor->dtype()] == nullptr) return InvalidArgument("no sums of ", DataTypeString(tensor->dtype()));
@@ -385,7 +401,7 @@ inline absl::Status SquareSums(OpKernelContext* context, const std::vector<const
   }
   const Line line(std::move(sizes), kSquares);
   std::vector<double> parts(line.length() / kSquares);
-  ForEachBlock(WorkersOf(context), line.blocks(), [&](int64_t block) {
+  ForEachBlock(workers, line.blocks(), [&](int64_t block) {
     line.Block(block, [&](size_t i, int64_t begin, int64_t end) {
       const Basics& of = *basics[tensors[i]->dtype()];
       const char* values = static_cast<const char*>(tensors[i]->data());
@@ -398,7 +414,7 @@ inline absl::Status SquareSums(OpKernelContext* context, const std::vector<const
   for (size_t i = 0; i < tensors.size(); ++i) {
     double sum = 0;
     for (int64_t k = line.start(i) / kSquares; k < line.start(i + 1) / kSquares; ++k) sum += parts[k];
-    sums->vec<double>()(i) = sum;
+    sums[i] = sum;
   }
   return absl::OkStatus();
 }

@@ -17,6 +17,8 @@
 
 namespace dtopt {
 
+constexpr int64_t kDense = -1;  // no rows
+
 // The tensors at `sources` of what is held under a number, which keeps them alive.
 class Sources {
  public:
@@ -31,13 +33,24 @@ class Sources {
     return absl::OkStatus();
   }
 
+  absl::Status OpenSorted(int64_t number, Gradient* gradient) {
+    sorted_.push_back(Holding::Find(number));
+    if (sorted_.back() == nullptr || sorted_.back()->sorted == nullptr) {
+      return InvalidArgument("no rows are held under number ", number);
+    }
+    gradient->values = &sorted_.back()->tensors[0];
+    gradient->sorted = sorted_.back()->sorted.get();
+    return absl::OkStatus();
+  }
+
   std::vector<const Tensor*> tensors;
 
  private:
   std::shared_ptr<Held> held_;
+  std::vector<std::shared_ptr<Held>> sorted_;
 };
 
-// Where gradients are rows: which ones.
+// Where gradients are rows: which ones. positions: by variable, see `update` of calls.h.
 inline absl::Status FindRows(const Group& group, int64_t held, const std::vector<int64_t>& positions, Sources* found,
                              std::vector<Gradient>* gradients) {
   if (positions.empty()) return absl::OkStatus();
@@ -48,11 +61,47 @@ inline absl::Status FindRows(const Group& group, int64_t held, const std::vector
   }
   TF_RETURN_IF_ERROR(found->Open(held, sparse));
   for (size_t i = 0, next = 0; i < positions.size(); ++i) {
-    if (positions[i] < 0) continue;
-    (*gradients)[i].rows = found->tensors[next++];
+    if (positions[i] == kDense) continue;
+    if (positions[i] >= 0) {
+      (*gradients)[i].rows = found->tensors[next++];
+    } else {
+      TF_RETURN_IF_ERROR(found->OpenSorted(kDense - 1 - positions[i], &(*gradients)[i]));
+    }
     if (!group.regions.empty()) (*gradients)[i].region = group.regions[i];
   }
   return absl::OkStatus();
+}
+
+inline const AllBasics* KnownBasics() {
+  static const AllBasics* made = [] {
+    auto* all = new AllBasics;
+    return AllBasics::Make(all).ok() ? all : nullptr;
+  }();
+  return made;
+}
+
+// Those of what is held whose first tensor has gradients of the rows in the second, of a table with so many rows.
+inline absl::Status SortHeld(Held* held, int64_t limit) {
+  const Tensor &values = held->tensors[0], &indices = held->tensors[1];
+  const Basics* basics = KnownBasics() == nullptr ? nullptr : (*KnownBasics())[values.dtype()];
+  if (basics == nullptr || basics->element != basics->wide) return InvalidArgument("no rows of ", DataTypeString(values.dtype()));
+  if (indices.dtype() != tensorflow::DT_INT64 && indices.dtype() != tensorflow::DT_INT32) {
+    return InvalidArgument("indices are ", DataTypeString(indices.dtype()));
+  }
+  auto sorted = std::make_shared<SortedRows>();
+  TF_RETURN_IF_ERROR(sorted->Make(*basics, values, indices, {0, limit, limit}));
+  held->sorted = std::move(sorted);
+  return absl::OkStatus();
+}
+
+// The sum of squares of each of the tensors at `sources`; `number` is that of any group, whose threads are used.
+inline absl::Status Squares(int64_t number, int64_t held, const std::vector<int64_t>& sources, std::vector<double>* sums) {
+  const auto group = Registry::Find(number);
+  if (group == nullptr || KnownBasics() == nullptr) return InvalidArgument("there is no group ", number);
+  Sources values;
+  TF_RETURN_IF_ERROR(values.Open(held, sources));
+  sums->resize(sources.size());
+  return SquareSums(*group->workers, values.tensors, *KnownBasics(), sums->data());
 }
 
 inline absl::Status Update(int64_t number, int64_t held, const std::vector<int64_t>& rows, Numbers* numbers) {

@@ -14,18 +14,20 @@ from optim.devices import handles_of
 from optim.layouts.boxes import region_of
 from optim.layouts.placement import layout_of
 from optim.native import library
+from optim.native.direct import Held
 
 
 @dataclass(frozen=True)
 class RowGradient:
     """`IndexedSlices` summed up: row `rows[k]` of the variable has the gradient `sums[k]`, in float32 or float64.
 
-    In a function on a mesh they are yet to be summed up, by each device for the rows that it has.
+    In a function they may be yet to be summed up, by each device for the rows that it has.
 
     Attributes:
       sums: all columns, also where devices have some; eagerly on no mesh, wherever the variable is.
       rows: int64, ascending, each once. shape: of the variable. dtype: of the gradient that was given.
-      starts: in a function on a mesh, the first row and the first column of each device's part.
+      starts: in a function, if they are yet to be summed up: the first row and the first column of each device's part.
+      sorted: what dtopt's own kernel has sorted for the local executor; then sums and rows are as they were given.
     """
 
     sums: Any
@@ -33,6 +35,7 @@ class RowGradient:
     shape: tf.TensorShape
     dtype: tf.DType
     starts: Any = None
+    sorted: Held | None = None
 
     def with_sums(self, sums: Any) -> RowGradient:
         return replace(self, sums=sums)

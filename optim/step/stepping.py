@@ -165,7 +165,7 @@ class Stepper:
             self._warn_once([item for item, gradient in zip(tracked, gradients, strict=True) if gradient is None])
             tracked = TrackedList(t for t, gradient in zip(tracked, gradients, strict=True) if gradient is not None)
             gradients = [gradient for gradient in gradients if gradient is not None]
-        gradients, apart = self._conformed(gradients, tracked, alone and self.execution.has_kernel)
+        gradients, apart = self._conformed(gradients, tracked, executor)
         if self._state.tracked.any_overwritten:
             tracked, gradients = self._overwrite(tracked, gradients)
             apart = replace(apart, held=None)
@@ -178,9 +178,12 @@ class Stepper:
             with tf.control_dependencies(checks):
                 self._apply_traced(tracked, gradients, apart)
 
-    def _conformed(self, gradients: Sequence[Any], tracked: TrackedList, by_kernel: bool) -> tuple[list[Any], Apart]:
-        """The gradients as their variables are; `IndexedSlices` as they are, if the kernel takes them."""
-        settings, apart = self._settings, AS_GIVEN
+    def _conformed(self, gradients: Sequence[Any], tracked: TrackedList, executor: str) -> tuple[list[Any], Apart]:
+        """The gradients as their variables are; `IndexedSlices` as they are, if the kernel takes them.
+
+        `executor`: of an eager step that is no replica's, otherwise nothing.
+        """
+        settings, apart, by_kernel = self._settings, AS_GIVEN, bool(executor) and self.execution.has_kernel
         is_float32 = settings.masters.master_copies or settings.accumulation.is_used
         slices = []
         if set(map(type, gradients)) != {EagerTensor}:  # isinstance of an abstract class is slow
@@ -197,8 +200,9 @@ class Stepper:
         dense, _ = conform_all([gradients[i] for i in rest], others, is_float32, by_kernel) if rest else ([], None)
         found = dict(zip(rest, dense, strict=True))
         looks = settings.clipping.has_norms or settings.loss_scale.is_used
+        sorts = (executor == "local" or not tf.executing_eagerly()) and not settings.accumulation.is_used
         for i in by_row:
-            found[i] = row_gradient(gradients[i], tracked[i], looks_at_sums=looks)
+            found[i] = row_gradient(gradients[i], tracked[i], looks_at_sums=looks, sorts=sorts)
         return [found[i] for i in range(len(gradients))], apart
 
     def _settled(

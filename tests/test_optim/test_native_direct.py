@@ -130,6 +130,38 @@ def test_parts_are_held_in_the_order_of_variables_and_devices(mesh_2x2: Any) -> 
     assert found == [np.square(values).sum(), *wanted, 9.0]
 
 
+def test_sums_without_an_op_are_those_of_the_op_bit_for_bit(mesh_2: Any) -> None:
+    random = np.random.default_rng(3)
+    parts = [tf.constant(random.normal(size=n), kind) for n in (1, 4097, 70_001) for kind in native.DTYPES]
+    tensors = [*parts, put(random.normal(size=10), dtensor.Layout(["x"], mesh_2)), tf.zeros([0])]
+    held, places = direct.hold(tensors), list(range(len(tensors) + 1))
+    ((group, number),) = counter.scalar_groups([tf.Variable(1.0).handle])
+    assert direct.square_sums(number, held, places) == native.square_sums(held, places)
+    with pytest.raises(RuntimeError, match="no tensor 99"):
+        direct.square_sums(number, held, [99])
+    del group
+    with pytest.raises(RuntimeError, match="no group"):
+        direct.square_sums(number, held, places)
+
+
+BAD_ROWS: dict[str, tuple[Any, Any, str]] = {
+    "too few": (np.zeros([3, 2]), [0, 1], "values of shape .3,2. for indices of shape .2."),
+    "outside": (np.zeros([1, 2]), [9], "row 9, the variable has 9 rows"),
+    "a scalar": (np.zeros([]), [0], "values of shape"),
+    "half": (np.zeros([1, 2], np.float16), [0], "no rows of half"),
+    "no integers": (np.zeros([1, 2]), [0.0], "indices are float"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_rows_that_cannot_be_sorted_are_refused(name: str) -> None:
+    values, indices, message = BAD_ROWS[name]
+    with pytest.raises(RuntimeError, match=message):
+        direct.sort(tf.constant(values), tf.constant(indices), 9)
+    with pytest.raises(RuntimeError, match="no eager tensor"):
+        direct.sort(values, tf.constant(indices), 9)
+
+
 def test_many_are_held_in_order(mesh_2: Any) -> None:
     layout = dtensor.Layout(["x"], mesh_2)
     tensors = [put(np.array([i, i + 0.5]), layout) for i in range(MANY)]

@@ -151,6 +151,33 @@ def test_many_rows_in_any_order_are_summed_in_the_order_given(rows: int, kind: A
 
 
 @NATIVE
+@PLACES
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("shape", [(ROWS, COLUMNS), (ROWS,), (ROWS, 0), (ROWS, 2, 3)])
+def test_no_rows_single_rows_and_views(shape: tuple[int, ...], lazy: bool, place: str, mode: str) -> None:
+    """Rows that are a part of another tensor, and none at all."""
+    random, rest = np.random.default_rng(1), shape[1:]
+    values = random.normal(size=(9, *rest)).astype(np.float32)
+    first = tf.constant(random.normal(size=shape).astype(np.float32))
+    one, two = (optim.SGD(0.5, momentum=0.5, lazy_rows=["table"] if lazy else []) for _ in range(2))
+    mine, theirs = tf.Variable(first, name="table"), tf.Variable(first, name="table")
+    named = np.zeros(shape, np.float32)
+    named[[7, 3]] = values[1:3]
+    whole = [tf.zeros(shape), tf.constant(named)]
+    given = [(values[:0], np.zeros(0, np.int64)), (values, np.array([7, 3]))]
+
+    def by_row(k: int) -> Any:
+        part = tf.constant(given[k][0])[k : k + len(given[k][1])]
+        return [tf.IndexedSlices(part, tf.constant(given[k][1]), tf.constant(shape))]
+
+    for k in (1, 0, 1):
+        train(one, [mine], place, lambda _, k=k: by_row(k))
+        train(two, [theirs], "eager", lambda _, k=k: [whole[k]])
+    np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+    np.testing.assert_array_equal(one.get_slot(mine, "m").numpy(), two.get_slot(theirs, "m").numpy())
+
+
+@NATIVE
 @pytest.mark.parametrize("bad", [-1, ROWS])
 def test_a_row_that_is_not_there_is_an_error(bad: int, mode: str) -> None:
     weights, optimizer = table(), optim.Adagrad(0.1)
