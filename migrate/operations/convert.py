@@ -18,7 +18,7 @@ from migrate.evidence import Origin
 from migrate.operations import edge, soundness
 from migrate.operations import inspection as _inspection
 from migrate.operations.advice import instead
-from migrate.operations.hints import Hints
+from migrate.operations.hints import Hints, require_known
 from migrate.operations.interpret import interpret
 from migrate.state import OptimizerState, Stored
 from migrate.writers import uploads
@@ -145,9 +145,10 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
       hints: the keywords of `read`.
 
     Raises:
-      DtoptError: as `read`.
+      DtoptError: as `read`. TypeError: a keyword that is no hint.
     """
     path = os.fspath(source)
+    require_known(hints)
     with edge.reading(path):
         state = read(path, **hints)
         if stats:
@@ -250,6 +251,7 @@ def migrate_checkpoint(
         it or lies in it. Otherwise as `read` and `write`.
     """
     check_target(to, order)
+    require_known(hints)
     path = os.fspath(dest)
     _check_apart(os.fspath(source), path)
     if files.exists(path) and not overwrite:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, zip_longest
+from math import isfinite
 from typing import Any, TypedDict
 
 import numpy as np
@@ -35,6 +36,14 @@ class Hints(Told, total=False):
     """All that a person may say of a source."""
 
     variables: Sequence[Mapping[str, Any]] | None
+
+
+def require_known(hints: Mapping[str, Any]) -> None:
+    """Raises: TypeError: a keyword that is no hint."""
+    known = sorted({*Told.__annotations__, *Hints.__annotations__})
+    for name in hints:
+        if name not in known:
+            raise TypeError(f"no hint is called {name!r}; there are {', '.join(known)}")
 
 
 CONFIG_FORM = '{"class_name": "CLASS", "config": {"learning_rate": NUMBER, ...}}'
@@ -131,12 +140,26 @@ def checked_config(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_json(value: Any) -> Any:
-    """A config as a file would hold it: `get_config()` of tf_keras gives numpy's numbers."""
+    """A config as a file would hold it: `get_config()` of tf_keras gives numpy's numbers, which `json.dump` takes only
+    as text (`default=str`)."""
     if isinstance(value, Mapping):
-        return {key: _as_json(each) for key, each in value.items()}
+        return {key: each if key == "name" else _as_json(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_as_json(each) for each in value]
+    if isinstance(value, str):
+        return _as_number(value)
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _as_number(text: str) -> int | float | str:
+    """The finite number that a text is, or the text."""
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        return number if isfinite(number) else text
+    return text
 
 
 def _hinted_variables(stored: Stored, given: Sequence[Mapping[str, Any]]) -> tuple[StoredVariable, ...]:

@@ -284,6 +284,38 @@ def test_sgd_of_tf_keras_keeps_slots_that_no_step_reads(name: str, tmp_path: Pat
     assert (state.fidelity, state.hyperparameters["momentum"]) == ("exact", 0.0), state.reasons
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_numbers_of_a_hint_that_are_text_are_numbers(right: bool, tmp_path: Path) -> None:
+    """`json.dump(optimizer.get_config(), default=str)` is how numpy's numbers get into a file."""
+    import tensorflow as tf
+    import tf_keras
+
+    model = tf_keras.Sequential([tf_keras.layers.Input((2,)), tf_keras.layers.Dense(1)])
+    model.compile(tf_keras.optimizers.legacy.Adam(0.01), "mse")
+    model.train_on_batch(np.ones((2, 2)), np.ones((2, 1)))
+    tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(str(tmp_path / "ck"))
+    config = model.optimizer.get_config() | {
+        "learning_rate": np.float32(0.01 if right else 0.02),
+        "beta_1": np.float64(0.9),
+    }
+    hint = {"class_name": "Adam", "config": json.loads(json.dumps(config, default=str))}
+    assert isinstance(hint["config"]["learning_rate"], str)
+    if right:
+        assert migrate.read(tmp_path / "ck", optimizer_config=hint).fidelity == "exact"
+    else:
+        with pytest.raises(ContradictionError, match=r"learning_rate is 0.00999999978 in the checkpoint and 0.02"):
+            migrate.read(tmp_path / "ck", optimizer_config=hint)
+
+
+@pytest.mark.parametrize("function", [migrate.read, migrate.inspect, migrate.migrate_checkpoint])
+def test_a_hint_that_is_none_is_an_error_of_the_program(function: Any, tmp_path: Path) -> None:
+    """It was called a damaged file."""
+    source = CORPUS / "tf24-adam-convbn" / "source"
+    paths = (source, tmp_path / "new") if function is migrate.migrate_checkpoint else (source,)
+    with pytest.raises(TypeError, match="optimiser_path"):
+        function(*paths, optimiser_path="g")
+
+
 def test_what_adafactor_does_not_read_leaves_no_doubt(tmp_path: Path) -> None:
     """Of a matrix tf_keras keeps the product of the two means as well, and writes it anew in each step."""
     import tf_keras
