@@ -70,8 +70,8 @@ def _seen(model: Any, out: str) -> dict[str, Any]:
 def _described(value: Any) -> tuple[list[int], str, str]:
     """Shape, dtype and digest."""
     array = np.asarray(value)
-    digest = hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()
-    return list(array.shape), array.dtype.name, digest
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return list(array.shape), array.dtype.name, hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _after_step(optimizer: Any, trained: list[Any]) -> dict[str, Any]:

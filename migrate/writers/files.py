@@ -9,7 +9,9 @@ import h5py
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.bundle import numpy_dtype
 from migrate.bytes.messages import some
+from migrate.bytes.ranges import CHUNK
 from migrate.evidence import doubts
 from migrate.models.plan import ModelPlan
 from migrate.state import OptimizerState
@@ -40,19 +42,40 @@ def write_datasets(
 
 
 def write_into(file: h5py.File, tensors: Mapping[str, LazyArray], progress: Progress | None, sink: Sink) -> None:
+    """Each tensor through one small buffer where its bytes lie in one piece of the source, else as a whole."""
     total, done = sum(map(_size, tensors.values())), 0
+    buffer = np.empty(CHUNK, np.uint8)
     for name, array in tensors.items():
-        value = np.asarray(array.load())
-        if value.shape != array.shape:
-            raise CheckpointError(
-                f"{array.stored_as} has shape {list(value.shape)}, its file's table says {list(array.shape)}"
-            )
-        file.create_dataset(name, data=value)
+        if array.extent is not None and array.size:
+            sink.seek(_reserved(file, name, array))
+            for chunk in array.extent.chunks(buffer):
+                sink.write(chunk)
+        else:
+            _write_loaded(file, name, array)
         sink.check()
-        del value  # before the next one is loaded, so that two are never held
         done += _size(array)
         if progress is not None:
             progress(done, total)
+
+
+def _reserved(file: h5py.File, name: str, array: LazyArray) -> int:
+    """Where a new dataset has its bytes, which the library itself does not write."""
+    made, linked = h5py.h5p.create(h5py.h5p.DATASET_CREATE), h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    made.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    made.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    linked.set_create_intermediate_group(True)
+    kind = h5py.h5t.py_create(numpy_dtype(array.dtype), logical=True)
+    space = h5py.h5s.create_simple(array.shape) if array.shape else h5py.h5s.create(h5py.h5s.SCALAR)
+    return int(h5py.h5d.create(file.id, name.encode(), kind, space, made, linked).get_offset())
+
+
+def _write_loaded(file: h5py.File, name: str, array: LazyArray) -> None:
+    value = np.asarray(array.load())
+    if value.shape != array.shape:
+        raise CheckpointError(
+            f"{array.stored_as} has shape {list(value.shape)}, its file's table says {list(array.shape)}"
+        )
+    file.create_dataset(name, data=value)
 
 
 def _size(array: LazyArray) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
+from io import BufferedRandom, FileIO
 from typing import IO, Any
 
 import numpy as np
@@ -77,24 +77,41 @@ def write(
     tensors |= dict(_optimizer_tensors(plan))
     with atomic.scratch_folder(dest) as scratch:
         path = os.path.join(scratch, "model.keras")
-        with open(path, "x+b") as file, zipfile.ZipFile(file, "w") as archive:
+        with _Counted(FileIO(path, "x+b")) as file, zipfile.ZipFile(file, "w") as archive:
             archive.writestr(reader.METADATA, json.dumps(metadata))
             archive.writestr(reader.CONFIG, json.dumps(config))
             with archive.open(reader.WEIGHTS, "w", force_zip64=True) as member:
                 file.flush()
                 start = file.tell()
                 files.write_datasets(path, tensors, progress, groups=["vars", *_groups(plan), OPTIMIZER], start=start)
-                _count_in(path, start, member)
+                _count_in(file, start, member)
             if plan.document is None:
                 _copy_assets(stored_model(state), archive)
         single_file.place(path, dest, overwrite=overwrite)
 
 
-def _count_in(path: str, start: int, member: IO[bytes]) -> None:
-    """Give zip, which wants a checksum, what stands already where it writes: the disk sees it once."""
-    with open(path, "rb", buffering=0) as written:
+class _Counted(BufferedRandom):
+    """A file in which a part may stand already where it shall be written."""
+
+    there = False
+
+    def write(self, data: Any) -> int:
+        """Goes past what is there."""
+        if not self.there:
+            return super().write(data)
+        self.seek(len(data), os.SEEK_CUR)
+        return len(data)
+
+
+def _count_in(file: _Counted, start: int, member: IO[bytes]) -> None:
+    """Give zip, which wants a checksum, what stands already where it writes."""
+    buffer = memoryview(bytearray(CHUNK))
+    file.there = True
+    with open(file.name, "rb", buffering=0) as written:
         written.seek(start)
-        shutil.copyfileobj(written, member, CHUNK)
+        while count := written.readinto(buffer):
+            member.write(buffer[:count])
+    file.there = False
 
 
 def _copy_assets(model: StoredModel, archive: zipfile.ZipFile) -> None:
