@@ -46,8 +46,10 @@ _DTYPES: dict[str, tuple[int, str]] = {
     "float8_e5m2": (24, "u1"),
     "float8_e4m3fn": (25, "u1"),
 }
-_OTHER = {11: "qint8", 12: "quint8", 13: "qint32", 15: "qint16", 16: "quint16", 20: "resource", 21: "variant"}
+_OTHER = {11: "qint8", 12: "quint8", 13: "qint32", 15: "qint16", 16: "quint16", 21: "variant"}
 _NUMBER_TO_NAME = {number: name for name, (number, _) in _DTYPES.items()} | {7: STRING} | _OTHER
+_UNSAVED = {0, 20}
+"""DT_INVALID, and resources, of which TensorFlow saves what they hold; from 101 on are references."""
 _VERSION = 1
 _MAX_RANK = 32
 _WHOLE = -1
@@ -154,6 +156,7 @@ class BundleReader(Mapping[str, Entry]):
         entry = Entry(dtype, shape, proto.shard_id, proto.offset, proto.size, proto.crc32c, slices)
         count = math.prod(max(n, 1) for n in shape)
         wrong = proto.shape.unknown_rank or len(shape) > _MAX_RANK or min(shape, default=0) < 0 or count >= 1 << 58
+        wrong = wrong or proto.dtype in _UNSAVED or proto.dtype > 100
         if not wrong and not slices:
             wrong = not 0 <= entry.shard < self.shards or entry.offset < 0 or entry.size < 0
             if dtype in _DTYPES:
