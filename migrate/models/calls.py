@@ -6,18 +6,30 @@ A functional model of Keras 3 hands its own `training` to every layer in it, wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from migrate.models.canonical import Layer, Leaf, layer_name, leaves
-from migrate.models.layers import MODELS, RANDOM
+from migrate.models.layers import MODELS, OPERATORS, RANDOM
 
 RATES = ("rate", "dropout", "recurrent_dropout", "stddev")
 PARTS = ("layer", "backward_layer", "cell")
 
 
+def held_back(model: Layer) -> Iterator[str]:
+    """Names of the layers of a model that compute something else in training, and are called with training=False."""
+    for layer in model["config"]["layers"]:
+        if layer["class_name"] in MODELS:
+            yield from held_back(layer)
+        if layer["class_name"] in OPERATORS:
+            continue
+        ends = [end for node in layer.get("inbound_nodes") or [] for end in node if len(end) > 3]
+        if any(end[3].get("training") is False for end in ends):
+            yield from acting_in_training(layer)
+
+
 def acting_in_training(layer: Layer) -> list[str]:
-    """Names of the layers in `layer`, or its own, that compute something else in training."""
+    """Names of the layers in `layer`, or its own."""
     config = layer["config"]
     if layer["class_name"] in MODELS:
         inside = leaves(layer, frozen=config.get("trainable") is False)

@@ -217,7 +217,3 @@ KINDS: dict[str, Kind] = {
 MODELS = ("Sequential", "Functional")
 INERT = ("batch_input_shape", "input_dtype", "dynamic", "autocast", "sparse_input")
 """Arguments of any Keras 2 layer that say nothing of what it computes."""
-DIFFERENT_ACTIVATIONS = {
-    "hard_sigmoid": "min(max(x/5 + 1/2, 0), 1) in Keras 1 and 2, min(max(x/6 + 1/2, 0), 1) in Keras 3"
-}
-"""Activations that mean something else in Keras 3."""

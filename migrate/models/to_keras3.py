@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from migrate.models import calls, masks, operators
+from migrate.models import masks, operators
 from migrate.models.canonical import Layer, layer_name, node_shifts
-from migrate.models.layers import ADVICE, ATTENDED, DIFFERENT_ACTIVATIONS, INERT, KINDS, MODELS, OPERATORS, RANDOM
+from migrate.models.layers import ADVICE, ATTENDED, INERT, KINDS, MODELS, OPERATORS, RANDOM
 from optim.errors import UnsupportedError
 
 INITIALIZERS = (
@@ -30,8 +30,6 @@ WITH_STATE = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "ConvLSTM1D", 
 class Translation:
     """What came of a translation besides the config."""
 
-    reasons: list[str] = field(default_factory=list)
-    """Why the model does not compute the same."""
     notes: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     """Layers that had to be renamed."""
@@ -156,12 +154,6 @@ def _node(node: Sequence[Any], shifts: Mapping[str, int], told: Translation, lay
     given: dict[str, Any] = {}
     for end in node:
         given |= {k: v for k, v in (end[3] if len(end) > 3 else {}).items() if v is not None}
-    acting = calls.acting_in_training(layer) if given.get("training") is False else []
-    if acting:
-        told.reasons.append(
-            f"{layer_name(layer)!r} is called with training=False, which Keras 3 passes over while a model trains:"
-            f" {', '.join(acting)} will act as in training"
-        )
 
     def argument(value: Any) -> Any:
         if operators.is_end(value):
@@ -205,7 +197,7 @@ def _layer(layer: Layer, told: Translation) -> dict[str, Any]:
         if key in kind.dropped:
             _check_dropped(shown, name, key, value, kind.dropped[key])
             continue
-        config[kind.renamed.get(key, key)] = _value(key, value, shown, told)
+        config[kind.renamed.get(key, key)] = _value(key, value, shown)
     config["name"] = told.names.get(shown, shown)
     if name == "BatchNormalization" and isinstance(config.get("axis"), list):
         config["axis"] = _only(config["axis"], shown)
@@ -239,20 +231,17 @@ def _check_dropped(shown: str, name: str, key: str, value: Any, neutral: tuple[A
         raise UnsupportedError(f"the layer {shown!r} has {key}={value!r}, and Keras 3's {name} has no {key}; {ADVICE}")
 
 
-def _value(key: str, value: Any, shown: str, told: Translation) -> Any:
+def _value(key: str, value: Any, shown: str) -> Any:
     if key.endswith("_initializer"):
         return _initializer(value)
     if key.endswith("_regularizer") and value is not None:
         return _known(value, "regularizers", REGULARIZERS, shown)
     if key.endswith("_constraint") and value is not None:
         return _known(value, "constraints", CONSTRAINTS, shown)
-    if key in ("activation", "recurrent_activation"):
-        if value is not None and value not in ACTIVATIONS:
-            raise UnsupportedError(
-                f"the layer {shown!r} has the activation {value!r}, which is not one of Keras's; {ADVICE}"
-            )
-        if value in DIFFERENT_ACTIVATIONS:
-            told.reasons.append(f"the layer {shown!r} uses {value}, which is {DIFFERENT_ACTIVATIONS[value]}")
+    if key in ("activation", "recurrent_activation") and value is not None and value not in ACTIVATIONS:
+        raise UnsupportedError(
+            f"the layer {shown!r} has the activation {value!r}, which is not one of Keras's; {ADVICE}"
+        )
     if key == "dtype" and isinstance(value, str) and value.endswith("_float16") and value != "mixed_float16":
         raise UnsupportedError(f"the layer {shown!r} has the dtype policy {value!r}, which Keras 3 has not got")
     return value

@@ -13,13 +13,14 @@ from typing import Any
 
 from migrate.bytes.messages import some
 from migrate.generations import version_tuple
-from migrate.models import masks
+from migrate.models import calls, masks
 from migrate.models.canonical import Layer, Leaf, canonical, leaves
 from migrate.state import Stored
 from optim.errors import UnsupportedError
 
 KERAS3, TF_KERAS, STANDALONE = "Keras 3", "tf.keras", "Keras 1 or 2"
 NEVER = (99,)
+ACTIVATIONS = ("activation", "recurrent_activation")
 LEAST_EPSILON = 1.001e-5
 """TensorFlow before 2.12 raises a smaller one to it where it normalizes a batch of images in one op
 (`fused_batch_norm` in `nn_impl.py` of 2.11.1, and no more in 2.12.0)."""
@@ -115,6 +116,15 @@ def _small(leaf: Leaf) -> bool:
     return _normalizes(leaf) and not _of_images(leaf) and leaf.config.get("epsilon", 1.0) < LEAST_EPSILON
 
 
+def _hard(item: Any) -> bool:
+    """Whether a config, or one in it, has hard_sigmoid for an activation."""
+    if isinstance(item, list):
+        return any(map(_hard, item))
+    if not isinstance(item, Mapping):
+        return False
+    return any((key in ACTIVATIONS and value == "hard_sigmoid") or _hard(value) for key, value in item.items())
+
+
 def _attends(r: Release) -> str:
     if r.since():
         return "heeds masks of its inputs, takes them off, and learns nothing from rows that are masked whole"
@@ -158,6 +168,14 @@ MASKED = (
 )
 DIFFERENCES = (
     *MASKED,
+    Difference(
+        _leaves(lambda leaf: _hard(leaf.config)),
+        lambda r: f"takes hard_sigmoid for min(max(x/{6 if r.since() else 5} + 1/2, 0), 1)",
+    ),
+    Difference(
+        lambda document, _: list(dict.fromkeys(calls.held_back(document))),
+        lambda r: f"{'passes over' if r.since() else 'keeps to'} training=False in a call",
+    ),
     Difference(
         _leaves(lambda leaf: leaf.class_name == "TimeDistributed" and _normalizes(leaf) and not _is_frozen(leaf)),
         lambda r: f"normalizes {'each step alone' if r.since() else 'all steps together'}",

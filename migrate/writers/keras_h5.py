@@ -18,7 +18,6 @@ from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
 from migrate.models import passing, training
 from migrate.models.canonical import leaves
-from migrate.models.layers import DIFFERENT_ACTIVATIONS
 from migrate.models.plan import ModelPlan, model_plan, stored_model
 from migrate.models.to_keras3 import with_input
 from migrate.models.weights import legacy_order
@@ -79,23 +78,8 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
     plan = plan_for(state)
     otherwise = training.differences(plan.document, state.source, "tf-keras")
     notes = training.remarks(plan.document, state.source, "tf-keras")
-    return files.told(state, plan, [*_reasons(state, plan), *otherwise], notes), plan
-
-
-def _reasons(state: OptimizerState, plan: ModelPlan) -> list[str]:
-    if plan.document is None:
-        return passing.own_classes(stored_model(state))
-    if state.source is None or state.source.generation != "keras3":
-        return []
-    found = [(leaf.path[-1], leaf.config.get(key)) for leaf in leaves(plan.document) for key in _ACTIVATIONS]
-    return [
-        f"the layer {name!r} uses {activation}, which is {DIFFERENT_ACTIVATIONS[activation]}"
-        for name, activation in found
-        if isinstance(activation, str) and activation in DIFFERENT_ACTIVATIONS
-    ]
-
-
-_ACTIVATIONS = ("activation", "recurrent_activation")
+    own = passing.own_classes(stored_model(state)) if plan.document is None else []
+    return files.told(state, plan, [*own, *otherwise], notes), plan
 
 
 def write(

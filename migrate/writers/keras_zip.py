@@ -50,7 +50,7 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
     own = passing.own_classes(stored_model(state)) if plan.document is None else []
     otherwise = training.differences(plan.document, state.source, "keras")
     notes = [*told.notes, *training.remarks(plan.document, state.source, "keras")]
-    return files.told(state, plan, [*told.reasons, *own, *otherwise], notes), plan
+    return files.told(state, plan, [*own, *otherwise], notes), plan
 
 
 def write(

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import migrate
+from migrate.models import training
+from migrate.state import Stored, StoredModel
 
 FEATURES = Path(__file__).parent.parent / "fixtures" / "features"
 CASES = sorted(path.stem for path in FEATURES.glob("*.h5"))
@@ -108,3 +110,37 @@ def replayed(case: str, to: str, target: Path) -> bool:
 def test_the_next_steps(case: str, to: str, tmp_path: Path) -> None:
     exact, target = is_exact(case, to, tmp_path)
     assert replayed(case, to, target) == (exact or (case, to) in ALIKE_HERE)
+
+
+@pytest.mark.parametrize(
+    ("generation", "keras", "tf_keras"), [("optimizer_v2", 2, 0), ("keras3", 0, 2), ("keras2", 2, 0)]
+)
+def test_hard_sigmoid_within_a_layer_and_calls_without_training_are_told(
+    generation: str, keras: int, tf_keras: int
+) -> None:
+    """Keras 3 has another hard_sigmoid, and passes over training=False; everything before it agrees with tf_keras."""
+    lstm = {"class_name": "LSTM", "config": {"name": "lstm", "recurrent_activation": "hard_sigmoid"}}
+    layers = [
+        {"class_name": "InputLayer", "config": {"name": "x"}, "inbound_nodes": []},
+        {
+            "class_name": "Bidirectional",
+            "config": {"name": "both", "layer": lstm},
+            "inbound_nodes": [[["x", 0, 0, {}]]],
+        },
+        {
+            "class_name": "Dropout",
+            "config": {"name": "drop", "rate": 0.5},
+            "inbound_nodes": [[["both", 0, 0, {"training": False}]]],
+        },
+    ]
+    config = {"layers": layers, "input_layers": [["x", 0, 0]], "output_layers": [["drop", 0, 0]]}
+    document = {"class_name": "Functional", "config": config}
+    source = Stored("h5", generation, (), None, (), model=StoredModel(document, None, None))
+    told = {to: training.differences(document, source, to) for to in SUFFIX}
+    assert [len(told["keras"]), len(told["tf-keras"])] == [keras, tf_keras]
+    hard, held = told["keras"] or told["tf-keras"]
+    assert hard.startswith("both: the source's ")
+    assert "max(x/5" in hard
+    assert "max(x/6" in hard
+    assert held.startswith("drop: the source's ")
+    assert "training=False" in held
