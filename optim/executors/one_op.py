@@ -23,7 +23,7 @@ from tensorflow.python.ops import control_flow_util
 from tensorflow.python.saved_model import save_context
 
 from optim import slot_layout
-from optim.executors import mesh_groups, native
+from optim.executors import native
 from optim.executors.norms import square_sum
 from optim.executors.rows import has_whole_rows
 from optim.executors.work import Work
@@ -35,6 +35,7 @@ from optim.options.master_copies import target
 from optim.options.option_objects import GradientsClipOption
 from optim.precision import compute_dtype, constant
 from optim.rule import Rule
+from optim.state import mesh_groups
 from optim.state.row_gradient import RowGradient, at_hand
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
@@ -57,14 +58,14 @@ def updates(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> bool:
     variable = at_hand(tracked.variable)
     if variable is None or "/job:ps" in variable.device:
         return False
-    if tracked.mesh is not None and not _is_divided_alike(rule, tracked, slots):
-        return False
+    if tracked.mesh is not None and (tf.executing_eagerly() or not is_divided_alike(rule, tracked, slots)):
+        return False  # eagerly the local executor is there
     return not native.why_not(rule, tracked, slots)
 
 
-def _is_divided_alike(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> bool:
-    """Whether a device's parts of variable and slots match, in a function; eagerly, the local executor is there."""
-    if tf.executing_eagerly() or rule is None or not spmd.available():
+def is_divided_alike(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> bool:
+    """Whether a device's parts of variable and slots match, and a function on their mesh may have the op."""
+    if rule is None or not spmd.available():
         return False
     layout = tracked.layout
     if not rule.elementwise and layout is not None and any(layout.num_shards(dim) > 1 for dim in range(layout.rank)):
@@ -220,7 +221,8 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients) -> 
     momentum = work.ema_momentum if work.has_averages else 0.0
     limit = math.inf if gradients.limit is None else gradients.limit
     mine = [gradients.tensors[i] for i in members]
-    by_row = [k for k, gradient in enumerate(mine) if isinstance(gradient, RowGradient)]
+    by_row = [k for k, g in enumerate(mine) if isinstance(g, RowGradient) and g.window is None]
+    windows = {k: g.window for k, g in enumerate(mine) if isinstance(g, RowGradient) and g.window is not None}
     decays = [work.decay_factors[i] for i in members]
     active = [work.active[i] for i in members]
     others = [native.others(work, i) for i in members] if any(work.lazy[i] for i in members) else []
@@ -253,6 +255,11 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients) -> 
             sparse=by_row,
             others=others,
             totals=[mine[k].shape[0] for k in by_row if mine[k].starts is not None],
+            windows=[window.number for window in windows.values()],
+            window_starts=[window.starts for window in windows.values()],
+            gathered=list(windows),
+            of_tables=[n for k in windows for n in (mine[k].shape[0], math.prod(mine[k].shape[1:]))],
+            calls=max((window.calls for window in windows.values()), default=1),
         )
 
 

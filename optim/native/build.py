@@ -36,6 +36,7 @@ OPS_SOURCES = (
     "update.h",
     "calls.h",
     "spmd.h",
+    "interfaces.h",
     "step.h",
     "ops.cc",
 )

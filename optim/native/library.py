@@ -253,6 +253,11 @@ def _check(module: Any) -> None:
             sparse=[],
             others=[],
             totals=[],
+            windows=[],
+            window_starts=[],
+            gathered=[],
+            of_tables=[],
+            calls=1,
         )
         after, kept = variable.numpy().tolist(), before.numpy().tolist()
     if after != [0.5, 2.0, 2.0] or kept != [1.0, 2.0, 3.0]:

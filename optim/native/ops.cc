@@ -14,13 +14,12 @@
 #include "gathered.h"
 #include "gradients.h"
 #include "groups.h"
+#include "interfaces.h"
 #include "rows.h"
 #include "scalars.h"
 #include "spmd.h"
 #include "step.h"
 #include "update.h"
-#include "tensorflow/core/framework/common_shape_fns.h"
-#include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 
@@ -199,6 +198,9 @@ class StepOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("others", &others));
     for (const int how : others) others_.push_back(static_cast<Others>(how));
     OP_REQUIRES_OK(context, context->GetAttr("totals", &totals_));
+    OP_REQUIRES_OK(context, context->GetAttr("gathered", &gathered_));
+    OP_REQUIRES_OK(context, context->GetAttr("of_tables", &of_tables_));
+    OP_REQUIRES_OK(context, context->GetAttr("calls", &calls_));
     OP_REQUIRES_OK(context, AllBasics::Make(&basics_));
   }
 
@@ -227,7 +229,13 @@ class StepOp : public OpKernel {
       if (totals_.empty()) continue;
       OP_REQUIRES_OK(context, Part(context, k, group->variables[sparse_[k]], &gradient, &sorted[k], &summed[k]));
     }
+    std::vector<Window> windows(gathered_.size());
+    std::vector<std::pair<Tensor, Tensor>> means(gathered_.size());
+    for (size_t k = 0; k < gathered_.size(); ++k) {
+      OP_REQUIRES_OK(context, Mean(context, k, *group, &windows[k], &means[k], &gradients));
+    }
     OP_REQUIRES_OK(context, stepper_.Run(WorkersOf(context), *group, gradients, numbers));
+    for (Window& window : windows) window.Clear();
   }
 
  private:
@@ -247,6 +255,23 @@ class StepOp : public OpKernel {
     if (*group == nullptr) return InvalidArgument("there is no group ", number->flat<int64_t>()(0));
     const auto& models = (*group)->roundings.empty() ? (*group)->variables : (*group)->roundings;
     return models == given->variables ? absl::OkStatus() : InvalidArgument("the group has other variables");
+  }
+
+  // Of the rows that a window of calls has gathered those that this device has.
+  absl::Status Mean(OpKernelContext* context, size_t k, const Group& group, Window* window,
+                    std::pair<Tensor, Tensor>* mean, std::vector<Gradient>* gradients) const {
+    tensorflow::OpInputList sums, starts;
+    TF_RETURN_IF_ERROR(context->input_list("windows", &sums));
+    TF_RETURN_IF_ERROR(context->input_list("window_starts", &starts));
+    const bool is_said = static_cast<int>(k) < sums.size() && static_cast<int>(k) < starts.size() &&
+                         k < of_tables_.size() / 2 && gathered_[k] < static_cast<int>(gradients->size());
+    if (!is_said) return InvalidArgument("there is no window of gradient ", gathered_[k]);
+    TF_RETURN_IF_ERROR(window->Open(sums[k], starts[k], of_tables_[2 * k]));
+    TF_RETURN_IF_ERROR(window->Mean(calls_, of_tables_[2 * k + 1], &mean->first, &mean->second));
+    Gradient& gradient = (*gradients)[gathered_[k]];
+    gradient.values = &mean->first;
+    gradient.rows = &mean->second;
+    return absl::OkStatus();
   }
 
   // Of rows of the whole table those that this device has.
@@ -281,8 +306,9 @@ class StepOp : public OpKernel {
 
   Stepper stepper_;
   AllBasics basics_;
-  std::vector<int64_t> totals_;
-  std::vector<int> sparse_;
+  std::vector<int64_t> totals_, of_tables_;
+  std::vector<int> sparse_, gathered_;
+  int64_t calls_;
   std::vector<Others> others_;
   bool identity_at_zero_;
 };
@@ -335,169 +361,7 @@ class SumRowsOp : public OpKernel {
   AllBasics basics_;
 };
 
-absl::Status VectorShape(tensorflow::shape_inference::InferenceContext* context) {
-  context->set_output(0, context->UnknownShapeOfRank(1));
-  return absl::OkStatus();
-}
-
 }  // namespace
-
-// boxes: for each variable whose slots are divided further than it is: its index, then `first`, `run`, the number of
-// levels and their (count, stride) of the struct Box. sources: where in what is held the gradient of each variable is.
-// regions: for each variable, or none at all, where in the whole table its part begins, and the columns of the table, the
-// struct Region. others: what happens to rows without a gradient, by variable, as the enum Others counts, or nothing.
-// number: what DtoptJoin calls this group.
-REGISTER_OP("DtoptGroup")
-    .Input("variables: N * resource")
-    .Input("slots: S * resource")
-    .Input("averages: A * resource")
-    .Input("roundings: R * resource")
-    .Input("boxes: int64")
-    .Input("sources: int64")
-    .Input("regions: int64")
-    .Input("others: int64")
-    .Output("group: resource")
-    .Output("number: int64")
-    .Attr("N: int >= 1")
-    .Attr("S: int >= 0")
-    .Attr("A: int >= 0")
-    .Attr("R: int >= 0")
-    .SetIsStateful()
-    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
-      context->set_output(0, context->Scalar());
-      context->set_output(1, context->Scalar());
-      return absl::OkStatus();
-    });
-
-// singles_of_each: how many of the slots, the last ones, are one number. number: what `update` of calls.h calls this group.
-REGISTER_OP("DtoptJoin")
-    .Input("numbers: int64")
-    .Input("links: int64")
-    .Output("group: resource")
-    .Output("number: int64")
-    .Attr("T: {float, double, bfloat16, half}")
-    .Attr("rule: string")
-    .Attr("slots_of_each: int >= 0")
-    .Attr("singles_of_each: int >= 0")
-    .Attr("scalars_of_all: int >= 0")
-    .Attr("identity_at_zero: bool")
-    .SetIsStateful()
-    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
-      context->set_output(0, context->Scalar());
-      context->set_output(1, context->Scalar());
-      return absl::OkStatus();
-    });
-
-// scales, decays, options: as `update` of calls.h takes them. group: the number of a group, whose variables, or else roundings, `variables` has; or no number, where
-// all are given by their handles. sparse: which gradients are rows, those of `rows` (ascending, each once) in order.
-// totals: the number of rows of each table, where `rows` and their values are as IndexedSlices have them, those of all
-// devices; `starts` says which row and which column of the table are the first ones here. active: which variables take
-// part, or none for all. others: for each variable what happens to rows without a gradient, as the enum Others counts;
-// nothing with a group, which knows.
-REGISTER_OP("DtoptStep")
-    .Input("variables: N * resource")
-    .Input("slots: S * resource")
-    .Input("averages: A * resource")
-    .Input("roundings: R * resource")
-    .Input("group: int64")
-    .Input("gradients: G")
-    .Input("rows: K * int64")
-    .Input("starts: L * int64")
-    .Input("scalars: float64")
-    .Input("scales: float64")
-    .Input("decays: float64")
-    .Input("options: float64")
-    .Input("active: bool")
-    .Input("overwrite: bool")
-    .Attr("N: int >= 1")
-    .Attr("S: int >= 0")
-    .Attr("A: int >= 0")
-    .Attr("R: int >= 0")
-    .Attr("K: int >= 0")
-    .Attr("L: int >= 0")
-    .Attr("G: list({float, double, bfloat16, half}) >= 1")
-    .Attr("T: {float, double, bfloat16, half}")
-    .Attr("rule: string")
-    .Attr("slots_of_each: int >= 0")
-    .Attr("singles_of_each: int >= 0")
-    .Attr("scalars_of_all: int >= 0")
-    .Attr("identity_at_zero: bool")
-    .Attr("sparse: list(int) >= 0")
-    .Attr("others: list(int) >= 0")
-    .Attr("totals: list(int) >= 0")
-    .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
-
-// The sum of squares of each of the tensors at `sources` of what is held, NaN or infinite if one of its elements is.
-REGISTER_OP("DtoptSquares")
-    .Input("held: int64")
-    .Input("sources: int64")
-    .Output("sums: float64")
-    .SetIsStateful()
-    .SetShapeFn(VectorShape);
-
-REGISTER_OP("DtoptSquareSums")
-    .Input("tensors: G")
-    .Output("sums: float64")
-    .Attr("G: list({float, double, bfloat16, half}) >= 1")
-    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
-      context->set_output(0, context->Vector(context->num_inputs()));
-      return absl::OkStatus();
-    });
-
-REGISTER_OP("DtoptSumRows")
-    .Input("values: T")
-    .Input("indices: I")
-    .Input("limit: int64")
-    .Output("sums: W")
-    .Output("rows: int64")
-    .Attr("T: {float, double, bfloat16, half}")
-    .Attr("I: {int32, int64}")
-    .Attr("W: {float, double}")
-    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
-      tensorflow::shape_inference::ShapeHandle values;
-      TF_RETURN_IF_ERROR(context->WithRankAtLeast(context->input(0), 1, &values));
-      TF_RETURN_IF_ERROR(context->ReplaceDim(values, 0, context->UnknownDim(), &values));
-      context->set_output(0, values);
-      context->set_output(1, context->UnknownShapeOfRank(1));
-      return absl::OkStatus();
-    });
-
-// Of sums of gradients that some rows were added to, see gathered.h. region: three numbers, as for DtoptGroup.
-REGISTER_OP("DtoptAddRows")
-    .Input("total: resource")
-    .Input("sums: T")
-    .Input("rows: int64")
-    .Input("region: int64")
-    .Attr("T: {float, double}")
-    .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
-
-REGISTER_OP("DtoptTakeRows")
-    .Input("total: resource")
-    .Input("rows: int64")
-    .Input("region: int64")
-    .Output("sums: T")
-    .Attr("T: {float, double}")
-    .SetIsStateful()
-    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
-      context->set_output(0, context->UnknownShapeOfRank(2));
-      return absl::OkStatus();
-    });
-
-REGISTER_OP("DtoptMarkRows")
-    .Input("before: int64")
-    .Input("rows: int64")
-    .Output("mark: int64")
-    .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::ScalarShape);
-
-REGISTER_OP("DtoptMarkedRows")
-    .Input("mark: int64")
-    .Input("limit: int64")
-    .Output("rows: int64")
-    .SetIsStateful()
-    .SetShapeFn(VectorShape);
 
 REGISTER_KERNEL_BUILDER(Name("DtoptGroup").Device(tensorflow::DEVICE_CPU), GroupOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptJoin").Device(tensorflow::DEVICE_CPU), JoinOp);
@@ -507,6 +371,7 @@ REGISTER_KERNEL_BUILDER(Name("DtoptSquareSums").Device(tensorflow::DEVICE_CPU), 
 REGISTER_KERNEL_BUILDER(Name("DtoptSumRows").Device(tensorflow::DEVICE_CPU), SumRowsOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptAddRows").Device(tensorflow::DEVICE_CPU), AddRowsOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptTakeRows").Device(tensorflow::DEVICE_CPU), TakeRowsOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptGather").Device(tensorflow::DEVICE_CPU), GatherOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptMarkRows").Device(tensorflow::DEVICE_CPU), MarkRowsOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptMarkedRows").Device(tensorflow::DEVICE_CPU), MarkedRowsOp);
 

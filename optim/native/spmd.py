@@ -1,4 +1,4 @@
-"""The kernel's op inside functions over DTensors: DTensor's compiler is told that each device runs it on its parts.
+"""The kernel's ops inside functions over DTensors: DTensor's compiler is told that each device runs them on its parts.
 
 TensorFlow has no public way to say so (`spmd_expander.h`). Its private one is used where it is as in TensorFlow 2.16 to
 2.21, which `spmd.h` checks; elsewhere steps in such functions are TensorFlow's own ops.
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from optim.native.direct import DTENSORS, address
 
-OP, LIKE = b"tf.DtoptStep", b"tf.ResourceApplyAdam"
+OPS, LIKE = (b"tf.DtoptStep", b"tf.DtoptGather"), b"tf.ResourceApplyAdam"
 _STRING = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 _REGISTRY = "_ZN10tensorflow7dtensor20SPMDExpanderRegistry"
 SYMBOLS = (
@@ -32,7 +32,7 @@ def load(path: Path) -> None:
     expand = ctypes.PyDLL(str(path)).DtoptExpandLike
     expand.restype = ctypes.c_bool
     expand.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
-    _works[:] = [None not in found and expand((ctypes.c_void_p * len(found))(*found), OP, LIKE)]
+    _works[:] = [None not in found and all(expand((ctypes.c_void_p * len(found))(*found), op, LIKE) for op in OPS)]
 
 
 def available() -> bool:

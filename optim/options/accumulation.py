@@ -16,7 +16,7 @@ from optim.native import library
 from optim.options.part import Option, Part
 from optim.precision import compute_dtype, constant
 from optim.state.counter import Counter
-from optim.state.row_gradient import RowGradient, add_rows, can_gather, take_rows
+from optim.state.row_gradient import RowGradient, add_in_function, add_rows, can_gather, mean_in_function, take_rows
 from optim.state.state import State
 from optim.state.tracked import Tracked
 
@@ -27,12 +27,13 @@ NOTHING, ANYTHING = 0, 1
 @dataclass(frozen=True)
 class Member:
     """A variable of the step that a window completes: the mark of its sum, whether that is taken row by row, and
-    whether the variable is active: True, or a bool tensor."""
+    whether the variable is active: True, or a bool tensor. `starts`: of rows in a function on a mesh."""
 
     tracked: Tracked
     mark: Any
     by_row: bool
     active: Any = True
+    starts: Any = None
 
 
 class Accumulation(Part):
@@ -78,7 +79,11 @@ class Accumulation(Part):
 
     def takes_rows(self, tracked: Tracked) -> bool:
         """Whether a gradient may be a `RowGradient` here."""
-        return not self.is_used or can_gather(self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, tracked))
+        if not self.is_used:
+            return True
+        total = self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, tracked)
+        is_alike = tf.executing_eagerly() or placement.layout_of(total) == tracked.layout
+        return is_alike and can_gather(total)
 
     def gather_eagerly(
         self, tracked: Sequence[Tracked], gradients: Sequence[Any], by_row: Callable[[Tracked], bool]
@@ -114,7 +119,9 @@ class Accumulation(Part):
         self._add(tracked, gradients)
         for item, gradient in zip(tracked, gradients, strict=True):
             mark = self._state.slots.get(slot_layout.GATHERED, item)
-            if isinstance(gradient, RowGradient):
+            if isinstance(gradient, RowGradient) and gradient.starts is not None:
+                add_in_function(self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item), mark, gradient)
+            elif isinstance(gradient, RowGradient):
                 marked = library.ops().dtopt_mark_rows(before=mark.read_value(), rows=gradient.rows)
                 mark.assign(marked)
                 with tf.control_dependencies([marked]):
@@ -136,9 +143,13 @@ class Accumulation(Part):
         now = {item.index: gradient for item, gradient in zip(tracked, gradients, strict=True)}
         members = []
         for item in self._state.tracked:
-            variable = self._state.slots.get(slot_layout.GATHERED, item)
+            variable, gradient = self._state.slots.get(slot_layout.GATHERED, item), now.get(item.index)
+            by_row = isinstance(gradient, RowGradient)
+            if isinstance(gradient, RowGradient) and gradient.starts is not None:  # the step forgets the mark
+                members.append(Member(item, variable, True, starts=gradient.starts))
+                continue
             mark = variable.read_value()
-            by_row, active = isinstance(now.get(item.index), RowGradient), item.index in now or mark > NOTHING
+            active = item.index in now or mark > NOTHING
             members.append(Member(item, mark, by_row, active))
             variable.assign(tf.zeros_like(mark))
         return members
@@ -168,6 +179,10 @@ class Accumulation(Part):
         for member in members:
             item = member.tracked
             total = self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item)
+            if member.starts is not None:
+                mean = mean_in_function(total, member.mark, member.starts, self.steps, item.variable.dtype)
+                means.append(mean)
+                continue
             if member.by_row:
                 rows = library.ops().dtopt_marked_rows(mark=member.mark, limit=int(total.shape[0]))
                 sums = take_rows(total, rows) / self.steps

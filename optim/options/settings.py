@@ -95,6 +95,11 @@ class Settings:
     def __iter__(self) -> Iterator[Part]:
         return (part for part in vars(self).values() if isinstance(part, Part))
 
+    @property
+    def looks_at_sums(self) -> bool:
+        """Whether norms of gradients, or whether they are finite, matter."""
+        return self.clipping.has_norms or self.loss_scale.is_used
+
     def watch(self, changed: Callable[[], None]) -> None:
         """Let `changed` be called whenever an option, or the kind of learning rate, changes."""
         for part in self:

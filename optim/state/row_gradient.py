@@ -13,8 +13,22 @@ from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 from optim.devices import handles_of
 from optim.layouts.boxes import region_of
 from optim.layouts.placement import layout_of
-from optim.native import library
+from optim.native import library, spmd
 from optim.native.direct import Held
+from optim.state import mesh_groups
+
+
+@dataclass(frozen=True)
+class Window:
+    """In a function on a mesh the mean of rows over some calls, which the step itself takes from their sum and clears.
+
+    Attributes:
+      number: of the sum and its mark, see `mesh_groups`. starts: as of a `RowGradient`. calls: how many.
+    """
+
+    number: Any
+    starts: Any
+    calls: int
 
 
 @dataclass(frozen=True)
@@ -28,6 +42,7 @@ class RowGradient:
       rows: int64, ascending, each once. shape: of the variable. dtype: of the gradient that was given.
       starts: in a function, if they are yet to be summed up: the first row and the first column of each device's part.
       sorted: what dtopt's own kernel has sorted for the local executor; then sums and rows are as they were given.
+      window: where they are then; sums and rows are nothing.
     """
 
     sums: Any
@@ -36,6 +51,7 @@ class RowGradient:
     dtype: tf.DType
     starts: Any = None
     sorted: Held | None = None
+    window: Window | None = None
 
     def with_sums(self, sums: Any) -> RowGradient:
         return replace(self, sums=sums)
@@ -50,9 +66,9 @@ def at_hand(variable: Any) -> Any:
 
 
 def can_gather(total: tf.Variable) -> bool:
-    """Whether rows can be added to a sum of gradients: eagerly on a mesh if devices have some columns of some rows."""
+    """Whether rows can be added to a sum of gradients: on a mesh if devices have some columns of some rows."""
     if layout_of(total) is not None:
-        return tf.executing_eagerly() and None not in _regions(total)
+        return None not in _regions(total) and (tf.executing_eagerly() or spmd.available())
     return at_hand(total) is not None
 
 
@@ -62,6 +78,20 @@ def add_rows(total: tf.Variable, gradient: RowGradient) -> None:
         with tf.device(device):
             sums = tf.cast(gradient.sums, total.dtype)
             library.ops().dtopt_add_rows(total=handle, sums=sums, rows=gradient.rows, region=region)
+
+
+def add_in_function(total: tf.Variable, mark: tf.Variable, gradient: RowGradient) -> None:
+    """In a function on a mesh: add rows to the parts of a sum that devices have, and change its mark."""
+    tf.compat.v1.get_default_graph().capture(mark.handle)  # what else reads and writes either finds its place by this
+    number, limit = mesh_groups.number_of([[total], [mark], [], []], ()), int(total.shape[0])
+    rows, starts = gradient.rows, gradient.starts
+    library.ops().dtopt_gather(window=number, values=gradient.sums, rows=rows, starts=starts, limit=limit)
+
+
+def mean_in_function(total: tf.Variable, mark: tf.Variable, starts: Any, calls: int, dtype: tf.DType) -> RowGradient:
+    """What a step in such a function takes out of it again."""
+    window = Window(mesh_groups.number_of([[total], [mark], [], []], ()), starts, calls)
+    return RowGradient(tf.zeros([], total.dtype), None, total.shape, dtype, window=window)
 
 
 def take_rows(total: tf.Variable, rows: Any) -> Any:

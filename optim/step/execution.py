@@ -68,7 +68,31 @@ class Execution:
         names = {item.name: self._kernel_name(item, bool(reason)) for item in self._state.tracked}
         why = reason or "every shard can be updated in place"
         executor, why_not = "portable" if reason else "local", self._why_not_native(bool(reason))
-        return ExecutorReport(executor, why, names, why_not, self._why_whole_tables())
+        return ExecutorReport(executor, why, names, why_not, self._why_whole_tables(), self._why_dense_rows())
+
+    def _why_dense_rows(self) -> str:
+        """The first reason why a function makes gradients of rows dense; empty if it makes none so."""
+        return next(filter(None, (self._why_dense_rows_of(item) for item in self._state.tracked)), "")
+
+    def _why_dense_rows_of(self, item: Tracked) -> str:
+        rule, settings, slots = self._algorithm.updating_rule, self._settings, self._state.slots
+        if settings.execution.executor == "portable":
+            return 'executor="portable" was asked for'
+        if rule is None or not rule.elementwise:
+            return f"{self._algorithm.owner} is not updated row by row"
+        if why := native.why_not(rule, item, slots):
+            return why
+        if item.layout is None:
+            return ""
+        if not rows.are_possible(item.layout):
+            return f"a dim of {item} but its first two is divided"
+        if not one_op.is_divided_alike(rule, item, slots):
+            return f"slots of {item} are sharded further, or TensorFlow runs no op of dtopt's in functions on meshes"
+        if settings.accumulation.is_used and settings.looks_at_sums:
+            return "norms of gradients, or whether they are finite, are asked for before a window's rows are summed"
+        total = slots.find(slot_layout.ACCUMULATED_GRADIENT, item)
+        is_alike = total is None or placement.layout_of(total) == item.layout
+        return "" if is_alike else f"the sum of gradients of {item} is placed otherwise than the variable"
 
     def _why_whole_tables(self) -> str:
         """The first reason why gradients of rows, each to be squared, update all rows; empty if there is none."""

@@ -50,6 +50,7 @@ class ExecutorReport:
     TensorFlow kernel), `"ops"` (the rule's ops), `"xla"` or `"update_step"` (a subclass's own). `why_not_native` is
     empty if all are `"native"`. Where `repeated_rows` has `"square"`, `why_whole_tables` is the first reason why
     `IndexedSlices` have the rule's ops update a whole table, and not its repeated rows only; empty if there is none.
+    `why_dense_rows` is the first reason why `IndexedSlices` are made dense in a `tf.function`; empty if none are.
     """
 
     executor: str
@@ -57,6 +58,7 @@ class ExecutorReport:
     kernels: dict[str, str]
     why_not_native: str = ""
     why_whole_tables: str = ""
+    why_dense_rows: str = ""
 
 
 def shard_bytes(variable: tf.Variable) -> dict[str, int]:

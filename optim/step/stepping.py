@@ -199,10 +199,9 @@ class Stepper:
         others = TrackedList(tracked[i] for i in rest)
         dense, _ = conform_all([gradients[i] for i in rest], others, is_float32, by_kernel) if rest else ([], None)
         found = dict(zip(rest, dense, strict=True))
-        looks = settings.clipping.has_norms or settings.loss_scale.is_used
         sorts = (executor == "local" or not tf.executing_eagerly()) and not settings.accumulation.is_used
         for i in by_row:
-            found[i] = row_gradient(gradients[i], tracked[i], looks_at_sums=looks, sorts=sorts)
+            found[i] = row_gradient(gradients[i], tracked[i], looks_at_sums=self._settings.looks_at_sums, sorts=sorts)
         return [found[i] for i in range(len(gradients))], apart
 
     def _settled(
@@ -220,7 +219,10 @@ class Stepper:
         rule = self._algorithm.updating_rule
         if self._settings.repeated_rows.squares and not redo.is_possible(rule, tracked, self._state.slots):
             return False
-        return self._settings.accumulation.takes_rows(tracked) and self.execution.takes_rows(tracked, is_eager)
+        settings = self._settings
+        if settings.accumulation.is_used and settings.looks_at_sums and not is_eager and tracked.mesh is not None:
+            return False  # they are known within the step only
+        return settings.accumulation.takes_rows(tracked) and self.execution.takes_rows(tracked, is_eager)
 
     def _overwrite(self, tracked: TrackedList, gradients: list[Any]) -> tuple[TrackedList, list[Any]]:
         """Assign gradients to the variables that take them as they are; returns the others."""

@@ -130,8 +130,9 @@ def test_a_step_is_one_of_its_rows(
     name: str, place: str, how: str, mode: str, mesh_2x2: Any, request: pytest.FixtureRequest
 ) -> None:
     options, layout = OPTIONS[name], layout_for(place, mesh_2x2)
-    summed = () if "gathered" not in name or place == "plain" or how == "eager" else ("accumulated_gradient",)
-    if not summed:  # in a function on a mesh, rows of a window become dense
+    in_function = how == "function" and place != "plain"
+    summed = ("accumulated_gradient",) if in_function and name == "gathered, scaled, norm" else ()
+    if not summed:  # there norms of a window's rows are not known before they are summed
         request.getfixturevalue("never_dense")
     start, table = poisoned(layout)
     optimizer = optim.Adam(RATE, lazy_rows=["table"], **options)
@@ -192,72 +193,129 @@ def test_a_dense_gradient_of_divided_rows_leaves_the_same_rows(how: str, mode: s
     np.testing.assert_allclose(value_of(table), reference.p, rtol=1e-12, atol=1e-14)
 
 
+DENSE: dict[str, tuple[dict[str, Any], str]] = {
+    "bare": ({}, ""),
+    "window": ({"gradient_accumulation_steps": 2, "clipvalue": 1.0}, ""),
+    "norm": ({"gradient_accumulation_steps": 2, "clipnorm": 1.0}, "norms of gradients"),
+    "scaled": ({"gradient_accumulation_steps": 2, "loss_scale": 2.0}, "norms of gradients"),
+    "zero1": ({"slot_placement": "zero1"}, "slots of 'table' are sharded further"),
+    "portable": ({"executor": "portable"}, "was asked for"),
+}
+
+
 @NATIVE
-def test_windows_that_differ(mode: str) -> None:
-    """Rows and dense gradients, calls without one, and two traces share a sum."""
-    start, table = poisoned(None)
+@pytest.mark.parametrize("name", DENSE)
+def test_the_report_says_where_functions_make_rows_dense(
+    name: str, mode: str, mesh_2x2: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the function of a step finds it."""
+    options, why = DENSE[name]
+    made: list[Any] = []
+    original = dense_gradients.densify
+    monkeypatch.setattr(dense_gradients, "densify", lambda *given: made.append(given) or original(*given))
+    layout = layout_for("whole", mesh_2x2)
+    table, optimizer = variable(np.ones((ROWS, COLUMNS)), layout, "table"), optim.Adam(RATE, **options)
+    optimizer.build([table])
+    given = slices(0, layout)
+    step = tf.function(lambda v, i: optimizer.apply_gradients([(tf.IndexedSlices(v, i), table)]), autograph=False)
+    step(given.values, given.indices)
+    found = optimizer.executor_report().why_dense_rows
+    assert why in found
+    assert bool(found) == bool(why) == bool(made)
+
+
+@NATIVE
+@pytest.mark.parametrize("place", PLACES)
+def test_windows_that_differ(place: str, mode: str, mesh_2x2: Any) -> None:
+    """Rows and dense gradients, calls without one, two traces, functions and eager calls share a sum."""
+    layout = layout_for(place, mesh_2x2)
+    start, table = poisoned(layout)
     start[POISONED] = 1.0
-    table.assign(start)
-    other = tf.Variable(np.zeros(2), name="other")
+    table.assign(put(start, layout))
+    flat = None if layout is None else dtensor.Layout.replicated(mesh_2x2, 1)
+    other = variable(np.zeros(2), flat, "other")
     optimizer = optim.Adam(RATE, lazy_rows=["table"], gradient_accumulation_steps=4)
     optimizer.build([table, other])
     reference = LazyAdam(start, {"gradient_accumulation_steps": 4})
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.float64), tf.TensorSpec([None], tf.int64)])
+    @tf.function
     def by_row(values: Any, ids: Any) -> None:
         optimizer.apply_gradients([(tf.IndexedSlices(values, ids), table)])
+
+    @tf.function
+    def twice(values: Any, ids: Any, more: Any, others: Any) -> None:
+        optimizer.apply_gradients([(tf.IndexedSlices(values, ids), table)])
+        optimizer.apply_gradients([(tf.IndexedSlices(more, others), table)])
 
     @tf.function
     def without(gradient: Any) -> None:
         optimizer.apply_gradients([(gradient, other)])
 
     def rows(call: int) -> None:
-        by_row(slices(call, None).values, tf.cast(slices(call, None).indices, tf.int64))
+        given = slices(call, layout)
+        by_row(given.values, given.indices)
         reference.apply(dense(call))
 
+    def both(call: int) -> None:
+        one, two = slices(call, layout), slices((call + 1) % len(CALLS), layout)
+        twice(one.values, one.indices, two.values, two.indices)
+        reference.apply(dense(call))
+        reference.apply(dense((call + 1) % len(CALLS)))
+
     def whole(call: int) -> None:
-        optimizer.apply_gradients([(tf.constant(dense(call)), table)])
+        optimizer.apply_gradients([(put(dense(call), layout), table)])
         reference.apply(dense(call))
 
     def nothing(_: int) -> None:
-        without(tf.ones(2, tf.float64))
+        without(put(np.ones(2), flat))
         reference.apply(np.zeros((ROWS, COLUMNS)))
 
     def eagerly(call: int) -> None:
-        optimizer.apply_gradients([(slices(call, None), table)])
+        optimizer.apply_gradients([(slices(call, layout), table)])
         reference.apply(dense(call))
 
     for window in ([rows, rows, eagerly, rows], [rows, whole, rows, eagerly], [whole, rows, eagerly, nothing],
-                   [eagerly, nothing, rows, nothing], [nothing, eagerly, eagerly, eagerly]):  # fmt: skip
+                   [eagerly, nothing, rows, nothing], [nothing, eagerly, eagerly, eagerly], [rows, both, rows],
+                   [eagerly, both, rows], [rows, rows, rows, nothing], [both, both]):  # fmt: skip
         for call, task in enumerate(window):
             task(call)
-        np.testing.assert_allclose(table.numpy(), reference.p, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(value_of(table), reference.p, rtol=1e-12, atol=1e-14)
 
 
 @NATIVE
 @pytest.mark.parametrize("forgotten", [False, True])
-def test_a_window_goes_on_after_a_restart(forgotten: bool, mode: str, tmp_path: Any) -> None:
+@pytest.mark.parametrize("place", ["plain", "both"])
+def test_a_window_goes_on_after_a_restart(place: str, forgotten: bool, mode: str, tmp_path: Any, mesh_2x2: Any) -> None:
     """Also where the kernel does not know the rows any more, as in another process."""
 
+    layout = layout_for(place, mesh_2x2)
+
     def make() -> tuple[Any, tf.Variable]:
-        table = tf.Variable(np.ones((ROWS, COLUMNS)), name="table")
+        table = variable(np.ones((ROWS, COLUMNS)), layout, "table")
         optimizer = optim.Adam(RATE, lazy_rows=["table"], gradient_accumulation_steps=3)
         optimizer.build([table])
         return optimizer, table
 
+    def apply(optimizer: Any, call: int) -> None:
+        def step(values: Any, ids: Any) -> None:
+            optimizer.apply_gradients([(tf.IndexedSlices(values, ids), table)])
+
+        given = slices(call, layout)
+        (step if layout is None else tf.function(step))(given.values, given.indices)
+
     first, table = make()
     reference = LazyAdam(np.ones((ROWS, COLUMNS)), {"gradient_accumulation_steps": 3})
     for call in range(2):
-        first.apply_gradients([(slices(call, None), table)])
+        apply(first, call)
         reference.apply(dense(call))
     prefix = tf.train.Checkpoint(optimizer=first, table=table).save(str(tmp_path / "state"))
     if forgotten:
-        first.apply_gradients([(slices(2, None), table)])
+        apply(first, 2)
     second, table = make()
     tf.train.Checkpoint(optimizer=second, table=table).restore(prefix).assert_consumed()
-    second.apply_gradients([(slices(2, None), table)])
+    apply(second, 2)
     reference.apply(dense(2))
-    np.testing.assert_allclose(table.numpy(), reference.p, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(value_of(table), reference.p, rtol=1e-12, atol=1e-14)
 
 
 @NATIVE

@@ -1,0 +1,194 @@
+// What TensorFlow knows of each op: inputs, outputs and attributes.
+
+#ifndef DTOPT_INTERFACES_H_
+#define DTOPT_INTERFACES_H_
+
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace dtopt {
+
+inline absl::Status VectorShape(tensorflow::shape_inference::InferenceContext* context) {
+  context->set_output(0, context->UnknownShapeOfRank(1));
+  return absl::OkStatus();
+}
+
+// boxes: for each variable whose slots are divided further than it is: its index, then `first`, `run`, the number of
+// levels and their (count, stride) of the struct Box. sources: where in what is held the gradient of each variable is.
+// regions: for each variable, or none at all, where in the whole table its part begins, and the columns of the table, the
+// struct Region. others: what happens to rows without a gradient, by variable, as the enum Others counts, or nothing.
+// number: what DtoptJoin calls this group.
+REGISTER_OP("DtoptGroup")
+    .Input("variables: N * resource")
+    .Input("slots: S * resource")
+    .Input("averages: A * resource")
+    .Input("roundings: R * resource")
+    .Input("boxes: int64")
+    .Input("sources: int64")
+    .Input("regions: int64")
+    .Input("others: int64")
+    .Output("group: resource")
+    .Output("number: int64")
+    .Attr("N: int >= 1")
+    .Attr("S: int >= 0")
+    .Attr("A: int >= 0")
+    .Attr("R: int >= 0")
+    .SetIsStateful()
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      context->set_output(0, context->Scalar());
+      context->set_output(1, context->Scalar());
+      return absl::OkStatus();
+    });
+
+// singles_of_each: how many of the slots, the last ones, are one number. number: what `update` of calls.h calls this group.
+REGISTER_OP("DtoptJoin")
+    .Input("numbers: int64")
+    .Input("links: int64")
+    .Output("group: resource")
+    .Output("number: int64")
+    .Attr("T: {float, double, bfloat16, half}")
+    .Attr("rule: string")
+    .Attr("slots_of_each: int >= 0")
+    .Attr("singles_of_each: int >= 0")
+    .Attr("scalars_of_all: int >= 0")
+    .Attr("identity_at_zero: bool")
+    .SetIsStateful()
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      context->set_output(0, context->Scalar());
+      context->set_output(1, context->Scalar());
+      return absl::OkStatus();
+    });
+
+// scales, decays, options: as `update` of calls.h takes them. group: the number of a group, whose variables, or else roundings, `variables` has; or no number, where
+// all are given by their handles. sparse: which gradients are rows, those of `rows` (ascending, each once) in order.
+// totals: the number of rows of each table, where `rows` and their values are as IndexedSlices have them, those of all
+// devices; `starts` says which row and which column of the table are the first ones here. active: which variables take
+// part, or none for all. gathered: which gradients are the mean over `calls` calls of rows in the sums that `windows` says,
+// see gathered.h, `window_starts` likewise; of_tables: rows and columns of each such table. others: for each variable what happens to rows without a gradient, as the enum Others counts;
+// nothing with a group, which knows.
+REGISTER_OP("DtoptStep")
+    .Input("variables: N * resource")
+    .Input("slots: S * resource")
+    .Input("averages: A * resource")
+    .Input("roundings: R * resource")
+    .Input("group: int64")
+    .Input("gradients: G")
+    .Input("rows: K * int64")
+    .Input("starts: L * int64")
+    .Input("windows: M * int64")
+    .Input("window_starts: M * int64")
+    .Input("scalars: float64")
+    .Input("scales: float64")
+    .Input("decays: float64")
+    .Input("options: float64")
+    .Input("active: bool")
+    .Input("overwrite: bool")
+    .Attr("N: int >= 1")
+    .Attr("S: int >= 0")
+    .Attr("A: int >= 0")
+    .Attr("R: int >= 0")
+    .Attr("K: int >= 0")
+    .Attr("L: int >= 0")
+    .Attr("M: int >= 0")
+    .Attr("G: list({float, double, bfloat16, half}) >= 1")
+    .Attr("T: {float, double, bfloat16, half}")
+    .Attr("rule: string")
+    .Attr("slots_of_each: int >= 0")
+    .Attr("singles_of_each: int >= 0")
+    .Attr("scalars_of_all: int >= 0")
+    .Attr("identity_at_zero: bool")
+    .Attr("sparse: list(int) >= 0")
+    .Attr("others: list(int) >= 0")
+    .Attr("totals: list(int) >= 0")
+    .Attr("gathered: list(int) >= 0")
+    .Attr("of_tables: list(int) >= 0")
+    .Attr("calls: int")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+// The sum of squares of each of the tensors at `sources` of what is held, NaN or infinite if one of its elements is.
+REGISTER_OP("DtoptSquares")
+    .Input("held: int64")
+    .Input("sources: int64")
+    .Output("sums: float64")
+    .SetIsStateful()
+    .SetShapeFn(VectorShape);
+
+REGISTER_OP("DtoptSquareSums")
+    .Input("tensors: G")
+    .Output("sums: float64")
+    .Attr("G: list({float, double, bfloat16, half}) >= 1")
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      context->set_output(0, context->Vector(context->num_inputs()));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DtoptSumRows")
+    .Input("values: T")
+    .Input("indices: I")
+    .Input("limit: int64")
+    .Output("sums: W")
+    .Output("rows: int64")
+    .Attr("T: {float, double, bfloat16, half}")
+    .Attr("I: {int32, int64}")
+    .Attr("W: {float, double}")
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      tensorflow::shape_inference::ShapeHandle values;
+      TF_RETURN_IF_ERROR(context->WithRankAtLeast(context->input(0), 1, &values));
+      TF_RETURN_IF_ERROR(context->ReplaceDim(values, 0, context->UnknownDim(), &values));
+      context->set_output(0, values);
+      context->set_output(1, context->UnknownShapeOfRank(1));
+      return absl::OkStatus();
+    });
+
+// Of sums of gradients that some rows were added to, see gathered.h. region: three numbers, as for DtoptGroup.
+REGISTER_OP("DtoptAddRows")
+    .Input("total: resource")
+    .Input("sums: T")
+    .Input("rows: int64")
+    .Input("region: int64")
+    .Attr("T: {float, double}")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+REGISTER_OP("DtoptTakeRows")
+    .Input("total: resource")
+    .Input("rows: int64")
+    .Input("region: int64")
+    .Output("sums: T")
+    .Attr("T: {float, double}")
+    .SetIsStateful()
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      context->set_output(0, context->UnknownShapeOfRank(2));
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("DtoptGather")
+    .Input("window: int64")
+    .Input("values: T")
+    .Input("rows: int64")
+    .Input("starts: int64")
+    .Attr("T: {float, double, bfloat16, half}")
+    .Attr("limit: int")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+REGISTER_OP("DtoptMarkRows")
+    .Input("before: int64")
+    .Input("rows: int64")
+    .Output("mark: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape);
+
+REGISTER_OP("DtoptMarkedRows")
+    .Input("mark: int64")
+    .Input("limit: int64")
+    .Output("rows: int64")
+    .SetIsStateful()
+    .SetShapeFn(VectorShape);
+
+}  // namespace dtopt
+
+#endif  // DTOPT_INTERFACES_H_
