@@ -77,7 +77,7 @@ def _shown(item: Any) -> str:
 
 
 def _plain_weights(weights: Any) -> Any:
-    return weights if isinstance(weights, (list, Mapping)) and weights else None
+    return weights if weights or isinstance(weights, float) else None
 
 
 def _each(item: Any, convert: Any) -> Any:
@@ -126,6 +126,13 @@ def for_keras3(arguments: Mapping[str, Any], outputs: Sequence[str]) -> dict[str
     Args:
       outputs: names of the model's outputs, for each of which Keras 3 wants a loss and a weight.
     """
+    given = {**arguments, **for_outputs(arguments, outputs)}
+    rest = {"run_eagerly": False, "steps_per_execution": 1, "jit_compile": False}
+    return {**{key: _serialized(value) for key, value in given.items()}, **rest}
+
+
+def for_outputs(arguments: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+    """Loss and weights for each of the outputs, which Keras 3.10 to 3.15 want, and other releases did not."""
     loss, weights = arguments.get("loss"), arguments.get("loss_weights")
     if isinstance(loss, Mapping) and "class_name" not in loss:
         loss = {**dict.fromkeys(outputs), **loss}
@@ -133,9 +140,7 @@ def for_keras3(arguments: Mapping[str, Any], outputs: Sequence[str]) -> dict[str
         loss = [loss] * len(weights)
     if isinstance(weights, Mapping):
         weights = {**dict.fromkeys(outputs, 1.0), **weights}
-    given = {**arguments, "loss": loss, "loss_weights": weights}
-    rest = {"run_eagerly": False, "steps_per_execution": 1, "jit_compile": False}
-    return {**{key: _serialized(value) for key, value in given.items()}, **rest}
+    return {"loss": loss, "loss_weights": weights}
 
 
 def _serialized(item: Any) -> Any:

@@ -30,6 +30,8 @@ MASKING = ("SimpleRNN", "LSTM", "GRU", "RNN")
 """Layers of Keras 2 that take MASKED; of ConvLSTM it takes it, too, and does nothing."""
 SEEDED = ("Dropout", "SpatialDropout1D", "GaussianNoise", "GaussianDropout", "AlphaDropout")
 """Layers of Keras 2 that take a seed."""
+OWN_MASKS = ("query_mask", "value_mask", "key_mask")
+"""Arguments in which Keras 3.0 to 3.9 writes the masks that a MultiHeadAttention's inputs have anyway."""
 PASSED_OVER = ("training",)
 """Arguments of a call that a model of Keras 3 gives anew whenever it is called, see `calls`."""
 ORTHOGONAL = "OrthogonalInitializer"
@@ -56,7 +58,7 @@ def older(model: Mapping[str, Any]) -> dict[str, Any]:
     given = [_layer(layer) for layer in config.get("layers", [])]
     layers = [layer for layer in given if not from_operations.returns_its_input(layer)]
     nested = {str(x["config"].get("name")) for x in layers if x.get("class_name") in MODELS}
-    end = _Ends(nested, {x["config"]["name"]: x for x in given if from_operations.returns_its_input(x)})
+    end = _Ends(nested, {from_operations.name_of(x): x for x in given if from_operations.returns_its_input(x)})
     for i, layer in enumerate(layers):
         if from_operations.is_operation(layer):
             layers[i] = from_operations.function(layer, end)
@@ -137,6 +139,7 @@ def _node(node: Any, end: _Ends, layer: Mapping[str, Any]) -> list[Any]:
     if not ends or any(each is None for each in ends):
         raise UnsupportedError(f"the layer {layer.get('name')!r} is called in a way that tf_keras's config cannot say")
     if layer.get("class_name") == "MultiHeadAttention":  # Keras 2 has all but the first among the named arguments
+        kwargs = {k: v for k, v in kwargs.items() if k not in OWN_MASKS}
         kwargs |= zip(ATTENDED, ends[1:], strict=False)
         ends = ends[:1]
     return [[*each, kwargs] for each in ends if each is not None]

@@ -25,6 +25,11 @@ def is_operation(layer: Mapping[str, Any]) -> bool:
     return layer.get("class_name") not in (*MODELS, "InputLayer") and "trainable" not in layer["config"]
 
 
+def name_of(layer: Mapping[str, Any]) -> str:
+    """Configs of operations have a name from 3.10 on."""
+    return str(layer.get("name") or layer["config"].get("name"))
+
+
 def returns_its_input(layer: Mapping[str, Any]) -> bool:
     kept = SAME.get(str(layer.get("class_name"))) if is_operation(layer) else None
     return kept is not None and all(layer["config"].get(key) is None for key in kept)
@@ -42,8 +47,8 @@ def function(layer: Mapping[str, Any], end: End) -> dict[str, Any]:
     options = {ours: config[theirs] for ours, (theirs, _) in found.options.items() if theirs in config}
     nodes = [_call(layer, found, node, options, end) for node in layer.get("inbound_nodes") or []]
     kind = "SlicingOpLambda" if name == operators.SLICING else "TFOpLambda"
-    made = {"name": config.get("name"), "trainable": True, "dtype": "float32", "function": name}
-    return {"class_name": kind, "name": config.get("name"), "config": made, "inbound_nodes": nodes}
+    made = {"name": name_of(layer), "trainable": True, "dtype": "float32", "function": name}
+    return {"class_name": kind, "name": name_of(layer), "config": made, "inbound_nodes": nodes}
 
 
 def _call(
@@ -89,6 +94,6 @@ def _key(layer: Mapping[str, Any], item: Any) -> Any:
 
 def _refusal(layer: Mapping[str, Any]) -> UnsupportedError:
     return UnsupportedError(
-        f"the model calls keras.ops.{layer['class_name']} ({layer['config'].get('name')!r}) in a way that tf_keras's"
+        f"the model calls keras.ops.{layer['class_name']} ({name_of(layer)!r}) in a way that tf_keras's"
         f" config cannot say; {ADVICE}"
     )

@@ -17,9 +17,11 @@ Mask = frozenset[str] | None
 """Of a tensor: the layers whose masks are combined in it; None where it has none."""
 Meeting = tuple[str, str]
 """(kind, name of the layer)."""
-OUTPUT, MERGED, ATTENTION, MEASURED, DISTRIBUTED, PASSED, RELU, SOFTMAX, CONCATENATED, GIVEN = (
+OUTPUT, MERGED, HANDED, VALUED, ATTENTION, MEASURED, DISTRIBUTED, PASSED, RELU, SOFTMAX, CONCATENATED, GIVEN = (
     "an output of the model",
-    "a layer that merges",
+    "a layer that merges different masks",
+    "a layer that merges, whose inputs have one mask",
+    "Maximum, Minimum or Multiply",
     "MultiHeadAttention",
     "BatchNormalization",
     "TimeDistributed",
@@ -41,6 +43,9 @@ MEETS = {
     "Softmax": SOFTMAX,
     **dict.fromkeys(("Identity", "Rescaling", "Normalization"), PASSED),
 }
+GIVEN_IN = {"MultiHeadAttention": {"attention_mask": GIVEN}, "Softmax": {"mask": SOFTMAX}}
+"""Arguments of a call in which a model gives a mask of its own."""
+CHANGING = ("Maximum", "Minimum", "Multiply")
 RECURRENT = ("SimpleRNN", "LSTM", "GRU", "RNN", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D")
 TIME = (1, -2)
 """Axes along which masks are not combined, but put behind each other."""
@@ -95,8 +100,9 @@ def _graph(
             if any((name, call) not in known for name, call, _ in needed):
                 left.append((layer, i, node))
                 continue
-            if any(len(end) > 3 and end[3].get("attention_mask") for end in operators.ends(node)):
-                met[GIVEN, layer_name(layer)] = None
+            for argument, kind in GIVEN_IN.get(layer["class_name"], {}).items():
+                if any(len(end) > 3 and end[3].get(argument) for end in operators.ends(node)):
+                    met[kind, layer_name(layer)] = None
             masks = [_at(known[name, call], tensor) for name, call, tensor in needed]
             known[layer_name(layer), i] = _through(layer, masks, met)
         if len(left) == len(nodes):  # no graph that any Keras could build, which is said when it is written
@@ -138,12 +144,14 @@ def _through(layer: Layer, given: list[Mask], met: dict[Meeting, None]) -> list[
 
 
 def _merged(layer: Layer, given: list[Mask], met: dict[Meeting, None]) -> Mask:
+    if layer["class_name"] in CHANGING:
+        met[VALUED, layer_name(layer)] = None
     if layer["class_name"] == "Concatenate":
         met[CONCATENATED, layer_name(layer)] = None
         if layer["config"].get("axis", -1) in TIME and all(given):
+            met[HANDED, layer_name(layer)] = None
             return frozenset([layer_name(layer)])
-    if len(set(given)) > 1:
-        met[MERGED, layer_name(layer)] = None
+    met[MERGED if len(set(given)) > 1 else HANDED, layer_name(layer)] = None
     return frozenset(_names(given))
 
 

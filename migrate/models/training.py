@@ -1,8 +1,8 @@
 """What the same layers do otherwise while a model trains, in the release of the source and in that of the target.
 
-Run with one feature a model on Keras 2.2.5 and 2.3.1, TF 2.4, 2.9 and 2.15, tf_keras 2.21 and Keras 3.15; releases
-between them by their sources (`compile_utils.py`, `losses_utils.py`, `multi_head_attention.py`,
-`batch_normalization.py`, `regularizers.py`, `base_merge.py`, `time_distributed.py`).
+Run with one feature a model on Keras 2.2.5 and 2.3.1, TF 2.4, 2.9 and 2.15, tf_keras 2.21 and ten releases of Keras
+3.0 to 3.15; releases between them by their sources (`compile_utils.py`, `losses_utils.py`, `multi_head_attention.py`,
+`batch_normalization.py`, `regularizers.py`, `base_merge.py`, `time_distributed.py`, `softmax.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from migrate.bytes.messages import some
 from migrate.generations import version_tuple
 from migrate.models import calls, masks
 from migrate.models.canonical import Layer, Leaf, canonical, leaves
+from migrate.models.layers import KINDS
 from migrate.state import Stored
 from optim.errors import UnsupportedError
 
@@ -24,6 +25,9 @@ ACTIVATIONS = ("activation", "recurrent_activation")
 LEAST_EPSILON = 1.001e-5
 """TensorFlow before 2.12 raises a smaller one to it where it normalizes a batch of images in one op
 (`fused_batch_norm` in `nn_impl.py` of 2.11.1, and no more in 2.12.0)."""
+
+UNSAVED = {"Huber": "delta", "CosineSimilarity": "axis"}
+"""Losses -> what their `get_config` leaves out (`losses.py` of Keras 3.0 to 3.15)."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,10 @@ def _is_frozen(leaf: Leaf) -> bool:
     return leaf.frozen or _inner(leaf)["config"].get("trainable") is False
 
 
+def _has_weights(leaf: Leaf) -> bool:
+    return any(weight.trainable for weight in KINDS[leaf.class_name].weights(leaf.config))
+
+
 def _active(leaf: Leaf) -> bool:
     config = leaf.config.get("layer", {}).get("config", {})
     own = leaf.class_name == "ActivityRegularization"
@@ -125,9 +133,29 @@ def _hard(item: Any) -> bool:
     return any((key in ACTIVATIONS and value == "hard_sigmoid") or _hard(value) for key, value in item.items())
 
 
-def _attends(r: Release) -> str:
+def _attending(kind: str, dropout: bool) -> Callable[[Layer, Sequence[masks.Meeting]], list[str]]:
+    """Names of the MultiHeadAttention with dropout, or without, that are met."""
+
+    def found(document: Layer, met: Sequence[masks.Meeting]) -> list[str]:
+        names = {leaf.path[-1] for leaf in leaves(document) if bool(leaf.config.get("dropout")) == dropout}
+        return [name for each, name in met if each == kind and name in names]
+
+    return found
+
+
+def _merges(r: Release) -> str:
+    if r.family == KERAS3:
+        return "masks what all inputs mask" if r.version >= (3, 4) else "drops masks"
+    return "masks what any input masks"
+
+
+def _learns(r: Release, since: tuple[int, ...]) -> str:
+    return f"learns {'nothing ' if r.since(keras3=since) else ''}from rows that are masked whole"
+
+
+def _attends(r: Release, since: tuple[int, ...]) -> str:
     if r.since():
-        return "heeds masks of its inputs, takes them off, and learns nothing from rows that are masked whole"
+        return f"heeds masks of its inputs, takes them off, and {_learns(r, since)}"
     return "heeds masks of its inputs" if r.since((2, 10)) else "does not heed masks of its inputs"
 
 
@@ -143,15 +171,18 @@ MASKED = (
             )
         ),
     ),
+    Difference(_met(masks.MERGED), _merges),
     Difference(
-        _met(masks.MERGED),
-        lambda r: f"masks what {'all inputs mask' if r.since(keras3=(3, 4)) else 'any input masks'}",
+        _met(masks.HANDED), lambda r: "drops masks" if r.since() and not r.since(keras3=(3, 4)) else "hands masks on"
     ),
-    Difference(_met(masks.ATTENTION), _attends),
     Difference(
-        _met(masks.GIVEN),
-        lambda r: f"{'learns nothing' if r.since() else 'learns'} from rows of attention_mask that mask everything",
+        _met(masks.VALUED),
+        lambda r: f"takes {'no ' if r.since(keras3=(3, 4)) else ''}values of its inputs where they are masked",
     ),
+    Difference(_attending(masks.ATTENTION, False), lambda r: _attends(r, (3, 7))),
+    Difference(_attending(masks.ATTENTION, True), lambda r: _attends(r, (3, 10))),
+    Difference(_attending(masks.GIVEN, False), lambda r: _learns(r, (3, 7))),
+    Difference(_attending(masks.GIVEN, True), lambda r: _learns(r, (3, 10))),
     Difference(
         _met(masks.MEASURED),
         lambda r: (
@@ -163,7 +194,10 @@ MASKED = (
         lambda r: f"hands masks to the layer in it {'at each step' if r.since() else 'for all steps at once'}",
     ),
     Difference(_met(masks.PASSED), lambda r: "hands masks on" if r.since() else "drops masks"),
-    Difference(_met(masks.SOFTMAX), lambda r: "masks its values" if r.since((2, 4)) else "drops masks"),
+    Difference(
+        _met(masks.SOFTMAX),
+        lambda r: f"masks its values, and {_learns(r, (3, 10))}" if r.since((2, 4)) else "drops masks",
+    ),
     Difference(_met(masks.RELU), lambda r: "hands masks on" if r.since((2, 6), alone=True) else "drops masks"),
 )
 DIFFERENCES = (
@@ -224,11 +258,37 @@ def differences(document: Layer | None, source: Stored | None, target: str) -> l
     if source is None or source.model is None:
         return []
     old, new = release(source), TARGETS[target]
+    unsaved = _unsaved(source.model.training) if old.family == KERAS3 else []
     try:
         document = document or canonical(source.model.config, source.generation)
     except UnsupportedError:
-        return _of_any(source.model.config, old, new)
-    return list(_told(document, old, new))
+        return [*unsaved, *_of_any(source.model.config, old, new)]
+    return [*unsaved, *_told(document, old, new), *_frozen(document, source, old)]
+
+
+def _unsaved(training: Any) -> list[str]:
+    """Losses that are objects with an argument that no Keras 3 saves."""
+    if isinstance(training, list):
+        return [reason for each in training for reason in _unsaved(each)]
+    if not isinstance(training, Mapping):
+        return []
+    name, config = str(training.get("class_name")), training.get("config")
+    key = UNSAVED.get(name)
+    if key is None or not isinstance(config, Mapping):
+        inside = training.get("loss") if "loss" in training else list(training.values())
+        return list(dict.fromkeys(_unsaved(inside)))
+    return [] if key in config else [f"the loss {name}: Keras 3 does not save its {key}, and the default is taken"]
+
+
+def _frozen(document: Layer, source: Stored, old: Release) -> list[str]:
+    """Layers that may be trained after all, where no slots show it."""
+    bare = source.weights is not None and all(array.shape == () for _, array in source.weights)
+    if old.family != KERAS3 or old.since(keras3=(3, 2)) or not bare:
+        return []
+    weighted = [leaf for leaf in leaves(document) if leaf.frozen and _has_weights(leaf)]
+    if not weighted:
+        return []
+    return [f"{some([x.path[-1] for x in weighted])}: Keras before 3.2 trains what was frozen before it had weights"]
 
 
 def remarks(document: Layer | None, source: Stored | None, target: str) -> list[str]:

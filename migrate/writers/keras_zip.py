@@ -16,9 +16,9 @@ from migrate import algorithms
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.ranges import CHUNK
-from migrate.models import passing, training
+from migrate.models import operators, passing, training
 from migrate.models.canonical import leaves, output_names
-from migrate.models.compiled import for_keras3
+from migrate.models.compiled import for_keras3, for_outputs
 from migrate.models.layers import KINDS
 from migrate.models.places import places
 from migrate.models.plan import ModelPlan, model_plan, stored_model
@@ -124,10 +124,20 @@ def _copy_assets(model: StoredModel, archive: zipfile.ZipFile) -> None:
 def _config(plan: ModelPlan, told: Translation) -> dict[str, Any]:
     if plan.document is None:
         model = stored_model(plan.live.state)
-        return {**model.config, "compile_config": {**(model.training or {}), "optimizer": _optimizer(plan)}}
+        arguments = {**(model.training or {}), **_losses(model)}
+        return {**model.config, "compile_config": {**arguments, "optimizer": _optimizer(plan)}}
     config = to_keras3(plan.document, told)
     outputs = list(dict.fromkeys(told.names.get(name, name) for name in output_names(plan.document)))
     return {**config, "compile_config": {"optimizer": _optimizer(plan), **for_keras3(plan.compiled, outputs)}}
+
+
+def _losses(model: StoredModel) -> dict[str, Any]:
+    """Of a model of Keras 3: releases up to 3.4 took a loss for some of the outputs, later ones want all."""
+    config = model.config.get("config")
+    outputs = config.get("output_layers") if isinstance(config, Mapping) else None
+    if not model.training or not isinstance(outputs, list):
+        return {}
+    return for_outputs(model.training, [str(end[0]) for end in operators.ends(outputs)])
 
 
 def _optimizer(plan: ModelPlan) -> dict[str, Any]:

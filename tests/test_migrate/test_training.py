@@ -17,16 +17,22 @@ from migrate.models import training
 from migrate.state import Stored, StoredModel
 
 FEATURES = Path(__file__).parent.parent / "fixtures" / "features"
-CASES = sorted(path.stem for path in FEATURES.glob("*.h5"))
+SOURCES = {path.stem: path for path in sorted(FEATURES.glob("*")) if path.suffix in (".h5", ".keras")}
+CASES = [*SOURCES]
 SUFFIX = {"keras": ".keras", "tf-keras": ".h5"}
 LIBRARY = {"keras": "keras", "tf-keras": "tf_keras"}
 MASKS = ("masked-output", "masked-attention", "masked-batch-norm")
 OTHERWISE = {
     "keras2.2.5": dict.fromkeys(SUFFIX, ()),
     "keras2.3.1": dict.fromkeys(SUFFIX, ("masked-output", "frozen-batch-norm", "activity")),
-    "keras3.0.5": dict.fromkeys(SUFFIX, ()),
-    "keras3.13.2": {"keras": (), "tf-keras": ("masked-attention", "masked-merge", "masked-concatenate")},
-    "keras3.6.0": {"keras": ("activity",), "tf-keras": ("activity",)},
+    "keras3.0.5": dict.fromkeys(SUFFIX, ("frozen",)),
+    "keras3.2.1": {"keras": ("masked-residual", "masked-softmax"), "tf-keras": ("masked-residual",)},
+    "keras3.9.2": {"keras": (), "tf-keras": ("masked-multiply",)},
+    "keras3.13.2": {
+        "keras": ("huber",),
+        "tf-keras": ("huber", "masked-attention", "masked-merge", "masked-concatenate"),
+    },
+    "keras3.6.0": {"keras": ("activity", "masked-attention"), "tf-keras": ("activity", "masked-attention")},
     "tf1.15.5": dict.fromkeys(SUFFIX, ("frozen-batch-norm",)),
     "tf2.9.3": {
         "keras": (
@@ -44,14 +50,16 @@ ALIKE_HERE = (
     ("tf2.9.3-activity", "keras"),
     ("keras3.13.2-masked-merge", "tf-keras"),
     ("keras3.13.2-masked-concatenate", "tf-keras"),
+    ("keras3.6.0-masked-attention", "tf-keras"),
 )
 """Called approximate, and alike in these steps: the first is otherwise in Keras 3.10 to 3.13, and not in the one that
-is installed; in the others the mask, which is another one there, is handed to its only layer as an argument."""
+is installed; in two others the mask, which is another one there, is handed to its only layer as an argument; in the
+last attention itself is the same, and the masks behind it are not."""
 
 
 def is_exact(case: str, to: str, folder: Path) -> tuple[bool, Path]:
     target = folder / f"model{SUFFIX[to]}"
-    report = migrate.migrate_checkpoint(FEATURES / f"{case}.h5", target, to=to)
+    report = migrate.migrate_checkpoint(SOURCES[case], target, to=to)
     return report.fidelity == "exact", target
 
 
