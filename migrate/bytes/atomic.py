@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import secrets
 import shutil
@@ -13,6 +14,9 @@ from collections.abc import Iterator
 from migrate.bytes.source import still_the_same
 from migrate.errors import TargetExistsError
 from optim.errors import CheckpointError, DtoptError
+
+LONGEST_NAME = 200
+"""Bytes, with which a scratch folder's own name has room for the rest."""
 
 
 @contextlib.contextmanager
@@ -43,7 +47,9 @@ def scratch_folder(dest: str) -> Iterator[str]:
 
 
 def _scratch_prefix(name: str) -> str:
-    return f".{name}.dtopt-"
+    """Of a long name a digest, as nothing in a folder may be called by more than 255 bytes."""
+    short = name if len(os.fsencode(name)) <= LONGEST_NAME else hashlib.sha256(os.fsencode(name)).hexdigest()
+    return f".{short}.dtopt-"
 
 
 def _locked_folder(parent: str, prefix: str) -> tuple[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 
@@ -9,6 +10,9 @@ from migrate.bytes import atomic, files
 from migrate.bytes.source import still_the_same
 from migrate.errors import TargetExistsError
 from optim.errors import DtoptError, HyperparameterError
+
+WITHOUT_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What file systems answer that have no hard links: FAT, SMB, mounted drives and buckets."""
 
 
 def check_target(dest: str, suffix: str, sniff: Callable[[str], bool], otherwise: str, *, overwrite: bool) -> None:
@@ -36,11 +40,15 @@ def place(path: str, dest: str, *, overwrite: bool) -> None:
     with open(path, "rb") as file:
         os.fsync(file.fileno())
     still_the_same()
+    try:
+        if not overwrite:
+            os.link(path, dest)  # unlike a rename, never over a file that came meanwhile
+    except OSError as error:
+        if os.path.lexists(dest):
+            raise TargetExistsError(f"{dest} was created by somebody else meanwhile; it was left as it is") from error
+        if error.errno not in WITHOUT_LINKS:
+            raise
+        overwrite = True
     if overwrite:
         os.replace(path, dest)
-    else:
-        try:
-            os.link(path, dest)  # unlike a rename, never over a file that came meanwhile
-        except FileExistsError as error:
-            raise TargetExistsError(f"{dest} was created by somebody else meanwhile; it was left as it is") from error
     atomic.sync_folder(os.path.dirname(os.path.abspath(dest)))
