@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ NOT_STEPS = ("save", "swapping_saver", "report_uninitialized_variables")
 """Scopes of ops that change variables and are no training steps."""
 GIVEN = ("Placeholder", "RestoreV2")
 """What gives a value that no training step computes: one that a program feeds, or reads from a checkpoint."""
+READS = ("Identity", "ReadVariableOp", "IsVariableInitialized", "VarIsInitializedOp", "SaveV2", "Save")
+"""What has a variable for an input and leaves it as it is."""
 VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
 
 
@@ -39,6 +41,12 @@ class Nodes:
         self.by_name = {str(node.name): node for node in nodes}
         self.inputs = {str(n.name): [str(i).partition(":")[0] for i in n.input if not i.startswith("^")] for n in nodes}
         self.variables = frozenset(str(n.name) for n in nodes if n.op in VARIABLES)
+        self.values: Mapping[str, float] = {}
+        """What the checkpoint has of scalar variables that the graph does not change: they are constants of it."""
+        self.changing: Mapping[str, tuple[float, str]] = {}
+        """The same of those that it does change, and an op that does."""
+        self.counter = ""
+        """The variable that counts the steps, whatever it is called, as far as that is known."""
 
     def op(self, name: str) -> str:
         return str(self.by_name[name].op) if name in self.by_name else ""
@@ -61,10 +69,10 @@ class Nodes:
         return [self.source(each) for each in self.inputs.get(name, ())]
 
     def constant(self, name: str) -> float | None:
-        """The number of a scalar constant, None where it is none."""
+        """The number of a scalar constant, or of a variable that is one; None where it is none."""
         name = self.source(name)
         if self.op(name) != "Const":
-            return None
+            return self.values.get(name)
         value = next((a.value.tensor for a in self.by_name[name].attr if a.key == "value"), None)
         return None if value is None else _number(value)
 
@@ -89,6 +97,18 @@ class Nodes:
             inputs = self.inputs[name]
             if self.op(name) in WRITES and len(inputs) > 1 and not self.is_no_step(name):
                 yield Write(name, inputs[0], inputs[1])
+
+    def changers(self, variables: Collection[str]) -> dict[str, str]:
+        """For those of the variables that a step may change an op that does: one that writes what no program gives, or
+        of whose insides nothing is known, as a loop or a call of a function."""
+        found: dict[str, str] = {}
+        for name, inputs in self.inputs.items():
+            met = [each for each in inputs if each in variables]
+            if not met or self.op(name) in READS or self.is_no_step(name):
+                continue
+            if self.op(name) not in WRITES or inputs[0] not in met or not self.is_given(inputs[1]):
+                found |= dict.fromkeys(met, name)
+        return found
 
     def alone_written(self, without: Collection[str] = ()) -> dict[str, Write]:
         """The one assignment of each variable that one op alone assigns in a step, those that read `without` aside."""

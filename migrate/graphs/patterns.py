@@ -46,7 +46,8 @@ def match(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> bool:
     if pattern == STEP:
         scope, _, last = made.rpartition("/")
         is_keras = last == "iter" and f"{scope}/decay" in nodes.variables  # OptimizerV2's own counter
-        return nodes.op(made) in VARIABLES and (last == "global_step" or is_keras)
+        is_counter = made == nodes.counter or (last == "global_step" and not nodes.counter)
+        return nodes.op(made) in VARIABLES and (is_counter or is_keras)
     if isinstance(pattern, Variable):
         return made == pattern.name and not nodes.is_cast(name)
     if isinstance(pattern, Cast):

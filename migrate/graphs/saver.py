@@ -15,9 +15,12 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from migrate.bytes import files, protos
+from migrate.graphs import scopes
 from migrate.graphs.nodes import NOT_STEPS, Nodes
 
 MAX_META = 1 << 30
+COUNTER = "global_step"
+"""What the counter is called where the program gives it no name."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,10 @@ class SaverGraph:
     """Key -> variable, where the Saver wrote a variable under another name than its own."""
 
     parts: Mapping[str, str] = field(default_factory=dict)
-    """Variable that is a part of a partitioned one, or a slot of a part -> what the whole is called."""
+    """Variable that is a part of a partitioned one, or a slot of a part -> what the whole is called; and a slot that
+    was made in a scope, or the counter -> what it is called where there is none."""
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """Key of the slot of a partitioned variable -> what the whole is called, where the key is cut."""
+    """The same by their keys, which are cut for slots of parts."""
     keys: frozenset[str] = frozenset()
     """All that this Saver writes; empty where the graph does not show it."""
 
@@ -93,16 +97,21 @@ def _of_proto(proto: Any) -> SaverGraph:
     version = str(proto.meta_info_def.tensorflow_version)
     saved = {key: nodes.variables_behind(value) for key, value in _saves(proto)}
     parts, renamed = _parts(saved)
+    updates = _updates(nodes)
+    scoped = {name: plain for name, plain in scopes.slots(nodes, updates).items() if name in saved}
+    nodes.counter = scopes.counter(nodes, updates)
+    if nodes.counter in saved and COUNTER not in saved:
+        scoped[nodes.counter] = COUNTER
     return SaverGraph(
         version=version,
         trainable=_trainable(proto),
         reads=_reads(nodes),
         resources=resources,
-        updates=_updates(nodes),
+        updates=updates,
         nodes=nodes,
         saved_as=_saved_as(saved, renamed),
-        parts=parts,
-        renamed=renamed,
+        parts=parts | scoped,
+        renamed=renamed | scoped,
         keys=frozenset(saved),
     )
 

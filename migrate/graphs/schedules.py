@@ -65,7 +65,8 @@ def read(nodes: Nodes, name: str) -> Mapping[str, Any] | None:
 
 def never_counts(nodes: Nodes) -> str:
     """Why the global step is not the number of steps, so that a schedule of it stood still or ran; empty if it is."""
-    raised = [write for write in nodes.writes() if write.target.rpartition("/")[2] == "global_step"]
+    counts = (lambda name: name == nodes.counter) if nodes.counter else (lambda name: name.endswith("global_step"))
+    raised = [write for write in nodes.writes() if counts(write.target)]
     if len(raised) != 1:
         return f"the graph raises the global step, which the schedule reads, {'nowhere' if not raised else 'twice'}"
     op, by = raised[0].op, raised[0].value

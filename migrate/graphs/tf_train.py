@@ -56,6 +56,9 @@ KERNELS = {
         {_RATE: 5, _L1: 6, _L2: 7, _SHRINKAGE: 8, _POWER: 9},
     ),
 }
+CALLED = frozenset(kernel.class_name.removesuffix("Optimizer") for kernel in KERNELS.values())
+"""What their slots are called unless the program names the optimizer."""
+ARGUMENTS = frozenset(key for kernel in KERNELS.values() for key in (*kernel.inputs, *(kernel.rows or ())))
 ROWS_APART = (
     "the norm of sparse gradients counts rows that occur twice apart (tf.clip_by_norm, tf.clip_by_global_norm), and"
     " optim adds them up first"
@@ -68,8 +71,8 @@ NESTEROV = ("Momentum", "Adam")
 
 @dataclass(frozen=True)
 class Trained:
-    """What kernels say. `config` has the arguments under Keras's names; `seen`: whether each gradient and the learning
-    rate were followed to their ends; `outside`: what was met there and is not understood."""
+    """What kernels say. `config` has the arguments under Keras's names; `seen`: whether each gradient was followed to
+    its end; `outside`: what was met there, or makes an argument, and is not understood."""
 
     class_name: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -127,7 +130,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     class_name = _with_decay(nodes, classes.pop(), owners, applied, config, outside)
     class_name = _lazy(nodes, class_name, sparse, found, outside)
     whole = {owner_of(name) for name in applied} | sparse >= owners
-    seen = whole and not outside.keys() - {SPARSE_CLIPPING}
+    seen = whole and not outside.keys() - {SPARSE_CLIPPING, *ARGUMENTS}
     return Trained(class_name, config, frozenset(sparse), outside, seen)
 
 
@@ -215,10 +218,13 @@ def _arguments(
         value: Any = nodes.constant(inputs[place])
         if value is None and key == _RATE:
             value = schedules.read(nodes, inputs[place])
+        made = nodes.source(inputs[place])
+        if value is None and made in nodes.changing:
+            value, op = nodes.changing[made]
+            outside[key] = f"{op!r} in the graph changes the variable {made!r}, which it is read from"
         if value is not None:
             yield key, value
         else:
-            made = nodes.source(inputs[place])
             outside.setdefault(key, f"{made!r} ({nodes.op(made) or 'no op'}) in the graph makes it")
 
 

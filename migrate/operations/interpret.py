@@ -215,7 +215,8 @@ def _outside(stored: Stored, origins: Mapping[str, Origin]) -> list[Origin]:
         doubt, confirm = f"{what}: {how}, which is not understood", CONFIRMS.get(what, "")
         if what in (OTHERS_GRAPH, OTHER_COMPILE):
             doubt = how
-        if what in origins and what not in (*names, "trust_coefficient"):
+        read = what == "learning_rate" and what in origins and origins[what].kind == GRAPH
+        if read or (what in origins and what not in (*names, "trust_coefficient")):
             if origins[what].kind == SET:
                 continue
             confirm = confirming(what, origins[what].value)
@@ -223,7 +224,9 @@ def _outside(stored: Stored, origins: Mapping[str, Origin]) -> list[Origin]:
             if limit is None or limit.kind == SET:
                 continue
             doubt, confirm = f"clipping: {how}", confirming(limit.subject, limit.value)
-        known = any(key in origins and origins[key].kind in (SET, GRAPH, FILE) for key in names.get(what, ()))
+        known = not read and any(
+            key in origins and origins[key].kind in (SET, GRAPH, FILE) for key in names.get(what, ())
+        )
         if not known and not (what == "trust_coefficient" and what in origins):
             found.append(Origin(what, None, UNINTERPRETED, doubt=doubt, confirm=confirm))
     return found

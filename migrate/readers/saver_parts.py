@@ -26,6 +26,26 @@ class Parts:
     """Of the variables of an OptimizerV2."""
 
 
+def give_values(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> None:
+    """Tell the graph what the checkpoint has of the numbers that a program keeps in variables, as a learning rate that
+    it feeds; not of those that are trained."""
+    nodes = graph.nodes
+    if nodes is None:
+        return
+    trained = {*(graph.trainable or ()), *(name for each in graph.updates.values() for name in each)}
+    numbers = {
+        key: float(array.load())
+        for key, array in arrays.items()
+        if key in nodes.variables and key not in trained and array.shape == () and array.dtype in NUMBERS
+    }
+    changes = nodes.changers(numbers)
+    nodes.values = {name: number for name, number in numbers.items() if name not in changes}
+    nodes.changing = {name: (number, changes[name]) for name, number in numbers.items() if name in changes}
+
+
+NUMBERS = ("float32", "float64", "int32", "int64")
+
+
 def stored_variable(name: str, array: LazyArray, trainable: bool | None) -> StoredVariable:
     numeric = array.dtype.startswith(("float", "bfloat", "complex"))
     if never_trained(name) or not numeric:

@@ -23,13 +23,13 @@ from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, requi
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError, UnknownFormatError
 from migrate.generations import NATIVE
-from migrate.graphs import bert, keras1, native_keras, optimizer_v2, saver, schedules, tf_train
+from migrate.graphs import bert, keras1, native_keras, optimizer_v2, saver, schedules, scopes, tf_train
 from migrate.graphs.keras1 import Keras1Optimizer
 from migrate.graphs.nodes import VARIABLES
 from migrate.graphs.saver import SaverGraph
 from migrate.readers import saver_keras, saver_optimizers
 from migrate.readers.bundle_arrays import lazy, not_numbers
-from migrate.readers.saver_parts import Parts, in_order, stored_variable, trained_flag
+from migrate.readers.saver_parts import Parts, give_values, in_order, stored_variable, trained_flag
 from migrate.rules.comparison import LIMITS
 from migrate.state import OTHERS_GRAPH, Stored
 from optim.errors import CheckpointError, UnsupportedError
@@ -85,9 +85,13 @@ def read_bundle(
     evidence = [f"{prefix}.index has no object graph: tensors are keyed by variable names, as tf.train.Saver does"]
     if graph is not None:
         evidence.append(f"{graph_file} is its graph, of TensorFlow {graph.version or '?'}")
+        if not _counters(everything) and not keras1.is_keras1(everything):
+            give_values(everything, graph)
         everything = {graph.renamed.get(key, key): array for key, array in everything.items()}
         everything, renamed = _by_variable(everything, graph)
         evidence += renamed
+    else:
+        everything = _out_of_scope(everything)
     choice = _choice(everything, graph, optimizer_path, prefix)
     arrays = {key: array for key, array in everything.items() if key not in choice.foreign}
     counter = next(iter(_counters(arrays)), None)
@@ -305,6 +309,13 @@ def _of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> Part
         warnings=warnings,
         unmapped=averages,
     )
+
+
+def _out_of_scope(arrays: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
+    """Slots of `minimize` in a variable scope, `train/net/w/Adam`, as they are called without one."""
+    called = {f"{name}{number}" for name in tf_train.CALLED for number in ("", "_1", "_2")}
+    plain = scopes.without_graph({key: array.shape for key, array in arrays.items()}, called)
+    return {plain.get(key, key): array for key, array in arrays.items()}
 
 
 def _numbered_anew(slots: Mapping[str, Mapping[str, LazyArray]]) -> dict[str, dict[str, LazyArray]]:

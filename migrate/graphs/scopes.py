@@ -1,0 +1,74 @@
+"""Where an optimizer of tf.train put its slots and its counter, whatever the program called them.
+
+A slot is made in the variable scope that is open when `minimize` is called: that of `net/w` is `net/w/Adam`, and inside
+of `variable_scope("train")` it is `train/net/w/Adam` (training/slot_creator.py 1.15). The step that `minimize` is given
+is any variable; the op that raises it has the name of the update (training/optimizer.py 1.15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from migrate.graphs.nodes import Nodes
+
+
+def slots(nodes: Nodes, updates: Iterable[str]) -> dict[str, str]:
+    """Variables that are slots made in a scope -> what they are called outside of any. Those of the second optimizer of
+    a variable get the next numbers, as they do outside.
+
+    Args:
+      updates: scopes of `apply_gradients`.
+    """
+    known = set(updates)
+    found: dict[str, tuple[str, str, str]] = {}
+    for name, inputs in nodes.inputs.items():
+        scope, _, rest = name.partition("/update_")
+        owner = rest.rpartition("/")[0]
+        if scope not in known or owner not in nodes.variables:
+            continue
+        for each in nodes.variables.intersection(inputs) - {owner}:
+            head, _, called = each.rpartition("/")
+            if _is_slot(each, owner, nodes.variables):
+                found[each] = (owner, called.rstrip("_0123456789"), head.removesuffix(owner))
+    plain: dict[str, str] = {}
+    taken: dict[tuple[str, str], int] = {}
+    for name, (owner, base, _) in sorted(found.items(), key=lambda item: (item[1][2], item[0])):
+        number = taken[owner, base] = taken.get((owner, base), -1) + 1
+        plain[name] = f"{owner}/{base}_{number}" if number else f"{owner}/{base}"
+    return plain if not (set(plain.values()) - plain.keys()) & nodes.variables else {}
+
+
+def _is_slot(name: str, owner: str, variables: Collection[str]) -> bool:
+    """Whether `name` is SCOPE/OWNER/SLOT, and no OptimizerV2 called it so, whose settings would stand in that scope."""
+    head = name.rpartition("/")[0]
+    return head.endswith(f"/{owner}") and f"{head.removesuffix(owner)}decay" not in variables
+
+
+def counter(nodes: Nodes, updates: Iterable[str]) -> str:
+    """The variable that all updates raise by one, empty where that is none or not one."""
+    found = set()
+    for scope in updates:
+        inputs = nodes.inputs.get(scope, [""])
+        raises = nodes.op(scope) in ("AssignAdd", "AssignAddVariableOp") and nodes.constant(inputs[1]) == 1.0
+        found.add(inputs[0] if raises else "")
+    return found.pop() if len(found) == 1 else ""
+
+
+def without_graph(shapes: Mapping[str, tuple[int, ...]], called: Collection[str]) -> dict[str, str]:
+    """As `slots`, of names alone: all that are called as an optimizer's stand in one scope.
+
+    Args:
+      shapes: of all arrays by name; called: what slots are called, `Adam` and `Adam_1`.
+    """
+    found: dict[str, str] = {}
+    scopes = set()
+    for name, shape in shapes.items():
+        head, _, last = name.rpartition("/")
+        parts = head.split("/")
+        tails = ("/".join(parts[start:]) for start in range(len(parts)))
+        owner = next((each for each in tails if shapes.get(each) == shape), None)
+        if last in called and owner is not None and owner != head:
+            found[name] = f"{owner}/{last}"
+            scopes.add(head.removesuffix(owner))
+    alone = len(set(found.values())) == len(found) and not any(each in shapes for each in found.values())
+    return found if len(scopes) == 1 and alone else {}

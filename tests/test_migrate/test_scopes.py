@@ -1,0 +1,100 @@
+"""Savers' checkpoints of programs that open a variable scope for their optimizer, or keep its settings in variables."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import migrate
+from migrate import OptimizerState
+from optim.errors import DtoptError
+from tests.bundles import rewritten
+
+SCOPED = Path(__file__).parents[1] / "fixtures" / "scoped"
+HINTS = {
+    "adam": {"class_name": "AdamOptimizer", "config": {"learning_rate": 0.05, "beta_1": 0.8, "epsilon": 1e-8}},
+    "changing": {"class_name": "AdagradOptimizer", "config": {"learning_rate": 0.025}},
+}
+
+
+def source(name: str) -> Path:
+    return SCOPED / name / "source" / "model.ckpt"
+
+
+def goes_on(name: str, folder: Path, **hints: object) -> None:
+    """Migrate and take the steps that TensorFlow 1.15 took next: six steps round numbers below one six times."""
+    import tensorflow as tf
+
+    import optim
+
+    migrate.migrate_checkpoint(hints.pop("of", source(name)), folder / "new", **hints)  # type: ignore[arg-type]
+    variables = {
+        v.name: tf.Variable(tf.zeros(v.shape, v.dtype)) for v in optim.describe_checkpoint(folder / "new").variables
+    }
+    optimizer = optim.load_checkpoint(folder / "new", variables)
+    oracle = np.load(SCOPED / name / "oracle.npz")
+    names = [str(each) for each in oracle["names"]]
+    for step in range(6):
+        optimizer.apply_gradients(
+            [(tf.constant(oracle[f"grad/{step}/{i}"]), variables[n]) for i, n in enumerate(names)]
+        )
+        for i, each in enumerate(names):
+            np.testing.assert_allclose(variables[each].numpy(), oracle[f"var/{step}/{i}"], rtol=0, atol=5e-7)
+
+
+@pytest.mark.parametrize("name", ["adam", "momentum", "tangled", "loss"])
+def test_slots_in_a_scope_and_settings_in_variables(name: str, tmp_path: Path) -> None:
+    state = migrate.read(source(name))
+    assert state.fidelity == "exact", state.reasons
+    trained = {str(each) for each in np.load(SCOPED / name / "oracle.npz")["names"]}
+    assert all(set(per) == trained for per in state.slots.values())
+    goes_on(name, tmp_path)
+
+
+def test_a_rate_that_the_graph_changes_is_a_doubt_with_its_value(tmp_path: Path) -> None:
+    state = migrate.read(source("changing"))
+    assert state.fidelity == "approximate"
+    (reason,) = state.reasons
+    assert "changes the variable 'train/rate', which it is read from" in reason
+    assert "--set learning_rate=0.02500000037252903" in reason
+    confirmed = {"learning_rate": 0.02500000037252903}
+    assert migrate.read(source("changing"), overrides=confirmed).fidelity == "exact"
+    goes_on("changing", tmp_path, overrides=confirmed)
+
+
+def copied(name: str, folder: Path) -> Path:
+    shutil.copytree(SCOPED / name / "source", folder / "source")
+    return folder / "source" / "model.ckpt"
+
+
+@pytest.mark.parametrize("name", ["adam", "changing"])
+def test_names_alone_say_whose_the_slots_are(name: str, tmp_path: Path) -> None:
+    """Which of two slots is which, and the settings, a hint says."""
+    alone = copied(name, tmp_path)
+    alone.with_suffix(".ckpt.meta").unlink()
+    state: OptimizerState = migrate.read(alone, optimizer_config=HINTS[name])
+    assert all(set(per) == {"net/w0", "net/w1", "net/w2"} for per in state.slots.values())
+    goes_on(name, tmp_path, of=alone, optimizer_config=HINTS[name])
+
+
+def test_slots_in_two_scopes_are_not_one_optimizer_s(tmp_path: Path) -> None:
+    """Without a graph nothing says that two scopes are one optimizer's."""
+    from migrate.graphs import scopes
+
+    shapes = {"w": (2,), "b": (3,), "one/w/Adam": (2,), "one/b/Adam": (3,)}
+    assert scopes.without_graph(shapes, {"Adam"}) == {"one/w/Adam": "w/Adam", "one/b/Adam": "b/Adam"}
+    assert scopes.without_graph(shapes | {"two/w/Adam": (2,)}, {"Adam"}) == {}
+    assert scopes.without_graph(shapes | {"w/Adam": (2,)}, {"Adam"}) == {}
+    assert scopes.without_graph(shapes | {"one/w/Adam": (5,)}, {"Adam"}) == {"one/b/Adam": "b/Adam"}
+
+
+def test_a_slot_that_is_lost_is_missed(tmp_path: Path) -> None:
+    """As of any other: the graph says that its Saver wrote it."""
+    less = copied("adam", tmp_path)
+    with rewritten(less) as (numbers, _):
+        del numbers["train/net/w1/Adam_1"]
+    with pytest.raises(DtoptError, match="train/net/w1/Adam_1"):
+        migrate.read(less)
