@@ -19,7 +19,7 @@ from migrate.rules.comparison import LIMITS, same
 from migrate.state import Stored
 from optim.errors import UnsupportedError
 
-CLASS = "class_name"
+CLASS, GENERATION = "class_name", "generation"
 STOCK_PACKAGES = ("", "Custom")
 """Before `>` in a class name: tf.keras 2.11 and later write `Custom>Adam` for their own classes."""
 STOCK_MODULES = (
@@ -83,7 +83,7 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
     else:
         algorithm = algorithms.find(class_name)
     for key, value in overrides.items():
-        if key not in (CLASS, foreign.OWN_RULE):
+        if key not in (CLASS, GENERATION, foreign.OWN_RULE):
             config[key] = value
             origins[key] = Origin(key, value, SET, _denied(origins.get(key), value))
     config = {key: value for key, value in config.items() if key not in overrides or value is not None}

@@ -44,7 +44,7 @@ def read(path: str, generation: str | None = None) -> Stored:
 
     Args:
       path: the `.h5` file.
-      generation: overrides what the file says, one of `generations.GENERATIONS`.
+      generation: one of `generations.GENERATIONS`, for a file that does not say.
 
     Raises:
       DamagedFileError: it is truncated, or contradicts itself.
@@ -68,7 +68,7 @@ def read(path: str, generation: str | None = None) -> Stored:
             inner.get("config", {}),
             [n for n, _ in weights],
         )
-        generation = generation or found
+        generation = found or generation
         around, weights = _around(weights) if generation == "keras3" else ((), weights)
         variables, groups = _variables(file, path, generation, version)
         backend = _backend(file, [n for n, _ in weights], version)

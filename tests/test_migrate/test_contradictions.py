@@ -153,3 +153,15 @@ def test_numbers_that_no_float_holds_can_be_shown(tmp_path: Path) -> None:
     zipped(path, {**members, "config.json": json.dumps(document).encode()})
     assert not same(10**400, 0.5)
     assert migrate.inspect(path).fidelity == migrate.read(path).fidelity
+
+
+def test_a_generation_that_the_file_denies_is_refused_and_taken_where_it_is_set() -> None:
+    """Keras 2 clips each gradient by its own norm; this was read so, and called exact, for an .h5 of TF 2.9."""
+    source = CORPUS / "tf29-adam-clipnorm-decay-nested" / "source" / "model.h5"
+    for name in ("keras1", "keras2", "optimizer_v1", "keras3"):
+        with pytest.raises(ContradictionError, match=rf"of generation optimizer_v2 .*--generation says {name}"):
+            migrate.read(source, generation=name)
+    assert migrate.read(source, generation="optimizer_v2").fidelity == "exact"
+    state = migrate.read(source, overrides={"generation": "keras2"})
+    assert state.fidelity == "exact", state.reasons
+    assert [o.value for o in state.origins if o.kind == "set"] == ["keras2"]
