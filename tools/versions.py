@@ -50,7 +50,9 @@ QUICK = (
 )
 TESTS = (
     *QUICK,
+    "test_optim/test_native_direct.py",
     "test_optim/test_native_meshes.py",
+    "test_optim/test_sparse_cost.py",
     "test_migrate/test_real_cases.py",
     "test_migrate/test_keras_targets.py",
     "test_migrate/test_restore.py",
