@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from migrate.models import from_operations
-from migrate.models.layers import ATTENDED, KINDS, MODELS
+from migrate.models.layers import ATTENDED, KINDS, MODELS, RANDOM
 from optim.errors import UnsupportedError
 
 MASKED = "zero_output_for_mask"
@@ -26,6 +26,20 @@ ADDED = {
     "output_axes": (None,),
 }
 """Arguments that Keras 2 does not have -> the values with which they change nothing of what is computed."""
+CHANNELS = {"data_format": ("channels_last", None)}
+ADDED_TO: dict[str, Mapping[str, tuple[Any, ...]]] = {
+    **dict.fromkeys(("ZeroPadding1D", "CenterCrop", *RANDOM), CHANNELS),
+    "Resizing": {
+        **CHANNELS,
+        "pad_to_aspect_ratio": (False,),
+        "antialias": (False,),
+        "fill_mode": (...,),
+        "fill_value": (...,),
+    },
+    "RandomContrast": {**CHANNELS, "value_range": ([0, 255],)},
+    "MultiHeadAttention": {"use_gate": (False,), "sliding_window": (None,)},
+}
+"""As ADDED, of layers whose namesakes in Keras 2 lack them; without `pad_to_aspect_ratio` nothing is filled."""
 MASKING = ("SimpleRNN", "LSTM", "GRU", "RNN")
 """Layers of Keras 2 that take MASKED; of ConvLSTM it takes it, too, and does nothing."""
 SEEDED = ("Dropout", "SpatialDropout1D", "GaussianNoise", "GaussianDropout", "AlphaDropout")
@@ -38,7 +52,7 @@ ORTHOGONAL = "OrthogonalInitializer"
 """What Keras 3 called `Orthogonal` until 3.6."""
 ONLY_3 = (
     "relu6",
-    "silu",
+    *("tanh_shrink", "soft_shrink", "hard_shrink", "threshold", "log_sigmoid", "sparsemax", "sparse_sigmoid"),
     "log_softmax",
     "celu",
     "glu",
@@ -100,8 +114,9 @@ def _layer(layer: Any) -> dict[str, Any]:
     config = {}
     for key, value in layer["config"].items():
         known = (key == "seed" and name in SEEDED) or (key == MASKED and name in MASKING and value is True)
-        if key in ADDED and not known:
-            _check(name, layer["config"].get("name"), key, value)
+        neutral = ADDED_TO.get(name, {}).get(key, ADDED.get(key))
+        if neutral is not None and not known:
+            _check(name, layer["config"].get("name"), key, value, neutral)
             continue
         config[back.get(key, key)] = _value(key, value, name)
     for key in kind.inner if kind is not None else ():
@@ -111,8 +126,8 @@ def _layer(layer: Any) -> dict[str, Any]:
     return {**layer, "config": config}
 
 
-def _check(name: str, shown: Any, key: str, value: Any) -> None:
-    if ... not in ADDED[key] and value not in ADDED[key]:
+def _check(name: str, shown: Any, key: str, value: Any, neutral: tuple[Any, ...]) -> None:
+    if ... not in neutral and value not in neutral:
         raise UnsupportedError(f"the layer {shown!r} has {key}={value!r}, and tf_keras's {name} has no {key}")
 
 
@@ -121,6 +136,8 @@ def _value(key: str, value: Any, name: str) -> Any:
         settings = {k: v for k, v in (value.get("config") or {}).items() if k not in ADDED or k == "seed"}
         initializer = value.get("class_name")
         return {"class_name": "Orthogonal" if initializer == ORTHOGONAL else initializer, "config": settings}
+    if key.endswith("activation") and value == "silu":
+        return "swish"
     if key.endswith("activation") and value in ONLY_3:
         raise UnsupportedError(f"a layer {name} has the activation {value!r}, which tf_keras does not know")
     return value

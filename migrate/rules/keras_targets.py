@@ -279,6 +279,8 @@ def _options(change: _Change, algorithm: Algorithm) -> None:
         raise UnsupportedError("it accumulates gradients over several batches, which tf_keras does not")
     if generation in NEW:
         return
+    if algorithm.name == "Adagrad" and isinstance(values["learning_rate"], Mapping):
+        raise UnsupportedError(f"{MODULE[TF_KERAS_LEGACY]}.Adagrad makes no schedule of what a file says of one")
     lacking = [key for key in ("use_ema", "weight_decay") if values.get(key)]
     if lacking:
         raise UnsupportedError(f"{MODULE[TF_KERAS_LEGACY]} knows no {' and no '.join(lacking)}")

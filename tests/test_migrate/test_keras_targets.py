@@ -167,6 +167,24 @@ def test_momentum_without_the_learning_rate_is_converted(load_case: Any) -> None
     assert _check_steps(case, made, variables) <= 1
 
 
+def test_a_schedule_of_adagrad_goes_to_the_new_class_as_the_legacy_one_reads_none_from_a_file(load_case: Any) -> None:
+    case = load_case("tf24-adagrad-decay-iav-nested")
+    schedule = {"class_name": "CosineDecay", "config": {"initial_learning_rate": 0.1, "decay_steps": 9}}
+    settings = {"learning_rate": schedule, "epsilon": 1e-7, "initial_accumulator_value": 0.1}
+    state = migrate.read(
+        CORPUS / case.name / "source" / "weights.npy",
+        optimizer_config={"class_name": "Adagrad", "config": settings},
+        variables=case.document["trainable"],
+        generation="optimizer_v2",
+    )
+    families = (keras_targets.TF_KERAS_LEGACY, keras_targets.TF_KERAS)
+    assert keras_targets.best(state, families).family == keras_targets.TF_KERAS
+    legacy = _keras("tf-keras").optimizers.legacy
+    made = legacy.Adagrad.from_config({"learning_rate": schedule})
+    with pytest.raises(ValueError, match="CosineDecay"):
+        made._create_all_weights([])
+
+
 def test_repeated_rows_of_an_embedding_are_squared_one_by_one_in_keras_3(load_case: Any, tmp_path: Path) -> None:
     keras = _keras("keras")
     model = keras.Sequential([keras.Input((2,)), keras.layers.Embedding(3, 1), keras.layers.Flatten()])

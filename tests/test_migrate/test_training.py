@@ -32,6 +32,7 @@ OTHERWISE = {
         "keras": ("huber",),
         "tf-keras": ("huber", "masked-attention", "masked-merge", "masked-concatenate"),
     },
+    "keras3.15.1": dict.fromkeys(SUFFIX, ()),
     "keras3.6.0": {"keras": ("activity", "masked-attention"), "tf-keras": ("activity", "masked-attention")},
     "tf1.15.5": dict.fromkeys(SUFFIX, ("frozen-batch-norm",)),
     "tf2.9.3": {
