@@ -18,6 +18,8 @@ from migrate.matching import stages
 from migrate.state import NamedVariables, Stored, StoredVariable
 from optim.errors import HyperparameterError, MismatchError
 
+ORDERED = ("h5", "tf1_saver")
+"""Formats that show in which order a model of those generations trains, unless its layers are asked for."""
 SHOWN = 4
 """Names of variables in a message."""
 
@@ -88,7 +90,7 @@ def _as_named(stored: Stored, hinted: Sequence[StoredVariable]) -> NamedVariable
     flags, at = {v.name: v.trainable for v in stored.variables}, {v.name: i for i, v in enumerate(stored.variables)}
     left_out = tuple(name for name, flag in flags.items() if flag and name not in order)
     in_source = tuple(sorted(hinted, key=lambda v: at.get(v.name, len(at))))
-    by_model = stored.format == "h5" and stored.generation in generations.NATIVE
+    by_model = stored.format in ORDERED and stored.layers is None and stored.generation in generations.NATIVE
     turned = [pair for pair in pairwise(order) if at.get(pair[0], 0) > at.get(pair[1], 0)]
     known = by_model and all(flags.get(name) is not None for name in order)
     return NamedVariables(order, in_source, left_out, turned[0] if turned and known else ())

@@ -6,6 +6,7 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -165,3 +166,18 @@ def test_a_generation_that_the_file_denies_is_refused_and_taken_where_it_is_set(
     state = migrate.read(source, overrides={"generation": "keras2"})
     assert state.fidelity == "exact", state.reasons
     assert [o.value for o in state.origins if o.kind == "set"] == ["keras2"]
+
+
+@pytest.mark.parametrize("case", ["extra-k224-sgd-same-saver", "extra-k122-sgd-nesterov-same-saver"])
+def test_an_order_of_variables_that_a_graph_denies_is_refused(case: str) -> None:
+    """Three of one shape: in another order the slots went to others, and that was called exact."""
+    folder = CORPUS / case
+    document = json.loads((folder / "case.json").read_text())
+    config = {"class_name": document["optimizer"]["class"], "config": document["optimizer"]["config"]}
+    named = [{"name": v["name"].removesuffix(":0"), "shape": v["shape"]} for v in document["trainable"]]
+    source = folder / "source" / "ckpt"
+    read = partial(migrate.read, source, optimizer_config=config)
+    assert read(variables=named).matched == read().matched
+    for other in (named[::-1], named[1:] + named[:1]):
+        with pytest.raises(ContradictionError, match="the other way round"):
+            read(variables=other)
