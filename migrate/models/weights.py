@@ -15,6 +15,8 @@ from optim.errors import MismatchError
 
 Place = tuple[tuple[str, ...], str]
 """(path of a layer, role of a weight)."""
+DEPTHWISE = "depthwise_kernel"
+"""What Keras 3 calls `kernel` where a layer has no other."""
 PARTS = ("query", "key", "value", "attention_output")
 
 
@@ -141,6 +143,8 @@ def _role(parts: Sequence[str], roles: set[str]) -> str:
     tail = parts[-1] if parts[-1] in roles else re.sub(r"_\d+$", "", parts[-1])
     if tail in roles:
         return tail
+    if tail == "kernel" and DEPTHWISE in roles:
+        return DEPTHWISE
     for part in reversed(parts[:-1]):
         for prefix in ("forward", "backward"):
             if part.startswith(prefix + "_") and f"{prefix}/{tail}" in roles:
