@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from migrate.graphs import choices
 from migrate.graphs.nodes import Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Found, Pattern, match
 
@@ -60,7 +61,8 @@ def read(nodes: Nodes, name: str) -> Mapping[str, Any] | None:
     found = _constants(nodes, name, _COSINE)
     if found and abs(found.pop("rest") - (1.0 - found["alpha"])) < 1e-6:
         return _schedule("CosineDecay", found)
-    return _warm_up(nodes, name)
+    pieces = choices.read(nodes, name)
+    return _schedule("PiecewiseConstantDecay", pieces) if pieces is not None else _warm_up(nodes, name)
 
 
 def never_counts(nodes: Nodes) -> str:
@@ -83,7 +85,7 @@ def after(rate: Any, step: int) -> Any:
     return rate
 
 
-def _schedule(class_name: str, found: Mapping[str, float], **options: Any) -> dict[str, Any]:
+def _schedule(class_name: str, found: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     return {"class_name": class_name, "config": {**found, **options}}
 
 

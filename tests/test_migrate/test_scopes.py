@@ -45,13 +45,22 @@ def goes_on(name: str, folder: Path, **hints: object) -> None:
             np.testing.assert_allclose(variables[each].numpy(), oracle[f"var/{step}/{i}"], rtol=0, atol=5e-7)
 
 
-@pytest.mark.parametrize("name", ["adam", "momentum", "tangled", "loss"])
+@pytest.mark.parametrize("name", ["adam", "momentum", "tangled", "loss", "pieces", "chosen"])
 def test_slots_in_a_scope_and_settings_in_variables(name: str, tmp_path: Path) -> None:
     state = migrate.read(source(name))
     assert state.fidelity == "exact", state.reasons
     trained = {str(each) for each in np.load(SCOPED / name / "oracle.npz")["names"]}
     assert all(set(per) == trained for per in state.slots.values())
     goes_on(name, tmp_path)
+
+
+def test_a_rate_that_is_chosen_by_the_step() -> None:
+    rates = [migrate.read(source(name)).hyperparameters["learning_rate"] for name in ("pieces", "chosen")]
+    assert [(rate["class_name"], rate["config"]["boundaries"]) for rate in rates] == [
+        ("PiecewiseConstantDecay", [4, 6]),
+        ("PiecewiseConstantDecay", [4]),
+    ]
+    assert np.float32(rates[1]["config"]["values"]).tolist() == np.float32([0.1, 0.05]).tolist()
 
 
 def test_a_rate_that_the_graph_changes_is_a_doubt_with_its_value(tmp_path: Path) -> None:

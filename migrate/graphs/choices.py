@@ -1,0 +1,116 @@
+"""Learning rates that are chosen by comparing the global step with constants, as `tf.train.piecewise_constant` does.
+
+A number that is made of constants by comparisons of the step, logic and choices (`tf.cond`, `tf.case`, `tf.where`)
+alone changes at no other step than at one of those constants, so that it is known whole once it is known there.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from migrate.graphs.nodes import PASSING, VARIABLES, Nodes
+from migrate.graphs.patterns import STEP, Found, match
+
+MOST_NODES = 2_000
+"""Behind a rate: one of a hundred pieces has a thousand."""
+
+COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
+    "Less": operator.lt,
+    "LessEqual": operator.le,
+    "Greater": operator.gt,
+    "GreaterEqual": operator.ge,
+    "Equal": operator.eq,
+    "LogicalAnd": lambda a, b: a and b,
+    "LogicalOr": lambda a, b: a or b,
+}
+
+
+class _Step(int):
+    """The step itself, which may be compared and is no rate."""
+
+
+class _UnknownError(Exception):
+    """Something else than choices and comparisons."""
+
+
+_DEAD = object()
+"""What comes out of the side of a choice that is not taken."""
+
+
+def read(nodes: Nodes, name: str) -> dict[str, Any] | None:
+    """The boundaries and values of a rate, as Keras's `PiecewiseConstantDecay` has them; None where it is no such."""
+    behind = _behind(nodes, name)
+    if len(behind) > MOST_NODES:
+        return None
+    constants = {number for each in behind if (number := nodes.constant(each)) is not None and math.isfinite(number)}
+    near = {math.floor(each) + more for each in constants for more in (-1, 0, 1)}
+    steps = sorted({0, *(step for step in near if step > 0)})
+    try:
+        rates = [_value(nodes, name, step, {}) for step in steps]
+    except (_UnknownError, RecursionError):
+        return None
+    if not all(type(rate) is float for rate in rates):
+        return None
+    changes = [i for i in range(1, len(steps)) if rates[i] != rates[i - 1]]
+    if not changes:
+        return None
+    return {"boundaries": [steps[i - 1] for i in changes], "values": [rates[0], *(rates[i] for i in changes)]}
+
+
+def _behind(nodes: Nodes, name: str) -> set[str]:
+    """All that a node's value is made from or chosen by, up to variables; somewhat more than MOST_NODES at the most."""
+    seen: set[str] = set()
+    todo = [name]
+    while todo and len(seen) <= MOST_NODES:
+        each = todo.pop()
+        if each not in seen:
+            seen.add(each)
+            todo += [*(() if each in nodes.variables else nodes.inputs.get(each, ())), *_sides(nodes, each)]
+    return seen
+
+
+def _value(nodes: Nodes, name: str, step: int, known: dict[str, Any]) -> Any:
+    """What a node's output is at a step: a float, a bool, the step, or `_DEAD`."""
+    if name not in known:
+        known[name] = _computed(nodes, name, step, known)
+    return known[name]
+
+
+def _computed(nodes: Nodes, name: str, step: int, known: dict[str, Any]) -> Any:
+    node, _, output = name.partition(":")
+    op = nodes.op(node)
+    if any(_value(nodes, side, step, known) is _DEAD for side in _sides(nodes, node)):
+        return _DEAD
+    if op in VARIABLES or op == "Const":
+        number = nodes.constant(node)
+        if number is None and not match(nodes, node, STEP, Found()):
+            raise _UnknownError
+        return _Step(step) if number is None else number
+    inputs = [_value(nodes, str(each), step, known) for each in nodes.by_name[node].input if each[0] != "^"]
+    if op == "Merge":
+        alive = [each for each in inputs if each is not _DEAD]
+        return alive[0] if len(alive) == 1 else _fail() if alive else _DEAD
+    if any(each is _DEAD for each in inputs):
+        return _DEAD
+    if op in PASSING and len(inputs) == 1:
+        return inputs[0] if op != "Cast" or inputs[0] == int(inputs[0]) else _fail()
+    if op == "Switch":
+        return inputs[0] if bool(output == "1") == inputs[1] else _DEAD
+    if op in ("Select", "SelectV2"):
+        return inputs[1] if inputs[0] else inputs[2]
+    if op == "LogicalNot":
+        return not inputs[0]
+    return COMPARED[op](*inputs) if op in COMPARED else _fail()
+
+
+def _sides(nodes: Nodes, node: str) -> list[str]:
+    """What a constant of one side of a `tf.cond` waits for: the identity of that output of the switch."""
+    waits = [str(each)[1:] for each in nodes.by_name[node].input if each[0] == "^"] if node in nodes.by_name else []
+    return [w for w in waits if nodes.op(w) == "Identity" and nodes.op(nodes.inputs[w][0]) == "Switch"]
+
+
+def _fail() -> Any:
+    raise _UnknownError
