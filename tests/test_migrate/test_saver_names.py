@@ -1,0 +1,125 @@
+"""tf.train.Saver checkpoints made here, for what names alone can and cannot say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import migrate
+from migrate.bytes.bundle import BundleWriter
+from migrate.errors import AmbiguousError, DamagedFileError
+from migrate.graphs import saver
+from migrate.readers import tf1_saver
+
+
+def _bundle(tmp_path: Path, tensors: dict[str, np.ndarray]) -> str:
+    prefix = str(tmp_path / "made")
+    with BundleWriter(prefix) as writer:
+        for key, value in tensors.items():
+            writer.add(key, value)
+    return prefix
+
+
+def _float(*shape: int) -> np.ndarray:
+    return np.arange(1, 1 + int(np.prod(shape)), dtype=np.float32).reshape(shape)
+
+
+def test_slots_by_longest_variable_and_averages_aside(tmp_path: Path) -> None:
+    tensors = {
+        name: _float(2, 2)
+        for name in (
+            "net/m",
+            "net/m/Adam",
+            "net/m/Adam_1",
+            "net/m/kernel",
+            "net/m/kernel/Adam",
+            "net/m/kernel/Adam_1",
+            "net/m/ExponentialMovingAverage",
+        )
+    }
+    tensors |= {"train/beta1_power": np.array(0.9, np.float32), "train/beta2_power": np.array(0.999, np.float32)}
+    stored = tf1_saver.read(_bundle(tmp_path, {k: np.asarray(v) for k, v in tensors.items()}))
+    assert {slot: set(per) for slot, per in stored.slots.items()} == {
+        "Adam": {"net/m", "net/m/kernel"},
+        "Adam_1": {"net/m", "net/m/kernel"},
+    }
+    assert [v.name for v in stored.variables] == ["net/m", "net/m/kernel"]
+    assert set(stored.scalars) == {"train/beta1_power", "train/beta2_power"}
+    assert set(stored.unmapped) == {"net/m/ExponentialMovingAverage"}
+    assert any("moving averages" in w for w in stored.warnings)
+
+
+@pytest.mark.parametrize("other", [None, np.ones((4, 2), np.float32)])
+def test_slots_of_a_variable_that_is_not_there_are_no_variables(other: np.ndarray | None, tmp_path: Path) -> None:
+    """Damage to one entry of the index makes a text of a variable; its slots would have been variables, untrained."""
+    tensors = {f"{name}{slot}": _float(2, 4) for name in ("a/w", "b/w") for slot in ("", "/Momentum")}
+    tensors |= {"a/w/ExponentialMovingAverage": _float(2, 4), "c/w/ExponentialMovingAverage": _float(2, 4)}
+    (tmp_path / "lacking").mkdir()
+    assert tf1_saver.read(_bundle(tmp_path, tensors)).slots["Momentum"].keys() == {"a/w", "b/w"}
+    del tensors["a/w"], tensors["a/w/ExponentialMovingAverage"]
+    lacking = _bundle(tmp_path / "lacking", tensors | ({} if other is None else {"a/w": other}))
+    with pytest.raises(DamagedFileError, match="'a/w/Momentum' is called as a slot of 'a/w'"):
+        tf1_saver.read(lacking)
+
+
+def test_adam_counts_its_steps_by_its_powers(tmp_path: Path) -> None:
+    power1, power2 = np.float32(0.9), np.float32(0.999)
+    for _ in range(1000):
+        power1, power2 = power1 * np.float32(0.9), power2 * np.float32(0.999)
+    tensors = {
+        "w": _float(3),
+        "w/Adam": _float(3),
+        "w/Adam_1": _float(3),
+        "beta1_power": power1,
+        "beta2_power": power2,
+        "global_step": np.int64(7),
+    }
+    prefix = _bundle(tmp_path, {k: np.asarray(v) for k, v in tensors.items()})
+    config = {"class_name": "AdamOptimizer", "config": {"learning_rate": 0.01}}
+    state = migrate.read(prefix, optimizer_config=config)
+    assert state.iterations == 1000
+    assert "beta2_power" in state.iterations_source
+    assert state.slots["m"]["w"].stored_as == "w/Adam"
+    assert state.slots["v"]["w"].stored_as == "w/Adam_1"
+
+
+def _two_adams(slots_of_second: str) -> dict[str, np.ndarray]:
+    """After 5 and 3 steps."""
+    powers = [np.multiply.accumulate(np.full(n, 0.999, np.float32))[-1] for n in (6, 4)]
+    tensors = {name: _float(2) for name in ("d", "d/Adam", "d/Adam_1", "g")}
+    tensors |= {name: _float(2) for name in slots_of_second.split()}
+    return tensors | {"beta2_power": np.asarray(powers[0]), "beta2_power_1": np.asarray(powers[1])}
+
+
+def test_two_adams_of_tf_train_are_asked_about(tmp_path: Path) -> None:
+    prefix = _bundle(tmp_path, _two_adams("g/Adam g/Adam_1"))
+    config = {"class_name": "AdamOptimizer", "config": {"learning_rate": 0.01}}
+    with pytest.raises(AmbiguousError, match=r"several Adam optimizers.*beta2_power, beta2_power_1.*iterations"):
+        migrate.read(prefix, optimizer_config=config)
+    told = {**config, "config": {"learning_rate": 0.01, "iterations": 3}}
+    assert migrate.read(prefix, optimizer_config=told).iterations == 3
+
+
+def test_two_adams_on_one_variable_are_refused(tmp_path: Path) -> None:
+    prefix = _bundle(tmp_path, _two_adams("d/Adam_2 d/Adam_3"))
+    config = {"class_name": "AdamOptimizer", "config": {"learning_rate": 0.01}}
+    with pytest.raises(AmbiguousError, match=r"Adam, Adam_1, Adam_2, Adam_3, and Adam keeps 2"):
+        migrate.read(prefix, optimizer_config=config)
+
+
+def test_slots_of_a_graph_that_was_built_again(tmp_path: Path) -> None:
+    prefix = _bundle(
+        tmp_path, {"w": _float(2), "w/Adam_2": _float(2), "w/Adam_3": _float(2), "global_step": np.array(4)}
+    )
+    state = migrate.read(prefix, optimizer_config={"class_name": "AdamOptimizer", "config": {"learning_rate": 0.01}})
+    assert (state.slots["m"]["w"].stored_as, state.slots["v"]["w"].stored_as) == ("w/Adam_2", "w/Adam_3")
+    assert (state.iterations, state.iterations_source) == (4, "global_step")
+
+
+def test_a_partitioned_variable_is_trained_if_its_parts_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix = _bundle(tmp_path, {"e": _float(4), "e/Adam": _float(4), "e/Adam_1": _float(4), "frozen": _float(3)})
+    graph = saver.SaverGraph("1.15.0", ("e/part_0", "e/part_1"))
+    monkeypatch.setattr(saver, "read", lambda _: graph)
+    assert {v.name: v.trainable for v in tf1_saver.read(prefix).variables} == {"e": True, "frozen": False}
