@@ -88,6 +88,15 @@ def batch(
         results = engines.in_executor(
             executor, partial(migrate_again, do), todo, sizes, os.fspath(into) if here else None
         )
+    return _collected(results, todo, progress)
+
+
+def _collected(
+    results: Generator[tuple[int, BatchItem], None, None],
+    todo: Sequence[naming.Job],
+    progress: Callable[[int, int], None] | None,
+) -> BatchReport:
+    """The report of all, as results come; of an interrupted batch inside BatchInterrupted."""
     items = [BatchItem(job.source, job.dest, NOT_REACHED) for job in todo]
     done = 0
     try:

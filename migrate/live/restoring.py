@@ -90,15 +90,8 @@ def restore(
     in_torch, in_optax = torch_optimizers.is_torch(optimizer), isinstance(optimizer, Optax)
     restored = torch_optimizers.Restored if in_torch else optax_optimizers.Restored if in_optax else None
     given = [] if restored else matching.given(variables)
-    hint = source_variables
-    opened = open_source(path)
-    with watching(opened):
-        with edge.reading(path):
-            if hint is None and given and readers.detect(path, told.get("format", "auto")).name == "list":
-                hint = [{"name": g.name, "shape": list(g.shape)} for g in given if g.trainable]
-            state = read(path, variables=hint, **told)
-            state.finish_checks()
-            state = soundness.checked(state)
+    with watching(open_source(path)):
+        state = _read(path, source_variables, given, told)
         if restored:
             return _by_mapping(
                 path, restored(state, optimizer, variables, restore_variables), restore_variables, strict
@@ -110,6 +103,18 @@ def restore(
         _check_strict(done.reasons, strict)
         done.run(progress)
         return done.report(path, [note] if note else [])
+
+
+def _read(
+    path: str, hint: Sequence[Mapping[str, Any]] | None, given: Sequence[matching.Given], told: Told
+) -> OptimizerState:
+    """The state of a source, checked whole; the live variables name those of a list where nobody else does."""
+    with edge.reading(path):
+        if hint is None and given and readers.detect(path, told.get("format", "auto")).name == "list":
+            hint = [{"name": g.name, "shape": list(g.shape)} for g in given if g.trainable]
+        state = read(path, variables=hint, **told)
+        state.finish_checks()
+        return soundness.checked(state)
 
 
 def _check_strict(reasons: Sequence[str], strict: bool) -> None:

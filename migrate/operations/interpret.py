@@ -34,6 +34,8 @@ from optim import slot_layout
 from optim.errors import UnsupportedError
 
 RATES = ("learning_rate", "_learning_rate", "lr")
+Slots = Mapping[str, Mapping[str, LazyArray]]
+"""Slot -> variable -> array."""
 
 
 def interpret(
@@ -66,15 +68,12 @@ def interpret(
     scalars, kept = _scalars(stored, found, made)
     told = _arguments(stored, made, found, scalars)
     slots = _by_slot(found, made.algorithm, told.values, told_steps[0], {v.name: v.shape for v in stored.variables})
-    if made.algorithm.name == "Ftrl":
-        proven.ftrl(told, slots, stored.variables)
-    _check_rows_and_patterns(stored, made, found, told)
+    _check_by_slots(stored, made, found, told, slots)
     _override(told, made, stored.generation, overrides)
     iterations, of_steps, gathered = counting.steps(told_steps, told.values)
     settled.check_slow(slots.get(SLOW.name, {}), stored.variables, told.values.get("lookahead"), iterations)
     state, of_state = made.algorithm.state(told.values, kept, stored.generation, iterations)
     state |= {slot_layout.ACCUMULATED_STEPS: gathered} if gathered is not None else {}
-    matched = _matched(found, slots)
     return OptimizerState(
         algorithm=made.algorithm.name,
         hyperparameters=told.values,
@@ -84,7 +83,7 @@ def interpret(
         variables=_ordered(stored, found.order),
         scalars=state,
         unmapped=found.unmapped,
-        matched=matched,
+        matched=_matched(found, slots),
         source=replace(stored, optimizer_config=_whole_config(stored, hint, made)),
         origins=(
             *_stated(made, told.origins),
@@ -92,16 +91,30 @@ def interpret(
             *told.origins.values(),
             of_steps,
             *(replace(o, kind=SET, doubt="") if o.subject in overrides else o for o in of_state),
-            *settled.of_slots(slots, matched),
-            *(alike if slots else ()),
-            settled.of_trained(stored, found.order, named is not None),
-            *settled.of_late(stored, found, made, named is not None),
-            *settled.of_several(stored, named),
+            *_of_owners(stored, made, found, named, slots, alike),
             *_outside(stored, told.origins),
             *found.origins,
         ),
         warnings=(*stored.warnings, *_wrapped(made), *told.warnings, *found.warnings),
     )
+
+
+def _of_owners(
+    stored: Stored,
+    made: Configuration,
+    found: SlotTable,
+    named: NamedVariables | None,
+    slots: Slots,
+    alike: Sequence[Origin],
+) -> list[Origin]:
+    """Where slots are from, and the variables that have them."""
+    return [
+        *settled.of_slots(slots, _matched(found, slots)),
+        *(alike if slots else ()),
+        settled.of_trained(stored, found.order, named is not None),
+        *settled.of_late(stored, found, made, named is not None),
+        *settled.of_several(stored, named),
+    ]
 
 
 def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | None) -> SlotTable:
@@ -132,10 +145,12 @@ def _arguments(
     )
 
 
-def _check_rows_and_patterns(
-    stored: Stored, made: Configuration, found: SlotTable, told: keras_config.Arguments
+def _check_by_slots(
+    stored: Stored, made: Configuration, found: SlotTable, told: keras_config.Arguments, slots: Slots
 ) -> None:
     assert stored.generation is not None
+    if made.algorithm.name == "Ftrl":
+        proven.ftrl(told, slots, stored.variables)
     trained = [*found.order, *(v.name for v in stored.variables if v.trainable and v.name not in found.order)]
     lazy_rows.put_in(told, made.config, made.algorithm, stored.generation, trained, _sparse(stored), stored.versions)
     patterns.check(told, trained)
@@ -191,7 +206,7 @@ def _sparse(stored: Stored) -> Sparse:
     return Sparse(NAME if model is None else FILE, None, lazy_rows.only_stock(model))
 
 
-def _matched(found: SlotTable, slots: Mapping[str, Mapping[str, LazyArray]]) -> dict[str, str]:
+def _matched(found: SlotTable, slots: Slots) -> dict[str, str]:
     """How each slot that is carried was matched."""
     keys = [(slot, name) for slot, owners in slots.items() for name in owners]
     return {"/".join(key): found.how[key] for key in keys if key in found.how}
