@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -164,6 +164,21 @@ class BundleReader(Mapping[str, Entry]):
         if wrong:
             raise DamagedFileError(f"{index} is damaged: the entry of {key!r} contradicts itself; copy it again")
         return entry
+
+    def join(self, keys: Sequence[str], whole: str) -> None:
+        """Let `whole` be one tensor of the pieces that these keys have.
+
+        Raises:
+          DamagedFileError: they are no pieces of one tensor.
+        """
+        entries = [self._entries[key] for key in keys]
+        if len({(e.dtype, e.shape) for e in entries}) > 1 or not all(e.slices for e in entries):
+            raise DamagedFileError(f"{self.prefix}.index is damaged: {', '.join(keys)} are no pieces of {whole!r}")
+        for key, entry in zip(keys, entries, strict=True):
+            for extents in entry.slices:
+                piece = self._pieces.get(_slice_key(key, extents))
+                self._pieces |= {_slice_key(whole, extents): piece} if piece is not None else {}
+        self._entries[whole] = replace(entries[0], slices=tuple(piece for e in entries for piece in e.slices))
 
     def check_sizes(self) -> None:
         """Every tensor lies within its shard. Raises DamagedFileError for a missing or truncated shard."""

@@ -87,7 +87,7 @@ def read_bundle(
         evidence.append(f"{graph_file} is its graph, of TensorFlow {graph.version or '?'}")
         if not _counters(everything) and not keras1.is_keras1(everything):
             give_values(everything, graph)
-        everything = {graph.renamed.get(key, key): array for key, array in everything.items()}
+        everything = _wholes(bundle, everything, graph.renamed)
         everything, renamed = _by_variable(everything, graph)
         evidence += renamed
     else:
@@ -161,6 +161,17 @@ def _check_trained(bundle: BundleReader) -> None:
             " trees are grown and not trained by an optimizer, so that there is no state to carry; go on with the"
             " TensorFlow that grew them, or grow them anew with another library"
         )
+
+
+def _wholes(bundle: BundleReader, arrays: Mapping[str, LazyArray], renamed: Mapping[str, str]) -> dict[str, LazyArray]:
+    """The arrays as they are called without parts and scopes; slots whose parts have keys of their own, joined."""
+    keys: dict[str, list[str]] = {}
+    for key in arrays:
+        keys.setdefault(renamed.get(key, key), []).append(key)
+    for whole, parts in keys.items():
+        if len(parts) > 1:
+            bundle.join(parts, whole)
+    return {whole: arrays[parts[0]] if len(parts) == 1 else lazy(bundle, whole) for whole, parts in keys.items()}
 
 
 def _by_variable(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> tuple[dict[str, LazyArray], list[str]]:
