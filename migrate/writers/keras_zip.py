@@ -7,6 +7,7 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
+from functools import partial
 from io import BufferedRandom, FileIO
 from typing import IO, Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from migrate import algorithms
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.ranges import CHUNK
+from migrate.bytes.ranges import CHUNK, Check
 from migrate.models import operators, passing, training
 from migrate.models.canonical import leaves, output_names
 from migrate.models.compiled import for_keras3, for_outputs
@@ -104,14 +105,16 @@ class _Counted(BufferedRandom):
 
 
 def _count_in(file: _Counted, start: int, member: IO[bytes]) -> None:
-    """Give zip, which wants a checksum, what stands already where it writes."""
-    buffer = memoryview(bytearray(CHUNK))
+    """Give zip, which wants a checksum, what stands already where it writes, while the disk gets it."""
+    buffer, synced = memoryview(bytearray(CHUNK)), Check(partial(os.fsync, file.fileno()))
+    synced.start()
     file.there = True
     with open(file.name, "rb", buffering=0) as written:
         written.seek(start)
         while count := written.readinto(buffer):
             member.write(buffer[:count])
     file.there = False
+    synced.finish()
 
 
 def _copy_assets(model: StoredModel, archive: zipfile.ZipFile) -> None:
