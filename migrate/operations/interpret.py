@@ -369,9 +369,9 @@ def _check_complete(
     """Every variable that has one slot has them all; a source with steps taken has slots."""
     if wanted and not slots and iterations != 0:
         raise DamagedFileError(
-            f"the source holds no slots ({', '.join(wanted)}) of {algorithm.name}, although it has taken steps: a"
-            " tf.train.Checkpoint of the optimizer alone, without its model, does not save them. Migrate one that has"
-            " the model"
+            f"the source holds no slots ({', '.join(wanted)}) of {algorithm.name}, although it has taken steps: neither"
+            " tf.train.Saver(tf.trainable_variables()) nor a tf.train.Checkpoint of the optimizer without its model"
+            " saves them. Migrate a checkpoint that has model and optimizer"
         )
     owners = dict.fromkeys(name for per in slots.values() for name in per)
     for slot, per in slots.items():

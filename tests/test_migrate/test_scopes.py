@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -98,6 +99,17 @@ def test_slots_in_two_scopes_are_not_one_optimizer_s(tmp_path: Path) -> None:
     assert scopes.without_graph(shapes | {"two/w/Adam": (2,)}, {"Adam"}) == {}
     assert scopes.without_graph(shapes | {"w/Adam": (2,)}, {"Adam"}) == {}
     assert scopes.without_graph(shapes | {"one/w/Adam": (5,)}, {"Adam"}) == {"one/b/Adam": "b/Adam"}
+
+
+def test_the_model_s_variables_alone_are_no_state(tmp_path: Path) -> None:
+    """As `tf.train.Saver(tf.trainable_variables())` saves them."""
+    alone = copied("adam", tmp_path)
+    alone.with_suffix(".ckpt.meta").unlink()
+    with rewritten(alone) as (numbers, _):
+        for key in [key for key in numbers if not re.fullmatch(r"net/w\d", key)]:
+            del numbers[key]
+    with pytest.raises(DtoptError, match=r"holds no slots \(m, v\) of Adam.*Saver\(tf\.trainable_variables\(\)\)"):
+        migrate.read(alone, optimizer_config=HINTS["adam"], overrides={"iterations": 3})
 
 
 def test_a_slot_that_is_lost_is_missed(tmp_path: Path) -> None:
