@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from migrate.graphs import schedules
 from migrate.graphs.nodes import SCATTERS, WRITES, Nodes
-from migrate.graphs.patterns import Found, Variable, match
+from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Variable, match
 from migrate.state import SPARSE_CLIPPING
 
 
@@ -34,6 +34,8 @@ _MEANS = {_RATE: 3, "rho": 4, "momentum": 5, "epsilon": 6}
 _CENTERED = {_RATE: 4, "rho": 5, "momentum": 6, "epsilon": 7}
 _L1, _L2, _POWER = "l1_regularization_strength", "l2_regularization_strength", "learning_rate_power"
 _SHRINKAGE = "l2_shrinkage_regularization_strength"
+_WITH_BETA = (ADD, _L2, (DIVIDE, "beta", ("Mul", 2.0, Anything("rate"))))
+"""What FtrlOptimizer of TF 2.4 and later hands its kernel for l₂ (`_prepare` in `training/ftrl.py`)."""
 KERNELS = {
     "GradientDescent": Kernel("GradientDescentOptimizer", 2, {_RATE: 1}),
     "Momentum": Kernel("MomentumOptimizer", 3, {_RATE: 2, "momentum": 4}, {_RATE: 2, "momentum": 5}),
@@ -219,6 +221,9 @@ def _arguments(
         if value is None and key == _RATE:
             value = schedules.read(nodes, inputs[place])
         made = nodes.source(inputs[place])
+        if value is None and key == _L2 and match(nodes, made, _WITH_BETA, found := Found()):
+            value = found.constants[_L2]
+            yield from [("beta", found.constants["beta"])] if found.constants["beta"] else []
         if value is None and made in nodes.changing:
             value, op = nodes.changing[made]
             outside[key] = f"{op!r} in the graph changes the variable {made!r}, which it is read from"

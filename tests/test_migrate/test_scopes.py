@@ -26,7 +26,7 @@ def source(name: str) -> Path:
 
 
 def goes_on(name: str, folder: Path, **hints: object) -> None:
-    """Migrate and take the steps that TensorFlow 1.15 took next: six steps round numbers below one six times."""
+    """Migrate and take the steps that TensorFlow took next: six steps round numbers below one six times."""
     import tensorflow as tf
 
     import optim
@@ -46,7 +46,7 @@ def goes_on(name: str, folder: Path, **hints: object) -> None:
             np.testing.assert_allclose(variables[each].numpy(), oracle[f"var/{step}/{i}"], rtol=0, atol=5e-7)
 
 
-@pytest.mark.parametrize("name", ["adam", "momentum", "tangled", "loss", "pieces", "chosen", "parts"])
+@pytest.mark.parametrize("name", ["adam", "momentum", "tangled", "loss", "pieces", "chosen", "parts", "ftrl"])
 def test_slots_in_a_scope_and_settings_in_variables(name: str, tmp_path: Path) -> None:
     state = migrate.read(source(name))
     assert state.fidelity == "exact", state.reasons
