@@ -85,7 +85,7 @@ def read_bundle(
     evidence = [f"{prefix}.index has no object graph: tensors are keyed by variable names, as tf.train.Saver does"]
     if graph is not None:
         evidence.append(f"{graph_file} is its graph, of TensorFlow {graph.version or '?'}")
-        if not _counters(everything) and not keras1.is_keras1(everything):
+        if not _is_of_keras(everything):
             give_values(everything, graph)
         everything = _wholes(bundle, everything, graph.renamed)
         everything, renamed = _by_variable(everything, graph)
@@ -278,6 +278,11 @@ def _choice(
     if len(scopes) == 1 and len(compiled) > 1:
         return saver_optimizers.of_compiles(slots, scopes[0], graph, path, prefix)
     return saver_optimizers.of_keras(arrays, scopes, slots, graph, path, prefix)
+
+
+def _is_of_keras(arrays: Mapping[str, LazyArray]) -> bool:
+    """Whether an optimizer of Keras is there, whose settings are variables that are read by their names."""
+    return bool(_counters(arrays) or _counting_in_global_step(arrays) or keras1.is_keras1(arrays))
 
 
 def _counters(arrays: Mapping[str, LazyArray]) -> list[str]:
