@@ -12,7 +12,7 @@ from dtopt_cli import output
 from dtopt_cli.commands import bench, migrate
 from dtopt_cli.exit_codes import Exit
 from optim import release
-from optim.errors import DtoptError
+from optim.errors import DtoptError, interruption
 
 app = typer.Typer(
     name="dtopt",
@@ -67,19 +67,15 @@ def main() -> None:
         )
     try:
         app()
-    except DtoptError as error:
+    except (Exception, KeyboardInterrupt) as error:
         if debug:
             raise
-        typer.echo(output.message(str(error)), err=True)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        if debug:
-            raise
-        typer.echo("dtopt: interrupted", err=True)
-        sys.exit(Exit.INTERRUPTED)
-    except Exception as error:
-        if debug:
-            raise
+        if isinstance(interruption(error), KeyboardInterrupt):
+            typer.echo("dtopt: interrupted", err=True)
+            sys.exit(Exit.INTERRUPTED)
+        if isinstance(error, DtoptError):
+            typer.echo(output.message(str(error)), err=True)
+            sys.exit(error.exit_code)
         if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
             typer.echo("dtopt: this needs TensorFlow, which is not installed: pip install tensorflow", err=True)
             sys.exit(Exit.USAGE)

@@ -17,7 +17,7 @@ from migrate.batches.workers import WorkerDiedError, in_processes
 from migrate.bytes import files, urls
 from migrate.errors import StrictError
 from migrate.operations import convert
-from optim.errors import DtoptError, HyperparameterError
+from optim.errors import DtoptError, HyperparameterError, interruption
 
 SUFFIXES = {"list": ".npz", "keras": ".keras", "tf-keras": ".h5"}
 """Of the targets that are single files."""
@@ -153,9 +153,11 @@ def migrate_one(job: naming.Job, *, resume: bool, **options: Any) -> BatchItem:
         return BatchItem(job.source, job.dest, MIGRATED if report.written else PLANNED, report=report)
     except StrictError as error:
         return BatchItem(job.source, job.dest, REFUSED, str(error))
-    except DtoptError as error:
-        return BatchItem(job.source, job.dest, FAILED, str(error))
     except Exception as error:  # the edge of one source: even a defect in a reader must not stop the others
+        if (stop := interruption(error)) is not None:
+            raise stop from error
+        if isinstance(error, DtoptError):
+            return BatchItem(job.source, job.dest, FAILED, str(error))
         problem = f"{type(error).__name__}: {error}; please report it, with what `dtopt --debug migrate inspect` says"
         return BatchItem(job.source, job.dest, FAILED, problem)
 

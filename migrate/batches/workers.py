@@ -95,6 +95,7 @@ def _serve(pipe: connection.Connection, do: Callable[[Any], Any]) -> None:
 
 
 def _unwind(number: int, frame: Any) -> None:
+    signal.signal(number, signal.SIG_IGN)  # of the whole group it comes twice, once from the parent
     raise SystemExit(128 + number)
 
 

@@ -174,3 +174,21 @@ def test_an_interrupt_tells_what_was_done(folds: list[str], tmp_path: Path) -> N
         migrate.migrate_batch(folds, tmp_path / "out", progress=stop)
     assert _statuses(caught.value.report) == ["migrated", "migrated", "not reached"]
     assert _statuses(migrate.migrate_batch(folds, tmp_path / "out", resume=True)) == ["skipped", "skipped", "migrated"]
+
+
+def test_ctrl_c_that_a_library_hides_ends_a_batch(
+    folds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """h5py's lock makes a SystemError of it: the file was called a defect, and the batch went on."""
+    from migrate.operations import convert
+
+    def hidden(source: str, dest: str, **options: Any) -> Any:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise SystemError("<cyfunction FastRLock.__exit__> returned a result with an exception set") from error
+
+    monkeypatch.setattr(convert, "migrate_checkpoint", hidden)
+    with pytest.raises(migrate.BatchInterrupted) as caught:
+        migrate.migrate_batch(folds, tmp_path / "out")
+    assert _statuses(caught.value.report) == ["not reached"] * 3
