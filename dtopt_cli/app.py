@@ -12,7 +12,8 @@ from dtopt_cli import output
 from dtopt_cli.commands import bench, migrate
 from dtopt_cli.exit_codes import Exit
 from optim import release
-from optim.errors import DtoptError, interruption
+from optim.errors import DtoptError
+from optim.interrupts import interruption
 
 app = typer.Typer(
     name="dtopt",

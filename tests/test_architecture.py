@@ -27,7 +27,8 @@ OURS = {*ALLOWED, "tests"}
 HEAVY = {"tensorflow", "keras", "tf_keras", "torch", "jax", "optax"}
 ROOMS = {
     "optim": (
-        "errors", "release", "slot_layout", "precision", "arrays", "namespace", "arguments", "hyperparameters",
+        "errors", "interrupts", "release", "slot_layout", "precision", "arrays", "namespace", "arguments",
+        "hyperparameters",
         "layouts", "devices", "rule", "rules", "algorithm", "schedules", "native", "state", "options", "keras_configs",
         "configs", "executors", "step", "optimizer", "checkpoints", "optimizers", "legacy", "keras",
     ),

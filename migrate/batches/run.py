@@ -17,7 +17,8 @@ from migrate.batches.workers import WorkerDiedError, in_processes
 from migrate.bytes import files, urls
 from migrate.errors import StrictError
 from migrate.operations import convert
-from optim.errors import DtoptError, HyperparameterError, interruption
+from optim.errors import DtoptError, HyperparameterError
+from optim.interrupts import interruption
 
 SUFFIXES = {"list": ".npz", "keras": ".keras", "tf-keras": ".h5"}
 """Of the targets that are single files."""
