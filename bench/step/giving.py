@@ -7,14 +7,12 @@ After the last round come turns in which many tensors get new arrays with other 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from bench.cases.sparse import Rows
-from bench.cases.values import gradient
 
 if TYPE_CHECKING:
     from bench.cases.case import Case
@@ -83,12 +81,9 @@ def given_anew(case: Case) -> frozenset[int]:
     return frozenset(found)
 
 
-def anew(case: Case, turn: int) -> Iterator[tuple[int, np.ndarray | Rows]]:
-    """The numbers of the tensors whose gradients are given anew in a turn, in new arrays."""
+def scaled(known: np.ndarray | Rows, turn: int) -> np.ndarray | Rows:
+    """The numbers of a turn in a new array, of gradient 1."""
     factor = np.float32(scale(turn))
-    for index in sorted(given_anew(case)):
-        known = gradient(case, index, 1)
-        if isinstance(known, Rows):
-            yield index, Rows(known.indices, known.values * factor, known.shape)
-        else:
-            yield index, known * factor
+    if isinstance(known, Rows):
+        return Rows(known.indices, known.values * factor, known.shape)
+    return known * factor

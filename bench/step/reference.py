@@ -97,7 +97,8 @@ def clip_factors(case: Case, mixes: Iterable[Mix]) -> dict[Mix, list[float]]:
     if case.options.clip is None or case.options.clip.startswith("value"):
         return dict.fromkeys(distinct, [1.0] * len(case.tensors))
     kind, limit = clip_of(case.options.clip)
-    norms = [_norms(case, index, distinct) for index in range(len(case.tensors))]
+    given_anew = giving.given_anew(case)
+    norms = [_norms(case, index, distinct, index in given_anew) for index in range(len(case.tensors))]
     found = {}
     for place, mix in enumerate(distinct):
         squares = [norm[place] ** 2 for norm in norms]
@@ -106,14 +107,13 @@ def clip_factors(case: Case, mixes: Iterable[Mix]) -> dict[Mix, list[float]]:
     return found
 
 
-def _norms(case: Case, index: int, mixes: Sequence[Mix]) -> list[float]:
-    """Norms of the mean gradient of a tensor, by how it is mixed."""
+def _norms(case: Case, index: int, mixes: Sequence[Mix], is_anew: bool) -> list[float]:
+    """Norms of the mean gradient of a tensor, by how it is mixed; whether it is given anew."""
     both = [gradient(case, index, which) for which in (0, 1)]
     arrays = [(g.whole() if isinstance(g, Rows) else g).reshape(-1) for g in both]
     a, b = (float(np.einsum("i,i", g, g, dtype=np.float64)) for g in arrays)
     product = any(mix.first and mix.second for mix in mixes)
     mixed = float(np.einsum("i,i", *arrays, dtype=np.float64)) if product else 0.0
-    is_anew = index in giving.given_anew(case)
     weights = [(mix.first, mix.anew if is_anew else mix.second) for mix in mixes]
     return [sqrt(x * x * a + y * y * b + 2 * x * y * mixed) for x, y in weights]
 
@@ -156,7 +156,8 @@ def _batch(
     touched = [_touched(case, both, at) for both, at in zip(given, places, strict=True)]
     hit = [_joined([one[which] for one in touched if one]) for which in (0, 1)] if case.options.lazy_rows else None
     sizes = [len(at) for at in places]
-    is_anew = [float(index in giving.given_anew(case)) for index in batch]
+    given_anew = giving.given_anew(case)
+    is_anew = [float(index in given_anew) for index in batch]
 
     def spread(of_tensors: Sequence[float]) -> Any:
         return np.repeat(of_tensors, sizes) if len(batch) > 1 else of_tensors[0]

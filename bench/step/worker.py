@@ -19,6 +19,7 @@ import numpy as np
 
 from bench import peers
 from bench.cases.case import Case
+from bench.cases.values import gradient
 from bench.measuring import clock, source
 from bench.measuring.environment import last_level_cache, package_version
 from bench.measuring.serving import serve
@@ -162,10 +163,11 @@ class Worker:
         none has the identity or the place in memory of an earlier one. A step that is not timed comes between making
         the arrays and either of them: they may have got the memory that the step had for its own."""
         session = self._prepared()
+        known = {index: gradient(self.case, index, 1) for index in sorted(giving.given_anew(self.case))}
         kept: list[Any] = []
         found: tuple[list[float], list[float]] = ([], [])
         for turn in range(giving.TURNS):
-            anew = {index: session.place(index, array) for index, array in giving.anew(self.case, turn)}
+            anew = {index: session.place(index, giving.scaled(array, turn)) for index, array in known.items()}
             clock.sample(session, 1)
             found[0].append(clock.sample(session, 1))
             for index, array in anew.items():
@@ -176,9 +178,9 @@ class Worker:
         return found
 
     def _reads(self) -> float:
-        """Seconds to read every parameter, once as much memory as the largest takes was asked for: what a virtual
-        machine has never used comes slowly."""
-        np.ones((2, max(tensor.elements for tensor in self.case.tensors)))
+        """Seconds to read every parameter, once as much memory as the largest and its copy take was asked for: what a
+        virtual machine has never used comes slowly."""
+        np.ones((2, max(tensor.elements for tensor in self.case.tensors)), np.float32)
         start = time.perf_counter()
         for index in range(len(self.case.tensors)):
             self._prepared().read(index)
