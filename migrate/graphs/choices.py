@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 from migrate.graphs.nodes import PASSING, VARIABLES, Nodes
@@ -42,7 +43,7 @@ _DEAD = object()
 
 def read(nodes: Nodes, name: str) -> dict[str, Any] | None:
     """The boundaries and values of a rate, as Keras's `PiecewiseConstantDecay` has them; None where it is no such."""
-    behind = _behind(nodes, name)
+    behind = list(islice(nodes.behind(name, with_choices=True), MOST_NODES + 1))
     if len(behind) > MOST_NODES:
         return None
     constants = {number for each in behind if (number := nodes.constant(each)) is not None and math.isfinite(number)}
@@ -50,26 +51,14 @@ def read(nodes: Nodes, name: str) -> dict[str, Any] | None:
     steps = sorted({0, *(step for step in near if step > 0)})
     try:
         rates = [_value(nodes, name, step, {}) for step in steps]
-    except (_UnknownError, RecursionError):
-        return None
+    except (_UnknownError, RecursionError, LookupError, ArithmeticError, TypeError, ValueError):
+        return None  # other ops, or one without the inputs that it must have: a damaged graph says nothing
     if not all(type(rate) is float for rate in rates):
         return None
     changes = [i for i in range(1, len(steps)) if rates[i] != rates[i - 1]]
     if not changes:
         return None
     return {"boundaries": [steps[i - 1] for i in changes], "values": [rates[0], *(rates[i] for i in changes)]}
-
-
-def _behind(nodes: Nodes, name: str) -> set[str]:
-    """All that a node's value is made from or chosen by, up to variables; somewhat more than MOST_NODES at the most."""
-    seen: set[str] = set()
-    todo = [name]
-    while todo and len(seen) <= MOST_NODES:
-        each = todo.pop()
-        if each not in seen:
-            seen.add(each)
-            todo += [*(() if each in nodes.variables else nodes.inputs.get(each, ())), *_sides(nodes, each)]
-    return seen
 
 
 def _value(nodes: Nodes, name: str, step: int, known: dict[str, Any]) -> Any:
@@ -82,14 +71,14 @@ def _value(nodes: Nodes, name: str, step: int, known: dict[str, Any]) -> Any:
 def _computed(nodes: Nodes, name: str, step: int, known: dict[str, Any]) -> Any:
     node, _, output = name.partition(":")
     op = nodes.op(node)
-    if any(_value(nodes, side, step, known) is _DEAD for side in _sides(nodes, node)):
+    if any(_value(nodes, side, step, known) is _DEAD for side in nodes.sides(node)):
         return _DEAD
     if op in VARIABLES or op == "Const":
         number = nodes.constant(node)
         if number is None and not match(nodes, node, STEP, Found()):
             raise _UnknownError
         return _Step(step) if number is None else number
-    inputs = [_value(nodes, str(each), step, known) for each in nodes.by_name[node].input if each[0] != "^"]
+    inputs = [_value(nodes, str(i), step, known) for i in nodes.by_name[node].input if not i.startswith("^")]
     if op == "Merge":
         alive = [each for each in inputs if each is not _DEAD]
         return alive[0] if len(alive) == 1 else _fail() if alive else _DEAD
@@ -104,12 +93,6 @@ def _computed(nodes: Nodes, name: str, step: int, known: dict[str, Any]) -> Any:
     if op == "LogicalNot":
         return not inputs[0]
     return COMPARED[op](*inputs) if op in COMPARED else _fail()
-
-
-def _sides(nodes: Nodes, node: str) -> list[str]:
-    """What a constant of one side of a `tf.cond` waits for: the identity of that output of the switch."""
-    waits = [str(each)[1:] for each in nodes.by_name[node].input if each[0] == "^"] if node in nodes.by_name else []
-    return [w for w in waits if nodes.op(w) == "Identity" and nodes.op(nodes.inputs[w][0]) == "Switch"]
 
 
 def _fail() -> Any:

@@ -106,7 +106,8 @@ class Nodes:
             met = [each for each in inputs if each in variables]
             if not met or self.op(name) in READS or self.is_no_step(name):
                 continue
-            if self.op(name) not in WRITES or inputs[0] not in met or not self.is_given(inputs[1]):
+            writes = self.op(name) in WRITES and len(inputs) > 1 and inputs[0] in met
+            if not writes or not self.is_given(inputs[1]):
                 found |= dict.fromkeys(met, name)
         return found
 
@@ -135,8 +136,11 @@ class Nodes:
             name = self.inputs[name][0]
         return _GRADIENT.search(name) is not None and "clip_by_" not in name
 
-    def behind(self, name: str, stop: Collection[str] = (), *, to_gradients: bool = False) -> Iterator[str]:
-        """The node and all that its value is made from, up to variables and `stop`, and to gradients if wanted."""
+    def behind(
+        self, name: str, stop: Collection[str] = (), *, to_gradients: bool = False, with_choices: bool = False
+    ) -> Iterator[str]:
+        """The node and all that its value is made from, up to variables and `stop`, and to gradients if wanted; with
+        what chooses the side of a `tf.cond`, if wanted."""
         seen, todo = set(stop), [name]
         while todo:
             each = todo.pop()
@@ -146,6 +150,13 @@ class Nodes:
             yield each
             if each not in self.variables and not (to_gradients and self.is_gradient(each)):
                 todo.extend(self.inputs.get(each, ()))
+            if with_choices:
+                todo.extend(self.sides(each))
+
+    def sides(self, name: str) -> list[str]:
+        """What a constant of one side of a `tf.cond` waits for: the identity of that output of the switch."""
+        waits = [str(i)[1:] for i in self.by_name[name].input if i.startswith("^")] if name in self.by_name else []
+        return [w for w in waits if self.op(w) == "Identity" and "Switch" in map(self.op, self.inputs[w][:1])]
 
     def variables_behind(self, name: str) -> frozenset[str]:
         return self.variables.intersection(self.behind(name))

@@ -48,9 +48,9 @@ def counter(nodes: Nodes, updates: Iterable[str]) -> str:
     """The variable that all updates raise by one, empty where that is none or not one."""
     found = set()
     for scope in updates:
-        inputs = nodes.inputs.get(scope, [""])
-        raises = nodes.op(scope) in ("AssignAdd", "AssignAddVariableOp") and nodes.constant(inputs[1]) == 1.0
-        found.add(inputs[0] if raises else "")
+        target, *by = nodes.inputs.get(scope) or [""]
+        raises = nodes.op(scope) in ("AssignAdd", "AssignAddVariableOp") and by and nodes.constant(by[0]) == 1.0
+        found.add(target if raises else "")
     return found.pop() if len(found) == 1 else ""
 
 

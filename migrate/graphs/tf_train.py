@@ -108,9 +108,10 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
         return Trained(outside={"optimizer": f"variables are updated by {', '.join(sorted(classes))}"})
     values: dict[str, list[Any]] = {}
     outside: dict[str, str] = {}
+    rates: dict[str, Any] = {}
     limits: set[tuple[str, float] | None] = set()
     for name, (kernel, rows) in applied.items():
-        for key, value in _arguments(nodes, name, kernel, rows, outside):
+        for key, value in _arguments(nodes, name, kernel, rows, outside, rates):
             values.setdefault(key, []).extend([value] if value not in values.get(key, ()) else ())
         limits.add(clipping(nodes, gradient_of(nodes, name, kernel), len(owners), outside))
     known = {node for each in others for node in nodes.by_name if node.startswith(f"{each}/update_")}
@@ -208,8 +209,9 @@ def is_sparse(nodes: Nodes, names: Collection[str]) -> bool:
 
 
 def _arguments(
-    nodes: Nodes, name: str, kernel: Kernel, rows: bool, outside: dict[str, str]
+    nodes: Nodes, name: str, kernel: Kernel, rows: bool, outside: dict[str, str], rates: dict[str, Any]
 ) -> Iterator[tuple[str, Any]]:
+    """What the inputs of a kernel are; `rates` keeps the schedules that were read, which kernels share."""
     inputs = nodes.inputs[name]
     yield from kernel.fixed.items()
     if any(nodes.op(name).endswith(each) for each in NESTEROV):
@@ -219,7 +221,9 @@ def _arguments(
             continue
         value: Any = nodes.constant(inputs[place])
         if value is None and key == _RATE:
-            value = schedules.read(nodes, inputs[place])
+            if inputs[place] not in rates:
+                rates[inputs[place]] = schedules.read(nodes, inputs[place])
+            value = rates[inputs[place]]
         made = nodes.source(inputs[place])
         if value is None and key == _L2 and match(nodes, made, _WITH_BETA, found := Found()):
             value = found.constants[_L2]
