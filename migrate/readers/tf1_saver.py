@@ -82,16 +82,7 @@ def read_bundle(
     everything = {key: lazy(bundle, key) for key, entry in bundle.items() if is_numeric(entry.dtype)}
     graph, strange = _own_graph(beside, graph_file, everything)
     _check_whole(bundle, graph, graph_file)
-    evidence = [f"{prefix}.index has no object graph: tensors are keyed by variable names, as tf.train.Saver does"]
-    if graph is not None:
-        evidence.append(f"{graph_file} is its graph, of TensorFlow {graph.version or '?'}")
-        if not _is_of_keras(everything):
-            give_values(everything, graph)
-        everything = _wholes(bundle, everything, graph.renamed)
-        everything, renamed = _by_variable(everything, graph)
-        evidence += renamed
-    else:
-        everything = _out_of_scope(everything)
+    everything, evidence = _named(bundle, everything, graph, graph_file)
     choice = _choice(everything, graph, optimizer_path, prefix)
     arrays = {key: array for key, array in everything.items() if key not in choice.foreign}
     counter = next(iter(_counters(arrays)), None)
@@ -133,6 +124,22 @@ def read_bundle(
         layers=stored.layers,
         **{**told, "outside": {**told.get("outside", {}), **_changed(arrays, graph), **choice.outside, **strange}},
     )
+
+
+def _named(
+    bundle: BundleReader, arrays: dict[str, LazyArray], graph: SaverGraph | None, graph_file: str
+) -> tuple[dict[str, LazyArray], list[str]]:
+    """The arrays by the names of their variables and slots, as the graph tells them where there is one; evidence."""
+    evidence = [
+        f"{bundle.prefix}.index has no object graph: tensors have names of variables, as tf.train.Saver keys them"
+    ]
+    if graph is None:
+        return _out_of_scope(arrays), evidence
+    evidence.append(f"{graph_file} is its graph, of TensorFlow {graph.version or '?'}")
+    if not _is_of_keras(arrays):
+        give_values(arrays, graph)
+    arrays, renamed = _by_variable(_wholes(bundle, arrays, graph.renamed), graph)
+    return arrays, [*evidence, *renamed]
 
 
 SETTINGS = ("rho", "momentum", "beta_1", "beta_2", "decay", "schedule_decay")
