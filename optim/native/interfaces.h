@@ -15,6 +15,12 @@ inline absl::Status VectorShape(tensorflow::shape_inference::InferenceContext* c
   return absl::OkStatus();
 }
 
+inline absl::Status TwoScalars(tensorflow::shape_inference::InferenceContext* context) {
+  context->set_output(0, context->Scalar());
+  context->set_output(1, context->Scalar());
+  return absl::OkStatus();
+}
+
 // boxes: for each variable whose slots are divided further than it is: its index, then `first`, `run`, the number of
 // levels and their (count, stride) of the struct Box. sources: where in what is held the gradient of each variable is.
 // regions: for each variable, or none at all, where in the whole table its part begins, and the columns of the table, the
@@ -36,11 +42,7 @@ REGISTER_OP("DtoptGroup")
     .Attr("A: int >= 0")
     .Attr("R: int >= 0")
     .SetIsStateful()
-    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
-      context->set_output(0, context->Scalar());
-      context->set_output(1, context->Scalar());
-      return absl::OkStatus();
-    });
+    .SetShapeFn(TwoScalars);
 
 // singles_of_each: how many of the slots, the last ones, are one number. number: what `update` of calls.h calls this group.
 REGISTER_OP("DtoptJoin")
@@ -55,11 +57,7 @@ REGISTER_OP("DtoptJoin")
     .Attr("scalars_of_all: int >= 0")
     .Attr("identity_at_zero: bool")
     .SetIsStateful()
-    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
-      context->set_output(0, context->Scalar());
-      context->set_output(1, context->Scalar());
-      return absl::OkStatus();
-    });
+    .SetShapeFn(TwoScalars);
 
 // scales, decays, options: as `update` of calls.h takes them. group: the number of a group, whose variables, or else roundings, `variables` has; or no number, where
 // all are given by their handles. sparse: which gradients are rows, those of `rows` (ascending, each once) in order.
