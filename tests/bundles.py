@@ -1,14 +1,22 @@
-"""A TensorFlow checkpoint opened to be changed, and written again with right checksums."""
+"""TensorFlow checkpoints made of arrays, or opened to be changed and written again with right checksums."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from migrate.bytes.bundle import STRING, BundleReader, BundleWriter, is_numeric
+
+
+def written(prefix: Path, tensors: Mapping[str, np.ndarray]) -> str:
+    """The prefix of a new checkpoint without an object graph, of these tensors by key."""
+    with BundleWriter(str(prefix)) as writer:
+        for key, array in tensors.items():
+            writer.add(key, array)
+    return str(prefix)
 
 
 @contextmanager

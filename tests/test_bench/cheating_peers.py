@@ -318,36 +318,23 @@ def _remembers_each(case: Case) -> Session:
     return session
 
 
-def _remembers_places(case: Case) -> Session:
-    """The same, and knows gradients by where they lie in memory, which it does not keep from being used again."""
-    session = fake_peers._session(case)
-    work, seen = session.apply, set()
+def _remembers_by(mark: Callable[[Any], Any]) -> Callable[[Case], Session]:
+    """The same, and knows gradients by a mark of theirs, without keeping their memory from being used again."""
 
-    def apply(gradients: list[Any]) -> None:
-        place = gradients[0].ctypes.data
-        if place not in seen:
-            seen.add(place)
-            time.sleep(0.1)
-        work(gradients)
+    def prepare(case: Case) -> Session:
+        session = fake_peers._session(case)
+        work, seen = session.apply, set()
 
-    session.apply = apply
-    return session
+        def apply(gradients: list[Any]) -> None:
+            if mark(gradients[0]) not in seen:
+                seen.add(mark(gradients[0]))
+                time.sleep(0.1)
+            work(gradients)
 
+        session.apply = apply
+        return session
 
-def _remembers_numbers(case: Case) -> Session:
-    """The same, and knows gradients by their numbers."""
-    session = fake_peers._session(case)
-    work, seen = session.apply, set()
-
-    def apply(gradients: list[Any]) -> None:
-        numbers = gradients[0].tobytes()
-        if numbers not in seen:
-            seen.add(numbers)
-            time.sleep(0.1)
-        work(gradients)
-
-    session.apply = apply
-    return session
+    return prepare
 
 
 def _own_session(case: Case) -> Session:
@@ -378,8 +365,8 @@ PEERS = tuple(
         ("judge changed while reading", _judge_changed_while_reading),
         ("remembers", _remembers),
         ("remembers each", _remembers_each),
-        ("remembers places", _remembers_places),
-        ("remembers numbers", _remembers_numbers),
+        ("remembers places", _remembers_by(lambda gradient: gradient.ctypes.data)),
+        ("remembers numbers", _remembers_by(lambda gradient: gradient.tobytes())),
         ("own session", _own_session),
     )
 )

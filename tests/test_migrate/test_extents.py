@@ -10,10 +10,11 @@ import pytest
 
 from migrate.bytes import hdf5
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import BundleReader, BundleWriter
+from migrate.bytes.bundle import BundleReader
 from migrate.bytes.ranges import Check, Extent
 from migrate.errors import DamagedFileError
 from migrate.proof.compare import Comparer
+from tests.bundles import written
 
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -60,10 +61,8 @@ def test_what_has_to_be_decoded_is_not_copied(make: object, tmp_path: Path) -> N
 
 
 def test_a_tensor_larger_than_the_buffer_comes_in_parts(tmp_path: Path) -> None:
-    with BundleWriter(str(tmp_path / "b")) as bundle:
-        bundle.add("first", np.arange(5, dtype=np.uint8))
-        bundle.add("x", VALUES)
-    extent = BundleReader(str(tmp_path / "b")).extent("x")
+    prefix = written(tmp_path / "b", {"first": np.arange(5, dtype=np.uint8), "x": VALUES})
+    extent = BundleReader(prefix).extent("x")
     assert extent is not None
     parts = [part.tobytes() for part in extent.chunks(np.empty(20, np.uint8))]
     assert [len(part) for part in parts] == [20, 20, 8]
@@ -71,9 +70,7 @@ def test_a_tensor_larger_than_the_buffer_comes_in_parts(tmp_path: Path) -> None:
 
 
 def test_a_wrong_checksum_and_a_file_that_became_shorter_are_refused(tmp_path: Path) -> None:
-    with BundleWriter(str(tmp_path / "b")) as bundle:
-        bundle.add("x", VALUES)
-    extent = BundleReader(str(tmp_path / "b")).extent("x")
+    extent = BundleReader(written(tmp_path / "b", {"x": VALUES})).extent("x")
     assert extent is not None
     data = tmp_path / "b.data-00000-of-00001"
     data.write_bytes(b"\1" + data.read_bytes()[1:])

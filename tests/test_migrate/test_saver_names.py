@@ -8,18 +8,10 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.bytes.bundle import BundleWriter
 from migrate.errors import AmbiguousError, DamagedFileError
 from migrate.graphs import saver
 from migrate.readers import tf1_saver
-
-
-def _bundle(tmp_path: Path, tensors: dict[str, np.ndarray]) -> str:
-    prefix = str(tmp_path / "made")
-    with BundleWriter(prefix) as writer:
-        for key, value in tensors.items():
-            writer.add(key, value)
-    return prefix
+from tests.bundles import written
 
 
 def _float(*shape: int) -> np.ndarray:
@@ -40,7 +32,7 @@ def test_slots_by_longest_variable_and_averages_aside(tmp_path: Path) -> None:
         )
     }
     tensors |= {"train/beta1_power": np.array(0.9, np.float32), "train/beta2_power": np.array(0.999, np.float32)}
-    stored = tf1_saver.read(_bundle(tmp_path, {k: np.asarray(v) for k, v in tensors.items()}))
+    stored = tf1_saver.read(written(tmp_path / "made", {k: np.asarray(v) for k, v in tensors.items()}))
     assert {slot: set(per) for slot, per in stored.slots.items()} == {
         "Adam": {"net/m", "net/m/kernel"},
         "Adam_1": {"net/m", "net/m/kernel"},
@@ -56,10 +48,9 @@ def test_slots_of_a_variable_that_is_not_there_are_no_variables(other: np.ndarra
     """Damage to one entry of the index makes a text of a variable; its slots would have been variables, untrained."""
     tensors = {f"{name}{slot}": _float(2, 4) for name in ("a/w", "b/w") for slot in ("", "/Momentum")}
     tensors |= {"a/w/ExponentialMovingAverage": _float(2, 4), "c/w/ExponentialMovingAverage": _float(2, 4)}
-    (tmp_path / "lacking").mkdir()
-    assert tf1_saver.read(_bundle(tmp_path, tensors)).slots["Momentum"].keys() == {"a/w", "b/w"}
+    assert tf1_saver.read(written(tmp_path / "made", tensors)).slots["Momentum"].keys() == {"a/w", "b/w"}
     del tensors["a/w"], tensors["a/w/ExponentialMovingAverage"]
-    lacking = _bundle(tmp_path / "lacking", tensors | ({} if other is None else {"a/w": other}))
+    lacking = written(tmp_path / "lacking", tensors | ({} if other is None else {"a/w": other}))
     with pytest.raises(DamagedFileError, match="'a/w/Momentum' is called as a slot of 'a/w'"):
         tf1_saver.read(lacking)
 
@@ -76,7 +67,7 @@ def test_adam_counts_its_steps_by_its_powers(tmp_path: Path) -> None:
         "beta2_power": power2,
         "global_step": np.int64(7),
     }
-    prefix = _bundle(tmp_path, {k: np.asarray(v) for k, v in tensors.items()})
+    prefix = written(tmp_path / "made", {k: np.asarray(v) for k, v in tensors.items()})
     config = {"class_name": "AdamOptimizer", "config": {"learning_rate": 0.01}}
     state = migrate.read(prefix, optimizer_config=config)
     assert state.iterations == 1000
@@ -94,7 +85,7 @@ def _two_adams(slots_of_second: str) -> dict[str, np.ndarray]:
 
 
 def test_two_adams_of_tf_train_are_asked_about(tmp_path: Path) -> None:
-    prefix = _bundle(tmp_path, _two_adams("g/Adam g/Adam_1"))
+    prefix = written(tmp_path / "made", _two_adams("g/Adam g/Adam_1"))
     config = {"class_name": "AdamOptimizer", "config": {"learning_rate": 0.01}}
     with pytest.raises(AmbiguousError, match=r"several Adam optimizers.*beta2_power, beta2_power_1.*iterations"):
         migrate.read(prefix, optimizer_config=config)
@@ -103,15 +94,15 @@ def test_two_adams_of_tf_train_are_asked_about(tmp_path: Path) -> None:
 
 
 def test_two_adams_on_one_variable_are_refused(tmp_path: Path) -> None:
-    prefix = _bundle(tmp_path, _two_adams("d/Adam_2 d/Adam_3"))
+    prefix = written(tmp_path / "made", _two_adams("d/Adam_2 d/Adam_3"))
     config = {"class_name": "AdamOptimizer", "config": {"learning_rate": 0.01}}
     with pytest.raises(AmbiguousError, match=r"Adam, Adam_1, Adam_2, Adam_3, and Adam keeps 2"):
         migrate.read(prefix, optimizer_config=config)
 
 
 def test_slots_of_a_graph_that_was_built_again(tmp_path: Path) -> None:
-    prefix = _bundle(
-        tmp_path, {"w": _float(2), "w/Adam_2": _float(2), "w/Adam_3": _float(2), "global_step": np.array(4)}
+    prefix = written(
+        tmp_path / "made", {"w": _float(2), "w/Adam_2": _float(2), "w/Adam_3": _float(2), "global_step": np.array(4)}
     )
     state = migrate.read(prefix, optimizer_config={"class_name": "AdamOptimizer", "config": {"learning_rate": 0.01}})
     assert (state.slots["m"]["w"].stored_as, state.slots["v"]["w"].stored_as) == ("w/Adam_2", "w/Adam_3")
@@ -119,7 +110,8 @@ def test_slots_of_a_graph_that_was_built_again(tmp_path: Path) -> None:
 
 
 def test_a_partitioned_variable_is_trained_if_its_parts_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prefix = _bundle(tmp_path, {"e": _float(4), "e/Adam": _float(4), "e/Adam_1": _float(4), "frozen": _float(3)})
+    tensors = {"e": _float(4), "e/Adam": _float(4), "e/Adam_1": _float(4), "frozen": _float(3)}
+    prefix = written(tmp_path / "made", tensors)
     graph = saver.SaverGraph("1.15.0", ("e/part_0", "e/part_1"))
     monkeypatch.setattr(saver, "read", lambda _: graph)
     assert {v.name: v.trainable for v in tf1_saver.read(prefix).variables} == {"e": True, "frozen": False}

@@ -27,14 +27,6 @@ _tensors = st.sampled_from(PLAIN).flatmap(
 _names = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), min_size=1, max_size=40)
 
 
-def _write(folder: Path, tensors: dict[str, np.ndarray]) -> str:
-    prefix = str(folder / "bundle")
-    with BundleWriter(prefix) as writer:
-        for key, array in tensors.items():
-            writer.add(key, array)
-    return prefix
-
-
 def _same(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 

@@ -12,11 +12,12 @@ import pytest
 
 import migrate
 from migrate.algorithms import find
-from migrate.bytes.bundle import BundleReader, BundleWriter
+from migrate.bytes.bundle import BundleReader
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError, UnknownFormatError
 from migrate.graphs import saver
 from migrate.readers import detect, tf1_saver
 from optim.errors import UnsupportedError
+from tests.bundles import written
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 WILD = CORPUS.parent / "wild"
@@ -354,13 +355,11 @@ def test_a_canned_estimator_with_partitioned_variables_takes_its_next_step(tmp_p
 def test_an_estimators_keras_optimizer_with_a_schedule_counts_in_global_step(tmp_path: Path) -> None:
     """As DNNClassifier(optimizer=Adam(ExponentialDecay(...))) of TensorFlow 2.4 saves: a schedule is no variable."""
     ones = np.ones((2, 3), np.float32)
-    with BundleWriter(str(tmp_path / "model.ckpt-5")) as writer:
-        values: dict[str, Any] = {"dense/kernel": ones, "global_step": np.int64(5)}
-        values |= {f"training/Adam/dense/kernel/{slot}": ones * 0.1 for slot in "mv"}
-        hyper = {"beta_1": 0.9, "beta_2": 0.999, "decay": 0.0}
-        values |= {f"training/Adam/{name}": np.float32(value) for name, value in hyper.items()}
-        for name in sorted(values):
-            writer.add(name, np.asarray(values[name]))
+    values: dict[str, Any] = {"dense/kernel": ones, "global_step": np.int64(5)}
+    values |= {f"training/Adam/dense/kernel/{slot}": ones * 0.1 for slot in "mv"}
+    hyper = {"beta_1": 0.9, "beta_2": 0.999, "decay": 0.0}
+    values |= {f"training/Adam/{name}": np.float32(value) for name, value in hyper.items()}
+    written(tmp_path / "model.ckpt-5", {name: np.asarray(values[name]) for name in sorted(values)})
     decay = {"initial_learning_rate": 0.01, "decay_steps": 10, "decay_rate": 0.5}
     rate = {"class_name": "ExponentialDecay", "config": decay}
     config = {"class_name": "Adam", "config": {"learning_rate": rate, "epsilon": 1e-7}}

@@ -13,8 +13,8 @@ import pytest
 
 import migrate
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import BundleWriter
 from migrate.proof import one_step, parity_sample, slots_target, stepping
+from tests.bundles import written
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 ADAM = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
@@ -89,17 +89,12 @@ def test_pieces_are_read_alone_and_as_they_are(tmp_path: Path) -> None:
 def test_tensorflow_would_notice_another_value_dtype_or_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the reader of this package: what it says is held against what TensorFlow reads."""
     migrate.migrate_checkpoint(ADAM, tmp_path / "out")
-    other = tmp_path / "other"
-    with BundleWriter(str(other)) as bundle:
-        bundle.add("value", np.float32([1, 2]))
-        bundle.add("dtype", np.float32([1, 2]))
-        bundle.add("key", np.float32(1))
-    with BundleWriter(str(tmp_path / "true")) as bundle:
-        bundle.add("value", np.float32([1, 3]))
-        bundle.add("dtype", np.int32([1, 2]))
+    numbers = {"value": np.float32([1, 2]), "dtype": np.float32([1, 2]), "key": np.float32(1)}
+    other = written(tmp_path / "other", numbers)
+    true = written(tmp_path / "true", {"value": np.float32([1, 3]), "dtype": np.int32([1, 2])})
     target = slots_target.Target(str(tmp_path / "out"))
-    target.bundle = migrate_reader(str(other))
-    monkeypatch.setattr(target.bundle, "prefix", str(tmp_path / "true"))
+    target.bundle = migrate_reader(other)
+    monkeypatch.setattr(target.bundle, "prefix", true)
     monkeypatch.setattr(target, "array", lambda key: read_from(str(other), key))
     said = list(slots_target.tensorflow_differences(target))
     assert len(said) == 3
