@@ -131,6 +131,7 @@ def test_a_graph_whose_nodes_lack_inputs_says_less_and_never_otherwise(name: str
     whole = protos.SaverMetaGraph.FromString(graph.read_bytes())
     one_of_each = {node.op: place for place, node in enumerate(whole.graph_def.node) if node.input}
     told: set[str] = set()
+    refusals = []
     for place in one_of_each.values():
         altered = protos.SaverMetaGraph.FromString(whole.SerializeToString())
         del altered.graph_def.node[place].input[:]
@@ -138,8 +139,7 @@ def test_a_graph_whose_nodes_lack_inputs_says_less_and_never_otherwise(name: str
         try:
             state = migrate.read(damaged)
         except DtoptError as error:
-            assert "cannot be read" not in str(error), error
-            told.add("refused")
+            refusals.append(str(error))
             continue
         told.add(state.fidelity)
         if state.fidelity == "exact":
@@ -147,4 +147,5 @@ def test_a_graph_whose_nodes_lack_inputs_says_less_and_never_otherwise(name: str
             assert state.iterations == sound.iterations
             assert {slot: set(per) for slot, per in state.slots.items()} == {s: set(p) for s, p in sound.slots.items()}
     assert "exact" in told
-    assert len(told) > 1
+    assert refusals
+    assert not [each for each in refusals if "cannot be read" in each]
