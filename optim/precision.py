@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,13 @@ import tensorflow as tf
 def constant(value: float, dtype: tf.DType) -> tf.Tensor:
     """A number that each step may have another of as a tensor: of a Python number TensorFlow would keep it for ever."""
     return tf.constant(np.array(value), dtype)
+
+
+def float64s(numbers: Sequence[Any]) -> tf.Tensor:
+    """A vector of numbers, some of them scalar tensors."""
+    if not any(tf.is_tensor(number) for number in numbers):
+        return tf.constant([float(number) for number in numbers], tf.float64, [len(numbers)])
+    return tf.stack([tf.cast(n, tf.float64) if tf.is_tensor(n) else constant(n, tf.float64) for n in numbers])
 
 
 def compute_dtype(dtype: tf.DType) -> tf.DType:

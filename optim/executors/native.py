@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from optim import slot_layout
-from optim.devices import call, vector
-from optim.executors.plan import Selection, Shard
+from optim.devices import call, vector, wait_for_pending
+from optim.executors.plan import Plan, Selection, Shard
 from optim.executors.work import Group, Work
 from optim.native import direct, library
 from optim.native.direct import Held
@@ -18,6 +18,7 @@ from optim.native.generate import Program, program_for, why_none
 from optim.native.library import status
 from optim.options.master_copies import target
 from optim.rule import Rule
+from optim.state import mesh_groups
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
 
@@ -105,6 +106,33 @@ class Batch:
             self.group, number = call("DtoptJoin", _vector([number for _, number in groups]), links, *attributes)
         self.number = int(number.numpy())
         """By which the kernel finds the group, as long as `group` lives."""
+
+
+def numbers_on_mesh(work: Work) -> tuple[Any, bool]:
+    """While tracing a step on a mesh of variables that are alike: the numbers of their groups for the kernel's op, and
+    whether the devices are to step together, because one writes what others have, too."""
+    program = program_for(work.rule)
+    assert program is not None
+    mesh = work.tracked[0].mesh
+    assert mesh is not None
+    with tf.init_scope():
+        wait_for_pending()  # a variable may yet be given its first value
+        selection = Plan(work.tracked, work.slots).selection(work.tracked)
+        placed, together = selection.by_device, False
+        if any(shard.box is not None for on_device in placed.values() for _, shard in on_device):
+            batch = Batch(work, program, placed, work.rate_factors[0], selection.offsets)
+            groups, numbers, together = [batch.group], [batch.number] * len(placed), True
+        else:
+            groups, numbers = [], []
+            for device, on_device in placed.items():
+                with tf.device(device):
+                    group, number = _group(work, program, on_device, selection.offsets)
+                groups.append(group)
+                numbers.append(number)
+    names = [*program.slots, *([slot_layout.AVERAGE] if work.has_averages else [])]
+    slots = [slot for item in work.tracked for slot in work.slots.of(item, names).values()]
+    updated = [*(item.variable for item in work.tracked), *(target(work.slots, item) for item in work.tracked)]
+    return mesh_groups.numbers_of(mesh, numbers, [*updated, *slots], groups), together
 
 
 def _group(work: Work, program: Program, placed: Sequence[tuple[int, Shard]], offsets: Sequence[int]) -> Any:

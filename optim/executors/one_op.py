@@ -4,9 +4,9 @@ rows only.
 
 The op is given the variables' handles, so that TensorFlow orders it among whatever else reads or writes them in a
 function; scales, clipping, weight decay, averages and roundings of master copies happen in its one pass over memory.
-On a mesh each device runs it on its parts (`native/spmd.py`), if slots are placed as their variables, and finds slots
-without their handles (`mesh_groups.py`). Under XLA, which cannot compile it, and for slots that are sharded further,
-steps are the portable executor's.
+On a mesh each device runs it on its parts (`native/spmd.py`), and finds slots without their handles (`mesh_groups.py`);
+where slots are sharded further than their variable, the last device steps all parts. Under XLA, which cannot compile
+it, steps are the portable executor's.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tensorflow.python.saved_model import save_context
 from optim import slot_layout
 from optim.executors import native
 from optim.executors.norms import square_sum
+from optim.executors.plan import why_not_in_shards
 from optim.executors.rows import has_whole_rows
 from optim.executors.work import Work
 from optim.layouts.placement import layout_of, relayout
@@ -33,10 +34,9 @@ from optim.native.generate import program_for
 from optim.options.clipping import clip
 from optim.options.master_copies import target
 from optim.options.option_objects import GradientsClipOption
-from optim.precision import compute_dtype, constant
+from optim.precision import compute_dtype, float64s
 from optim.rule import Rule
-from optim.state import mesh_groups
-from optim.state.row_gradient import RowGradient, at_hand
+from optim.state.row_gradient import RowGradient, at_hand, window_arguments, window_sums
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
 
@@ -58,17 +58,19 @@ def updates(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> bool:
     variable = at_hand(tracked.variable)
     if variable is None or "/job:ps" in variable.device:
         return False
-    if tracked.mesh is not None and (tf.executing_eagerly() or not is_divided_alike(rule, tracked, slots)):
+    if tracked.mesh is not None and (tf.executing_eagerly() or not is_divided_well(rule, tracked, slots)):
         return False  # eagerly the local executor is there
     return not native.why_not(rule, tracked, slots)
 
 
-def is_divided_alike(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> bool:
-    """Whether a device's parts of variable and slots match, and a function on their mesh may have the op."""
+def is_divided_well(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> bool:
+    """Whether devices can step what they have of variable and slots, and a function on their mesh may have the op."""
     if rule is None or not spmd.available():
         return False
+    if rule.elementwise:
+        return not why_not_in_shards(rule, tracked, slots)
     layout = tracked.layout
-    if not rule.elementwise and layout is not None and any(layout.num_shards(dim) > 1 for dim in range(layout.rank)):
+    if layout is not None and any(layout.num_shards(dim) > 1 for dim in range(layout.rank)):
         return False  # no device has all that is added up
     names = [*(slot.name for slot in rule.slots), slot_layout.AVERAGE, slot_layout.MASTER]
     found = slots.of(tracked, names).values()
@@ -140,7 +142,18 @@ def _square_sums(gradients: Sequence[Any]) -> list[Any]:
 
 def _square_sums_of_wholes(gradients: Sequence[Any]) -> list[Any]:
     """On a mesh, where the op would see a device's part."""
-    return [square_sum(numbers_of(gradient)) for gradient in gradients]
+    here, gathered = by_window(gradients)
+    found, sums = iter([square_sum(numbers_of(gradient)) for gradient in here]), iter(window_sums(gathered))
+    return [next(sums)[0] if _has_window(gradient) else next(found) for gradient in gradients]
+
+
+def _has_window(gradient: Any) -> bool:
+    return isinstance(gradient, RowGradient) and gradient.window is not None
+
+
+def by_window(gradients: Sequence[Any]) -> tuple[list[Any], list[RowGradient]]:
+    """Those whose numbers are at hand, and those that the step itself takes from the sum over a window of calls."""
+    return [g for g in gradients if not _has_window(g)], [g for g in gradients if _has_window(g)]
 
 
 def numbers_of(gradient: Any) -> Any:
@@ -169,6 +182,10 @@ class PendingGradients:
     def settled(self, i: int) -> Any:
         """Gradient number `i` with nothing pending, in at least float32."""
         given = self.tensors[i]
+        if isinstance(given, RowGradient) and given.window is not None:
+            scale = 1.0 if self.factors is None else self.factors[i]
+            limit = math.inf if self.limit is None else self.limit
+            return replace(given, window=replace(given.window, scale=scale, limit=limit))
         value = tf.cast(numbers_of(given), compute_dtype(given.dtype))
         if self.factors is not None:
             value = value * tf.cast(self.factors[i], value.dtype)
@@ -222,28 +239,25 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients) -> 
     limit = math.inf if gradients.limit is None else gradients.limit
     mine = [gradients.tensors[i] for i in members]
     by_row = [k for k, g in enumerate(mine) if isinstance(g, RowGradient) and g.window is None]
-    windows = {k: g.window for k, g in enumerate(mine) if isinstance(g, RowGradient) and g.window is not None}
+    gathered = [k for k, g in enumerate(mine) if _has_window(g)]
     decays = [work.decay_factors[i] for i in members]
     active = [work.active[i] for i in members]
     others = [native.others(work, i) for i in members] if any(work.lazy[i] for i in members) else []
-    on_mesh = tracked[0].mesh is not None
+    on_mesh, op = tracked[0].mesh is not None, library.ops().dtopt_step
     if on_mesh:
-        group, lists, others = (
-            mesh_groups.number_of(lists, others),
-            ([item.variable for item in tracked], [], [], []),
-            [],
-        )
+        group, together = native.numbers_on_mesh(work.only(members))
+        lists, others = ([item.variable for item in tracked], [], [], []), []
+        op = library.ops().dtopt_step_together if together else op
     with nullcontext() if on_mesh else tf.device(at_hand(goals[0]).device):
-        return library.ops().dtopt_step(
+        return op(
             **{name: _handles(given) for name, given in zip(LISTS, lists, strict=True)},
             group=group,
             gradients=[numbers_of(gradient) for gradient in mine],
             rows=[mine[k].rows for k in by_row],
-            starts=[mine[k].starts for k in by_row if mine[k].starts is not None],
-            scalars=_vector([coefficients[name] for name in program.scalars]),
-            scales=_vector([] if gradients.factors is None else [gradients.factors[i] for i in members]),
-            decays=_vector([1.0 if d is None else d for d in decays] if any(d is not None for d in decays) else []),
-            options=_vector([limit, momentum, 1.0 - momentum]),
+            scalars=float64s([coefficients[name] for name in program.scalars]),
+            scales=float64s([] if gradients.factors is None else [gradients.factors[i] for i in members]),
+            decays=float64s([1.0 if d is None else d for d in decays] if any(d is not None for d in decays) else []),
+            options=float64s([limit, momentum, 1.0 - momentum]),
             active=tf.stack(active) if any(a is not True for a in active) else tf.constant([], tf.bool),
             overwrite=tf.convert_to_tensor(work.overwrite),
             T=goals[0].dtype,
@@ -254,27 +268,14 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients) -> 
             identity_at_zero=program.is_identity_at_zero,
             sparse=by_row,
             others=others,
-            totals=[mine[k].shape[0] for k in by_row if mine[k].starts is not None],
-            windows=[window.number for window in windows.values()],
-            window_starts=[window.starts for window in windows.values()],
-            gathered=list(windows),
-            of_tables=[n for k in windows for n in (mine[k].shape[0], math.prod(mine[k].shape[1:]))],
-            calls=max((window.calls for window in windows.values()), default=1),
+            totals=[mine[k].shape[0] for k in by_row if not mine[k].is_summed],
+            gathered=gathered,
+            **window_arguments([mine[k] for k in gathered]),
         )
 
 
 def _handles(variables: Sequence[Any]) -> list[Any]:
     return [at_hand(variable).handle for variable in variables]
-
-
-def _vector(numbers: Sequence[Any]) -> Any:
-    if not any(tf.is_tensor(number) for number in numbers):
-        return tf.constant([float(number) for number in numbers], tf.float64, [len(numbers)])
-    return tf.stack([_wide(number) for number in numbers])
-
-
-def _wide(number: Any) -> Any:
-    return tf.cast(number, tf.float64) if tf.is_tensor(number) else constant(number, tf.float64)
 
 
 def _rest(work: Work, rest: Sequence[int], gradients: PendingGradients) -> Work:

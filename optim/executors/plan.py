@@ -13,8 +13,9 @@ from optim import slot_layout
 from optim.devices import handles_of
 from optim.executors.work import Group
 from optim.layouts.boxes import Box, box_of, partners, region_of
-from optim.layouts.placement import layout_of
+from optim.layouts.placement import is_finer, layout_of
 from optim.precision import constant
+from optim.rule import Rule
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
 
@@ -121,17 +122,40 @@ def _shards(item: Tracked, slots: SlotTable) -> list[Shard]:
     return shards
 
 
-def _boxes(item: Tracked, slots: SlotTable) -> tuple[list[Box | None], list[list[int]]]:
-    """By local device; the local executor has checked that all slots that a step updates are placed alike."""
-    layout = item.layout
-    if layout is None:
-        return [None], [[]]
+def step_layout(item: Tracked, slots: SlotTable) -> dtensor.Layout | None:
+    """How that is divided of which each device updates a part: as the slots are, which are all placed alike."""
     others = (n for n in slots.names if n != slot_layout.ACCUMULATED_GRADIENT)
-    slot = next((v for n in others if (v := slots.find(n, item)) is not None), None)
-    placed = layout if slot is None else layout_of(slot)
+    found = (layout_of(v) for n in others if (v := slots.find(n, item)) is not None)
+    layouts = [layout for layout in found if layout is not None and layout.rank == item.variable.shape.rank]
+    return next(iter(layouts), item.layout)
+
+
+def why_not_in_shards(rule: Rule, item: Tracked, slots: SlotTable) -> str:
+    """Why the slots of a variable are placed so that its shards cannot be updated one by one; empty if they can."""
+    names = [*(slot.name for slot in rule.slots), slot_layout.AVERAGE, slot_layout.MASTER]
+    placed = {name: layout_of(slot) for name, slot in slots.of(item, names).items()}
+    odd = next((name for name, layout in placed.items() if layout != item.layout), None)
+    if odd is None:
+        return ""
+    where = f"slot {odd!r} of {item} is placed otherwise than the variable (slot_placement)"
+    layout = placed[odd]
+    if layout is None or item.layout is None or not is_finer(layout, item.layout):
+        return f"{where}, and not only sharded further"
+    if any(other != layout for other in placed.values()):
+        return f"{where}, and its slots are not all placed alike"
+    if slot_layout.MASTER in placed:
+        return f"{where}, and so is its master copy"
+    return f"{where}, and the mesh has several clients" if dtensor.num_clients() > 1 else ""
+
+
+def _boxes(item: Tracked, slots: SlotTable) -> tuple[list[Box | None], list[list[int]]]:
+    """By local device; it was checked that all slots that a step updates are placed alike."""
+    layout, placed = item.layout, step_layout(item, slots)
+    if layout is None or placed is None:
+        return [None], [[]]
     places = layout.mesh.local_device_locations()
     shape = item.variable.shape.as_list()
-    if placed is None or placed == layout or placed.rank != layout.rank:
+    if placed == layout:
         return [None] * len(places), [[]] * len(places)
     boxes = [box_of(shape, layout, placed, place) for place in places]
     return boxes, partners(layout, placed) if boxes[0] is not None else [[]] * len(places)

@@ -23,6 +23,7 @@ from optim.options.master_copies import target, write
 from optim.options.option_objects import GradientsClipOption
 from optim.precision import cast_scalar, compute_dtype, constant
 from optim.rule import Rule
+from optim.state.row_gradient import window_sums
 from optim.state.tracked import Tracked
 
 
@@ -87,10 +88,10 @@ def is_finite(work: Work) -> Any:
     if one_op.is_possible(work) and all(one_op.adds_squares(work, i) for i in range(len(work.tracked))):
         finite = tf.reduce_all(tf.math.is_finite(one_op.squared_norms(work.gradients)))
         return bool(finite) if tf.executing_eagerly() else finite
-    bad = [
-        tf.reduce_sum(tf.cast(tf.logical_not(tf.math.is_finite(g)), tf.float32))
-        for g in map(one_op.numbers_of, work.gradients)
-    ]
+    here, gathered = one_op.by_window(work.gradients)
+    tensors = map(one_op.numbers_of, here)
+    bad = [tf.reduce_sum(tf.cast(tf.logical_not(tf.math.is_finite(g)), tf.float32)) for g in tensors]
+    bad += [tf.cast(is_bad, tf.float32) for _, is_bad in window_sums(gathered)]  # NaN
     if tf.executing_eagerly():  # brought off their meshes, of which there may be several
         return not any(to_host(count) for count in bad)
     return tf.equal(tf.add_n(bad), 0.0)

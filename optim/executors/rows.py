@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
@@ -51,8 +49,7 @@ def row_gradient(
     indices = indices if indices.dtype in (tf.int32, tf.int64) else tf.cast(indices, tf.int64)
     sorts = sorts and not looks_at_sums
     if sorts and not tf.executing_eagerly():
-        start = tf.zeros([2], tf.int64)
-        return RowGradient(values, tf.cast(indices, tf.int64), shape, tracked.variable.dtype, start)
+        return RowGradient(values, tf.cast(indices, tf.int64), shape, tracked.variable.dtype, is_summed=False)
     if sorts and _can_sort(values, indices):
         try:
             found = direct.sort(values, indices, int(shape[0]))
@@ -98,18 +95,7 @@ def _on_mesh(values: Any, indices: Any, tracked: Tracked, looks_at_sums: bool) -
     rows = relayout(tf.cast(indices, tf.int64), dtensor.Layout.replicated(layout.mesh, 1))
     if looks_at_sums:
         values, rows = _summed(values, rows)
-    return RowGradient(values, rows, shape, tracked.variable.dtype, _starts(layout, shape))
-
-
-def _starts(layout: dtensor.Layout, shape: tf.TensorShape) -> Any:
-    """Of shape (1, 1, 2) on each device: where its part begins."""
-    dims = [layout.num_shards(dim) for dim in range(min(len(shape), 2))]
-    sizes = [int(shape[0]) // dims[0], math.prod(shape[1:]) // dims[-1]]
-    specs = [*layout.sharding_specs[:2], dtensor.UNSHARDED]
-    if len(shape) == 1:
-        dims, specs, sizes = [*dims, 1], [specs[0], dtensor.UNSHARDED, dtensor.UNSHARDED], [sizes[0], 0]
-    found = np.array([[[i * sizes[0], k * sizes[1]] for k in range(dims[1])] for i in range(dims[0])])
-    return relayout(tf.constant(found, tf.int64), dtensor.Layout(specs, layout.mesh))
+    return RowGradient(values, rows, shape, tracked.variable.dtype, is_summed=False)
 
 
 def _summed(values: Any, rows: Any) -> tuple[Any, Any]:

@@ -30,6 +30,7 @@ OPS_SOURCES = (
     "groups.h",
     "gradients.h",
     "gathered.h",
+    "windows.h",
     "rows.h",
     "sorted.h",
     "scalars.h",
@@ -38,6 +39,8 @@ OPS_SOURCES = (
     "spmd.h",
     "interfaces.h",
     "step.h",
+    "reading.h",
+    "step_op.h",
     "ops.cc",
 )
 COMMON = ("-std=c++17", "-fPIC", "-w", "-fvisibility=hidden")

@@ -28,7 +28,7 @@ namespace dtopt {
 class GatheredRows {
  public:
   static constexpr int64_t kNothing = 0, kAnything = 1;  // as `accumulation.py` counts
-  static constexpr size_t kMost = 4096;
+  static constexpr int64_t kMost = int64_t{64} << 20;  // bytes that all lists but the newest may take
 
   // The mark of a sum that had the mark `before` once these rows, ascending, each once, are added to it.
   static int64_t Add(int64_t before, const int64_t* rows, int64_t count) {
@@ -38,13 +38,13 @@ class GatheredRows {
       const auto found = all().find(before);
       if (found == all().end()) return kAnything;
       std::vector<int64_t> joined;
-      joined.reserve(now.size() + found->second.size());
       std::set_union(now.begin(), now.end(), found->second.begin(), found->second.end(), std::back_inserter(joined));
       now = std::move(joined);
-      all().erase(found);
+      Erase(found);
     }
-    if (all().size() >= kMost) all().erase(all().begin());  // the oldest
+    while (held() > kMost) Erase(all().begin());  // the oldest
     const int64_t mark = next()++;
+    held() += BytesOf(now);
     all().emplace(mark, std::move(now));
     return mark;
   }
@@ -63,14 +63,23 @@ class GatheredRows {
   // What was taken is forgotten.
   static void Forget(int64_t mark) {
     std::lock_guard<std::mutex> lock(mutex());
-    all().erase(mark);
+    const auto found = all().find(mark);
+    if (found != all().end()) Erase(found);
   }
 
  private:
   using All = std::map<int64_t, std::vector<int64_t>>;
+  static constexpr int64_t kOfList = 128;  // about what a list takes beside its rows
+
+  static int64_t BytesOf(const std::vector<int64_t>& rows) { return kOfList + rows.capacity() * sizeof(int64_t); }
+  static void Erase(All::iterator list) {
+    held() -= BytesOf(list->second);
+    all().erase(list);
+  }
   // Never destroyed, like the Registry of groups.
   static std::mutex& mutex() { static auto* it = new std::mutex; return *it; }
   static All& all() { static auto* it = new All; return *it; }
+  static int64_t& held() { static auto* it = new int64_t(0); return *it; }  // bytes
   // Marks of two processes differ, and a double holds them.
   static int64_t& next() {
     static auto* it = new int64_t((int64_t{1} << 51) + (int64_t{std::random_device()()} << 18));
@@ -183,123 +192,6 @@ class TakeRowsOp : public tensorflow::OpKernel {
       std::memset(row, 0, size);
     });
   }
-};
-
-// A sum and its mark, as a device has its part of them: the one variable of a group and its slot.
-class Window {
- public:
-  static constexpr int64_t kPlaces = 2;
-
-  // starts: the first row and column of the part; limit: the rows of the table.
-  absl::Status Open(const Tensor& number, const Tensor& starts, int64_t limit) {
-    if (number.NumElements() != 1 || starts.NumElements() != kPlaces) return InvalidArgument("a sum is not said right");
-    group_ = Registry::Find(number.flat<int64_t>()(0));
-    if (group_ == nullptr || group_->variables.size() != 1 || group_->slots.size() != 1) {
-      return InvalidArgument("there is no sum ", number.flat<int64_t>()(0));
-    }
-    start_ = {starts.flat<int64_t>()(0), starts.flat<int64_t>()(1), 0};
-    limit_ = limit;
-    return absl::OkStatus();
-  }
-
-  // Adds rows of the whole table, ascending, each once, all their columns.
-  absl::Status Add(OpKernelContext* context, const AllBasics& all, const Tensor& sums, const Tensor& rows) {
-    const Locks locks(*group_);
-    int64_t mark;
-    TF_RETURN_IF_ERROR(ReadMark(&mark));
-    const Basics& basics = *all[sums.dtype()];
-    if (sums.dtype() != total()->tensor()->dtype()) return InvalidArgument("the sum has another dtype");
-    const int64_t *each = static_cast<const int64_t*>(rows.data()), count = rows.NumElements();
-    start_.columns = count == 0 ? 0 : sums.NumElements() / count;
-    OwnRows own;
-    if (count > 0) TF_RETURN_IF_ERROR(own.Open(start_, each, each + count, total()));
-    const char* from = static_cast<const char*>(sums.data());
-    own.ForEach(context, [&](char* row, int64_t at) { basics.add(from + at, row, own.width); });
-    WriteMark(GatheredRows::Add(mark, each, count));
-    return absl::OkStatus();
-  }
-
-  // Their mean over so many calls: what this device has of them, counted from its first row.
-  absl::Status Mean(int64_t calls, int64_t columns, Tensor* means, Tensor* rows) {
-    const Locks locks(*group_);
-    TF_RETURN_IF_ERROR(ReadMark(&mark_));
-    all_ = GatheredRows::Find(mark_, limit_);
-    start_.columns = columns;
-    TF_RETURN_IF_ERROR(own_.Open(start_, all_.data(), all_.data() + all_.size(), total()));
-    const DataType dtype = total()->tensor()->dtype();
-    *rows = Tensor(tensorflow::DT_INT64, tensorflow::TensorShape({own_.count()}));
-    *means = Tensor(dtype, tensorflow::TensorShape({own_.count(), own_.width}));
-    const bool made = means->IsInitialized() || means->NumElements() == 0;
-    if (!made) return absl::ResourceExhaustedError("no memory for the means of rows");
-    for (int64_t k = 0; k < own_.count(); ++k) {
-      rows->flat<int64_t>()(k) = own_.row(k);
-      dtype == tensorflow::DT_DOUBLE ? Divide<double>(k, calls, means) : Divide<float>(k, calls, means);
-    }
-    return absl::OkStatus();
-  }
-
-  // After a step by their mean they start again at zero.
-  void Clear() {
-    const Locks locks(*group_);
-    if (!own_.Open(start_, all_.data(), all_.data() + all_.size(), total()).ok()) return;
-    own_.Clear();
-    GatheredRows::Forget(mark_);
-    WriteMark(GatheredRows::kNothing);
-  }
-
- private:
-  Var* total() const { return group_->variables[0]; }
-
-  absl::Status ReadMark(int64_t* mark) const {
-    const Tensor& tensor = *group_->slots[0]->tensor();
-    if (tensor.dtype() != tensorflow::DT_INT64 || tensor.dims() != 0 || !tensor.IsInitialized()) {
-      return InvalidArgument("a sum has no mark");
-    }
-    *mark = tensor.scalar<int64_t>()();
-    return absl::OkStatus();
-  }
-
-  void WriteMark(int64_t mark) {
-    Tensor made(tensorflow::DT_INT64, tensorflow::TensorShape({}));  // readers may hold the one that was there
-    made.scalar<int64_t>()() = mark;
-    *group_->slots[0]->tensor() = made;
-  }
-
-  template <typename T>
-  void Divide(int64_t k, int64_t calls, Tensor* means) const {
-    const T* from = reinterpret_cast<const T*>(own_.data(k));
-    T* to = means->flat<T>().data() + k * own_.width;
-    for (int64_t i = 0; i < own_.width; ++i) to[i] = from[i] / static_cast<T>(calls);
-  }
-
-  tensorflow::core::RefCountPtr<Group> group_;
-  Region start_;
-  int64_t limit_ = 0, mark_ = 0;
-  std::vector<int64_t> all_;
-  OwnRows own_;
-};
-
-// In a function on a mesh: adds IndexedSlices to the part of a sum that a device has. A device has a mark of its own, and
-// all rows under it, so that steps outside of the function, which know that of the first device, find them.
-class GatherOp : public tensorflow::OpKernel {
- public:
-  explicit GatherOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("limit", &limit_));
-    OP_REQUIRES_OK(context, AllBasics::Make(&basics_));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    Window window;
-    OP_REQUIRES_OK(context, window.Open(context->input(0), context->input(3), limit_));
-    Tensor sums, rows;
-    OP_REQUIRES_OK(context, SumRows(context, basics_, context->input(1), context->input(2), {0, limit_, limit_}, &sums,
-                                    &rows));
-    OP_REQUIRES_OK(context, window.Add(context, basics_, sums, rows));
-  }
-
- private:
-  AllBasics basics_;
-  int64_t limit_;
 };
 
 // The mark of a sum that rows are added to.

@@ -40,6 +40,7 @@ struct Region {
 };
 
 class Stepper;  // step.h
+class Meeting;  // step_op.h
 
 class Group : public tensorflow::ResourceBase {
  public:
@@ -55,8 +56,9 @@ class Group : public tensorflow::ResourceBase {
   std::vector<tensorflow::mutex*> locks;         // in the order of addresses, in which all take them
   std::vector<tensorflow::core::RefCountPtr<Var>> held;
   const Workers* workers = nullptr;
-  // Of a group that is joined, and updated without an op.
+  // Of a group that is joined, and updated without an op, or where the ops of all devices meet.
   std::shared_ptr<const Stepper> stepper;
+  std::shared_ptr<Meeting> meeting;
   bool is_identity_at_zero = false;
 
   bool IsWhole(size_t i) const { return boxes[i].run == 0; }

@@ -62,49 +62,53 @@ REGISTER_OP("DtoptJoin")
 // scales, decays, options: as `update` of calls.h takes them. group: the number of a group, whose variables, or else roundings, `variables` has; or no number, where
 // all are given by their handles. sparse: which gradients are rows, those of `rows` (ascending, each once) in order.
 // totals: the number of rows of each table, where `rows` and their values are as IndexedSlices have them, those of all
-// devices; `starts` says which row and which column of the table are the first ones here. active: which variables take
-// part, or none for all. gathered: which gradients are the mean over `calls` calls of rows in the sums that `windows` says,
-// see gathered.h, `window_starts` likewise; of_tables: rows and columns of each such table. others: for each variable what happens to rows without a gradient, as the enum Others counts;
-// nothing with a group, which knows.
-REGISTER_OP("DtoptStep")
-    .Input("variables: N * resource")
-    .Input("slots: S * resource")
-    .Input("averages: A * resource")
-    .Input("roundings: R * resource")
-    .Input("group: int64")
-    .Input("gradients: G")
-    .Input("rows: K * int64")
-    .Input("starts: L * int64")
-    .Input("windows: M * int64")
-    .Input("window_starts: M * int64")
-    .Input("scalars: float64")
-    .Input("scales: float64")
-    .Input("decays: float64")
-    .Input("options: float64")
-    .Input("active: bool")
-    .Input("overwrite: bool")
-    .Attr("N: int >= 1")
-    .Attr("S: int >= 0")
-    .Attr("A: int >= 0")
-    .Attr("R: int >= 0")
-    .Attr("K: int >= 0")
-    .Attr("L: int >= 0")
-    .Attr("M: int >= 0")
-    .Attr("G: list({float, double, bfloat16, half}) >= 1")
-    .Attr("T: {float, double, bfloat16, half}")
-    .Attr("rule: string")
-    .Attr("slots_of_each: int >= 0")
-    .Attr("singles_of_each: int >= 0")
-    .Attr("scalars_of_all: int >= 0")
-    .Attr("identity_at_zero: bool")
-    .Attr("sparse: list(int) >= 0")
-    .Attr("others: list(int) >= 0")
-    .Attr("totals: list(int) >= 0")
-    .Attr("gathered: list(int) >= 0")
-    .Attr("of_tables: list(int) >= 0")
-    .Attr("calls: int")
-    .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+// devices. active: which variables take part, or none for all. gathered: which gradients are the mean over `calls` calls of
+// rows in the sums that `windows` says, see windows.h, times a scale and then clipped to a limit, two `meanings` for each;
+// limits: the rows of each such table. others: for each variable what happens to rows without a gradient, as the enum
+// Others counts; nothing with a group, which knows.
+#define DTOPT_STEP(name) \
+  REGISTER_OP(name) \
+      .Input("variables: N * resource") \
+      .Input("slots: S * resource") \
+      .Input("averages: A * resource") \
+      .Input("roundings: R * resource") \
+      .Input("group: int64") \
+      .Input("gradients: G") \
+      .Input("rows: K * int64") \
+      .Input("windows: M * int64") \
+      .Input("meanings: float64") \
+      .Input("scalars: float64") \
+      .Input("scales: float64") \
+      .Input("decays: float64") \
+      .Input("options: float64") \
+      .Input("active: bool") \
+      .Input("overwrite: bool") \
+      .Attr("N: int >= 1") \
+      .Attr("S: int >= 0") \
+      .Attr("A: int >= 0") \
+      .Attr("R: int >= 0") \
+      .Attr("K: int >= 0") \
+      .Attr("M: int >= 0") \
+      .Attr("G: list({float, double, bfloat16, half}) >= 1") \
+      .Attr("T: {float, double, bfloat16, half}") \
+      .Attr("rule: string") \
+      .Attr("slots_of_each: int >= 0") \
+      .Attr("singles_of_each: int >= 0") \
+      .Attr("scalars_of_all: int >= 0") \
+      .Attr("identity_at_zero: bool") \
+      .Attr("sparse: list(int) >= 0") \
+      .Attr("others: list(int) >= 0") \
+      .Attr("totals: list(int) >= 0") \
+      .Attr("gathered: list(int) >= 0") \
+      .Attr("limits: list(int) >= 0") \
+      .Attr("calls: int") \
+      .SetIsStateful() \
+      .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+
+DTOPT_STEP("DtoptStep");
+
+// The same of a group that is joined: each device has such an op, and the last of them steps the variables of all.
+DTOPT_STEP("DtoptStepTogether");
 
 // The sum of squares of each of the tensors at `sources` of what is held, NaN or infinite if one of its elements is.
 REGISTER_OP("DtoptSquares")
@@ -167,9 +171,28 @@ REGISTER_OP("DtoptGather")
     .Input("window: int64")
     .Input("values: T")
     .Input("rows: int64")
-    .Input("starts: int64")
     .Attr("T: {float, double, bfloat16, half}")
     .Attr("limit: int")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+// windows, meanings, limits, calls: as for DtoptStep. into: the number of a group with one variable, which is given the sums.
+REGISTER_OP("DtoptWindowSquares")
+    .Input("windows: M * int64")
+    .Input("meanings: float64")
+    .Input("into: int64")
+    .Attr("M: int >= 1")
+    .Attr("limits: list(int) >= 1")
+    .Attr("calls: int")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+REGISTER_OP("DtoptWindowClear")
+    .Input("windows: M * int64")
+    .Input("meanings: float64")
+    .Attr("M: int >= 1")
+    .Attr("limits: list(int) >= 1")
+    .Attr("calls: int")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 

@@ -237,7 +237,6 @@ def _check(module: Any) -> None:
             group=tf.constant([], tf.int64),
             gradients=[tf.constant([1.0, 0.0, 2.0])],
             rows=[],
-            starts=[],
             scalars=tf.constant([0.5], tf.float64),
             scales=tf.constant([], tf.float64),
             decays=tf.constant([], tf.float64),
@@ -254,9 +253,9 @@ def _check(module: Any) -> None:
             others=[],
             totals=[],
             windows=[],
-            window_starts=[],
+            meanings=tf.constant([], tf.float64),
             gathered=[],
-            of_tables=[],
+            limits=[],
             calls=1,
         )
         after, kept = variable.numpy().tolist(), before.numpy().tolist()

@@ -16,12 +16,15 @@
 #include "groups.h"
 #include "interfaces.h"
 #include "rows.h"
+#include "reading.h"
 #include "scalars.h"
 #include "spmd.h"
 #include "step.h"
+#include "step_op.h"
 #include "update.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
+#include "windows.h"
 
 namespace dtopt {
 namespace {
@@ -47,35 +50,6 @@ class Reader {
   const char* name_;
   int64_t at_ = 0;
 };
-
-template <typename T, typename Into>
-absl::Status ReadVector(OpKernelContext* context, const char* name, std::vector<Into>* values) {
-  const Tensor* tensor;
-  TF_RETURN_IF_ERROR(context->input(name, &tensor));
-  if (tensor->dims() != 1) return InvalidArgument(name, " has shape ", tensor->shape().DebugString());
-  const auto from = tensor->vec<T>();
-  values->assign(from.data(), from.data() + from.size());
-  return absl::OkStatus();
-}
-
-absl::Status ReadNumbers(OpKernelContext* context, Numbers* numbers) {
-  TF_RETURN_IF_ERROR((ReadVector<double, double>(context, "scalars", &numbers->scalars)));
-  TF_RETURN_IF_ERROR((ReadVector<double, double>(context, "scales", &numbers->scales)));
-  TF_RETURN_IF_ERROR((ReadVector<double, double>(context, "decays", &numbers->decays)));
-  return ReadVector<double, double>(context, "options", &numbers->options);
-}
-
-absl::Status InitStepper(OpKernelConstruction* context, Stepper* stepper) {
-  std::string rule;
-  DataType dtype;
-  int64_t slots, singles, scalars;
-  TF_RETURN_IF_ERROR(context->GetAttr("rule", &rule));
-  TF_RETURN_IF_ERROR(context->GetAttr("T", &dtype));
-  TF_RETURN_IF_ERROR(context->GetAttr("slots_of_each", &slots));
-  TF_RETURN_IF_ERROR(context->GetAttr("singles_of_each", &singles));
-  TF_RETURN_IF_ERROR(context->GetAttr("scalars_of_all", &scalars));
-  return stepper->Init(rule, dtype, slots, singles, scalars);
-}
 
 class GroupOp : public OpKernel {
  public:
@@ -160,6 +134,7 @@ class JoinOp : public OpKernel {
     while (!reader.done()) OP_REQUIRES_OK(context, Link(&reader, joined.get()));
     OP_REQUIRES_OK(context, joined->OrderLocks());
     joined->stepper = stepper_;
+    joined->meeting = std::make_shared<Meeting>();
     joined->workers = &WorkersOf(context);
     joined->is_identity_at_zero = is_identity_at_zero_;
     Tensor *handle, *number;
@@ -185,132 +160,6 @@ class JoinOp : public OpKernel {
 
   std::shared_ptr<Stepper> stepper_;
   bool is_identity_at_zero_;
-};
-
-// A step of variables given by their handles, as functions have them.
-class StepOp : public OpKernel {
- public:
-  explicit StepOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, InitStepper(context, &stepper_));
-    OP_REQUIRES_OK(context, context->GetAttr("sparse", &sparse_));
-    OP_REQUIRES_OK(context, context->GetAttr("identity_at_zero", &identity_at_zero_));
-    std::vector<int> others;
-    OP_REQUIRES_OK(context, context->GetAttr("others", &others));
-    for (const int how : others) others_.push_back(static_cast<Others>(how));
-    OP_REQUIRES_OK(context, context->GetAttr("totals", &totals_));
-    OP_REQUIRES_OK(context, context->GetAttr("gathered", &gathered_));
-    OP_REQUIRES_OK(context, context->GetAttr("of_tables", &of_tables_));
-    OP_REQUIRES_OK(context, context->GetAttr("calls", &calls_));
-    OP_REQUIRES_OK(context, AllBasics::Make(&basics_));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    RefCountPtr<Group> group;
-    OP_REQUIRES_OK(context, Find(context, &group));
-    Numbers numbers;
-    OP_REQUIRES_OK(context, ReadNumbers(context, &numbers));
-    OP_REQUIRES_OK(context, (ReadVector<bool, bool>(context, "active", &numbers.active)));
-    const Tensor* overwrite;
-    OP_REQUIRES_OK(context, context->input("overwrite", &overwrite));
-    numbers.overwrite = overwrite->scalar<bool>()();
-    numbers.is_identity_at_zero = identity_at_zero_;
-    tensorflow::OpInputList values, rows;
-    OP_REQUIRES_OK(context, context->input_list("gradients", &values));
-    OP_REQUIRES_OK(context, context->input_list("rows", &rows));
-    std::vector<Gradient> gradients(values.size());
-    for (int i = 0; i < values.size(); ++i) gradients[i].values = &values[i];
-    std::vector<SortedRows> sorted(sparse_.size());
-    std::vector<std::pair<Tensor, Tensor>> summed(sparse_.size());
-    for (size_t k = 0; k < sparse_.size(); ++k) {
-      const bool fits = static_cast<int>(k) < rows.size() && sparse_[k] < values.size();
-      OP_REQUIRES(context, fits, InvalidArgument("there are no rows of gradient ", sparse_[k]));
-      Gradient& gradient = gradients[sparse_[k]];
-      gradient.rows = &rows[k];
-      if (totals_.empty()) continue;
-      OP_REQUIRES_OK(context, Part(context, k, group->variables[sparse_[k]], &gradient, &sorted[k], &summed[k]));
-    }
-    std::vector<Window> windows(gathered_.size());
-    std::vector<std::pair<Tensor, Tensor>> means(gathered_.size());
-    for (size_t k = 0; k < gathered_.size(); ++k) {
-      OP_REQUIRES_OK(context, Mean(context, k, *group, &windows[k], &means[k], &gradients));
-    }
-    OP_REQUIRES_OK(context, stepper_.Run(WorkersOf(context), *group, gradients, numbers));
-    for (Window& window : windows) window.Clear();
-  }
-
- private:
-  // Of the handles that are inputs, or the group that is named, of which only the model's variables are inputs, too.
-  absl::Status Find(OpKernelContext* context, RefCountPtr<Group>* group) const {
-    const Tensor* number;
-    TF_RETURN_IF_ERROR(context->input("group", &number));
-    RefCountPtr<Group> given(new Group);
-    TF_RETURN_IF_ERROR(FindAll(context, given.get()));
-    if (number->NumElements() == 0) {
-      TF_RETURN_IF_ERROR(given->OrderLocks());
-      given->others = others_;
-      *group = std::move(given);
-      return absl::OkStatus();
-    }
-    *group = Registry::Find(number->flat<int64_t>()(0));
-    if (*group == nullptr) return InvalidArgument("there is no group ", number->flat<int64_t>()(0));
-    const auto& models = (*group)->roundings.empty() ? (*group)->variables : (*group)->roundings;
-    return models == given->variables ? absl::OkStatus() : InvalidArgument("the group has other variables");
-  }
-
-  // Of the rows that a window of calls has gathered those that this device has.
-  absl::Status Mean(OpKernelContext* context, size_t k, const Group& group, Window* window,
-                    std::pair<Tensor, Tensor>* mean, std::vector<Gradient>* gradients) const {
-    tensorflow::OpInputList sums, starts;
-    TF_RETURN_IF_ERROR(context->input_list("windows", &sums));
-    TF_RETURN_IF_ERROR(context->input_list("window_starts", &starts));
-    const bool is_said = static_cast<int>(k) < sums.size() && static_cast<int>(k) < starts.size() &&
-                         k < of_tables_.size() / 2 && gathered_[k] < static_cast<int>(gradients->size());
-    if (!is_said) return InvalidArgument("there is no window of gradient ", gathered_[k]);
-    TF_RETURN_IF_ERROR(window->Open(sums[k], starts[k], of_tables_[2 * k]));
-    TF_RETURN_IF_ERROR(window->Mean(calls_, of_tables_[2 * k + 1], &mean->first, &mean->second));
-    Gradient& gradient = (*gradients)[gathered_[k]];
-    gradient.values = &mean->first;
-    gradient.rows = &mean->second;
-    return absl::OkStatus();
-  }
-
-  // Of rows of the whole table those that this device has.
-  absl::Status Part(OpKernelContext* context, size_t k, Var* variable, Gradient* gradient, SortedRows* sorted,
-                    std::pair<Tensor, Tensor>* summed) const {
-    tensorflow::OpInputList starts;
-    TF_RETURN_IF_ERROR(context->input_list("starts", &starts));
-    if (static_cast<int>(k) >= starts.size() || k >= totals_.size() || starts[k].NumElements() != 2) {
-      return InvalidArgument("it is not said where the part of table ", k, " starts");
-    }
-    Range range{starts[k].flat<int64_t>()(0), 0, totals_[k]};
-    {
-      tensorflow::tf_shared_lock lock(*variable->mu());
-      if (variable->tensor()->dims() < 1) return InvalidArgument("table ", k, " has no rows");
-      range.count = variable->tensor()->dim_size(0);
-    }
-    gradient->region = {0, starts[k].flat<int64_t>()(1), 1};
-    for (int dim = 1; dim < gradient->values->dims(); ++dim) gradient->region.columns *= gradient->values->dim_size(dim);
-    const Basics& basics = *basics_[gradient->values->dtype()];
-    const Tensor& indices = *gradient->rows;
-    if (basics.element == basics.wide) {
-      gradient->rows = nullptr;
-      gradient->sorted = sorted;
-      return sorted->Make(basics, *gradient->values, indices, range);
-    }
-    TF_RETURN_IF_ERROR(
-        SumRows(context, basics_, *gradient->values, indices, range, &summed->first, &summed->second));
-    gradient->values = &summed->first;
-    gradient->rows = &summed->second;
-    return absl::OkStatus();
-  }
-
-  Stepper stepper_;
-  AllBasics basics_;
-  std::vector<int64_t> totals_, of_tables_;
-  std::vector<int> sparse_, gathered_;
-  int64_t calls_;
-  std::vector<Others> others_;
-  bool identity_at_zero_;
 };
 
 class SquaresOp : public OpKernel {
@@ -366,12 +215,15 @@ class SumRowsOp : public OpKernel {
 REGISTER_KERNEL_BUILDER(Name("DtoptGroup").Device(tensorflow::DEVICE_CPU), GroupOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptJoin").Device(tensorflow::DEVICE_CPU), JoinOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptStep").Device(tensorflow::DEVICE_CPU), StepOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptStepTogether").Device(tensorflow::DEVICE_CPU), StepTogetherOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquares").Device(tensorflow::DEVICE_CPU), SquaresOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquareSums").Device(tensorflow::DEVICE_CPU), SquaresOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSumRows").Device(tensorflow::DEVICE_CPU), SumRowsOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptAddRows").Device(tensorflow::DEVICE_CPU), AddRowsOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptTakeRows").Device(tensorflow::DEVICE_CPU), TakeRowsOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptGather").Device(tensorflow::DEVICE_CPU), GatherOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptWindowSquares").Device(tensorflow::DEVICE_CPU), WindowSquaresOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptWindowClear").Device(tensorflow::DEVICE_CPU), WindowClearOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptMarkRows").Device(tensorflow::DEVICE_CPU), MarkRowsOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptMarkedRows").Device(tensorflow::DEVICE_CPU), MarkedRowsOp);
 

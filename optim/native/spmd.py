@@ -11,7 +11,8 @@ from pathlib import Path
 
 from optim.native.direct import DTENSORS, address
 
-OPS, LIKE = (b"tf.DtoptStep", b"tf.DtoptGather"), b"tf.ResourceApplyAdam"
+NAMES = ("DtoptStep", "DtoptStepTogether", "DtoptGather", "DtoptWindowSquares", "DtoptWindowClear")
+OPS, LIKE = tuple(f"tf.{name}".encode() for name in NAMES), b"tf.ResourceApplyAdam"
 _STRING = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 _REGISTRY = "_ZN10tensorflow7dtensor20SPMDExpanderRegistry"
 SYMBOLS = (

@@ -103,6 +103,14 @@ struct Numbers {
   bool overwrite = false, is_identity_at_zero = false;
 };
 
+// Which rows and columns of a variable are updated; false if they are none such.
+inline bool PartOf(const Group& group, size_t i, RowBox* part) {
+  const tensorflow::TensorShape& shape = group.variables[i]->tensor()->shape();
+  if (shape.dims() < 1) return false;
+  const int64_t rows = shape.dim_size(0);
+  return RowBox::Of(rows, rows == 0 ? 0 : shape.num_elements() / rows, group.IsWhole(i) ? nullptr : &group.boxes[i], part);
+}
+
 class Stepper {
  public:
   absl::Status Init(const std::string& rule, DataType dtype, int64_t slots, int64_t singles, int64_t scalars) {
@@ -291,13 +299,6 @@ class Stepper {
       }
     }
     return absl::OkStatus();
-  }
-
-  static bool PartOf(const Group& group, size_t i, RowBox* part) {
-    const tensorflow::TensorShape& shape = group.variables[i]->tensor()->shape();
-    if (shape.dims() < 1) return false;
-    const int64_t rows = shape.dim_size(0);
-    return RowBox::Of(rows, rows == 0 ? 0 : shape.num_elements() / rows, group.IsWhole(i) ? nullptr : &group.boxes[i], part);
   }
 
   static int64_t ColumnsOf(const Gradient& gradient, const RowBox& part) {

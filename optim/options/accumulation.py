@@ -27,13 +27,13 @@ NOTHING, ANYTHING = 0, 1
 @dataclass(frozen=True)
 class Member:
     """A variable of the step that a window completes: the mark of its sum, whether that is taken row by row, and
-    whether the variable is active: True, or a bool tensor. `starts`: of rows in a function on a mesh."""
+    whether the variable is active: True, or a bool tensor. `in_step`: whether the step itself takes the rows."""
 
     tracked: Tracked
     mark: Any
     by_row: bool
     active: Any = True
-    starts: Any = None
+    in_step: bool = False
 
 
 class Accumulation(Part):
@@ -81,9 +81,7 @@ class Accumulation(Part):
         """Whether a gradient may be a `RowGradient` here."""
         if not self.is_used:
             return True
-        total = self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, tracked)
-        is_alike = tf.executing_eagerly() or placement.layout_of(total) == tracked.layout
-        return is_alike and can_gather(total)
+        return can_gather(self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, tracked))
 
     def gather_eagerly(
         self, tracked: Sequence[Tracked], gradients: Sequence[Any], by_row: Callable[[Tracked], bool]
@@ -119,7 +117,7 @@ class Accumulation(Part):
         self._add(tracked, gradients)
         for item, gradient in zip(tracked, gradients, strict=True):
             mark = self._state.slots.get(slot_layout.GATHERED, item)
-            if isinstance(gradient, RowGradient) and gradient.starts is not None:
+            if isinstance(gradient, RowGradient) and not gradient.is_summed:
                 add_in_function(self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item), mark, gradient)
             elif isinstance(gradient, RowGradient):
                 marked = library.ops().dtopt_mark_rows(before=mark.read_value(), rows=gradient.rows)
@@ -145,8 +143,8 @@ class Accumulation(Part):
         for item in self._state.tracked:
             variable, gradient = self._state.slots.get(slot_layout.GATHERED, item), now.get(item.index)
             by_row = isinstance(gradient, RowGradient)
-            if isinstance(gradient, RowGradient) and gradient.starts is not None:  # the step forgets the mark
-                members.append(Member(item, variable, True, starts=gradient.starts))
+            if isinstance(gradient, RowGradient) and not gradient.is_summed:  # the step forgets the mark
+                members.append(Member(item, variable, True, in_step=True))
                 continue
             mark = variable.read_value()
             active = item.index in now or mark > NOTHING
@@ -179,9 +177,8 @@ class Accumulation(Part):
         for member in members:
             item = member.tracked
             total = self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item)
-            if member.starts is not None:
-                mean = mean_in_function(total, member.mark, member.starts, self.steps, item.variable.dtype)
-                means.append(mean)
+            if member.in_step:
+                means.append(mean_in_function(total, member.mark, self.steps, item.variable.dtype))
                 continue
             if member.by_row:
                 rows = library.ops().dtopt_marked_rows(mark=member.mark, limit=int(total.shape[0]))

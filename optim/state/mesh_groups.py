@@ -17,36 +17,45 @@ from tensorflow.experimental import dtensor
 from tensorflow.python.framework import auto_control_deps, func_graph
 
 from optim import devices
+from optim.layouts.boxes import region_of
 
 _numbers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """By identity: the numbers that some function has."""
 
 
-def number_of(lists: Sequence[Sequence[Any]], others: Sequence[int]) -> Any:
-    """While tracing: a DTensor with the number of a group of variables, made on each device of their mesh.
-
-    Args:
-      lists: what is updated, slots, averages and roundings, as `DtoptGroup` takes them.
-      others: what happens to rows without a gradient, for each variable, or nothing.
-    """
-    mesh = lists[0][0].layout.mesh
+def number_of(variable: Any, slots: Sequence[Any] = ()) -> Any:
+    """While tracing: `numbers_of` groups of one variable and these slots of it, made on each device of its mesh."""
+    layout = variable.layout
     with tf.init_scope():
         devices.wait_for_pending()  # a variable may yet be given its first value
-        handles = [[devices.handles_of(variable) for variable in given] for given in lists]
-        groups, parts = [], []
-        for k, device in enumerate(mesh.local_devices()):
-            with tf.device(device):
+        handles, slot_handles = devices.handles_of(variable), [devices.handles_of(slot) for slot in slots]
+        groups, numbers = [], []
+        for k, place in enumerate(layout.mesh.local_device_locations()):
+            region = region_of(variable.shape.as_list(), layout, None, place) or (0, 0, 0)
+            with tf.device(handles[k].device):
                 empty = tf.constant([], tf.int64, [0])
-                rest = tf.constant(others, tf.int64, [len(others)])
-                mine = ([h[k] for h in given] for given in handles)
-                group, number = devices.call("DtoptGroup", *mine, empty, empty, empty, rest)
-                groups.append(group)
-                parts.append(tf.reshape(number, [1] * len(mesh.dim_names)))
-        numbers = dtensor.pack(parts, dtensor.Layout(mesh.dim_names, mesh))
-    numbers.dtopt_groups = groups  # they live as long as their numbers, which a function captures
-    numbers.dtopt_handles = [variable.handle for given in lists for variable in given]
-    _numbers[id(numbers)] = numbers
-    return numbers
+                mine, at = [each[k] for each in slot_handles], tf.constant(region, tf.int64)
+                group, number = devices.call("DtoptGroup", [handles[k]], mine, [], [], empty, empty, at, empty)
+            groups.append(group)
+            numbers.append(int(number.numpy()))
+    return numbers_of(layout.mesh, numbers, [variable, *slots], (variable, groups))
+
+
+def numbers_of(mesh: dtensor.Mesh, numbers: Sequence[int], variables: Sequence[Any], kept: Any) -> Any:
+    """While tracing: a DTensor that tells each device of a mesh the number of its group.
+
+    Args: `variables`: what the groups have. `kept`: what has to live as long as the numbers, which a function captures.
+    """
+    with tf.init_scope():
+        parts = []
+        for number, device in zip(numbers, mesh.local_devices(), strict=True):
+            with tf.device(device):
+                parts.append(tf.constant(number, tf.int64, [1] * len(mesh.dim_names)))
+        packed = dtensor.pack(parts, dtensor.Layout(mesh.dim_names, mesh))
+    packed.dtopt_kept = kept
+    packed.dtopt_handles = [variable.handle for variable in variables]
+    _numbers[id(packed)] = packed
+    return packed
 
 
 @auto_control_deps.register_acd_resource_resolver

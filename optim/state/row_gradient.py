@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from optim.devices import handles_of
 from optim.layouts.boxes import region_of
-from optim.layouts.placement import layout_of
+from optim.layouts.placement import from_host, layout_of
 from optim.native import library, spmd
 from optim.native.direct import Held
+from optim.precision import float64s
 from optim.state import mesh_groups
 
 
@@ -23,12 +27,17 @@ class Window:
     """In a function on a mesh the mean of rows over some calls, which the step itself takes from their sum and clears.
 
     Attributes:
-      number: of the sum and its mark, see `mesh_groups`. starts: as of a `RowGradient`. calls: how many.
+      number: of the sum and its mark, see `mesh_groups`. calls: how many. mesh: where they are.
+      replicas: how many devices have each part of the sum.
+      scale, limit: what the mean is multiplied with, and then clipped to.
     """
 
     number: Any
-    starts: Any
     calls: int
+    mesh: dtensor.Mesh
+    replicas: int
+    scale: Any = 1.0
+    limit: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,7 @@ class RowGradient:
     Attributes:
       sums: all columns, also where devices have some; eagerly on no mesh, wherever the variable is.
       rows: int64, ascending, each once. shape: of the variable. dtype: of the gradient that was given.
-      starts: in a function, if they are yet to be summed up: the first row and the first column of each device's part.
+      is_summed: False in a function, if that is yet to be done.
       sorted: what dtopt's own kernel has sorted for the local executor; then sums and rows are as they were given.
       window: where they are then; sums and rows are nothing.
     """
@@ -49,7 +58,7 @@ class RowGradient:
     rows: Any
     shape: tf.TensorShape
     dtype: tf.DType
-    starts: Any = None
+    is_summed: bool = True
     sorted: Held | None = None
     window: Window | None = None
 
@@ -83,15 +92,54 @@ def add_rows(total: tf.Variable, gradient: RowGradient) -> None:
 def add_in_function(total: tf.Variable, mark: tf.Variable, gradient: RowGradient) -> None:
     """In a function on a mesh: add rows to the parts of a sum that devices have, and change its mark."""
     tf.compat.v1.get_default_graph().capture(mark.handle)  # what else reads and writes either finds its place by this
-    number, limit = mesh_groups.number_of([[total], [mark], [], []], ()), int(total.shape[0])
-    rows, starts = gradient.rows, gradient.starts
-    library.ops().dtopt_gather(window=number, values=gradient.sums, rows=rows, starts=starts, limit=limit)
+    number, limit = mesh_groups.number_of(total, [mark]), int(total.shape[0])
+    library.ops().dtopt_gather(window=number, values=gradient.sums, rows=gradient.rows, limit=limit)
 
 
-def mean_in_function(total: tf.Variable, mark: tf.Variable, starts: Any, calls: int, dtype: tf.DType) -> RowGradient:
+def mean_in_function(total: tf.Variable, mark: tf.Variable, calls: int, dtype: tf.DType) -> RowGradient:
     """What a step in such a function takes out of it again."""
-    window = Window(mesh_groups.number_of([[total], [mark], [], []], ()), starts, calls)
+    layout = total.layout
+    parts = math.prod(layout.num_shards(dim) for dim in range(layout.rank))
+    number = mesh_groups.number_of(total, [mark])
+    window = Window(number, calls, layout.mesh, layout.mesh.size // parts)
     return RowGradient(tf.zeros([], total.dtype), None, total.shape, dtype, window=window)
+
+
+def window_arguments(gradients: Sequence[RowGradient]) -> dict[str, Any]:
+    """What the kernel's ops are told of gradients that have a window."""
+    windows = [gradient.window for gradient in gradients if gradient.window is not None]
+    return {
+        "windows": [window.number for window in windows],
+        "meanings": float64s([n for window in windows for n in (window.scale, window.limit)]),
+        "limits": [gradient.shape[0] for gradient in gradients],
+        "calls": max((window.calls for window in windows), default=1),
+    }
+
+
+def window_sums(gradients: Sequence[RowGradient]) -> list[tuple[Any, Any]]:
+    """Of each gradient that has a window the sum of squares, and zero, or NaN if a number in it is not finite.
+
+    What leaves an op on a mesh has to have a layout that DTensor knows. So each device writes its part of the sums into
+    its part of a variable.
+    """
+    windows = [gradient.window for gradient in gradients if gradient.window is not None]
+    if not windows:
+        return []
+    mesh = windows[0].mesh
+    shape = [*mesh.shape(), len(windows), 2]
+    with tf.init_scope():
+        layout = dtensor.Layout([*mesh.dim_names, dtensor.UNSHARDED, dtensor.UNSHARDED], mesh)
+        place = dtensor.DVariable(from_host(np.zeros(shape), layout), trainable=False)
+    library.ops().dtopt_window_squares(into=mesh_groups.number_of(place), **window_arguments(gradients))
+    sums = tf.reduce_sum(place.read_value(), axis=list(range(len(mesh.dim_names))))
+    return [(sums[k, 0] / window.replicas, sums[k, 1]) for k, window in enumerate(windows)]
+
+
+def clear_windows(gradients: Sequence[Any]) -> None:
+    """No step takes these gradients: those that have a window start again at zero."""
+    given = [g for g in gradients if isinstance(g, RowGradient) and g.window is not None]
+    if given:
+        library.ops().dtopt_window_clear(**window_arguments(given))
 
 
 def take_rows(total: tf.Variable, rows: Any) -> Any:

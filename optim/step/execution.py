@@ -10,7 +10,7 @@ from tensorflow.experimental import dtensor
 from optim import slot_layout
 from optim.algorithm import Algorithm
 from optim.errors import UnsupportedError
-from optim.executors import kernels, local, native, one_op, redo, rows
+from optim.executors import kernels, local, native, one_op, plan, redo, rows
 from optim.layouts import placement, program_order
 from optim.native import direct, library
 from optim.options import master_copies
@@ -86,13 +86,17 @@ class Execution:
             return ""
         if not rows.are_possible(item.layout):
             return f"a dim of {item} but its first two is divided"
-        if not one_op.is_divided_alike(rule, item, slots):
-            return f"slots of {item} are sharded further, or TensorFlow runs no op of dtopt's in functions on meshes"
-        if settings.accumulation.is_used and settings.looks_at_sums:
-            return "norms of gradients, or whether they are finite, are asked for before a window's rows are summed"
-        total = slots.find(slot_layout.ACCUMULATED_GRADIENT, item)
-        is_alike = total is None or placement.layout_of(total) == item.layout
-        return "" if is_alike else f"the sum of gradients of {item} is placed otherwise than the variable"
+        if why := plan.why_not_in_shards(rule, item, slots):
+            return why
+        if not one_op.is_divided_well(rule, item, slots):
+            return "TensorFlow runs no op of dtopt's in functions on meshes"
+        is_alike = self._has_sum_as_stepped(item)
+        return "" if is_alike else f"the sum of gradients of {item} is placed otherwise than what a step updates"
+
+    def _has_sum_as_stepped(self, item: Tracked) -> bool:
+        """Whether devices have those rows of the sum of gradients, if there is one, that they update."""
+        total = self._state.slots.find(slot_layout.ACCUMULATED_GRADIENT, item)
+        return total is None or placement.layout_of(total) == plan.step_layout(item, self._state.slots)
 
     def _why_whole_tables(self) -> str:
         """The first reason why gradients of rows, each to be squared, update all rows; empty if there is none."""
@@ -162,30 +166,20 @@ class Execution:
         if rule is None or asked == "portable" or not rows.are_possible(item.layout):
             return False
         if not is_eager or self.report().executor == "portable":
-            return one_op.takes_rows(rule, item, state.slots)
+            return one_op.takes_rows(rule, item, state.slots) and (is_eager or self._has_sum_as_stepped(item))
         if direct.available():
             return self._keeps_rows(rule, item)
         return all(one_op.takes_rows(rule, other, state.slots) for other in state.tracked)
 
     def _why_not_in_shards(self, item: Tracked) -> str:
-        """Why the slots of a variable are placed so that its shards cannot be updated one by one; empty if they can."""
-        own = [slot.name for slot in self._algorithm.slots]
-        slots = self._state.slots.of(item, [*own, slot_layout.AVERAGE, slot_layout.MASTER])
-        placed = {name: placement.layout_of(slot) for name, slot in slots.items()}
-        odd = next((name for name, layout in placed.items() if layout != item.layout), None)
-        if odd is None:
-            return ""
-        where = f"slot {odd!r} of {item} is placed otherwise than the variable (slot_placement)"
-        layout = placed[odd]
-        if layout is None or item.layout is None or not placement.is_finer(layout, item.layout):
-            return f"{where}, and not only sharded further"
-        if any(other != layout for other in placed.values()):
-            return f"{where}, and its slots are not all placed alike"
-        if slot_layout.MASTER in placed:
-            return f"{where}, and so is its master copy"
-        if self._settings.execution.jit_compile:
-            return f"{where}, and jit_compile compiles the update of whole shards"
-        return f"{where}, and the mesh has several clients" if dtensor.num_clients() > 1 else ""
+        """Why a variable cannot be updated shard by shard; empty if it can."""
+        rule, slots = self._algorithm.updating_rule, self._state.slots
+        assert rule is not None
+        if why := plan.why_not_in_shards(rule, item, slots):
+            return why
+        if self._settings.execution.jit_compile and plan.step_layout(item, slots) != item.layout:
+            return f"slots of {item} are sharded further (slot_placement), and jit_compile compiles whole shards"
+        return ""
 
     def check_traceable(self, tracked: Sequence[Tracked]) -> None:
         """Refuse, while tracing, what TensorFlow would run wrongly."""

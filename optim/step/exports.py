@@ -56,4 +56,4 @@ def check(graph: tf.Graph) -> None:
 def _has_kernel(graph: tf.Graph) -> bool:
     inside = graph.as_graph_def()
     parts = [inside.node, *(function.node_def for function in inside.library.function)]
-    return any(node.op == KERNEL for part in parts for node in part)
+    return any(node.op.startswith(KERNEL) for part in parts for node in part)

@@ -27,6 +27,7 @@ from optim.executors.rows import row_gradient
 from optim.executors.work import Work
 from optim.options import master_copies
 from optim.options.settings import Settings
+from optim.state.row_gradient import clear_windows
 from optim.state.state import State
 from optim.state.tracked import Tracked, TrackedList, plain_name, unwrap
 from optim.step import replicas
@@ -200,8 +201,9 @@ class Stepper:
         dense, _ = conform_all([gradients[i] for i in rest], others, is_float32, by_kernel) if rest else ([], None)
         found = dict(zip(rest, dense, strict=True))
         sorts = (executor == "local" or not tf.executing_eagerly()) and not settings.accumulation.is_used
+        now = settings.looks_at_sums and not settings.accumulation.is_used
         for i in by_row:
-            found[i] = row_gradient(gradients[i], tracked[i], looks_at_sums=self._settings.looks_at_sums, sorts=sorts)
+            found[i] = row_gradient(gradients[i], tracked[i], looks_at_sums=now, sorts=sorts)
         return [found[i] for i in range(len(gradients))], apart
 
     def _settled(
@@ -219,10 +221,7 @@ class Stepper:
         rule = self._algorithm.updating_rule
         if self._settings.repeated_rows.squares and not redo.is_possible(rule, tracked, self._state.slots):
             return False
-        settings = self._settings
-        if settings.accumulation.is_used and settings.looks_at_sums and not is_eager and tracked.mesh is not None:
-            return False  # they are known within the step only
-        return settings.accumulation.takes_rows(tracked) and self.execution.takes_rows(tracked, is_eager)
+        return self._settings.accumulation.takes_rows(tracked) and self.execution.takes_rows(tracked, is_eager)
 
     def _overwrite(self, tracked: TrackedList, gradients: list[Any]) -> tuple[TrackedList, list[Any]]:
         """Assign gradients to the variables that take them as they are; returns the others."""
@@ -351,7 +350,12 @@ class Stepper:
             run()
             return
         finite = portable.is_finite(work)
-        tf.cond(finite, run, lambda: tf.constant(False))
+
+        def leave_out() -> tf.Tensor:
+            clear_windows(gradients)
+            return tf.constant(False)
+
+        tf.cond(finite, run, leave_out)
         self._settings.loss_scale.update_traced(finite)
 
     # Both.

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 import optim
+from optim import devices
 from optim.layouts.placement import to_host
 from optim.native import direct, generate, library, spmd
 from optim.rules.sgd import SGDRule
@@ -331,21 +332,25 @@ def test_a_row_that_a_table_does_not_have(row: int, mode: str) -> None:
     assert program is not None
     numbers = lambda *given: tf.constant(given, tf.float64, [len(given)])  # noqa: E731
 
-    def step(rows: list[int], start: int = 5) -> None:
+    nothing = tf.constant([], tf.int64)
+    _kept, number = devices.call(
+        "DtoptGroup", [half.handle], [], [], [], nothing, nothing, tf.constant([5, 0, 4], tf.int64), nothing
+    )
+
+    def step(rows: list[int]) -> None:
         library.ops().dtopt_step(
             variables=[half.handle],
             slots=[],
             averages=[],
             roundings=[],
-            group=tf.constant([], tf.int64),
+            group=number,
             gradients=[tf.ones((2, 4))],
             rows=[tf.constant(rows, tf.int64)],
-            starts=[tf.constant([start, 0], tf.int64)],
             totals=[10],
             windows=[],
-            window_starts=[],
+            meanings=numbers(),
             gathered=[],
-            of_tables=[],
+            limits=[],
             calls=1,
             scalars=numbers(0.5),
             scales=numbers(),

@@ -127,17 +127,13 @@ PLACES = ["plain", "both", broad("whole"), broad("rows"), broad("columns")]
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_step_is_one_of_its_rows(
-    name: str, place: str, how: str, mode: str, mesh_2x2: Any, request: pytest.FixtureRequest
+    name: str, place: str, how: str, mode: str, mesh_2x2: Any, never_dense: None
 ) -> None:
     options, layout = OPTIONS[name], layout_for(place, mesh_2x2)
-    in_function = how == "function" and place != "plain"
-    summed = ("accumulated_gradient",) if in_function and name == "gathered, scaled, norm" else ()
-    if not summed:  # there norms of a window's rows are not known before they are summed
-        request.getfixturevalue("never_dense")
     start, table = poisoned(layout)
     optimizer = optim.Adam(RATE, lazy_rows=["table"], **options)
     optimizer.build([table])
-    poison_slots(optimizer, table, *summed)
+    poison_slots(optimizer, table)
     scale = SCALE if "loss_scale" in options else 1.0
     reference = LazyAdam(start, options)
 
@@ -153,24 +149,33 @@ def test_a_step_is_one_of_its_rows(
     np.testing.assert_allclose(value_of(table), reference.p, rtol=1e-12, atol=1e-14)
     for slot in set(optimizer.slot_names) - {"gathered"}:
         found = value_of(optimizer.get_slot(table, slot))
-        assert np.all(np.isinf(found[POISONED])) or slot in summed, slot
+        assert np.all(np.isinf(found[POISONED])), slot
         expected = getattr(reference, slot, np.zeros((ROWS, COLUMNS)))
         np.testing.assert_allclose(found[:POISONED], expected[:POISONED], rtol=1e-12, atol=1e-14)
 
 
 @NATIVE
+@MODES
+@pytest.mark.parametrize("options", [{}, {"clipnorm": 1.0, "gradient_accumulation_steps": 2}], ids=["bare", "gathered"])
 @pytest.mark.parametrize("place", ["whole", broad("rows"), broad("columns")])
-def test_slots_that_are_sharded_further(place: str, mode: str, mesh_2x2: Any, never_dense: None) -> None:
+def test_slots_that_are_sharded_further(
+    place: str, options: dict[str, Any], how: str, mode: str, mesh_2x2: Any, never_dense: None
+) -> None:
     layout = layout_for(place, mesh_2x2)
     start, table = poisoned(layout)
-    options: dict[str, Any] = {"clipnorm": 1.0, "gradient_accumulation_steps": 2}
     optimizer = optim.Adam(RATE, lazy_rows=["table"], slot_placement="zero1", **options)
     optimizer.build([table])
     assert optimizer.get_slot(table, "m").layout != layout
     poison_slots(optimizer, table)
     reference = LazyAdam(start, options)
+
+    def step(values: Any, ids: Any) -> None:
+        optimizer.apply_gradients([(tf.IndexedSlices(values, ids), table)])
+
+    run = tf.function(step, autograph=False) if how == "function" else step
     for call in range(len(CALLS)):
-        optimizer.apply_gradients([(slices(call, layout), table)])
+        given = slices(call, layout)
+        run(given.values, given.indices)
         reference.apply(dense(call))
     np.testing.assert_allclose(value_of(table), reference.p, rtol=1e-12, atol=1e-14)
 
@@ -193,12 +198,17 @@ def test_a_dense_gradient_of_divided_rows_leaves_the_same_rows(how: str, mode: s
     np.testing.assert_allclose(value_of(table), reference.p, rtol=1e-12, atol=1e-14)
 
 
+def _by(dim: str, table: Any) -> dtensor.Layout | None:
+    return layout_for(dim, table.layout.mesh)
+
+
 DENSE: dict[str, tuple[dict[str, Any], str]] = {
     "bare": ({}, ""),
     "window": ({"gradient_accumulation_steps": 2, "clipvalue": 1.0}, ""),
-    "norm": ({"gradient_accumulation_steps": 2, "clipnorm": 1.0}, "norms of gradients"),
-    "scaled": ({"gradient_accumulation_steps": 2, "loss_scale": 2.0}, "norms of gradients"),
-    "zero1": ({"slot_placement": "zero1"}, "slots of 'table' are sharded further"),
+    "norm": ({"gradient_accumulation_steps": 2, "clipnorm": 1.0}, ""),
+    "scaled": ({"gradient_accumulation_steps": 2, "loss_scale": 2.0}, ""),
+    "zero1": ({"slot_placement": "zero1"}, ""),
+    "apart": ({"slot_placement": lambda v, slot: _by("rows" if slot == "m" else "columns", v)}, "not all placed alike"),
     "portable": ({"executor": "portable"}, "was asked for"),
 }
 
