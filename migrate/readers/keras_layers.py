@@ -251,11 +251,19 @@ def _attributes(
         elif child.own or part is not None or child.name is not None:
             loose.append((_node(child, part, below, found),))
         else:
-            held = _model(child, None, at, found)
-            if not (key == "cells" and node.path.endswith("/cell")):  # of StackedRNNCells, a list that never changes
+            stacked = key == "cells" and node.path.endswith("/cell")  # of StackedRNNCells, a list that never changes
+            held = _model(child, _cells(settings) if stacked else None, at, found)
+            if not stacked:
                 found.alike += [group for chain_ in held for group in _alike(chain_)]
             loose += held
     return [tuple(chain), *loose] if chain else loose
+
+
+def _cells(settings: Any) -> list[Mapping[str, Any]] | None:
+    """Configs of the cells of StackedRNNCells."""
+    cells = settings.get("cells") if isinstance(settings, Mapping) else None
+    told = isinstance(cells, list) and all(isinstance(x, Mapping) and "class_name" in x for x in cells)
+    return cells if told else None
 
 
 def _alike(layers: Sequence[Layers]) -> list[tuple[str, ...]]:
