@@ -28,6 +28,13 @@ LOSSES = {
     "binary_focal_crossentropy": "BinaryFocalCrossentropy",
     "categorical_focal_crossentropy": "CategoricalFocalCrossentropy",
 }
+ONLY_3 = {
+    "dice": "Dice",
+    "tversky": "Tversky",
+    "circle": "Circle",
+    "categorical_generalized_cross_entropy": "CategoricalGeneralizedCrossEntropy",
+}
+"""Losses that Keras 3 alone has."""
 SHORT = {
     "mse": "mean_squared_error",
     "mae": "mean_absolute_error",
@@ -40,19 +47,20 @@ SHORT = {
 }
 OPTIONS = (
     *("from_logits", "label_smoothing", "delta", "axis", "ignore_class"),
-    *("gamma", "alpha", "apply_class_balancing"),
+    *("gamma", "alpha", "apply_class_balancing", "beta", "margin", "remove_diagonal", "q"),
 )
 REDUCTIONS = ("auto", "sum_over_batch_size", "sum", "none")
+REDUCTIONS_3 = (*REDUCTIONS, "mean", "mean_with_sample_weight")
 METRICS = ("accuracy", "acc", "mae", "mse", "mape", "msle", *LOSSES)
 
 
-def compile_arguments(training: Mapping[str, Any] | None, notes: list[str]) -> dict[str, Any]:
+def compile_arguments(training: Mapping[str, Any] | None, notes: list[str], for_keras3: bool) -> dict[str, Any]:
     """`loss`, `loss_weights`, `metrics`, `weighted_metrics` by name, or as `{"class_name", "config"}`.
 
-    What is not stock is left out, and `notes` says so.
+    What the target does not have of its own is left out, and `notes` says so.
     """
     training = training or {}
-    loss = _each(training.get("loss"), _loss)
+    loss = _each(training.get("loss"), _loss_of_keras3 if for_keras3 else _loss)
     if loss is NotImplemented:
         loss = None
         notes.append(
@@ -93,16 +101,21 @@ def _each(item: Any, convert: Any) -> Any:
     return convert(item)
 
 
-def _loss(item: Any) -> Any:
+def _loss_of_keras3(item: Any) -> Any:
+    return _loss(item, {**LOSSES, **ONLY_3}, REDUCTIONS_3)
+
+
+def _loss(item: Any, losses: Mapping[str, str] = LOSSES, reductions: Sequence[str] = REDUCTIONS) -> Any:
+    item = _named(item)
     if isinstance(item, str):
         name = SHORT.get(item.lower(), item)
-        name = name if name in LOSSES else _snake(name)
-        return name if name in LOSSES else NotImplemented
-    if not isinstance(item, Mapping) or item.get("class_name") not in LOSSES.values():
+        name = name if name in losses else _snake(name)
+        return name if name in losses else NotImplemented
+    if not isinstance(item, Mapping) or item.get("class_name") not in losses.values():
         return NotImplemented
     config = item.get("config") or {}
     reduction = config.get("reduction", "auto")
-    if reduction not in REDUCTIONS:
+    if reduction not in reductions:
         return NotImplemented
     kept = {key: config[key] for key in OPTIONS if config.get(key) is not None}
     kept["reduction"] = "sum_over_batch_size" if reduction == "auto" else reduction
@@ -112,7 +125,14 @@ def _loss(item: Any) -> Any:
 def _metric(item: Any) -> Any:
     if isinstance(item, Mapping) and item.get("class_name") == "MeanMetricWrapper":
         item = (item.get("config") or {}).get("fn")
+    item = _named(item)
     return item if isinstance(item, str) and item in METRICS else NotImplemented
+
+
+def _named(item: Any) -> Any:
+    """A function as Keras 3 writes it, by its name."""
+    is_function = isinstance(item, Mapping) and item.get("class_name") == "function"
+    return item.get("config") if is_function else item
 
 
 def _snake(name: str) -> str:

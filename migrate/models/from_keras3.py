@@ -37,6 +37,7 @@ ADDED_TO: dict[str, Mapping[str, tuple[Any, ...]]] = {
         "fill_value": (...,),
     },
     "RandomContrast": {**CHANNELS, "value_range": ([0, 255],)},
+    "AlphaDropout": {"noise_shape": (None,)},
     "MultiHeadAttention": {"use_gate": (False,), "sliding_window": (None,)},
 }
 """As ADDED, of layers whose namesakes in Keras 2 lack them; without `pad_to_aspect_ratio` nothing is filled."""
@@ -138,6 +139,12 @@ def _value(key: str, value: Any, name: str) -> Any:
         return {"class_name": "Orthogonal" if initializer == ORTHOGONAL else initializer, "config": settings}
     if key.endswith("activation") and value == "silu":
         return "swish"
+    if key.endswith("activation") and isinstance(value, Mapping):
+        return _layer(value)
+    if key == "dtype" and isinstance(value, Mapping):
+        raise UnsupportedError(
+            f"a layer {name} has the dtype policy {value.get('class_name')}, which tf_keras has not got"
+        )
     if key.endswith("activation") and value in ONLY_3:
         raise UnsupportedError(f"a layer {name} has the activation {value!r}, which tf_keras does not know")
     return value

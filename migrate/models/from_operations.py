@@ -16,13 +16,19 @@ from optim.errors import UnsupportedError
 SLICE = "__slice__"
 SAME = {"ConvertToTensor": ("dtype", "sparse", "ragged")}
 """Operations that return what they are given -> the settings that must be None for that."""
+SAY_NOTHING = (
+    *("InputLayer", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"),
+    *("Discretization", "HashedCrossing", "Pipeline"),
+)
+"""Layers whose config does not say whether they are trainable."""
 End = Callable[[Any], list[Any] | None]
 """A tensor in a call of Keras 3 -> [layer, node, tensor]; None for what is no tensor."""
 
 
 def is_operation(layer: Mapping[str, Any]) -> bool:
-    """Whether it is none of the layers, each of which says whether it is trainable; an `.h5` names no modules."""
-    return layer.get("class_name") not in (*MODELS, "InputLayer") and "trainable" not in layer["config"]
+    """Whether it is none of the layers, all but a few of which say whether they are trainable; an `.h5` names no
+    modules."""
+    return layer.get("class_name") not in (*MODELS, *SAY_NOTHING) and "trainable" not in layer["config"]
 
 
 def name_of(layer: Mapping[str, Any]) -> str:
@@ -44,6 +50,10 @@ def function(layer: Mapping[str, Any], end: End) -> dict[str, Any]:
             f"the model calls keras.ops.{class_name}, for which this dtopt knows no function of TensorFlow; {ADVICE}"
         )
     found = operators.FUNCTIONS[name]
+    known = {"name", *(theirs for theirs, _ in found.options.values())}
+    for key in config.keys() - known:
+        if config[key] not in found.besides.get(key, (None,)):
+            raise _refusal(layer)
     options = {ours: config[theirs] for ours, (theirs, _) in found.options.items() if theirs in config}
     nodes = [_call(layer, found, node, options, end) for node in layer.get("inbound_nodes") or []]
     kind = "SlicingOpLambda" if name == operators.SLICING else "TFOpLambda"

@@ -31,6 +31,7 @@ OUTPUT, MERGED, HANDED, VALUED, ATTENTION, MEASURED, DISTRIBUTED, PASSED, RELU, 
     "Concatenate",
     "an argument attention_mask",
 )
+GROUPED = "GroupNormalization"
 HANDS_ON = (
     *("Dense", "Activation", "Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D", "GaussianNoise"),
     *("GaussianDropout", "AlphaDropout", "LayerNormalization", "GroupNormalization", "UnitNormalization", "Softmax"),
@@ -41,6 +42,7 @@ MEETS = {
     "BatchNormalization": MEASURED,
     "ReLU": RELU,
     "Softmax": SOFTMAX,
+    "GroupNormalization": GROUPED,
     **dict.fromkeys(("Identity", "Rescaling", "Normalization"), PASSED),
 }
 GIVEN_IN = {"MultiHeadAttention": {"attention_mask": GIVEN}, "Softmax": {"mask": SOFTMAX}}

@@ -29,6 +29,7 @@ class Operator:
       operands: names of the arguments after the first that are tensors or constants.
       options: TensorFlow's argument -> (Keras's, TensorFlow's default, which Keras is told too).
       neutral: arguments that Keras does not have -> the values with which they change nothing.
+      besides: Keras's arguments that TensorFlow does not have -> likewise.
     """
 
     class_name: str
@@ -36,6 +37,7 @@ class Operator:
     operands: tuple[str, ...] = ()
     options: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    besides: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
 def _two(class_name: str) -> Operator:
@@ -75,7 +77,8 @@ FUNCTIONS: dict[str, Operator] = {
     "math.abs": Operator("Absolute"),
     **{f"math.{name}": Operator(name.capitalize()) for name in ("exp", "log", "sqrt", "square", "sin", "cos", "tanh")},
     "math.rsqrt": Operator("Rsqrt", "math"),
-    **{f"nn.{name}": Operator(name.capitalize(), "nn") for name in ("relu", "relu6", "elu", "selu")},
+    **{f"nn.{name}": Operator(name.capitalize(), "nn") for name in ("relu", "relu6", "selu")},
+    "nn.elu": Operator("Elu", "nn", besides={"alpha": (1.0,)}),
     **dict.fromkeys(("math.sigmoid", "nn.sigmoid"), Operator("Sigmoid", "nn")),
     **dict.fromkeys(("math.softplus", "nn.softplus"), Operator("Softplus", "nn")),
     **dict.fromkeys(("nn.silu", "nn.swish"), SILU),

@@ -49,6 +49,11 @@ def check_code(model: StoredModel) -> None:
 
 def own_classes(model: StoredModel) -> list[str]:
     """Why a model that is passed on with classes of the user's own cannot be called exact; empty if it has none."""
+    if any(item.get("class_name") == "__lambda__" for item in _mappings(model.config)):
+        return [
+            "a Lambda layer holds the bytecode of a Python function, so that the target cannot be loaded back here;"
+            " load_model needs safe_mode=False, and the release of Python that wrote it"
+        ]
     known = {*KINDS, *MODELS, *ONLY_TF_KERAS, "Model"}
     found = {name for name in _classes(model.config) if name not in known}
     if any("module" in item for item in _mappings(model.config)):

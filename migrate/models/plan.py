@@ -17,7 +17,7 @@ from migrate.bytes.messages import some
 from migrate.evidence import HINT, TRAINED, UNINTERPRETED, Origin
 from migrate.generations import NATIVE
 from migrate.lists import planning
-from migrate.models import canonical, loss_scale, passing, training, weights
+from migrate.models import canonical, frozen, loss_scale, passing, training, weights
 from migrate.models.compiled import compile_arguments
 from migrate.models.layers import ADVICE, KINDS
 from migrate.models.loss_scale import LossScale
@@ -109,12 +109,14 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     trained = _trained(state, document, places, notes)
     doubted = [] if whole else _thawed(state, notes)  # whole: saved beside what trains it, as a GAN's discriminator
     ordered = _filled(replace(state, origins=(*state.origins, *doubted)), trained, notes)
+    if keras_targets.KERAS3 in families:
+        frozen.check(document, state)
     training.raise_epsilons(document, state.source, notes)
     scale = loss_scale.find(state, document)
     live = keras_targets.best(ordered, families if scale is None or scaled is None else scaled)
     flat = planning.newest(live.state, keras_targets.GENERATION[live.family])
     _check_dtypes([*(array for _, _, array in flat), *(v.array for v in state.variables if v.array is not None)])
-    compiled = compile_arguments(model.training, notes)
+    compiled = compile_arguments(model.training, notes, keras_targets.KERAS3 in families)
     return ModelPlan(live, document, places, flat, compiled, scale, (*live.notes, *notes))
 
 
@@ -129,6 +131,7 @@ def _is_there_already(state: OptimizerState, families: Sequence[str]) -> bool:
 
 def _as_it_is(state: OptimizerState) -> ModelPlan:
     """From `.keras` to `.keras`: nothing of the model has to be understood, custom layers included."""
+    frozen.check(stored_model(state).config, state)
     live = keras_targets.live_class(state, keras_targets.KERAS3)
     flat = planning.newest(live.state, "keras3")
     _check_dtypes([*(array for _, _, array in flat), *(v.array for v in state.variables if v.array is not None)])
@@ -143,7 +146,7 @@ def _passed_through(state: OptimizerState, model: StoredModel, families: Sequenc
     live = keras_targets.best(ordered, families)
     flat = planning.newest(live.state, keras_targets.GENERATION[live.family])
     _check_dtypes([*(array for _, _, array in flat), *(v.array for v in state.variables if v.array is not None)])
-    compiled = compile_arguments(model.training, notes)
+    compiled = compile_arguments(model.training, notes, keras_targets.KERAS3 in families)
     return ModelPlan(live, None, {}, flat, compiled, loss_scale.find(state, None), (*live.notes, *notes))
 
 

@@ -13,9 +13,8 @@ from typing import Any
 
 from migrate.bytes.messages import some
 from migrate.generations import version_tuple
-from migrate.models import calls, masks
+from migrate.models import calls, frozen, masks, unsaved
 from migrate.models.canonical import Layer, Leaf, canonical, leaves
-from migrate.models.layers import KINDS
 from migrate.state import Stored
 from optim.errors import UnsupportedError
 
@@ -25,9 +24,6 @@ ACTIVATIONS = ("activation", "recurrent_activation")
 LEAST_EPSILON = 1.001e-5
 """TensorFlow before 2.12 raises a smaller one to it where it normalizes a batch of images in one op
 (`fused_batch_norm` in `nn_impl.py` of 2.11.1, and no more in 2.12.0)."""
-
-UNSAVED = {"Huber": "delta", "CosineSimilarity": "axis"}
-"""Losses -> what their `get_config` leaves out (`losses.py` of Keras 3.0 to 3.15)."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +90,6 @@ def _normalizes(leaf: Leaf) -> bool:
 
 def _is_frozen(leaf: Leaf) -> bool:
     return leaf.frozen or _inner(leaf)["config"].get("trainable") is False
-
-
-def _has_weights(leaf: Leaf) -> bool:
-    return any(weight.trainable for weight in KINDS[leaf.class_name].weights(leaf.config))
 
 
 def _active(leaf: Leaf) -> bool:
@@ -198,6 +190,10 @@ MASKED = (
         _met(masks.SOFTMAX),
         lambda r: f"masks its values, and {_learns(r, (3, 10))}" if r.since((2, 4)) else "drops masks",
     ),
+    Difference(
+        _met(masks.GROUPED),
+        lambda r: f"{'normalizes masked steps as others' if r.since() else 'takes no mask of steps'}",
+    ),
     Difference(_met(masks.RELU), lambda r: "hands masks on" if r.since((2, 6), alone=True) else "drops masks"),
 )
 DIFFERENCES = (
@@ -258,37 +254,16 @@ def differences(document: Layer | None, source: Stored | None, target: str) -> l
     if source is None or source.model is None:
         return []
     old, new = release(source), TARGETS[target]
-    unsaved = _unsaved(source.model.training) if old.family == KERAS3 else []
+    by_keras3 = old.family == KERAS3
+    missing = unsaved.of_model(source.model, by_keras3)
+    since = old.version if by_keras3 else None
+    attending = source.model.config if by_keras3 or target == "keras" else None
     try:
         document = document or canonical(source.model.config, source.generation)
     except UnsupportedError:
-        return [*unsaved, *_of_any(source.model.config, old, new)]
-    return [*unsaved, *_told(document, old, new), *_frozen(document, source, old)]
-
-
-def _unsaved(training: Any) -> list[str]:
-    """Losses that are objects with an argument that no Keras 3 saves."""
-    if isinstance(training, list):
-        return [reason for each in training for reason in _unsaved(each)]
-    if not isinstance(training, Mapping):
-        return []
-    name, config = str(training.get("class_name")), training.get("config")
-    key = UNSAVED.get(name)
-    if key is None or not isinstance(config, Mapping):
-        inside = training.get("loss") if "loss" in training else list(training.values())
-        return list(dict.fromkeys(_unsaved(inside)))
-    return [] if key in config else [f"the loss {name}: Keras 3 does not save its {key}, and the default is taken"]
-
-
-def _frozen(document: Layer, source: Stored, old: Release) -> list[str]:
-    """Layers that may be trained after all, where no slots show it."""
-    bare = source.weights is not None and all(array.shape == () for _, array in source.weights)
-    if old.family != KERAS3 or old.since(keras3=(3, 2)) or not bare:
-        return []
-    weighted = [leaf for leaf in leaves(document) if leaf.frozen and _has_weights(leaf)]
-    if not weighted:
-        return []
-    return [f"{some([x.path[-1] for x in weighted])}: Keras before 3.2 trains what was frozen before it had weights"]
+        doubtful = frozen.may_train(attending, [], source, since)
+        return [*missing, *_of_any(source.model.config, old, new), *doubtful]
+    return [*missing, *_told(document, old, new), *frozen.may_train(attending, [*leaves(document)], source, since)]
 
 
 def remarks(document: Layer | None, source: Stored | None, target: str) -> list[str]:

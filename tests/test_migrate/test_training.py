@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.models import training
-from migrate.state import Stored, StoredModel
+from migrate.bytes.arrays import LazyArray
+from migrate.models import frozen, training, unsaved
+from migrate.readers.output_paddings import with_paddings
+from migrate.state import OptimizerState, Stored, StoredModel
+from optim.errors import UnsupportedError
 
 FEATURES = Path(__file__).parent.parent / "fixtures" / "features"
 SOURCES = {path.stem: path for path in sorted(FEATURES.glob("*")) if path.suffix in (".h5", ".keras")}
@@ -32,7 +35,7 @@ OTHERWISE = {
         "keras": ("huber",),
         "tf-keras": ("huber", "masked-attention", "masked-merge", "masked-concatenate"),
     },
-    "keras3.15.1": dict.fromkeys(SUFFIX, ()),
+    "keras3.15.1": dict.fromkeys(SUFFIX, ("frozen-attention",)),
     "keras3.6.0": {"keras": ("activity", "masked-attention"), "tf-keras": ("activity", "masked-attention")},
     "tf1.15.5": dict.fromkeys(SUFFIX, ("frozen-batch-norm",)),
     "tf2.9.3": {
@@ -52,10 +55,11 @@ ALIKE_HERE = (
     ("keras3.13.2-masked-merge", "tf-keras"),
     ("keras3.13.2-masked-concatenate", "tf-keras"),
     ("keras3.6.0-masked-attention", "tf-keras"),
+    ("keras3.15.1-frozen-attention", "tf-keras"),
 )
 """Called approximate, and alike in these steps: the first is otherwise in Keras 3.10 to 3.13, and not in the one that
 is installed; in two others the mask, which is another one there, is handed to its only layer as an argument; in the
-last attention itself is the same, and the masks behind it are not."""
+next attention itself is the same, and the masks behind it are not; the last does not tell when it was frozen."""
 
 
 def is_exact(case: str, to: str, folder: Path) -> tuple[bool, Path]:
@@ -146,3 +150,51 @@ def test_hard_sigmoid_within_a_layer_and_calls_without_training_are_told(generat
     assert "max(x/6" in hard
     assert [each.partition(": ")[0] for each in held] == (["drop"] if given else [])
     assert all("training=False" in each for each in held)
+
+
+def test_what_no_file_holds_is_told() -> None:
+    """Of adapted kernels, states, and the losses and paddings that Keras 3 does not save."""
+    layers = [
+        {"class_name": "InputLayer", "config": {"name": "x"}},
+        {"class_name": "Dense", "config": {"name": "adapted", "lora_rank": 2}},
+        {"class_name": "LSTM", "config": {"name": "kept", "stateful": True}},
+        {"class_name": "Conv1DTranspose", "config": {"name": "last", **TWICE}},
+    ]
+    model = {"class_name": "Sequential", "config": {"name": "m", "layers": layers}}
+    found = unsaved.of_model(StoredModel(with_paddings(model), None, None), by_keras3=True)
+    assert [text.split()[0] for text in found] == ["last:", "adapted:", "kept:"]
+    assert [text.split()[0] for text in unsaved.of_model(StoredModel(model, None, None), by_keras3=False)] == ["kept:"]
+
+
+TWICE = {"kernel_size": [3], "strides": [2], "dilation_rate": [1], "padding": "same", "data_format": "channels_last"}
+
+
+@pytest.mark.parametrize(("behind", "padding"), [(10, None), (9, [0]), (12, "not known"), (None, "not known")])
+def test_a_padding_that_is_not_saved_is_what_the_shapes_tell(behind: int | None, padding: Any) -> None:
+    """Of five steps a stride of 2 makes 10, and 9 with a padding of 0; 12 would be none that Keras takes."""
+    layers = [
+        {
+            "class_name": "Conv1DTranspose",
+            "config": {"name": "wider", **TWICE},
+            "build_config": {"input_shape": [None, 5, 2]},
+        },
+        {"class_name": "ReLU", "config": {"name": "relu"}},
+        {"class_name": "Dense", "config": {"name": "dense"}, "build_config": {"input_shape": [None, behind, 3]}},
+    ]
+    told = with_paddings({"class_name": "Sequential", "config": {"name": "m", "layers": layers}})
+    assert told["config"]["layers"][0]["config"].get("output_padding", "not known") == padding
+
+
+@pytest.mark.parametrize("trained", ["head", "base/attention"])
+def test_frozen_attention_with_slots_elsewhere_is_refused_for_keras_3(trained: str) -> None:
+    """Keras 3 trains it again when it loads it, and drops an optimizer's state that does not have its slots."""
+    layer = {"class_name": "MultiHeadAttention", "config": {"name": "attention", "trainable": False}}
+    base = {"class_name": "Functional", "config": {"name": "base", "layers": [layer]}}
+    config = {"class_name": "Functional", "config": {"name": "m", "layers": [base]}}
+    slot = LazyArray((2,), "float32", lambda: np.zeros(2, "float32"), "m")
+    state = OptimizerState("Adam", {}, 1, "", {"m": {f"{trained}/kernel": slot}}, ())
+    if trained == "head":
+        with pytest.raises(UnsupportedError, match="attention: frozen"):
+            frozen.check(config, state)
+    else:
+        frozen.check(config, state)

@@ -1,0 +1,73 @@
+"""Layers that are frozen by their config, and that a Keras 3 trains after all.
+
+Run on Keras 3.0 to 3.15: frozen before and after they are built, and loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from migrate.bytes.messages import some
+from migrate.models.canonical import Leaf
+from migrate.models.layers import KINDS
+from migrate.state import OptimizerState, Stored
+from optim.errors import UnsupportedError
+
+ATTENTION = ("MultiHeadAttention", "GroupQueryAttention", "GroupedQueryAttention")
+"""Layers that make their parts when they are built, and do not hand on that they are frozen (`build` in
+`multi_head_attention.py`, `grouped_query_attention.py` 3.0 to 3.15): frozen before that, they are trained, and loading
+freezes before it builds."""
+
+
+def thawed_by_loading(config: Any, frozen: bool = False) -> Iterator[str]:
+    """Names of the layers in a model's config that are frozen, and trained again where Keras 3 loads them."""
+    if isinstance(config, list):
+        for each in config:
+            yield from thawed_by_loading(each, frozen)
+    if not isinstance(config, Mapping) or not isinstance(config.get("config"), Mapping):
+        return
+    inner = config["config"]
+    frozen = frozen or inner.get("trainable") is False
+    if config.get("class_name") in ATTENTION:
+        yield from [str(inner.get("name"))] if frozen else []
+        return
+    for key in ("layers", "layer"):
+        yield from thawed_by_loading(inner.get(key), frozen)
+
+
+def check(config: Any, state: OptimizerState) -> None:
+    """Raises UnsupportedError where Keras 3 would train, when it loads this, what has no slots: it drops them all."""
+    owners = [f"/{name}" for per in state.slots.values() for name in per]
+    names = [name for name in thawed_by_loading(config) if not any(f"/{name}/" in owner for owner in owners)]
+    if owners and names:
+        raise UnsupportedError(
+            f"{some(names)}: frozen, and Keras 3 trains a frozen layer of attention again when it loads it, and drops"
+            " the optimizer's state; build the model in today's code, freeze it, and restore into it"
+        )
+
+
+def may_train(config: Any, leaves: list[Leaf], source: Stored, by_keras3_since: tuple[int, ...] | None) -> list[str]:
+    """Why layers that are frozen in a source's config may be trained, or will be, where no slots show it.
+
+    Args:
+      leaves: of the model, none where it has layers that are not known.
+      by_keras3_since: the release that wrote the source, None where it was no Keras 3.
+    """
+    if source.weights is None or any(array.shape != () for _, array in source.weights):
+        return []
+    found = []
+    attention = list(thawed_by_loading(config))
+    if attention:
+        found.append(
+            f"{some(attention)}: frozen, and Keras 3 trains a layer of attention that was frozen before it was built,"
+            " as it is when a file is loaded"
+        )
+    rest = [x.path[-1] for x in leaves if x.frozen and x.path[-1] not in attention and _has_weights(x)]
+    if by_keras3_since is not None and by_keras3_since < (3, 2) and rest:
+        found.append(f"{some(rest)}: Keras before 3.2 trains what was frozen before it had weights")
+    return found
+
+
+def _has_weights(leaf: Leaf) -> bool:
+    return any(weight.trainable for weight in KINDS[leaf.class_name].weights(leaf.config))

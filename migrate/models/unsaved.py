@@ -1,0 +1,89 @@
+"""What of a model its files do not hold, Keras 3's above all.
+
+Found by calling `get_config` of every class of Keras 3.0 to 3.15 and comparing with its arguments. What nothing tells
+and only few models have is in docs/exact.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from migrate.bytes.messages import some
+from migrate.readers.output_paddings import PADDING, TRANSPOSED
+from migrate.state import StoredModel
+
+LOSSES = {"Huber": "delta", "CosineSimilarity": "axis"}
+"""Losses -> what their `get_config` leaves out (`losses.py` of Keras 3.0 to 3.15)."""
+
+
+def of_model(model: StoredModel, by_keras3: bool) -> list[str]:
+    """Why a model may go on otherwise than its file says."""
+    own = [*losses(model.training), *paddings(model.config), *_lost(model.config, ADAPTED)] if by_keras3 else []
+    return [*own, *_lost(model.config, STATES)]
+
+
+def losses(training: Any) -> list[str]:
+    """Losses that are objects with an argument that no Keras 3 saves."""
+    if isinstance(training, list):
+        return [reason for each in training for reason in losses(each)]
+    if not isinstance(training, Mapping):
+        return []
+    name, config = str(training.get("class_name")), training.get("config")
+    key = LOSSES.get(name)
+    if key is None or not isinstance(config, Mapping):
+        inside = training.get("loss") if "loss" in training else list(training.values())
+        return list(dict.fromkeys(losses(inside)))
+    return [] if key in config else [f"the loss {name}: Keras 3 does not save its {key}, and the default is taken"]
+
+
+def paddings(config: Any) -> list[str]:
+    """Transposed convolutions whose `output_padding` could be another than the default, and nothing tells."""
+    names = list(dict.fromkeys(_unpadded(config)))
+    if not names:
+        return []
+    return [
+        f"{some(names)}: Keras before 3.14 does not save {PADDING}, and nothing in the source tells the shape of what"
+        " it returns; right if your program does not set it"
+    ]
+
+
+ADAPTED = ("lora_rank", "Keras 3 adds to the kernel what its lora_rank trained, and begins that anew")
+STATES = ("stateful", "no file holds the states of a stateful layer; right if your program resets them first")
+"""An argument, and what becomes of a layer where it is set (`save_own_variables` of `dense.py`, `rnn.py`)."""
+
+
+def _lost(config: Any, argument: tuple[str, str]) -> list[str]:
+    names = list(dict.fromkeys(_with(config, argument[0])))
+    return [f"{some(names)}: {argument[1]}"] if names else []
+
+
+def _with(item: Any, key: str) -> list[str]:
+    """Names of the layers in a config that have an argument set."""
+    if isinstance(item, list):
+        return [name for each in item for name in _with(each, key)]
+    if not isinstance(item, Mapping):
+        return []
+    own = [str(item.get("name"))] if item.get(key) and isinstance(item.get("name"), str) else []
+    return own + [name for each in item.values() for name in _with(each, key)]
+
+
+def _unpadded(item: Any) -> list[str]:
+    if isinstance(item, list):
+        return [name for each in item for name in _unpadded(each)]
+    if not isinstance(item, Mapping):
+        return []
+    config = item.get("config")
+    if item.get("class_name") in TRANSPOSED and isinstance(config, Mapping):
+        return [str(config.get("name"))] if PADDING not in config and _is_open(config) else []
+    return [name for each in item.values() for name in _unpadded(each)]
+
+
+def _is_open(config: Mapping[str, Any]) -> bool:
+    """Whether there is a choice: a padding is below the stride, and with a stride of 1 as good as none for a kernel
+    that reaches over an odd number of steps."""
+    settings = [config.get(key) for key in ("kernel_size", "strides", "dilation_rate")]
+    if not all(isinstance(each, list) for each in settings):
+        return True
+    even = any((kernel - 1) * dilation % 2 for kernel, _, dilation in zip(*settings, strict=True))
+    return any(stride != 1 for stride in settings[1] or ()) or (config.get("padding") == "same" and even)

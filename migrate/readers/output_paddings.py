@@ -1,0 +1,112 @@
+"""`output_padding` of transposed convolutions, which Keras 3 does not save before 3.14, from the shapes that it does.
+
+A model of Keras 3 says with which shape each layer is called: in a graph with each tensor, elsewhere in the
+`build_config` of the layer. Source: `base_conv_transpose.py` and `compute_conv_transpose_output_shape` in
+`backend_utils.py` 3.0 to 3.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Layer = Mapping[str, Any]
+Shape = Sequence[int | None] | None
+PADDING = "output_padding"
+TRANSPOSED = ("Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose")
+SAME_SHAPE = (
+    *("Activation", "ReLU", "LeakyReLU", "ELU", "Softmax", "Dropout", "SpatialDropout1D", "SpatialDropout2D"),
+    *("SpatialDropout3D", "GaussianNoise", "GaussianDropout", "AlphaDropout", "ActivityRegularization", "Identity"),
+)
+"""Layers without weights, which say no shape, and return that of what they are given."""
+
+
+def with_paddings(model: Layer, after: Shape = None) -> dict[str, Any]:
+    """A model's config with each `output_padding` that the shapes in it tell: None where they are those of the default.
+
+    Args:
+      model: as a Keras 3 wrote it.
+      after: the shape of what it returns, where a model around it says so.
+    """
+    config = model.get("config")
+    layers = config.get("layers") if isinstance(config, Mapping) else None
+    if not isinstance(layers, list) or not isinstance(config, Mapping):
+        return dict(model)
+    listed = [layer for layer in layers if isinstance(layer, Mapping)]
+    is_sequence = model.get("class_name") == "Sequential"
+    behind = _in_sequence(listed, after) if is_sequence else [_recorded(config, x, after) for x in listed]
+    made = []
+    for layer, shape in zip(listed, behind, strict=True):
+        inside = with_paddings(layer, shape)
+        own = inside.get("config")
+        if inside.get("class_name") in TRANSPOSED and isinstance(own, Mapping) and PADDING not in own:
+            inside["config"] = {**own, **_padding(own, _given(layer), shape)}
+        made.append(inside)
+    return {**model, "config": {**config, "layers": made}}
+
+
+def _in_sequence(layers: Sequence[Layer], after: Shape) -> list[Shape]:
+    """The shape of what each of these layers returns."""
+    behind: list[Shape] = []
+    for layer in reversed(layers):
+        behind.append(after)
+        after = _given(layer) or (after if layer.get("class_name") in SAME_SHAPE else None)
+    return behind[::-1]
+
+
+def _given(layer: Layer) -> Shape:
+    """The shape of what a layer was built for."""
+    built = layer.get("build_config")
+    shape = built.get("input_shape") if isinstance(built, Mapping) else None
+    return shape if isinstance(shape, list) else None
+
+
+def _recorded(config: Layer, layer: Layer, after: Shape) -> Shape:
+    """The shape of what a layer of a graph returns, as those say that are called with it; None where they differ."""
+    name = layer.get("name")
+    if not isinstance(name, str):
+        return None
+    told = [shape for end, shape in _tensors(config.get("layers")) if end[0] == name and end[2] == 0]
+    if not told and config.get("output_layers") in ([name, 0, 0], [[name, 0, 0]]):
+        return after
+    return told[0] if told and all(shape == told[0] for shape in told) else None
+
+
+def _tensors(item: Any) -> Iterator[tuple[list[Any], Shape]]:
+    """(layer, call, place) and shape of every tensor with which a layer is called."""
+    if isinstance(item, list):
+        for each in item:
+            yield from _tensors(each)
+    elif isinstance(item, Mapping):
+        own = item.get("config")
+        if item.get("class_name") == "__keras_tensor__" and isinstance(own, Mapping):
+            end, shape = own.get("keras_history"), own.get("shape")
+            if isinstance(end, list) and len(end) == 3 and isinstance(shape, list):
+                yield end, shape
+            return
+        for key, each in item.items():
+            if key != "config":
+                yield from _tensors(each)
+
+
+def _padding(config: Layer, before: Shape, after: Shape) -> dict[str, Any]:
+    """`output_padding`, or nothing where these shapes do not tell (`compute_conv_transpose_output_shape`)."""
+    settings: list[Any] = [config.get(key) for key in ("kernel_size", "strides", "dilation_rate")]
+    if before is None or after is None or len(before) != len(after) or not all(isinstance(x, list) for x in settings):
+        return {}
+    kernels, strides, dilations = settings
+    places = slice(2, None) if config.get("data_format") == "channels_first" else slice(1, -1)
+    told = []
+    for old, new, kernel, stride, dilation in zip(
+        before[places], after[places], kernels, strides, dilations, strict=True
+    ):
+        if not isinstance(old, int) or not isinstance(new, int):
+            return {}
+        reach = (kernel - 1) * dilation + 1
+        around = 2 * (reach // 2) if config.get("padding") == "same" else 0
+        usual = old * stride + (0 if config.get("padding") == "same" else max(reach - stride, 0))
+        added = new - ((old - 1) * stride + reach - around)
+        told.append((new == usual, added, 0 <= added < stride))
+    if all(is_usual for is_usual, _, _ in told):
+        return {PADDING: None}
+    return {PADDING: [added for _, added, _ in told]} if all(possible for _, _, possible in told) else {}
