@@ -253,6 +253,7 @@ class Stepper:
             if accumulation.is_used:
                 members = accumulation.gather_eagerly(tracked, gradients, self._takes_rows)
                 if not members:
+                    self._apply_constraints(_constrained(tracked))
                     return
                 tracked = [member.tracked for member in members]
                 gradients = accumulation.take_mean(members, self._settings.masters.state_dtype)
@@ -311,13 +312,17 @@ class Stepper:
             return
         complete = accumulation.gather(tracked, gradients)
 
+        def gather_only() -> tf.Tensor:
+            self._apply_constraints(_constrained(tracked))
+            return tf.constant(False)
+
         def step_with_mean() -> tf.Tensor:
             members = accumulation.members(tracked, gradients)
             means = accumulation.take_mean(members, self._settings.masters.state_dtype)
             self._step_in_graph([m.tracked for m in members], means, [m.active for m in members])
             return tf.constant(True)
 
-        tf.cond(complete, step_with_mean, lambda: tf.constant(False))
+        tf.cond(complete, step_with_mean, gather_only)
 
     def _step_in_graph(
         self,

@@ -96,6 +96,29 @@ def test_a_keras_3_variable_keeps_its_constraint_and_path(devices: list[str]) ->
     assert optimizer.get_slot(var, "m").shape == (2,)
 
 
+def _gathered_under_a_constraint(optimizer: Any, mode: str) -> list[np.ndarray]:
+    """The values of a variable after each of four calls; it begins outside of its constraint."""
+    var = keras.Variable(np.array([3.0, -4.0]), name="w", dtype="float32")
+    var.constraint = keras.constraints.UnitNorm(axis=0)
+    optimizer.build([var])
+
+    def step() -> None:
+        optimizer.apply_gradients([(tf.stack([2.0 * var[1], 1.0]), var)])
+
+    call = step if mode == "eager" else tf.function(step)
+    return [(call(), np.array(var.numpy()))[1] for _ in range(4)]
+
+
+@pytest.mark.parametrize("mode", ["eager", "function"])
+def test_a_constraint_holds_after_calls_that_only_gather(mode: str, devices: list[str]) -> None:
+    want, got = (
+        _gathered_under_a_constraint(cls(0.5, gradient_accumulation_steps=2), mode)
+        for cls in (keras.optimizers.SGD, optim.SGD)
+    )
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    np.testing.assert_allclose(got[0], [0.6, -0.8], rtol=1e-6)
+
+
 def test_mixed_precision_variables_of_tf_keras(devices: list[str]) -> None:
     model = tf_keras.Sequential([tf_keras.layers.Dense(2, input_shape=(3,), dtype="mixed_float16")])
     optimizer = optim.Adam(0.1)
