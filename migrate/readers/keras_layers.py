@@ -44,12 +44,15 @@ ROLES: dict[str, dict[int, tuple[str, ...]]] = {
 """Names of a stock layer's variables, by class and how many there are."""
 PARTS = (
     ("forward_layer", "backward_layer"),
-    ("query_dense", "key_dense", "value_dense", "output_dense"),
+    ("query_dense", "key_dense", "gate_dense", "value_dense", "output_dense"),
     ("cell",),
     ("layer",),
 )
 """Attributes of stock layers that hold layers, in the order in which these are trained."""
-ATTENTION = {"query_dense": "query", "key_dense": "key", "value_dense": "value", "output_dense": "attention_output"}
+ATTENTION = {
+    **{f"{part}_dense": part for part in ("query", "key", "gate", "value")},
+    "output_dense": "attention_output",
+}
 """Names of the einsum_dense layers in MultiHeadAttention and GroupQueryAttention."""
 
 

@@ -357,3 +357,22 @@ def test_layers_that_do_not_fit_the_config_leave_the_order_open(tmp_path: Path) 
     members |= {"model.weights.h5": raw.getvalue(), "config.json": json.dumps(config).encode()}
     with pytest.raises(AmbiguousError, match=r"order its layers.*--variables"):
         migrate.read(_written(tmp_path / "m.keras", members))
+
+
+@pytest.mark.parametrize("stock", ["MultiHeadAttention", "GroupQueryAttention"])
+def test_a_gate_of_attention_is_trained_between_key_and_value(stock: str, tmp_path: Path) -> None:
+    import keras
+
+    sizes = (2, 3) if stock == "MultiHeadAttention" else (3, 2, 2)
+    entry = keras.Input((5, 4))
+    layer = getattr(keras.layers, stock)(*sizes, use_gate=True)
+    model = keras.Model(entry, layer(entry, entry))
+    model.compile("adam", "mse")
+    model.train_on_batch(np.random.default_rng(0).normal(size=(3, 5, 4)), np.ones((3, 5, 4)))
+    model.save(tmp_path / "gated.keras")
+    state = migrate.read(tmp_path / "gated.keras")
+    slots = {v.path.partition("/")[2]: np.asarray(v) for v in model.optimizer.variables}
+    assert state.fidelity == "exact"
+    assert len(state.slots["m"]) == len(layer.trainable_variables) == 10
+    for name, array in state.slots["m"].items():
+        assert np.array_equal(array.load(), slots[name.replace("/", "_") + "_momentum"])
