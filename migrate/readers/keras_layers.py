@@ -39,6 +39,7 @@ ROLES: dict[str, dict[int, tuple[str, ...]]] = {
     **{f"separable_conv{n}d": SEPARABLE for n in (1, 2)},
     **dict.fromkeys(("cell", "lstm_cell", "gru_cell", "simple_rnn_cell"), CELL),
     "p_re_lu": {1: ("alpha",)},
+    "spectral_normalization": {2: ("kernel", "vector_u")},
     **dict.fromkeys(("seed_generator", "random_seed_generator"), SEED),
 }
 """Names of a stock layer's variables, by class and how many there are."""
@@ -49,6 +50,8 @@ PARTS = (
     ("layer",),
 )
 """Attributes of stock layers that hold layers, in the order in which these are trained."""
+UNTRAINED = ("normalization", "spectral_normalization")
+"""Layers no variable of whose own is trained; the kernel of the second is that of the layer in it, saved twice."""
 ATTENTION = {
     **{f"{part}_dense": part for part in ("query", "key", "gate", "value")},
     "output_dense": "attention_output",
@@ -153,7 +156,7 @@ def _own(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found, k
         array, path = node.own[key], f"{node.path}/vars/{key}".lstrip("/")
         numeric = array.dtype.startswith(("float", "bfloat", "complex"))
         flag: bool | None = True if at.told else None
-        if at.frozen or not numeric or never_trained(role) or kind == "normalization":
+        if at.frozen or not numeric or never_trained(role) or kind in UNTRAINED:
             flag = False
         found.rows[path] = "/".join((*at.scope, role)), "/".join((*at.full, role)), array
         variables.append(LayerVariable(path, array.shape, flag))

@@ -22,6 +22,7 @@ NEVER_TRAINED = (
     "running_variance",
     "moving_mean_sqrt",
     "seed_generator_state",
+    "vector_u",
 )
 """Tails of weight names that Keras's own layers create with `trainable=False`."""
 ADAPTED = ("Normalization",)

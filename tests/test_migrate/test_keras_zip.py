@@ -376,3 +376,16 @@ def test_a_gate_of_attention_is_trained_between_key_and_value(stock: str, tmp_pa
     assert len(state.slots["m"]) == len(layer.trainable_variables) == 10
     for name, array in state.slots["m"].items():
         assert np.array_equal(array.load(), slots[name.replace("/", "_") + "_momentum"])
+
+
+def test_a_spectral_normalization_is_not_doubted_for_what_it_does_not_train(tmp_path: Path) -> None:
+    """It saves the kernel of the layer in it a second time, and a vector."""
+    import keras
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.SpectralNormalization(keras.layers.Dense(3))])
+    model.compile("adam", "mse")
+    model.train_on_batch(np.random.default_rng(0).normal(size=(5, 4)), np.ones((5, 3)))
+    model.save(tmp_path / "spectral.keras")
+    state = migrate.read(tmp_path / "spectral.keras")
+    assert state.fidelity == "exact"
+    assert [name.rsplit("/", 2)[-2:] for name in state.slots["m"]] == [["dense", "kernel"], ["dense", "bias"]]
