@@ -23,6 +23,7 @@ NEVER_TRAINED = (
     "moving_mean_sqrt",
     "seed_generator_state",
     "vector_u",
+    "idf_weights",
 )
 """Tails of weight names that Keras's own layers create with `trainable=False`."""
 ADAPTED = ("Normalization",)

@@ -378,13 +378,16 @@ def test_a_gate_of_attention_is_trained_between_key_and_value(stock: str, tmp_pa
         assert np.array_equal(array.load(), slots[name.replace("/", "_") + "_momentum"])
 
 
-def test_a_spectral_normalization_is_not_doubted_for_what_it_does_not_train(tmp_path: Path) -> None:
-    """It saves the kernel of the layer in it a second time, and a vector."""
+def test_what_stock_layers_do_not_train_is_not_doubted(tmp_path: Path) -> None:
+    """SpectralNormalization saves the kernel of the layer in it a second time, and a vector; a lookup its weights."""
     import keras
+    import tensorflow as tf
 
-    model = keras.Sequential([keras.Input((4,)), keras.layers.SpectralNormalization(keras.layers.Dense(3))])
+    words = keras.layers.StringLookup(vocabulary=["a", "b"], idf_weights=[0.3, 0.4], output_mode="tf_idf")
+    entry = keras.Input((1,), dtype="string")
+    model = keras.Model(entry, keras.layers.SpectralNormalization(keras.layers.Dense(3))(words(entry)))
     model.compile("adam", "mse")
-    model.train_on_batch(np.random.default_rng(0).normal(size=(5, 4)), np.ones((5, 3)))
+    model.train_on_batch(tf.constant([["a"], ["b"]]), np.ones((2, 3)))
     model.save(tmp_path / "spectral.keras")
     state = migrate.read(tmp_path / "spectral.keras")
     assert state.fidelity == "exact"
