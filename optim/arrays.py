@@ -39,8 +39,8 @@ ELEMENTWISE: Mapping[str, str] = {
 }
 """Each function that has a kernel, element by element, and the operation that it is; signatures are numpy's."""
 
-SUM = "reduce_sum"
-"""What a rule that is not elementwise may ask for besides them, and have a kernel: the sum over a whole variable."""
+WHOLE = ("reduce_sum", "reduce_mean", "expand_dims")
+"""What a rule that is not elementwise may ask for besides them, and have a kernel."""
 
 
 def allowed() -> str:

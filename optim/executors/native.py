@@ -46,11 +46,22 @@ MOVE, STAY, MOVE_SLOTS = 0, 1, 2
 """What happens to rows without a gradient, as the enum Others in `pieces.h` counts."""
 
 
+def program_of(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> Program | None:
+    """What updates a variable, which may depend on its rank and on which slots it has; None if nothing here does."""
+    return program_for(rule, *_variant(rule, tracked, slots))
+
+
+def _variant(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> tuple[int, Sequence[str] | None]:
+    if rule is None or rule.elementwise:
+        return 0, None
+    return tracked.variable.shape.rank, list(slots.of(tracked, [slot.name for slot in rule.slots]))
+
+
 def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> str:
     """Why the kernel cannot update a variable; empty if it can."""
-    program = program_for(rule)
+    program = program_of(rule, tracked, slots)
     if program is None:
-        return why_none(rule)
+        return why_none(rule, *_variant(rule, tracked, slots))
     library.want(program)
     dtype = target(slots, tracked).dtype
     if any(slot.dtype != dtype for slot in slots.of(tracked, program.slots).values()):
@@ -97,8 +108,8 @@ class Batch:
             with tf.device(device):
                 groups.append(_group(work, program, on_device, offsets))
         attributes = (
-            *("T", self.dtype.as_datatype_enum, "rule", program.name, "slots_of_each", len(program.slots)),
-            *("singles_of_each", program.singles, "scalars_of_all", len(program.scalars)),
+            *("T", self.dtype.as_datatype_enum, "rule", program.name, "shapes", program.shapes),
+            *("passes", program.passes, "scalars_of_all", len(program.scalars)),
             *("identity_at_zero", program.is_identity_at_zero),
         )
         links = _vector(_links([shard for _, shard in placed]))
@@ -108,11 +119,9 @@ class Batch:
         """By which the kernel finds the group, as long as `group` lives."""
 
 
-def numbers_on_mesh(work: Work) -> tuple[Any, bool]:
+def numbers_on_mesh(work: Work, program: Program) -> tuple[Any, bool]:
     """While tracing a step on a mesh of variables that are alike: the numbers of their groups for the kernel's op, and
     whether the devices are to step together, because one writes what others have, too."""
-    program = program_for(work.rule)
-    assert program is not None
     mesh = work.tracked[0].mesh
     assert mesh is not None
     with tf.init_scope():
@@ -172,19 +181,19 @@ class Batches:
     """What the kernel updates, and the `rest`, which it cannot, by device."""
 
     def __init__(self, work: Work, selection: Selection):
-        program = program_for(work.rule)
         self.rest: dict[str, list[tuple[int, Shard]]] = {}
-        groups: dict[tuple[Any, bool, Group], Placed] = {}
+        groups: dict[tuple[Program, Any, bool, Group], Placed] = {}
         for device, placed in selection.by_device.items():
             for i, shard in placed:
+                program = program_of(work.rule, shard.tracked, work.slots)
                 if program is None or why_not(work.rule, shard.tracked, work.slots) or not direct.available():
                     self.rest.setdefault(device, []).append((i, shard))
                 else:
-                    key = (shard.dtype, shard.rounding is None, work.rate_factors[i])
+                    key = (program, shard.dtype, shard.rounding is None, work.rate_factors[i])
                     alike = groups.setdefault(key, {})
                     alike.setdefault(device, []).append((i, shard))
         offsets = selection.offsets
-        self.batches = [Batch(work, program, g, f, offsets) for (*_, f), g in groups.items() if program is not None]
+        self.batches = [Batch(work, program, g, f, offsets) for (program, *_, f), g in groups.items()]
 
 
 def arrange(work: Work, selection: Selection) -> Batches:

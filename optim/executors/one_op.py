@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.saved_model import save_context
@@ -30,7 +31,7 @@ from optim.executors.rows import has_whole_rows
 from optim.executors.work import Work
 from optim.layouts.placement import layout_of, relayout
 from optim.native import library, spmd
-from optim.native.generate import program_for
+from optim.native.generate import Program
 from optim.options.clipping import clip
 from optim.options.master_copies import target
 from optim.options.option_objects import GradientsClipOption
@@ -69,12 +70,13 @@ def is_divided_well(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> bo
         return False
     if rule.elementwise:
         return not why_not_in_shards(rule, tracked, slots)
-    layout = tracked.layout
-    if layout is not None and any(layout.num_shards(dim) > 1 for dim in range(layout.rank)):
-        return False  # no device has all that is added up
     names = [*(slot.name for slot in rule.slots), slot_layout.AVERAGE, slot_layout.MASTER]
-    found = slots.of(tracked, names).values()
-    return all(layout_of(slot) == layout or slot.shape.rank == 0 for slot in found)  # no device lacks a number
+    layouts = [tracked.layout, *map(layout_of, slots.of(tracked, names).values())]
+    return not any(map(_is_divided, layouts))  # every device has all that is added up
+
+
+def _is_divided(layout: dtensor.Layout | None) -> bool:
+    return layout is not None and any(layout.num_shards(dim) > 1 for dim in range(layout.rank))
 
 
 def takes_rows(rule: Rule, tracked: Tracked, slots: SlotTable) -> bool:
@@ -123,9 +125,10 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
     for i in mine:
         tracked = work.tracked[i]
         goal = target(work.slots, tracked)
-        key = (at_hand(goal).device, goal.dtype, goal is tracked.variable, work.rate_factors[i])
+        program = native.program_of(work.rule, tracked, work.slots)
+        key = (program, at_hand(goal).device, goal.dtype, goal is tracked.variable, work.rate_factors[i])
         groups.setdefault(key, []).append(i)
-    done = [_update(work, members, clipped) for members in groups.values()]
+    done = [_update(work, program, members, clipped) for (program, *_), members in groups.items()]
     rest = [i for i in range(len(work.tracked)) if i not in set(mine)]
     return _rest(work, rest, clipped) if rest else None, [op for op in done if op is not None]
 
@@ -224,10 +227,8 @@ class PendingGradients:
         return tf.maximum(a, b)
 
 
-def _update(work: Work, members: Sequence[int], gradients: PendingGradients) -> Any:
+def _update(work: Work, program: Program, members: Sequence[int], gradients: PendingGradients) -> Any:
     """One op for variables of one dtype, device and learning rate."""
-    program = program_for(work.rule)
-    assert program is not None
     tracked = [work.tracked[i] for i in members]
     goals = [target(work.slots, item) for item in tracked]
     slots = [work.slots.get(name, item) for name in program.slots for item in tracked]
@@ -245,7 +246,7 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients) -> 
     others = [native.others(work, i) for i in members] if any(work.lazy[i] for i in members) else []
     on_mesh, op = tracked[0].mesh is not None, library.ops().dtopt_step
     if on_mesh:
-        group, together = native.numbers_on_mesh(work.only(members))
+        group, together = native.numbers_on_mesh(work.only(members), program)
         lists, others = ([item.variable for item in tracked], [], [], []), []
         op = library.ops().dtopt_step_together if together else op
     with nullcontext() if on_mesh else tf.device(at_hand(goals[0]).device):
@@ -262,8 +263,8 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients) -> 
             overwrite=tf.convert_to_tensor(work.overwrite),
             T=goals[0].dtype,
             rule=program.name,
-            slots_of_each=len(program.slots),
-            singles_of_each=program.singles,
+            shapes=program.shapes,
+            passes=program.passes,
             scalars_of_all=len(program.scalars),
             identity_at_zero=program.is_identity_at_zero,
             sparse=by_row,

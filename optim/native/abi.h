@@ -15,14 +15,15 @@ extern "C" {
 typedef void (*DtoptUpdate)(void* variable, const void* gradient, void* const* slots, const double* scalars,
                             double scale, double limit, double decay, int64_t size);
 
-// What a rule adds up over the whole variable, for its update: behind its scalars and singles it is given these sums. Those of a run of
-// at most kTerms elements are added to `sums`, in float64, always in the same order. Nothing is changed.
-constexpr int64_t kTerms = 2048, kSums = 4;
+// What a rule adds up over the whole variable, its rows or its columns, for its update, of a run of at most kTerms
+// elements, rows or columns. Sums of all of them are added to `sums`, in float64, always in the same order; sums of
+// columns to arrays behind the slots. Nothing else is changed. What slots and scalars are: see whole.h.
+constexpr int64_t kTerms = 2048;
 typedef void (*DtoptSums)(const void* variable, const void* gradient, void* const* slots, const double* scalars,
                           double scale, double limit, double decay, int64_t size, double* sums);
 
-// Of slots that are one number each: stores the new ones. What the old ones and the sums are it is given as scalars.
-typedef void (*DtoptSingles)(void* const* singles, const double* scalars);
+// Of slots that have fewer dims than the variable: stores a run of the new ones.
+typedef void (*DtoptStores)(void* const* slots, const double* scalars, int64_t size);
 
 // average = old_weight * average + new_weight * variable.
 typedef void (*DtoptAverage)(void* average, const void* variable, double old_weight, double new_weight, int64_t size);

@@ -39,6 +39,7 @@ OPS_SOURCES = (
     "spmd.h",
     "interfaces.h",
     "step.h",
+    "whole.h",
     "reading.h",
     "step_op.h",
     "ops.cc",

@@ -1,21 +1,22 @@
-"""C++ from traces: one function for each variant of a rule and each dtype, and what names it.
+"""C++ from traces: functions for each variant of a rule and each dtype, and what names them.
 
-A function updates a run of elements. Its C signature, `DtoptUpdate` in `abi.h`, is the same for all rules. A rule that
-adds something up over the whole variable has another one, `DtoptSums`, which is called before, for all elements: the
-sums are scalars of the update. So are slots that are one number, of which `DtoptSingles` computes the new ones.
+One updates a run of elements; its C signature, `DtoptUpdate` in `abi.h`, is the same for all rules. A rule that adds up
+over a whole variable, its rows or its columns has further ones, `DtoptSums`, one after the other: each makes sums, or
+numbers of each row or column that elements need, from what those before it made and the slots as they were. Slots that
+have fewer dims are stored by functions of their own, `DtoptStores`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
 from optim import rules
-from optim.native.trace import GIVEN, Trace, UntraceableError, Value, trace
+from optim.native.trace import COLUMNS, COUNTS, FULL, ONE, ROWS, Trace, UntraceableError, Value, kind_of, trace
 from optim.rule import Rule
 
 INFIX = {
@@ -48,6 +49,33 @@ CALLS = {
 }
 
 
+SHAPES = (FULL, ROWS, COLUMNS, ONE)
+"""Of slots, in the order in which the kernel is given them."""
+STORES = {"rows": ROWS, "columns": COLUMNS, "ones": ONE}
+"""The functions that store slots of fewer dims."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one function makes of all elements, rows or columns, `over`: sums, and numbers of each that it visits."""
+
+    over: frozenset[str]
+    sums: tuple[Value, ...]
+    kept: tuple[Value, ...]
+
+    def into(self, dims: frozenset[str]) -> tuple[Value, ...]:
+        """The sums of all, of each row, or of each column."""
+        return tuple(value for value in self.sums if kind_of(value) == dims)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """As the struct `Adding` in `whole.h` has them."""
+        made = {dims: len(self.into(dims)) for dims in (ONE, ROWS, COLUMNS)}
+        if self.over != FULL:
+            made[self.over] = len(self.kept)
+        return (SHAPES.index(self.over), *made.values())
+
+
 @dataclass(frozen=True)
 class Program:
     """A rule as the kernel knows it."""
@@ -55,33 +83,44 @@ class Program:
     name: str
     """Of its function: the class of the rule, and a digest of what it computes."""
     slots: tuple[str, ...]
-    """Those that are shaped like the variable, and behind them its singles."""
+    """Those that are shaped like the variable, then those of rows, of columns, and those that are one number."""
     scalars: tuple[str, ...]
     """Which coefficients it takes, in order."""
     is_identity_at_zero: bool
-    has_sums: bool
     code: str
-    singles: int = 0
-    """How many slots are one number."""
+    shapes: tuple[int, ...] = ()
+    """How many slots there are of each of `SHAPES`."""
+    passes: tuple[int, ...] = ()
+    """The `numbers` of each function that adds up."""
+    stored: tuple[str, ...] = ()
+    """For which of `STORES` there is a function."""
+
+    @property
+    def has_sums(self) -> bool:
+        return bool(self.passes)
 
     @property
     def functions(self) -> tuple[str, ...]:
-        has = {"_sums": self.has_sums, "_singles": self.singles > 0}
-        return (self.name, *(f"{self.name}{end}" for end, is_there in has.items() if is_there))
+        count = len(self.passes) // len(SHAPES)
+        return (
+            self.name,
+            *(f"{self.name}_sums{k}" for k in range(count)),
+            *(f"{self.name}_{end}" for end in self.stored),
+        )
 
 
-def program_for(rule: Rule | None) -> Program | None:
-    """None if the rule has no kernel; `why_none` tells why."""
+def program_for(rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None) -> Program | None:
+    """For variables of that rank with these slots, see `trace`; None if there is none, and `why_none` tells why."""
     try:
-        return _program(trace(rule))
+        return _program(trace(rule, rank, slots))
     except UntraceableError:
         return None
 
 
-def why_none(rule: Rule | None) -> str:
+def why_none(rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None) -> str:
     """Why there is no kernel for a rule; empty if there is."""
     try:
-        trace(rule)
+        trace(rule, rank, slots)
     except UntraceableError as error:
         return str(error)
     return ""
@@ -89,83 +128,152 @@ def why_none(rule: Rule | None) -> str:
 
 @lru_cache(maxsize=1024)
 def _program(traced: Trace) -> Program:
-    body, sums, singles = _body(traced), _sums(traced), _singles(traced)
-    digest = hashlib.sha256((body + sums + singles).encode()).hexdigest()[:12]
+    passes = _passes(traced)
+    writer = _Writer(traced, passes)
+    parts = {"": writer.update(), **{f"_sums{k}": writer.sums(each) for k, each in enumerate(passes)}}
+    stored = tuple(end for end, dims in STORES.items() if _stored(traced, dims))
+    parts |= {f"_{end}": writer.stores(STORES[end]) for end in stored}
+    digest = hashlib.sha256("".join(parts.values()).encode()).hexdigest()[:12]
     name = f"{traced.rule}_{digest}"
     if not name.isidentifier() or not name.isascii():
         name = f"Rule_{digest}"
-    code = f"template <typename T>\nDTOPT_UPDATE({name}) {{\n{body}}}\nDTOPT_EXPORT({name})\n"
-    if sums:
-        code += f"template <typename T>\nDTOPT_SUMS({name}) {{\n{sums}}}\nDTOPT_EXPORT_SUMS({name})\n"
-    if singles:
-        code += f"template <typename T>\nDTOPT_SINGLES({name}) {{\n{singles}}}\nDTOPT_EXPORT_SINGLES({name})\n"
-    slots, count = (*traced.slot_names, *traced.singles), len(traced.singles)
-    return Program(name, slots, traced.scalars, traced.is_identity_at_zero, bool(sums), code, count)
+    code = ""
+    for end, body in parts.items():
+        kind = "UPDATE" if not end else "SUMS" if end.startswith("_sums") else "STORES"
+        code += f"template <typename T>\nDTOPT_{kind}({name}{end}) {{\n{body}}}\nDTOPT_EXPORT_{kind}({name}{end})\n"
+    slots = [traced.slots_along(dims) for dims in SHAPES]
+    return Program(
+        name=name,
+        slots=tuple(itertools.chain(*slots)),
+        scalars=traced.scalars,
+        is_identity_at_zero=traced.is_identity_at_zero,
+        code=code,
+        shapes=tuple(map(len, slots)),
+        passes=tuple(itertools.chain(*(each.numbers for each in passes))),
+        stored=stored,
+    )
 
 
-def _body(traced: Trace) -> str:
-    """The function's statements: pointers, what is the same for all elements, and the loop."""
-    own = {name: value for name, value in traced.slots.items() if name in traced.slot_names}
-    lines = _up_to(traced, [traced.change, *own.values()])
-    for name, value in own.items():
-        lines.append(f"    Store(C({_name(value)}), s{traced.slot_names.index(name)} + i);")
-    lines += [f"    Store(C(w + {_name(traced.change)}), variable + i);", "  }"]
+def _passes(traced: Trace) -> list[Pass]:
+    """In an order in which everything is known before it is needed."""
+    sums: dict[tuple[int, int], list[Value]] = {}
+    for value in traced.sums:
+        whole = value.operands[0]
+        sums.setdefault((whole.level, _ORDER.index(kind_of(whole))), []).append(value)
+    kept: dict[tuple[int, int], list[Value]] = {}
+    for value in _boundary(traced):
+        kept.setdefault((value.level, _ORDER.index(kind_of(value))), []).append(value)
+    keys = sorted({*sums, *kept})
+    return [Pass(_ORDER[key[1]], tuple(sums.get(key, ())), tuple(kept.get(key, ()))) for key in keys]
+
+
+_ORDER = (ROWS, COLUMNS, FULL)
+"""Of functions that need sums of the same level: elements need numbers of rows and columns."""
+
+
+def _boundary(traced: Trace) -> list[Value]:
+    """The numbers of rows and of columns that elements need."""
+    results = [traced.change, *traced.slots.values(), *(total.operands[0] for total in traced.sums)]
+    of_elements = [value for value in _used(traced, results, ()) if kind_of(value) == FULL and value.op != "sum"]
+    needed = {operand.number for value in of_elements for operand in value.operands}
+    needed |= {value.number for value in (traced.change, *(traced.slots[n] for n in _stored(traced, FULL)))}
+    return [value for value in traced.graph.values if value.number in needed and kind_of(value) in (ROWS, COLUMNS)]
+
+
+def _stored(traced: Trace, dims: frozenset[str]) -> list[str]:
+    """The slots of these dims that the rule gives new values."""
+    return [name for name in traced.slots_along(dims) if name in traced.slots]
+
+
+class _Writer:
+    """The statements of a trace's functions.
+
+    A function visits elements, rows or columns, `over`. What it is given of each of these comes in streams, and to
+    elements what they need of their column; of their row, and of the whole variable, in scalars.
+    """
+
+    def __init__(self, traced: Trace, passes: Sequence[Pass]):
+        self._traced = traced
+        symbol = traced.graph.symbol
+        slots = {dims: [traced.given[name] for name in traced.slots_along(dims)] for dims in SHAPES}
+        sums = {dims: [v for each in passes for v in each.into(dims)] for dims in (ONE, ROWS, COLUMNS)}
+        kept = {dims: [v for each in passes if each.over == dims for v in each.kept] for dims in (ROWS, COLUMNS)}
+        given = [*(symbol("scalar", name, ()) for name in traced.scalars), *slots[ONE]]
+        given += [*(symbol("count", name, ()) for name in COUNTS), *sums[ONE]]
+        self._scalars = {FULL: [*given, *kept[ROWS]], ROWS: given, COLUMNS: given, ONE: given}
+        self._streams = {
+            FULL: [*slots[FULL], *kept[COLUMNS]],
+            ROWS: [*slots[ROWS], *sums[ROWS]],
+            COLUMNS: [*slots[COLUMNS], *sums[COLUMNS]],
+            ONE: slots[ONE],
+        }
+
+    def update(self) -> str:
+        """Of variable and slots."""
+        names, change = _stored(self._traced, FULL), self._traced.change
+        lines = self._up_to(FULL, [change, *(self._traced.slots[name] for name in names)])
+        lines += self._store(FULL, names)
+        lines += [f"    Store(C(w + {_name(change)}), variable + i);", "  }"]
+        return _text(lines)
+
+    def sums(self, each: Pass) -> str:
+        """Of all and of each row first, one after the other in `sums`; the rest goes to further streams."""
+        whole, by_column = [*each.into(ONE), *each.into(ROWS)], each.into(COLUMNS)
+        made = [*((v.operands[0], "+=") for v in by_column), *((v, "=") for v in each.kept)]
+        lines = [f"  Wide<T> t{k}[kTerms];" for k in range(len(whole))]
+        first = len(self._streams[each.over])
+        lines += [f"  double* __restrict a{k} = static_cast<double*>(slots[{first + k}]);" for k in range(len(made))]
+        lines += self._up_to(each.over, [*(total.operands[0] for total in each.sums), *each.kept])
+        lines += [f"    t{k}[i] = {_name(total.operands[0])};" for k, total in enumerate(whole)]
+        lines += [f"    a{k}[i] {how} {_name(value)};" for k, (value, how) in enumerate(made)]
+        lines += ["  }", *(f"  sums[{k}] += Sum(t{k}, size);" for k in range(len(whole)))]
+        return _text(lines)
+
+    def stores(self, dims: frozenset[str]) -> str:
+        """Of the slots that have these dims."""
+        names = _stored(self._traced, dims)
+        return _text([*self._up_to(dims, [self._traced.slots[n] for n in names]), *self._store(dims, names), "  }"])
+
+    def _store(self, over: frozenset[str], names: Sequence[str]) -> list[str]:
+        at = {value.args[0]: k for k, value in enumerate(self._streams[over]) if value.op == "slot"}
+        return [f"    Store(C({_name(self._traced.slots[name])}), s{at[name]} + i);" for name in names]
+
+    def _up_to(self, over: frozenset[str], results: Sequence[Value]) -> list[str]:
+        """What computes `results` of one element, row or column: the loop is left open."""
+        streams, scalars = self._streams[over], self._scalars[over]
+        at = {value.number: k for k, value in enumerate(streams)}
+        given = {value.number: k for k, value in enumerate(scalars) if value.number not in at}
+        used = _used(self._traced, results, {*at, *given})
+        lines = ["  using C = Wide<T>;"]
+        lines += [
+            f"  const C {_name(v)} = static_cast<C>(scalars[{given[v.number]}]);" for v in used if v.number in given
+        ]
+        made = [value for value in used if value.operands and value.number not in {*at, *given}]
+        inner = {value.number for value in made if kind_of(value) == over or over == ONE}
+        lines += [f"  {_statement(value)}" for value in made if value.number not in inner]
+        kinds = ["T" if value.op == "slot" and kind_of(value) == over else "double" for value in streams]
+        lines += [f"  {kind}* __restrict s{k} = static_cast<{kind}*>(slots[{k}]);" for k, kind in enumerate(kinds)]
+        own = ["gradient", "variable"] if over == FULL else []
+        lines.append(f"  DTOPT_ELEMENTS({', '.join([*own, *(f's{k}' for k in range(len(streams)))])}) {{")
+        if over == FULL:
+            lines += ["    const C g = DTOPT_GRADIENT;", "    const C w = DTOPT_VARIABLE;"]
+        lines += [f"    const C {_name(v)} = Load(s{at[v.number]}[i]);" for v in used if v.number in at]
+        return lines + [f"    {_statement(value)}" for value in made if value.number in inner]
+
+
+def _text(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _sums(traced: Trace) -> str:
-    """The statements of the function that adds up; empty if nothing is."""
-    if not traced.sums:
-        return ""
-    terms = [total.operands[0] for total in traced.sums]
-    lines = [f"  Wide<T> t{k}[kTerms];" for k in range(len(terms))] + _up_to(traced, terms)
-    lines += [f"    t{k}[i] = {_name(term)};" for k, term in enumerate(terms)] + ["  }"]
-    lines += [f"  sums[{k}] += Sum(t{k}, size);" for k in range(len(terms))]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _singles(traced: Trace) -> str:
-    """The statements of the function that computes slots that are one number; empty if there are none."""
-    new = {name: value for name, value in traced.slots.items() if name in traced.singles}
-    lines = _uniform(_used(traced, list(new.values())), traced) if traced.singles else []
-    for name, value in new.items():
-        lines.append(f"  Store(C({_name(value)}), static_cast<T*>(singles[{traced.singles.index(name)}]));")
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _uniform(used: Sequence[Value], traced: Trace) -> list[str]:
-    """What computes those of the values `used` that are the same for all elements."""
-    lines = ["  using C = Wide<T>;"]
-    for position, value in enumerate(traced.given):
-        if any(value is other for other in used):
-            lines.append(f"  const C {_name(value)} = static_cast<C>(scalars[{position}]);")
-    return lines + [f"  {_statement(v)}" for v in used if v.uniform and v.op not in ("constant", *GIVEN)]
-
-
-def _up_to(traced: Trace, results: Sequence[Value]) -> list[str]:
-    """What computes `results` of one element: the loop is left open."""
-    used = _used(traced, results)
-    lines = _uniform(used, traced)
-    lines += [f"  T* __restrict s{k} = static_cast<T*>(slots[{k}]);" for k in range(len(traced.slot_names))]
-    streams = ", ".join(["gradient", "variable", *(f"s{k}" for k in range(len(traced.slot_names)))])
-    lines += [f"  DTOPT_ELEMENTS({streams}) {{", "    const C g = DTOPT_GRADIENT;", "    const C w = DTOPT_VARIABLE;"]
-    for value in used:
-        if value.op == "slot":
-            lines.append(f"    const C {_name(value)} = Load(s{traced.slot_names.index(value.args[0])}[i]);")
-        elif not value.uniform and value.operands:
-            lines.append(f"    {_statement(value)}")
-    return lines
-
-
-def _used(traced: Trace, results: Sequence[Value]) -> list[Value]:
-    """What the results depend on, operands first; not what sums are of, which are given."""
+def _used(traced: Trace, results: Sequence[Value], given: Collection[int]) -> list[Value]:
+    """What the results depend on, operands first; not what that depends on which is given, as all sums are."""
     wanted: set[int] = set()
     pending = list(results)
     while pending:
         value = pending.pop()
         if value.number not in wanted:
             wanted.add(value.number)
-            pending.extend(value.operands if value.op != "sum" else ())
+            pending.extend(() if value.op == "sum" or value.number in given else value.operands)
     return [value for value in traced.graph.values if value.number in wanted]
 
 
@@ -187,6 +295,8 @@ def _statement(value: Value) -> str:
 
 def _expression(value: Value) -> str:
     names = [_name(operand) for operand in value.operands]
+    if value.op == "same":
+        return names[0]
     if value.op == "where":
         return f"{names[0]} ? {names[1]} : {names[2]}"
     if value.op in INFIX:
@@ -202,8 +312,9 @@ def source(programs: Iterable[Program]) -> str:
 
 def builtin_programs() -> list[Program]:
     """Of all rules in `optim/rules`, in every combination of their yes-or-no choices."""
-    found = (program_for(rule) for cls in rules.every() for rule in _variants(cls))
-    return [program for program in found if program is not None]
+    every = [rule for cls in rules.every() for rule in _variants(cls)]
+    found = [program_for(rule, rank) for rule in every for rank in ((2,) if rule.elementwise else range(4))]
+    return list({program.name: program for program in found if program is not None}.values())
 
 
 def _variants(cls: Any) -> list[Any]:

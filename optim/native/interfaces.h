@@ -44,7 +44,7 @@ REGISTER_OP("DtoptGroup")
     .SetIsStateful()
     .SetShapeFn(TwoScalars);
 
-// singles_of_each: how many of the slots, the last ones, are one number. number: what `update` of calls.h calls this group.
+// shapes: how many slots there are of each shape, passes: what is added up, as `Stepper::Init` takes them. number: what `update` of calls.h calls this group.
 REGISTER_OP("DtoptJoin")
     .Input("numbers: int64")
     .Input("links: int64")
@@ -52,8 +52,8 @@ REGISTER_OP("DtoptJoin")
     .Output("number: int64")
     .Attr("T: {float, double, bfloat16, half}")
     .Attr("rule: string")
-    .Attr("slots_of_each: int >= 0")
-    .Attr("singles_of_each: int >= 0")
+    .Attr("shapes: list(int)")
+    .Attr("passes: list(int)")
     .Attr("scalars_of_all: int >= 0")
     .Attr("identity_at_zero: bool")
     .SetIsStateful()
@@ -92,8 +92,8 @@ REGISTER_OP("DtoptJoin")
       .Attr("G: list({float, double, bfloat16, half}) >= 1") \
       .Attr("T: {float, double, bfloat16, half}") \
       .Attr("rule: string") \
-      .Attr("slots_of_each: int >= 0") \
-      .Attr("singles_of_each: int >= 0") \
+      .Attr("shapes: list(int)") \
+      .Attr("passes: list(int)") \
       .Attr("scalars_of_all: int >= 0") \
       .Attr("identity_at_zero: bool") \
       .Attr("sparse: list(int) >= 0") \

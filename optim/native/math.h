@@ -151,16 +151,22 @@ double Sum(const C* values, int64_t size) {
   void name##_run(T* __restrict variable, const Wide<T>* __restrict gradient, void* const* slots,               \
                   const double* scalars, Wide<T> scale, Wide<T> limit, Wide<T> decay, int64_t size)
 #define DTOPT_SUMS(name)                                                                                        \
-  void name##_sums_run(const T* __restrict variable, const Wide<T>* __restrict gradient, void* const* slots,    \
+  void name##_run(const T* __restrict variable, const Wide<T>* __restrict gradient, void* const* slots,    \
                        const double* scalars, Wide<T> scale, Wide<T> limit, Wide<T> decay, int64_t size, double* sums)
-#define DTOPT_SINGLES(name) void name##_singles_run(void* const* singles, const double* scalars)
+#define DTOPT_STORES(name) void name##_run(void* const* slots, const double* scalars, int64_t size)
 #define DTOPT_ELEMENTS(...)                                        \
   for (int64_t start = 0; start < size; start += kStride)          \
     for (int64_t i = start, end = Stride(start, size, __VA_ARGS__); i < end; ++i)
 #define DTOPT_GRADIENT Clip(gradient[i] * scale, limit)
 #define DTOPT_VARIABLE Load(variable[i]) * decay  // 1 changes nothing, nor does a limit of infinity
 
-#define DTOPT_EXPORT_AS(name, T, dtype)                                                                         \
+#define DTOPT_EXPORT_ALL(EXPORT_AS, name) \
+  EXPORT_AS(name, float, float32)         \
+  EXPORT_AS(name, double, float64)        \
+  EXPORT_AS(name, BFloat16, bfloat16)     \
+  EXPORT_AS(name, Half, float16)
+
+#define DTOPT_EXPORT_UPDATE_AS(name, T, dtype)                                                                  \
   DTOPT_VISIBLE void DTOPT_NAME(name, dtype, DTOPT_LEVEL)(void* variable, const void* gradient,                 \
                                                           void* const* slots, const double* scalars,            \
                                                           double scale, double limit, double decay,             \
@@ -168,35 +174,23 @@ double Sum(const C* values, int64_t size) {
     name##_run<T>(static_cast<T*>(variable), static_cast<const Wide<T>*>(gradient), slots, scalars,             \
                   static_cast<Wide<T>>(scale), static_cast<Wide<T>>(limit), static_cast<Wide<T>>(decay), size); \
   }
-#define DTOPT_EXPORT(name)                    \
-  DTOPT_EXPORT_AS(name, float, float32)       \
-  DTOPT_EXPORT_AS(name, double, float64)      \
-  DTOPT_EXPORT_AS(name, BFloat16, bfloat16)   \
-  DTOPT_EXPORT_AS(name, Half, float16)
+#define DTOPT_EXPORT_UPDATE(name) DTOPT_EXPORT_ALL(DTOPT_EXPORT_UPDATE_AS, name)
 
-#define DTOPT_EXPORT_SUMS_AS(name, T, dtype)                                                                    \
-  DTOPT_VISIBLE void DTOPT_NAME(name##_sums, dtype, DTOPT_LEVEL)(const void* variable, const void* gradient,    \
-                                                                 void* const* slots, const double* scalars,     \
-                                                                 double scale, double limit, double decay,      \
-                                                                 int64_t size, double* sums) {                  \
-    name##_sums_run<T>(static_cast<const T*>(variable), static_cast<const Wide<T>*>(gradient), slots, scalars,  \
-                       static_cast<Wide<T>>(scale), static_cast<Wide<T>>(limit), static_cast<Wide<T>>(decay),   \
-                       size, sums);                                                                             \
+#define DTOPT_EXPORT_SUMS_AS(name, T, dtype)                                                                   \
+  DTOPT_VISIBLE void DTOPT_NAME(name, dtype, DTOPT_LEVEL)(const void* variable, const void* gradient,          \
+                                                          void* const* slots, const double* scalars,           \
+                                                          double scale, double limit, double decay,            \
+                                                          int64_t size, double* sums) {                        \
+    name##_run<T>(static_cast<const T*>(variable), static_cast<const Wide<T>*>(gradient), slots, scalars,      \
+                  static_cast<Wide<T>>(scale), static_cast<Wide<T>>(limit), static_cast<Wide<T>>(decay), size, \
+                  sums);                                                                                       \
   }
-#define DTOPT_EXPORT_SUMS(name)                    \
-  DTOPT_EXPORT_SUMS_AS(name, float, float32)       \
-  DTOPT_EXPORT_SUMS_AS(name, double, float64)      \
-  DTOPT_EXPORT_SUMS_AS(name, BFloat16, bfloat16)   \
-  DTOPT_EXPORT_SUMS_AS(name, Half, float16)
+#define DTOPT_EXPORT_SUMS(name) DTOPT_EXPORT_ALL(DTOPT_EXPORT_SUMS_AS, name)
 
-#define DTOPT_EXPORT_SINGLES_AS(name, T, dtype)                                                                 \
-  DTOPT_VISIBLE void DTOPT_NAME(name##_singles, dtype, DTOPT_LEVEL)(void* const* singles, const double* scalars) { \
-    name##_singles_run<T>(singles, scalars);                                                                    \
+#define DTOPT_EXPORT_STORES_AS(name, T, dtype)                                                                   \
+  DTOPT_VISIBLE void DTOPT_NAME(name, dtype, DTOPT_LEVEL)(void* const* slots, const double* scalars, int64_t size) { \
+    name##_run<T>(slots, scalars, size);                                                                         \
   }
-#define DTOPT_EXPORT_SINGLES(name)                    \
-  DTOPT_EXPORT_SINGLES_AS(name, float, float32)       \
-  DTOPT_EXPORT_SINGLES_AS(name, double, float64)      \
-  DTOPT_EXPORT_SINGLES_AS(name, BFloat16, bfloat16)   \
-  DTOPT_EXPORT_SINGLES_AS(name, Half, float16)
+#define DTOPT_EXPORT_STORES(name) DTOPT_EXPORT_ALL(DTOPT_EXPORT_STORES_AS, name)
 
 #endif  // DTOPT_MATH_H_

@@ -95,8 +95,11 @@ struct Step {
 struct Piece {  // pointers to the first element of the shard; `size` counts what is visited
   char* variable = nullptr;
   absl::InlinedVector<char*, 4> slots;  // shaped like the variable
-  std::vector<void*> singles;           // one number each
-  const double* scalars = nullptr;      // of the rule, and behind them its singles and its sums
+  // Slots of each row, of each column, and of one number each; what elements need of their row and column, see whole.h.
+  std::vector<char*> row_slots, column_slots, singles;
+  std::vector<std::vector<double>> of_rows, of_columns;
+  const double* scalars = nullptr;      // of the rule
+  int64_t scalar_count = 0, width = 0;  // how many; the columns of the variable, where these matter
   char* average = nullptr;
   char* rounding = nullptr;             // of `variable`, in another storage type
   const Basics* rounded = nullptr;      // that type
@@ -119,6 +122,13 @@ struct Piece {  // pointers to the first element of the shard; `size` counts wha
 class Pass {
  public:
   Pass(const Step& step, const Piece& piece) : step_(step), piece_(piece), at_(piece.slots.size()) {
+    scalars_ = piece.scalars;
+    if (piece.width > 0) {
+      of_row_.assign(piece.scalars, piece.scalars + piece.scalar_count);
+      of_row_.resize(of_row_.size() + piece.of_rows.size());
+      at_.resize(at_.size() + piece.of_columns.size());
+      scalars_ = of_row_.data();
+    }
     simple_ = !NeedsWidening() && piece.average == nullptr && piece.rounding == nullptr && piece.replicas.empty();
   }
 
@@ -134,14 +144,21 @@ class Pass {
     }
   }
 
-  // Adds what the rule adds up over a run of elements, of a piece that is a whole shard with a dense gradient.
+  // An array of one number for each column, behind the slots.
+  void Append(double* sums) {
+    appended_.push_back(sums);
+    at_.push_back(sums);
+  }
+
+  // Adds what the rule adds up over a run of elements, of one row where rows matter, of a piece that is a whole shard with
+  // a dense gradient.
   void Sums(DtoptSums of, int64_t begin, int64_t end, double* sums) {
     alignas(64) char wide[kChunk * sizeof(double)];
     for (; begin < end; begin += kChunk) {
       const int64_t size = std::min(kChunk, end - begin);
       const char* gradient = Widened(piece_.gradient + begin * piece_.given->element, wide, size);
       Locate(begin);
-      of(piece_.variable + begin * step_.basics->element, gradient, at_.data(), piece_.scalars, piece_.scale,
+      of(piece_.variable + begin * step_.basics->element, gradient, at_.data(), scalars_, piece_.scale,
          step_.limit, piece_.decay, size, sums);
     }
   }
@@ -262,11 +279,20 @@ class Pass {
     alignas(64) char scratch[kChunk * sizeof(double)];
     std::memcpy(scratch, piece_.variable + offset * step_.basics->element, size * step_.basics->element);
     Locate(at);
-    step_.update(scratch, zeros, at_.data(), piece_.scalars, piece_.scale, step_.limit, piece_.decay, size);
+    step_.update(scratch, zeros, at_.data(), scalars_, piece_.scale, step_.limit, piece_.decay, size);
   }
 
   void Locate(int64_t at) {
-    for (size_t k = 0; k < at_.size(); ++k) at_[k] = piece_.slots[k] + at * step_.basics->element;
+    const int64_t element = step_.basics->element;
+    size_t next = 0;
+    for (char* slot : piece_.slots) at_[next++] = slot + at * element;
+    if (piece_.width == 0) return;
+    const int64_t row = at / piece_.width, column = at % piece_.width;
+    for (const auto& numbers : piece_.of_columns) at_[next++] = const_cast<double*>(numbers.data()) + column;
+    for (double* sums : appended_) at_[next++] = sums + column;
+    if (std::exchange(row_, row) == row) return;
+    double* of_row = of_row_.data() + piece_.scalar_count;
+    for (const auto& numbers : piece_.of_rows) *of_row++ = numbers[row];
   }
 
   // Elements without a gap: `at` is where slots and average begin, `offset` where the variable does.
@@ -293,8 +319,16 @@ class Pass {
     alignas(64) char wide[kChunk * sizeof(double)];
     const char* g = gradient + done * (is_wide ? step_.basics->wide : piece_.given->element);
     if (!is_wide) g = Widened(g, wide, size);
-    Locate(at);
-    step_.update(variable, g, at_.data(), piece_.scalars, piece_.scale, step_.limit, piece_.decay, size);
+    const int64_t element = step_.basics->element, wide_element = step_.basics->wide;
+    while (size > 0) {  // a row at a time, where rows matter
+      const int64_t now = piece_.width == 0 ? size : std::min(size, piece_.width - at % piece_.width);
+      Locate(at);
+      step_.update(variable, g, at_.data(), scalars_, piece_.scale, step_.limit, piece_.decay, now);
+      at += now;
+      size -= now;
+      variable += now * element;
+      g += now * wide_element;
+    }
   }
 
   const char* Widened(const char* gradient, char* wide, int64_t size) const {
@@ -306,6 +340,10 @@ class Pass {
   const Step& step_;
   const Piece& piece_;
   absl::InlinedVector<void*, 4> at_;
+  const double* scalars_;
+  std::vector<double> of_row_;      // the scalars, and what is of the row at hand
+  std::vector<double*> appended_;
+  int64_t row_ = -1;
   bool simple_;
 };
 

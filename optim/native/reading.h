@@ -28,13 +28,14 @@ absl::Status ReadVector(OpKernelContext* context, const char* name, std::vector<
 inline absl::Status InitStepper(tensorflow::OpKernelConstruction* context, Stepper* stepper) {
   std::string rule;
   DataType dtype;
-  int64_t slots, singles, scalars;
+  int64_t scalars;
+  std::vector<int64_t> shapes, passes;
   TF_RETURN_IF_ERROR(context->GetAttr("rule", &rule));
   TF_RETURN_IF_ERROR(context->GetAttr("T", &dtype));
-  TF_RETURN_IF_ERROR(context->GetAttr("slots_of_each", &slots));
-  TF_RETURN_IF_ERROR(context->GetAttr("singles_of_each", &singles));
+  TF_RETURN_IF_ERROR(context->GetAttr("shapes", &shapes));
+  TF_RETURN_IF_ERROR(context->GetAttr("passes", &passes));
   TF_RETURN_IF_ERROR(context->GetAttr("scalars_of_all", &scalars));
-  return stepper->Init(rule, dtype, slots, singles, scalars);
+  return stepper->Init(rule, dtype, shapes, passes, scalars);
 }
 
 }  // namespace dtopt

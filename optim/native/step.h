@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "sorted.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "threads.h"
+#include "whole.h"
 
 namespace dtopt {
 
@@ -24,6 +26,7 @@ using tensorflow::DataType;
 
 constexpr int64_t kAlign = 32;      // updates are cut at multiples of this many elements
 constexpr int64_t kSquares = 4096;  // elements whose squares are added up at a time
+constexpr size_t kNumbersOfAdding = 4;
 
 // Functions of the maths libraries, by name and dtype.
 class Functions {
@@ -113,16 +116,29 @@ inline bool PartOf(const Group& group, size_t i, RowBox* part) {
 
 class Stepper {
  public:
-  absl::Status Init(const std::string& rule, DataType dtype, int64_t slots, int64_t singles, int64_t scalars) {
+  // shapes: how many slots there are of each, in order; passes: of each function that adds up, what `Adding` has.
+  absl::Status Init(const std::string& rule, DataType dtype, const std::vector<int64_t>& shapes,
+                    const std::vector<int64_t>& passes, int64_t scalars) {
+    if (shapes.size() != kShapes || passes.size() % kNumbersOfAdding != 0) return InvalidArgument(rule, " is not said right");
     dtype_ = dtype;
-    slots_ = slots;
-    singles_ = singles;
+    shapes_ = shapes;
+    slots_ = std::accumulate(shapes.begin(), shapes.end(), int64_t{0});
     scalars_ = scalars;
     update_ = Functions::Find<DtoptUpdate>(rule, dtype);
     if (update_ == nullptr) return InvalidArgument("there is no rule ", rule);
-    sums_ = Functions::Find<DtoptSums>(rule + "_sums", dtype);
-    update_singles_ = Functions::Find<DtoptSingles>(rule + "_singles", dtype);
-    if (singles_ > slots_ || (singles_ > 0 && update_singles_ == nullptr)) return InvalidArgument(rule, " has no singles");
+    for (size_t k = 0; k < passes.size(); k += kNumbersOfAdding) {
+      const std::string name = absl::StrCat(rule, "_sums", k / kNumbersOfAdding);
+      parts_.adding.push_back(
+          {passes[k], passes[k + 1], passes[k + 2], passes[k + 3], Functions::Find<DtoptSums>(name, dtype)});
+      const Adding& added = parts_.adding.back();
+      if (added.function == nullptr) return InvalidArgument("there is no ", name);
+      parts_.by_rows = parts_.by_rows || added.over != kFull || added.rows > 0 || added.columns > 0;
+    }
+    parts_.by_rows = parts_.by_rows || shapes[kRows] > 0 || shapes[kColumns] > 0;
+    const char* ends[] = {"", "_rows", "_columns", "_ones"};
+    for (const int64_t shape : {kRows, kColumns, kOne}) {
+      parts_.stores[shape] = Functions::Find<DtoptStores>(rule + ends[shape], dtype);
+    }
     return AllBasics::Make(&basics_);
   }
 
@@ -146,65 +162,24 @@ class Stepper {
       if (is_active(i)) Open(gradients[i], group, i, numbers, &pieces[i]);
       sizes[i] = pieces[i].size;
     }
-    std::vector<double> scalars;
-    if (NeedsAll()) scalars = WithSums(workers, step, sizes, numbers.scalars, &pieces);
+    std::vector<Whole> wholes;
+    wholes.reserve(count);
+    for (size_t i = 0; i < count && parts_.any(); ++i) {
+      if (!is_active(i)) continue;
+      const auto& shape = group.variables[i]->tensor()->shape();
+      const int64_t dims[] = {parts_.by_rows ? shape.dim_size(0) : 1, parts_.by_rows ? shape.dim_size(1) : sizes[i]};
+      wholes.emplace_back(parts_, step, numbers.scalars, dims, &pieces[i]);
+    }
+    AddUp(workers, parts_, &wholes);
     const Line line(std::move(sizes), kAlign);
     ForEachBlock(workers, line.blocks(), [&](int64_t block) {
       line.Block(block, [&](size_t i, int64_t begin, int64_t end) { Pass(step, pieces[i]).Run(begin, end); });
     });
+    for (Whole& whole : wholes) whole.Store();
     return absl::OkStatus();
   }
 
  private:
-  bool NeedsAll() const { return sums_ != nullptr || singles_ > 0; }
-
-  // For each piece the scalars of all, and behind them its singles, as they were, and its sums, which are added up in the
-  // same order whatever the number of threads and of pieces. The singles are updated.
-  std::vector<double> WithSums(const Workers& workers, const Step& step, const std::vector<int64_t>& sizes,
-                               const std::vector<double>& scalars, std::vector<Piece>* pieces) const {
-    const size_t own = scalars.size(), of_each = own + singles_ + kSums;
-    std::vector<double> all(sizes.size() * of_each);
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      Piece& piece = (*pieces)[i];
-      double* mine = &all[i * of_each];
-      std::copy(scalars.begin(), scalars.end(), mine);
-      for (size_t k = 0; k < piece.singles.size(); ++k) mine[own + k] = Number(piece.singles[k]);
-      piece.scalars = mine;
-    }
-    if (sums_ != nullptr) AddUp(workers, step, sizes, *pieces, own + singles_, &all);
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      const Piece& piece = (*pieces)[i];
-      if (!piece.singles.empty()) update_singles_(piece.singles.data(), piece.scalars);
-    }
-    return all;
-  }
-
-  void AddUp(const Workers& workers, const Step& step, const std::vector<int64_t>& sizes,
-             const std::vector<Piece>& pieces, size_t first_sum, std::vector<double>* all) const {
-    const Line line(sizes, kSquares);
-    std::vector<double> parts(line.length() / kSquares * kSums);
-    ForEachBlock(workers, line.blocks(), [&](int64_t block) {
-      line.Block(block, [&](size_t i, int64_t begin, int64_t end) {
-        for (; begin < end; begin += kSquares) {
-          double* sums = &parts[(line.start(i) + begin) / kSquares * kSums];
-          Pass(step, pieces[i]).Sums(sums_, begin, std::min(begin + kSquares, end), sums);
-        }
-      });
-    });
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      double* sums = &(*all)[i * (first_sum + kSums) + first_sum];
-      for (int64_t k = line.start(i) / kSquares * kSums; k < line.start(i + 1) / kSquares * kSums; ++k) {
-        sums[k % kSums] += parts[k];
-      }
-    }
-  }
-
-  double Number(const void* single) const {
-    alignas(double) char wide[sizeof(double)];
-    basics_[dtype_]->widen(single, wide, 1);
-    return dtype_ == tensorflow::DT_DOUBLE ? *reinterpret_cast<double*>(wide) : *reinterpret_cast<float*>(wide);
-  }
-
   absl::Status CheckNumbers(const Numbers& numbers, int64_t count) const {
     const auto fits = [&](const auto& list) { return list.empty() || static_cast<int64_t>(list.size()) == count; };
     if (static_cast<int64_t>(numbers.scalars.size()) != scalars_) {
@@ -230,12 +205,13 @@ class Stepper {
     }
     for (int64_t i = 0; i < count; ++i) {
       const bool moves = group.others.empty() || group.others[i] == Others::kMove;
-      if (NeedsAll() && (!gradients[i].IsDense() || !group.IsWhole(i) || !moves)) {
+      if (parts_.any() && (!gradients[i].IsDense() || !group.IsWhole(i) || !moves)) {
         return InvalidArgument("the rule adds up over all of variable ", i, ", and is given a part");
       }
       TF_RETURN_IF_ERROR(CheckType(group.variables[i], "variable", i));
       TF_RETURN_IF_ERROR(CheckGradient(gradients[i], group, i));
       const tensorflow::TensorShape& shape = group.variables[i]->tensor()->shape();
+      if (parts_.by_rows && shape.dims() != 2) return InvalidArgument("variable ", i, " is no matrix");
       RowBox part;
       if (!group.others.empty() && group.others[i] != Others::kMove && !PartOf(group, i, &part)) {
         return InvalidArgument("the part of variable ", i, " is not one of rows");
@@ -246,7 +222,8 @@ class Stepper {
       }
       for (int64_t k = 0; k < slots_; ++k) {
         Var* slot = group.slots[k * count + i];
-        TF_RETURN_IF_ERROR(IsSingle(k) ? CheckSingle(slot, i) : CheckSlot(slot, group, "a slot of variable", i));
+        const int64_t of = ShapeOf(k);
+        TF_RETURN_IF_ERROR(of == kFull ? CheckSlot(slot, group, "a slot of variable", i) : CheckSmall(slot, of, shape, i));
       }
       if (averages != 0) TF_RETURN_IF_ERROR(CheckSlot(group.averages[i], group, "the average of variable", i));
       if (roundings == 0) continue;
@@ -305,12 +282,20 @@ class Stepper {
     return gradient.region.columns == 0 ? part.stride : gradient.region.columns;
   }
 
-  bool IsSingle(int64_t k) const { return k >= slots_ - singles_; }
+  int64_t ShapeOf(int64_t k) const {
+    int64_t shape = kFull;
+    for (int64_t end = shapes_[kFull]; k >= end; end += shapes_[shape]) ++shape;
+    return shape;
+  }
 
-  absl::Status CheckSingle(Var* slot, int64_t i) const {
+  // A slot of rows, of columns, or of one number.
+  absl::Status CheckSmall(Var* slot, int64_t of, const tensorflow::TensorShape& variable, int64_t i) const {
     TF_RETURN_IF_ERROR(CheckType(slot, "a slot of variable", i));
-    if (slot->tensor()->dims() == 0) return absl::OkStatus();
-    return InvalidArgument("a slot of variable ", i, " has shape ", slot->tensor()->shape().DebugString(), ", not ()");
+    const tensorflow::TensorShape& shape = slot->tensor()->shape();
+    tensorflow::TensorShape wanted;
+    if (of != kOne) wanted.AddDim(variable.dim_size(of == kRows ? 0 : 1));
+    if (shape == wanted) return absl::OkStatus();
+    return InvalidArgument("a slot of variable ", i, " has shape ", shape.DebugString(), ", not ", wanted.DebugString());
   }
 
   // A slot or average: like its variable, or as large as the box.
@@ -335,14 +320,18 @@ class Stepper {
     piece->size = whole ? variable.NumElements() : group.boxes[i].Size();
     const auto data = [](Var* of) { return static_cast<char*>(of->tensor()->data()); };
     const size_t count = group.variables.size();
-    for (int64_t k = slots_ - singles_; k < slots_; ++k) piece->singles.push_back(data(group.slots[k * count + i]));
+    for (int64_t k = shapes_[kFull]; k < slots_; ++k) {
+      const int64_t of = ShapeOf(k);
+      auto& list = of == kRows ? piece->row_slots : of == kColumns ? piece->column_slots : piece->singles;
+      list.push_back(data(group.slots[k * count + i]));
+    }
     if (piece->size == 0) return;
     piece->box = whole ? nullptr : &group.boxes[i];
     piece->gradient = static_cast<const char*>(gradient.values->data());
     piece->given = basics_[gradient.values->dtype()];
     piece->variable = data(group.variables[i]);
     piece->scalars = numbers.scalars.data();
-    for (int64_t k = 0; !IsSingle(k); ++k) piece->slots.push_back(data(group.slots[k * count + i]));
+    for (int64_t k = 0; k < shapes_[kFull]; ++k) piece->slots.push_back(data(group.slots[k * count + i]));
     if (!group.averages.empty()) piece->average = data(group.averages[i]);
     if (!group.roundings.empty()) {
       piece->rounding = data(group.roundings[i]);
@@ -385,10 +374,10 @@ class Stepper {
   }
 
   DtoptUpdate update_ = nullptr;
-  DtoptSums sums_ = nullptr;
-  DtoptSingles update_singles_ = nullptr;
+  Parts parts_;
   DataType dtype_;
-  int64_t slots_ = 0, singles_ = 0, scalars_ = 0;  // singles: the last slots
+  std::vector<int64_t> shapes_;  // how many slots there are of each
+  int64_t slots_ = 0, scalars_ = 0;
   AllBasics basics_;
 };
 

@@ -1,26 +1,27 @@
 """A rule's maths as an expression graph: `Rule.update` run once on symbols instead of arrays.
 
-What the rule branches on in Python (its structural choices) is decided while it runs, so that each variant has a graph
-of its own; scalars of `coefficients` stay symbols, which a step gives their values.
+What the rule branches on in Python (its structural choices, the rank of a variable) is decided while it runs, so that
+each variant has a graph of its own; scalars of `coefficients` stay symbols, which a step gives their values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Real
 from typing import Any
 
-from optim.arrays import ELEMENTWISE, SUM, allowed
-from optim.rule import SCALAR, VARIABLE, Rule
+from optim.arrays import ELEMENTWISE, WHOLE, allowed
+from optim.rule import UNFACTORED, VARIABLE, Rule, Slot, slot_dims
 
 COMPARISONS = {"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"}
 LOGIC = {"logical_and", "logical_or", "logical_not"}
-GIVEN = ("scalar", "single", "sum")
-"""What the kernel is given once for a variable, in this order."""
-MOST_SUMS = 4
-"""As `kSums` in abi.h."""
+ROW, COLUMN = "row", "column"
+"""The dims of a matrix, by which that of a value goes; a variable of another rank is one row."""
+FULL, ROWS, COLUMNS, ONE = (frozenset(dims) for dims in ((ROW, COLUMN), (ROW,), (COLUMN,), ()))
+COUNTS = ("size", "rows", "columns")
+"""How many elements a variable has, and rows, and columns."""
 
 
 class UntraceableError(Exception):
@@ -33,21 +34,28 @@ class UntraceableError(Exception):
 
 
 class Value:
-    """A number (or truth value) of one element; `uniform` if it is the same for all elements."""
+    """A number (or truth value) of one element; of all that differ along `dims`, 1 where they do not."""
 
     __array_ufunc__ = None  # NumPy scalars leave arithmetic to this class
     __hash__ = object.__hash__
 
-    def __init__(self, graph: Graph, op: str, args: tuple[Any, ...], number: int):
+    def __init__(self, graph: Graph, op: str, args: tuple[Any, ...], dims: tuple[Any, ...], number: int):
         self.graph = graph
         self.op = op
         self.args = args
+        self.dims = dims
         self.number = number
         self.is_bool = op in COMPARISONS or op in LOGIC
-        self.uniform: bool = op in ("constant", *GIVEN) or (
-            bool(self.operands) and all(operand.uniform for operand in self.operands)
-        )
-        self.needs_sum: bool = op == "sum" or any(operand.needs_sum for operand in self.operands)
+        self.along = frozenset(dim for dim in dims if dim != 1)
+        self.level: int = max((operand.level for operand in self.operands), default=0) + (op == "sum")
+        """How many sums have to be known one after the other before this is."""
+
+    @property
+    def shape(self) -> tuple[None, ...]:
+        """As many dims as there are, of which nobody knows more."""
+        if self.graph.rank is None:
+            raise UntraceableError("it asks for a shape, which elements do not have")
+        return () if self.graph.rank == 0 else (None,) * len(self.dims)
 
     @property
     def operands(self) -> tuple[Value, ...]:
@@ -137,8 +145,11 @@ _REAL = _Real()
 class Graph:
     """Values, equal ones once, in an order in which each follows its operands."""
 
-    def __init__(self, *, folds_zero: bool = False):
+    def __init__(self, *, rank: int | None = None, folds_zero: bool = False):
         self.values: list[Value] = []
+        self.rank = rank
+        """Of the variable; None where it does not matter."""
+        self.dims: tuple[Any, ...] = (*range(100, 98 + (rank or 0)), ROW, COLUMN)[-(rank or 1) :]
         self._known: dict[Any, Value] = {}
         self._folds_zero = folds_zero
 
@@ -148,29 +159,52 @@ class Graph:
             folded = self._folded(op, operands)
             if folded is not None:
                 return folded
-        return self._keep(op, operands)
+        dims: tuple[Any, ...] = ()
+        for operand in operands:
+            dims = _broadcast(dims, operand.dims)
+        return self._keep(op, operands, dims)
 
-    def constant(self, number: Any) -> Value:
+    def constant(self, number: Any, dims: tuple[Any, ...] = ()) -> Value:
         if isinstance(number, bool) or not isinstance(number, Real):
             raise UntraceableError(f"it computes with {type(number).__name__}, which is no number")
-        return self._keep("constant", (repr(float(number)),))
+        return self._keep("constant", (repr(float(number)),), dims)
 
-    def sum(self, value: Any) -> Value:
-        """Of all elements of a variable."""
-        if not isinstance(value, Value) or value.uniform:
+    def sum(self, value: Any, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+        """Of all elements of a variable, of each row, or of each column."""
+        if not isinstance(value, Value) or not value.along:
             raise UntraceableError("it adds up what is the same for all elements")
-        if value.needs_sum:
-            raise UntraceableError("it adds up what depends on another sum")
-        return self._keep("sum", (value,))
+        over = _axes(value, axis)
+        kept = tuple(1 if i in over else dim for i, dim in enumerate(value.dims) if keepdims or i not in over)
+        if value.along == {dim for dim in kept if dim != 1}:
+            return self._keep("same", (value,), kept)
+        left = frozenset(dim for dim in kept if dim != 1)
+        if not value.along <= FULL and left:
+            raise UntraceableError(f"it adds up along some dims of {len(self.dims)}")
+        return self._keep("sum", (value,), kept)
 
-    def symbol(self, kind: str, name: str) -> Value:
-        """Kinds: `scalar`, `slot`, `single` (a slot that is one number), `variable`, `gradient`."""
-        return self._keep(kind, (name,))
+    def mean(self, value: Any, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+        total = self.sum(value, axis, keepdims)
+        gone = value.along - total.along
+        if not gone:
+            return total
+        name = {ROWS: "rows", COLUMNS: "columns"}.get(gone if self.rank == 2 else FULL, "size")
+        return self.of("div", total, self.symbol("count", name, ()))
 
-    def _keep(self, op: str, args: tuple[Any, ...]) -> Value:
-        key = (op, *(arg.number if isinstance(arg, Value) else arg for arg in args))
+    def expand(self, value: Any, axis: int) -> Value:
+        """With one more dim, in which it is the same."""
+        if not isinstance(value, Value) or not -len(value.dims) - 1 <= axis <= len(value.dims):
+            raise UntraceableError(f"it expands the dims of {type(value).__name__} at {axis}")
+        at = axis % (len(value.dims) + 1)
+        return self._keep("same", (value,), (*value.dims[:at], 1, *value.dims[at:]))
+
+    def symbol(self, kind: str, name: str, dims: tuple[Any, ...]) -> Value:
+        """Kinds: `scalar`, `slot`, `count`, `variable`, `gradient`."""
+        return self._keep(kind, (name,), dims)
+
+    def _keep(self, op: str, args: tuple[Any, ...], dims: tuple[Any, ...]) -> Value:
+        key = (op, dims, *(arg.number if isinstance(arg, Value) else arg for arg in args))
         if key not in self._known:
-            self._known[key] = Value(self, op, args, len(self.values))
+            self._known[key] = Value(self, op, args, dims, len(self.values))
             self.values.append(self._known[key])
         return self._known[key]
 
@@ -188,6 +222,27 @@ class Graph:
         return None
 
 
+def _broadcast(one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The dims of what is made of both, element by element."""
+    longest = max(len(one), len(two))
+    pairs = zip((1,) * (longest - len(one)) + one, (1,) * (longest - len(two)) + two, strict=True)
+    found = []
+    for a, b in pairs:
+        if a != b and 1 not in (a, b):
+            raise UntraceableError(f"it meets {a}s with {b}s")
+        found.append(b if a == 1 else a)
+    return tuple(found)
+
+
+def _axes(value: Value, axis: int | Sequence[int] | None) -> set[int]:
+    """Positions in the dims of a value."""
+    rank = len(value.dims)
+    given = range(rank) if axis is None else [axis] if isinstance(axis, int) else axis
+    if any(not -rank <= each < rank for each in given):
+        raise UntraceableError(f"it adds up along axis {axis} of {rank}")
+    return {each % rank for each in given}
+
+
 def is_zero(value: Value) -> bool:
     return value.op == "constant" and float(value.args[0]) == 0.0
 
@@ -195,18 +250,18 @@ def is_zero(value: Value) -> bool:
 class _Namespace:
     """The array namespace `xp` on symbols."""
 
-    def __init__(self, graph: Graph, has_sums: bool):
+    def __init__(self, graph: Graph, is_whole: bool):
         self._graph = graph
-        self._has_sums = has_sums
+        self._whole = dict(zip(WHOLE, (graph.sum, graph.mean, graph.expand), strict=True)) if is_whole else {}
 
     def __getattr__(self, name: str) -> Any:
         graph, op = self._graph, ELEMENTWISE.get(name)
-        if name == SUM and self._has_sums:
-            return graph.sum
+        if name in self._whole:
+            return self._whole[name]
         if op is None:
             raise UntraceableError(f"it calls xp.{name}; these have a kernel: {allowed()}", name)
         if op in ("ones_like", "zeros_like"):
-            return lambda x: graph.constant(1.0 if op == "ones_like" else 0.0)
+            return lambda x: graph.constant(1.0 if op == "ones_like" else 0.0, x.dims if isinstance(x, Value) else ())
         return lambda *args: graph.of(op, *args)
 
 
@@ -217,7 +272,7 @@ class _Scalars(Mapping[str, Any]):
         self._graph = graph
 
     def __getitem__(self, name: str) -> Value:
-        return self._graph.symbol("scalar", name)
+        return self._graph.symbol("scalar", name, ())
 
     def __iter__(self) -> Iterator[str]:
         raise UntraceableError("it asks which coefficients there are")
@@ -233,10 +288,8 @@ class Trace:
     rule: str
     """The class of the rule."""
     graph: Graph
-    slot_names: tuple[str, ...]
-    """The slots that are shaped like the variable, in the rule's order."""
-    singles: tuple[str, ...]
-    """The slots that are one number."""
+    given: Mapping[str, Value]
+    """The slots as they were, in the rule's order."""
     change: Value
     slots: Mapping[str, Value]
     is_identity_at_zero: bool
@@ -249,14 +302,17 @@ class Trace:
 
     @property
     def sums(self) -> tuple[Value, ...]:
-        """What is added up over the whole variable, in the order in which the kernel is given the sums."""
-        return tuple(value for value in self.graph.values if value.op == "sum")
+        """What is added up, in the order in which it becomes known."""
+        return tuple(sorted((v for v in self.graph.values if v.op == "sum"), key=lambda v: (v.level, v.number)))
 
-    @property
-    def given(self) -> tuple[Value, ...]:
-        """What the kernel is given once for a variable, in order."""
-        scalars = [self.graph.symbol("scalar", name) for name in self.scalars]
-        return (*scalars, *(self.graph.symbol("single", name) for name in self.singles), *self.sums)
+    def slots_along(self, dims: frozenset[str]) -> tuple[str, ...]:
+        """The slots that have these dims of the variable."""
+        return tuple(name for name, value in self.given.items() if kind_of(value) == dims)
+
+
+def kind_of(value: Value) -> frozenset[str]:
+    """FULL, ROWS, COLUMNS or ONE: what it is one of each of."""
+    return frozenset(value.along) if value.along < frozenset(value.graph.dims) else FULL
 
 
 def unknown_function(rule: Rule) -> str | None:
@@ -268,45 +324,48 @@ def unknown_function(rule: Rule) -> str | None:
     return None
 
 
-def trace(rule: Rule | None) -> Trace:
-    """The graph of a rule. Raises UntraceableError."""
-    return _cached(rule) if isinstance(rule, Hashable) else _trace(rule)
+def trace(rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None) -> Trace:
+    """The graph of a rule for variables of that rank, which have these slots, or all that they may have.
+
+    Raises:
+      UntraceableError: there is none.
+    """
+    if rule is not None and slots is None:
+        slots = [slot.name for slot in rule.slots if rule.slot_dims(slot, (2,) * rank, ()) is not None]
+    key = (rule, None if rule is None or rule.elementwise else rank, tuple(slots or ()))
+    return _cached(*key) if isinstance(rule, Hashable) else _trace(*key)
 
 
 @lru_cache(maxsize=1024)
-def _cached(rule: Any) -> Trace:
-    return _trace(rule)
+def _cached(rule: Any, rank: int | None, slots: tuple[str, ...]) -> Trace:
+    return _trace(rule, rank, slots)
 
 
-def _trace(rule: Rule | None) -> Trace:
+def _trace(rule: Rule | None, rank: int | None, slots: tuple[str, ...]) -> Trace:
     name = type(rule).__name__
-    if rule is None or any(slot.like not in _shapes(rule) for slot in rule.slots):
+    if rule is None:
         raise UntraceableError(f"{name} looks at whole tensors")
-    names, singles = (tuple(slot.name for slot in rule.slots if slot.like == like) for like in (VARIABLE, SCALAR))
-    graph = Graph()
-    change, new = _run(rule, graph, graph.symbol("gradient", "g"))
-    traced = Trace(name, graph, names, singles, change, new, is_identity_at_zero=False)
+    graph = Graph(rank=rank)
+    given, change, new = _run(rule, graph, slots, graph.symbol("gradient", "g", graph.dims))
+    traced = Trace(name, graph, given, change, new, is_identity_at_zero=False)
     if not rule.elementwise:
-        if len(traced.sums) > MOST_SUMS:
-            raise UntraceableError(f"{name} has no kernel: it has more than {MOST_SUMS} sums")
         return traced
+    if any(kind_of(slot) != FULL for slot in given.values()):
+        raise UntraceableError(f"{name} looks at whole tensors")  # a step of some elements has no number of all
     folding = Graph(folds_zero=True)
-    change_at_zero, new_at_zero = _run(rule, folding, folding.constant(0.0))
-    identity = is_zero(change_at_zero) and all(
-        value is folding.symbol("slot", slot) for slot, value in new_at_zero.items()
-    )
+    given, change_at_zero, new_at_zero = _run(rule, folding, slots, folding.constant(0.0))
+    identity = is_zero(change_at_zero) and all(value is given[slot] for slot, value in new_at_zero.items())
     return replace(traced, is_identity_at_zero=identity)
 
 
-def _shapes(rule: Rule) -> tuple[str, ...]:
-    """Of slots that the kernel has: a step of some elements has no place for a number of all."""
-    return (VARIABLE,) if rule.elementwise else (VARIABLE, SCALAR)
-
-
-def _run(rule: Rule, graph: Graph, gradient: Value) -> tuple[Value, dict[str, Value]]:
-    variable = graph.symbol("variable", "w")
-    singles = [slot.name for slot in rule.slots if slot.like == SCALAR]
-    slots = {slot.name: graph.symbol("single" if slot.name in singles else "slot", slot.name) for slot in rule.slots}
+def _run(
+    rule: Rule, graph: Graph, names: Sequence[str], gradient: Value
+) -> tuple[dict[str, Value], Value, dict[str, Value]]:
+    """The slots as they were, the change, and the new slots."""
+    variable = graph.symbol("variable", "w", graph.dims)
+    slots = {
+        slot.name: graph.symbol("slot", slot.name, _dims(slot, graph)) for slot in rule.slots if slot.name in names
+    }
     try:
         change, new = rule.update(
             _Namespace(graph, not rule.elementwise), variable, gradient, dict(slots), _Scalars(graph)
@@ -314,13 +373,32 @@ def _run(rule: Rule, graph: Graph, gradient: Value) -> tuple[Value, dict[str, Va
         values = {name: _number(graph, value) for name, value in new.items()}
         if not set(values) <= set(slots):
             raise UntraceableError(f"it returns slots that it did not declare: {sorted(set(values) - set(slots))}")
-        if varying := [name for name in singles if name in values and not values[name].uniform]:
-            raise UntraceableError(f"slot {varying[0]} is one number, and it returns one of each element")
-        return _number(graph, change), {name: values[name] for name in slots if name in values}
+        for name, value in values.items():
+            if value.along and not slots[name].along:
+                raise UntraceableError(f"slot {name} is one number, and it returns one of each element")
+            _check_dims(value, slots[name].dims, f"slot {name}")
+        change = _number(graph, change)
+        _check_dims(change, graph.dims, "the variable")
+        if any(kind_of(value) not in (FULL, ROWS, COLUMNS, ONE) for value in graph.values):
+            raise UntraceableError(f"its variables have {len(graph.dims)} dims, and it looks along some of them")
+        return slots, change, {name: values[name] for name in slots if name in values}
     except UntraceableError as error:
         raise UntraceableError(f"{type(rule).__name__} has no kernel: {error}", error.function) from None
     except Exception as error:  # a user's rule may do anything with what it takes for arrays
         raise UntraceableError(f"{type(rule).__name__} has no kernel: {type(error).__name__}: {error}") from error
+
+
+def _check_dims(value: Value, dims: tuple[Any, ...], what: str) -> None:
+    if _broadcast(value.dims, dims) != dims:
+        raise UntraceableError(f"it returns {value.dims} for {what}, which is {dims}")
+
+
+def _dims(slot: Slot, graph: Graph) -> tuple[Any, ...]:
+    """Of a slot of a variable."""
+    dims = slot_dims(slot.like, len(graph.dims))
+    if graph.rank is None and slot.like not in (VARIABLE, UNFACTORED):
+        dims = ()
+    return tuple(graph.dims[dim] for dim in dims or ())
 
 
 def _number(graph: Graph, value: Any) -> Value:

@@ -85,8 +85,8 @@ class AdafactorRule(Whole):
             columns = c["beta_2"] * slots["c"] + c["one_minus_beta_2"] * xp.reduce_mean(squares, axis=-2)
             new = {"r": r, "c": columns}
             # Root by root: with ε₁ = 1e-30 the product r·c of a zero gradient would underflow in float32.
-            rows = xp.sqrt(r / xp.reduce_mean(r, axis=-1, keepdims=True))
-            direction = gradient / xp.expand_dims(rows, -1) / xp.expand_dims(xp.sqrt(columns), -2)
+            rows = 1.0 / xp.sqrt(r / xp.reduce_mean(r, axis=-1, keepdims=True))
+            direction = gradient * xp.expand_dims(rows, -1) * xp.expand_dims(1.0 / xp.sqrt(columns), -2)
         size = xp.maximum(_rms(xp, variable), c["epsilon_2"])
         excess = xp.maximum(_rms(xp, direction) / c["clip_threshold"], 1.0)
         return -(c["rho"] * size / excess) * direction, new

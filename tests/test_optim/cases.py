@@ -39,7 +39,7 @@ from tests.test_optim.support import MODES
 RATE = 0.05
 WHOLE = ("Adafactor", "ConditionalGradient", "Lamb", "LARS", "Muon", "NovoGrad")
 """Optimizers whose rules look at whole variables: eager steps are portable, too."""
-SUMS = ("ConditionalGradient", "Lamb", "LARS", "NovoGrad")
+SUMS = ("Adafactor", "ConditionalGradient", "Lamb", "LARS", "NovoGrad")
 """Those of them that the kernel has: all that they need are sums."""
 
 

@@ -112,12 +112,14 @@ def launch(rule: Any, scalars: Any, model: Any, slots: Any, gradients: Any, aver
     flat = [handle for group in slots for handle in handles(group)]
     program = program_for(rule) if not isinstance(rule, str) else None
     name = rule if program is None else program.name
-    each, of_all = (len(slots), len(scalars)) if program is None else (len(program.slots), len(program.scalars))
+    shapes, of_all = (
+        ((len(slots), 0, 0, 0), len(scalars)) if program is None else (program.shapes, len(program.scalars))
+    )
     tensors = [tf.convert_to_tensor(g) for g in gradients]
     held, sources = direct.hold(tensors), tf.range(len(tensors), dtype=tf.int64)
     none = tf.constant(NONE, tf.int64)
     part, number = call("DtoptGroup", handles(model), flat, handles(averages), [], none, sources, none, none)
-    sizes = ("slots_of_each", each, "singles_of_each", 0, "scalars_of_all", of_all, "identity_at_zero", False)
+    sizes = ("shapes", shapes, "passes", [], "scalars_of_all", of_all, "identity_at_zero", False)
     kind = tf.as_dtype(model[0].dtype).as_datatype_enum
     group, number = call("DtoptJoin", tf.reshape(number, [1]), none, "T", kind, "rule", name, *sizes)
     del part  # what is joined is held

@@ -211,7 +211,7 @@ def test_a_library_does_not_tell_where_it_was_made(tmp_path: Path) -> None:
 
 def test_waiting_for_a_rule_of_ones_own(made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(library._kernels, "ops", object())
-    program = generate.Program("Mine_0", (), (), is_identity_at_zero=False, has_sums=False, code="// nothing\n")
+    program = generate.Program("Mine_0", (), (), is_identity_at_zero=False, code="// nothing\n")
     library.want(program)
     assert "the kernel cannot be used" in optim.build_kernels().reason, "what a compiler made that is not one"
     assert list(tmp_path.glob("dtopt/kernels/rule-*.so"))

@@ -1,0 +1,171 @@
+// What a rule adds up over a whole variable, its rows or its columns, before it updates it; and slots that have fewer dims.
+
+#ifndef DTOPT_WHOLE_H_
+#define DTOPT_WHOLE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "abi.h"
+#include "pieces.h"
+#include "threads.h"
+
+namespace dtopt {
+
+// The number that a slot is.
+inline double Number(const Basics& basics, const void* stored) {
+  alignas(double) char wide[sizeof(double)];
+  basics.widen(stored, wide, 1);
+  return basics.wide == sizeof(double) ? *reinterpret_cast<double*>(wide) : *reinterpret_cast<float*>(wide);
+}
+
+// How many there are of a slot or a sum. A variable that is no matrix is one row.
+enum Shape { kFull, kRows, kColumns, kOne, kShapes };
+
+// A function that visits all elements, rows or columns, `over`: so many sums of all that it makes, of each row, and of each
+// column. Where it visits rows or columns, these are no sums, but numbers that elements of that row or column need.
+struct Adding {
+  int64_t over = kFull, ones = 0, rows = 0, columns = 0;
+  DtoptSums function = nullptr;
+};
+
+// What of a rule is done besides the update.
+struct Parts {
+  std::vector<Adding> adding;                // in an order in which each sum is known before it is needed
+  DtoptStores stores[kShapes] = {};          // of slots of each shape but kFull
+  bool by_rows = false;                      // whether rows and columns matter
+
+  bool any() const { return !adding.empty() || stores[kOne] != nullptr || by_rows; }
+};
+
+// One variable's. Its functions are given as scalars: those of the step, the slots that are one number, the number of
+// elements, of rows and of columns, and the sums of all; with elements, which are of one row, what they need of that row. As
+// slots: those that have one number of each that is visited; with rows and columns their sums, with elements what they need of
+// columns; and where to put what is made of each. All but slots is float64.
+class Whole {
+ public:
+  static constexpr int64_t kRun = 4096, kMostBands = 64;  // elements of a row that is none; parts of a variable
+
+  Whole(const Parts& parts, const Step& step, const std::vector<double>& scalars, const int64_t dims[2], Piece* piece)
+      : parts_(parts), step_(step), piece_(piece) {
+    columns_ = parts.by_rows ? dims[1] : kRun;
+    rows_ = parts.by_rows ? dims[0] : (piece->size + kRun - 1) / kRun;
+    ones_ = scalars;
+    for (const char* single : piece->singles) ones_.push_back(Number(*step.basics, single));
+    for (const int64_t count : {piece->size, rows_, columns_}) ones_.push_back(count);
+    known_ = ones_.size();
+    int64_t ones = 0;
+    for (const Adding& each : parts.adding) {
+      const bool sums = each.over == kFull;
+      ones += each.ones;
+      for (int64_t k = 0; k < each.rows; ++k) (sums ? row_sums_ : piece->of_rows).emplace_back(rows_);
+      for (int64_t k = 0; k < each.columns; ++k) (sums ? column_sums_ : piece->of_columns).emplace_back(columns_);
+    }
+    ones_.resize(known_ + ones);
+    piece->scalars = ones_.data();
+    piece->scalar_count = ones_.size();
+    piece->width = parts.by_rows ? columns_ : 0;
+  }
+
+  // How many parts of the work there are, the same for any number of threads. They are of whole rows.
+  int64_t bands(const Adding& adding) const {
+    if (adding.over != kFull) return 1;
+    return std::clamp<int64_t>((piece_->size + kBlock - 1) / kBlock, 1, std::clamp<int64_t>(rows_, 1, kMostBands));
+  }
+
+  // Adds up a part; `found` is what its sums of all and of columns come to.
+  void Add(const Adding& adding, int64_t band, std::vector<double>* found) {
+    found->assign(adding.ones + (adding.over == kFull ? adding.columns * columns_ : 0), 0);
+    if (adding.over != kFull) return AddSmall(adding, found);
+    const int64_t count = bands(adding), begin = rows_ * band / count, end = rows_ * (band + 1) / count;
+    std::vector<double> sums(adding.ones + adding.rows);
+    Pass pass(step_, *piece_);
+    for (int64_t k = 0; k < adding.columns; ++k) pass.Append(found->data() + adding.ones + k * columns_);
+    for (int64_t row = begin; row < end; ++row) {
+      pass.Sums(adding.function, row * columns_, std::min((row + 1) * columns_, piece_->size), sums.data());
+      for (int64_t k = 0; k < adding.rows; ++k) {
+        row_sums_[rows_known_ + k][row] = std::exchange(sums[adding.ones + k], 0);
+      }
+    }
+    std::copy_n(sums.begin(), adding.ones, found->begin());
+  }
+
+  // Of all parts, in order.
+  void Join(const Adding& adding, const std::vector<double>* parts) {
+    for (int64_t band = 0; band < bands(adding); ++band) {
+      const double* found = parts[band].data();
+      for (int64_t k = 0; k < adding.ones; ++k) ones_[known_ + k] += found[k];
+      found += adding.ones;
+      for (int64_t k = 0; k < (adding.over == kFull ? adding.columns : 0); ++k, found += columns_) {
+        std::vector<double>& sums = column_sums_[columns_known_ + k];
+        for (int64_t i = 0; i < columns_; ++i) sums[i] += found[i];
+      }
+    }
+    known_ += adding.ones;
+    (adding.over == kFull ? rows_known_ : of_rows_known_) += adding.rows;
+    (adding.over == kFull ? columns_known_ : of_columns_known_) += adding.columns;
+  }
+
+  // After the update, which needs them as they were.
+  void Store() {
+    for (const int64_t shape : {kRows, kColumns, kOne}) {
+      if (parts_.stores[shape] == nullptr) continue;
+      parts_.stores[shape](Streams(shape, 0).data(), ones_.data(), Count(shape));
+    }
+  }
+
+ private:
+  int64_t Count(int64_t shape) const { return shape == kRows ? rows_ : shape == kColumns ? columns_ : 1; }
+
+  // Slots and sums of a shape, from element `at` on.
+  std::vector<void*> Streams(int64_t shape, int64_t at) {
+    std::vector<void*> found;
+    const auto& slots = shape == kRows ? piece_->row_slots : shape == kColumns ? piece_->column_slots : piece_->singles;
+    for (char* slot : slots) found.push_back(slot + at * step_.basics->element);
+    if (shape == kOne) return found;
+    for (auto& sums : shape == kRows ? row_sums_ : column_sums_) found.push_back(sums.data() + at);
+    return found;
+  }
+
+  // Of rows or columns.
+  void AddSmall(const Adding& adding, std::vector<double>* found) {
+    const bool rows = adding.over == kRows;
+    auto made = rows ? piece_->of_rows.begin() + of_rows_known_ : piece_->of_columns.begin() + of_columns_known_;
+    const int64_t count = Count(adding.over), last = rows ? adding.rows : adding.columns;
+    for (int64_t at = 0; at < count; at += kTerms) {
+      std::vector<void*> streams = Streams(adding.over, at);
+      for (int64_t k = 0; k < last; ++k) streams.push_back(made[k].data() + at);
+      adding.function(nullptr, nullptr, streams.data(), ones_.data(), 1, 1, 1, std::min(kTerms, count - at), found->data());
+    }
+  }
+
+  const Parts& parts_;
+  const Step& step_;
+  Piece* piece_;
+  std::vector<double> ones_;
+  std::vector<std::vector<double>> row_sums_, column_sums_;
+  int64_t rows_, columns_, known_, rows_known_ = 0, columns_known_ = 0, of_rows_known_ = 0, of_columns_known_ = 0;
+};
+
+// The sums of all variables, one function after the other.
+inline void AddUp(const Workers& workers, const Parts& parts, std::vector<Whole>* wholes) {
+  for (const Adding& adding : parts.adding) {
+    std::vector<std::pair<size_t, int64_t>> bands;  // a variable, and a part of it
+    std::vector<size_t> starts;
+    for (size_t i = 0; i < wholes->size(); ++i) {
+      starts.push_back(bands.size());
+      for (int64_t band = 0; band < (*wholes)[i].bands(adding); ++band) bands.push_back({i, band});
+    }
+    std::vector<std::vector<double>> found(bands.size());
+    ForEachBlock(workers, bands.size(), [&](int64_t k) {
+      (*wholes)[bands[k].first].Add(adding, bands[k].second, &found[k]);
+    });
+    for (size_t i = 0; i < wholes->size(); ++i) (*wholes)[i].Join(adding, found.data() + starts[i]);
+  }
+}
+
+}  // namespace dtopt
+
+#endif  // DTOPT_WHOLE_H_
