@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -87,7 +88,44 @@ def choose(optimizers: Sequence[GraphOptimizer], path: str | None, where: str) -
 def slot_lists(graph: ObjectGraph, optimizer: int) -> dict[str, dict[int, int]]:
     """Objects by position of each list that hangs on the optimizer and may hold slots: `_momentums`, ..."""
     lists = {n: graph.list_of(i) for n, i in graph.children[optimizer].items() if n not in _NO_SLOTS}
-    return {name: members for name, members in lists.items() if members}
+    found = {name: members for name, members in lists.items() if members}
+    return found if found or tracked(graph, optimizer) else _by_name(graph, optimizer)
+
+
+def _by_name(graph: ObjectGraph, optimizer: int) -> dict[str, dict[int, int]]:
+    """The same from its list of all variables, by their names: of an optimizer of TF 2.11 and later that was restored
+    before it had slots, this list alone is saved. Empty where names do not tell."""
+    children = graph.children[optimizer]
+    nodes = graph.list_of(children.get("_variables", 0)) if "_variables" in children else {}
+    slots = [node for _, node in sorted(nodes.items()) if node not in children.values()]
+    known = set(graph.full_names) - {""}
+    splits = [_split(graph, slots, depth) for depth in (1, 0)]
+    named = (each for each in splits if each and all(owner in known for _, owner, _ in each))
+    split = next(named, splits[0])
+    places = {place: i for i, place in enumerate(dict.fromkeys((owner, k) for _, owner, k in split))}
+    lists: dict[str, dict[int, int]] = {}
+    for node, (slot, owner, k) in zip(slots if split else [], split, strict=True):
+        lists.setdefault(slot, {})[places[owner, k]] = node
+    is_whole = all(len(members) == len(places) for members in lists.values())
+    return lists if is_whole or not any(k for _, _, k in split) else {}
+
+
+def _split(graph: ObjectGraph, slots: Sequence[int], depth: int) -> list[tuple[str, str, int]]:
+    """(slot, variable, how many of that name came before) of each name `Adam/m/dense/kernel`, whose slot is the part
+    after so many; `m/dense/kernel` in a LossScaleOptimizer of TF 2.14 and later."""
+    found: list[tuple[str, str, int]] = []
+    for node in slots:
+        parts = slot_name(graph, node).split("/")
+        if len(parts) < depth + 2:
+            return []
+        slot, owner = parts[depth], "/".join(parts[depth + 1 :])
+        found.append((slot, owner, sum((slot, owner) == each[:2] for each in found)))
+    return found
+
+
+def slot_name(graph: ObjectGraph, node: int) -> str:
+    """What a slot is called, without the scope `cond_1` in which a LossScaleOptimizer of TF 2.11 to 2.13 makes it."""
+    return re.sub(r"^cond(_\d+)?/", "", graph.full_names[node])
 
 
 def tracked(graph: ObjectGraph, optimizer: int) -> dict[int, int]:

@@ -12,7 +12,7 @@ from migrate.errors import DamagedFileError
 from migrate.matching import slot_owners
 from migrate.matching.slot_owners import Owner
 from migrate.readers.bundle_arrays import lazy
-from migrate.readers.object_optimizers import GraphOptimizer, slot_lists, tracked
+from migrate.readers.object_optimizers import GraphOptimizer, slot_lists, slot_name, tracked
 from migrate.state import StoredVariable, Twins
 
 TABLES = ("optimizer_v2", "tf1")
@@ -97,8 +97,10 @@ class Found:
 
     def _shapes(self, lists: dict[str, dict[int, int]]) -> dict[str, dict[int, tuple[str, tuple[int, ...]]]]:
         """Each slot's name and shape."""
-        names = self.graph.full_names
-        return {name: {i: (names[n], self._array(n).shape) for i, n in m.items()} for name, m in lists.items()}
+        return {
+            name: {i: (slot_name(self.graph, n), self._array(n).shape) for i, n in members.items()}
+            for name, members in lists.items()
+        }
 
     def add_alone(self, optimizer: GraphOptimizer) -> None:
         """Lists of slots without their variables, as tf.train.Checkpoint(optimizer=...) has them."""

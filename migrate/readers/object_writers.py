@@ -5,7 +5,7 @@ from __future__ import annotations
 from migrate import generations
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.readers import object_optimizers
-from migrate.readers.object_optimizers import slot_lists
+from migrate.readers.object_optimizers import slot_lists, slot_name
 
 
 def generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
@@ -77,4 +77,4 @@ def _full_name_of_counter(graph: ObjectGraph, optimizer: int) -> str:
 def _heads_of_slots(graph: ObjectGraph, optimizer: int) -> set[str]:
     """What the names of the slots in its lists begin with."""
     lists = slot_lists(graph, optimizer).values()
-    return {graph.full_names[i].partition("/")[0] for members in lists for i in members.values()}
+    return {slot_name(graph, i).partition("/")[0] for members in lists for i in members.values()}
