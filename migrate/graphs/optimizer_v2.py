@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from migrate.graphs import optimizer_v2_formulas, schedules
+from migrate.graphs.gradients import clipping
 from migrate.graphs.nodes import SCATTERS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Found, Variable, match
 from migrate.graphs.tf_train import (
     Kernel,
     Trained,
-    clipping,
     gradient_of,
     is_sparse,
     kernel_of,
@@ -80,7 +80,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]],
     if not ops:
         return Trained()
     outside: dict[str, str] = {}
-    limited = {owner: _limits(nodes, names, len(ops), outside) for owner, names in ops.items()}
+    limited = {owner: _limits(nodes, names, ops, outside) for owner, names in ops.items()}
     steps = [_step(nodes, owner, names, own, limited[owner]) for owner, names in ops.items()]
     keys = dict.fromkeys(key for step in steps for key in step.config)
     said = {key: [step.config[key] for step in steps if key in step.config] for key in keys}
@@ -165,7 +165,9 @@ def _argument(nodes: Nodes, source: str, own: str, key: str) -> tuple[bool, Any]
     return value is not None, value
 
 
-def _limits(nodes: Nodes, names: Sequence[str], count: int, outside: dict[str, str]) -> dict[str, float] | None:
+def _limits(
+    nodes: Nodes, names: Sequence[str], owners: Collection[str], outside: dict[str, str]
+) -> dict[str, float] | None:
     """Of the gradient that an update takes: what stands between `tf.gradients` and its ops; None if not known."""
     read = {each for name in names for each in nodes.inputs[name]} - set(names)
     given = {each for name in read for each in (nodes.inputs[name] if nodes.op(name) == "IdentityN" else [name])}
@@ -177,5 +179,5 @@ def _limits(nodes: Nodes, names: Sequence[str], count: int, outside: dict[str, s
     ]
     if not made:
         return {} if gradients else None
-    limit = clipping(nodes, made[0], count, outside) if len(made) == 1 else None
+    limit = clipping(nodes, made[0], owners, outside) if len(made) == 1 else None
     return None if limit is None else dict([limit])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from migrate.graphs import schedules
+from migrate.graphs.gradients import clipping
 from migrate.graphs.nodes import SCATTERS, WRITES, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Variable, match
 from migrate.state import SPARSE_CLIPPING
@@ -113,7 +114,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     for name, (kernel, rows) in applied.items():
         for key, value in _arguments(nodes, name, kernel, rows, outside, rates):
             values.setdefault(key, []).extend([value] if value not in values.get(key, ()) else ())
-        limits.add(clipping(nodes, gradient_of(nodes, name, kernel), len(owners), outside))
+        limits.add(clipping(nodes, gradient_of(nodes, name, kernel), owners, outside))
     known = {node for each in others for node in nodes.by_name if node.startswith(f"{each}/update_")}
     strange = other_writers(nodes, owners, known | set(found))
     if strange:
@@ -235,93 +236,6 @@ def _arguments(
             yield key, value
         else:
             outside.setdefault(key, f"{made!r} ({nodes.op(made) or 'no op'}) in the graph makes it")
-
-
-def clipping(nodes: Nodes, name: str, count: int, outside: dict[str, str]) -> tuple[str, float] | None:
-    """The limit that a gradient goes through, as an option of Keras."""
-    name = nodes.source(name)
-    bounds = _bounds(nodes, name)
-    if bounds is not None:
-        low, high = bounds
-        if low == -high and not _met(nodes, name):
-            return "clipvalue", high
-    elif _scope(name) == "clip_by_global_norm":
-        limit = _global_limit(nodes, name, count)
-        if limit is not None:
-            return "global_clipnorm", limit
-    elif _scope(name) == "clip_by_norm":
-        limit = _norm_limit(nodes, name)
-        if limit is not None:
-            return "clipnorm", limit
-    elif not _met(nodes, name):
-        return None
-    outside.setdefault("clipping", f"gradients go through {name!r} before they reach the optimizer")
-    return None
-
-
-def _bounds(nodes: Nodes, name: str) -> tuple[float, float] | None:
-    """`clip_by_value`: Maximum(Minimum(x, high), low)."""
-    if nodes.op(name) == "ClipByValue":
-        _, low, high = nodes.parents(name)
-        ends = nodes.constant(low), nodes.constant(high)
-    elif nodes.op(name) == "Maximum":
-        inner, low = nodes.parents(name)
-        if nodes.op(inner) != "Minimum":
-            return None
-        ends = nodes.constant(low), nodes.constant(nodes.parents(inner)[1])
-    else:
-        return None
-    return None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
-
-
-_CLIPPING = re.compile(r"((?:.*/)?(clip_by_[a-z_]*?)(?:_\d+)?)(?:/|$)")
-
-
-def _scope(name: str) -> str:
-    """`train/clip_by_norm_1/Mul` -> `clip_by_norm`."""
-    found = _CLIPPING.match(name)
-    return found.group(2) if found else ""
-
-
-def _whole_scope(name: str) -> str:
-    """`train/clip_by_norm_1/Mul` -> `train/clip_by_norm_1`."""
-    found = _CLIPPING.match(name)
-    return found.group(1) if found else ""
-
-
-def _own(nodes: Nodes, name: str) -> list[str]:
-    """The nodes of the clipping in whose scope `name` stands, that its value is made from."""
-    return [each for each in nodes.behind(name, to_gradients=True) if _whole_scope(each) == _whole_scope(name)]
-
-
-def _global_limit(nodes: Nodes, name: str, count: int) -> float | None:
-    """clip_norm of `clip_by_global_norm`: gradient * clip_norm * Minimum(1 / norm, 1 / clip_norm)."""
-    norms = [each for each in nodes.behind(name, to_gradients=True) if nodes.op(each) == "L2Loss"]
-    if len(norms) != count:
-        return None
-    for each in _own(nodes, name):
-        if nodes.op(each) == "Minimum":
-            tops = [nodes.parents(p) for p in nodes.parents(each) if nodes.op(p) == "RealDiv"]
-            limits = [nodes.constant(p[1]) for p in tops if nodes.constant(p[0]) == 1.0]
-            return next((limit for limit in limits if limit is not None), None)
-    return None
-
-
-def _norm_limit(nodes: Nodes, name: str) -> float | None:
-    """clip_norm of `clip_by_norm` over all of a gradient: gradient * clip_norm / Maximum(norm, clip_norm)."""
-    limits = {
-        nodes.constant(p)
-        for each in _own(nodes, name)
-        if nodes.op(each) in ("Maximum", "Mul")
-        for p in nodes.parents(each)
-    } - {None}
-    return limits.pop() if len(limits) == 1 else None
-
-
-def _met(nodes: Nodes, name: str) -> bool:
-    """Whether a gradient was clipped on its way already, in another way."""
-    own = _whole_scope(name)
-    return any(_whole_scope(each) not in ("", own) for each in nodes.behind(name, to_gradients=True))
 
 
 def other_writers(nodes: Nodes, owners: Collection[str], own: Collection[str]) -> str | None:

@@ -1,0 +1,94 @@
+"""What programs of TensorFlow 1 do to gradients before the optimizer gets them: some of it the next steps need, too."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import migrate
+from migrate.bytes import protos
+from migrate.graphs.gradients import clipping
+from migrate.graphs.nodes import Nodes
+
+SAVED = Path(__file__).parents[1] / "fixtures" / "scoped" / "momentum" / "source"
+GRADIENT = "tower/gradients/tower/MatMul_grad/MatMul_1"
+Node = tuple[str, str, list[str]]
+
+TOWERS: list[Node] = [
+    ("first", "ExpandDims", [GRADIENT, "0"]),
+    ("second", "ExpandDims", ["losses/out/MatMul_grad/MatMul_1", "0"]),
+    ("both", "ConcatV2", ["first", "second", "0"]),
+    ("given", "Mean", ["both", "0"]),
+]
+GATHERED: list[Node] = [
+    ("sum", "VariableV2", []),
+    ("zero", "Assign", ["sum", "zeros"]),
+    ("zeros", "ZerosLike", ["sum"]),
+    ("more", "AssignAdd", ["sum", GRADIENT]),
+    ("given", "RealDiv", ["sum", "2"]),
+]
+SCALED: list[Node] = [(GRADIENT, "Mul", ["loss", "128"]), ("given", "RealDiv", [GRADIENT, "128"])]
+GUARDED: list[Node] = [
+    ("bad", "IsNan", [GRADIENT]),
+    ("zeros", "ZerosLike", [GRADIENT]),
+    ("given", "Select", ["bad", "zeros", GRADIENT]),
+]
+WORKERS: list[Node] = [("reduced", "HorovodAllreduce", [GRADIENT]), ("given", "RealDiv", ["reduced", "4"])]
+FED: list[Node] = [("feed", "Placeholder", []), ("given", "Identity", ["feed"])]
+
+
+def said(nodes: list[Node]) -> dict[str, str]:
+    """What `clipping` says of the gradient `given`; a name that is a number is that constant."""
+    proto = protos.SaverMetaGraph()
+    numbers = {i for _, _, inputs in nodes for i in inputs if i.lstrip("-").replace(".", "").isdigit()}
+    for name, op, inputs in [*nodes, *((number, "Const", []) for number in sorted(numbers))]:
+        node = proto.graph_def.node.add(name=name, op=op, input=inputs)
+        if op == "Const":
+            tensor = node.attr.add(key="value").value.tensor
+            tensor.dtype = 1
+            tensor.float_val.append(float(name))
+    outside: dict[str, str] = {}
+    assert clipping(Nodes(proto.graph_def.node), "given", ["w"], outside) is None
+    return outside
+
+
+@pytest.mark.parametrize("nodes", [TOWERS, GATHERED, SCALED, GUARDED, WORKERS, FED])
+def test_what_gives_the_gradient_of_the_loss_is_passed_over(nodes: list[Node]) -> None:
+    assert said([(GRADIENT, "MatMul", []), *nodes] if nodes is not SCALED else nodes) == {}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "strange"),
+    [
+        ([("given", "Mul", [GRADIENT, "10"])], "given"),
+        ([("given", "RealDiv", [GRADIENT, "128"])], "given"),  # a scale that the loss was not multiplied by
+        ([("given", "RealDiv", ["2", GRADIENT])], "given"),
+        ([("noise", "RandomStandardNormal", ["shape"]), ("given", "Add", [GRADIENT, "noise"])], "noise"),
+        ([("w", "VariableV2", []), ("d", "Mul", ["w", "0.1"]), ("given", "AddV2", [GRADIENT, "d"])], "w"),
+        ([("mean", "Mean", [GRADIENT, "0"]), ("given", "Sub", [GRADIENT, "mean"])], "given"),
+        ([("given", "Sign", [GRADIENT])], "given"),
+        ([*GATHERED[:3], ("more", "AssignAdd", ["sum", "t"]), ("t", "Tanh", [GRADIENT]), GATHERED[4]], "t"),
+    ],
+)
+def test_what_else_is_done_to_a_gradient_is_said(nodes: list[Node], strange: str) -> None:
+    told = said([(GRADIENT, "MatMul", []), *nodes])
+    assert told == {"clipping": f"gradients go through {strange!r} before they reach the optimizer"}
+
+
+def test_a_multiplier_of_one_layer_is_never_exact(tmp_path: Path) -> None:
+    """As `gradient_multipliers` of slim and of `optimize_loss` have it."""
+    shutil.copytree(SAVED, tmp_path / "copy")
+    prefix, meta = tmp_path / "copy" / "model.ckpt", tmp_path / "copy" / "model.ckpt.meta"
+    assert migrate.read(prefix).fidelity == "exact"
+    proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    kernel = next(node for node in proto.graph_def.node if node.op.endswith("ApplyMomentum"))
+    proto.graph_def.node.add(name="ten/x", op="Const")
+    proto.graph_def.node.add(name="ten", op="Mul", input=[kernel.input[3], "ten/x"])
+    kernel.input[3] = "ten"
+    meta.write_bytes(proto.SerializeToString())
+    state = migrate.read(prefix)
+    assert state.fidelity == "approximate"
+    assert "gradients go through 'ten' before they reach the optimizer" in " ".join(state.reasons)
+    assert migrate.read(prefix, overrides={"clipnorm": None}).fidelity == "exact"
