@@ -19,8 +19,13 @@ LOSSES = {"Huber": "delta", "CosineSimilarity": "axis"}
 
 def of_model(model: StoredModel, by_keras3: bool) -> list[str]:
     """Why a model may go on otherwise than its file says."""
-    own = [*losses(model.training), *paddings(model.config), *_lost(model.config, ADAPTED)] if by_keras3 else []
+    own = [*losses(model.training), *paddings(model.config), *adapted(model)] if by_keras3 else []
     return [*own, *_lost(model.config, STATES)]
+
+
+def adapted(model: StoredModel | None) -> list[str]:
+    """Layers with a kernel of low rank beside their own."""
+    return [] if model is None else _lost(model.config, ADAPTED)
 
 
 def losses(training: Any) -> list[str]:

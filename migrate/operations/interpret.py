@@ -17,6 +17,7 @@ from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, SET, TRAINED, UNINTERPR
 from migrate.generations import BACKEND
 from migrate.matching import last_slots
 from migrate.matching.slot_table import SlotTable, slot_table
+from migrate.models import unsaved
 from migrate.operations import counting, proven, settled
 from migrate.operations.configuration import Configuration, configure
 from migrate.operations.hints import checked_config, with_hints
@@ -31,7 +32,7 @@ from migrate.state import (
     StoredVariable,
 )
 from optim import slot_layout
-from optim.errors import UnsupportedError
+from optim.errors import MismatchError, UnsupportedError
 
 RATES = ("learning_rate", "_learning_rate", "lr")
 Slots = Mapping[str, Mapping[str, LazyArray]]
@@ -123,7 +124,14 @@ def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | Non
     _check_generation(made.algorithm, stored.generation)
     settled.check_config(stored, made)
     settled.check_name(stored, made)
-    found = slot_table(stored, made.algorithm, made.config, named)
+    try:
+        found = slot_table(stored, made.algorithm, made.config, named)
+    except MismatchError as error:
+        adapted = unsaved.adapted(stored.model)
+        if not adapted:
+            raise
+        text = f"{adapted[0]}, so that the slots of that have no variables: there is no training to continue"
+        raise UnsupportedError(text) from error
     problem = made.algorithm.check(made.config, stored.generation, {**stored.versions, **found.release})
     if problem is not None:
         raise UnsupportedError(problem)

@@ -392,3 +392,14 @@ def test_what_stock_layers_do_not_train_is_not_doubted(tmp_path: Path) -> None:
     state = migrate.read(tmp_path / "spectral.keras")
     assert state.fidelity == "exact"
     assert [name.rsplit("/", 2)[-2:] for name in state.slots["m"]] == [["dense", "kernel"], ["dense", "bias"]]
+
+
+def test_slots_of_an_adapted_kernel_are_no_damage(tmp_path: Path) -> None:
+    import keras
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, lora_rank=2)])
+    model.compile("adam", "mse")
+    model.train_on_batch(np.ones((5, 4)), np.ones((5, 3)))
+    model.save(tmp_path / "adapted.keras")
+    with pytest.raises(UnsupportedError, match="adds to the kernel what its lora_rank trained"):
+        migrate.read(tmp_path / "adapted.keras")
