@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from migrate.models import operators
 from migrate.models.canonical import Layer, Leaf, layer_name, leaves
 from migrate.models.layers import MODELS, OPERATORS, RANDOM
 
@@ -23,7 +24,7 @@ def held_back(model: Layer) -> Iterator[str]:
             yield from held_back(layer)
         if layer["class_name"] in OPERATORS:
             continue
-        ends = [end for node in layer.get("inbound_nodes") or [] for end in node if len(end) > 3]
+        ends = [end for node in layer.get("inbound_nodes") or [] for end in operators.ends(node) if len(end) > 3]
         if any(end[3].get("training") is False for end in ends):
             yield from acting_in_training(layer)
 

@@ -150,15 +150,16 @@ def _value(key: str, value: Any, name: str) -> Any:
     return value
 
 
-def _node(node: Any, end: _Ends, layer: Mapping[str, Any]) -> list[Any]:
-    """`{"args", "kwargs"}` -> [[layer, node, tensor, keyword arguments], ...]."""
+def _node(node: Any, end: _Ends, layer: Mapping[str, Any]) -> Any:
+    """`{"args", "kwargs"}` -> [[layer, node, tensor, keyword arguments], ...], by name where inputs are."""
     if not isinstance(node, Mapping):
         return list(node)
-    tensors = [x for arg in node.get("args", []) for x in (arg if isinstance(arg, list) else [arg])]
-    given = {
-        k: v for k, v in (node.get("kwargs") or {}).items() if k not in PASSED_OVER and v not in (None, [None] * 2)
-    }
+    given = {k: v for k, v in (node.get("kwargs") or {}).items() if k not in PASSED_OVER and not _says_nothing(v)}
     kwargs = {k: _plain(v, end) for k, v in given.items()}
+    named = _named(node.get("args", []), end)
+    if named is not None:
+        return {key: [*each, kwargs] for key, each in named.items()}
+    tensors = [x for arg in node.get("args", []) for x in (arg if isinstance(arg, list) else [arg])]
     ends = [end(x) for x in tensors]
     if not ends or any(each is None for each in ends):
         raise UnsupportedError(f"the layer {layer.get('name')!r} is called in a way that tf_keras's config cannot say")
@@ -167,6 +168,20 @@ def _node(node: Any, end: _Ends, layer: Mapping[str, Any]) -> list[Any]:
         kwargs |= zip(ATTENDED, ends[1:], strict=False)
         ends = ends[:1]
     return [[*each, kwargs] for each in ends if each is not None]
+
+
+def _says_nothing(value: Any) -> bool:
+    """Whether it is None, or masks of several inputs of which none has one."""
+    several = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
+    return all(each is None for each in several)
+
+
+def _named(args: list[Any], end: _Ends) -> dict[str, list[Any]] | None:
+    """What a model is called with, by the names of its inputs; None where it is not called so."""
+    if len(args) != 1 or not isinstance(args[0], Mapping):
+        return None
+    found = {str(key): each for key, value in args[0].items() if (each := end(value)) is not None}
+    return found if len(found) == len(args[0]) else None
 
 
 @dataclass(frozen=True)

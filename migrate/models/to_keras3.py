@@ -149,9 +149,11 @@ def _tensor(end: Sequence[Any], shifts: Mapping[str, int], told: Translation) ->
     return {"class_name": "__keras_tensor__", "config": {"shape": [], "dtype": "float32", "keras_history": history}}
 
 
-def _node(node: Sequence[Any], shifts: Mapping[str, int], told: Translation, layer: Layer) -> dict[str, Any]:
-    """One call of a layer: a list of [layer, node, tensor, keyword arguments]."""
+def _node(node: Any, shifts: Mapping[str, int], told: Translation, layer: Layer) -> dict[str, Any]:
+    """One call of a layer: a list of [layer, node, tensor, keyword arguments], by name where inputs are."""
     given: dict[str, Any] = {}
+    named = node if isinstance(node, Mapping) else None
+    node = list(node if named is None else named.values())
     for end in node:
         given |= {k: v for k, v in (end[3] if len(end) > 3 else {}).items() if v is not None}
 
@@ -165,6 +167,8 @@ def _node(node: Sequence[Any], shifts: Mapping[str, int], told: Translation, lay
         return value
 
     kwargs = {key: argument(value) for key, value in given.items()}
+    if named is not None:
+        return {"args": [{key: _tensor(end, shifts, told) for key, end in named.items()}], "kwargs": kwargs}
     tensors = [_tensor(end, shifts, told) for end in node]
     if layer["class_name"] == "MultiHeadAttention":  # their order is that of the layers that Keras 3 makes of them
         tensors += [kwargs.pop(key) for key in ATTENDED if key in kwargs]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from migrate.bytes.messages import some
-from migrate.readers.output_paddings import PADDING, TRANSPOSED
+from migrate.readers.left_out import PADDING, SCALING, TRANSPOSED
 from migrate.state import StoredModel
 
 LOSSES = {"Huber": "delta", "CosineSimilarity": "axis"}
@@ -19,8 +19,12 @@ LOSSES = {"Huber": "delta", "CosineSimilarity": "axis"}
 
 def of_model(model: StoredModel, by_keras3: bool) -> list[str]:
     """Why a model may go on otherwise than its file says."""
-    own = [*losses(model.training), *paddings(model.config), *adapted(model)] if by_keras3 else []
+    own = _of_keras3(model) if by_keras3 else []
     return [*own, *_lost(model.config, STATES)]
+
+
+def _of_keras3(model: StoredModel) -> list[str]:
+    return [*losses(model.training), *paddings(model.config), *scalings(model.config), *adapted(model)]
 
 
 def adapted(model: StoredModel | None) -> list[str]:
@@ -51,6 +55,26 @@ def paddings(config: Any) -> list[str]:
         f"{some(names)}: Keras before 3.14 does not save {PADDING}, and nothing in the source tells the shape of what"
         " it returns; right if your program does not set it"
     ]
+
+
+def scalings(config: Any) -> list[str]:
+    """Layers that have one weight, which does not tell how it is used."""
+    names = list(dict.fromkeys(_unscaled(config)))
+    if not names:
+        return []
+    return [f"{some(names)}: Keras before 3.4 does not save {SCALING}; right if your program does not set it"]
+
+
+def _unscaled(item: Any) -> list[str]:
+    if isinstance(item, list):
+        return [name for each in item for name in _unscaled(each)]
+    if not isinstance(item, Mapping):
+        return []
+    config = item.get("config")
+    if item.get("class_name") == "LayerNormalization" and isinstance(config, Mapping):
+        is_open = SCALING not in config and config.get("center") != config.get("scale")
+        return [str(config.get("name"))] if is_open else []
+    return [name for each in item.values() for name in _unscaled(each)]
 
 
 ADAPTED = ("lora_rank", "Keras 3 adds to the kernel what its lora_rank trained, and begins that anew")

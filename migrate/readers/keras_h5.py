@@ -21,7 +21,7 @@ from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError
 from migrate.generations import BACKEND, GRAPH_MODE, from_hdf5, version_tuple
 from migrate.readers.keras_model import class_names, top_layers, trainable_flags, trained_order
-from migrate.readers.output_paddings import with_paddings
+from migrate.readers.left_out import settled
 from migrate.state import Stored, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
 
@@ -76,7 +76,7 @@ def read(path: str, generation: str | None = None) -> Stored:
         model = _json_attribute(file, "model_config", path)
         _check_backend(backend, model, path)
         if generation == "keras3" and isinstance(model, Mapping):
-            model = with_paddings(model)
+            model = settled(model, [f"{layer}/{name}" for layer, own in groups.items() for name, _ in own])
     in_graph = "yes" if any(name.startswith("training") for name, _ in weights) else None
     told = (("tensorflow", _told_by_metrics(version, training)), (GRAPH_MODE, in_graph))
     found_versions = (("keras", version), (BACKEND, backend), *told)

@@ -28,7 +28,7 @@ from migrate.generations import BACKEND, version_tuple
 from migrate.readers import for_keras
 from migrate.readers.keras_tree import check_numbering, read_tree
 from migrate.readers.keras_vars import stored
-from migrate.readers.output_paddings import with_paddings
+from migrate.readers.left_out import settled
 from migrate.state import OptimizerState, Stored, StoredModel
 from optim.errors import UnsupportedError
 
@@ -98,7 +98,7 @@ def read(path: str) -> Stored | OptimizerState:
     )
     compiled = config.get("compile_config")
     training = compiled if isinstance(compiled, Mapping) else None
-    told = with_paddings(config) if found.generation == "keras3" else config
+    told = settled(config, [v.name for v in found.variables]) if found.generation == "keras3" else config
     return replace(found, model=StoredModel(told, training, None, _assets(path, members)))
 
 

@@ -15,7 +15,7 @@ import pytest
 import migrate
 from migrate.bytes.arrays import LazyArray
 from migrate.models import frozen, training, unsaved
-from migrate.readers.output_paddings import with_paddings
+from migrate.readers.left_out import settled, with_paddings
 from migrate.state import OptimizerState, Stored, StoredModel
 from optim.errors import UnsupportedError
 
@@ -198,3 +198,21 @@ def test_frozen_attention_with_slots_elsewhere_is_refused_for_keras_3(trained: s
             frozen.check(config, state)
     else:
         frozen.check(config, state)
+
+
+@pytest.mark.parametrize(
+    ("scale", "weights", "told", "doubted"),
+    [
+        (True, ["gamma"], {"rms_scaling": True}, 0),
+        (True, ["gamma", "beta"], {}, 0),
+        (False, ["gamma"], {}, 1),
+    ],
+)
+def test_a_scaling_that_is_not_saved_is_what_the_weights_tell(
+    scale: bool, weights: list[str], told: dict[str, Any], doubted: int
+) -> None:
+    config = {"name": "norm", "center": True, "scale": scale}
+    model = {"class_name": "Sequential", "config": {"layers": [{"class_name": "LayerNormalization", "config": config}]}}
+    found = settled(model, [f"m/norm/{name}" for name in weights])
+    assert found["config"]["layers"][0]["config"] == {**config, **told}
+    assert len(unsaved.of_model(StoredModel(found, None, None), by_keras3=True)) == doubted

@@ -1,24 +1,47 @@
-"""`output_padding` of transposed convolutions, which Keras 3 does not save before 3.14, from the shapes that it does.
+"""What Keras 3 does not save of a layer's settings, from what else it does.
 
-A model of Keras 3 says with which shape each layer is called: in a graph with each tensor, elsewhere in the
-`build_config` of the layer. Source: `base_conv_transpose.py` and `compute_conv_transpose_output_shape` in
-`backend_utils.py` 3.0 to 3.15.
+`output_padding` of transposed convolutions, before 3.14: a model says with which shape each layer is called, in a graph
+with each tensor, elsewhere in the `build_config` of the layer. `rms_scaling` of LayerNormalization, before 3.4: one
+weight is there and not two. Sources: `base_conv_transpose.py`, `compute_conv_transpose_output_shape` in
+`backend_utils.py`, `layer_normalization.py` 3.0 to 3.15.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 Layer = Mapping[str, Any]
 Shape = Sequence[int | None] | None
 PADDING = "output_padding"
+SCALING = "rms_scaling"
 TRANSPOSED = ("Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose")
 SAME_SHAPE = (
     *("Activation", "ReLU", "LeakyReLU", "ELU", "Softmax", "Dropout", "SpatialDropout1D", "SpatialDropout2D"),
     *("SpatialDropout3D", "GaussianNoise", "GaussianDropout", "AlphaDropout", "ActivityRegularization", "Identity"),
 )
 """Layers without weights, which say no shape, and return that of what they are given."""
+
+
+def settled(model: Layer, weights: Collection[str]) -> dict[str, Any]:
+    """A model's config as a Keras 3 wrote it, with what the file tells besides; `weights`: their names."""
+    found: dict[str, Any] = _with_scaling(with_paddings(model), [f"/{name}" for name in weights])
+    return found
+
+
+def _with_scaling(item: Any, weights: Collection[str]) -> Any:
+    """A LayerNormalization that scales by the root mean square has a gamma, and no beta."""
+    if isinstance(item, list):
+        return [_with_scaling(each, weights) for each in item]
+    if not isinstance(item, Mapping):
+        return item
+    config = item.get("config")
+    if item.get("class_name") != "LayerNormalization" or not isinstance(config, Mapping):
+        return {key: _with_scaling(each, weights) for key, each in item.items()}
+    own = sum(f"/{config.get('name')}/" in name for name in weights)
+    if SCALING in config or own != 1 or config.get("center") != config.get("scale"):
+        return dict(item)
+    return {**item, "config": {**config, SCALING: True}}
 
 
 def with_paddings(model: Layer, after: Shape = None) -> dict[str, Any]:
