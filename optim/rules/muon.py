@@ -104,8 +104,7 @@ class MuonRule(Whole):
 
     def update(self, xp: Any, variable: Any, gradient: Any, slots: Arrays, c: Scalars) -> tuple[Any, Arrays]:
         if "v" in slots:
-            adam = {name.removeprefix(ADAM): value for name, value in c.items() if name.startswith(ADAM)}
-            return self._adam.update(xp, variable, gradient, slots, adam)
+            return self._adam.update(xp, variable, gradient, slots, _Adams(c))
         m = c["momentum"] * slots["m"] + gradient
         direction = self._orthogonal(xp, gradient + c["momentum"] * m if self.nesterov else m, c)
         return -(c["lr"] * self._factor(variable.shape)) * direction, {"m": m}
@@ -129,6 +128,16 @@ class MuonRule(Whole):
             a = xp.matmul(x, _transposed(xp, x))
             x = c["muon_a"] * x + xp.matmul(c["muon_b"] * a + c["muon_c"] * xp.matmul(a, a), x)
         return x if wide else _transposed(xp, x)
+
+
+class _Adams(dict[str, Any]):
+    """Adam's scalars among those of a step."""
+
+    def __init__(self, scalars: Scalars):
+        self._scalars = scalars
+
+    def __missing__(self, name: str) -> Any:
+        return self._scalars[ADAM + name]
 
 
 def _transposed(xp: Any, x: Any) -> Any:

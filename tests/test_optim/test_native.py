@@ -155,8 +155,8 @@ def assert_same_bits(actual: Any, wanted: Any, what: str) -> None:
 
 
 def test_every_built_in_rule_with_a_kernel_is_tested() -> None:
-    """Those with sums are in test_native_sums.py."""
-    programs = [program for program in builtin_programs() if not program.has_sums]
+    """Those with sums, and what Muon leaves to Adam, are in test_native_sums.py."""
+    programs = [p for p in builtin_programs() if not p.has_sums and not p.name.startswith("Muon")]
     assert {program.name for program in programs} == {program_for(rule).name for rule in RULES}
 
 

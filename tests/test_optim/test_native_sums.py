@@ -258,3 +258,33 @@ def test_every_built_in_rule_with_sums_is_tested_on_several_blocks() -> None:
     of_cases = {program_for(case.make()._rule, rank).name for case in CASES for rank in (1, 2)}
     assert {program.name for program in programs} == of_cases
     assert max(int(np.prod(shape)) for shape in SHAPES) > 2 * 32 * 1024
+
+
+@NATIVE
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
+def test_what_muon_leaves_to_adam(traced: bool, mode: str) -> None:
+    """Whatever its rank; matrices that are made orthogonal run on TensorFlow's ops, in the same step."""
+    rule, shapes = optim.Muon()._rule, [(5,), (40, 3), (6, 4), ()]
+    one = program_for(rule, 1)
+    assert one is not None
+    assert program_for(rule, 2, ["m", "v"]) == one
+    assert program_for(rule, 2, ["m"]) is None
+    found = []
+    for executor in ("auto", "portable"):
+        random = np.random.default_rng(8)
+        names = ["bias", "embedding", "kernel", "scale"]
+        variables = [tf.Variable(random.normal(size=s), name=n) for s, n in zip(shapes, names, strict=True)]
+        optimizer = optim.Muon(0.1, executor=executor, global_clipnorm=0.5)
+        step = in_function(optimizer, variables) if traced else None
+        for _ in range(3):
+            gradients = [tf.constant(random.normal(size=shape)) for shape in shapes]
+            step(gradients) if step else optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        found.append([*variables, *optimizer.variables])
+        if executor == "auto":
+            assert [optimizer.executor_report().kernels[v.name.removesuffix(":0")] for v in variables] == [
+                "native",
+                "native",
+                "ops",
+                "native",
+            ]
+    assert_close(*found, 1e-11)
