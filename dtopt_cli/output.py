@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import threading
 from collections.abc import Iterator
@@ -43,6 +44,19 @@ _CONTROLS = {i: f"\\x{i:02x}" for i in (*range(32), *range(127, 160)) if i != 10
 def plain(text: str) -> str:
     """Control characters as such, so that a name in a file cannot steer the terminal; undecodable bytes as escapes."""
     return text.translate(_CONTROLS).encode("utf-8", "backslashreplace").decode()
+
+
+def line(text: str) -> str:
+    """The same in one line: paths and names of files may hold line breaks."""
+    return plain(text).replace("\n", "\\n")
+
+
+def typed(path: str) -> str:
+    """A path in a command to type, for the shells that people have: as `$'a\\nb'` where it holds control characters."""
+    if line(path) == path:
+        return shlex.quote(path)
+    escaped = path.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{line(escaped)}'"
 
 
 def message(text: str) -> str:

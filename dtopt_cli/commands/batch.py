@@ -135,12 +135,12 @@ def _print_items(console: Console, report: BatchReport, only_problems: bool) -> 
         if only_problems and not item.problem:
             continue
         console.print(f"[{COLORS.get(item.status, 'yellow')}]{item.status:<11}[/] ", end="")
-        console.print(item.source + (f" -> {item.dest}" if not item.problem else ""), markup=False)
+        console.print(output.line(item.source + (f" -> {item.dest}" if not item.problem else "")), markup=False)
         notes = [item.problem] if item.problem else []
         if item.report is not None and item.report.fidelity != "exact":
             notes.append(f"{item.report.fidelity}: {'; '.join(item.report.reasons)}")
         for note in notes:
-            console.print(f"            {note}", markup=False)
+            console.print(f"            {output.line(note)}", markup=False)
 
 
 def _print_groups(console: Console, report: BatchReport) -> None:
@@ -148,5 +148,5 @@ def _print_groups(console: Console, report: BatchReport) -> None:
     for group in report.groups:
         console.print(f"{group.count:>7}  {group.outcome}", markup=False)
         if group.reason:
-            console.print(f"         {group.reason}", markup=False)
-        console.print(f"         such as {group.example}", markup=False)
+            console.print(f"         {output.line(group.reason)}", markup=False)
+        console.print(f"         such as {output.line(group.example)}", markup=False)

@@ -171,9 +171,9 @@ def _print_report(report: Report, hints_typed: str, explain: bool) -> None:
 
     console = output.results()
     done = "migrated to" if report.written else "would be migrated to"
-    console.print(report.source, markup=False)
+    console.print(output.line(report.source), markup=False)
     suffix = "" if report.written else "  (dry run, nothing written)"
-    console.print(f"  {done} [bold]{escape(report.dest)}[/bold]{suffix}")
+    console.print(f"  {done} [bold]{escape(output.line(report.dest))}[/bold]{suffix}")
     ours = report.optimizer in optim.__all__
     called = f"optim.{report.optimizer}" if ours else f"{report.optimizer}, whose rule is yours,"
     console.print(
@@ -189,7 +189,7 @@ def _print_report(report: Report, hints_typed: str, explain: bool) -> None:
         console.print(f"  carried without interpretation: {', '.join(report.unmapped)}", markup=False)
     _print_warnings(report.warnings)
     if report.written:
-        paths = f"{shlex.quote(report.source)} {shlex.quote(report.dest)}"
+        paths = f"{output.typed(report.source)} {output.typed(report.dest)}"
         console.print(f"  prove it: dtopt migrate verify {paths}{hints_typed}", markup=False, soft_wrap=True)
 
 
@@ -198,7 +198,9 @@ def _print_fidelity(fidelity: str, reasons: tuple[str, ...]) -> None:
     color = "green" if fidelity == "exact" else "yellow"
     console.print(f"  fidelity: [{color}]{fidelity}[/{color}]")
     for reason in reasons:
-        console.print(f"    - {reason}", markup=False, soft_wrap=True)  # a line break is none of the command to type
+        console.print(
+            f"    - {output.line(reason)}", markup=False, soft_wrap=True
+        )  # a line break is none of the command to type
 
 
 def _print_origins(origins: tuple[Origin, ...], explain: bool) -> None:
@@ -220,17 +222,17 @@ def _print_origins(origins: tuple[Origin, ...], explain: bool) -> None:
 
 def _print_warnings(warnings: tuple[str, ...]) -> None:
     for warning in warnings:
-        output.messages().print(f"  note: {warning}", markup=False)
+        output.messages().print(f"  note: {output.line(warning)}", markup=False)
 
 
 def _print_inspection(found: Inspection, explain: bool) -> None:
     from rich.markup import escape
 
     console = output.results()
-    console.print(f"[bold]{escape(found.source)}[/bold]")
+    console.print(f"[bold]{escape(output.line(found.source))}[/bold]")
     console.print(f"  format      {found.format}\n  generation  {found.generation}")
     for reason in found.evidence:
-        console.print(f"                {reason}", markup=False)
+        console.print(f"                {output.line(reason)}", markup=False)
     if len(found.optimizers) > 1:
         console.print(f"  optimizers  {', '.join(found.optimizers)} (--optimizer chooses)", markup=False)
     if found.versions:
@@ -296,7 +298,9 @@ def _print_verification(result: Verification) -> None:
             f" {result.iterations} steps taken; {step}"
         )
     else:
-        console.print(f"[red]different[/red]: {escape(result.source)} and {escape(result.dest)}")
+        console.print(
+            f"[red]different[/red]: {escape(output.line(result.source))} and {escape(output.line(result.dest))}"
+        )
         for difference in _first(result.differences):
             console.print(f"  {difference}", markup=False)
     _print_warnings(_first(result.notes))

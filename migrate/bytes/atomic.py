@@ -23,6 +23,8 @@ LONGEST_NAME = 200
 def scratch_folder(dest: str) -> Iterator[str]:
     """A temporary folder beside `dest`, removed at the end whatever happened unless it was renamed meanwhile.
 
+    Folders above that were made for it are removed with it unless they hold the target.
+
     Scratch folders that killed runs left for the same `dest` are removed, too: a living run holds a lock on
     its own.
 
@@ -31,8 +33,8 @@ def scratch_folder(dest: str) -> Iterator[str]:
     """
     dest = os.path.abspath(dest)
     parent, name = os.path.split(dest)
+    above = _missing(parent)
     try:
-        os.makedirs(parent, exist_ok=True)
         _remove_abandoned(parent, _scratch_prefix(name))
         folder, lock = _locked_folder(parent, _scratch_prefix(name))
         try:
@@ -44,6 +46,19 @@ def scratch_folder(dest: str) -> Iterator[str]:
         raise
     except OSError as error:
         raise CheckpointError(f"writing {dest} failed: {error}; nothing was changed there") from error
+    finally:
+        for folder in above:
+            with contextlib.suppress(OSError):  # it holds the target, or those of other runs
+                os.rmdir(folder)
+
+
+def _missing(folder: str) -> list[str]:
+    """The folder and those above it that are not there, the deepest first."""
+    found = []
+    while not os.path.lexists(folder):
+        found.append(folder)
+        folder = os.path.dirname(folder)
+    return found
 
 
 def _scratch_prefix(name: str) -> str:
@@ -55,11 +70,12 @@ def _scratch_prefix(name: str) -> str:
 def _locked_folder(parent: str, prefix: str) -> tuple[str, int]:
     while True:
         folder = os.path.join(parent, prefix + secrets.token_hex(8))
-        os.mkdir(folder)
+        os.makedirs(parent, exist_ok=True)
         try:
+            os.mkdir(folder)
             lock = os.open(folder, os.O_RDONLY)
         except FileNotFoundError:
-            continue  # another run took it for abandoned before it was locked
+            continue  # another run removed the folder above, or took this one for abandoned before it was locked
         fcntl.flock(lock, fcntl.LOCK_EX)
         if os.path.isdir(folder):
             return folder, lock
@@ -67,7 +83,7 @@ def _locked_folder(parent: str, prefix: str) -> tuple[str, int]:
 
 
 def _remove_abandoned(parent: str, prefix: str) -> None:
-    for name in os.listdir(parent):
+    for name in os.listdir(parent) if os.path.isdir(parent) else ():
         folder = os.path.join(parent, name)
         if not name.startswith(prefix) or os.path.islink(folder) or not os.path.isdir(folder):
             continue

@@ -33,7 +33,7 @@ def match(layers: Layers, wanted: Sequence[Shape], where: str) -> list[str]:
     search = _Search([tuple(s) for s in wanted], where, {}, [0])
     ways = search.node(layers, 0).get(len(wanted), [])
     if len(ways) > 1:
-        options = "; or ".join(_shown(way) for way in ways)
+        options = "; or ".join(_shown_where_apart(way, ways) for way in ways)
         raise AmbiguousError(
             f"{where}: slots of {len(wanted)} variables, and the source does not say in which order its layers follow"
             f" each other: {options}. Name the trained variables, in order, in --variables"
@@ -46,6 +46,17 @@ def match(layers: Layers, wanted: Sequence[Shape], where: str) -> list[str]:
             " --variables"
         )
     return list(ways[0])
+
+
+def _shown_where_apart(way: Sequence[str], ways: Sequence[Sequence[str]]) -> str:
+    """An assignment from where it is no longer that of the others."""
+    same = next((i for i, names in enumerate(zip(*ways, strict=False)) if len(set(names)) > 1), 0)
+    start = same if len(way) > SHOWN else 0
+    return (
+        ("..., " if start else "")
+        + ", ".join(way[start : start + SHOWN])
+        + (f", ... ({len(way)} in all)" if len(way) > start + SHOWN else f" ({len(way)} in all)" if start else "")
+    )
 
 
 def _shown(names: Sequence[str]) -> str:

@@ -49,6 +49,24 @@ def test_a_broken_source_is_three_and_listed(dtopt: Any, tmp_path: Path) -> None
     assert "of no known format" in err
 
 
+def test_where_all_fails_no_folder_is_left(dtopt: Any, tmp_path: Path) -> None:
+    for name in ("bad.h5", "worse.h5"):
+        (tmp_path / name).write_text("no checkpoint")
+    code, _, _ = dtopt(*map(str, tmp_path.glob("*.h5")), "--into", str(tmp_path / "new" / "out"), "--jobs", "2")
+    assert code == 3
+    assert sorted(os.listdir(tmp_path)) == ["bad.h5", "worse.h5"]
+
+
+def test_a_line_break_in_a_path_is_shown_in_one_line(dtopt: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "a\nb"
+    folder.mkdir()
+    shutil.copy(ADAM, folder / "model.h5")
+    (folder / "bad.h5").write_text("no checkpoint")
+    _, out, _ = dtopt(str(folder / "model.h5"), str(folder / "bad.h5"), "--into", str(folder / "out"))
+    assert "a\nb" not in out
+    assert out.count(r"a\nb/model.h5 -> ") == out.count(r"a\nb/bad.h5 is of no known format") == 1
+
+
 def test_strict_refusals_are_one(dtopt: Any, tmp_path: Path) -> None:
     document = json.loads((DECAYED / "case.json").read_text())
     optimizer = {"class_name": document["optimizer"]["class"], "config": document["optimizer"]["config"]}

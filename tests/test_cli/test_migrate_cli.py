@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -88,6 +89,19 @@ def test_a_config_may_be_what_get_config_gave_to_pickle(dtopt: Any, tmp_path: Pa
     code, _, err = dtopt("inspect", weights, "--optimizer-config", str(tmp_path / "evil.pkl"))
     assert code == 3
     assert "os.system" in err
+
+
+def test_a_line_break_in_a_path_can_be_typed_as_it_is_shown(dtopt: Any, tmp_path: Path) -> None:
+    source = tmp_path / "it's a\nfolder" / "model.h5"
+    source.parent.mkdir()
+    shutil.copy(ADAM, source)
+    code, out, _ = dtopt("checkpoint", str(source), str(tmp_path / "out"))
+    assert (code, "a\nfolder" in out) == (0, False)
+    words = out.split("prove it: dtopt migrate verify ")[1].splitlines()[0]
+    typed = subprocess.run(["bash", "-c", f"printf '%s|' {words}"], capture_output=True, text=True, check=True)
+    assert typed.stdout == f"{source}|{tmp_path / 'out'}|"
+    _, out, _ = dtopt("inspect", str(source))
+    assert "a\nfolder" not in out
 
 
 def test_strict_refuses_what_is_not_exact(dtopt: Any, tmp_path: Path) -> None:

@@ -167,6 +167,16 @@ def _layer(*shapes: tuple[int, ...], name: str, trainable: bool | None = None) -
     return Layers(tuple(LayerVariable(f"{name}/{i}", shape, trainable) for i, shape in enumerate(shapes)))
 
 
+def test_orders_are_shown_from_where_they_differ() -> None:
+    alike = [_layer((2,), name=f"first_{i}") for i in range(4)]
+    twins = ((_layer((3,), (3,), name="a"),), (_layer((3,), (3,), name="b"),))
+    wanted = [(2,)] * 4 + [(3,)] * 4
+    with pytest.raises(AmbiguousError) as raised:
+        match(Layers((), ((*alike, Layers((), twins)),)), wanted, "x")
+    ways = str(raised.value).split("each other: ")[1].split(". Name")[0].split("; or ")
+    assert sorted(ways) == ["..., a/0, a/1, b/0, b/1 (8 in all)", "..., b/0, b/1, a/0, a/1 (8 in all)"]
+
+
 def test_orders_of_layers() -> None:
     first, second = _layer((2, 3), (3,), name="a"), _layer((3, 2), (2,), name="b")
     norm = _layer((3,), (3,), name="n")
