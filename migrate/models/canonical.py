@@ -54,7 +54,24 @@ def canonical(config: Mapping[str, Any], generation: str | None) -> dict[str, An
         from migrate.models import from_keras3
 
         plain = from_keras3.older(plain)
-    return _model(plain, "")
+    document = _model(plain, "")
+    _freeze(document, False)
+    return document
+
+
+def _freeze(model: Layer, frozen: bool) -> None:
+    """Write down in each layer of a frozen model that it is frozen, as today's Keras and tf_keras go by that alone."""
+    for layer in model["config"]["layers"]:
+        config = layer["config"]
+        if layer["class_name"] in MODELS:
+            _freeze(layer, frozen or config.get("trainable") is False)
+        elif frozen and config.get("trainable") is True:
+            if layer["class_name"] == "BatchNormalization":
+                raise UnsupportedError(
+                    f"the layer {layer_name(layer)!r} is not frozen, in a model that is: it normalizes by the batch,"
+                    f" and is not trained, which no target can say; {ADVICE}"
+                )
+            config["trainable"] = False
 
 
 def _plain(item: Any) -> Any:

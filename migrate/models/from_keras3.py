@@ -79,14 +79,13 @@ def older(model: Mapping[str, Any]) -> dict[str, Any]:
             layers[i] = from_operations.function(layer, end)
         elif "inbound_nodes" in layer:
             layer["inbound_nodes"] = [_node(node, end, layer) for node in layer["inbound_nodes"]]
+    # Whether it is trainable is left out: freezing a model freezes its layers, and these can be thawed one by one.
     kept = {key: config[key] for key in ("name", "build_input_shape") if config.get(key) is not None}
     # Of models among the outputs, Keras 3 counts the making as Keras 2 does everywhere, but of Sequentials.
     uncounted = {str(x["config"].get("name")) for x in layers if x.get("class_name") == "Sequential"}
     for key in ("input_layers", "output_layers"):
         if key in config:
             kept[key] = _ends(config[key], uncounted)
-    if config.get("trainable") is False:
-        kept["trainable"] = False
     return {**model, "config": {**kept, "layers": layers}}
 
 

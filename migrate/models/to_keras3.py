@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from migrate.models import masks, operators
-from migrate.models.canonical import Layer, layer_name, node_shifts
+from migrate.models.canonical import Layer, layer_name, leaves, node_shifts
 from migrate.models.layers import ADVICE, ATTENDED, INERT, KINDS, MODELS, OPERATORS, RANDOM
 from optim.errors import UnsupportedError
 
@@ -33,6 +33,8 @@ class Translation:
     notes: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     """Layers that had to be renamed."""
+    flattened: bool = False
+    """Whether a layer puts axes together, and so needs their sizes."""
 
 
 def to_keras3(document: Layer, told: Translation) -> dict[str, Any]:
@@ -45,6 +47,7 @@ def to_keras3(document: Layer, told: Translation) -> dict[str, Any]:
       UnsupportedError: something in it that Keras 3 has not got.
     """
     _rename(document, told)
+    told.flattened = any(leaf.class_name in ("Flatten", "Reshape") for leaf in leaves(document))
     return _model(document, told)
 
 
@@ -205,6 +208,13 @@ def _layer(layer: Layer, told: Translation) -> dict[str, Any]:
     config["name"] = told.names.get(shown, shown)
     if name == "BatchNormalization" and isinstance(config.get("axis"), list):
         config["axis"] = _only(config["axis"], shown)
+    if config.get("padding") == "causal" and name != "Conv1D":
+        raise UnsupportedError(f"the layer {shown!r} has the padding 'causal', which Keras 3's {name} has not got")
+    if name == "EinsumDense" and None in _listed(config.get("output_shape")) and told.flattened:
+        raise UnsupportedError(
+            f"the layer {shown!r} has a size of None in output_shape, which Keras 3 does not take from its input, and a"
+            f" layer of the model needs it; {ADVICE}"
+        )
     if name == "RandomContrast":
         config["factor"] = _contrast(config["factor"], shown)
     if name in RANDOM:
@@ -214,6 +224,10 @@ def _layer(layer: Layer, told: Translation) -> dict[str, Any]:
         if held:
             config[key] = [_layer(each, told) for each in held] if isinstance(held, list) else _layer(held, told)
     return _object("keras.layers", name, config)
+
+
+def _listed(shape: Any) -> list[Any]:
+    return shape if isinstance(shape, list) else [shape]
 
 
 def _contrast(factor: Any, shown: str) -> list[float]:

@@ -15,6 +15,7 @@ from migrate.bytes.messages import some
 from migrate.generations import version_tuple
 from migrate.models import calls, frozen, masks, unsaved
 from migrate.models.canonical import Layer, Leaf, canonical, leaves
+from migrate.readers.left_out import TRANSPOSED
 from migrate.state import Stored
 from optim.errors import UnsupportedError
 
@@ -116,6 +117,10 @@ def _small(leaf: Leaf) -> bool:
     return _normalizes(leaf) and not _of_images(leaf) and leaf.config.get("epsilon", 1.0) < LEAST_EPSILON
 
 
+def _dilated(rate: Any) -> bool:
+    return any(each != 1 for each in rate) if isinstance(rate, list) else rate not in (None, 1)
+
+
 def _hard(item: Any) -> bool:
     """Whether a config, or one in it, has hard_sigmoid for an activation."""
     if isinstance(item, list):
@@ -213,6 +218,12 @@ DIFFERENCES = (
     Difference(
         _leaves(lambda leaf: _normalizes(leaf) and _is_frozen(leaf)),
         lambda r: f"normalizes by {'its moving statistics' if r.since((2, 3)) else 'each batch'}, being frozen",
+    ),
+    Difference(
+        _leaves(lambda leaf: leaf.class_name in TRANSPOSED and _dilated(leaf.config.get("dilation_rate"))),
+        lambda r: (
+            f"runs a dilated transposed convolution {'on GPUs only, by TensorFlow' if r.since() else 'on CPUs, too'}"
+        ),
     ),
     Difference(
         _leaves(_small),

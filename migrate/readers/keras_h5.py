@@ -225,7 +225,7 @@ def _variables(
     for layer in order:
         node = hdf5.member(group, layer, path)
         names = hdf5.name_list(node, "weight_names") or []
-        flags = trainable_flags(layers.get(layer), names)
+        flags = trainable_flags(layers.get(layer), names, generation != "keras3")
         own = [(layer, n, hdf5.lazy_dataset(node, n, path), flag) for n, flag in zip(names, flags, strict=True)]
         listed += own
         # Saving puts what is frozen in a layer behind the rest of it, wherever it stands there.

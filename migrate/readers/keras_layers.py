@@ -109,6 +109,8 @@ def arrange(
     found = _Found(keras3)
     name = layer_name(config) if config is not None else root.name or ""
     at = replace(_At().inside(name, config, config is not None), full=())
+    if config is not None and keras3 and sublayers(config.get("config")) is not None:
+        at = replace(at, frozen=False)
     at = replace(at, scope=(name,) if name and keras3 and _is_sequential(config, root) else ())
     layers = _node(root, config, at, found)
     names = _unique(found.rows)
@@ -225,6 +227,8 @@ def _layer(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found)
     name = layer_name(config) if config is not None else ""
     name = name or node.name or node.path.rpartition("/")[2]
     below = at.inside(name, config, config is not None)
+    if config is not None and found.keras3 and sublayers(config.get("config")) is not None:
+        below = replace(below, frozen=at.frozen)  # freezing it has frozen its layers, some of which may be thawed again
     if any(key in node.children for key in LISTS):
         below = replace(below, scope=(name,) if found.keras3 and _is_sequential(config, node) else ())
     return _node(node, config, below, found)

@@ -75,19 +75,25 @@ def _frozen(layer: Mapping[str, Any]) -> bool | None:
     return True if flags == {True} else None
 
 
-def leaves(layer: Mapping[str, Any], above: bool = False) -> Iterator[Leaf]:
-    """The leaves of one layer of a model, nested models opened, in the order of `model.layers`."""
+def leaves(layer: Mapping[str, Any], above: bool = False, by_model: bool = True) -> Iterator[Leaf]:
+    """The leaves of one layer of a model, nested models opened, in the order of `model.layers`.
+
+    Args:
+      by_model: whether a frozen model has nothing that is trained. In Keras 3 freezing one freezes its layers, some of
+        which may be thawed again.
+    """
     config = layer.get("config")
-    frozen = above or (isinstance(config, Mapping) and config.get("trainable") is False)
     inner = config.get("layer") if isinstance(config, Mapping) else None
     children = sublayers(config) if config is not None else None
+    own = isinstance(config, Mapping) and config.get("trainable") is False
+    frozen = above or (own and (by_model or children is None))
     if children is None and isinstance(inner, Mapping):
         children = sublayers(inner.get("config")) if isinstance(inner.get("config"), (Mapping, list)) else None
     if children is None:
         yield Leaf(layer_name(layer), True if frozen else _frozen(layer), str(layer.get("class_name")))
         return
     for child in children:
-        yield from leaves(child, frozen)
+        yield from leaves(child, frozen, by_model)
 
 
 def never_trained(weight: str) -> bool:
@@ -118,9 +124,12 @@ def _named(parts: list[str], names: Collection[str]) -> str | None:
     return next((name for name in reversed(begun) if name in names), None)
 
 
-def trainable_flags(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> list[bool | None]:
-    """For each weight of one top-level layer: True, False, or None where the config does not tell."""
-    found = list(leaves(layer)) if layer is not None else []
+def trainable_flags(
+    layer: Mapping[str, Any] | None, weights: Sequence[str], by_model: bool = True
+) -> list[bool | None]:
+    """For each weight of one top-level layer: True, False, or None where the config does not tell. `by_model`: see
+    `leaves`."""
+    found = list(leaves(layer, by_model=by_model)) if layer is not None else []
     flags: list[bool | None] = []
     for weight, leaf in zip(weights, _owners(found, weights), strict=True):
         if never_trained(weight) or (leaf is not None and leaf.kind in ADAPTED):

@@ -385,13 +385,13 @@ def test_what_stock_layers_do_not_train_is_not_doubted(tmp_path: Path) -> None:
 
     words = keras.layers.StringLookup(vocabulary=["a", "b"], idf_weights=[0.3, 0.4], output_mode="tf_idf")
     entry = keras.Input((1,), dtype="string")
-    model = keras.Model(entry, keras.layers.SpectralNormalization(keras.layers.Dense(3))(words(entry)))
+    model = keras.Model(entry, keras.layers.SpectralNormalization(keras.layers.Dense(3, name="inner"))(words(entry)))
     model.compile("adam", "mse")
     model.train_on_batch(tf.constant([["a"], ["b"]]), np.ones((2, 3)))
     model.save(tmp_path / "spectral.keras")
     state = migrate.read(tmp_path / "spectral.keras")
     assert state.fidelity == "exact"
-    assert [name.rsplit("/", 2)[-2:] for name in state.slots["m"]] == [["dense", "kernel"], ["dense", "bias"]]
+    assert [name.rsplit("/", 2)[-2:] for name in state.slots["m"]] == [["inner", "kernel"], ["inner", "bias"]]
 
 
 def test_slots_of_an_adapted_kernel_are_no_damage(tmp_path: Path) -> None:

@@ -1,0 +1,65 @@
+"""Models of any Keras in one form, and what of them Keras 3 has not got."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import migrate
+from migrate.models.canonical import canonical
+from migrate.models.to_keras3 import Translation, to_keras3
+from optim.errors import UnsupportedError
+
+
+def model(*layers: tuple[str, dict[str, Any]], **config: Any) -> dict[str, Any]:
+    named = [{"class_name": name, "config": {"name": f"l{i}", **own}} for i, (name, own) in enumerate(layers)]
+    return {"class_name": "Sequential", "config": {"name": "m", "layers": named, **config}}
+
+
+def test_what_is_thawed_in_a_frozen_model_of_tf_keras_is_frozen() -> None:
+    """There it is not trained, and today's Keras and tf_keras train it when they load it."""
+    inner = model(("Dense", {"trainable": True}), trainable=False)
+    outer = {
+        "class_name": "Sequential",
+        "config": {"name": "o", "layers": [inner, *model(("Dense", {}))["config"]["layers"]]},
+    }
+    found = canonical(outer, "optimizer")
+    assert found["config"]["layers"][0]["config"]["layers"][0]["config"]["trainable"] is False
+    inner["config"]["layers"][0]["class_name"] = "BatchNormalization"
+    with pytest.raises(UnsupportedError, match="l0"):
+        canonical(outer, "optimizer")
+
+
+@pytest.mark.parametrize("suffix", ["keras", "h5"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_what_is_thawed_in_a_frozen_model_of_keras_3_is_trained(optimizer: str, suffix: str, tmp_path: Path) -> None:
+    import keras
+
+    entry, given = keras.Input((4,)), keras.Input((4,))
+    inner = keras.Model(entry, keras.layers.Dense(7)(keras.layers.Dense(5, name="thawed")(entry)))
+    trained = keras.Model(given, keras.layers.Dense(2)(inner(given)))
+    inner.trainable = False
+    inner.get_layer("thawed").trainable = True
+    trained.compile(optimizer, "mse")
+    trained.train_on_batch(np.ones((3, 4)), np.ones((3, 2)))
+    trained.save(tmp_path / f"m.{suffix}")
+    state = migrate.read(tmp_path / f"m.{suffix}")
+    assert state.fidelity == "exact"
+    shapes = [v.shape for v in state.variables if v.trainable]
+    assert shapes == [tuple(v.shape) for v in trained.trainable_variables] == [(4, 5), (5,), (7, 2), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [
+        (("SeparableConv1D", {"padding": "causal"}), "padding 'causal'"),
+        (("EinsumDense", {"output_shape": [None, 3], "equation": "abc,cd->abd"}), "size of None"),
+    ],
+)
+def test_what_keras_3_could_not_load_is_refused(layer: tuple[str, dict[str, Any]], why: str) -> None:
+    document = canonical(model(layer, ("Flatten", {}), build_input_shape=[None, 5, 4]), "optimizer")
+    with pytest.raises(UnsupportedError, match=why):
+        to_keras3(document, Translation())
