@@ -54,7 +54,7 @@ def program_of(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> Program
 def _variant(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> tuple[int, Sequence[str] | None]:
     if rule is None or rule.elementwise:
         return 0, None
-    return tracked.variable.shape.rank, list(slots.of(tracked, [slot.name for slot in rule.slots]))
+    return tracked.variable.shape.rank, slots.names_of(tracked)
 
 
 def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> str:

@@ -128,8 +128,9 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
         program = native.program_of(work.rule, tracked, work.slots)
         key = (program, at_hand(goal).device, goal.dtype, goal is tracked.variable, work.rate_factors[i])
         groups.setdefault(key, []).append(i)
-    done = [_update(work, program, members, clipped) for (program, *_), members in groups.items()]
-    rest = [i for i in range(len(work.tracked)) if i not in set(mine)]
+    done = [_update(work, members, clipped, program) for (program, *_), members in groups.items()]
+    taken = set(mine)
+    rest = [i for i in range(len(work.tracked)) if i not in taken]
     return _rest(work, rest, clipped) if rest else None, [op for op in done if op is not None]
 
 
@@ -227,7 +228,7 @@ class PendingGradients:
         return tf.maximum(a, b)
 
 
-def _update(work: Work, program: Program, members: Sequence[int], gradients: PendingGradients) -> Any:
+def _update(work: Work, members: Sequence[int], gradients: PendingGradients, program: Program) -> Any:
     """One op for variables of one dtype, device and learning rate."""
     tracked = [work.tracked[i] for i in members]
     goals = [target(work.slots, item) for item in tracked]

@@ -325,7 +325,7 @@ def unknown_function(rule: Rule) -> str | None:
 
 
 def trace(rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None) -> Trace:
-    """The graph of a rule for variables of that rank, which have these slots, or all that they may have.
+    """The graph of a rule for variables of that rank with these slots, maybe others among them, or with all its own.
 
     Raises:
       UntraceableError: there is none.

@@ -16,6 +16,7 @@ class SlotTable:
     def __init__(self) -> None:
         self._slots: dict[str, dict[int, tf.Variable]] = {}
         self._count = 0
+        self._names_of: dict[int, tuple[str, ...]] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -28,6 +29,14 @@ class SlotTable:
         of_variables = self._slots.setdefault(slot, {})
         self._count += tracked.index not in of_variables
         of_variables[tracked.index] = value
+        self._names_of.pop(tracked.index, None)
+
+    def names_of(self, tracked: Tracked) -> tuple[str, ...]:
+        """The slots that a variable has."""
+        found = self._names_of.get(tracked.index)
+        if found is None:
+            found = self._names_of[tracked.index] = tuple(n for n in self._slots if tracked.index in self._slots[n])
+        return found
 
     def find(self, slot: str, tracked: Tracked) -> tf.Variable | None:
         return self._slots.get(slot, {}).get(tracked.index)
