@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from migrate.graphs import schedules
+from migrate.graphs import own_slots, schedules
 from migrate.graphs.gradients import clipping
 from migrate.graphs.nodes import SCATTERS, WRITES, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Variable, match
@@ -111,7 +111,11 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     outside: dict[str, str] = {}
     rates: dict[str, Any] = {}
     limits: set[tuple[str, float] | None] = set()
+    written = nodes.alone_written()
     for name, (kernel, rows) in applied.items():
+        wrong = own_slots.strange(nodes, name, owner_of(name), min(kernel.gradient, *kernel.inputs.values()), written)
+        if wrong is not None:
+            outside["updates"] = wrong
         for key, value in _arguments(nodes, name, kernel, rows, outside, rates):
             values.setdefault(key, []).extend([value] if value not in values.get(key, ()) else ())
         limits.add(clipping(nodes, gradient_of(nodes, name, kernel), owners, outside))
@@ -219,6 +223,7 @@ def _arguments(
         yield "nesterov", nodes.flag(name, "use_nesterov")
     for key, place in (kernel.rows if rows and kernel.rows else kernel.inputs).items():
         if place >= len(inputs):
+            outside[key] = f"{name!r} in the graph lacks the input that it is"
             continue
         value: Any = nodes.constant(inputs[place])
         if value is None and key == _RATE:

@@ -1,9 +1,11 @@
-"""What programs of TensorFlow 1 do to gradients before the optimizer gets them: some of it the next steps need, too."""
+"""What kernels of tf.train take in: gradients, which programs may have changed, and slots of their own."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,8 @@ from migrate.bytes import protos
 from migrate.graphs.gradients import clipping
 from migrate.graphs.nodes import Nodes
 
-SAVED = Path(__file__).parents[1] / "fixtures" / "scoped" / "momentum" / "source"
+SCOPED = Path(__file__).parents[1] / "fixtures" / "scoped"
+SAVED = SCOPED / "momentum" / "source"
 GRADIENT = "tower/gradients/tower/MatMul_grad/MatMul_1"
 Node = tuple[str, str, list[str]]
 
@@ -92,3 +95,58 @@ def test_a_multiplier_of_one_layer_is_never_exact(tmp_path: Path) -> None:
     assert state.fidelity == "approximate"
     assert "gradients go through 'ten' before they reach the optimizer" in " ".join(state.reasons)
     assert migrate.read(prefix, overrides={"clipnorm": None}).fidelity == "exact"
+
+
+def _exchanged(a: int, b: int) -> Callable[[Any], None]:
+    def change(kernel: Any) -> None:
+        first, second = str(kernel.input[a]), str(kernel.input[b])
+        kernel.input[a], kernel.input[b] = second, first
+
+    return change
+
+
+def _without(last: int) -> Callable[[Any], None]:
+    def change(kernel: Any) -> None:
+        del kernel.input[last:]
+
+    return change
+
+
+ORDER, OWN = "reads its slots in another order than their names tell", "and slots of its own"
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "change", "reason"),
+    [
+        ("adam", "ApplyAdam", _exchanged(1, 2), ORDER),
+        ("adam", "ApplyAdam", _exchanged(3, 4), ORDER),
+        ("adam", "ApplyAdam", _exchanged(0, 1), OWN),
+        ("adam", "ApplyAdam", _exchanged(1, 9), OWN),
+        ("loss", "ApplyRMSProp", _exchanged(1, 2), ORDER),
+        ("momentum", "ApplyMomentum", _exchanged(1, 3), OWN),
+        ("momentum", "ApplyMomentum", _without(4), "lacks the input that it is"),
+    ],
+)
+def test_a_kernel_that_reads_something_else_is_never_exact(
+    name: str, op: str, change: Callable[[Any], None], reason: str, tmp_path: Path
+) -> None:
+    _refuses(name, tmp_path, lambda nodes: change(next(n for n in nodes if n.op == op)), reason)
+
+
+def test_powers_that_are_not_multiplied_are_never_exact(tmp_path: Path) -> None:
+    def change(nodes: Any) -> None:
+        next(n for n in nodes if n.name == "train/Adam/mul").op = "Add"
+
+    _refuses("adam", tmp_path, change, "does not multiply 'train/beta1_power' by its beta")
+
+
+def _refuses(name: str, folder: Path, change: Callable[[Any], None], reason: str) -> None:
+    shutil.copytree(SCOPED / name / "source", folder / "copy")
+    prefix, meta = folder / "copy" / "model.ckpt", folder / "copy" / "model.ckpt.meta"
+    assert migrate.read(prefix).fidelity == "exact"
+    proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    change(proto.graph_def.node)
+    meta.write_bytes(proto.SerializeToString())
+    state = migrate.read(prefix)
+    assert state.fidelity == "approximate"
+    assert reason in " ".join(state.reasons)

@@ -65,6 +65,7 @@ DECAYED = [
     ("Adam/update_w/mul", "Mul", ["0.5", "w"]),
     ("Adam/update_w/AssignSub", "AssignSub", ["w", "Adam/update_w/mul"]),
 ]
+POWERS = ("beta1_power", "beta2_power")
 OTHER = [("Adam/update_w/AssignSub", "AssignSub", ["w", "step"])]
 
 
@@ -80,8 +81,8 @@ OTHER = [("Adam/update_w/AssignSub", "AssignSub", ["w", "step"])]
     ],
 )
 def test_what_updates_do_beside_their_kernel(more: list[Any], class_name: str, seen: bool) -> None:
-    variables = [(name, "VariableV2", []) for name in ("w", "t", "w/m", "w/v", "t/Adam", "b1", "b2")]
-    inputs = ["w", "w/m", "w/v", "b1", "b2", "0.01", "0.9", "0.999", "1e-8", "gradient"]
+    variables = [(name, "VariableV2", []) for name in ("w", "t", "w/Adam", "w/Adam_1", "t/Adam", *POWERS)]
+    inputs = ["w", "w/Adam", "w/Adam_1", *POWERS, "0.01", "0.9", "0.999", "1e-8", "gradient"]
     constants = [(number, "Const", []) for number in ("0.01", "0.9", "0.999", "1e-8", "0.5")]
     others = [(name, "Placeholder", []) for name in ("gradient", "rows", "step")]
     graph = _graph(*variables, *constants, *others, ("Adam/update_w/ApplyAdam", "ApplyAdam", inputs), *more)
