@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from optim import slot_layout
@@ -20,6 +22,22 @@ class Keras3Adapter(Adapter):
 
     def _keras_arguments(self) -> dict[str, Any]:
         return {"learning_rate": 0.0}
+
+    @property
+    def iterations(self) -> tf.Variable:
+        return _readable(self._engine.iterations)
+
+    @iterations.setter
+    def iterations(self, value: Any) -> None:
+        self._engine.iterations = value
+
+    @property
+    def learning_rate(self) -> Any:
+        return _readable(self.inner.learning_rate)
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        self.inner.learning_rate = value
 
     @property
     def _trainable_variables(self) -> list[Any]:
@@ -129,3 +147,20 @@ class Keras3Adapter(Adapter):
 def _raw(variable: Any) -> Any:
     """The `tf.Variable` in a variable of Keras 3."""
     return variable if isinstance(variable, tf.Variable) else variable.value
+
+
+def _readable(scalar: Any) -> Any:
+    """The scalar, which numpy reads within the scope of a strategy, too, as callbacks of Keras 3 do: what TensorFlow's
+    own classes give it there (2.21) is no array."""
+    own: Any = type(scalar)
+    if isinstance(scalar, tf.distribute.DistributedValues) and "__array__" not in vars(own):
+        scalar.__class__ = _class_of_readable(own)
+    return scalar
+
+
+@cache
+def _class_of_readable(base: type) -> type:
+    def __array__(self: Any, dtype: Any = None, copy: bool | None = None) -> np.ndarray:  # noqa: N807
+        return np.array(self.numpy(), dtype)
+
+    return type(base.__name__, (base,), {"__array__": __array__})

@@ -297,6 +297,19 @@ def test_a_fit_is_that_of_keras(module: Any, lazy: bool) -> None:
     assert int(ours.optimizer.iterations.numpy()) == 8
 
 
+def test_callbacks_read_and_set_the_rate_within_the_scope_of_a_strategy() -> None:
+    rates = []
+    with mirrored().scope():
+        for make in (keras.optimizers.SGD, lambda rate: optim.for_keras(optim.SGD(rate), keras)):
+            model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+            model.compile(make(0.5), loss="mse")
+            callback = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
+            history = model.fit(START, START[:, :1], epochs=3, batch_size=2, verbose=0, callbacks=[callback])
+            rates.append([*history.history["learning_rate"], float(np.array(model.optimizer.learning_rate))])
+            assert int(np.array(model.optimizer.iterations)) == 6
+    assert rates[0] == rates[1] == [0.25, 0.125, 0.0625, 0.0625]
+
+
 @pytest.mark.parametrize("module", [keras, tf_keras], ids=["keras3", "tf_keras"])
 def test_averages_in_fit_become_the_weights_whatever_scales_the_loss(module: Any) -> None:
     strategy = mirrored()
