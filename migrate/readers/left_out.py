@@ -38,10 +38,10 @@ def _with_scaling(item: Any, weights: Collection[str]) -> Any:
     config = item.get("config")
     if item.get("class_name") != "LayerNormalization" or not isinstance(config, Mapping):
         return {key: _with_scaling(each, weights) for key, each in item.items()}
-    own = sum(f"/{config.get('name')}/" in name for name in weights)
-    if SCALING in config or own != 1 or config.get("center") != config.get("scale"):
+    if SCALING in config or config.get("center") != config.get("scale"):
         return dict(item)
-    return {**item, "config": {**config, SCALING: True}}
+    own = sum(f"/{config.get('name')}/" in name for name in weights)
+    return {**item, "config": {**config, SCALING: True}} if own == 1 else dict(item)
 
 
 def with_paddings(model: Layer, after: Shape = None) -> dict[str, Any]:
@@ -78,16 +78,20 @@ def _in_sequence(layers: Sequence[Layer], after: Shape) -> list[Shape]:
 
 
 def _given(layer: Layer) -> Shape:
-    """The shape of what a layer was built for."""
+    """The shape of what a layer was built for, or is called with, which an `.h5` has only."""
     built = layer.get("build_config")
     shape = built.get("input_shape") if isinstance(built, Mapping) else None
-    return shape if isinstance(shape, list) else None
+    if isinstance(shape, list):
+        return shape
+    told = [shape for _, shape in _tensors(layer.get("inbound_nodes"))]
+    return told[0] if told and all(shape == told[0] for shape in told) else None
 
 
 def _recorded(config: Layer, layer: Layer, after: Shape) -> Shape:
     """The shape of what a layer of a graph returns, as those say that are called with it; None where they differ."""
-    name = layer.get("name")
-    if not isinstance(name, str):
+    name, own = layer.get("name"), layer.get("config")
+    asks = layer.get("class_name") in TRANSPOSED or (isinstance(own, Mapping) and "layers" in own)
+    if not isinstance(name, str) or not asks:
         return None
     told = [shape for end, shape in _tensors(config.get("layers")) if end[0] == name and end[2] == 0]
     if not told and config.get("output_layers") in ([name, 0, 0], [[name, 0, 0]]):

@@ -200,6 +200,24 @@ def test_frozen_attention_with_slots_elsewhere_is_refused_for_keras_3(trained: s
         frozen.check(config, state)
 
 
+@pytest.mark.parametrize(("behind", "padding"), [(10, None), (9, [0])])
+def test_a_padding_that_is_not_saved_is_what_tensors_of_a_graph_tell(behind: int, padding: Any) -> None:
+    """An `.h5` has the shapes of tensors alone."""
+
+    def called(name: str, shape: list[int | None]) -> list[Any]:
+        config = {"shape": shape, "dtype": "float32", "keras_history": [name, 0, 0]}
+        return [{"args": [{"class_name": "__keras_tensor__", "config": config}], "kwargs": {}}]
+
+    layers = [
+        {"class_name": "InputLayer", "name": "x", "config": {"name": "x"}, "inbound_nodes": []},
+        {"class_name": "Conv1DTranspose", "name": "wider", "config": TWICE, "inbound_nodes": called("x", [None, 5, 2])},
+        {"class_name": "Dense", "name": "y", "config": {}, "inbound_nodes": called("wider", [None, behind, 3])},
+    ]
+    config = {"name": "m", "layers": layers, "input_layers": ["x", 0, 0], "output_layers": ["y", 0, 0]}
+    told = with_paddings({"class_name": "Functional", "config": config})
+    assert told["config"]["layers"][1]["config"]["output_padding"] == padding
+
+
 @pytest.mark.parametrize(
     ("scale", "weights", "told", "doubted"),
     [
