@@ -17,6 +17,8 @@ from optim.errors import CheckpointError, DtoptError
 
 LONGEST_NAME = 200
 """Bytes, with which a scratch folder's own name has room for the rest."""
+ATTEMPTS = 100
+"""At a folder that other runs take away before it is locked."""
 
 
 @contextlib.contextmanager
@@ -68,13 +70,17 @@ def _scratch_prefix(name: str) -> str:
 
 
 def _locked_folder(parent: str, prefix: str) -> tuple[str, int]:
+    attempt = 0
     while True:
+        attempt += 1
         folder = os.path.join(parent, prefix + secrets.token_hex(8))
         os.makedirs(parent, exist_ok=True)
         try:
             os.mkdir(folder)
             lock = os.open(folder, os.O_RDONLY)
         except FileNotFoundError:
+            if attempt == ATTEMPTS:  # as in /proc, where nothing can be made
+                raise
             continue  # another run removed the folder above, or took this one for abandoned before it was locked
         fcntl.flock(lock, fcntl.LOCK_EX)
         if os.path.isdir(folder):
