@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection
 
 from migrate.graphs.nodes import GIVEN, Nodes
-from migrate.graphs.patterns import ADD, DIVIDE
+from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, match, operands
 
 _BACKWARD = re.compile(r"(?:^|/)[^/]+_grad/")
 """In names of what the backward pass makes, whatever a program calls its scope (ops/gradients_util.py 1.15)."""
@@ -201,16 +201,34 @@ def _own(nodes: Nodes, name: str) -> list[str]:
 
 
 def _global_limit(nodes: Nodes, name: str, count: int) -> float | None:
-    """clip_norm of `clip_by_global_norm`: gradient * clip_norm * Minimum(1 / norm, 1 / clip_norm)."""
-    norms = [each for each in nodes.behind(name, to_gradients=True) if nodes.op(each) == "L2Loss"]
-    if len(norms) != count:
-        return None
-    for each in _own(nodes, name):
-        if nodes.op(each) == "Minimum":
-            tops = [nodes.parents(p) for p in nodes.parents(each) if nodes.op(p) == "RealDiv"]
-            limits = [nodes.constant(p[1]) for p in tops if nodes.constant(p[0]) == 1.0]
-            return next((limit for limit in limits if limit is not None), None)
+    """clip_norm of `clip_by_global_norm`: gradient * clip_norm * Minimum(1 / norm, 1 / clip_norm), where TF 1.13 and
+    later keep a norm that is not finite (ops/clip_ops.py)."""
+    factors = operands(nodes, name, "Mul")
+    for pattern in _SCALES if len(factors) == 2 else ():
+        found = Found()
+        if match(nodes, factors[1], pattern, found):
+            norms = {node for key, node in found.nodes.items() if key.startswith("norm")}
+            is_norm = len(norms) == 1 and _is_global_norm(nodes, norms.pop(), count)
+            return found.constants["limit"] if is_norm else None
     return None
+
+
+_SCALE = ("Mul", "limit", ("Minimum", (DIVIDE, 1.0, Anything("norm")), (DIVIDE, 1.0, "limit")))
+_SCALES = (
+    _SCALE,
+    ("Select SelectV2", ("IsFinite", Anything("norm_1")), _SCALE, Anything("nan")),
+    (ADD, _SCALE, ("Sub", Anything("norm_1"), Anything("norm_2"))),
+)
+
+
+def _is_global_norm(nodes: Nodes, name: str, count: int) -> bool:
+    """Sqrt(2 * Sum(Pack(L2Loss(gradient), ...))) over so many gradients."""
+    found = Found()
+    if not match(nodes, name, ("Sqrt", ("Mul", ("Sum", Anything("all"), Anything("axis")), 2.0)), found):
+        return False
+    losses = operands(nodes, found.nodes["all"], "Pack")
+    normed = {nodes.source(each) for loss in losses for each in operands(nodes, loss, "L2Loss")}
+    return len(losses) == len(normed) == count
 
 
 def _norm_limit(nodes: Nodes, name: str) -> float | None:

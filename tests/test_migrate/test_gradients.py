@@ -150,3 +150,26 @@ def _refuses(name: str, folder: Path, change: Callable[[Any], None], reason: str
     state = migrate.read(prefix)
     assert state.fidelity == "approximate"
     assert reason in " ".join(state.reasons)
+
+
+CLIPPING = "train/OptimizeLoss/clip_by_global_norm/"
+
+
+@pytest.mark.parametrize(
+    ("name", "op"),
+    [
+        (CLIPPING + "Minimum", "Maximum"),
+        (CLIPPING + "mul", "Add"),
+        (CLIPPING + "mul_1", "Add"),
+        (CLIPPING + "Select", "Merge"),
+        (CLIPPING + "truediv", "Mul"),
+        ("train/OptimizeLoss/global_norm_1/Sum", "Mean"),
+        ("train/OptimizeLoss/global_norm_1/L2Loss", "Sum"),
+        ("train/OptimizeLoss/global_norm_1/global_norm", "Square"),
+    ],
+)
+def test_what_is_not_quite_clipping_by_the_global_norm_is_said(name: str, op: str, tmp_path: Path) -> None:
+    def change(nodes: Any) -> None:
+        next(n for n in nodes if n.name == name).op = op
+
+    _refuses("loss", tmp_path, change, "clipping: ")
