@@ -50,19 +50,18 @@ def _defaults(generation: str) -> dict[str, Any]:
 
 
 def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
-    """The kernel that moved variables by the new second slot was run in TF 1.0 and 1.4, its successor in 1.12."""
+    """The kernel that moved variables by the new second slot was run in TF 1.0 and 1.4, its successor in 1.5 to 1.8
+    and from 1.12 on."""
     if generation != "tf1":
         return {}, {}
     release = version_tuple(versions.get("tensorflow"))
-    if release is not None and release < (1, 5):
-        return {"new_delta_in_step": True}, {}
-    if release is not None and release >= (1, 12):
-        return {}, {}
-    return {}, {"new_delta_in_step": _DOUBT}
+    if release is None:
+        return {}, {"new_delta_in_step": _DOUBT}
+    return ({"new_delta_in_step": True} if release < (1, 5) else {}), {}
 
 
 _DOUBT = (
-    "tf.train.AdadeltaOptimizer of TF 1.0 to 1.4 steps by another formula than that of TF 1.12 and later, and the"
+    "tf.train.AdadeltaOptimizer of TF 1.0 to 1.4 steps by another formula than that of TF 1.5 and later, and the"
     " source does not say its release: the later one is carried"
 )
 

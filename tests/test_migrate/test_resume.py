@@ -57,6 +57,8 @@ CASES = {
     "extra-tf112-momentum-cosine-savedmodel": None,
     "extra-tf115-adam-clip-savedmodel": None,
     "extra-tf10-adam-polynomial-saver": None,
+    "extra-tf14-adadelta-saver": None,
+    "extra-tf15-adadelta-saver": None,
     "extra-k122-adam-clip-saver": None,
     "extra-k122-nadam-saver": None,
     "extra-k122-sgd-nesterov-same-saver": None,
