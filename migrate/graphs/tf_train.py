@@ -68,6 +68,10 @@ ROWS_APART = (
 )
 WITH_DECAY = {"AdamOptimizer": "AdamWOptimizer", "MomentumOptimizer": "MomentumWOptimizer"}
 """What `tf.contrib.opt` calls a class that decays weights before its step (`weight_decay_optimizers.py` 1.15)."""
+_OTHER_KERNELS = re.compile(
+    r"(?:Resource)?(?:Sparse)?Apply(?:ProximalGradientDescent|ProximalAdagrad|AdagradDA|PowerSign|AddSign)"
+)
+"""Kernels of classes without a rule here."""
 NESTEROV = ("Momentum", "Adam")
 """Kernels with an attribute use_nesterov."""
 
@@ -98,6 +102,10 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     kernels = {name: kernel_of(nodes.op(name), KERNELS) for name in found}
     applied = {name: told for name, told in kernels.items() if told is not None}
     sparse = {v for v in owners if is_sparse(nodes, [n for n in found if owner_of(n) == v])}
+    other = next((name for name in found if _OTHER_KERNELS.fullmatch(nodes.op(name))), None)
+    if other is not None:
+        text = f"{other!r} ({nodes.op(other)}) moves a variable by the rule of another class"
+        return Trained(sparse=frozenset(sparse), outside={"optimizer": text})
     if not applied:
         return Trained(sparse=frozenset(sparse) if owners else None)
     changed = next((name for name, (kernel, _) in applied.items() if _changes_gradient(nodes, name, kernel)), None)

@@ -173,3 +173,20 @@ def test_what_is_not_quite_clipping_by_the_global_norm_is_said(name: str, op: st
         next(n for n in nodes if n.name == name).op = op
 
     _refuses("loss", tmp_path, change, "clipping: ")
+
+
+def test_the_rule_of_another_class_is_never_exact_under_the_name_of_one(tmp_path: Path) -> None:
+    def change(nodes: Any) -> None:
+        for node in nodes:
+            if node.op == "ApplyGradientDescent":
+                node.op = "ApplyProximalGradientDescent"
+
+    shutil.copytree(SCOPED / "pieces" / "source", tmp_path / "copy")
+    meta = tmp_path / "copy" / "model.ckpt.meta"
+    proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    change(proto.graph_def.node)
+    meta.write_bytes(proto.SerializeToString())
+    hint = {"class_name": "SGD", "config": {"learning_rate": 0.05}}
+    state = migrate.read(tmp_path / "copy" / "model.ckpt", optimizer_config=hint, overrides={"clipnorm": None})
+    assert state.fidelity == "approximate"
+    assert "moves a variable by the rule of another class" in " ".join(state.reasons)
