@@ -117,8 +117,11 @@ def name_list(node: h5py.Group, name: str) -> list[str] | None:
 
 
 def member(group: h5py.Group, name: str, where: str) -> h5py.Group | h5py.Dataset:
-    """A member by path, every step of which must be a hard link inside the same file."""
-    node: Any = group
+    """A member by path, every step of which must be a hard link inside the same file.
+
+    A path that begins with a slash begins at the root, as in HDF5: Keras 2.0 on Theano wrote `/iterations` so.
+    """
+    node: Any = group.file if name.startswith("/") else group
     for part in [p for p in name.split("/") if p]:
         link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
         if link is None:

@@ -399,3 +399,23 @@ def test_two_names_of_one_array_are_damage(tmp_path: Path) -> None:
         group["v:0"] = group["m:0"]
     with pytest.raises(DamagedFileError, match=r"v:0.* are one object"):
         migrate.read(path)
+
+
+def test_keras_2_0_on_theano_keeps_its_counter_at_the_root(tmp_path: Path) -> None:
+    """It lists `/iterations`, which HDF5 takes for a path from the root; the next steps are those that Keras took."""
+    import tensorflow as tf
+
+    import optim
+
+    folder = Path(__file__).parents[1] / "fixtures" / "theano"
+    report = migrate.migrate_checkpoint(folder / "sgd.h5", tmp_path / "out")
+    assert (report.fidelity, report.iterations) == ("exact", 6)
+    variables = {v.name: tf.Variable(tf.zeros(v.shape)) for v in optim.describe_checkpoint(tmp_path / "out").variables}
+    optimizer = optim.load_checkpoint(tmp_path / "out", variables)
+    oracle = np.load(folder / "sgd.npz")
+    firsts = [oracle[f"at_save/{i}"] for i in range(len(variables))]
+    live = [next(v for v in variables.values() if np.array_equal(v.numpy(), first)) for first in firsts]
+    for step in range(4):
+        optimizer.apply_gradients([(tf.constant(oracle[f"grad/{step}/{i}"]), v) for i, v in enumerate(live)])
+        for i, variable in enumerate(live):
+            np.testing.assert_allclose(variable.numpy(), oracle[f"var/{step}/{i}"], rtol=0, atol=5e-7)
