@@ -14,7 +14,7 @@ import numpy as np
 
 from migrate.algorithms.addons import BERT
 from migrate.graphs import schedules
-from migrate.graphs.gradients import clipping
+from migrate.graphs.gradients import Gradients
 from migrate.graphs.nodes import Nodes, Write
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Pattern, Variable, match
 from migrate.graphs.tf_train import ROWS_APART, Trained, other_writers
@@ -43,7 +43,8 @@ def describe(nodes: Nodes, owners: Collection[str]) -> Trained:
     decays = {name: each.constants.pop(DECAY) for name, each in known.items() if DECAY in each.constants}
     settings = [each.constants for each in known.values()]
     outside: dict[str, str] = {}
-    limits = {clipping(nodes, _slices(nodes, each.nodes[_GRADIENT]), known, outside) for each in known.values()}
+    gradients = Gradients(nodes, known)
+    limits = {gradients.clipping(n, _slices(nodes, each.nodes[_GRADIENT]), outside) for n, each in known.items()}
     rates = {each.nodes[RATE] for each in known.values()}
     if any(each != settings[0] for each in settings) or max(len(set(decays.values())), len(limits), len(rates)) > 1:
         return Trained(outside={**outside, "optimizer": "variables are not all updated with the same settings"})

@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from migrate.graphs.clipping import Clip, clipped, is_whole, normed
 from migrate.graphs.nodes import GIVEN, Nodes
-from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, match, operands
+from migrate.graphs.patterns import ADD, DIVIDE
 
 _BACKWARD = re.compile(r"(?:^|/)[^/]+_grad/")
 """In names of what the backward pass makes, whatever a program calls its scope (ops/gradients_util.py 1.15)."""
@@ -44,8 +45,6 @@ class _Path:
         self.seen.add(name)
         if name in nodes.variables:
             return name if name in self.owners else self._gathered(name)
-        if _whole_scope(name) or op == "ClipByValue":
-            return self._first(_behind_clipping(nodes, name))
         if op in _SUMS or op in _JOINS or _WORKERS.fullmatch(op):
             self.many |= op not in ("Reshape", "Squeeze", "ExpandDims")
             return self._first(inputs if op in _SUMS else inputs[:1] + [i for i in inputs[1:] if not _told(nodes, i)])
@@ -85,7 +84,7 @@ class _Path:
 
 
 def _is_backward(nodes: Nodes, name: str) -> bool:
-    return nodes.is_gradient(name) or (_BACKWARD.search(name) is not None and not _whole_scope(name))
+    return nodes.is_gradient(name) or (_BACKWARD.search(name) is not None and not nodes.is_clipping(name))
 
 
 def _is_zero(nodes: Nodes, name: str) -> bool:
@@ -112,137 +111,39 @@ def _is_scaled(nodes: Nodes, gradient: str, scale: float) -> bool:
     return False
 
 
-def _behind_clipping(nodes: Nodes, name: str) -> list[str]:
-    """What comes into the clipping in whose scope a node stands, and its norm: gradients, as constants are left out."""
-    found: dict[str, None] = {}
-    seen, todo = {name}, [name]
-    while todo:
-        for each in nodes.parents(todo.pop()):
-            if each in seen:
-                continue
-            seen.add(each)
-            if _whole_scope(each) == _whole_scope(name) or _NORM.search(each):
-                todo.append(each)
-            elif not _told(nodes, each):
-                found[each] = None
-    return list(found)
+class Gradients:
+    """The gradients that one optimizer takes."""
 
+    def __init__(self, nodes: Nodes, owners: Collection[str]) -> None:
+        """`owners` are the variables that the optimizer trains."""
+        self._nodes = nodes
+        self._owners = owners
+        self._normed: dict[str, frozenset[str]] = {}
+        """By node of a global norm, of which gradients it is."""
 
-_NORM = re.compile(r"(?:^|/)global_norm(?:_\d+)?/")
+    def clipping(self, owner: str, name: str, outside: dict[str, str]) -> tuple[str, float] | None:
+        """The limit that a gradient goes through, as an option of Keras.
 
-
-def clipping(nodes: Nodes, name: str, owners: Collection[str], outside: dict[str, str]) -> tuple[str, float] | None:
-    """The limit that a gradient goes through, as an option of Keras.
-
-    Args:
-      owners: the variables that the optimizer trains. outside: gets what is done to the gradient beyond that.
-    """
-    name = nodes.source(name)
-    strange = _Path(nodes, owners).strange(name)
-    if strange is not None:
-        outside.setdefault("clipping", _through(strange))
+        Args:
+          owner: the variable whose gradient it is. outside: gets what is done to the gradient beyond that.
+        """
+        name = self._nodes.source(name)
+        while self._nodes.op(name) in _HANDED_ON and self._nodes.inputs[name]:
+            name = self._nodes.parents(name)[0]
+        clip = clipped(self._nodes, name)
+        strange = _Path(self._nodes, self._owners).strange(name if clip is None else clip.gradient)
+        if strange is None and (clip is None or self._is_whole(clip, owner)):
+            return None if clip is None else (clip.option, clip.limit)
+        outside.setdefault("clipping", f"gradients go through {strange or name!r} before they reach the optimizer")
         return None
-    bounds = _bounds(nodes, name)
-    if bounds is not None:
-        low, high = bounds
-        if low == -high and not _met(nodes, name):
-            return "clipvalue", high
-    elif _scope(name) == "clip_by_global_norm":
-        limit = _global_limit(nodes, name, len(owners))
-        if limit is not None:
-            return "global_clipnorm", limit
-    elif _scope(name) == "clip_by_norm":
-        limit = _norm_limit(nodes, name)
-        if limit is not None:
-            return "clipnorm", limit
-    elif not _met(nodes, name):
-        return None
-    outside.setdefault("clipping", _through(name))
-    return None
 
-
-def _through(name: str) -> str:
-    return f"gradients go through {name!r} before they reach the optimizer"
-
-
-def _bounds(nodes: Nodes, name: str) -> tuple[float, float] | None:
-    """`clip_by_value`: Maximum(Minimum(x, high), low)."""
-    if nodes.op(name) == "ClipByValue":
-        _, low, high = nodes.parents(name)
-        ends = nodes.constant(low), nodes.constant(high)
-    elif nodes.op(name) == "Maximum":
-        inner, low = nodes.parents(name)
-        if nodes.op(inner) != "Minimum":
-            return None
-        ends = nodes.constant(low), nodes.constant(nodes.parents(inner)[1])
-    else:
-        return None
-    return None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
-
-
-_CLIPPING = re.compile(r"((?:.*/)?(clip_by_[a-z_]*?)(?:_\d+)?)(?:/|$)")
-
-
-def _scope(name: str) -> str:
-    """`train/clip_by_norm_1/Mul` -> `clip_by_norm`."""
-    found = _CLIPPING.match(name)
-    return found.group(2) if found else ""
-
-
-def _whole_scope(name: str) -> str:
-    """`train/clip_by_norm_1/Mul` -> `train/clip_by_norm_1`."""
-    found = _CLIPPING.match(name)
-    return found.group(1) if found else ""
-
-
-def _own(nodes: Nodes, name: str) -> list[str]:
-    """The nodes of the clipping in whose scope `name` stands, that its value is made from."""
-    return [each for each in nodes.behind(name, to_gradients=True) if _whole_scope(each) == _whole_scope(name)]
-
-
-def _global_limit(nodes: Nodes, name: str, count: int) -> float | None:
-    """clip_norm of `clip_by_global_norm`: gradient * clip_norm * Minimum(1 / norm, 1 / clip_norm), where TF 1.13 and
-    later keep a norm that is not finite (ops/clip_ops.py)."""
-    factors = operands(nodes, name, "Mul")
-    for pattern in _SCALES if len(factors) == 2 else ():
-        found = Found()
-        if match(nodes, factors[1], pattern, found):
-            norms = {node for key, node in found.nodes.items() if key.startswith("norm")}
-            is_norm = len(norms) == 1 and _is_global_norm(nodes, norms.pop(), count)
-            return found.constants["limit"] if is_norm else None
-    return None
-
-
-_SCALE = ("Mul", "limit", ("Minimum", (DIVIDE, 1.0, Anything("norm")), (DIVIDE, 1.0, "limit")))
-_SCALES = (
-    _SCALE,
-    ("Select SelectV2", ("IsFinite", Anything("norm_1")), _SCALE, Anything("nan")),
-    (ADD, _SCALE, ("Sub", Anything("norm_1"), Anything("norm_2"))),
-)
-
-
-def _is_global_norm(nodes: Nodes, name: str, count: int) -> bool:
-    """Sqrt(2 * Sum(Pack(L2Loss(gradient), ...))) over so many gradients."""
-    found = Found()
-    if not match(nodes, name, ("Sqrt", ("Mul", ("Sum", Anything("all"), Anything("axis")), 2.0)), found):
-        return False
-    losses = operands(nodes, found.nodes["all"], "Pack")
-    normed = {nodes.source(each) for loss in losses for each in operands(nodes, loss, "L2Loss")}
-    return len(losses) == len(normed) == count
-
-
-def _norm_limit(nodes: Nodes, name: str) -> float | None:
-    """clip_norm of `clip_by_norm` over all of a gradient: gradient * clip_norm / Maximum(norm, clip_norm)."""
-    limits = {
-        nodes.constant(p)
-        for each in _own(nodes, name)
-        if nodes.op(each) in ("Maximum", "Mul")
-        for p in nodes.parents(each)
-    } - {None}
-    return limits.pop() if len(limits) == 1 else None
-
-
-def _met(nodes: Nodes, name: str) -> bool:
-    """Whether a gradient was clipped on its way already, in another way."""
-    own = _whole_scope(name)
-    return any(_whole_scope(each) not in ("", own) for each in nodes.behind(name, to_gradients=True))
+    def _is_whole(self, clip: Clip, owner: str) -> bool:
+        """Whether a norm is that of one whole gradient, or of all gradients."""
+        if clip.option == "clipnorm":
+            shape = self._nodes.shape(owner) if owner in self._nodes.variables else None
+            return shape is not None and is_whole(self._nodes, clip.axes, len(shape))
+        if clip.option == "global_clipnorm":
+            if clip.norm not in self._normed:
+                self._normed[clip.norm] = frozenset(normed(self._nodes, clip.norm))
+            return clip.gradient in self._normed[clip.norm] and len(self._normed[clip.norm]) == len(self._owners)
+        return True

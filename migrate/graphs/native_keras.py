@@ -13,7 +13,7 @@ from typing import Any
 from migrate.graphs.nodes import Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Pattern, Variable, match
 
-_ANY = Anything("any")
+_ANY = Anything()
 _WITH_EPSILON = (ADD, _ANY, "epsilon")
 _ROOT = ("Sqrt", ("Maximum", ("Minimum", _WITH_EPSILON, _ANY), _ANY))
 _MOVED = "moved"

@@ -23,6 +23,8 @@ VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
 
 _GRADIENT = re.compile(r"(?:^|/)gradients(?:_\d+)?/(?:AddN(?:_\d+)?|.*_grad/.*)$")
 """Names of what `tf.gradients` makes: of the op whose gradient it is, or a sum (ops/gradients_util.py 1.15)."""
+_CLIPPING = re.compile(r"(?:^|/)clip_by_(?:value|norm|global_norm|average_norm)(?:_\d+)?(?:/|$)")
+"""Names of what clips: a program may call the scope around it `clip_grad`."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,21 @@ class Nodes:
         name = self.source(name)
         if self.op(name) != "Const":
             return self.values.get(name)
-        value = next((a.value.tensor for a in self.by_name[name].attr if a.key == "value"), None)
+        value = self._value(name)
         return None if value is None else _number(value)
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """Those of a constant of one dim, None where it is none."""
+        value = self._value(name) if self.op(name) == "Const" else None
+        if value is None or value.dtype != 3 or len(value.tensor_shape.dim) != 1:
+            return None
+        size = int(value.tensor_shape.dim[0].size)
+        if len(value.tensor_content) == 4 * size:
+            return struct.unpack(f"<{size}i", value.tensor_content)
+        return tuple(value.int_val) if len(value.int_val) == size else None
+
+    def _value(self, name: str) -> Any:
+        return next((a.value.tensor for a in self.by_name[name].attr if a.key == "value"), None)
 
     def first_value(self, variable: str) -> float | None:
         """The constant that a scalar variable begins with, None where it is none."""
@@ -134,7 +149,11 @@ class Nodes:
         """Whether `tf.gradients` made a value; one that may be fed instead of it is the same."""
         while self.op(name) in ("PlaceholderWithDefault", *PASSING) and self.inputs[name]:
             name = self.inputs[name][0]
-        return _GRADIENT.search(name) is not None and "clip_by_" not in name
+        return _GRADIENT.search(name) is not None and not self.is_clipping(name)
+
+    @staticmethod
+    def is_clipping(name: str) -> bool:
+        return _CLIPPING.search(name.rpartition("_grad/")[2]) is not None
 
     def behind(
         self, name: str, stop: Collection[str] = (), *, to_gradients: bool = False, with_choices: bool = False

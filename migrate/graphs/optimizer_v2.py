@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from migrate.graphs import optimizer_v2_formulas, schedules
-from migrate.graphs.gradients import clipping
+from migrate.graphs.gradients import Gradients
 from migrate.graphs.nodes import SCATTERS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Found, Variable, match
 from migrate.graphs.tf_train import (
@@ -50,7 +50,7 @@ KERNELS = {
     "Ftrl": Kernel("Ftrl", 3, _from(4, *_L1_L2, _POWER), _from(5, *_L1_L2, _POWER), {_SHRINKAGE: 0.0}),
     "FtrlV2": Kernel("Ftrl", 3, _from(4, *_L1_L2, _SHRINKAGE, _POWER), _from(5, *_L1_L2, _SHRINKAGE, _POWER)),
 }
-_STEP = (DIVIDE, Anything("any"), (ADD, ("Sqrt", Anything("any")), _EPSILON))
+_STEP = (DIVIDE, Anything(), (ADD, ("Sqrt", Anything()), _EPSILON))
 """What a rule without a kernel subtracts: RMSprop, Nadam, and Adam where a gradient is sparse."""
 ROWS = "rows"
 """In place of a class: rows of a sparse gradient, which move as the class of the other variables has it."""
@@ -80,7 +80,8 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]],
     if not ops:
         return Trained()
     outside: dict[str, str] = {}
-    limited = {owner: _limits(nodes, names, ops, outside) for owner, names in ops.items()}
+    gradients = Gradients(nodes, ops)
+    limited = {owner: _limits(nodes, owner, names, gradients, outside) for owner, names in ops.items()}
     steps = [_step(nodes, owner, names, own, limited[owner]) for owner, names in ops.items()]
     keys = dict.fromkeys(key for step in steps for key in step.config)
     said = {key: [step.config[key] for step in steps if key in step.config] for key in keys}
@@ -166,18 +167,18 @@ def _argument(nodes: Nodes, source: str, own: str, key: str) -> tuple[bool, Any]
 
 
 def _limits(
-    nodes: Nodes, names: Sequence[str], owners: Collection[str], outside: dict[str, str]
+    nodes: Nodes, owner: str, names: Sequence[str], gradients: Gradients, outside: dict[str, str]
 ) -> dict[str, float] | None:
     """Of the gradient that an update takes: what stands between `tf.gradients` and its ops; None if not known."""
     read = {each for name in names for each in nodes.inputs[name]} - set(names)
     given = {each for name in read for each in (nodes.inputs[name] if nodes.op(name) == "IdentityN" else [name])}
-    gradients = {each for each in given if nodes.is_gradient(each)}
+    plain = {each for each in given if nodes.is_gradient(each)}
     made = [
         each
-        for each in given - gradients
+        for each in given - plain
         if any(nodes.is_gradient(behind) for behind in nodes.behind(each, to_gradients=True))
     ]
     if not made:
-        return {} if gradients else None
-    limit = clipping(nodes, made[0], owners, outside) if len(made) == 1 else None
+        return {} if plain else None
+    limit = gradients.clipping(owner, made[0], outside) if len(made) == 1 else None
     return None if limit is None else dict([limit])

@@ -20,9 +20,9 @@ class Variable:
 
 @dataclass(frozen=True)
 class Anything:
-    """Any node; it is found under this name."""
+    """Any node; where it has a name, the same one wherever this name stands."""
 
-    name: str
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,7 @@ def match(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> bool:
     if isinstance(pattern, Cast):
         return nodes.is_cast(name) and match(nodes, made, pattern.of, found)
     if isinstance(pattern, Anything):
-        found.nodes[pattern.name] = made
-        return True
+        return not pattern.name or found.nodes.setdefault(pattern.name, made) == made
     if isinstance(pattern, (float, str)):
         number = nodes.constant(name)
         if number is None or (nodes.is_cast(name) and number != int(number)):

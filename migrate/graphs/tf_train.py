@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from migrate.graphs import own_slots, schedules
-from migrate.graphs.gradients import clipping
+from migrate.graphs.gradients import Gradients
 from migrate.graphs.nodes import SCATTERS, WRITES, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Variable, match
 from migrate.state import SPARSE_CLIPPING
@@ -119,6 +119,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     outside: dict[str, str] = {}
     rates: dict[str, Any] = {}
     limits: set[tuple[str, float] | None] = set()
+    gradients = Gradients(nodes, owners)
     written = nodes.alone_written()
     for name, (kernel, rows) in applied.items():
         wrong = own_slots.strange(nodes, name, owner_of(name), min(kernel.gradient, *kernel.inputs.values()), written)
@@ -126,7 +127,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
             outside["updates"] = wrong
         for key, value in _arguments(nodes, name, kernel, rows, outside, rates):
             values.setdefault(key, []).extend([value] if value not in values.get(key, ()) else ())
-        limits.add(clipping(nodes, gradient_of(nodes, name, kernel), owners, outside))
+        limits.add(gradients.clipping(owner_of(name), gradient_of(nodes, name, kernel), outside))
     known = {node for each in others for node in nodes.by_name if node.startswith(f"{each}/update_")}
     strange = other_writers(nodes, owners, known | set(found))
     if strange:
@@ -138,7 +139,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
         outside[_RATE] = standing
         del config[_RATE]
     if len(limits) > 1:
-        outside["clipping"] = "not all gradients are clipped alike"
+        outside.setdefault("clipping", "not all gradients are clipped alike")
     limit = next(iter(limits)) if len(limits) == 1 else None
     config |= {limit[0]: limit[1]} if limit is not None else {}
     if sparse and limit is not None and limit[0] != "clipvalue":

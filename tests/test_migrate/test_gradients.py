@@ -11,7 +11,7 @@ import pytest
 
 import migrate
 from migrate.bytes import protos
-from migrate.graphs.gradients import clipping
+from migrate.graphs.gradients import Gradients
 from migrate.graphs.nodes import Nodes
 
 SCOPED = Path(__file__).parents[1] / "fixtures" / "scoped"
@@ -43,7 +43,7 @@ FED: list[Node] = [("feed", "Placeholder", []), ("given", "Identity", ["feed"])]
 
 
 def said(nodes: list[Node]) -> dict[str, str]:
-    """What `clipping` says of the gradient `given`; a name that is a number is that constant."""
+    """What is said of the gradient `given`; a name that is a number is that constant."""
     proto = protos.SaverMetaGraph()
     numbers = {i for _, _, inputs in nodes for i in inputs if i.lstrip("-").replace(".", "").isdigit()}
     for name, op, inputs in [*nodes, *((number, "Const", []) for number in sorted(numbers))]:
@@ -53,7 +53,7 @@ def said(nodes: list[Node]) -> dict[str, str]:
             tensor.dtype = 1
             tensor.float_val.append(float(name))
     outside: dict[str, str] = {}
-    assert clipping(Nodes(proto.graph_def.node), "given", ["w"], outside) is None
+    assert Gradients(Nodes(proto.graph_def.node), ["w"]).clipping("w", "given", outside) is None
     return outside
 
 
@@ -72,6 +72,7 @@ def test_what_gives_the_gradient_of_the_loss_is_passed_over(nodes: list[Node]) -
         ([("w", "VariableV2", []), ("d", "Mul", ["w", "0.1"]), ("given", "AddV2", [GRADIENT, "d"])], "w"),
         ([("mean", "Mean", [GRADIENT, "0"]), ("given", "Sub", [GRADIENT, "mean"])], "given"),
         ([("given", "Sign", [GRADIENT])], "given"),
+        ([("sum", "Add", [GRADIENT, "w"]), ("given", "ClipByValue", ["sum", "-1", "1"]), ("w", "Tanh", [])], "w"),
         ([*GATHERED[:3], ("more", "AssignAdd", ["sum", "t"]), ("t", "Tanh", [GRADIENT]), GATHERED[4]], "t"),
     ],
 )
@@ -150,6 +151,47 @@ def _refuses(name: str, folder: Path, change: Callable[[Any], None], reason: str
     state = migrate.read(prefix)
     assert state.fidelity == "approximate"
     assert reason in " ".join(state.reasons)
+
+
+@pytest.mark.parametrize(
+    ("name", "node", "op"),
+    [
+        ("clipped", "train/clip_by_norm/Maximum", "Minimum"),
+        ("clipped", "train/clip_by_norm/Greater", "Less"),
+        ("clipped", "train/clip_by_norm/Sum", "Mean"),
+        ("clipped", "train/clip_by_norm/Sqrt", "Square"),
+        ("clipped", "train/clip_by_norm/mul_1", "Add"),
+        ("clipped", "train/clip_by_norm/truediv", "Mul"),
+        ("inverse", "train/clip_by_norm/Minimum", "Maximum"),
+        ("inverse", "train/clip_by_norm/Rsqrt", "Sqrt"),
+        ("inverse", "train/clip_by_norm/mul", "Add"),
+    ],
+)
+def test_what_is_not_quite_clipping_by_the_norm_is_said(name: str, node: str, op: str, tmp_path: Path) -> None:
+    def change(nodes: Any) -> None:
+        next(n for n in nodes if n.name == node).op = op
+
+    _refuses(name, tmp_path, change, "clipping: ")
+
+
+def test_a_norm_of_each_column_is_not_that_of_a_gradient(tmp_path: Path) -> None:
+    """As of `tf.clip_by_norm(gradient, limit, axes=[0])`."""
+
+    def change(nodes: Any) -> None:
+        axes = next(n for n in nodes if n.name == "train/clip_by_norm/Const").attr
+        tensor = next(a.value.tensor for a in axes if a.key == "value")
+        tensor.tensor_shape.dim[0].size, tensor.tensor_content = 1, bytes(4)
+
+    _refuses("clipped", tmp_path, change, "clipping: ")
+
+
+def test_the_name_of_a_scope_clips_nothing() -> None:
+    """A program may call its own `clip_by_norm`, and `tf.clip_by_average_norm` is another."""
+    for scope in ("clip_by_norm", "clip_by_noise", "clip_by_average_norm"):
+        told = said(
+            [(GRADIENT, "MatMul", []), (f"{scope}/x", "Tanh", [GRADIENT]), ("given", "Identity", [f"{scope}/x"])]
+        )
+        assert f"'{scope}/x'" in told["clipping"]
 
 
 CLIPPING = "train/OptimizeLoss/clip_by_global_norm/"

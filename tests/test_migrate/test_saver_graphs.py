@@ -14,6 +14,7 @@ import migrate
 from migrate.bytes import protos
 from migrate.errors import AmbiguousError, ContradictionError
 from migrate.graphs import native_keras, optimizer_v2, saver, schedules, tf_train
+from migrate.graphs.gradients import Gradients
 from migrate.graphs.nodes import Nodes
 from migrate.readers import saver_optimizers
 from tests import adversary
@@ -160,7 +161,7 @@ def test_a_limit_inside_another_scope_and_the_models_own_clipping() -> None:
     numbers = [(number, "Const", []) for number in ("-1.0", "1.0")]
     for nodes, limit in ((once, ("clipvalue", 1.0)), (twice, None)):
         outside: dict[str, str] = {}
-        assert tf_train.clipping(_graph(*numbers, *model, *nodes), "train/clip_by_value", 1, outside) == limit
+        assert Gradients(_graph(*numbers, *model, *nodes), ["w"]).clipping("w", "train/clip_by_value", outside) == limit
         assert bool(outside) == (limit is None)
 
 

@@ -47,7 +47,9 @@ def goes_on(name: str, folder: Path, **hints: object) -> None:
             np.testing.assert_allclose(variables[each].numpy(), oracle[f"var/{step}/{i}"], rtol=0, atol=5e-7)
 
 
-@pytest.mark.parametrize("name", ["adam", "momentum", "tangled", "loss", "pieces", "chosen", "parts", "ftrl"])
+@pytest.mark.parametrize(
+    "name", ["adam", "momentum", "tangled", "loss", "pieces", "chosen", "parts", "ftrl", "clipped", "inverse"]
+)
 def test_slots_in_a_scope_and_settings_in_variables(name: str, tmp_path: Path) -> None:
     state = migrate.read(source(name))
     assert state.fidelity == "exact", state.reasons

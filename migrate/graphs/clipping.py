@@ -1,0 +1,74 @@
+"""The functions of TensorFlow that clip a gradient, op for op (python/ops/clip_ops.py of 1.0, 1.5, 1.15 and 2.15)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from migrate.graphs.nodes import Nodes
+from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Pattern, match, operands
+
+
+@dataclass(frozen=True)
+class Clip:
+    """What clips one gradient: the option of Keras that does the same, its limit, and what comes in."""
+
+    option: str
+    limit: float
+    gradient: str
+    """The node whose value is clipped."""
+    norm: str = ""
+    """The node of the norm over all gradients."""
+    axes: str = ""
+    """The node of the dims that the norm of one gradient is taken over."""
+
+
+def clipped(nodes: Nodes, name: str) -> Clip | None:
+    """How a node clips; None where it does not, or as no option of Keras does."""
+    for option, pattern in _CLIPPINGS:
+        found = Found()
+        if not match(nodes, name, pattern, found):
+            continue
+        limit = found.constants["limit"]
+        return Clip(option, limit, **found.nodes) if found.constants.get("low", -limit) == -limit else None
+    return None
+
+
+def normed(nodes: Nodes, name: str) -> list[str]:
+    """The gradients of `tf.global_norm`, Sqrt(2 * Sum(Pack(L2Loss(gradient), ...))); none where a node is another."""
+    found = Found()
+    if not match(nodes, name, ("Sqrt", ("Mul", ("Sum", Anything("all"), Anything()), 2.0)), found):
+        return []
+    losses = [operands(nodes, loss, "L2Loss") for loss in operands(nodes, found.nodes["all"], "Pack")]
+    return [nodes.source(loss[0]) for loss in losses] if all(losses) else []
+
+
+def is_whole(nodes: Nodes, axes: str, ndim: int) -> bool:
+    """Whether a sum over these axes is one over a whole tensor of so many dims."""
+    if nodes.op(axes) == "Range":
+        first, end, step = nodes.parents(axes)
+        return nodes.op(end) == "Rank" and (nodes.constant(first), nodes.constant(step)) == (0, 1)
+    return nodes.integers(axes) == tuple(range(ndim))
+
+
+_GRADIENT, _NORM = Anything("gradient"), Anything("norm")
+_SQUARES = ("Sum", ("Mul", _GRADIENT, _GRADIENT), Anything("axes"))
+_CHOOSE, _IS_LONG = "Select SelectV2", ("Greater", _SQUARES, 0.0)
+_LENGTHS: tuple[Pattern, ...] = (
+    ("Sqrt", _SQUARES),
+    (_CHOOSE, _IS_LONG, ("Sqrt", (_CHOOSE, _IS_LONG, _SQUARES, Anything())), _SQUARES),
+)
+"""Of one gradient; from 1.13 on such that the gradient of it is finite where the length is 0."""
+_SCALE = ("Mul", "limit", ("Minimum", (DIVIDE, 1.0, _NORM), (DIVIDE, 1.0, "limit")))
+_SCALES: tuple[Pattern, ...] = (
+    _SCALE,
+    (_CHOOSE, ("IsFinite", _NORM), _SCALE, Anything()),
+    (ADD, _SCALE, ("Sub", _NORM, _NORM)),
+)
+"""By all gradients' norm; from 1.13 on one that is not finite makes the gradients NaN."""
+_CLIPPINGS: tuple[tuple[str, Pattern], ...] = (
+    ("clipvalue", ("ClipByValue", _GRADIENT, "low", "limit")),
+    ("clipvalue", ("Maximum", ("Minimum", _GRADIENT, "limit"), "low")),
+    ("clipnorm", ("Mul", ("Mul", _GRADIENT, "limit"), ("Minimum", ("Rsqrt", _SQUARES), (DIVIDE, 1.0, "limit")))),
+    *(("clipnorm", (DIVIDE, ("Mul", _GRADIENT, "limit"), ("Maximum", each, "limit"))) for each in _LENGTHS),
+    *(("global_clipnorm", ("Mul", _GRADIENT, each)) for each in _SCALES),
+)
