@@ -15,8 +15,6 @@ from migrate.graphs.clipping import Clip, clipped, is_whole, normed
 from migrate.graphs.nodes import GIVEN, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE
 
-_BACKWARD = re.compile(r"(?:^|/)[^/]+_grad/")
-"""In names of what the backward pass makes, whatever a program calls its scope (ops/gradients_util.py 1.15)."""
 _SUMS = ("AddN", "AccumulateNV2", *ADD.split())
 _JOINS = ("ConcatV2", "Concat", "Pack", "ExpandDims", "Reshape", "Squeeze", "Mean", "Sum", "UnsortedSegmentSum")
 """How towers' gradients come to one. Inputs behind the first that are constants say which axis."""
@@ -40,7 +38,7 @@ class _Path:
         """A node on the way that does not give the gradient of a loss, None if all do."""
         nodes, name = self.nodes, self.nodes.source(name)
         op, inputs = nodes.op(name), nodes.inputs.get(name, [])
-        if name in self.seen or _is_backward(nodes, name) or op in GIVEN or not op:
+        if name in self.seen or nodes.is_gradient(name) or op in GIVEN or not op:
             return None
         self.seen.add(name)
         if name in nodes.variables:
@@ -81,10 +79,6 @@ class _Path:
             return strange
         scale = None if not number else (1 / number if op == "Mul" else number)
         return None if scale is not None and _is_scaled(nodes, rest, scale) else name
-
-
-def _is_backward(nodes: Nodes, name: str) -> bool:
-    return nodes.is_gradient(name) or (_BACKWARD.search(name) is not None and not nodes.is_clipping(name))
 
 
 def _is_zero(nodes: Nodes, name: str) -> bool:

@@ -21,10 +21,8 @@ READS = ("Identity", "ReadVariableOp", "IsVariableInitialized", "VarIsInitialize
 VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
 
 
-_GRADIENT = re.compile(r"(?:^|/)gradients(?:_\d+)?/(?:AddN(?:_\d+)?|.*_grad/.*)$")
-"""Names of what `tf.gradients` makes: of the op whose gradient it is, or a sum (ops/gradients_util.py 1.15)."""
-_CLIPPING = re.compile(r"(?:^|/)clip_by_(?:value|norm|global_norm|average_norm)(?:_\d+)?(?:/|$)")
-"""Names of what clips: a program may call the scope around it `clip_grad`."""
+_SUM = re.compile(r"(?:^|/)gradients(?:_\d+)?/AddN(?:_\d+)?$")
+"""Names of sums that `tf.gradients` makes where a value is used more than once (ops/gradients_util.py 1.15)."""
 
 
 @dataclass(frozen=True)
@@ -147,13 +145,21 @@ class Nodes:
 
     def is_gradient(self, name: str) -> bool:
         """Whether `tf.gradients` made a value; one that may be fed instead of it is the same."""
-        while self.op(name) in ("PlaceholderWithDefault", *PASSING) and self.inputs[name]:
-            name = self.inputs[name][0]
-        return _GRADIENT.search(name) is not None and not self.is_clipping(name)
+        while not self._is_of_backward(name) and self.op(name) in ("PlaceholderWithDefault", *PASSING):
+            name = next(iter(self.inputs[name]), "")
+        return self._is_of_backward(name)
 
-    @staticmethod
-    def is_clipping(name: str) -> bool:
-        return _CLIPPING.search(name.rpartition("_grad/")[2]) is not None
+    def _is_of_backward(self, name: str) -> bool:
+        """By its name, `SCOPE/OP_grad/...` of an `OP` of the graph: a program may call its own scope `clip_grad`."""
+        if _SUM.search(name):
+            return all(map(self.is_gradient, self.inputs.get(name, ("",))))
+        parts = name.split("/")
+        for end in (i for i, each in enumerate(parts[:-1]) if each.endswith("_grad") and i):
+            op = [*parts[:end], parts[end].removesuffix("_grad")]
+            # what is before SCOPE, if anything, is that of an imported graph
+            if any("/".join(op[:i] + op[j:]) in self.by_name for i in range(end) for j in range(i + 1, end + 1)):
+                return True
+        return False
 
     def behind(
         self, name: str, stop: Collection[str] = (), *, to_gradients: bool = False, with_choices: bool = False

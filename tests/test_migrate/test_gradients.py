@@ -17,6 +17,7 @@ from migrate.graphs.nodes import Nodes
 SCOPED = Path(__file__).parents[1] / "fixtures" / "scoped"
 SAVED = SCOPED / "momentum" / "source"
 GRADIENT = "tower/gradients/tower/MatMul_grad/MatMul_1"
+FORWARD = [("tower/MatMul", "MatMul", list[str]()), ("out/MatMul", "MatMul", list[str]())]
 Node = tuple[str, str, list[str]]
 
 TOWERS: list[Node] = [
@@ -46,7 +47,7 @@ def said(nodes: list[Node]) -> dict[str, str]:
     """What is said of the gradient `given`; a name that is a number is that constant."""
     proto = protos.SaverMetaGraph()
     numbers = {i for _, _, inputs in nodes for i in inputs if i.lstrip("-").replace(".", "").isdigit()}
-    for name, op, inputs in [*nodes, *((number, "Const", []) for number in sorted(numbers))]:
+    for name, op, inputs in [*FORWARD, *nodes, *((number, "Const", []) for number in sorted(numbers))]:
         node = proto.graph_def.node.add(name=name, op=op, input=inputs)
         if op == "Const":
             tensor = node.attr.add(key="value").value.tensor
@@ -183,6 +184,23 @@ def test_a_norm_of_each_column_is_not_that_of_a_gradient(tmp_path: Path) -> None
         tensor.tensor_shape.dim[0].size, tensor.tensor_content = 1, bytes(4)
 
     _refuses("clipped", tmp_path, change, "clipping: ")
+
+
+@pytest.mark.parametrize("scope", ["clip_grad", "train/noisy_grad", "train/gradients/tower/my_grad"])
+def test_a_scope_that_is_called_like_one_of_the_backward_pass_is_none(scope: str) -> None:
+    told = said([(GRADIENT, "MatMul", []), (f"{scope}/x", "Tanh", [GRADIENT]), ("given", "Identity", [f"{scope}/x"])])
+    assert f"'{scope}/x'" in told["clipping"]
+
+
+def test_a_sum_that_a_program_makes_in_a_scope_called_gradients_is_its_own() -> None:
+    noise: list[Node] = [("noise", "RandomStandardNormal", ["shape"]), ("gradients/AddN", "AddN", [GRADIENT, "noise"])]
+    assert "'noise'" in said([(GRADIENT, "MatMul", []), *noise, ("given", "Identity", ["gradients/AddN"])])["clipping"]
+
+
+def test_gradients_in_a_graph_that_was_imported_into_a_scope() -> None:
+    name = "copy/train/gradients/tower/MatMul_2_grad/tuple/control_dependency"
+    made: list[Node] = [("copy/tower/MatMul_2", "MatMul", []), (name, "Relu", []), ("given", "Identity", [name])]
+    assert said(made) == {}
 
 
 def test_the_name_of_a_scope_clips_nothing() -> None:

@@ -146,7 +146,7 @@ def test_what_stands_around_the_kernel_of_an_optimizer_v2(
     inputs = [*names[:3], "powers", "powers", rate, *names[4:6], "1e-7", gradient]
     constants = [(number, "Const", []) for number in ("1e-7", "0.5")]
     kernel = (f"{UPDATE}ResourceApplyAdam", "ResourceApplyAdam", inputs)
-    graph = _graph(*variables, *constants, (GRADIENT, "MatMul", []), *more, kernel)
+    graph = _graph(*variables, *constants, ("MatMul", "MatMul", []), (GRADIENT, "MatMul", []), *more, kernel)
     told = optimizer_v2.describe(graph, {"Adam/Adam": {"w": {"w", "Adam/w/m", "Adam/w/v"}}}, "Adam")
     assert (told.class_name, told.seen) == (class_name, seen)
 
@@ -154,7 +154,8 @@ def test_what_stands_around_the_kernel_of_an_optimizer_v2(
 def test_a_limit_inside_another_scope_and_the_models_own_clipping() -> None:
     """Gradients of one optimizer may be clipped twice in one scope; what the model clips is no gradient."""
     gradient = "train/gradients/MatMul_grad/MatMul_1"
-    model = [("loss/clip_by_value", "ClipByValue", ["x", "-1.0", "1.0"]), (gradient, "MatMul", ["loss/clip_by_value"])]
+    clips = ("loss/clip_by_value", "ClipByValue", ["x", "-1.0", "1.0"])
+    model = [("MatMul", "MatMul", ["x"]), clips, (gradient, "MatMul", ["loss/clip_by_value"])]
     once = [("train/clip_by_value", "ClipByValue", [gradient, "-1.0", "1.0"])]
     before = [("train/clip_by_norm", "Mul", [gradient])]
     twice = [*before, ("train/clip_by_value", "ClipByValue", ["train/clip_by_norm", "-1.0", "1.0"])]
