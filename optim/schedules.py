@@ -2,7 +2,8 @@
 
 They exist so that an optimizer's config can be read back without Keras: any stock schedule of Keras 3, tf_keras or
 tf.keras is described by `{"class_name", "config"}`, and `from_config` gives the class of that name from here.
-Formulas: `keras/src/optimizers/schedules/learning_rate_schedule.py`, Keras 3.
+Formulas: `keras/src/optimizers/schedules/learning_rate_schedule.py`, Keras 3. `Formula` is none of theirs: it is what
+the graph of a TensorFlow 1 program computes.
 """
 
 from __future__ import annotations
@@ -231,6 +232,65 @@ STOCK: dict[str, type[LearningRateSchedule]] = {
 }
 
 
+class Formula(LearningRateSchedule):
+    """A rate that ops of TensorFlow compute from the step, one after another, in the dtypes in which its program did.
+
+    Args:
+      operations: lists of an op's name and what it takes: `["Step", DTYPE]`; `["Const", DTYPE, NUMBER or LIST]`;
+        `["Cast", PLACE, DTYPE]`; and those of `TAKES` with the places of what they take among the earlier ones. The
+        last one is the rate.
+
+    Raises:
+      HyperparameterError: it is something else, or computes no scalar.
+    """
+
+    TAKES: Mapping[str, str] = {
+        **dict.fromkeys(("AddV2", "Sub", "Mul", "RealDiv", "FloorDiv", "FloorMod", "Pow", "Minimum", "Maximum"), "x y"),
+        **dict.fromkeys(("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual"), "x y"),
+        **dict.fromkeys(("LogicalAnd", "LogicalOr"), "x y"),
+        **dict.fromkeys(("LogicalNot", "Neg", "Abs", "Floor", "Ceil", "Exp", "Log", "Sqrt", "Rsqrt"), "x"),
+        **dict.fromkeys(("Square", "Sin", "Cos", "Tanh", "Sigmoid"), "x"),
+        **dict.fromkeys(("Max", "Min", "Sum"), "input axis"),
+        "SelectV2": "condition t e",
+        "OneHot": "indices depth on_value off_value",
+    }
+    """Ops of `tf.raw_ops` and the names of what they take."""
+    DTYPES = ("float32", "float64", "int32", "int64", "bool")
+
+    def __init__(self, operations: Sequence[Sequence[Any]], name: str = "Formula"):
+        self.operations = [list(each) for each in operations]
+        self.name = name
+        try:
+            with tf.init_scope():
+                rate = self(0)
+        except (LookupError, TypeError, ValueError, tf.errors.OpError) as error:
+            text = str(error).strip().partition("\n")[0]
+            raise HyperparameterError(f"operations of a Formula cannot be computed: {text}") from error
+        if rate.shape.rank != 0 or not rate.dtype.is_floating:
+            raise HyperparameterError(f"operations of a Formula must give one number, got {rate.dtype} {rate.shape}")
+
+    def __call__(self, step: Any) -> tf.Tensor:
+        made: list[tf.Tensor] = []
+        for op, *taken in self.operations:
+            made.append(self._one(op, taken, step, made))
+        return made[-1]
+
+    def _one(self, op: str, taken: Sequence[Any], step: Any, made: Sequence[tf.Tensor]) -> tf.Tensor:
+        if op in ("Step", "Const", "Cast"):
+            dtype = taken[0 if op != "Cast" else 1]
+            if dtype not in self.DTYPES:
+                raise ValueError(f"{dtype!r} is none of {', '.join(self.DTYPES)}")
+            return (
+                tf.constant(taken[1], dtype)
+                if op == "Const"
+                else tf.cast(step if op == "Step" else made[taken[0]], dtype)
+            )
+        names = self.TAKES[op].split()
+        return getattr(tf.raw_ops, op)(**{key: made[place] for key, place in zip(names, taken, strict=True)})
+
+
+KNOWN: dict[str, type[LearningRateSchedule]] = {**STOCK, Formula.__name__: Formula}
+"""And what is none of Keras's."""
 HOMES = ("keras", "tf_keras", "tensorflow", "builtins", "optim")
 """Packages whose schedule of a stock one's name is that one, in Keras's `{"module", "class_name", ...}`."""
 
@@ -246,19 +306,19 @@ def to_config(schedule: Any) -> dict[str, Any]:
 
 
 def from_config(document: Mapping[str, Any]) -> LearningRateSchedule:
-    """The stock schedule that `{"class_name", "config"}` describes.
+    """The schedule of `KNOWN` that `{"class_name", "config"}` describes.
 
     Raises:
       HyperparameterError: a class that is not a stock one; give the live object instead.
     """
     name = str(document.get("class_name"))
     home = str(document.get("module") or "keras").split(".")[0]
-    if name not in STOCK or home not in HOMES or document.get("registered_name") not in (None, name):
+    if name not in KNOWN or home not in HOMES or document.get("registered_name") not in (None, name):
         raise HyperparameterError(
             f"learning_rate is the schedule {name!r}, which is not one of Keras's ({', '.join(STOCK)});"
             " put the live schedule object into config['learning_rate']"
         )
     try:
-        return STOCK[name].from_config(document["config"])
+        return KNOWN[name].from_config(document["config"])
     except (KeyError, TypeError) as error:
         raise HyperparameterError(f"the config of schedule {name} does not fit it: {error}") from error

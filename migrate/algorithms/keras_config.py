@@ -19,6 +19,8 @@ from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence import COMPUTED, DEFAULT, FILE, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from optim.errors import HyperparameterError, UnsupportedError
 
+FORMULA = "Formula"
+"""A schedule of `optim` alone, of the ops that a graph of TensorFlow 1 has for its rate."""
 SCHEDULES = (
     "ExponentialDecay",
     "PiecewiseConstantDecay",
@@ -122,7 +124,7 @@ def arguments(
     current = _with_scalars(config, scalars, algorithm, out)
     out.values["name"] = str(config.get("name") or algorithm.name)
     out.values["learning_rate"] = _learning_rate(current)
-    if is_own_schedule(out.values["learning_rate"]):
+    if is_own_schedule(out.values["learning_rate"]) and out.values["learning_rate"]["class_name"] != FORMULA:
         name = out.values["learning_rate"]["class_name"]
         out.warnings.append(
             f"the learning rate is {name}, a schedule of your own, of which the source says the arguments alone: give"
@@ -275,7 +277,7 @@ def _schedule_name(value: Mapping[str, Any]) -> str:
 
 
 def is_own_schedule(rate: Any) -> bool:
-    """Whether a learning rate, as `arguments` gives it, is a schedule that only the user's program has."""
+    """Whether a learning rate, as `arguments` gives it, is a schedule that Keras does not have."""
     return isinstance(rate, Mapping) and rate.get("class_name") not in SCHEDULES
 
 

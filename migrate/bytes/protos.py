@@ -88,7 +88,13 @@ _MESSAGES: dict[str, tuple[_Spec, ...]] = {
         _Spec(5, "attr", "AttrEntry", repeated=True),
     ),
     "AttrEntry": (_Spec(1, "key", "string"), _Spec(2, "value", "AttrValue")),
-    "AttrValue": (_Spec(5, "b", "bool"), _Spec(7, "shape", "TensorShapeProto"), _Spec(8, "tensor", "TensorProto")),
+    "AttrValue": (
+        _Spec(3, "i", "int64"),
+        _Spec(5, "b", "bool"),
+        _Spec(6, "type", "int32"),
+        _Spec(7, "shape", "TensorShapeProto"),
+        _Spec(8, "tensor", "TensorProto"),
+    ),
     "TensorProto": (
         _Spec(1, "dtype", "int32"),
         _Spec(2, "tensor_shape", "TensorShapeProto"),
@@ -98,6 +104,7 @@ _MESSAGES: dict[str, tuple[_Spec, ...]] = {
         _Spec(7, "int_val", "int32", repeated=True),
         _Spec(8, "string_val", "bytes", repeated=True),
         _Spec(10, "int64_val", "int64", repeated=True),
+        _Spec(11, "bool_val", "bool", repeated=True),
     ),
     "SaverDef": (_Spec(2, "save_tensor_name", "string"),),
     "GraphDef": (_Spec(1, "node", "NodeDef", repeated=True),),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 PASSING = ("Identity", "Cast", "ReadVariableOp", "Enter", "Snapshot")
 WRITES = ("Assign", "AssignSub", "AssignAdd", "AssignVariableOp", "AssignSubVariableOp", "AssignAddVariableOp")
@@ -32,6 +33,14 @@ class Write:
     op: str
     target: str
     value: str
+
+
+class Held(NamedTuple):
+    """What a constant holds, flat."""
+
+    dtype: int
+    shape: tuple[int, ...]
+    numbers: tuple[Any, ...]
 
 
 class Nodes:
@@ -73,21 +82,26 @@ class Nodes:
         name = self.source(name)
         if self.op(name) != "Const":
             return self.values.get(name)
-        value = self._value(name)
-        return None if value is None else _number(value)
+        held = self.held(name)
+        return float(held.numbers[0]) if held is not None and held.dtype != BOOL and len(held.numbers) == 1 else None
 
     def integers(self, name: str) -> tuple[int, ...] | None:
         """Those of a constant of one dim, None where it is none."""
-        value = self._value(name) if self.op(name) == "Const" else None
-        if value is None or value.dtype != 3 or len(value.tensor_shape.dim) != 1:
-            return None
-        size = int(value.tensor_shape.dim[0].size)
-        if len(value.tensor_content) == 4 * size:
-            return struct.unpack(f"<{size}i", value.tensor_content)
-        return tuple(value.int_val) if len(value.int_val) == size else None
+        held = self.held(name)
+        return held.numbers if held is not None and held.dtype == INT32 and len(held.shape) == 1 else None
 
-    def _value(self, name: str) -> Any:
-        return next((a.value.tensor for a in self.by_name[name].attr if a.key == "value"), None)
+    def held(self, name: str) -> Held | None:
+        """The numbers of a constant, None where it is none or has others than these."""
+        value = self.attribute(name, "value") if self.op(name) == "Const" else None
+        if value is None or value.tensor.dtype not in _FORMATS or value.tensor.tensor_shape.unknown_rank:
+            return None
+        shape = tuple(int(d.size) for d in value.tensor.tensor_shape.dim)
+        numbers = _numbers(value.tensor, math.prod(shape)) if min(shape, default=0) >= 0 else None
+        return None if numbers is None else Held(int(value.tensor.dtype), shape, numbers)
+
+    def attribute(self, name: str, key: str) -> Any:
+        """The value of an op's attribute, None where it has none."""
+        return next((a.value for a in self.by_name[name].attr if a.key == key), None)
 
     def first_value(self, variable: str) -> float | None:
         """The constant that a scalar variable begins with, None where it is none."""
@@ -96,7 +110,8 @@ class Nodes:
 
     def shape(self, variable: str) -> tuple[int, ...] | None:
         """Of a variable; None where the graph does not say all of it."""
-        found = next((a.value.shape for a in self.by_name[variable].attr if a.key == "shape"), None)
+        value = self.attribute(variable, "shape")
+        found = None if value is None else value.shape
         dims = () if found is None else tuple(int(dim.size) for dim in found.dim)
         return None if found is None or found.unknown_rank or min(dims, default=0) < 0 else dims
 
@@ -183,19 +198,40 @@ class Nodes:
         waits = [str(i)[1:] for i in self.by_name[name].input if i.startswith("^")] if name in self.by_name else []
         return [w for w in waits if self.op(w) == "Identity" and "Switch" in map(self.op, self.inputs[w][:1])]
 
+    def waits_for(self, name: str) -> set[str]:
+        """All nodes that are done before this one: what it reads, and what its control edges say."""
+        seen, todo = set(), [name]
+        while todo:
+            node = self.by_name.get(todo.pop())
+            for each in node.input if node is not None else ():
+                before = str(each).removeprefix("^").partition(":")[0]
+                if before not in seen:
+                    seen.add(before)
+                    todo.append(before)
+        return seen
+
     def variables_behind(self, name: str) -> frozenset[str]:
         return self.variables.intersection(self.behind(name))
 
 
-_FORMATS = {1: ("<f", "float_val"), 2: ("<d", "double_val"), 3: ("<i", "int_val"), 9: ("<q", "int64_val")}
-"""DataType -> how a scalar is packed, and the field that has it otherwise."""
+FLOAT, DOUBLE, INT32, INT64, BOOL = 1, 2, 3, 9, 10
+"""DataType."""
+_FORMATS = {
+    FLOAT: ("f", "float_val"),
+    DOUBLE: ("d", "double_val"),
+    INT32: ("i", "int_val"),
+    INT64: ("q", "int64_val"),
+    BOOL: ("?", "bool_val"),
+}
+"""How one number is packed, and the field that has it otherwise."""
 
 
-def _number(tensor: Any) -> float | None:
-    if tensor.dtype not in _FORMATS or any(d.size != 1 for d in tensor.tensor_shape.dim):
-        return None
+def _numbers(tensor: Any, size: int) -> tuple[Any, ...] | None:
     form, name = _FORMATS[tensor.dtype]
-    if len(tensor.tensor_content) == struct.calcsize(form):
-        return float(struct.unpack(form, tensor.tensor_content)[0])
-    listed = getattr(tensor, name)
-    return float(listed[0]) if len(listed) == 1 else None
+    if tensor.tensor_content:
+        whole = len(tensor.tensor_content) == size * struct.calcsize(f"<{form}")
+        return struct.unpack(f"<{size}{form}", tensor.tensor_content) if whole else None
+    listed = tuple(getattr(tensor, name))
+    if not 0 < len(listed) <= size:
+        return None
+    return listed + listed[-1:] * (size - len(listed))  # the last one stands for all that follow

@@ -2,31 +2,29 @@
 
 `tf.train.*_decay` are expressions of the global step and of constants (training/learning_rate_decay.py 1.0 - 1.15), and
 so is the warm-up of google-research/bert (`optimization.py`, `create_optimizer`). What is not one of these, op for op,
-is no schedule here: nothing is concluded from names.
+is carried as the formula that it is: nothing is concluded from names.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
-from migrate.graphs import choices
+from migrate.graphs import choices, formulas
 from migrate.graphs.nodes import Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Found, Pattern, match
 
-WARM_UP = "WarmUp"
-"""What tf-models calls a schedule that rises to another one's start, and then is that one."""
 _PERIODS = (DIVIDE, STEP, "decay_steps")
 _CAPPED = (DIVIDE, ("Minimum", STEP, "decay_steps"), "decay_steps")
 _HALF_COSINE = ("Mul", 0.5, (ADD, 1.0, ("Cos", ("Mul", float(np.float32(math.pi)), _CAPPED))))
 _IS_WARMING = ("Less", STEP, "warmup_steps")
 _RISING = ("Mul", "warm_rate", (DIVIDE, STEP, "warmup_steps")), (DIVIDE, ("Mul", "warm_rate", STEP), "warmup_steps")
 _WARMED = (
-    *((ADD, ("Mul", ("Sub", 1.0, _IS_WARMING), Anything("cooled")), ("Mul", _IS_WARMING, r)) for r in _RISING),
-    *(("Select SelectV2", _IS_WARMING, rising, Anything("cooled")) for rising in _RISING),
+    *((ADD, ("Mul", ("Sub", 1.0, _IS_WARMING), Anything("then")), ("Mul", _IS_WARMING, r)) for r in _RISING),
+    ("Select SelectV2", _IS_WARMING, Anything(), Anything("then")),
 )
 
 
@@ -48,8 +46,13 @@ _POLYNOMIAL = (
 _COSINE = ("Mul", "initial_learning_rate", (ADD, ("Mul", "rest", _HALF_COSINE), "alpha"))
 
 
-def read(nodes: Nodes, name: str) -> Mapping[str, Any] | None:
-    """The schedule that a node is, as `{"class_name", "config"}`, None where it is none of those known."""
+def read(nodes: Nodes, name: str) -> Mapping[str, Any] | float | None:
+    """The schedule that a node is, as `{"class_name", "config"}`; a number where it is one after its warm-up; None
+    where it is neither a schedule of Keras's nor a formula of the step."""
+    name = _warmed_up(nodes, name)
+    number = nodes.constant(name)
+    if number is not None:
+        return number
     for class_name, patterns in (("ExponentialDecay", _EXPONENTIAL), ("InverseTimeDecay", _INVERSE_TIME)):
         for pattern, staircase in patterns:
             found = _constants(nodes, name, pattern)
@@ -62,46 +65,42 @@ def read(nodes: Nodes, name: str) -> Mapping[str, Any] | None:
     if found and abs(found.pop("rest") - (1.0 - found["alpha"])) < 1e-6:
         return _schedule("CosineDecay", found)
     pieces = choices.read(nodes, name)
-    return _schedule("PiecewiseConstantDecay", pieces) if pieces is not None else _warm_up(nodes, name)
+    if pieces is not None:
+        return _schedule("PiecewiseConstantDecay", pieces)
+    operations = formulas.read(nodes, name)
+    return None if operations is None else _schedule("Formula", {"operations": operations})
 
 
-def never_counts(nodes: Nodes) -> str:
-    """Why the global step is not the number of steps, so that a schedule of it stood still or ran; empty if it is."""
+def never_counts(nodes: Nodes, kernels: Collection[str] = ()) -> str:
+    """Why the global step is not the number of steps, so that a schedule of it stood still or ran; empty if it is.
+
+    Args:
+      kernels: ops of the step; where there are any, the global step must wait for one to be raised.
+    """
     counts = (lambda name: name == nodes.counter) if nodes.counter else (lambda name: name.endswith("global_step"))
     raised = [write for write in nodes.writes() if counts(write.target)]
     if len(raised) != 1:
         return f"the graph raises the global step, which the schedule reads, {'nowhere' if not raised else 'twice'}"
     op, by = raised[0].op, raised[0].value
     adds = nodes.op(op).startswith("AssignAdd") and nodes.constant(by) == 1.0
-    if adds or match(nodes, by, (ADD, STEP, 1.0), Found()):
-        return ""
-    return f"{op!r} raises the global step, which the schedule reads, otherwise than by one"
-
-
-def after(rate: Any, step: int) -> Any:
-    """A learning rate as it is from a step on: without its warm-up once that is over."""
-    if isinstance(rate, Mapping) and rate["class_name"] == WARM_UP and step >= rate["config"]["warmup_steps"]:
-        return rate["config"]["decay_schedule_fn"]
-    return rate
+    if not adds and not match(nodes, by, (ADD, STEP, 1.0), Found()):
+        return f"{op!r} raises the global step, which the schedule reads, otherwise than by one"
+    if kernels and nodes.waits_for(op).isdisjoint(kernels):
+        return f"{op!r} raises the global step, which the schedule reads, before or after the step, as it happens"
+    return ""
 
 
 def _schedule(class_name: str, found: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     return {"class_name": class_name, "config": {**found, **options}}
 
 
-def _warm_up(nodes: Nodes, name: str) -> dict[str, Any] | None:
-    """`rate`, and initial · step / warmup_steps before; BERT's `create_optimizer` has a sum, others `tf.where`."""
+def _warmed_up(nodes: Nodes, name: str) -> str:
+    """What a rate is from now on, where it has a warm-up that is over; BERT's `create_optimizer` has a sum of both,
+    others `tf.where`."""
+    counter = nodes.counter or next((each for each in nodes.changing if each.endswith("global_step")), "")
+    steps, _ = nodes.changing.get(counter, (0.0, ""))
     found = next((f for pattern in _WARMED if match(nodes, name, pattern, f := Found())), None)
-    if found is None:
-        return None
-    cooled, start = found.nodes["cooled"], found.constants["warm_rate"]
-    number = nodes.constant(cooled)
-    rate: Any = read(nodes, cooled) if number is None else number
-    if rate is None or start != (rate["config"]["initial_learning_rate"] if isinstance(rate, Mapping) else rate):
-        return None
-    steps = int(found.constants["warmup_steps"])
-    config = {"initial_learning_rate": start, "decay_schedule_fn": rate, "warmup_steps": steps}
-    return {"class_name": WARM_UP, "config": {**config, "power": 1.0}}
+    return found.nodes["then"] if found is not None and steps >= found.constants["warmup_steps"] else name
 
 
 def _constants(nodes: Nodes, name: str, pattern: Pattern) -> dict[str, float]:

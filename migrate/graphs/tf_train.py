@@ -134,7 +134,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
         outside["updates"] = f"{strange} changes the variables besides the optimizer"
     config = {key: each[0] for key, each in values.items() if len(each) == 1}
     outside |= {k: f"variables have different values of {k}" for k, each in values.items() if len(each) > 1}
-    standing = schedules.never_counts(nodes) if isinstance(config.get(_RATE), Mapping) else ""
+    standing = schedules.never_counts(nodes, applied) if isinstance(config.get(_RATE), Mapping) else ""
     if standing:
         outside[_RATE] = standing
         del config[_RATE]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.proof import parity_addons, parity_keras3
+from migrate.proof import parity_addons, parity_formula, parity_keras3
 from migrate.proof.parity_source import Slots, Source
 from optim.errors import UnsupportedError
 
@@ -334,6 +334,8 @@ def schedule(value: Mapping[str, Any], step_number: int) -> float:
     name, c, t = str(value["class_name"]).rsplit(">", 1)[-1], value["config"], float(step_number)
     if name == "PiecewiseConstantDecay":
         return float(c["values"][sum(t > b for b in c["boundaries"])])
+    if name == "Formula":
+        return parity_formula.rate(c["operations"], step_number)
     if name not in SCHEDULES:
         raise UnsupportedError(f"the learning rate is {name}, whose formula is not known; verify compares arrays alone")
     start = float(c["initial_learning_rate"])

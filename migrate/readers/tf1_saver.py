@@ -23,7 +23,7 @@ from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, requi
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError, UnknownFormatError
 from migrate.generations import NATIVE
-from migrate.graphs import bert, keras1, native_keras, optimizer_v2, saver, schedules, scopes, tf_train
+from migrate.graphs import bert, keras1, native_keras, optimizer_v2, saver, scopes, tf_train
 from migrate.graphs.keras1 import Keras1Optimizer
 from migrate.graphs.nodes import VARIABLES
 from migrate.graphs.saver import SaverGraph
@@ -222,9 +222,6 @@ def _program(graph: SaverGraph | None, scopes: Collection[str], stored: Parts) -
         return {"graph_seen": False}
     # Where it shows all that happens to gradients, there is no other limit of them.
     said = {**(dict.fromkeys(LIMITS) if told.seen else {}), **told.config}
-    step = stored.scalars.get(GLOBAL_STEP)
-    if "learning_rate" in said and step is not None and step.shape == () and step.dtype.startswith("int"):
-        said["learning_rate"] = schedules.after(said["learning_rate"], int(step.load()))
     return {
         "graph_config": {"class_name": told.class_name or "", "config": said} if told.class_name or said else None,
         "graph_seen": told.seen,

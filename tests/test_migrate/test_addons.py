@@ -104,13 +104,12 @@ def test_berts_adam_without_bias_correction_goes_on(tmp_path: Path) -> None:
 CREATED = CORPUS / "extra-tf115-bert-warm10-saver"
 
 
-@pytest.mark.parametrize(("warm_up", "schedule"), [(3, "PolynomialDecay"), (10, "WarmUp")])
+@pytest.mark.parametrize(("warm_up", "schedule"), [(3, "PolynomialDecay"), (10, "Formula")])
 def test_the_graph_of_berts_create_optimizer_says_all_but_the_order_of_its_counter(warm_up: int, schedule: str) -> None:
     source = CORPUS / f"extra-tf115-bert-warm{warm_up}-saver" / "source" / "model.ckpt"
     state = migrate.read(source)
     assert confirmed(source) == {"iterations": 4, "global_clipnorm": 1.0}
     assert state.hyperparameters["learning_rate"]["class_name"] == schedule  # after four steps only one still rises
-    assert ("WarmUp" in " ".join(state.warnings)) == (schedule == "WarmUp")
     told = {key: state.hyperparameters[key] for key in ("beta_1", "beta_2", "epsilon", "weight_decay")}
     assert told == {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-6, "weight_decay": 0.01}
     excluded = state.hyperparameters["weight_decay_exclude"]
@@ -122,13 +121,6 @@ def test_bert_goes_on_in_its_warm_up(tmp_path: Path) -> None:
     """In this run every step read its counter after it was raised; in that with the shorter warm-up some did."""
     import tensorflow as tf
 
-    from optim.schedules import LearningRateSchedule
-
-    class Warm(LearningRateSchedule):
-        def __call__(self, step: Any) -> Any:
-            step = tf.cast(step, tf.float64)
-            return 0.01 * tf.where(step < 10, step / 10.0, 1.0 - step / 40.0)
-
     source, oracle = CREATED / "source" / "model.ckpt", np.load(CREATED / "oracle.npz")
     known = {"iterations": 5, "global_clipnorm": 1.0}
     report = migrate.migrate_checkpoint(source, tmp_path / "slots", overrides=known)
@@ -136,7 +128,7 @@ def test_bert_goes_on_in_its_warm_up(tmp_path: Path) -> None:
     names = [v["name"] for v in json.loads((CREATED / "case.json").read_text())["trainable"]]
     live = [tf.Variable(oracle[f"at_save/var/{i}"]) for i in range(len(names))]
     onto = dict(zip(names, live, strict=True))
-    optimizer = optim.load_checkpoint(tmp_path / "slots", onto, restore_variables=False, learning_rate=Warm())
+    optimizer = optim.load_checkpoint(tmp_path / "slots", onto, restore_variables=False)
     for step in range(6):
         optimizer.apply_gradients([(tf.constant(oracle[f"grad/{step}/{i}"]), v) for i, v in enumerate(live)])
         for i, variable in enumerate(live):

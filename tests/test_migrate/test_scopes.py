@@ -48,7 +48,21 @@ def goes_on(name: str, folder: Path, **hints: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["adam", "momentum", "tangled", "loss", "pieces", "chosen", "parts", "ftrl", "clipped", "inverse"]
+    "name",
+    [
+        "adam",
+        "momentum",
+        "tangled",
+        "loss",
+        "pieces",
+        "chosen",
+        "parts",
+        "ftrl",
+        "clipped",
+        "inverse",
+        "warm",
+        "manual",
+    ],
 )
 def test_slots_in_a_scope_and_settings_in_variables(name: str, tmp_path: Path) -> None:
     state = migrate.read(source(name))
@@ -124,7 +138,7 @@ def test_a_slot_that_is_lost_is_missed(tmp_path: Path) -> None:
         migrate.read(less)
 
 
-@pytest.mark.parametrize("name", ["adam", "momentum", "chosen", "pieces"])
+@pytest.mark.parametrize("name", ["adam", "momentum", "chosen", "pieces", "warm", "manual"])
 def test_a_graph_whose_nodes_lack_inputs_says_less_and_never_otherwise(name: str, tmp_path: Path) -> None:
     """One node of each op without the inputs that it must have: what is still called exact is what the sound one is."""
     sound = migrate.read(source(name))

@@ -133,6 +133,43 @@ def test_bad_arguments(name: str, arguments: dict[str, Any], culprit: str) -> No
         schedules.STOCK[name](**arguments)
 
 
+HALVES = [["Step", "int64"], ["Cast", 0, "float32"], ["Const", "float32", 0.5], ["Pow", 2, 1]]
+
+
+@covering(1, layout=["mesh", "plain"], mode=["function", "eager"])
+def test_a_formula_is_computed_op_by_op(layout: str, mode: str, mesh_2: Any) -> None:
+    """Each rate is half of the one before, in float32 as its ops say."""
+    place = None if layout == "plain" else dtensor.Layout(["x"], mesh_2)
+    var = variable(np.zeros(4), place, "w")
+    optimizer = optim.SGD.from_config(
+        json.loads(json.dumps(optim.SGD(schedules.Formula(HALVES)).get_config() | {"mesh": None}))
+    )
+    step = optimizer.apply_gradients
+    step = tf.function(step, autograph=False) if mode == "function" else step
+    for _ in range(3):
+        step([(put(np.ones(4), place), var)])
+    np.testing.assert_array_equal(value_of(var), np.full(4, -1.75))
+    assert optimizer.learning_rate.numpy() == np.float32(0.125)
+
+
+@pytest.mark.parametrize(
+    ("operations", "culprit"),
+    [
+        ([], "list index"),
+        ([["Const", "float32", [1.0, 2.0]]], "one number"),
+        ([["Const", "int32", 1]], "one number"),
+        ([["Const", "string", "a"]], "'string' is none of"),
+        ([["ReadFile", 0]], "ReadFile"),
+        ([["Const", "float32", 1.0], ["Mul", 0, 1]], "list index"),
+        ([["Const", "float32", 1.0], ["Mul", 0]], "shorter"),
+        ([["Step", "int64"], ["Const", "float32", 1.0], ["Mul", 0, 1]], "cannot be computed"),
+    ],
+)
+def test_operations_that_are_no_formula(operations: list[Any], culprit: str) -> None:
+    with pytest.raises(HyperparameterError, match=culprit):
+        schedules.Formula(operations)
+
+
 def test_schedules_count_real_steps(devices: list[str]) -> None:
     """Under accumulation, the rate goes by `iterations`, not by calls."""
     var = tf.Variable([0.0], dtype=tf.float64)

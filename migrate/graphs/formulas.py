@@ -1,0 +1,186 @@
+"""A learning rate as the ops that compute it from the global step, which `optim.schedules.Formula` computes again.
+
+Taken as it is: only ops that give the same number whenever they get the same ones, on scalars and lists, with the
+dtypes that the graph has. `tf.cond` is a `Merge` of two sides that a `Switch` lets through; both sides are computed
+here, and one is chosen. What is none of this is no formula.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from migrate.graphs.nodes import BOOL, DOUBLE, FLOAT, INT32, INT64, VARIABLES, Nodes
+from migrate.graphs.patterns import STEP, Found, match
+
+MOST = 2_000
+"""Operations of one rate."""
+_DTYPES: Mapping[int, str] = {FLOAT: "float32", DOUBLE: "float64", INT32: "int32", INT64: "int64", BOOL: "bool"}
+"""By DataType."""
+_FLOATS, _NUMBERS, _BOOL = ("float32", "float64"), ("float32", "float64", "int32", "int64"), ("bool",)
+_HANDED_ON = ("Identity", "ReadVariableOp", "Snapshot", "StopGradient", "CheckNumerics", "Print")
+_CALLED = {"Add": "AddV2", "Div": "RealDiv", "Select": "SelectV2"}
+"""Ops that have another name today; `Div` is one of floats here, as the one of whole numbers is another."""
+TAKEN: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("AddV2", "Sub", "Mul", "FloorDiv", "FloorMod", "Minimum", "Maximum"), _NUMBERS),
+    **dict.fromkeys(("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual"), _NUMBERS),
+    **dict.fromkeys(("RealDiv", "Pow"), _FLOATS),
+    **dict.fromkeys(("LogicalAnd", "LogicalOr", "LogicalNot"), _BOOL),
+    **dict.fromkeys(("Floor", "Ceil", "Exp", "Log", "Sqrt", "Rsqrt", "Sin", "Cos", "Tanh", "Sigmoid"), _FLOATS),
+    **dict.fromkeys(("Neg", "Abs", "Square"), _NUMBERS),
+}
+"""Dtypes of what an op takes, which are one."""
+_ONE = (
+    "LogicalNot",
+    "Neg",
+    "Abs",
+    "Square",
+    "Floor",
+    "Ceil",
+    "Exp",
+    "Log",
+    "Sqrt",
+    "Rsqrt",
+    "Sin",
+    "Cos",
+    "Tanh",
+    "Sigmoid",
+)
+TESTS = ("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual")
+
+
+class _Value(NamedTuple):
+    """An operation's place, what it gives, and on which sides of which conditions: (place of a condition, side)."""
+
+    place: int
+    dtype: str
+    shape: tuple[int, ...]
+    sides: frozenset[tuple[int, bool]] = frozenset()
+
+
+class _NoFormulaError(Exception):
+    """Another op, or one that is damaged."""
+
+
+def read(nodes: Nodes, name: str) -> list[list[Any]] | None:
+    """The `operations` of a rate, None where it is no formula of the global step."""
+    formula = _Formula(nodes)
+    try:
+        rate = formula.value(name)
+    except (_NoFormulaError, AttributeError, LookupError, RecursionError, ValueError):
+        return None
+    is_rate = rate.dtype in _FLOATS and rate.shape == () and not rate.sides
+    return formula.until(rate.place) if is_rate and formula.has_step else None
+
+
+class _Formula:
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._operations: list[list[Any]] = []
+        self._values: dict[str, _Value] = {}
+        self.has_step = False
+
+    def until(self, place: int) -> list[list[Any]]:
+        return self._operations[: place + 1]
+
+    def value(self, name: str) -> _Value:
+        """Of an output, `NODE` or `NODE:1`."""
+        name = name.removesuffix(":0")
+        if name not in self._values:
+            self._values[name] = self._computed(name)
+        return self._values[name]
+
+    def _computed(self, name: str) -> _Value:
+        nodes, (node, _, output) = self._nodes, name.partition(":")
+        op = nodes.op(node)
+        if output and (op, output) not in (("Switch", "1"), ("RefSwitch", "1")):
+            raise _NoFormulaError
+        waits = frozenset(side for each in nodes.sides(node) for side in self.value(each).sides)
+        if op == "Const" or op in VARIABLES:
+            found = self._number(node)
+            return found._replace(sides=waits)
+        names = [str(each) for each in nodes.by_name[node].input if not each.startswith("^")]
+        inputs = [self.value(each) for each in (names[:1] if op == "Print" else names)]
+        if op == "Merge":
+            return self._merged(*inputs) if len(inputs) == 2 else _fail()
+        sides = waits.union(*(each.sides for each in inputs))
+        if op in ("Switch", "RefSwitch"):
+            data, condition = inputs
+            self._need(condition.dtype == "bool" and condition.shape == ())
+            return data._replace(sides=sides | {(condition.place, output == "1")})
+        if op in _HANDED_ON:
+            self._need(len(inputs) == 1)
+            return inputs[0]._replace(sides=sides)
+        return self._made(node, op, inputs)._replace(sides=sides)
+
+    def _number(self, node: str) -> _Value:
+        nodes, held = self._nodes, self._nodes.held(node)
+        if nodes.op(node) == "Const":
+            if held is None or len(held.shape) > 1:
+                raise _NoFormulaError
+            numbers = list(held.numbers) if held.shape else held.numbers[0]
+            self._need(all(map(math.isfinite, held.numbers)))
+            return self._add(["Const", _DTYPES[held.dtype], numbers], _DTYPES[held.dtype], held.shape)
+        dtype = _DTYPES[nodes.attribute(node, "dtype").type]
+        if node in nodes.values:
+            number = nodes.values[node]
+            self._need(math.isfinite(number))
+            return self._add(["Const", dtype, number if dtype in _FLOATS else int(number)], dtype)
+        self._need(match(nodes, node, STEP, Found()))
+        self.has_step = True
+        return self._add(["Step", dtype], dtype)
+
+    def _merged(self, a: _Value, b: _Value) -> _Value:
+        """A `tf.cond`: its sides are alike but for the condition, and one value is there if the other is not."""
+        (mine,), (other,) = a.sides - b.sides, b.sides - a.sides
+        self._need(mine[0] == other[0] and (a.dtype, a.shape) == (b.dtype, b.shape))
+        yes, no = (a, b) if mine[1] else (b, a)
+        found = self._add(["SelectV2", mine[0], yes.place, no.place], a.dtype, a.shape)
+        return found._replace(sides=a.sides & b.sides)
+
+    def _made(self, node: str, op: str, inputs: Sequence[_Value]) -> _Value:
+        op, places = _CALLED.get(op, op), [each.place for each in inputs]
+        dtypes = {each.dtype for each in inputs}
+        shape = max((each.shape for each in inputs), key=len)
+        if op == "Cast":
+            dtype = _DTYPES[self._nodes.attribute(node, "DstT").type]
+            self._need(len(inputs) == 1 and not self._nodes.flag(node, "Truncate"))
+            return self._add([op, *places, dtype], dtype, shape)
+        if op in TAKEN:
+            alike = {each.shape for each in inputs} <= {(), shape}
+            self._need(len(dtypes) == 1 and dtypes <= set(TAKEN[op]) and alike and len(inputs) == 2 - (op in _ONE))
+            return self._add([op, *places], "bool" if op in TESTS else inputs[0].dtype, shape)
+        if op == "SelectV2":
+            condition, yes, no = inputs
+            self._need(condition.dtype == "bool" and yes.dtype == no.dtype and yes.shape == no.shape)
+            self._need(condition.shape in ((), yes.shape))
+            return self._add([op, *places], yes.dtype, yes.shape)
+        if op in ("Max", "Min", "Sum"):
+            taken, axis = inputs
+            self._need(not self._nodes.flag(node, "keep_dims") and len(taken.shape) == 1)
+            self._need(self._operations[axis.place] in (["Const", "int32", [0]], ["Const", "int32", 0]))
+            return self._add([op, *places], taken.dtype)
+        if op == "OneHot":
+            index, depth, *values = inputs
+            self._need((index.shape, depth.dtype, len({v.dtype for v in values})) == ((), "int32", 1))
+            self._need(
+                getattr(self._nodes.attribute(node, "axis"), "i", -1) == -1
+                and self._operations[depth.place][0] == "Const"
+            )
+            return self._add([op, *places], values[0].dtype, (int(self._operations[depth.place][2]),))
+        return _fail()
+
+    def _add(self, operation: list[Any], dtype: str, shape: tuple[int, ...] = ()) -> _Value:
+        self._need(len(self._operations) < MOST)
+        if operation not in self._operations[-1:]:
+            self._operations.append(operation)
+        return _Value(len(self._operations) - 1, dtype, shape)
+
+    def _need(self, holds: bool) -> None:
+        if not holds:
+            _fail()
+
+
+def _fail() -> Any:
+    raise _NoFormulaError

@@ -1,0 +1,117 @@
+"""Learning rates that a graph of TensorFlow 1 computes from its step, and no schedule of Keras's is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import migrate
+from migrate.bytes import protos
+from migrate.graphs import formulas
+from migrate.proof import parity, parity_formula
+from migrate.state import OptimizerState
+from optim.schedules import Formula
+
+SCOPED = Path(__file__).parents[1] / "fixtures" / "scoped"
+
+
+def rate(name: str) -> Formula:
+    found = migrate.read(SCOPED / name / "source" / "model.ckpt").hyperparameters["learning_rate"]
+    assert found["class_name"] == "Formula"
+    return Formula(**found["config"])
+
+
+def test_a_warm_up_by_cond_and_pieces_by_one_hot() -> None:
+    warm, manual = ([float(rate(name)(step)) for step in range(10)] for name in ("warm", "manual"))
+    assert warm == pytest.approx([0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.1, 0.01, 0.001, 0.001], rel=2e-7)
+    assert manual == pytest.approx([0.1] * 4 + [0.05] * 2 + [0.02] + [0.015] * 3, rel=2e-7)
+
+
+@pytest.mark.parametrize("op", sorted({*formulas.TAKEN, "SelectV2", "Max", "Min", "Sum", "OneHot"}))
+def test_an_op_gives_the_same_here_and_in_the_proof(op: str) -> None:
+    takes = Formula.TAKES[op].split()
+    dtypes = formulas.TAKEN.get(op, ("float32",))
+    for dtype in dtypes:
+        numbers: list[Any] = [7, 3] if dtype.startswith("int") else [True, False] if dtype == "bool" else [2.7, 0.4]
+        given: list[list[Any]] = [["Const", dtype, number] for number in numbers[: len(takes)]]
+        if op == "SelectV2":
+            given = [["Const", "bool", False], *given[:2]]
+        elif op == "OneHot":
+            given = [["Const", "int32", 1], ["Const", "int32", 3], *given[:2]]
+        elif takes[-1] == "axis":
+            given = [["Const", dtype, [0.5, 2.0, 1.25]], ["Const", "int32", [0]]]
+        operations = [*given, [op, *range(len(given))]]
+        if op == "OneHot":
+            operations += [["Const", "int32", 0], ["Sum", len(given), len(given) + 1]]
+        if op in formulas.TESTS or dtype != "float32":
+            operations.append(["Cast", len(operations) - 1, "float32"])
+        want = parity_formula.rate(operations, 0)
+        assert float(Formula(operations)(0)) == pytest.approx(want, rel=1e-6)
+
+
+def test_the_proof_computes_a_formula_by_itself() -> None:
+    for name in ("warm", "manual"):
+        schedule = rate(name)
+        told = {"class_name": "Formula", "config": schedule.get_config()}
+        assert [parity.schedule(told, step) for step in range(10)] == [float(schedule(step)) for step in range(10)]
+
+
+def altered(name: str, folder: Path, change: Callable[[dict[str, Any]], None]) -> OptimizerState:
+    shutil.copytree(SCOPED / name / "source", folder / "copy")
+    meta = folder / "copy" / "model.ckpt.meta"
+    proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    change({node.name: node for node in proto.graph_def.node})
+    meta.write_bytes(proto.SerializeToString())
+    return migrate.read(folder / "copy" / "model.ckpt")
+
+
+def _op(name: str, op: str) -> Callable[[dict[str, Any]], None]:
+    return lambda nodes: setattr(nodes[name], "op", op)
+
+
+def _input(name: str, place: int, to: str) -> Callable[[dict[str, Any]], None]:
+    def change(nodes: dict[str, Any]) -> None:
+        nodes[name].input[place] = to
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("warm", _op("train/truediv", "RandomUniform")),
+        ("warm", _op("train/truediv", "Placeholder")),
+        ("warm", _op("train/cond/Merge", "AddV2")),  # of two sides of which one is not there
+        ("warm", _input("train/cond/Merge", 0, "train/cond/Switch_1:1")),  # both of one side
+        ("warm", _input("train/truediv", 1, "train/Cast_1/x")),  # a whole number among floats
+        ("warm", _op("train/mul", "Atan2")),
+        ("manual", _op("train/one_hot", "Pack")),
+        ("manual", _input("train/one_hot", 1, "train/one_hot/on_value")),
+        ("manual", _op("train/Maximum", "SquaredDifference")),
+    ],
+)
+def test_what_is_no_formula_of_the_step_is_asked_for(
+    name: str, change: Callable[[dict[str, Any]], None], tmp_path: Path
+) -> None:
+    state = altered(name, tmp_path, change)
+    assert state.fidelity == "approximate"
+    assert "learning_rate: 'train/" in " ".join(state.reasons)
+
+
+def test_a_step_that_may_be_raised_before_its_rate_is_read_is_doubted(tmp_path: Path) -> None:
+    """As of a `tf.group` of `minimize(loss)` and `assign_add(step, 1)`: which comes first, no graph says."""
+
+    def change(nodes: dict[str, Any]) -> None:
+        raises = next(node for node in nodes.values() if node.op == "AssignAdd")
+        for node in (raises, nodes[raises.input[1]]):
+            kept = [each for each in node.input if not each.startswith("^")]
+            node.ClearField("input")
+            node.input.extend(kept)
+
+    state = altered("warm", tmp_path, change)
+    assert state.fidelity == "approximate"
+    assert "before or after the step, as it happens" in " ".join(state.reasons)
