@@ -85,6 +85,7 @@ def read_bundle(
     everything, evidence = _named(bundle, everything, graph, graph_file)
     choice = _choice(everything, graph, optimizer_path, prefix)
     arrays = {key: array for key, array in everything.items() if key not in choice.foreign}
+    arrays = _counted(arrays, graph, choice.scopes)
     counter = next(iter(_counters(arrays)), None)
     if len(choice.names) > 1:
         evidence.append(f"it holds {len(choice.names)} optimizers: {', '.join(choice.names)}")
@@ -136,10 +137,19 @@ def _named(
     if graph is None:
         return _out_of_scope(arrays), evidence
     evidence.append(f"{graph_file} is its graph, of TensorFlow {graph.version or '?'}")
-    if not _is_of_keras(arrays):
+    if not _is_of_keras(arrays, graph):
         give_values(arrays, graph)
     arrays, renamed = _by_variable(_wholes(bundle, arrays, graph.renamed), graph)
     return arrays, [*evidence, *renamed]
+
+
+def _counted(arrays: dict[str, LazyArray], graph: SaverGraph | None, updates: Collection[str]) -> dict[str, LazyArray]:
+    """The arrays with the counter of a chosen optimizer, which may have one of its own, as `global_step`."""
+    own = scopes.counter(graph.nodes, updates) if updates and graph is not None and graph.nodes is not None else ""
+    if not own or graph is None or graph.nodes is None:
+        return arrays
+    graph.nodes.counter = own
+    return {GLOBAL_STEP if key == own and GLOBAL_STEP not in arrays else key: each for key, each in arrays.items()}
 
 
 SETTINGS = ("rho", "momentum", "beta_1", "beta_2", "decay", "schedule_decay")
@@ -265,7 +275,7 @@ def _choice(
     """Which optimizer is meant, of how many."""
     counters = _counters(arrays)
     uncounted = _counting_in_global_step(arrays)
-    if not counters and keras1.is_keras1(arrays):
+    if not counters and _is_of_keras1(arrays, graph):
         return saver_optimizers.of_keras1(arrays, graph, path, prefix)
     if not counters and len(uncounted) < 2:
         return saver_optimizers.of_train(arrays, graph, path, prefix)
@@ -284,9 +294,19 @@ def _choice(
     return saver_optimizers.of_keras(arrays, scopes, slots, graph, path, prefix)
 
 
-def _is_of_keras(arrays: Mapping[str, LazyArray]) -> bool:
+def _is_of_keras(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> bool:
     """Whether an optimizer of Keras is there, whose settings are variables that are read by their names."""
-    return bool(_counters(arrays) or _counting_in_global_step(arrays) or keras1.is_keras1(arrays))
+    return bool(_counters(arrays) or _counting_in_global_step(arrays) or _is_of_keras1(arrays, graph))
+
+
+def _is_of_keras1(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> bool:
+    """Whether scalars without a name are settings of Keras 1, and not those of a program with an optimizer of tf.train,
+    as its step or rate."""
+    if not keras1.is_keras1(arrays):
+        return False
+    if graph is not None and graph.nodes is not None and graph.updates:
+        return bool(keras1.find(arrays, graph.nodes)[0])
+    return not any(_owner(key, arrays)[1] in tf_train.CALLED for key in arrays)
 
 
 def _counters(arrays: Mapping[str, LazyArray]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ def source(name: str) -> Path:
     return SCOPED / name / "source" / "model.ckpt"
 
 
-def goes_on(name: str, folder: Path, **hints: object) -> None:
+def goes_on(name: str, folder: Path, only: Sequence[int] | None = None, **hints: object) -> None:
     """Migrate and take the steps that TensorFlow took next: six steps round numbers below one six times."""
     import tensorflow as tf
 
@@ -39,11 +40,10 @@ def goes_on(name: str, folder: Path, **hints: object) -> None:
     optimizer = optim.load_checkpoint(folder / "new", variables)
     oracle = np.load(SCOPED / name / "oracle.npz")
     names = [str(each) for each in oracle["names"]]
+    chosen = range(len(names)) if only is None else only
     for step in range(6):
-        optimizer.apply_gradients(
-            [(tf.constant(oracle[f"grad/{step}/{i}"]), variables[n]) for i, n in enumerate(names)]
-        )
-        for i, each in enumerate(names):
+        optimizer.apply_gradients([(tf.constant(oracle[f"grad/{step}/{i}"]), variables[names[i]]) for i in chosen])
+        for i, each in ((i, names[i]) for i in chosen):
             np.testing.assert_allclose(variables[each].numpy(), oracle[f"var/{step}/{i}"], rtol=0, atol=5e-7)
 
 
@@ -70,6 +70,22 @@ def test_slots_in_a_scope_and_settings_in_variables(name: str, tmp_path: Path) -
     trained = {str(each) for each in np.load(SCOPED / name / "oracle.npz")["names"]}
     assert all(set(per) == trained for per in state.slots.values())
     goes_on(name, tmp_path)
+
+
+@pytest.mark.parametrize(("which", "trained"), [("one", [0, 1]), ("two", [2])])
+def test_each_of_two_optimizers_has_a_counter_of_its_own(which: str, trained: list[int], tmp_path: Path) -> None:
+    goes_on("pair", tmp_path, only=trained, optimizer_path=f"train/{which}")
+    state = migrate.read(source("pair"), optimizer_path=f"train/{which}")
+    assert (state.fidelity, state.iterations) == ("exact", 3), state.reasons
+
+
+def test_scalars_without_a_name_are_no_keras_beside_slots_of_tf_train(tmp_path: Path) -> None:
+    alone = copied("nameless", tmp_path)
+    alone.with_suffix(".ckpt.meta").unlink()
+    hint = {"class_name": "MomentumOptimizer", "config": {"learning_rate": 0.1, "momentum": 0.9, "nesterov": False}}
+    state = migrate.read(alone, optimizer_config=hint)
+    assert set(state.slots["m"]) == {"net/w0", "net/w1", "net/w2"}
+    assert state.fidelity == "approximate"
 
 
 def test_a_rate_that_is_chosen_by_the_step() -> None:
@@ -138,7 +154,7 @@ def test_a_slot_that_is_lost_is_missed(tmp_path: Path) -> None:
         migrate.read(less)
 
 
-@pytest.mark.parametrize("name", ["adam", "momentum", "chosen", "pieces", "warm", "manual"])
+@pytest.mark.parametrize("name", ["adam", "momentum", "chosen", "pieces", "warm", "manual", "nameless"])
 def test_a_graph_whose_nodes_lack_inputs_says_less_and_never_otherwise(name: str, tmp_path: Path) -> None:
     """One node of each op without the inputs that it must have: what is still called exact is what the sound one is."""
     sound = migrate.read(source(name))
