@@ -29,7 +29,8 @@ class Keras3Adapter(Adapter):
 
     @iterations.setter
     def iterations(self, value: Any) -> None:
-        self._engine.iterations = value
+        if "inner" in vars(self):  # Keras 3.0 to 3.4 set it in their own constructor
+            self._engine.iterations = value
 
     @property
     def learning_rate(self) -> Any:

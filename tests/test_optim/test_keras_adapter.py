@@ -21,6 +21,7 @@ from optim.keras.keras_3 import Keras3Adapter
 from optim.keras.scaling import ScalesLosses, base_of
 from optim.legacy import v1, v2
 from tests.breadth import covering
+from tests.upstream.stand_ins import like
 
 MODULES = (keras, tf_keras)
 BOTH = pytest.mark.parametrize("module", MODULES, ids=["keras3", "tf_keras"])
@@ -69,6 +70,22 @@ def test_every_public_method_of_keras_is_forwarded_or_refused(module: Any) -> No
             takes = inspect.signature(found).parameters
             free = any(p.kind is p.VAR_KEYWORD for p in takes.values())
             assert free or given - {"variables"} <= {*takes, "var_list"}, name
+
+
+def test_a_keras_whose_constructor_sets_iterations() -> None:
+    """Keras 3.0 to 3.4: `for_keras` raised."""
+
+    class Older(keras.optimizers.Optimizer):
+        def __init__(self, *args: Any, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            self.iterations = keras.Variable(0)
+
+    changed = {"optimizers": like(keras.optimizers, Optimizer=Older)}
+    made = optim.for_keras(optim.SGD(0.5), like(keras, __name__="keras", **changed))
+    variable = tf.Variable([1.0])
+    made.apply_gradients([(tf.ones(1), variable)])
+    assert int(made.iterations) == 1
+    assert variable.numpy() == [0.5]
 
 
 @BOTH

@@ -61,8 +61,9 @@ def keras_3(wrapped: bool = False) -> dict[str, ModuleType]:
         ours = {name: type(name, (), {"__new__": _made_for_keras(cls)}) for name, cls in ours.items()}
     home = "keras.src.optimizers"
     modules = {home: like(optimizers, get=_taking_ours(optimizers, "keras"), Optimizer=optim.Optimizer, **ours)}
-    modules |= {f"{home}.{KERAS_3[n]}": like(_module(f"{home}.{KERAS_3[n]}"), **{n: cls}) for n, cls in ours.items()}
-    return modules
+    files = {name: f"{home}.{KERAS_3[name]}" for name in ours}
+    there = {name: file for name, file in files.items() if importlib.util.find_spec(file)}  # older releases have fewer
+    return modules | {file: like(_module(file), **{name: ours[name]}) for name, file in there.items()}
 
 
 def _made_for_keras(cls: Any) -> Any:
