@@ -11,6 +11,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+import tensorflow as tf
+
 from optim.errors import UnsupportedError
 from optim.keras.adapter import Adapter
 from optim.keras.keras_3 import Keras3Adapter
@@ -97,7 +99,10 @@ def _again(inner: Any, keras: str) -> Any:
 
 @cache
 def _make_class(keras: ModuleType) -> type:
-    return _registered(keras, (Keras3Adapter if _is_keras_3(keras) else Adapter, keras.optimizers.Optimizer))
+    theirs = keras.optimizers.Optimizer
+    trackable = tf.__internal__.tracking.Trackable
+    bases = (theirs,) if issubclass(theirs, trackable) else (theirs, trackable)  # in Keras 3.0 it is not
+    return _registered(keras, (Keras3Adapter if _is_keras_3(keras) else Adapter, *bases))
 
 
 @cache
