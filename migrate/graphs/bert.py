@@ -17,7 +17,8 @@ from migrate.graphs import schedules
 from migrate.graphs.gradients import Gradients
 from migrate.graphs.nodes import Nodes, Write
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Pattern, Variable, match
-from migrate.graphs.tf_train import ROWS_APART, Trained, other_writers
+from migrate.graphs.tf_train import ROWS_APART, Trained
+from migrate.graphs.writers import alone_written, other_writer
 from migrate.state import SPARSE_CLIPPING
 
 DENSE = "UnsortedSegmentSum"
@@ -34,7 +35,7 @@ def describe(nodes: Nodes, owners: Collection[str]) -> Trained:
     Args:
       owners: the variables that have its slots.
     """
-    assigned = nodes.alone_written()
+    assigned = alone_written(nodes)
     updates = {name: _update(nodes, name, assigned) for name in owners}
     strange = next((name for name, each in updates.items() if each is None), None)
     if strange is not None or not updates:
@@ -57,9 +58,9 @@ def describe(nodes: Nodes, owners: Collection[str]) -> Trained:
     config |= _rate(nodes, rates.pop(), outside)
     limit = limits.pop()
     config |= {limit[0]: limit[1]} if limit is not None else {}
-    other = other_writers(nodes, frozenset(owners), {assigned[name].op for name in owners})
+    other = other_writer(nodes, frozenset(owners), {assigned[name].op for name in owners})
     if other is not None:
-        outside["updates"] = f"{other} changes the variables besides the optimizer"
+        outside["updates"] = f"{other!r} changes the variables besides the optimizer"
     sparse = frozenset(name for name, each in known.items() if nodes.op(each.nodes[_GRADIENT]) == DENSE)
     seen = not outside
     if sparse and limit is not None and limit[0] != "clipvalue":

@@ -12,6 +12,7 @@ from typing import Any
 
 from migrate.graphs.nodes import Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Pattern, Variable, match
+from migrate.graphs.writers import alone_written
 
 _ANY = Anything()
 _WITH_EPSILON = (ADD, _ANY, "epsilon")
@@ -28,7 +29,7 @@ def describe(
     Args:
       others: state of other optimizers, or of an earlier `compile`, whose updates are left aside.
     """
-    assigned = {name: write.value for name, write in nodes.alone_written(others).items()}
+    assigned = {name: write.value for name, write in alone_written(nodes, others).items()}
     said = [_update(nodes, name, assigned) for name in trained]
     told = said[0] if said and all(each == said[0] for each in said) else {}
     gradients = [_gradient(nodes, slot, assigned[slot]) for slot in slots if slot in assigned]

@@ -19,6 +19,7 @@ GIVEN = ("Placeholder", "RestoreV2")
 """What gives a value that no training step computes: one that a program feeds, or reads from a checkpoint."""
 READS = ("Identity", "ReadVariableOp", "IsVariableInitialized", "VarIsInitializedOp", "SaveV2", "Save")
 """What has a variable for an input and leaves it as it is."""
+_HANDED_IN = ("Switch", "RefSwitch", "RefEnter", "RefIdentity")
 VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
 
 
@@ -46,7 +47,7 @@ class Held(NamedTuple):
 class Nodes:
     """The nodes of a graph by name, with their inputs without control edges and output numbers."""
 
-    def __init__(self, nodes: Any) -> None:
+    def __init__(self, nodes: Any, functions: Mapping[str, Any] | None = None) -> None:
         self.by_name = {str(node.name): node for node in nodes}
         self.inputs = {str(n.name): [str(i).partition(":")[0] for i in n.input if not i.startswith("^")] for n in nodes}
         self.variables = frozenset(str(n.name) for n in nodes if n.op in VARIABLES)
@@ -54,6 +55,8 @@ class Nodes:
         """What the checkpoint has of scalar variables that the graph does not change: they are constants of it."""
         self.changing: Mapping[str, tuple[float, str]] = {}
         """The same of those that it does change, and an op that does."""
+        self.functions = {} if functions is None else functions
+        """The library of the graph, by name."""
         self.counter = ""
         """The variable that counts the steps, whatever it is called, as far as that is known."""
 
@@ -67,6 +70,21 @@ class Nodes:
                 break
             name = self.inputs[name][0]
         return name
+
+    def target(self, name: str) -> str:
+        """The variable that an op is given to change, behind what hands it on into a `tf.cond` or a loop."""
+        for _ in range(len(self.by_name)):
+            name = self.source(name)
+            if self.op(name) not in _HANDED_IN or not self.inputs[name]:
+                break
+            name = self.inputs[name][0]
+        return name
+
+    def called(self, name: str) -> set[str]:
+        """The functions of the library that an op calls."""
+        values = [each.value for each in self.by_name[name].attr] if self.functions else []
+        named = [str(f.name) for v in values for f in (v.func, *v.list.func)]
+        return {self.op(name), *named} & self.functions.keys()
 
     def is_cast(self, name: str) -> bool:
         """Whether a value is made into another dtype between its source and here."""
@@ -124,7 +142,7 @@ class Nodes:
         for name in names:
             inputs = self.inputs[name]
             if self.op(name) in WRITES and len(inputs) > 1 and not self.is_no_step(name):
-                yield Write(name, inputs[0], inputs[1])
+                yield Write(name, self.target(inputs[0]), inputs[1])
 
     def changers(self, variables: Collection[str]) -> dict[str, str]:
         """For those of the variables that a step may change an op that does: one that writes what no program gives, or
@@ -138,14 +156,6 @@ class Nodes:
             if not writes or not self.is_given(inputs[1]):
                 found |= dict.fromkeys(met, name)
         return found
-
-    def alone_written(self, without: Collection[str] = ()) -> dict[str, Write]:
-        """The one assignment of each variable that one op alone assigns in a step, those that read `without` aside."""
-        found: dict[str, list[Write]] = {}
-        for write in self.writes():
-            if not self.is_given(write.value) and self.variables_behind(write.value).isdisjoint(without):
-                found.setdefault(write.target, []).append(write)
-        return {target: writes[0] for target, writes in found.items() if len(writes) == 1}
 
     def is_given(self, name: str) -> bool:
         return self.op(self.source(name)) in GIVEN

@@ -21,9 +21,9 @@ from migrate.graphs.tf_train import (
     gradient_of,
     is_sparse,
     kernel_of,
-    other_writers,
     owner_of,
 )
+from migrate.graphs.writers import other_writer
 
 RATE, _EPSILON, _SHRINKAGE = "learning_rate", "epsilon", "l2_shrinkage_regularization_strength"
 _MOMENTS = ("beta_1", "beta_2", _EPSILON)
@@ -91,7 +91,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]],
     sparse = frozenset(owner for owner, names in ops.items() if is_sparse(nodes, names))
     limits = steps[0].limits
     own_ops = {name for names in ops.values() for name in names}
-    if limits is None or any(step.limits != limits for step in steps) or other_writers(nodes, ops, own_ops):
+    if limits is None or any(step.limits != limits for step in steps) or other_writer(nodes, ops, own_ops):
         return Trained(class_name, config, sparse, outside)
     return Trained(class_name, {**config, **limits}, sparse, outside, seen=True)
 

@@ -92,7 +92,8 @@ def _bytes(path: str) -> bytes | None:
 
 
 def _of_proto(proto: Any) -> SaverGraph:
-    nodes = Nodes(proto.graph_def.node)
+    library = {str(each.signature.name): each for each in proto.graph_def.library.function}
+    nodes = Nodes(proto.graph_def.node, library)
     resources = frozenset(name for name in nodes.variables if nodes.op(name) == "VarHandleOp")
     version = str(proto.meta_info_def.tensorflow_version)
     saved = {key: nodes.variables_behind(value) for key, value in _saves(proto)}

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from migrate.graphs import choices, formulas
-from migrate.graphs.nodes import Nodes
+from migrate.graphs.nodes import WRITES, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Found, Pattern, match
+from migrate.graphs.writers import writers
 
 _PERIODS = (DIVIDE, STEP, "decay_steps")
 _CAPPED = (DIVIDE, ("Minimum", STEP, "decay_steps"), "decay_steps")
@@ -71,22 +72,27 @@ def read(nodes: Nodes, name: str) -> Mapping[str, Any] | float | None:
     return None if operations is None else _schedule("Formula", {"operations": operations})
 
 
-def never_counts(nodes: Nodes, kernels: Collection[str] = ()) -> str:
-    """Why the global step is not the number of steps, so that a schedule of it stood still or ran; empty if it is.
+def never_counts(nodes: Nodes, kernels: Collection[str] = (), among: Collection[str] | None = None) -> str:
+    """Why the global step is not the number of an optimizer's steps, so that a schedule of it stood still or ran; empty
+    if it is.
 
     Args:
       kernels: ops of the step; where there are any, the global step must wait for one to be raised.
+      among: ops of which one must raise it, as the optimizer is not alone or applies gradients in several places.
     """
     counts = (lambda name: name == nodes.counter) if nodes.counter else (lambda name: name.endswith("global_step"))
-    raised = [write for write in nodes.writes() if counts(write.target)]
+    raised = [op for op, variable in writers(nodes) if counts(variable)]
     if len(raised) != 1:
         return f"the graph raises the global step, which the schedule reads, {'nowhere' if not raised else 'twice'}"
-    op, by = raised[0].op, raised[0].value
-    adds = nodes.op(op).startswith("AssignAdd") and nodes.constant(by) == 1.0
-    if not adds and not match(nodes, by, (ADD, STEP, 1.0), Found()):
+    op, inputs = raised[0], nodes.inputs[raised[0]]
+    one: Pattern = 1.0 if nodes.op(op).startswith("AssignAdd") else (ADD, STEP, 1.0)
+    always = nodes.op(op) in WRITES and counts(inputs[0])  # and not in a `tf.cond` or a loop
+    if not always or not match(nodes, inputs[1], one, Found()):
         return f"{op!r} raises the global step, which the schedule reads, otherwise than by one"
     if kernels and nodes.waits_for(op).isdisjoint(kernels):
         return f"{op!r} raises the global step, which the schedule reads, before or after the step, as it happens"
+    if among is not None and op not in among:
+        return f"{op!r} raises the global step, which the schedule reads, and others may move the variables, too"
     return ""
 
 

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from migrate.graphs import own_slots, schedules
 from migrate.graphs.gradients import Gradients
-from migrate.graphs.nodes import SCATTERS, WRITES, Nodes
+from migrate.graphs.nodes import SCATTERS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Variable, match
+from migrate.graphs.writers import alone_written, other_writer
 from migrate.state import SPARSE_CLIPPING
 
 
@@ -108,9 +109,9 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
         return Trained(sparse=frozenset(sparse), outside={"optimizer": text})
     if not applied:
         return Trained(sparse=frozenset(sparse) if owners else None)
-    changed = next((name for name, (kernel, _) in applied.items() if _changes_gradient(nodes, name, kernel)), None)
-    if changed is not None:
-        text = f"{changed!r} takes a gradient that the optimizer's own step has changed, as LARSOptimizer's does"
+    first = next((name for name, (kernel, _) in applied.items() if _changes_gradient(nodes, name, kernel)), None)
+    if first is not None:
+        text = f"{first!r} takes a gradient that the optimizer's own step has changed, as LARSOptimizer's does"
         return Trained(sparse=frozenset(sparse), outside={"trust_coefficient": text})
     classes = {kernel.class_name for kernel, _ in applied.values()}
     if len(classes) > 1:
@@ -119,23 +120,26 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     outside: dict[str, str] = {}
     rates: dict[str, Any] = {}
     limits: set[tuple[str, float] | None] = set()
-    gradients = Gradients(nodes, owners)
-    written = nodes.alone_written()
+    gradients, changed = Gradients(nodes, owners), set(owners)
+    written = alone_written(nodes)
     for name, (kernel, rows) in applied.items():
-        wrong = own_slots.strange(nodes, name, owner_of(name), min(kernel.gradient, *kernel.inputs.values()), written)
+        slots, powers = own_slots.read(nodes, name, min(kernel.gradient, *kernel.inputs.values()))
+        wrong = own_slots.strange(nodes, name, owner_of(name), slots, powers, written)
         if wrong is not None:
             outside["updates"] = wrong
+        changed.update(slots)
         for key, value in _arguments(nodes, name, kernel, rows, outside, rates):
             values.setdefault(key, []).extend([value] if value not in values.get(key, ()) else ())
         limits.add(gradients.clipping(owner_of(name), gradient_of(nodes, name, kernel), outside))
     known = {node for each in others for node in nodes.by_name if node.startswith(f"{each}/update_")}
-    strange = other_writers(nodes, owners, known | set(found))
-    if strange:
-        outside["updates"] = f"{strange} changes the variables besides the optimizer"
+    strange = other_writer(nodes, changed, {*known, *found})
+    if strange is not None:
+        outside["updates"] = f"{strange!r} changes the variables or slots besides the optimizer"
     config = {key: each[0] for key, each in values.items() if len(each) == 1}
     outside |= {k: f"variables have different values of {k}" for k, each in values.items() if len(each) > 1}
-    standing = schedules.never_counts(nodes, applied) if isinstance(config.get(_RATE), Mapping) else ""
-    if standing:
+    among = scopes if len(scopes) == 1 else ()
+    standing = schedules.never_counts(nodes, applied, None if len(updates) == 1 else among)
+    if standing and isinstance(config.get(_RATE), Mapping):
         outside[_RATE] = standing
         del config[_RATE]
     if len(limits) > 1:
@@ -250,17 +254,3 @@ def _arguments(
             yield key, value
         else:
             outside.setdefault(key, f"{made!r} ({nodes.op(made) or 'no op'}) in the graph makes it")
-
-
-def other_writers(nodes: Nodes, owners: Collection[str], own: Collection[str]) -> str | None:
-    """An op that changes a trained variable and is neither the optimizer's, nor gives it a first value, or one that was
-    fed (`set_weights`) or read from a checkpoint (`init_from_checkpoint`)."""
-    for name in nodes.by_name:
-        op = nodes.op(name)
-        writes = op in WRITES or op.removeprefix("Resource") in SCATTERS or re.match(r"(Resource)?(Sparse)?Apply", op)
-        target, *value = nodes.inputs[name] or [""]
-        if not writes or target not in owners or name in own or nodes.is_no_step(name):
-            continue
-        if not value or not nodes.is_given(value[0]):
-            return repr(name)
-    return None

@@ -16,6 +16,7 @@ from migrate.errors import AmbiguousError, ContradictionError
 from migrate.graphs import native_keras, optimizer_v2, saver, schedules, tf_train
 from migrate.graphs.gradients import Gradients
 from migrate.graphs.nodes import Nodes
+from migrate.graphs.writers import alone_written
 from migrate.readers import saver_optimizers
 from tests import adversary
 from tests.bundles import rewritten
@@ -67,6 +68,11 @@ DECAYED = [
     ("Adam/update_w/AssignSub", "AssignSub", ["w", "Adam/update_w/mul"]),
 ]
 POWERS = ("beta1_power", "beta2_power")
+RAISED = [
+    node
+    for power, beta in zip(POWERS, ("0.9", "0.999"), strict=True)
+    for node in ((f"Adam/{beta}", "Mul", [power, beta]), (f"Adam/{power}", "Assign", [power, f"Adam/{beta}"]))
+]
 OTHER = [("Adam/update_w/AssignSub", "AssignSub", ["w", "step"])]
 
 
@@ -86,7 +92,8 @@ def test_what_updates_do_beside_their_kernel(more: list[Any], class_name: str, s
     inputs = ["w", "w/Adam", "w/Adam_1", *POWERS, "0.01", "0.9", "0.999", "1e-8", "gradient"]
     constants = [(number, "Const", []) for number in ("0.01", "0.9", "0.999", "1e-8", "0.5")]
     others = [(name, "Placeholder", []) for name in ("gradient", "rows", "step")]
-    graph = _graph(*variables, *constants, *others, ("Adam/update_w/ApplyAdam", "ApplyAdam", inputs), *more)
+    kernel = ("Adam/update_w/ApplyAdam", "ApplyAdam", inputs)
+    graph = _graph(*variables, *constants, *others, *RAISED, kernel, *more)
     told = tf_train.describe(graph, {"Adam": {"w": (), "t": ()}})
     assert (told.class_name, told.seen) == (class_name, seen)
     if "AdamW" in class_name:
@@ -111,7 +118,7 @@ def test_a_graph_with_an_op_that_lacks_its_inputs_says_nothing(tmp_path: Path) -
 def test_an_assignment_that_lacks_its_inputs_changes_nothing(inputs: list[str]) -> None:
     graph = _graph(("w", "VariableV2", []), ("global_step", "VariableV2", []), ("step", "AssignAdd", inputs))
     assert not list(graph.writes())
-    assert not graph.alone_written()
+    assert not alone_written(graph)
     assert "nowhere" in schedules.never_counts(graph)
     assert not native_keras.describe(graph, ["w"], [])
 

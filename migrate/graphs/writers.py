@@ -1,0 +1,73 @@
+"""Which ops of a graph change a variable: assignments of all kinds, in a `tf.cond`, a loop and a function, too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+
+from migrate.graphs.nodes import Nodes, Write
+
+_CHANGES = re.compile(
+    r"(?:Resource)?(?:Assign\w*|Scatter(?:Nd)?(?:Add|Sub|Mul|Div|Min|Max|Update)|StridedSliceAssign|CountUpTo"
+    r"|(?:Sparse)?Apply\w+)"
+)
+"""Ops that change the variable that is their first input (core/ops/state_ops.cc, resource_variable_ops.cc,
+array_ops.cc and training_ops.cc 1.15)."""
+_FIRST = {"If": 1, "Case": 1, "While": 0, "PartitionedCall": 0, "StatefulPartitionedCall": 0}
+"""Which input of an op is the first argument of the functions that it calls."""
+
+
+def other_writer(nodes: Nodes, variables: Collection[str], own: Collection[str]) -> str | None:
+    """An op that changes one of the variables in a step, besides those of its optimizer; None if there is none."""
+    return next((op for op, changed in writers(nodes) if changed in variables and op not in own), None)
+
+
+def alone_written(nodes: Nodes, without: Collection[str] = ()) -> dict[str, Write]:
+    """The one assignment of each variable that one op alone changes in a step, those that read `without` aside."""
+    writes = {write.op: write for write in nodes.writes()}
+    found: dict[str, list[str]] = {}
+    for op, variable in writers(nodes):
+        if op not in writes or nodes.variables_behind(writes[op].value).isdisjoint(without):
+            found.setdefault(variable, []).append(op)
+    return {variable: writes[ops[0]] for variable, ops in found.items() if len(ops) == 1 and ops[0] in writes}
+
+
+def writers(nodes: Nodes) -> Iterator[tuple[str, str]]:
+    """(op, variable that it changes), without ops that give a variable its first value, or one that was fed
+    (`set_weights`) or read from a checkpoint (`init_from_checkpoint`)."""
+    changes = _Changes(nodes)
+    for name, inputs in nodes.inputs.items():
+        gives = nodes.op(name).startswith("Assign") and len(inputs) > 1 and nodes.is_given(inputs[1])
+        if not gives and not nodes.is_no_step(name):
+            yield from ((name, variable) for variable in changes.of(nodes, name))
+
+
+class _Changes:
+    """What the ops of a graph and of its functions change."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._places: dict[str, frozenset[int]] = {}
+        """Which of its arguments a function changes, of those that were looked into."""
+
+    def of(self, nodes: Nodes, name: str) -> Iterator[str]:
+        inputs, op = nodes.inputs[name], nodes.op(name)
+        if _CHANGES.fullmatch(op):
+            yield from map(nodes.target, inputs[:1])
+        for function in nodes.called(name):
+            places = self._of_function(function)
+            first = 0 if op == function else _FIRST.get(op)
+            if first is None and places:
+                yield from map(nodes.target, inputs)  # any of them may be handed on to any argument
+            elif first is not None:
+                yield from (nodes.target(inputs[first + i]) for i in places if first + i < len(inputs))
+
+    def _of_function(self, name: str) -> frozenset[int]:
+        if name not in self._places:
+            self._places[name] = frozenset()  # of one that calls itself
+            function = self._nodes.functions[name]
+            body = Nodes(function.node_def, self._nodes.functions)
+            changed = {each for node in body.by_name for each in self.of(body, node)}
+            arguments = [str(each.name) for each in function.signature.input_arg]
+            self._places[name] = frozenset(i for i, each in enumerate(arguments) if each in changed)
+        return self._places[name]
