@@ -60,7 +60,7 @@ def describe(nodes: Nodes, owners: Collection[str]) -> Trained:
     config |= {limit[0]: limit[1]} if limit is not None else {}
     other = other_writer(nodes, frozenset(owners), {assigned[name].op for name in owners})
     if other is not None:
-        outside["updates"] = f"{other!r} changes the variables besides the optimizer"
+        outside["updates"] = other
     sparse = frozenset(name for name, each in known.items() if nodes.op(each.nodes[_GRADIENT]) == DENSE)
     seen = not outside
     if sparse and limit is not None and limit[0] != "clipvalue":

@@ -91,7 +91,12 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]],
     sparse = frozenset(owner for owner, names in ops.items() if is_sparse(nodes, names))
     limits = steps[0].limits
     own_ops = {name for names in ops.values() for name in names}
-    if limits is None or any(step.limits != limits for step in steps) or other_writer(nodes, ops, own_ops):
+    heads = {f"{own}/{owner}" for owner in ops}
+    slots = {each for each in nodes.variables if each.rpartition("/")[0] in heads}
+    other = other_writer(nodes, slots.union(ops), own_ops)
+    if other is not None:
+        outside["updates"] = other
+    if other is not None or limits is None or any(step.limits != limits for step in steps):
         return Trained(class_name, config, sparse, outside)
     return Trained(class_name, {**config, **limits}, sparse, outside, seen=True)
 

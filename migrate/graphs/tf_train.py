@@ -134,7 +134,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     known = {node for each in others for node in nodes.by_name if node.startswith(f"{each}/update_")}
     strange = other_writer(nodes, changed, {*known, *found})
     if strange is not None:
-        outside["updates"] = f"{strange!r} changes the variables or slots besides the optimizer"
+        outside["updates"] = strange
     config = {key: each[0] for key, each in values.items() if len(each) == 1}
     outside |= {k: f"variables have different values of {k}" for k, each in values.items() if len(each) > 1}
     among = scopes if len(scopes) == 1 else ()

@@ -18,8 +18,10 @@ _FIRST = {"If": 1, "Case": 1, "While": 0, "PartitionedCall": 0, "StatefulPartiti
 
 
 def other_writer(nodes: Nodes, variables: Collection[str], own: Collection[str]) -> str | None:
-    """An op that changes one of the variables in a step, besides those of its optimizer; None if there is none."""
-    return next((op for op, changed in writers(nodes) if changed in variables and op not in own), None)
+    """What is said of an op that changes one of the variables in a step, besides those of its optimizer; None if there
+    is none."""
+    found = next((op for op, changed in writers(nodes) if changed in variables and op not in own), None)
+    return None if found is None else f"{found!r} changes the variables or slots besides the optimizer"
 
 
 def alone_written(nodes: Nodes, without: Collection[str] = ()) -> dict[str, Write]:

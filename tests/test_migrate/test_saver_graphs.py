@@ -140,6 +140,7 @@ HALVED = [("Adam/mul", "Mul", [GRADIENT, "0.5"])]
         (f"{UPDATE}mul", [(f"{UPDATE}mul", "Mul", [GRADIENT, "0.5"])], None, False),
         (GRADIENT, CONSTRAINED, None, True),
         (GRADIENT, [("move", "AssignAddVariableOp", ["w", "0.5"])], "Adam", False),
+        (GRADIENT, [("move", "ResourceScatterNdAdd", ["Adam/w/m", "0.5", "0.5"])], "Adam", False),
         (GRADIENT, [("read", "RestoreV2", []), ("give", "AssignVariableOp", ["w", "read"])], "Adam", True),
         ("Placeholder", [], "Adam", False),
     ],
@@ -156,6 +157,9 @@ def test_what_stands_around_the_kernel_of_an_optimizer_v2(
     graph = _graph(*variables, *constants, ("MatMul", "MatMul", []), (GRADIENT, "MatMul", []), *more, kernel)
     told = optimizer_v2.describe(graph, {"Adam/Adam": {"w": {"w", "Adam/w/m", "Adam/w/v"}}}, "Adam")
     assert (told.class_name, told.seen) == (class_name, seen)
+    assert ("'move' changes the variables" in told.outside.get("updates", "")) == (
+        "move" in [name for name, *_ in more]
+    )
 
 
 def test_a_limit_inside_another_scope_and_the_models_own_clipping() -> None:
