@@ -7,10 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from optim.errors import HyperparameterError, UnsupportedError
+from optim.errors import UnsupportedError
 from optim.legacy._hypers import HyperOptimizer
 from optim.optimizer import Optimizer as ModernOptimizer
 from optim.state import weights as weights_of_state
+from optim.state.initializers import initializer_of
 
 
 class Slots:
@@ -81,13 +82,9 @@ class Slots:
 
 
 def initial(initializer: Any, dims: Sequence[int], dtype: Any) -> Any:
-    """What an `initializer` argument says: `"zeros"`, `"ones"`, a callable, or the value itself."""
-    if isinstance(initializer, str):
-        known = {"zeros": tf.zeros, "ones": tf.ones}
-        if initializer.lower() not in known:
-            raise HyperparameterError(f"initializer must be a callable, a value or one of {list(known)}")
-        return known[initializer.lower()](dims, dtype)
-    return initializer(dims, dtype=dtype) if callable(initializer) else initializer
+    """What an `initializer` argument says: a name that Keras has for one, a callable, or the value itself."""
+    is_made = isinstance(initializer, str) or callable(initializer)
+    return initializer_of(initializer)(dims, dtype=dtype) if is_made else initializer
 
 
 class SlotOptimizer(HyperOptimizer):
@@ -124,7 +121,7 @@ class SlotOptimizer(HyperOptimizer):
         Args:
           var: a variable; it gets the algorithm's slots, too.
           slot_name: name of the slot; one of the algorithm's is filled by `initializer` if `var` is new.
-          initializer: `"zeros"`, `"ones"`, a callable `(shape, dtype=...) -> tensor`, or the initial value itself.
+          initializer: a name that Keras has for one, a callable `(shape, dtype=...) -> tensor`, or the initial value.
           shape: another shape than that of `var`; the slot is then replicated on its mesh.
 
         Raises:

@@ -17,6 +17,7 @@ from optim.layouts import meshes, placement
 from optim.layouts.placement import Placement
 from optim.state import weights
 from optim.state.counter import Counter
+from optim.state.initializers import initializer_of
 from optim.state.object_graph import FormerNames, SlotNode
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked, TrackedVariables, common_mesh, plain_name, unwrap
@@ -95,7 +96,7 @@ class State:
 
         Args:
           shape: tuple of ints; a scalar by default. dtype: float32 by default.
-          initializer: `"zeros"`, `"ones"`, or a callable `(shape, dtype) -> tensor`.
+          initializer: a name that Keras has for one, such as `"zeros"`, or a callable `(shape, dtype) -> tensor`.
           name: its name, and its key in checkpoints.
 
         Raises:
@@ -103,19 +104,12 @@ class State:
         """
         dtype = tf.as_dtype(dtype or tf.float32)
         dims = [int(n) for n in (() if shape is None else shape)]
-        if isinstance(initializer, str):
-            known = {"zeros": tf.zeros, "ones": tf.ones}
-            if initializer.lower() not in known:
-                raise HyperparameterError(
-                    f"initializer must be a callable or one of {list(known)}, got {initializer!r}"
-                )
-            initializer = known[initializer.lower()]
         layout = None if self.mesh is None else dtensor.Layout.replicated(self.mesh, len(dims))
         key = name or f"variable_{len(self.scalars)}"
         if key in self.scalars or key == "slots":
             raise HyperparameterError(f"add_variable: the optimizer has a variable {key!r} already; give another name")
         with tf.init_scope():
-            made = placement.new_variable(initializer(dims, dtype=dtype), dtype, key, layout)
+            made = placement.new_variable(initializer_of(initializer)(dims, dtype=dtype), dtype, key, layout)
         return self.put_scalar(key, made)
 
     # Model variables.

@@ -163,6 +163,10 @@ def test_add_variable(mesh_2: Any) -> None:
     made = optimizer.add_variable(tf.constant([2, 3]), tf.int32, lambda shape, dtype: tf.fill(shape, tf.cast(7, dtype)))
     np.testing.assert_array_equal(made.numpy(), np.full((2, 3), 7))
     assert any(v is made for v in optimizer.variables)
+    drawn = optimizer.add_variable([50], tf.float64, "random_uniform", "drawn").numpy()  # as Keras's RandomUniform
+    assert drawn.dtype == np.float64
+    assert drawn.std() > 0
+    assert np.abs(drawn).max() <= 0.05
     with pytest.raises(HyperparameterError, match="sideways"):
         optimizer.add_variable((), initializer="sideways")
 
