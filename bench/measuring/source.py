@@ -25,7 +25,7 @@ def describe() -> dict[str, str]:
 
 def kernel(package: Path) -> str:
     """A hash of the files of `optim/native`."""
-    files = sorted(path for path in (package / "native").glob("*") if path.suffix in (".cc", ".h", ".py"))
+    files = sorted(path for path in (package / "native").rglob("*") if path.suffix in (".cc", ".h", ".py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 

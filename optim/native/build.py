@@ -22,27 +22,10 @@ from optim.native.compiling import Recipe, is_intact
 
 HERE = Path(__file__).parent
 PREBUILT = HERE / "prebuilt"
+SOURCES = HERE / "cpp"
 MATHS_SOURCES = ("abi.h", "math.h", "basics.cc")
-OPS_SOURCES = (
-    "abi.h",
-    "pieces.h",
-    "threads.h",
-    "groups.h",
-    "gradients.h",
-    "gathered.h",
-    "windows.h",
-    "rows.h",
-    "sorted.h",
-    "scalars.h",
-    "update.h",
-    "calls.h",
-    "spmd.h",
-    "interfaces.h",
-    "step.h",
-    "whole.h",
-    "reading.h",
-    "step_op.h",
-    "ops.cc",
+OPS_SOURCES = tuple(
+    sorted(f.name for f in SOURCES.iterdir() if f.suffix in (".h", ".cc") and f.name not in MATHS_SOURCES[1:])
 )
 COMMON = ("-std=c++17", "-fPIC", "-w", "-fvisibility=hidden")
 MATHS_FLAGS = (
@@ -51,7 +34,7 @@ MATHS_FLAGS = (
     "-fno-math-errno",  # a vector sqrt; values stay the same
     "-fno-trapping-math",  # vector code for choices; values stay the same
     "-ffp-contract=off",  # no fused multiply-add, or processors, vector bodies and scalar tails would round differently
-    f"-I{HERE}",
+    f"-I{SOURCES}",
 )
 MATHS_LINK = ("-static-libgcc",)  # conversions of float16 are only in libgcc_s of GCC 12 and later
 OPS_FLAGS = (*COMMON, "-O1", "-fvisibility=default")
@@ -98,7 +81,7 @@ def rule(program: generate.Program) -> Recipe:
 
 def _maths(title: str, programs: Sequence[generate.Program], names: Sequence[str], with_basics: bool) -> Recipe:
     source = generate.source(programs)
-    files = [source, *([str(HERE / "basics.cc")] if with_basics else [])]
+    files = [source, *([str(SOURCES / "basics.cc")] if with_basics else [])]
     flags = {name: (*(f"-m{part}" for part in LEVELS[name]), f"-DDTOPT_LEVEL={name}") for name in names}
     objects = tuple((file, flags[name]) for name in names for file in files)
     same = [flag for flag in MATHS_FLAGS if not flag.startswith("-I")]
@@ -115,7 +98,7 @@ def ops() -> Recipe:
     said = [flag for flag in flags if not flag.startswith("-I")]
     minor = ".".join(tf.version.VERSION.split(".")[:2])
     key = _digest(*map(_text, OPS_SOURCES), *OPS_FLAGS, minor, *said, platform.system(), platform.machine())
-    objects = ((str(HERE / "ops.cc"), tuple(flags)),)
+    objects = ((str(SOURCES / "ops.cc"), tuple(flags)),)
     return Recipe(f"ops-{minor}", key, objects, OPS_FLAGS, tuple(tf.sysconfig.get_link_flags()))
 
 
@@ -146,7 +129,7 @@ def _is_ours(path: Path) -> bool:
 
 @cache
 def _text(name: str) -> str:
-    return (HERE / name).read_text(encoding="utf-8")
+    return (SOURCES / name).read_text(encoding="utf-8")
 
 
 def _digest(*parts: str) -> str:

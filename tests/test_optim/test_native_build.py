@@ -247,12 +247,12 @@ def test_the_level_is_one_that_the_processor_has() -> None:
 
 
 def test_the_sources_are_part_of_the_package() -> None:
-    folder = files("optim.native")
-    named = {*build.MATHS_SOURCES, *build.OPS_SOURCES}
-    assert {f.name for f in folder.iterdir() if f.name.endswith((".cc", ".h"))} == named
-    included = re.findall(r'#include "([a-z_]+\.h)"', "".join((folder / name).read_text() for name in named))
-    assert set(included) == {name for name in named if name.endswith(".h")}
-    assert '"native/*.cc", "native/*.h", "native/prebuilt/*"' in Path("pyproject.toml").read_text()
+    folder = files("optim.native") / "cpp"
+    for named in (build.MATHS_SOURCES, build.OPS_SOURCES):
+        included = re.findall(r'#include "([a-z_]+\.h)"', "".join((folder / name).read_text() for name in named))
+        assert {*included, *(name for name in named if name.endswith(".cc"))} == set(named)
+    assert {f.name for f in folder.iterdir()} == {*build.MATHS_SOURCES, *build.OPS_SOURCES}
+    assert '"native/cpp/*", "native/prebuilt/*"' in Path("pyproject.toml").read_text()
 
 
 def test_every_rule_compiles_to_a_function_of_its_own() -> None:
