@@ -1,5 +1,6 @@
 """Any way of calling, with any options: eagerly, by several traces, unrolled and in loops of one `tf.function`, each
-with gradients for other variables; restored in between, also in the midst of a window of accumulation.
+with gradients for other variables, of some by rows, in any order, repeated, or none; restored in between, also in the
+midst of a window of accumulation.
 
 Every draw is compared with the float64 reference, which knows nothing of `optim`.
 """
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
 import optim
 from tests.dtensor_asserts import layout_of, value_of
@@ -43,10 +45,11 @@ class Calls:
     dtype: str
     bundles: tuple[Bundle, ...]
     restored: str
+    by_rows: tuple[str, ...]
 
     def __str__(self) -> str:
         ways = "".join(f"{bundle.how[0]}{len(bundle.names)}" for bundle in self.bundles)
-        return f"{self.options}-{self.dtype}-{ways}-{self.restored}"
+        return f"{self.options}-{self.dtype}-{ways}-{self.restored}-{','.join(self.by_rows)}"
 
 
 def _calls(seed: int) -> Calls:
@@ -69,16 +72,57 @@ def _calls(seed: int) -> Calls:
         overflows = options.case.loop.loss_scale is not None and random.random() < 0.3
         bundles.append(Bundle(how, names, int(random.integers(count)) if overflows else None))
     dtype = str(random.choice(["bfloat16", "float16"])) if is_half else "float64"
-    return Calls(options, dtype, tuple(bundles), str(random.choice(RESTORED)))
+    restored = str(random.choice(RESTORED))
+    by_rows = tuple(name for name, shape in SHAPES.items() if shape and random.random() < 0.35)
+    return Calls(options, dtype, tuple(bundles), restored, by_rows)
 
 
 DRAWS = {seed: _calls(seed) for seed in seeds(60)}
 
 
-def _base(number: int) -> dict[str, np.ndarray]:
-    """Gradients of a bundle's first call, whose float32 are exact."""
+@dataclass(frozen=True)
+class Rows:
+    """A gradient by rows: `values`, of the rows `indices`."""
+
+    values: np.ndarray
+    indices: np.ndarray
+
+
+def _base(number: int, by_rows: tuple[str, ...]) -> dict[str, Any]:
+    """Gradients of a bundle's first call, arrays or Rows, whose float32 are exact."""
     random = np.random.default_rng(500 + number)
-    return {name: np.asarray(random.normal(size=s) * 3, np.float32).astype(np.float64) for name, s in SHAPES.items()}
+    drawn = lambda shape: np.asarray(random.normal(size=shape) * 3, np.float32).astype(np.float64)  # noqa: E731
+    base: dict[str, Any] = {name: drawn(shape) for name, shape in SHAPES.items()}
+    for name in by_rows:
+        indices = random.integers(SHAPES[name][0], size=random.integers(7)).astype(random.choice(["int32", "int64"]))
+        base[name] = Rows(drawn((len(indices), *SHAPES[name][1:])), indices)
+    return base
+
+
+def _given(gradient: Any, layout: Any, dtype: Any) -> Any:
+    """What the optimizer gets: rows are replicated on the mesh."""
+    if not isinstance(gradient, Rows):
+        return put(gradient, layout, dtype)
+    indices, rank = tf.constant(gradient.indices), gradient.values.ndim
+    if layout is not None:
+        indices = dtensor.copy_to_mesh(indices, dtensor.Layout.replicated(layout.mesh, 1))
+        layout = dtensor.Layout.replicated(layout.mesh, rank)
+    return tf.IndexedSlices(put(gradient.values, layout, dtype), indices)
+
+
+def _scaled(gradient: Any, factor: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(_scaled(gradient.values, factor), gradient.indices)
+    return gradient * (tf.cast(factor, gradient.dtype) if tf.is_tensor(factor) else factor)
+
+
+def _dense(gradient: Any, name: str, factor: float) -> np.ndarray:
+    """What the reference gets."""
+    if not isinstance(gradient, Rows):
+        return gradient * factor
+    dense = np.zeros(SHAPES[name])
+    np.add.at(dense, gradient.indices, gradient.values * factor)
+    return dense
 
 
 def _factor(call: Any, bad: int | None) -> Any:
@@ -96,11 +140,11 @@ def _run(optimizer: Any, variables: Mapping[str, Any], bundle: Bundle, base: Map
         factor, scale = _factor(call, bundle.bad), optimizer.current_loss_scale
         if scale is not None:
             factor = factor * (tf.cast(scale, tf.float64) if tf.is_tensor(scale) else scale)
-        scaled = {n: g * (tf.cast(factor, g.dtype) if tf.is_tensor(factor) else factor) for n, g in given.items()}
+        scaled = {n: _scaled(g, factor) for n, g in given.items()}
         optimizer.apply_gradients([(scaled[n] if n in names else None, v) for n, v in variables.items()])
 
     wide = {n: tf.float64 if v.dtype == tf.float64 else tf.float32 for n, v in variables.items()}
-    given = {n: put(base[n], layout_of(v), wide[n]) for n, v in variables.items()}
+    given = {n: _given(base[n], layout_of(v), wide[n]) for n, v in variables.items()}
     if "function" not in mode:
         apply(0, bundle.names[0], given)
         return
@@ -117,11 +161,11 @@ def _run(optimizer: Any, variables: Mapping[str, Any], bundle: Bundle, base: Map
     together(given)
 
 
-def _reference_calls(reference: Any, bundle: Bundle, base: Mapping[str, np.ndarray]) -> None:
+def _reference_calls(reference: Any, bundle: Bundle, base: Mapping[str, Any]) -> None:
     for call, names in enumerate(bundle.names):
         factor = _factor(call, bundle.bad) * (reference.scale or 1.0)
         with np.errstate(invalid="ignore"):
-            reference.apply({name: base[name] * factor if name in names else None for name in SHAPES})
+            reference.apply({n: _dense(base[n], n, factor) if n in names else None for n in SHAPES})
 
 
 def _check(optimizer: Any, variables: Mapping[str, Any], reference: Any, when: str) -> None:
@@ -179,6 +223,7 @@ def test_calls_of_all_kinds(calls: Calls, mode: str, request: Any, tmp_path: Any
     for number, bundle in enumerate(calls.bundles):
         if number == len(calls.bundles) // 2:
             optimizer, variables = _restored(optimizer, variables, calls, place, tmp_path / "c")
-        _run(optimizer, variables, bundle, _base(number), mode)
-        _reference_calls(reference, bundle, _base(number))
+        base = _base(number, calls.by_rows)
+        _run(optimizer, variables, bundle, base, mode)
+        _reference_calls(reference, bundle, base)
         _check(optimizer, variables, reference, f"after {number + 1} of {len(calls.bundles)}")
