@@ -150,6 +150,8 @@ class _Formula:
         if op in TAKEN:
             alike = {each.shape for each in inputs} <= {(), shape}
             self._need(len(dtypes) == 1 and dtypes <= set(TAKEN[op]) and alike and len(inputs) == 2 - (op in _ONE))
+            by = self._operations[places[-1]]
+            self._need(op not in ("FloorDiv", "FloorMod") or (by[0] == "Const" and by[2] not in (0, 0.0)))
             return self._add([op, *places], "bool" if op in TESTS else inputs[0].dtype, shape)
         if op == "SelectV2":
             condition, yes, no = inputs

@@ -21,7 +21,8 @@ _JOINS = ("ConcatV2", "Concat", "Pack", "ExpandDims", "Reshape", "Squeeze", "Mea
 _HANDED_ON = ("CheckNumerics", "StopGradient", "PreventGradient", "Print")
 _WORKERS = re.compile(r"Horovod\w+|Nccl\w+|Collective\w+")
 _CHOICES = ("Select", "SelectV2")
-_FINITE = ("IsNan", "IsInf", "IsFinite")
+_GUARDS = {"IsNan": 1, "IsInf": 1, "IsFinite": 2}
+"""Which input of the choice must be zeros."""
 
 
 class _Path:
@@ -50,8 +51,9 @@ class _Path:
             return self._first(inputs if op == "IdentityN" else inputs[:1])
         if op == "PlaceholderWithDefault":
             return None if _is_zero(nodes, inputs[0]) else self.strange(inputs[0])
-        if op in _CHOICES and len(inputs) == 3 and nodes.op(nodes.source(inputs[0])) in _FINITE:
-            return self._first([i for i in inputs[1:] if not _is_zero(nodes, i)])
+        if op in _CHOICES and len(inputs) == 3:
+            zeros = _GUARDS.get(nodes.op(nodes.source(inputs[0])))
+            return self.strange(inputs[3 - zeros]) if zeros and _is_zero(nodes, inputs[zeros]) else name
         if op in ("Mul", *DIVIDE.split()) and len(inputs) == 2:
             return self._scaled(name, op, inputs)
         return name

@@ -60,6 +60,8 @@ class Nodes:
         self.counter = ""
         """The variable that counts the steps, whatever it is called, as far as that is known."""
 
+        self._waits: dict[str, set[str]] = {}
+
     def op(self, name: str) -> str:
         return str(self.by_name[name].op) if name in self.by_name else ""
 
@@ -210,7 +212,9 @@ class Nodes:
 
     def waits_for(self, name: str) -> set[str]:
         """All nodes that are done before this one: what it reads, and what its control edges say."""
-        seen, todo = set(), [name]
+        if name in self._waits:
+            return self._waits[name]
+        seen, todo = self._waits.setdefault(name, set()), [name]
         while todo:
             node = self.by_name.get(todo.pop())
             for each in node.input if node is not None else ():

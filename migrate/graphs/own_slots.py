@@ -41,7 +41,10 @@ def strange(
     if not follow or any(each not in name for each, name in zip(_POWERS, powers, strict=False)):
         return f"{name!r} reads its slots in another order than their names tell"
     raised = next((each for each in powers if each not in written or not _is_power(nodes, written[each])), None)
-    return None if raised is None else f"not one op alone multiplies {raised!r} by its beta"
+    if raised is not None:
+        return f"not one op alone multiplies {raised!r} by its beta"
+    early = next((written[each].op for each in powers if name not in nodes.waits_for(written[each].op)), None)
+    return None if early is None else f"{early!r} does not wait for {name!r}, which reads what it changes"
 
 
 def _is_power(nodes: Nodes, write: Write) -> bool:

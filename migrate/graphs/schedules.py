@@ -77,7 +77,7 @@ def never_counts(nodes: Nodes, kernels: Collection[str] = (), among: Collection[
     if it is.
 
     Args:
-      kernels: ops of the step; where there are any, the global step must wait for one to be raised.
+      kernels: ops of the step, for all of which the global step must wait.
       among: ops of which one must raise it, as the optimizer is not alone or applies gradients in several places.
     """
     counts = (lambda name: name == nodes.counter) if nodes.counter else (lambda name: name.endswith("global_step"))
@@ -89,8 +89,8 @@ def never_counts(nodes: Nodes, kernels: Collection[str] = (), among: Collection[
     always = nodes.op(op) in WRITES and counts(inputs[0])  # and not in a `tf.cond` or a loop
     if not always or not match(nodes, inputs[1], one, Found()):
         return f"{op!r} raises the global step, which the schedule reads, otherwise than by one"
-    if kernels and nodes.waits_for(op).isdisjoint(kernels):
-        return f"{op!r} raises the global step, which the schedule reads, before or after the step, as it happens"
+    if not nodes.waits_for(op).issuperset(kernels):
+        return f"{op!r} raises the global step, which the schedule reads, and does not wait for all of the step"
     if among is not None and op not in among:
         return f"{op!r} raises the global step, which the schedule reads, and others may move the variables, too"
     return ""

@@ -114,4 +114,4 @@ def test_a_step_that_may_be_raised_before_its_rate_is_read_is_doubted(tmp_path: 
 
     state = altered("warm", tmp_path, change)
     assert state.fidelity == "approximate"
-    assert "before or after the step, as it happens" in " ".join(state.reasons)
+    assert "does not wait for all of the step" in " ".join(state.reasons)

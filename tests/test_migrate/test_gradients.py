@@ -73,6 +73,8 @@ def test_what_gives_the_gradient_of_the_loss_is_passed_over(nodes: list[Node]) -
         ([("w", "VariableV2", []), ("d", "Mul", ["w", "0.1"]), ("given", "AddV2", [GRADIENT, "d"])], "w"),
         ([("mean", "Mean", [GRADIENT, "0"]), ("given", "Sub", [GRADIENT, "mean"])], "given"),
         ([("given", "Sign", [GRADIENT])], "given"),
+        ([("bad", "IsFinite", [GRADIENT]), *GUARDED[1:]], "given"),  # zeros where it is finite
+        ([*GUARDED[:2], ("given", "Select", ["bad", GRADIENT, "zeros"])], "given"),
         ([("sum", "Add", [GRADIENT, "w"]), ("given", "ClipByValue", ["sum", "-1", "1"]), ("w", "Tanh", [])], "w"),
         ([*GATHERED[:3], ("more", "AssignAdd", ["sum", "t"]), ("t", "Tanh", [GRADIENT]), GATHERED[4]], "t"),
     ],
@@ -140,6 +142,16 @@ def test_powers_that_are_not_multiplied_are_never_exact(tmp_path: Path) -> None:
         next(n for n in nodes if n.name == "train/Adam/mul").op = "Add"
 
     _refuses("adam", tmp_path, change, "not one op alone multiplies 'train/beta1_power' by its beta")
+
+
+def test_powers_that_are_raised_before_a_kernel_reads_them_are_never_exact(tmp_path: Path) -> None:
+    def change(nodes: Any) -> None:
+        raises = next(n for n in nodes if n.name == "train/Adam/mul")
+        kept = [each for each in raises.input if not each.startswith("^")]
+        raises.ClearField("input")
+        raises.input.extend(kept)
+
+    _refuses("adam", tmp_path, change, "'train/Adam/Assign' does not wait for")
 
 
 def _refuses(name: str, folder: Path, change: Callable[[Any], None], reason: str) -> None:

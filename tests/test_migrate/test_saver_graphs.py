@@ -71,7 +71,10 @@ POWERS = ("beta1_power", "beta2_power")
 RAISED = [
     node
     for power, beta in zip(POWERS, ("0.9", "0.999"), strict=True)
-    for node in ((f"Adam/{beta}", "Mul", [power, beta]), (f"Adam/{power}", "Assign", [power, f"Adam/{beta}"]))
+    for node in (
+        (f"Adam/{beta}", "Mul", [power, beta, "^Adam/update_w/ApplyAdam"]),
+        (f"Adam/{power}", "Assign", [power, f"Adam/{beta}"]),
+    )
 ]
 OTHER = [("Adam/update_w/AssignSub", "AssignSub", ["w", "step"])]
 

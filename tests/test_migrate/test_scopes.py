@@ -27,8 +27,12 @@ def source(name: str) -> Path:
     return SCOPED / name / "source" / "model.ckpt"
 
 
-def goes_on(name: str, folder: Path, only: Sequence[int] | None = None, **hints: object) -> None:
-    """Migrate and take the steps that TensorFlow took next: six steps round numbers below one six times."""
+def goes_on(name: str, folder: Path, *parts: Sequence[int], **hints: object) -> None:
+    """Migrate and take the steps that TensorFlow took next: six steps round numbers below one six times.
+
+    Args:
+      parts: the variables of each call of `apply_gradients`; all of them in one where there are none.
+    """
     import tensorflow as tf
 
     import optim
@@ -40,10 +44,10 @@ def goes_on(name: str, folder: Path, only: Sequence[int] | None = None, **hints:
     optimizer = optim.load_checkpoint(folder / "new", variables)
     oracle = np.load(SCOPED / name / "oracle.npz")
     names = [str(each) for each in oracle["names"]]
-    chosen = range(len(names)) if only is None else only
     for step in range(6):
-        optimizer.apply_gradients([(tf.constant(oracle[f"grad/{step}/{i}"]), variables[names[i]]) for i in chosen])
-        for i, each in ((i, names[i]) for i in chosen):
+        for part in parts or [range(len(names))]:
+            optimizer.apply_gradients([(tf.constant(oracle[f"grad/{step}/{i}"]), variables[names[i]]) for i in part])
+        for i, each in ((i, names[i]) for part in parts or [range(len(names))] for i in part):
             np.testing.assert_allclose(variables[each].numpy(), oracle[f"var/{step}/{i}"], rtol=0, atol=5e-7)
 
 
@@ -74,7 +78,7 @@ def test_slots_in_a_scope_and_settings_in_variables(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize(("which", "trained"), [("one", [0, 1]), ("two", [2])])
 def test_each_of_two_optimizers_has_a_counter_of_its_own(which: str, trained: list[int], tmp_path: Path) -> None:
-    goes_on("pair", tmp_path, only=trained, optimizer_path=f"train/{which}")
+    goes_on("pair", tmp_path, trained, optimizer_path=f"train/{which}")
     state = migrate.read(source("pair"), optimizer_path=f"train/{which}")
     assert (state.fidelity, state.iterations) == ("exact", 3), state.reasons
 
