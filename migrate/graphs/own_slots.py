@@ -10,6 +10,8 @@ from migrate.graphs.nodes import Nodes, Write
 from migrate.graphs.patterns import Found, Variable, match
 
 _POWERS = ("beta1_power", "beta2_power")
+_BETAS = 6
+"""Place of the first beta among what ApplyAdam reads."""
 CENTERED = (0, 2, 1, 3)
 """Places of what ApplyCenteredRMSProp reads (variable, mean gradient, mean square, momentum), in the order of their
 creation."""
@@ -40,15 +42,19 @@ def strange(
     follow = all(_follows(a, b) for a, b in pairwise(slots[1:]))
     if not follow or any(each not in name for each, name in zip(_POWERS, powers, strict=False)):
         return f"{name!r} reads its slots in another order than their names tell"
-    raised = next((each for each in powers if each not in written or not _is_power(nodes, written[each])), None)
+    betas = [nodes.constant(each) for each in nodes.inputs[name][_BETAS : _BETAS + len(powers)]]
+    told = zip(powers, betas, strict=False)
+    raised = next((p for p, beta in told if p not in written or not _is_power(nodes, written[p], beta)), None)
     if raised is not None:
         return f"not one op alone multiplies {raised!r} by its beta"
     early = next((written[each].op for each in powers if name not in nodes.waits_for(written[each].op)), None)
     return None if early is None else f"{early!r} does not wait for {name!r}, which reads what it changes"
 
 
-def _is_power(nodes: Nodes, write: Write) -> bool:
-    return match(nodes, write.value, ("Mul", Variable(write.target), "beta"), Found())
+def _is_power(nodes: Nodes, write: Write, beta: float | None) -> bool:
+    found = Found()
+    by = match(nodes, write.value, ("Mul", Variable(write.target), "beta"), found)
+    return by and found.constants["beta"] == beta
 
 
 def _follows(first: str, second: str) -> bool:

@@ -144,6 +144,14 @@ def test_powers_that_are_not_multiplied_are_never_exact(tmp_path: Path) -> None:
     _refuses("adam", tmp_path, change, "not one op alone multiplies 'train/beta1_power' by its beta")
 
 
+def test_powers_of_another_number_than_the_kernels_beta_are_never_exact(tmp_path: Path) -> None:
+    def change(nodes: Any) -> None:
+        raises = next(n for n in nodes if n.name == "train/Adam/mul")
+        raises.input[1] = "train/Adam/beta2"
+
+    _refuses("adam", tmp_path, change, "not one op alone multiplies 'train/beta1_power' by its beta")
+
+
 def test_powers_that_are_raised_before_a_kernel_reads_them_are_never_exact(tmp_path: Path) -> None:
     def change(nodes: Any) -> None:
         raises = next(n for n in nodes if n.name == "train/Adam/mul")
