@@ -55,6 +55,8 @@ class Nodes:
         """What the checkpoint has of scalar variables that the graph does not change: they are constants of it."""
         self.changing: Mapping[str, tuple[float, str]] = {}
         """The same of those that it does change, and an op that does."""
+        self._gradients: dict[str, bool] = {}
+        """Whether a node is one, of those that were looked at."""
         self.functions = {} if functions is None else functions
         """The library of the graph, by name."""
         self.counter = ""
@@ -172,9 +174,12 @@ class Nodes:
 
     def is_gradient(self, name: str) -> bool:
         """Whether `tf.gradients` made a value; one that may be fed instead of it is the same."""
-        while not self._is_of_backward(name) and self.op(name) in ("PlaceholderWithDefault", *PASSING):
-            name = next(iter(self.inputs[name]), "")
-        return self._is_of_backward(name)
+        if name not in self._gradients:
+            made = name
+            while not self._is_of_backward(made) and self.op(made) in ("PlaceholderWithDefault", *PASSING):
+                made = next(iter(self.inputs[made]), "")
+            self._gradients[name] = self._is_of_backward(made)
+        return self._gradients[name]
 
     def _is_of_backward(self, name: str) -> bool:
         """By its name, `SCOPE/OP_grad/...` of an `OP` of the graph: a program may call its own scope `clip_grad`."""

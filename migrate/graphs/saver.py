@@ -36,7 +36,8 @@ class SaverGraph:
     resources: frozenset[str] = frozenset()
     """Variables that are resources, as all are in tf.keras from TF 1.12 on, and none in standalone Keras before 2.3."""
     updates: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
-    """Scope of a tf.train optimizer's `apply_gradients` -> variable -> the variables that its update there reads."""
+    """Scope of a tf.train optimizer's `apply_gradients` -> variable -> the variables that its update there reads, but
+    for those that its gradient is made from."""
     nodes: Nodes | None = None
     """All of it, for those who look further."""
 
@@ -198,7 +199,9 @@ def _updates(nodes: Nodes) -> dict[str, dict[str, frozenset[str]]]:
         owner = next((v for v in _heads(rest) if v in nodes.variables), None)
         if rest and owner is not None and scope.partition("/")[0].rstrip("_0123456789") not in NOT_STEPS:
             updates = found.setdefault(scope, {})
-            updates[owner] = updates.get(owner, frozenset()) | nodes.variables_behind(name)
+            # Behind a gradient there are the variables of the model.
+            read = nodes.variables.intersection(nodes.behind(name, to_gradients=True))
+            updates[owner] = updates.get(owner, frozenset()) | read
     return found
 
 
