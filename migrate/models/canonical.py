@@ -62,16 +62,30 @@ def canonical(config: Mapping[str, Any], generation: str | None) -> dict[str, An
 def _freeze(model: Layer, frozen: bool) -> None:
     """Write down in each layer of a frozen model that it is frozen, as today's Keras and tf_keras go by that alone."""
     for layer in model["config"]["layers"]:
-        config = layer["config"]
         if layer["class_name"] in MODELS:
-            _freeze(layer, frozen or config.get("trainable") is False)
-        elif frozen and config.get("trainable") is True:
-            if layer["class_name"] == "BatchNormalization":
-                raise UnsupportedError(
-                    f"the layer {layer_name(layer)!r} is not frozen, in a model that is: it normalizes by the batch,"
-                    f" and is not trained, which no target can say; {ADVICE}"
-                )
-            config["trainable"] = False
+            _freeze(layer, frozen or layer["config"].get("trainable") is False)
+        else:
+            _freeze_layer(layer, frozen)
+
+
+def _freeze_layer(layer: Layer, frozen: bool, within: bool = False) -> None:
+    """As `_freeze`, and in layers `within` a layer, which Keras 3 trains otherwise."""
+    config = layer["config"]
+    if frozen and config.get("trainable", within) is True:
+        if layer["class_name"] == "BatchNormalization":
+            raise UnsupportedError(
+                f"the layer {layer_name(layer)!r} is not frozen, in a model or layer that is: it normalizes by the"
+                f" batch, and is not trained, which no target can say; {ADVICE}"
+            )
+        config["trainable"] = False
+    for inner in held(layer):
+        _freeze_layer(inner, frozen or config.get("trainable") is False, within=True)
+
+
+def held(layer: Layer) -> list[Layer]:
+    """The layers in a layer that is no model."""
+    given = [layer["config"].get(key) for key in KINDS[layer["class_name"]].inner]
+    return [each for item in given if item for each in (item if isinstance(item, list) else [item])]
 
 
 def _plain(item: Any) -> Any:

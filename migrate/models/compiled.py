@@ -158,6 +158,8 @@ def for_outputs(arguments: Mapping[str, Any], outputs: Sequence[str]) -> dict[st
         loss = {**dict.fromkeys(outputs), **loss}
     elif loss is not None and not isinstance(loss, list) and isinstance(weights, list):
         loss = [loss] * len(weights)
+    elif loss is not None and not isinstance(loss, list) and isinstance(weights, Mapping):
+        loss = dict.fromkeys(outputs, loss)
     if isinstance(weights, Mapping):
         weights = {**dict.fromkeys(outputs, 1.0), **weights}
     return {"loss": loss, "loss_weights": weights}
@@ -169,4 +171,4 @@ def _serialized(item: Any) -> Any:
     if isinstance(item, Mapping) and "class_name" in item:
         name = {"module": "keras.losses", "class_name": item["class_name"], "registered_name": None}
         return {**name, "config": dict(item["config"])}
-    return item
+    return {key: _serialized(value) for key, value in item.items()} if isinstance(item, Mapping) else item

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,7 +123,18 @@ def _layer(layer: Any) -> dict[str, Any]:
         if config.get(key):
             held = layer["config"][key]
             config[key] = [_layer(each) for each in held] if isinstance(held, list) else _layer(held)
+    if config.get("trainable") is False and any(map(_is_trained, _inner(config, kind.inner if kind else ()))):
+        config["trainable"] = True  # Keras 3 goes by the layers within it, which are frozen with it or thawed again
     return {**layer, "config": config}
+
+
+def _inner(config: Mapping[str, Any], keys: Sequence[str]) -> list[Mapping[str, Any]]:
+    given = [config[key] for key in keys if config.get(key)]
+    return [each for item in given for each in (item if isinstance(item, list) else [item])]
+
+
+def _is_trained(layer: Mapping[str, Any]) -> bool:
+    return layer["config"].get("trainable") is not False
 
 
 def _check(name: str, shown: Any, key: str, value: Any, neutral: tuple[Any, ...]) -> None:

@@ -14,10 +14,15 @@ from migrate.models.layers import KINDS
 from migrate.state import OptimizerState, Stored
 from optim.errors import UnsupportedError
 
-ATTENTION = ("MultiHeadAttention", "GroupQueryAttention", "GroupedQueryAttention")
-"""Layers that make their parts when they are built, and do not hand on that they are frozen (`build` in
-`multi_head_attention.py`, `grouped_query_attention.py` 3.0 to 3.15): frozen before that, they are trained, and loading
-freezes before it builds."""
+IN_PARTS = (
+    *("MultiHeadAttention", "GroupQueryAttention", "GroupedQueryAttention"),
+    *("ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"),
+)
+"""Layers that make their parts themselves, and do not hand on that they are frozen (`build` in
+`multi_head_attention.py`, `grouped_query_attention.py`, `__init__` in `conv_lstm.py` 3.0 to 3.15): frozen before they
+are built, they are trained, and loading freezes before it builds."""
+WITHIN = ("layers", "layer", "backward_layer", "cell", "cells")
+"""Arguments that hold layers."""
 
 
 def thawed_by_loading(config: Any, frozen: bool = False) -> Iterator[str]:
@@ -29,10 +34,10 @@ def thawed_by_loading(config: Any, frozen: bool = False) -> Iterator[str]:
         return
     inner = config["config"]
     frozen = frozen or inner.get("trainable") is False
-    if config.get("class_name") in ATTENTION:
+    if config.get("class_name") in IN_PARTS:
         yield from [str(inner.get("name"))] if frozen else []
         return
-    for key in ("layers", "layer"):
+    for key in WITHIN:
         yield from thawed_by_loading(inner.get(key), frozen)
 
 
@@ -42,7 +47,7 @@ def check(config: Any, state: OptimizerState) -> None:
     names = [name for name in thawed_by_loading(config) if not any(f"/{name}/" in owner for owner in owners)]
     if owners and names:
         raise UnsupportedError(
-            f"{some(names)}: frozen, and Keras 3 trains a frozen layer of attention again when it loads it, and drops"
+            f"{some(names)}: frozen, and Keras 3 trains a frozen layer of this class again when it loads it, and drops"
             " the optimizer's state; build the model in today's code, freeze it, and restore into it"
         )
 
@@ -57,13 +62,13 @@ def may_train(config: Any, leaves: list[Leaf], source: Stored, by_keras3_since: 
     if source.weights is None or any(array.shape != () for _, array in source.weights):
         return []
     found = []
-    attention = list(thawed_by_loading(config))
-    if attention:
+    parted = list(thawed_by_loading(config))
+    if parted:
         found.append(
-            f"{some(attention)}: frozen, and Keras 3 trains a layer of attention that was frozen before it was built,"
-            " as it is when a file is loaded"
+            f"{some(parted)}: frozen, and Keras 3 trains a layer of this class that was frozen before it was built, as"
+            " it is when a file is loaded"
         )
-    rest = [x.path[-1] for x in leaves if x.frozen and x.path[-1] not in attention and _has_weights(x)]
+    rest = [x.path[-1] for x in leaves if x.frozen and x.path[-1] not in parted and _has_weights(x)]
     if by_keras3_since is not None and by_keras3_since < (3, 2) and rest:
         found.append(f"{some(rest)}: Keras before 3.2 trains what was frozen before it had weights")
     return found

@@ -7,7 +7,7 @@ weight names, with the part's name in front where a layer has parts. Sources: `k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,9 +20,12 @@ ADVICE = "migrate to slots, or build the model in today's code and restore into 
 
 @dataclass(frozen=True)
 class Weight:
+    """`frozen`: by the layer within its layer that it belongs to."""
+
     role: str
     place: str
     trainable: bool = True
+    frozen: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,13 @@ def _attention_scale(config: Config) -> tuple[Weight, ...]:
 
 
 def _within(config: Config, argument: str, place: str, role: str) -> tuple[Weight, ...]:
-    layer = config[argument]
-    weights = KINDS[layer["class_name"]].weights(layer["config"])
-    return tuple(Weight(role + w.role, f"{place}/{w.place}", w.trainable) for w in weights)
+    return tuple(_of_inner(config[argument], place, role))
+
+
+def _of_inner(layer: Mapping[str, Any], place: str, role: str) -> Iterator[Weight]:
+    frozen = layer["config"].get("trainable") is False
+    for w in KINDS[layer["class_name"]].weights(layer["config"]):
+        yield Weight(role + w.role, f"{place}/{w.place}", w.trainable, w.frozen or frozen)
 
 
 def _bidirectional(config: Config) -> tuple[Weight, ...]:
@@ -113,8 +120,7 @@ def _stacked(config: Config) -> tuple[Weight, ...]:
         name = snake_case(cell["class_name"])
         count = used[name] = used.get(name, -1) + 1
         place = f"cells/{name}_{count}" if count else f"cells/{name}"
-        weights = KINDS[cell["class_name"]].weights(cell["config"])
-        found += (Weight(f"{i}/{w.role}", f"{place}/{w.place}", w.trainable) for w in weights)
+        found += _of_inner(cell, place, f"{i}/")
     return tuple(found)
 
 

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from migrate.bytes.messages import some
+from migrate.models.frozen import WITHIN
 from migrate.models.layers import ADVICE, KINDS, MODELS
+from migrate.models.to_keras3 import ACTIVATIONS, CONSTRAINTS, INITIALIZERS, REGULARIZERS
 from migrate.rules.keras_targets import KERAS3
 from migrate.state import OptimizerState, StoredModel
 from optim.errors import UnsupportedError
@@ -23,6 +25,13 @@ ONLY_TF_KERAS = (
     *("TextVectorization", "SyncBatchNormalization", "SpectralNormalization"),
 )
 """Layers of tf_keras itself that no other target takes."""
+ARGUMENTS = {
+    "_initializer": (*INITIALIZERS, "Identity"),
+    "_regularizer": (*REGULARIZERS, "l1", "l2", "l1_l2"),
+    "_constraint": (*CONSTRAINTS, "RadialConstraint"),
+    "activation": (*ACTIVATIONS, *KINDS),
+}
+"""End of an argument's name -> what tf_keras knows for it."""
 
 
 def possible(state: OptimizerState, families: Sequence[str]) -> bool:
@@ -47,41 +56,69 @@ def check_code(model: StoredModel) -> None:
         )
 
 
-def own_classes(model: StoredModel) -> list[str]:
-    """Why a model that is passed on with classes of the user's own cannot be called exact; empty if it has none."""
-    if any(item.get("class_name") == "__lambda__" for item in _mappings(model.config)):
+def own_classes(config: Mapping[str, Any]) -> list[str]:
+    """Why a model that is passed on with classes and functions of the user's own cannot be called exact; empty if it
+    has none."""
+    if any(item.get("class_name") == "__lambda__" for item in _mappings(config)):
         return [
             "a Lambda layer holds the bytecode of a Python function, so that the target cannot be loaded back here;"
             " load_model needs safe_mode=False, and the release of Python that wrote it"
         ]
-    known = {*KINDS, *MODELS, *ONLY_TF_KERAS, "Model"}
-    found = {name for name in _classes(model.config) if name not in known}
-    if any("module" in item for item in _mappings(model.config)):
-        found = {str(item["class_name"]) for item in _mappings(model.config) if _is_own(item)}
-    names = ", ".join(sorted(name.rsplit(">", 1)[-1] for name in found))
+    names = ", ".join(sorted({name.rsplit(">", 1)[-1] for name in (*_own_layers(config), *_own_arguments(config))}))
     if not names:
         return []
     return [
-        f"{names}: none of Keras's own classes, so that the target cannot be loaded back here; load_model needs them in"
+        f"{names}: not Keras's own, so that the target cannot be loaded back here; load_model needs them in"
         " custom_objects"
     ]
 
 
+def _own_layers(config: Mapping[str, Any]) -> Iterator[str]:
+    """Class names of layers, and of all that says its module."""
+    for item in _mappings(config):
+        name = item.get("class_name")
+        if isinstance(name, str) and ("module" in item and _is_own(item)):
+            yield name
+    for name in _classes(config):
+        if name not in (*KINDS, *MODELS, *ONLY_TF_KERAS, "Model"):
+            yield name
+
+
+def _own_arguments(config: Mapping[str, Any]) -> Iterator[str]:
+    """What layers have for an initializer, activation and the like that Keras does not know."""
+    for item in _mappings(config):
+        for key, value in item.items():
+            known = next((each for end, each in ARGUMENTS.items() if key.endswith(end)), None)
+            if known is None or value is None or (isinstance(value, Mapping) and "module" in value):
+                continue
+            name = value.get("class_name") if isinstance(value, Mapping) else value
+            if name == "function":
+                name = value.get("config")
+            if isinstance(name, str) and name not in known:
+                yield name
+
+
 def _is_own(item: Mapping[str, Any]) -> bool:
     """Whether an object of Keras 3 or tf_keras 2.13 and later, which name modules, is of another module."""
-    if not isinstance(item.get("class_name"), str) or "module" not in item:
-        return False
     home = str(item["module"] or "").partition(".")[0]
+    if item["class_name"] == "function":
+        return True
     return home not in ("keras", "tf_keras", "builtins") and bool(home or item.get("registered_name"))
 
 
 def _classes(item: Any) -> Iterator[str]:
-    """Class names of layers: of what has a class and a config with a name."""
+    """Class names of layers that do not say their module: of what has a class and a config with a name, or stands
+    where layers do."""
     for each in _mappings(item):
         config = each.get("config")
         named = isinstance(config, Mapping) and "name" in config and "dtype" in config
-        if isinstance(each.get("class_name"), str) and named:
+        if named and isinstance(each.get("class_name"), str) and "module" not in each:
             yield str(each["class_name"])
+        for key in WITHIN:
+            inside = each.get(key)
+            for layer in inside if isinstance(inside, list) else [inside]:
+                if isinstance(layer, Mapping) and isinstance(layer.get("class_name"), str) and "module" not in layer:
+                    yield str(layer["class_name"])
 
 
 def _mappings(item: Any) -> Iterator[Mapping[str, Any]]:

@@ -173,7 +173,7 @@ def _trained(
         for leaf in canonical.leaves(document)
         if not leaf.frozen
         for weight in KINDS[leaf.class_name].weights(leaf.config)
-        if weight.trainable
+        if weight.trainable and not weight.frozen
     ]
     found = list(dict.fromkeys(found))
     strange = sorted(owners - set(found))
@@ -209,7 +209,10 @@ def _thaw(document: dict[str, Any], leaf: canonical.Leaf, whole: bool) -> None:
         level = next(layer for layer in level["config"]["layers"] if canonical.layer_name(layer) == name)
         if name != leaf.path[-1] and level["config"].get("trainable") is False:
             raise UnsupportedError(f"the model {name!r} is frozen as a whole, and {leaf.path[-1]!r} in it was trained")
-    level["config"]["trainable"] = True
+    thawed = [level]
+    for layer in thawed:
+        layer["config"]["trainable"] = True
+        thawed += canonical.held(layer)
 
 
 def _filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> OptimizerState:

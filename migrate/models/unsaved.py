@@ -24,7 +24,24 @@ def of_model(model: StoredModel, by_keras3: bool) -> list[str]:
 
 
 def _of_keras3(model: StoredModel) -> list[str]:
-    return [*losses(model.training), *paddings(model.config), *scalings(model.config), *adapted(model)]
+    own = [*losses(model.training), *weights(model)]
+    return [*own, *paddings(model.config), *scalings(model.config), *adapted(model)]
+
+
+def weights(model: StoredModel) -> list[str]:
+    """One loss with one weight, where there are several outputs."""
+    training, inside = model.training or {}, model.config.get("config")
+    loss, given = training.get("loss"), training.get("loss_weights")
+    alone = (
+        loss is not None and not isinstance(loss, list) and not (isinstance(loss, Mapping) and "class_name" not in loss)
+    )
+    outputs = inside.get("output_layers") if isinstance(inside, Mapping) else None
+    several = isinstance(outputs, Mapping) or (isinstance(outputs, list) and isinstance(next(iter(outputs), 0), list))
+    if not alone or not several or len(outputs or ()) < 2:
+        return []
+    if not isinstance(given, float) and not (isinstance(given, (list, Mapping)) and len(given) == 1):
+        return []
+    return [f"loss_weights {given!r}: releases of Keras 3 weigh one output with it, or all of them"]
 
 
 def adapted(model: StoredModel | None) -> list[str]:

@@ -120,7 +120,7 @@ def legacy_order(inside: Sequence[Leaf]) -> list[Place]:
     Source: `keras/saving/legacy/hdf5_format.py::_legacy_weights` and `keras/engine/base_layer.py` 2.15.
     """
     every = [(leaf, w) for leaf in inside for w in KINDS[leaf.class_name].weights(leaf.config)]
-    first = [(leaf.path, w.role) for leaf, w in every if w.trainable and not leaf.frozen]
+    first = [(leaf.path, w.role) for leaf, w in every if w.trainable and not (w.frozen or leaf.frozen)]
     return [*first, *(place for leaf, w in every if (place := (leaf.path, w.role)) not in first)]
 
 

@@ -78,7 +78,7 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
     plan = plan_for(state)
     otherwise = training.differences(plan.document, state.source, "tf-keras")
     notes = training.remarks(plan.document, state.source, "tf-keras")
-    own = passing.own_classes(stored_model(state)) if plan.document is None else []
+    own = passing.own_classes(plan.document or stored_model(state).config)
     return files.told(state, plan, [*own, *otherwise], notes), plan
 
 

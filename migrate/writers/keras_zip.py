@@ -48,7 +48,7 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
     """
     plan, told = model_plan(state, (KERAS3,)), Translation()
     _config(plan, told)
-    own = passing.own_classes(stored_model(state)) if plan.document is None else []
+    own = passing.own_classes(stored_model(state).config) if plan.document is None else []
     otherwise = training.differences(plan.document, state.source, "keras")
     notes = [*told.notes, *training.remarks(plan.document, state.source, "keras")]
     return files.told(state, plan, [*own, *otherwise], notes), plan

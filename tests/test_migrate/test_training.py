@@ -30,6 +30,8 @@ OTHERWISE = {
     "keras2.3.1": dict.fromkeys(SUFFIX, ("masked-output", "frozen-batch-norm", "activity")),
     "keras3.0.5": dict.fromkeys(SUFFIX, ("frozen",)),
     "keras3.2.1": {"keras": ("masked-residual", "masked-softmax"), "tf-keras": ("masked-residual",)},
+    "keras3.10.0": dict.fromkeys(SUFFIX, ("weight-by-name",)),
+    "tf2.13.1": dict.fromkeys(SUFFIX, ()),
     "keras3.9.2": {"keras": (), "tf-keras": ("masked-multiply",)},
     "keras3.13.2": {
         "keras": ("huber",),
@@ -234,3 +236,11 @@ def test_a_scaling_that_is_not_saved_is_what_the_weights_tell(
     found = settled(model, [f"m/norm/{name}" for name in weights])
     assert found["config"]["layers"][0]["config"] == {**config, **told}
     assert len(unsaved.of_model(StoredModel(found, None, None), by_keras3=True)) == doubted
+
+
+@pytest.mark.parametrize("around", [{}, {"class_name": "Bidirectional"}])
+def test_a_frozen_conv_lstm_is_one_that_keras_3_trains_when_it_loads_it(around: dict[str, Any]) -> None:
+    layer: dict[str, Any] = {"class_name": "ConvLSTM1D", "config": {"name": "moving", "trainable": bool(around)}}
+    if around:
+        layer = {**around, "config": {"name": "both", "trainable": False, "layer": layer}}
+    assert [*frozen.thawed_by_loading({"class_name": "Functional", "config": {"layers": [layer]}})] == ["moving"]

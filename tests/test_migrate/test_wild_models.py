@@ -124,6 +124,25 @@ def test_a_layer_of_ones_own_is_passed_to_tf_keras_and_said(tmp_path: Path) -> N
         migrate.migrate_checkpoint(source, tmp_path / "model.keras", to="keras")
 
 
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("activation", "mine"),
+        ("activation", {"class_name": "function", "config": "mine"}),
+        ("kernel_regularizer", {"class_name": "mine", "config": {}}),
+        ("kernel_initializer", {"class_name": "Custom>mine", "config": {}}),
+        ("bias_constraint", {"module": "my.code", "class_name": "mine", "config": {}, "registered_name": "mine"}),
+    ],
+)
+def test_an_argument_of_ones_own_is_passed_to_tf_keras_and_said(argument: str, value: Any, tmp_path: Path) -> None:
+    def own(layers: list[Any]) -> None:
+        next(layer for layer in layers if layer["class_name"] == "Dense")["config"][argument] = value
+
+    report = migrate.migrate_checkpoint(_changed(tmp_path, own), tmp_path / "model.h5", to="tf-keras", dry_run=True)
+    assert report.fidelity == "approximate"
+    assert report.reasons[-1].startswith("mine: not Keras's own")
+
+
 def test_the_call_that_a_refusal_names_works(tmp_path: Path) -> None:
     import keras
 
