@@ -209,7 +209,7 @@ def _thaw(document: dict[str, Any], leaf: canonical.Leaf, whole: bool) -> None:
         level = next(layer for layer in level["config"]["layers"] if canonical.layer_name(layer) == name)
         if name != leaf.path[-1] and level["config"].get("trainable") is False:
             raise UnsupportedError(f"the model {name!r} is frozen as a whole, and {leaf.path[-1]!r} in it was trained")
-    thawed = [level]
+    thawed: list[canonical.Layer] = [level]
     for layer in thawed:
         layer["config"]["trainable"] = True
         thawed += canonical.held(layer)
