@@ -57,16 +57,11 @@ METRICS = ("accuracy", "acc", "mae", "mse", "mape", "msle", *LOSSES)
 def compile_arguments(training: Mapping[str, Any] | None, notes: list[str], for_keras3: bool) -> dict[str, Any]:
     """`loss`, `loss_weights`, `metrics`, `weighted_metrics` by name, or as `{"class_name", "config"}`.
 
-    What the target does not have of its own is left out, and `notes` says so.
+    What the target does not have of its own is left out; `without_loss` says so of a loss, and `notes` of metrics.
     """
     training = training or {}
     loss = _each(training.get("loss"), _loss_of_keras3 if for_keras3 else _loss)
-    if loss is NotImplemented:
-        loss = None
-        notes.append(
-            f"the loss {_shown(training.get('loss'))} is not one of Keras's own, so that the model is written without"
-            " one: compile it with optimizer=model.optimizer and your loss before you train on"
-        )
+    loss = None if loss is NotImplemented else loss
     arguments = {"loss": loss, "loss_weights": _plain_weights(training.get("loss_weights"))}
     for key in ("metrics", "weighted_metrics"):
         metrics = _each(training.get(key), _metric)
@@ -77,6 +72,17 @@ def compile_arguments(training: Mapping[str, Any] | None, notes: list[str], for_
             )
         arguments[key] = metrics or None
     return arguments
+
+
+def without_loss(training: Mapping[str, Any] | None, compiled: Mapping[str, Any]) -> list[str]:
+    """What is said of a model that was compiled with a loss and is written without."""
+    loss = (training or {}).get("loss")
+    if not loss or compiled.get("loss", loss) is not None:
+        return []
+    return [
+        f"the loss {_shown(loss)} is none that the target's Keras has, so that the model is written without one:"
+        " compile it with optimizer=model.optimizer and your loss before you train on"
+    ]
 
 
 def _shown(item: Any) -> str:

@@ -13,7 +13,8 @@ from migrate.bytes.bundle import numpy_dtype
 from migrate.bytes.messages import some
 from migrate.bytes.ranges import CHUNK
 from migrate.evidence import doubts
-from migrate.models.plan import ModelPlan
+from migrate.models.compiled import without_loss
+from migrate.models.plan import ModelPlan, stored_model
 from migrate.state import OptimizerState
 from migrate.writers.hdf5_file import Sink, created
 from optim.errors import CheckpointError
@@ -84,6 +85,7 @@ def _size(array: LazyArray) -> int:
 
 def told(state: OptimizerState, plan: ModelPlan, reasons: Sequence[str], notes: Sequence[str]) -> OptimizerState:
     """A state for a report: what the plan and the translation of the model change is among its reasons and warnings."""
+    reasons = [*reasons, *without_loss(stored_model(state).training, plan.compiled)]
     left = [name for name in state.unmapped if plan.scale is None or not name.startswith("optimizer/vars/")]
     if left:
         notes = (*notes, f"a model of Keras has no place for what no optimizer reads; left out: {some(left)}")

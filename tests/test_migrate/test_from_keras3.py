@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import migrate
 from migrate.models import from_keras3
-from migrate.models.compiled import compile_arguments
+from migrate.models.compiled import compile_arguments, without_loss
 from optim.errors import UnsupportedError
 
 POLICIES = {"class_name": "DTypePolicyMap", "config": {"policy_map": {}}}
@@ -70,7 +73,25 @@ def test_a_layer_for_an_activation_is_said_as_a_layer() -> None:
 )
 def test_losses_are_carried_where_the_target_has_them(loss: Any, keras3: str, tf_keras: str | None) -> None:
     for for_keras3, wanted in ((True, keras3), (False, tf_keras)):
-        notes: list[str] = []
-        found = compile_arguments({"loss": loss}, notes, for_keras3)["loss"]
+        compiled = compile_arguments({"loss": loss}, [], for_keras3)
+        found = compiled["loss"]
         assert (found["class_name"] if isinstance(found, dict) else found) == wanted
-        assert bool(notes) == (wanted is None)
+        assert bool(without_loss({"loss": loss}, compiled)) == (wanted is None)
+
+
+@pytest.mark.parametrize("to", ["keras", "tf-keras"])
+def test_a_model_whose_loss_is_left_out_is_not_exact(to: str, tmp_path: Path) -> None:
+    """Training goes on only with the same loss."""
+    import tf_keras
+
+    def own(y: Any, p: Any) -> Any:
+        return (y - p) ** 2
+
+    model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(2,))])
+    model.compile(tf_keras.optimizers.Adam(0.01), own)
+    model.train_on_batch(np.ones((4, 2)), np.ones((4, 1)))
+    model.save(tmp_path / "model.h5")
+    assert migrate.read(tmp_path / "model.h5").fidelity == "exact"
+    report = migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / "new", to=to, dry_run=True)
+    assert report.fidelity == "approximate"
+    assert "the loss own is none that the target's Keras has" in " ".join(report.reasons)
