@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from migrate.readers.keras_layers import snake_case
+from migrate.readers.keras.layers import snake_case
 
 Config = Mapping[str, Any]
 ADVICE = "migrate to slots, or build the model in today's code and restore into it"

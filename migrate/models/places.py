@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from migrate.models.canonical import Layer, layer_name
 from migrate.models.layers import MODELS
-from migrate.readers.keras_layers import snake_case
+from migrate.readers.keras.layers import snake_case
 
 
 def places(model: Layer, path: tuple[str, ...] = (), below: str = "") -> Iterator[tuple[tuple[str, ...], str, str]]:

@@ -15,7 +15,7 @@ from migrate.bytes.messages import some
 from migrate.generations import version_tuple
 from migrate.models import calls, frozen, masks, unsaved
 from migrate.models.canonical import Layer, Leaf, canonical, leaves
-from migrate.readers.left_out import TRANSPOSED
+from migrate.readers.keras.left_out import TRANSPOSED
 from migrate.state import Stored
 from optim.errors import UnsupportedError
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from migrate.bytes.messages import some
-from migrate.readers.left_out import PADDING, SCALING, TRANSPOSED
+from migrate.readers.keras.left_out import PADDING, SCALING, TRANSPOSED
 from migrate.state import StoredModel
 
 LOSSES = {"Huber": "delta", "CosineSimilarity": "axis"}

@@ -1,4 +1,5 @@
-"""One file per format. `READERS` is the whole list; detection looks at content, never at the suffix alone."""
+"""One file per format, and folders of their parts. `READERS` is the whole list of formats; detection looks at content,
+never at the suffix alone."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError
 from migrate.generations import BACKEND, GRAPH_MODE, from_hdf5, version_tuple
-from migrate.readers.keras_model import class_names, top_layers, trainable_flags, trained_order
-from migrate.readers.left_out import settled
+from migrate.readers.keras.left_out import settled
+from migrate.readers.keras.model import class_names, top_layers, trainable_flags, trained_order
 from migrate.state import Stored, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
 

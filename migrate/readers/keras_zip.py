@@ -25,10 +25,10 @@ from migrate.bytes.ranges import CHUNK, Check, Extent
 from migrate.bytes.window import Window
 from migrate.errors import DamagedFileError
 from migrate.generations import BACKEND, version_tuple
-from migrate.readers import for_keras
-from migrate.readers.keras_tree import check_numbering, read_tree
-from migrate.readers.keras_vars import stored
-from migrate.readers.left_out import settled
+from migrate.readers.keras import for_keras
+from migrate.readers.keras.left_out import settled
+from migrate.readers.keras.tree import check_numbering, read_tree
+from migrate.readers.keras.vars import stored
 from migrate.state import OptimizerState, Stored, StoredModel
 from optim.errors import UnsupportedError
 

@@ -22,7 +22,7 @@ from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import DamagedFileError, UnknownFormatError
 from migrate.graphs import saver
 from migrate.readers import tf1_saver, tf_object
-from migrate.readers.keras_model import layer_name, sublayers
+from migrate.readers.keras.model import layer_name, sublayers
 from migrate.state import Stored, StoredModel
 
 NAME = "saved_model"

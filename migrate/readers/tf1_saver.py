@@ -7,7 +7,7 @@
 - `keras2`, `optimizer_v1`: `training/Adam/Variable_3` or `training/Variable_3`, in order of creation.
 - `keras1`: everything is called `Variable_3`, see `graphs.keras1`.
 
-`saver_keras` has Keras 2 of either kind; `saver_optimizers` says which of several optimizers is meant.
+`savers.keras` has Keras 2 of either kind; `savers.optimizers` says which of several optimizers is meant.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from migrate.graphs import bert, keras1, native_keras, optimizer_v2, saver, scop
 from migrate.graphs.keras1 import Keras1Optimizer
 from migrate.graphs.nodes import VARIABLES
 from migrate.graphs.saver import SaverGraph
-from migrate.readers import saver_keras, saver_optimizers
 from migrate.readers.bundle_arrays import lazy, not_numbers
-from migrate.readers.saver_parts import Parts, give_values, in_order, stored_variable, trained_flag
+from migrate.readers.savers import keras as saver_keras
+from migrate.readers.savers import optimizers as saver_optimizers
+from migrate.readers.savers.parts import Parts, give_values, in_order, stored_variable, trained_flag
 from migrate.rules.comparison import LIMITS
 from migrate.state import OTHERS_GRAPH, Stored
 from optim.errors import CheckpointError, UnsupportedError

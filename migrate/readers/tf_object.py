@@ -16,9 +16,12 @@ from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, requi
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import UnknownFormatError
 from migrate.matching.slot_owners import Owner
-from migrate.readers import object_optimizers, object_slots, object_variables, object_writers
 from migrate.readers.bundle_arrays import not_numbers
-from migrate.readers.object_slots import Found
+from migrate.readers.objects import optimizers as object_optimizers
+from migrate.readers.objects import slots as object_slots
+from migrate.readers.objects import variables as object_variables
+from migrate.readers.objects import writers as object_writers
+from migrate.readers.objects.slots import Found
 from migrate.state import Stored
 from optim.errors import CheckpointError, UnsupportedError
 from optim.slot_layout import METADATA_KEY

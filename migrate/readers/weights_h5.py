@@ -14,9 +14,9 @@ import h5py
 
 from migrate.bytes import files, hdf5
 from migrate.errors import DamagedFileError
-from migrate.readers import for_keras
-from migrate.readers.keras_tree import VARS, Node, check_numbering, merge, read_tree
-from migrate.readers.keras_vars import is_keras3, stored
+from migrate.readers.keras import for_keras
+from migrate.readers.keras.tree import VARS, Node, check_numbering, merge, read_tree
+from migrate.readers.keras.vars import is_keras3, stored
 from migrate.state import Stored
 
 NAME = "weights_h5"

@@ -17,7 +17,7 @@ import pytest
 import migrate
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, UnknownFormatError
 from migrate.readers import keras_h5
-from migrate.readers.keras_model import leaves, trainable_flags
+from migrate.readers.keras.model import leaves, trainable_flags
 from optim.errors import DtoptError, MismatchError, UnsupportedError
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"

@@ -17,7 +17,7 @@ import migrate
 from migrate.algorithms import find
 from migrate.errors import AmbiguousError, DamagedFileError
 from migrate.readers import keras_zip
-from migrate.readers.keras_layers import snake_case
+from migrate.readers.keras.layers import snake_case
 from optim.errors import UnsupportedError
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"

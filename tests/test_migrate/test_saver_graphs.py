@@ -17,7 +17,7 @@ from migrate.graphs import native_keras, optimizer_v2, saver, schedules, tf_trai
 from migrate.graphs.gradients import Gradients
 from migrate.graphs.nodes import Nodes
 from migrate.graphs.writers import alone_written
-from migrate.readers import saver_optimizers
+from migrate.readers.savers import optimizers as saver_optimizers
 from tests import adversary
 from tests.bundles import rewritten
 

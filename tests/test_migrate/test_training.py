@@ -15,7 +15,7 @@ import pytest
 import migrate
 from migrate.bytes.arrays import LazyArray
 from migrate.models import frozen, training, unsaved
-from migrate.readers.left_out import settled, with_paddings
+from migrate.readers.keras.left_out import settled, with_paddings
 from migrate.state import OptimizerState, Stored, StoredModel
 from optim.errors import UnsupportedError
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from migrate.bytes.arrays import LazyArray
 from migrate.graphs.saver import SaverGraph
-from migrate.readers.keras_model import never_trained
+from migrate.readers.keras.model import never_trained
 from migrate.state import Layers, StoredVariable
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError
 from migrate.graphs.saver import SaverGraph
-from migrate.readers.saver_parts import Parts, in_order, stored_variable, trained_flag
+from migrate.readers.savers.parts import Parts, in_order, stored_variable, trained_flag
 from migrate.state import Layers, LayerVariable, StoredVariable
 
 KINDS = ("m", "v", "vhat", "u", "moment", "accumulator", "delta_accumulator")

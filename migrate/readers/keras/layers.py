@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from migrate.bytes.arrays import LazyArray
-from migrate.readers.keras_model import layer_name, never_trained, sublayers
-from migrate.readers.keras_tree import Node, by_class
+from migrate.readers.keras.model import layer_name, never_trained, sublayers
+from migrate.readers.keras.tree import Node, by_class
 from migrate.state import Layers, LayerVariable, StoredVariable, Twins
 
 LISTS = ("layers", "_layer_checkpoint_dependencies")

@@ -15,8 +15,8 @@ import numpy as np
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
 from migrate.evidence import FILE, Origin
-from migrate.readers.keras_layers import arrange
-from migrate.readers.keras_tree import Node
+from migrate.readers.keras.layers import arrange
+from migrate.readers.keras.tree import Node
 from migrate.state import OptimizerState, Stored, StoredModel, StoredVariable
 from optim import slot_layout
 from optim.errors import UnsupportedError

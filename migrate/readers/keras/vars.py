@@ -12,8 +12,8 @@ from typing import Any
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import DamagedFileError
 from migrate.generations import BACKEND, JAX_OR_PYTORCH
-from migrate.readers.keras_layers import arrange
-from migrate.readers.keras_tree import Node
+from migrate.readers.keras.layers import arrange
+from migrate.readers.keras.tree import Node
 from migrate.state import Stored
 from optim.errors import UnsupportedError
 

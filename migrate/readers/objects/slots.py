@@ -12,7 +12,7 @@ from migrate.errors import DamagedFileError
 from migrate.matching import slot_owners
 from migrate.matching.slot_owners import Owner
 from migrate.readers.bundle_arrays import lazy
-from migrate.readers.object_optimizers import GraphOptimizer, slot_lists, slot_name, tracked
+from migrate.readers.objects.optimizers import GraphOptimizer, slot_lists, slot_name, tracked
 from migrate.state import StoredVariable, Twins
 
 TABLES = ("optimizer_v2", "tf1")

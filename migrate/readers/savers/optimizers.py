@@ -16,7 +16,7 @@ from migrate.errors import AmbiguousError
 from migrate.graphs import keras1, tf_train
 from migrate.graphs.keras1 import Keras1Optimizer
 from migrate.graphs.saver import SaverGraph
-from migrate.readers.object_optimizers import listed, several
+from migrate.readers.objects.optimizers import listed, several
 from migrate.state import OTHER_COMPILE
 from optim.errors import HyperparameterError, UnsupportedError
 

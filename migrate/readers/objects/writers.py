@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from migrate import generations
 from migrate.bytes.object_graph import ObjectGraph
-from migrate.readers import object_optimizers
-from migrate.readers.object_optimizers import slot_lists, slot_name
+from migrate.readers.objects import optimizers as object_optimizers
+from migrate.readers.objects.optimizers import slot_lists, slot_name
 
 
 def generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from migrate.bytes.bundle import BundleReader
 from migrate.bytes.object_graph import ObjectGraph, unescape
 from migrate.matching.slot_owners import Owner
 from migrate.readers.bundle_arrays import lazy
-from migrate.readers.object_optimizers import GraphOptimizer, slot_lists, tracked
+from migrate.readers.objects.optimizers import GraphOptimizer, slot_lists, tracked
 from migrate.state import StoredVariable
 
 _NEVER_TRAINED = frozenset({"moving_mean", "moving_variance"})

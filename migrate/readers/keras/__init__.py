@@ -1,0 +1,1 @@
+"""What files of Keras hold, part by part."""

@@ -1,0 +1,1 @@
+"""What checkpoints of `tf.train.Saver` hold, part by part."""
