@@ -184,7 +184,7 @@ def _print_report(report: Report, hints_typed: str, explain: bool) -> None:
     if ways:
         console.print("  slots matched by " + ", ".join(f"{how} ({count})" for how, count in ways.items()))
     _print_fidelity(report.fidelity, report.reasons)
-    _print_origins(report.origins, explain)
+    _print_origins(report.origins, report.iterations, explain)
     if report.unmapped:
         console.print(f"  carried without interpretation: {', '.join(report.unmapped)}", markup=False)
     _print_warnings(report.warnings)
@@ -203,7 +203,7 @@ def _print_fidelity(fidelity: str, reasons: tuple[str, ...]) -> None:
         )  # a line break is none of the command to type
 
 
-def _print_origins(origins: tuple[Origin, ...], explain: bool) -> None:
+def _print_origins(origins: tuple[Origin, ...], steps: int, explain: bool) -> None:
     """In one line how many values are from where; with `explain` each of them."""
     console = output.results()
     counts: dict[str, int] = {}
@@ -214,7 +214,7 @@ def _print_origins(origins: tuple[Origin, ...], explain: bool) -> None:
     for origin in origins if explain else ():
         mark = " " if origin.certain else "?"
         told = origin.doubt or origin.where
-        value = "" if origin.value is None else f" = {origin.value!r}"
+        value = "" if origin.value is None else f" = {_shown(origin.value, steps)}"
         console.print(
             f"  {mark} {origin.kind:<13} {origin.subject}{value}" + (f": {told}" if told else ""), markup=False
         )
@@ -243,8 +243,8 @@ def _print_inspection(found: Inspection, explain: bool) -> None:
         markup=False,
     )
     stored = (found.stored_config or {}).get("config", {})
-    console.print("  as stored   " + (_pairs(stored) or "nothing"), markup=False)
-    console.print("  in optim    " + _pairs(found.hyperparameters), markup=False)
+    console.print("  as stored   " + (_pairs(stored, found.iterations) or "nothing"), markup=False)
+    console.print("  in optim    " + _pairs(found.hyperparameters, found.iterations), markup=False)
     if found.slots:
         if not console.is_terminal:
             console.width = PIPED_WIDTH
@@ -254,7 +254,7 @@ def _print_inspection(found: Inspection, explain: bool) -> None:
     if found.unmapped:
         console.print("  unmapped    " + ", ".join(f"{n} {list(s)}" for n, s in found.unmapped.items()), markup=False)
     _print_fidelity(found.fidelity, found.reasons)
-    _print_origins(found.origins, explain)
+    _print_origins(found.origins, found.iterations, explain)
     _print_warnings(found.warnings)
 
 
@@ -314,8 +314,23 @@ def _first(texts: tuple[str, ...]) -> tuple[str, ...]:
     return (*(messages.line(text, cut=messages.IN_JSON) for text in texts[:SHOWN]), *more)
 
 
-def _pairs(values: Any) -> str:
-    return ", ".join(f"{key}={value!r}" for key, value in values.items())
+def _pairs(values: Any, steps: int) -> str:
+    return ", ".join(f"{key}={_shown(value, steps)}" for key, value in values.items())
+
+
+def _shown(value: Any, steps: int) -> str:
+    """A value, or a learning rate of too many operations to read in short and what it is after so many steps."""
+    from migrate.algorithms import keras_config
+    from migrate.proof import parity
+    from optim.errors import UnsupportedError
+
+    short = keras_config.shown(value)
+    if short is None:
+        return repr(value)
+    try:
+        return f"<{short}, {parity.schedule(value, steps):.7g} at step {steps}>"
+    except UnsupportedError:  # an op that only optim computes
+        return f"<{short}>"
 
 
 def _size(count: float) -> str:

@@ -124,7 +124,7 @@ def arguments(
     current = _with_scalars(config, scalars, algorithm, out)
     out.values["name"] = str(config.get("name") or algorithm.name)
     out.values["learning_rate"] = _learning_rate(current)
-    if is_own_schedule(out.values["learning_rate"]) and out.values["learning_rate"]["class_name"] != FORMULA:
+    if is_own_schedule(out.values["learning_rate"]):
         name = out.values["learning_rate"]["class_name"]
         out.warnings.append(
             f"the learning rate is {name}, a schedule of your own, of which the source says the arguments alone: give"
@@ -277,8 +277,14 @@ def _schedule_name(value: Mapping[str, Any]) -> str:
 
 
 def is_own_schedule(rate: Any) -> bool:
-    """Whether a learning rate, as `arguments` gives it, is a schedule that Keras does not have."""
-    return isinstance(rate, Mapping) and rate.get("class_name") not in SCHEDULES
+    """Whether a learning rate, as `arguments` gives it, is a schedule that neither Keras nor `optim` has."""
+    return isinstance(rate, Mapping) and rate.get("class_name") not in (*SCHEDULES, FORMULA)
+
+
+def shown(rate: Any) -> str | None:
+    """A rate whose arguments are too long for people to read, in short; None for another."""
+    is_formula = isinstance(rate, Mapping) and rate.get("class_name") == FORMULA
+    return f"{FORMULA} of {len(rate['config']['operations'])} operations" if is_formula else None
 
 
 def _as_dtensor(config: dict[str, Any], out: Arguments) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,8 @@ class Restored:
         self._leaves = optax_state.leaves(training.state, training.params)
         self._check_places()
         self._trial = optax_trial.Outcome()
-        self._own_schedule = keras_config.is_own_schedule(state.hyperparameters.get("learning_rate"))
+        rate = state.hyperparameters.get("learning_rate")
+        self._own_schedule = isinstance(rate, Mapping) and rate["class_name"] not in keras_config.SCHEDULES
         if not self._own_schedule:
             self._trial = optax_trial.tried(state, training, self.targets)
         self.origins = (*state.origins, *evidence.doubts("optax transformation", dict.fromkeys(self._doubts())))
@@ -79,7 +80,7 @@ class Restored:
         state = self.state
         if self._own_schedule:
             name = state.hyperparameters["learning_rate"]["class_name"]
-            yield f"the source's learning rate is {name}, a schedule of your own, so that no steps can be compared"
+            yield f"the source's learning rate is {name}, no schedule of Keras, so that no steps can be compared"
         yield from self._trial.reasons
         for option, what in optax_trial.APART.items():
             if state.hyperparameters.get(option):

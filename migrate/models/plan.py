@@ -88,9 +88,9 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     model = stored_model(state)
     assert state.source is not None
     rate = state.hyperparameters["learning_rate"]
-    if keras_config.is_own_schedule(rate):
+    if isinstance(rate, Mapping) and rate["class_name"] not in keras_config.SCHEDULES:
         raise UnsupportedError(
-            f"the learning rate is {rate['class_name']}, a schedule of your own, which no file can hold; {ADVICE}"
+            f"the learning rate is {rate['class_name']}, no schedule of Keras's, which no file can hold; {ADVICE}"
         )
     if not any(keras_targets.has(family, state.algorithm) for family in families):
         raise UnsupportedError(f"{keras_targets.MODULE[families[0]]} has no {state.algorithm}")

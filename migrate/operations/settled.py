@@ -196,7 +196,9 @@ def _check_idle(stored: Stored, made: Configuration, arrays: Sequence[LazyArray]
         doubt = "momentum is 0 in the hint, and the source has slots of momentum, as TF 2.11 and later always have"
         made.origins["momentum"] = replace(told, doubt=doubt, confirm=confirming("momentum", 0.0))
         return
-    where = told.where if told.kind != DEFAULT else "nobody says it, and 0 is the default"
+    unknown = stored.outside.get("momentum")
+    where = f"{unknown}, which is not understood" if unknown else "nobody says it, and 0 is the default"
+    where = told.where if told.kind != DEFAULT else where
     raise ContradictionError(
         f"momentum is 0 ({where}), and the source keeps slots of momentum ({arrays[0].stored_as}, ...), which mean"
         f" nothing in {made.algorithm.name} of generation {stored.generation} without it; say it with"

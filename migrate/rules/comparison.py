@@ -183,7 +183,7 @@ def rate_at(rule: Rule, iterations: int) -> float:
     """The learning rate of the step after so many. Raises UnsupportedError if it is not known."""
     rate = rule.values.get("learning_rate")
     name = rate.get("class_name") if isinstance(rate, Mapping) else None
-    if rule.unknown_rate or name not in (None, *keras_config.SCHEDULES):
+    if rule.unknown_rate or (name and keras_config.is_own_schedule(rate)):
         raise UnsupportedError(f"the learning rate is {rule.unknown_rate or name}, whose value is not known")
     base = _scheduled(rate, iterations) if isinstance(rate, Mapping) else float(rate or 0.0)
     return base / (1.0 + float(rule.values.get("decay") or 0.0) * iterations)
@@ -207,6 +207,9 @@ def described(key: str, have: Any, get: Any) -> str:
 
 
 def _shown(value: Any) -> str:
+    short = keras_config.shown(value)
+    if short is not None:
+        return short
     if isinstance(value, Mapping):
         config = ", ".join(f"{k}={_shown(v)}" for k, v in value.get("config", {}).items() if k != "name")
         return f"{value.get('class_name')}({config})"

@@ -218,6 +218,15 @@ def test_unknown_names_are_said(dtopt: Any, tmp_path: Path) -> None:
     assert (code, "keras2.3" in err) == (2, True)
 
 
+def test_people_are_shown_what_a_formula_gives_at_this_step(dtopt: Any) -> None:
+    source = str(Path(__file__).parents[1] / "fixtures" / "scoped" / "warm" / "source" / "model.ckpt")
+    _, out, _ = dtopt("inspect", source, "--explain")
+    assert out.count("<Formula of 25 operations, 0.06 at step 3>") == 3
+    assert "'operations'" not in out
+    _, out, _ = dtopt("inspect", source, "--json")
+    assert len(json.loads(out)["hyperparameters"]["learning_rate"]["config"]["operations"]) == 25
+
+
 def test_help_and_inspect_import_no_tensorflow() -> None:
     code = "import sys; from dtopt_cli.app import main\ntry: main()\nfinally: assert 'tensorflow' not in sys.modules"
     for arguments in (["--help"], ["migrate", "inspect", ADAM]):

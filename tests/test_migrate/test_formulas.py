@@ -7,10 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 import migrate
+import optim
 from migrate.bytes import protos
+from migrate.errors import ContradictionError
 from migrate.graphs import formulas
 from migrate.proof import parity, parity_formula
 from migrate.state import OptimizerState
@@ -115,3 +119,26 @@ def test_a_step_that_may_be_raised_before_its_rate_is_read_is_doubted(tmp_path: 
     state = altered("warm", tmp_path, change)
     assert state.fidelity == "approximate"
     assert "does not wait for all of the step" in " ".join(state.reasons)
+
+
+def test_a_momentum_that_the_graph_computes_is_said_to_be_one(tmp_path: Path) -> None:
+    def change(nodes: dict[str, Any]) -> None:
+        for node in nodes.values():
+            if node.op.endswith("ApplyMomentum"):
+                node.input[4] = node.input[2]
+
+    with pytest.raises(ContradictionError, match=r"momentum is 0 \('train/.*' \(Merge\) in the graph makes it"):
+        altered("warm", tmp_path, change)
+
+
+def test_live_optimizers_of_another_rate_say_so_and_slots_take_that_of_the_present_step() -> None:
+    source = SCOPED / "warm" / "source" / "model.ckpt"
+    state = migrate.read(source)
+    (slot,) = state.slots.values()
+    for same in (True, False):
+        live = {name: tf.Variable(np.zeros(array.shape, np.float32)) for name, array in slot.items()}
+        config = {} if same else {"learning_rate": 0.01, "learning_rate_in_momentum": True}
+        report = migrate.restore(source, optim.SGD.from_config({**state.hyperparameters, **config}), live)
+        assert (report.fidelity == "exact") == same
+    assert "Formula of 25 operations in the source and 0.01" in " ".join(report.reasons)
+    assert "that of step 3 is used" in " ".join(report.reasons)
