@@ -36,10 +36,12 @@ def alone_written(nodes: Nodes, without: Collection[str] = ()) -> dict[str, Writ
 
 def writers(nodes: Nodes) -> Iterator[tuple[str, str]]:
     """(op, variable that it changes), without ops that give a variable its first value, or one that was fed
-    (`set_weights`) or read from a checkpoint (`init_from_checkpoint`)."""
+    (`set_weights`), read from a checkpoint (`init_from_checkpoint`), or is a constant (`w.assign(pretrained)`)."""
     changes = _Changes(nodes)
     for name, inputs in nodes.inputs.items():
-        gives = nodes.op(name).startswith("Assign") and len(inputs) > 1 and nodes.is_given(inputs[1])
+        op, value = nodes.op(name), inputs[1] if len(inputs) > 1 else ""
+        sets = op in ("Assign", "AssignVariableOp") and nodes.op(nodes.source(value)) == "Const"
+        gives = sets or (op.startswith("Assign") and nodes.is_given(value))
         if not gives and not nodes.is_no_step(name):
             yield from ((name, variable) for variable in changes.of(nodes, name))
 

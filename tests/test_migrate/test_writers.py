@@ -16,6 +16,7 @@ W, SLOT, COUNT = "net/w0", "train/net/w0/Momentum", "train/count"
 Node = tuple[str, str, list[str]]
 
 CHANGES: dict[str, list[Node]] = {
+    "a constant more": [("y", "Const", []), ("x", "AssignAdd", [W, "y"])],
     "assigns": [("x", "AssignSub", [W, "y"])],
     "multiplies rows": [("x", "ScatterMul", [W, "i", "y"])],
     "rows that are fed": [("i", "Placeholder", []), ("x", "ScatterUpdate", [W, "i", "y"])],
@@ -54,6 +55,7 @@ def test_what_changes_a_variable_or_slot_besides_the_optimizer_is_said(nodes: li
     [
         [("v", "Placeholder", []), ("x", "Assign", [W, "v"])],
         [("v", "RestoreV2", []), ("x", "Assign", [SLOT, "v"])],
+        [("v", "Const", []), ("x", "Assign", [W, "v"])],
         [("n", "Neg", [W]), ("x", "ScatterNd", ["i", "n", "s"])],
         [("other", "VariableV2", []), ("x", "Assign", ["other", f"{W}/read"])],
     ],
