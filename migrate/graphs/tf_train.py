@@ -73,6 +73,8 @@ _OTHER_KERNELS = re.compile(
     r"(?:Resource)?(?:Sparse)?Apply(?:ProximalGradientDescent|ProximalAdagrad|AdagradDA|PowerSign|AddSign)"
 )
 """Kernels of classes without a rule here."""
+_AS_USUAL = {"update_slots": True, "multiply_linear_by_lr": False}
+"""Flags of kernels by which they would step otherwise than their class; absent ones are these."""
 NESTEROV = ("Momentum", "Adam")
 """Kernels with an attribute use_nesterov."""
 
@@ -124,7 +126,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     written = alone_written(nodes)
     for name, (kernel, rows) in applied.items():
         slots, powers = own_slots.read(nodes, name, min(kernel.gradient, *kernel.inputs.values()))
-        wrong = own_slots.strange(nodes, name, owner_of(name), slots, powers, written)
+        wrong = own_slots.strange(nodes, name, owner_of(name), slots, powers, written) or _unusual(nodes, name)
         if wrong is not None:
             outside["updates"] = wrong
         changed.update(slots)
@@ -153,6 +155,13 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     whole = {owner_of(name) for name in applied} | sparse >= owners
     seen = whole and not outside.keys() - {SPARSE_CLIPPING, *ARGUMENTS}
     return Trained(class_name, config, frozenset(sparse), outside, seen)
+
+
+def _unusual(nodes: Nodes, name: str) -> str | None:
+    """What a flag of a kernel says otherwise than its class, None if nothing: RegAdagradOptimizer's update_slots."""
+    told = {key: nodes.attribute(name, key) for key in _AS_USUAL}
+    key = next((k for k, each in told.items() if each is not None and bool(each.b) != _AS_USUAL[k]), None)
+    return None if key is None else f"{name!r} has {key} = {not _AS_USUAL[key]}"
 
 
 def _lazy(

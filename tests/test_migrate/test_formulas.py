@@ -131,6 +131,25 @@ def test_a_momentum_that_the_graph_computes_is_said_to_be_one(tmp_path: Path) ->
         altered("warm", tmp_path, change)
 
 
+@pytest.mark.parametrize(("flag", "value"), [("update_slots", False), ("multiply_linear_by_lr", True)])
+def test_a_kernel_that_steps_otherwise_than_its_class_is_doubted(flag: str, value: bool, tmp_path: Path) -> None:
+    """As those that `tf.contrib.opt.RegAdagradOptimizer` makes in `avoid_updating_slots`."""
+
+    def set_to(to: bool) -> Callable[[dict[str, Any]], None]:
+        def change(nodes: dict[str, Any]) -> None:
+            for node in nodes.values():
+                if "ApplyFtrl" in node.op:
+                    found = [each for each in node.attr if each.key == flag] or [node.attr.add(key=flag)]
+                    found[0].value.b = to
+
+        return change
+
+    assert altered("ftrl", tmp_path / "usual", set_to(not value)).fidelity == "exact"
+    state = altered("ftrl", tmp_path / "other", set_to(value))
+    assert state.fidelity == "approximate"
+    assert f"has {flag} = {value}" in " ".join(state.reasons)
+
+
 def test_live_optimizers_of_another_rate_say_so_and_slots_take_that_of_the_present_step() -> None:
     source = SCOPED / "warm" / "source" / "model.ckpt"
     state = migrate.read(source)
