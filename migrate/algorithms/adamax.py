@@ -1,6 +1,7 @@
 """Adamax, the same update in every generation; OptimizerV2 calls the maximum `v`, Keras 3 `norm`.
 
-Sources: `keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2/adamax.py` 2.9, `optimizers/adamax.py` 2.15 and 3.15.
+Sources: `keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2/adamax.py` 2.9, `optimizers/adamax.py` 2.15 and 3.15;
+`tensorflow/contrib/opt/python/training/adamax.py` 1.15.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any
 
 from migrate.algorithms.spec import (
     COUNTED,
-    KERAS,
+    EVERY,
     SLOT_MAJOR,
     Algorithm,
     Block,
@@ -42,7 +43,7 @@ def _defaults(generation: str) -> dict[str, Any]:
     defaults: dict[str, Any] = {"learning_rate": 0.002 if native else 0.001, "beta_1": 0.9, "beta_2": 0.999}
     if generation == "keras2":
         return defaults
-    return {**defaults, "epsilon": 1e-8 if generation == "keras1" else 1e-7}
+    return {**defaults, "epsilon": 1e-8 if generation in ("keras1", "tf1") else 1e-7}
 
 
 ALGORITHM = Algorithm(
@@ -56,6 +57,6 @@ ALGORITHM = Algorithm(
     scalars=("beta_1", "beta_2"),
     in_float32=rounded_betas,
     uses_count=True,
-    generations=KERAS,
+    generations=EVERY,
     lazy=kept,
 )

@@ -98,7 +98,7 @@ NAMED = {
 }
 """Names that tf.train's optimizers have unless they are given others, where Keras's class is called otherwise."""
 POWERS = (("beta2_power", "beta_2"), ("beta1_power", "beta_1"))
-"""The powers that AdamOptimizer keeps, the slower to vanish first."""
+"""The powers that AdamOptimizer keeps, the slower to vanish first. AdaMaxOptimizer keeps both and raises the second."""
 GLOBAL_STEP = "global_step"
 AVERAGES = "ExponentialMovingAverage"
 """What tf.train.ExponentialMovingAverage keeps besides variables: no slots."""
@@ -166,8 +166,8 @@ def of_objects(stored: Stored) -> bool:
     return "object graph" in stored.matched.values()
 
 
-def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any]) -> tuple[int, str] | None:
-    """Steps taken by AdamOptimizer, by multiplying as it did until its stored power of beta comes out, bit for bit.
+def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm: str) -> tuple[int, str] | None:
+    """Steps taken by AdamOptimizer or AdaMaxOptimizer, whose power of beta comes out bit for bit if we multiply alike.
 
     After k steps a power is beta**(k + 1), each product rounded. None where no power tells, as after 87,000 steps, when
     the float32 power of 0.999 has vanished.
@@ -177,7 +177,7 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any]) -> tuple[
         another, so that a beta is wrong.
     """
     told: tuple[int, str] | None = None
-    for tail, key in POWERS:
+    for tail, key in POWERS[algorithm == "Adamax" :]:
         names = [n for n in scalars if re.fullmatch(rf"(?:.*/)?{tail}(?:_\d+)?", n)]
         if len({np.asarray(scalars[n].load()).tobytes() for n in names}) > 1:
             raise AmbiguousError(

@@ -10,8 +10,8 @@ from migrate.graphs.nodes import Nodes, Write
 from migrate.graphs.patterns import Found, Variable, match
 
 _POWERS = ("beta1_power", "beta2_power")
-_BETAS = 6
-"""Place of the first beta among what ApplyAdam reads."""
+_OF_BETAS = {"Adam": 5, "AdaMax": 4}
+"""How many inputs of a kernel are its variable, two slots and powers; the learning rate and the betas are next."""
 CENTERED = (0, 2, 1, 3)
 """Places of what ApplyCenteredRMSProp reads (variable, mean gradient, mean square, momentum), in the order of their
 creation."""
@@ -25,7 +25,11 @@ def read(nodes: Nodes, name: str, end: int) -> tuple[list[str], list[str]]:
         return [], []
     if nodes.op(name).endswith("CenteredRMSProp"):
         found = [found[i] for i in CENTERED]
-    return (found[:3], found[3:]) if end == 5 else (found, [])
+    return (found[:3], found[3:]) if _of_betas(nodes, name) == end else (found, [])
+
+
+def _of_betas(nodes: Nodes, name: str) -> int | None:
+    return _OF_BETAS.get(nodes.op(name).removeprefix("Resource").removeprefix("Apply"))
 
 
 def strange(
@@ -42,7 +46,8 @@ def strange(
     follow = all(_follows(a, b) for a, b in pairwise(slots[1:]))
     if not follow or any(each not in name for each, name in zip(_POWERS, powers, strict=False)):
         return f"{name!r} reads its slots in another order than their names tell"
-    betas = [nodes.constant(each) for each in nodes.inputs[name][_BETAS : _BETAS + len(powers)]]
+    first = len(own) + 1  # after the learning rate
+    betas = [nodes.constant(each) for each in nodes.inputs[name][first : first + len(powers)]]
     told = zip(powers, betas, strict=False)
     raised = next((p for p, beta in told if p not in written or not _is_power(nodes, written[p], beta)), None)
     if raised is not None:

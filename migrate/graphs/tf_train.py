@@ -46,6 +46,7 @@ KERNELS = {
     "RMSProp": Kernel("RMSPropOptimizer", 7, _MEANS, _MEANS, {"centered": False}),
     "CenteredRMSProp": Kernel("RMSPropOptimizer", 8, _CENTERED, _CENTERED, {"centered": True}),
     "Adam": Kernel("AdamOptimizer", 9, {_RATE: 5, "beta_1": 6, "beta_2": 7, "epsilon": 8}),
+    "AdaMax": Kernel("AdaMaxOptimizer", 8, {_RATE: 4, "beta_1": 5, "beta_2": 6, "epsilon": 7}),
     "Ftrl": Kernel(
         "FtrlOptimizer",
         3,
@@ -169,6 +170,8 @@ def _lazy(
 ) -> str:
     """The class, which is another where sparse gradients move their rows alone: those of Adam itself move all rows."""
     scattered = {nodes.inputs[n][0] for n in found if nodes.op(n).removeprefix("Resource") in SCATTERS} & set(sparse)
+    if scattered and class_name == "AdaMaxOptimizer":
+        outside["optimizer"] = f"AdaMaxOptimizer moves only the rows of {min(scattered)} that have a gradient"
     if not scattered or class_name not in ("AdamOptimizer", "AdamWOptimizer"):
         return class_name
     if class_name != "AdamOptimizer" or scattered != set(sparse):

@@ -101,7 +101,7 @@ def _counted(stored: Stored, found: SlotTable, made: Configuration) -> _Count | 
         return _Count(count, where, doubt, "" if doubt else _raced(stored.generation or "", made, count))
     if stored.generation != "tf1":
         return None
-    powers = tf_train.steps(found.scalars, made.config) if made.algorithm.uses_count else None
+    powers = tf_train.steps(found.scalars, made.config, made.algorithm.name) if made.algorithm.uses_count else None
     if powers is not None:
         return _Count(*powers)
     if tf_train.GLOBAL_STEP not in found.scalars:

@@ -15,6 +15,7 @@ import pytest
 import migrate
 import optim
 from migrate import algorithms
+from migrate.bytes import protos
 from migrate.errors import ContradictionError, DamagedFileError, StrictError
 from optim.errors import UnsupportedError
 from tests.test_migrate.confirm import confirmed
@@ -347,3 +348,16 @@ def test_a_vhat_of_several_numbers_is_damaged(tmp_path: Path) -> None:
         group[key][0] = group[key][0] * 2
     with pytest.raises(DamagedFileError, match="one number in every element"):
         migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / "slots")
+
+
+def test_adamax_of_contrib_is_in_its_graph_and_rows_that_it_moves_alone_are_doubted(tmp_path: Path) -> None:
+    source = CORPUS / "extra-tf115-contrib-adamax-saver" / "source"
+    state = migrate.read(source / "model.ckpt")
+    assert (state.algorithm, state.iterations, state.fidelity) == ("Adamax", 4, "exact")
+    shutil.copytree(source, tmp_path / "copy")
+    meta = tmp_path / "copy" / "model.ckpt.meta"
+    graph = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    owner = "net/hidden/kernel"
+    graph.graph_def.node.add(name=f"AdaMax/update_{owner}/ScatterAdd", op="ScatterAdd", input=[owner, "rows", "by"])
+    meta.write_bytes(graph.SerializeToString())
+    assert "moves only the rows of net/hidden/kernel" in " ".join(migrate.read(meta.with_suffix("")).reasons)
