@@ -143,6 +143,8 @@ def _check(name: str, shown: Any, key: str, value: Any, neutral: tuple[Any, ...]
 
 
 def _value(key: str, value: Any, name: str) -> Any:
+    if isinstance(value, Mapping) and value.get("class_name") == "function":
+        value = value.get("config")  # a function, as one of the user's own, is said by its name in tf_keras
     if key.endswith("_initializer") and isinstance(value, Mapping):
         settings = {k: v for k, v in (value.get("config") or {}).items() if k not in ADDED or k == "seed"}
         initializer = value.get("class_name")

@@ -76,8 +76,8 @@ def own_classes(config: Mapping[str, Any]) -> list[str]:
 def _own_layers(config: Mapping[str, Any]) -> Iterator[str]:
     """Class names of layers, and of all that says its module."""
     for item in _mappings(config):
-        name = item.get("class_name")
-        if isinstance(name, str) and ("module" in item and _is_own(item)):
+        name = item.get("config" if item.get("class_name") == "function" else "class_name")
+        if isinstance(name, str) and "module" in item and _is_own(item):
             yield name
     for name in _classes(config):
         if name not in (*KINDS, *MODELS, *ONLY_TF_KERAS, "Model"):

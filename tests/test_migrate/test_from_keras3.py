@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.models import from_keras3
+from migrate.models import from_keras3, passing
 from migrate.models.compiled import compile_arguments, without_loss
 from optim.errors import UnsupportedError
 
@@ -95,3 +95,12 @@ def test_a_model_whose_loss_is_left_out_is_not_exact(to: str, tmp_path: Path) ->
     report = migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / "new", to=to, dry_run=True)
     assert report.fidelity == "approximate"
     assert "the loss own is none that the target's Keras has" in " ".join(report.reasons)
+
+
+@pytest.mark.parametrize("key", ["activation", "kernel_initializer", "kernel_regularizer", "kernel_constraint"])
+def test_a_function_of_ones_own_keeps_its_name(key: str) -> None:
+    """As `Dense(4, activation=own)` is saved by Keras 3; its name was lost, and the model called exact."""
+    own = {"module": "builtins", "class_name": "function", "config": "own", "registered_name": "function"}
+    layer = made("Dense", trainable=True, units=4, **{key: own})
+    assert layer["config"][key] == "own"
+    assert "own: not Keras's own" in " ".join(passing.own_classes(layer))
