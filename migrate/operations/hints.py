@@ -116,10 +116,8 @@ def _missing(stored: Stored, told: bool, optimizer_config: Mapping[str, Any] | N
     if not told and optimizer_config is not None:
         missing.append("--set class_name=CLASS, as --optimizer-config does not name the class")
     elif not told:
-        slots = f", whose slots are called {some(sorted(stored.slots))}" if stored.slots else ""
         missing.append(
-            f"--set class_name=CLASS, that of the optimizer{slots}; or --optimizer-config FILE with its class and all"
-            f" of its config, as JSON: {CONFIG_FORM}"
+            f"--optimizer-config FILE with the optimizer's class and all of its config, as JSON: {CONFIG_FORM}"
         )
     if stored.generation is None:
         missing.append(f"--generation NAME, what wrote it: one of {', '.join(generations.GENERATIONS)}")

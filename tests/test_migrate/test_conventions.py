@@ -381,8 +381,8 @@ def test_steps_of_adam_optimizer_from_its_powers() -> None:
         "train/beta2_power": LazyArray((), "float32", lambda: np.array(power), "train/beta2_power"),
         "train/beta1_power": LazyArray((), "float32", lambda: np.array(0, np.float32), "train/beta1_power"),
     }
-    found = tf_train.steps(scalars, {"beta_1": 0.9, "beta_2": 0.999})
+    found = tf_train.steps(scalars, {"beta_1": 0.9, "beta_2": 0.999}, "Adam")
     assert found is not None
     assert (found[0], "beta2_power" in found[1]) == (5000, True)
     with pytest.raises(ContradictionError, match=r"beta_2 is 0.99 and train/beta2_power is 0\.0067"):
-        tf_train.steps(scalars, {"beta_1": 0.9, "beta_2": 0.99})
+        tf_train.steps(scalars, {"beta_1": 0.9, "beta_2": 0.99}, "Adam")

@@ -17,6 +17,7 @@ from migrate.proof import one_step, parity_sample, slots_target, stepping
 from tests.bundles import written
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
+WILD = Path(__file__).parents[1] / "fixtures" / "wild"
 ADAM = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
 ADAFACTOR = "tf215-new-adafactor-mlp"
 
@@ -116,7 +117,7 @@ def read_from(prefix: str, key: str) -> Any:
 
 
 def test_a_schedule_of_ones_own_leaves_the_step_out_and_says_so(tmp_path: Path) -> None:
-    source = CORPUS / "extra-tf115-bert-warm10-saver" / "source" / "model.ckpt"
+    source = WILD / "tf29-g-hf-adamweightdecay-warmup-h5" / "source" / "model.h5"
     migrate.migrate_checkpoint(source, tmp_path / "out")
     found = migrate.verify(source, tmp_path / "out")
     assert found.ok
