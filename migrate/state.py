@@ -18,6 +18,9 @@ SPARSE_CLIPPING = "sparse clipping"
 OTHERS_GRAPH = "graph"
 """In `Stored.outside`: the graph beside the source is not that of its program, or one of the two is altered."""
 
+GATHERED = "gathered"
+"""In `Stored.outside`: a loop has summed gradients up since the last step, which the next step would take."""
+
 OTHER_COMPILE = "compile"
 """In `Stored.outside`: the optimizer was compiled several times, and steps of another one may count with its own."""
 

@@ -65,7 +65,7 @@ def describe(nodes: Nodes, owners: Collection[str]) -> Trained:
     seen = not outside
     if sparse and limit is not None and limit[0] != "clipvalue":
         outside[SPARSE_CLIPPING] = ROWS_APART
-    return Trained(BERT, config, sparse, outside, seen)
+    return Trained(BERT, config, sparse, outside, seen, frozenset(gradients.gathered))
 
 
 def _said(number: float) -> float:

@@ -1,86 +1,222 @@
 """What gradients go through between the backward pass and an optimizer of tf.train.
 
-Clipping is an option of today's optimizers and is carried. The mean over towers or workers, the end of a loop that
-gathers gradients, a loss scale that is taken off again and a guard against NaN give the gradient of the loss, as a
-program in another framework will. Whatever else a program does to it (multipliers for some layers, noise, decay by
-hand) is said, for the steps that come next need it, too.
+Clipping is an option of today's optimizers and is carried. The sum or the mean over towers or workers, the end of a
+loop that gathers gradients, a loss scale that is taken off again and a guard against NaN give the gradient of the loss,
+as a program in another framework will. Whatever else a program does to it (multipliers for some layers, noise, decay by
+hand, an average over steps) is said, for the steps that come next need it, too.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from migrate.graphs.clipping import Clip, clipped, is_whole, normed
 from migrate.graphs.nodes import GIVEN, Nodes
-from migrate.graphs.patterns import ADD, DIVIDE
+from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, match
 
 _SUMS = ("AddN", "AccumulateNV2", *ADD.split())
 _JOINS = ("ConcatV2", "Concat", "Pack", "ExpandDims", "Reshape", "Squeeze", "Mean", "Sum", "UnsortedSegmentSum")
 """How towers' gradients come to one. Inputs behind the first that are constants say which axis."""
+_SETS = ("Assign", "AssignVariableOp")
 _HANDED_ON = ("CheckNumerics", "StopGradient", "PreventGradient", "Print")
 _WORKERS = re.compile(r"Horovod\w+|Nccl\w+|Collective\w+")
+_TAKEN = re.compile(r"(?:Resource)?AccumulatorTakeGradient")
 _CHOICES = ("Select", "SelectV2")
+_FIRST = re.compile(r"(?:^|/)gradients(?:_\d+)?/Fill$")
+"""Where `tf.gradients` begins: the gradient of a loss with respect to itself (ops/gradients_util.py 1.15)."""
 _GUARDS = {"IsNan": 1, "IsInf": 1, "IsFinite": 2}
 """Which input of the choice must be zeros."""
 
 
-class _Path:
-    """The way of one gradient, from the optimizer backwards."""
+@dataclass(frozen=True)
+class _Sum:
+    """`share` times the sum of these gradients; `many`: of as many more as steps of a loop or workers gave. `share` is
+    NaN where a program feeds it; `scale`: a node that the gradients were divided by."""
 
-    def __init__(self, nodes: Nodes, owners: Collection[str]) -> None:
+    share: float
+    gradients: tuple[str, ...]
+    many: bool = False
+    scale: str = ""
+
+
+class _StrangeError(Exception):
+    """A node on the way, which the exception holds, that does not give the gradient of a loss."""
+
+
+class _Path:
+    """The way of the gradient of a variable, from the optimizer backwards."""
+
+    def __init__(self, nodes: Nodes, owner: str) -> None:
         self.nodes = nodes
-        self.owners = owners
-        self.seen: set[str] = set()
-        self.many = False
-        """Whether it is a sum: of towers, of workers, or of what a loop has gathered."""
+        self.owner = owner
+        self.gathered: set[str] = set()
+        """Variables that hold sums of gradients."""
+        self._open: set[str] = set()
 
     def strange(self, name: str) -> str | None:
         """A node on the way that does not give the gradient of a loss, None if all do."""
+        name = self.nodes.source(name)
+        try:
+            found = self._sum(name)
+        except _StrangeError as error:
+            return str(error)
+        return None if found is None or self._is_of_loss(found) else name
+
+    def _is_of_loss(self, found: _Sum) -> bool:
+        """Whether it is the sum of gradients that each count once, or their mean, behind a loss scale or none."""
+        count = len(found.gradients)
+        if len(set(found.gradients)) < count:
+            return False
+        if not found.scale and self._is_part(found.share, count, found.many):
+            return True
+        scales = {_loss_scale(self.nodes, each) for each in found.gradients}
+        numbers = {self.nodes.constant(each) for each in scales}
+        number = next(iter(numbers)) if len(numbers) == 1 else None
+        if found.scale:
+            return scales == {found.scale} and self._is_part(found.share, count, found.many)
+        return (number or 0) > 1 and self._is_part(found.share * (number or 0), count, found.many)
+
+    @staticmethod
+    def _is_part(share: float, count: int, many: bool) -> bool:
+        """Whether it is 1, or one of so many; of a loop nobody knows how many, and a program may feed it."""
+        parts = 1 / share if share else 0.0
+        if many:
+            return math.isnan(parts) or (parts > 0.5 and math.isclose(parts, round(parts), rel_tol=1e-6))
+        return any(math.isclose(parts, each, rel_tol=1e-6) for each in (1, count))
+
+    def _sum(self, name: str) -> _Sum | None:
+        """What a node is of gradients; None for zeros."""
         nodes, name = self.nodes, self.nodes.source(name)
         op, inputs = nodes.op(name), nodes.inputs.get(name, [])
-        if name in self.seen or nodes.is_gradient(name) or op in GIVEN or not op:
+        if op in GIVEN or not op:
+            return _Sum(1.0, (name,))
+        if nodes.is_gradient(name):
+            read = nodes.differentiated(name)
+            if read and self.owner not in read:
+                raise _StrangeError(name)
+            return _Sum(1.0, (name,))
+        if name in self._open:
+            raise _StrangeError(name)
+        self._open.add(name)
+        try:
+            return self._made(name, op, inputs)
+        finally:
+            self._open.discard(name)
+
+    def _made(self, name: str, op: str, inputs: Sequence[str]) -> _Sum | None:
+        nodes = self.nodes
+        if _is_zero(nodes, name):
             return None
-        self.seen.add(name)
         if name in nodes.variables:
-            return name if name in self.owners else self._gathered(name)
-        if op in _SUMS or op in _JOINS or _WORKERS.fullmatch(op):
-            self.many |= op not in ("Reshape", "Squeeze", "ExpandDims")
-            return self._first(inputs if op in _SUMS else inputs[:1] + [i for i in inputs[1:] if not _told(nodes, i)])
-        if op in _HANDED_ON or op == "IdentityN":
-            return self._first(inputs if op == "IdentityN" else inputs[:1])
+            return self._gathered(name)
+        if _TAKEN.fullmatch(op) and inputs:
+            return self._taken(name, inputs[0])
+        if op in _SUMS:
+            return self._together(name, inputs)
+        if op in _JOINS or _WORKERS.fullmatch(op):
+            found = self._together(name, [*inputs[:1], *(i for i in inputs[1:] if not _told(nodes, i))])
+            if op == "Mean" and found is not None:
+                found = replace(found, share=found.share / len(found.gradients))
+            return replace(found, many=True) if found is not None and _WORKERS.fullmatch(op) else found
+        if op in _HANDED_ON:
+            return self._together(name, inputs[:1])
         if op == "PlaceholderWithDefault":
-            return None if _is_zero(nodes, inputs[0]) else self.strange(inputs[0])
+            return self._sum(inputs[0])
         if op in _CHOICES and len(inputs) == 3:
             zeros = _GUARDS.get(nodes.op(nodes.source(inputs[0])))
-            return self.strange(inputs[3 - zeros]) if zeros and _is_zero(nodes, inputs[zeros]) else name
+            if zeros and _is_zero(nodes, inputs[zeros]):
+                return self._sum(inputs[3 - zeros])
         if op in ("Mul", *DIVIDE.split()) and len(inputs) == 2:
             return self._scaled(name, op, inputs)
-        return name
+        raise _StrangeError(name)
 
-    def _first(self, names: Collection[str]) -> str | None:
-        found = [each for each in map(self.strange, names) if each is not None]
-        return found[0] if found else None
+    def _together(self, name: str, names: Sequence[str]) -> _Sum | None:
+        """The sum of nodes, each of which is as large a part of its gradients."""
+        found = [each for each in map(self._sum, names) if each is not None]
+        if not found:
+            return None
+        first = found[0]
+        same = all(math.isclose(each.share, first.share, rel_tol=1e-6) for each in found)
+        if not same or any((each.many, each.scale) != (first.many, first.scale) for each in found):
+            raise _StrangeError(name)
+        return replace(first, gradients=tuple(g for each in found for g in each.gradients))
 
-    def _gathered(self, variable: str) -> str | None:
-        """A variable that a loop adds gradients to."""
-        self.many = True
-        values = [write.value for write in self.nodes.writes() if write.target == variable]
-        return self._first([v for v in values if not _is_zero(self.nodes, v)])
-
-    def _scaled(self, name: str, op: str, inputs: list[str]) -> str | None:
-        """A gradient times a number: of a sum, that makes the mean of it; else the number must end a loss scale."""
+    def _gathered(self, variable: str) -> _Sum:
+        """A variable that a loop adds gradients to, and sets to zeros or to the first of them."""
         nodes = self.nodes
-        told = [i for i in inputs if _told(nodes, i)]
-        if len(told) != 1 or (op != "Mul" and told[0] != inputs[1]):
-            return name
-        rest = inputs[1 - inputs.index(told[0])]
-        strange = self.strange(rest)
-        number = nodes.constant(told[0])
-        if strange is not None or self.many:
-            return strange
-        scale = None if not number else (1 / number if op == "Mul" else number)
-        return None if scale is not None and _is_scaled(nodes, rest, scale) else name
+        sums = []
+        for write in nodes.writes():
+            if write.target != variable:
+                continue
+            op, made = nodes.op(write.op), nodes.source(write.value)
+            if op.startswith("AssignSub"):
+                raise _StrangeError(write.op)
+            added = nodes.inputs[made] if op in _SETS and nodes.op(made) in _SUMS else []
+            rest = [each for each in added if nodes.source(each) != variable]
+            found = self._together(made, rest if len(rest) == len(added) - 1 else [write.value])
+            sums += [found] if found is not None else []
+        if not sums or any((each.share, each.scale) != (sums[0].share, sums[0].scale) for each in sums):
+            raise _StrangeError(variable)
+        self.gathered.add(variable)
+        gradients = dict.fromkeys(g for each in sums for g in each.gradients)
+        return replace(sums[0], gradients=tuple(gradients), many=True)
+
+    def _taken(self, name: str, accumulator: str) -> _Sum | None:
+        """The mean of what workers gave to an accumulator, as SyncReplicasOptimizer has one for each variable."""
+        nodes, made = self.nodes, self.nodes.source(accumulator)
+        given = [
+            inputs[2]
+            for op, inputs in nodes.inputs.items()
+            if nodes.op(op).endswith("AccumulatorApplyGradient") and len(inputs) > 2 and nodes.source(inputs[0]) == made
+        ]
+        sums = [self._sum(each) for each in given]
+        if len(sums) != 1:  # of several, it takes the mean of as many as it is told to
+            raise _StrangeError(name)
+        return sums[0]
+
+    def _scaled(self, name: str, op: str, inputs: Sequence[str]) -> _Sum | None:
+        """A gradient times a number, which makes a mean of a sum or ends a loss scale."""
+        a, b = inputs
+        for gradient, by in ((a, b), (b, a)) if op == "Mul" else ((a, b),):
+            scale = self._divisor(op, by)
+            number = self.nodes.constant(scale or by)
+            if scale is None and not _told(self.nodes, by):
+                continue
+            found = self._sum(gradient)
+            if found is None:
+                return None
+            if scale is not None and number is None and not found.scale:
+                return replace(found, scale=scale)
+            number = math.nan if number is None else number
+            share = number if scale is None else 1 / number if number else 0.0
+            return replace(found, share=found.share * share)
+        raise _StrangeError(name)
+
+    def _divisor(self, op: str, by: str) -> str | None:
+        """The number or variable that an op divides by if it does, at once or by 1 over it."""
+        nodes = self.nodes
+        if op != "Mul":
+            made = nodes.source(by)
+            return made if made in nodes.variables or _told(nodes, made) else None
+        found = Found()
+        inverse = ((DIVIDE, 1.0, Anything("scale")), ("Reciprocal Inv", Anything("scale")))
+        return found.nodes["scale"] if any(match(nodes, by, each, found) for each in inverse) else None
+
+
+def _loss_scale(nodes: Nodes, gradient: str) -> str:
+    """What the loss is multiplied by whose gradient this is, empty if by nothing: the backward pass begins with that
+    product, `gradients/SCALED_grad/Mul(Fill, scale)`."""
+    behind = [each for each in nodes.behind(gradient) if nodes.op(each) != "Const"]
+    first = {each for each in behind if nodes.op(each) == "Fill" and _FIRST.search(each)}
+    readers = [each for each in behind if not first.isdisjoint(nodes.parents(each)) and each not in first]
+    scales = set()
+    for each in readers:
+        others = [p for p in nodes.parents(each) if p not in first]
+        scales.add(others[0] if nodes.op(each) == "Mul" and len(others) == 1 else "")
+    return scales.pop() if len(scales) == 1 else ""
 
 
 def _is_zero(nodes: Nodes, name: str) -> bool:
@@ -99,14 +235,6 @@ def _told(nodes: Nodes, name: str) -> bool:
     return nodes.op(made) in ("Const", "Range", "Placeholder") or nodes.constant(name) is not None
 
 
-def _is_scaled(nodes: Nodes, gradient: str, scale: float) -> bool:
-    """Whether the backward pass of a gradient multiplies by the scale that is taken off behind it."""
-    for each in nodes.behind(gradient):
-        if nodes.op(each) == "Mul" and any(nodes.constant(i) == scale for i in nodes.inputs[each]):
-            return True
-    return False
-
-
 class Gradients:
     """The gradients that one optimizer takes."""
 
@@ -116,6 +244,8 @@ class Gradients:
         self._owners = owners
         self._normed: dict[str, frozenset[str]] = {}
         """By node of a global norm, of which gradients it is."""
+        self.gathered: set[str] = set()
+        """Variables in which a loop sums gradients up, of those gradients that were looked at."""
 
     def clipping(self, owner: str, name: str, outside: dict[str, str]) -> tuple[str, float] | None:
         """The limit that a gradient goes through, as an option of Keras.
@@ -127,7 +257,9 @@ class Gradients:
         while self._nodes.op(name) in _HANDED_ON and self._nodes.inputs[name]:
             name = self._nodes.parents(name)[0]
         clip = clipped(self._nodes, name)
-        strange = _Path(self._nodes, self._owners).strange(name if clip is None else clip.gradient)
+        path = _Path(self._nodes, owner)
+        strange = path.strange(name if clip is None else clip.gradient)
+        self.gathered |= path.gathered
         if strange is None and (clip is None or self._is_whole(clip, owner)):
             return None if clip is None else (clip.option, clip.limit)
         outside.setdefault("clipping", f"gradients go through {strange or name!r} before they reach the optimizer")

@@ -49,7 +49,7 @@ class Nodes:
 
     def __init__(self, nodes: Any, functions: Mapping[str, Any] | None = None) -> None:
         self.by_name = {str(node.name): node for node in nodes}
-        self.inputs = {str(n.name): [str(i).partition(":")[0] for i in n.input if not i.startswith("^")] for n in nodes}
+        self.inputs = {str(n.name): [self._handed(i) for i in n.input if not i.startswith("^")] for n in nodes}
         self.variables = frozenset(str(n.name) for n in nodes if n.op in VARIABLES)
         self.values: Mapping[str, float] = {}
         """What the checkpoint has of scalar variables that the graph does not change: they are constants of it."""
@@ -63,6 +63,17 @@ class Nodes:
         """The variable that counts the steps, whatever it is called, as far as that is known."""
 
         self._waits: dict[str, set[str]] = {}
+
+    def _handed(self, output: str) -> str:
+        """The node of an output, `NODE:1`; of one that hands on many, the node that it has that one from."""
+        name, _, place = str(output).partition(":")
+        for _ in range(len(self.by_name)):
+            place = place.rpartition(":")[2] or "0"  # in a function `NODE:output:1`
+            inputs = [str(i) for i in self.by_name[name].input] if self.op(name) == "IdentityN" else []
+            if int(place) >= len(inputs):
+                break
+            name, _, place = inputs[int(place)].removeprefix("^").partition(":")
+        return name
 
     def op(self, name: str) -> str:
         return str(self.by_name[name].op) if name in self.by_name else ""
@@ -185,13 +196,20 @@ class Nodes:
         """By its name, `SCOPE/OP_grad/...` of an `OP` of the graph: a program may call its own scope `clip_grad`."""
         if _SUM.search(name):
             return all(map(self.is_gradient, self.inputs.get(name, ("",))))
+        return next(self._forward(name), None) is not None
+
+    def _forward(self, name: str) -> Iterator[str]:
+        """The ops of which a node may be the gradient, by its name."""
         parts = name.split("/")
         for end in (i for i, each in enumerate(parts[:-1]) if each.endswith("_grad") and i):
             op = [*parts[:end], parts[end].removesuffix("_grad")]
             # what is before SCOPE, if anything, is that of an imported graph
-            if any("/".join(op[:i] + op[j:]) in self.by_name for i in range(end) for j in range(i + 1, end + 1)):
-                return True
-        return False
+            names = ("/".join(op[:i] + op[j:]) for i in range(end) for j in range(i + 1, end + 1))
+            yield from (each for each in names if each in self.by_name)
+
+    def differentiated(self, name: str) -> frozenset[str]:
+        """The variables of which a gradient may be the gradient: those that its op reads; none where it reads none."""
+        return frozenset(p for op in self._forward(name) for p in self.parents(op)) & self.variables
 
     def behind(
         self, name: str, stop: Collection[str] = (), *, to_gradients: bool = False, with_choices: bool = False

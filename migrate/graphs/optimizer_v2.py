@@ -98,7 +98,8 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]],
         outside["updates"] = other
     if other is not None or limits is None or any(step.limits != limits for step in steps):
         return Trained(class_name, config, sparse, outside)
-    return Trained(class_name, {**config, **limits}, sparse, outside, seen=True)
+    gathered = frozenset(gradients.gathered)
+    return Trained(class_name, {**config, **limits}, sparse, outside, seen=True, gathered=gathered)
 
 
 def _reads(names: Collection[str], own: str) -> bool:
@@ -176,14 +177,14 @@ def _limits(
 ) -> dict[str, float] | None:
     """Of the gradient that an update takes: what stands between `tf.gradients` and its ops; None if not known."""
     read = {each for name in names for each in nodes.inputs[name]} - set(names)
-    given = {each for name in read for each in (nodes.inputs[name] if nodes.op(name) == "IdentityN" else [name])}
-    plain = {each for each in given if nodes.is_gradient(each)}
+    plain = {each for each in read if nodes.is_gradient(each)}
     made = [
         each
-        for each in given - plain
+        for each in read - plain
         if any(nodes.is_gradient(behind) for behind in nodes.behind(each, to_gradients=True))
     ]
     if not made:
-        return {} if plain else None
+        strange = [each for each in plain if gradients.clipping(owner, each, outside) is None and outside]
+        return {} if plain and not strange else None
     limit = gradients.clipping(owner, made[0], outside) if len(made) == 1 else None
     return None if limit is None else dict([limit])

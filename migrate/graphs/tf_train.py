@@ -90,6 +90,8 @@ class Trained:
     sparse: frozenset[str] | None = None
     outside: Mapping[str, str] = field(default_factory=dict)
     seen: bool = False
+    gathered: frozenset[str] = frozenset()
+    """Variables in which gradients are summed up between steps."""
 
 
 def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Collection[str] = ()) -> Trained:
@@ -155,7 +157,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     class_name = _lazy(nodes, class_name, sparse, found, outside)
     whole = {owner_of(name) for name in applied} | sparse >= owners
     seen = whole and not outside.keys() - {SPARSE_CLIPPING, *ARGUMENTS}
-    return Trained(class_name, config, frozenset(sparse), outside, seen)
+    return Trained(class_name, config, frozenset(sparse), outside, seen, frozenset(gradients.gathered))
 
 
 def _unusual(nodes: Nodes, name: str) -> str | None:

@@ -23,6 +23,7 @@ from migrate.operations.configuration import Configuration, configure
 from migrate.operations.hints import checked_config, with_hints
 from migrate.rules.comparison import LIMITS
 from migrate.state import (
+    GATHERED,
     OTHER_COMPILE,
     OTHERS_GRAPH,
     SPARSE_CLIPPING,
@@ -236,7 +237,7 @@ def _outside(stored: Stored, origins: Mapping[str, Origin]) -> list[Origin]:
     found = []
     for what, how in stored.outside.items():
         doubt, confirm = f"{what}: {how}, which is not understood", CONFIRMS.get(what, "")
-        if what in (OTHERS_GRAPH, OTHER_COMPILE):
+        if what in (OTHERS_GRAPH, OTHER_COMPILE, GATHERED):
             doubt = how
         read = what == "learning_rate" and what in origins and origins[what].kind == GRAPH
         if read or (what in origins and what not in (*names, "trust_coefficient")):

@@ -17,6 +17,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
@@ -32,7 +34,7 @@ from migrate.readers.savers import keras as saver_keras
 from migrate.readers.savers import optimizers as saver_optimizers
 from migrate.readers.savers.parts import Parts, give_values, in_order, stored_variable, trained_flag
 from migrate.rules.comparison import LIMITS
-from migrate.state import OTHERS_GRAPH, Stored
+from migrate.state import GATHERED, OTHERS_GRAPH, Stored
 from optim.errors import CheckpointError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 
@@ -101,7 +103,7 @@ def read_bundle(
         stored = _of_optimizer_v2(arrays, counter, graph)
     else:
         stored = saver_keras.stored(arrays, counter, graph, prefix)
-    told = _program(graph, choice.scopes, stored) if stored.generation in ("tf1", "optimizer_v2") else {}
+    told = _program(graph, choice.scopes, stored, arrays) if stored.generation in ("tf1", "optimizer_v2") else {}
     if graph is not None and graph.nodes is not None and stored.generation in NATIVE:
         trained = [v.name for v in stored.variables if v.trainable and not stored.layers]
         slots = [key for key, _ in stored.weights or ()]
@@ -214,7 +216,9 @@ def _counting_in_global_step(arrays: Mapping[str, LazyArray]) -> list[str]:
     return [scope for scope in found if f"{scope}/iter" not in arrays]  # a schedule is no variable, a rate is
 
 
-def _program(graph: SaverGraph | None, scopes: Collection[str], stored: Parts) -> dict[str, Any]:
+def _program(
+    graph: SaverGraph | None, scopes: Collection[str], stored: Parts, arrays: Mapping[str, LazyArray]
+) -> dict[str, Any]:
     """What the graph says of an optimizer of tf.train, or an OptimizerV2.
 
     Args:
@@ -237,8 +241,15 @@ def _program(graph: SaverGraph | None, scopes: Collection[str], stored: Parts) -
         "graph_config": {"class_name": told.class_name or "", "config": said} if told.class_name or said else None,
         "graph_seen": told.seen,
         "sparse": None if told.sparse is None else frozenset(graph.parts.get(name, name) for name in told.sparse),
-        "outside": told.outside,
+        "outside": {**told.outside, **_gathered(told.gathered, graph, arrays)},
     }
+
+
+def _gathered(names: Collection[str], graph: SaverGraph, arrays: Mapping[str, LazyArray]) -> dict[str, str]:
+    """A doubt where variables hold gradients that the next step would take."""
+    held = (graph.parts.get(name, name) for name in sorted(names))
+    left = next((name for name in held if name in arrays and np.any(arrays[name].load())), None)
+    return {} if left is None else {GATHERED: f"{left!r} holds gradients for the next step, which are not carried"}
 
 
 def _own_graph(

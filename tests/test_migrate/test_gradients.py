@@ -33,13 +33,36 @@ GATHERED: list[Node] = [
     ("more", "AssignAdd", ["sum", GRADIENT]),
     ("given", "RealDiv", ["sum", "2"]),
 ]
-SCALED: list[Node] = [(GRADIENT, "Mul", ["loss", "128"]), ("given", "RealDiv", [GRADIENT, "128"])]
+FIRST, SECOND = "tower/gradients/Fill", "losses/out/MatMul_grad/MatMul_1"
+SCALE: list[Node] = [(FIRST, "Fill", ["shape", "1"]), ("scaled", "Mul", [FIRST, "128"])]
+BEHIND: Node = (GRADIENT, "MatMul", ["x", "scaled"])
+SCALED: list[Node] = [*SCALE, BEHIND, ("given", "RealDiv", [GRADIENT, "128"])]
+SCALED_BY_VARIABLE: list[Node] = [
+    ("scale", "VarHandleOp", []),
+    ("read", "ReadVariableOp", ["scale"]),
+    (FIRST, "Fill", ["shape", "1"]),
+    ("scaled", "Mul", ["read", FIRST]),
+    BEHIND,
+    ("by", "RealDiv", ["1", "read"]),
+    ("given", "Mul", [GRADIENT, "by"]),
+]
+TAKEN: list[Node] = [
+    ("sum", "ConditionalAccumulator", []),
+    ("give", "AccumulatorApplyGradient", ["sum", "step", GRADIENT]),
+    ("given", "AccumulatorTakeGradient", ["sum", "1"]),
+]
 GUARDED: list[Node] = [
     ("bad", "IsNan", [GRADIENT]),
     ("zeros", "ZerosLike", [GRADIENT]),
     ("given", "Select", ["bad", "zeros", GRADIENT]),
 ]
 WORKERS: list[Node] = [("reduced", "HorovodAllreduce", [GRADIENT]), ("given", "RealDiv", ["reduced", "4"])]
+AVERAGED: list[Node] = [
+    ("mean", "VariableV2", []),
+    ("kept", "Mul", ["mean", "0.9"]),
+    ("next", "AddV2", ["kept", GRADIENT]),
+    ("keep", "Assign", ["mean", "next"]),
+]
 FED: list[Node] = [("feed", "Placeholder", []), ("given", "Identity", ["feed"])]
 
 
@@ -58,9 +81,9 @@ def said(nodes: list[Node]) -> dict[str, str]:
     return outside
 
 
-@pytest.mark.parametrize("nodes", [TOWERS, GATHERED, SCALED, GUARDED, WORKERS, FED])
+@pytest.mark.parametrize("nodes", [TOWERS, GATHERED, SCALED, SCALED_BY_VARIABLE, TAKEN, GUARDED, WORKERS, FED])
 def test_what_gives_the_gradient_of_the_loss_is_passed_over(nodes: list[Node]) -> None:
-    assert said([(GRADIENT, "MatMul", []), *nodes] if nodes is not SCALED else nodes) == {}
+    assert said(nodes if BEHIND in nodes else [(GRADIENT, "MatMul", []), *nodes]) == {}
 
 
 @pytest.mark.parametrize(
@@ -77,10 +100,26 @@ def test_what_gives_the_gradient_of_the_loss_is_passed_over(nodes: list[Node]) -
         ([*GUARDED[:2], ("given", "Select", ["bad", GRADIENT, "zeros"])], "given"),
         ([("sum", "Add", [GRADIENT, "w"]), ("given", "ClipByValue", ["sum", "-1", "1"]), ("w", "Tanh", [])], "w"),
         ([*GATHERED[:3], ("more", "AssignAdd", ["sum", "t"]), ("t", "Tanh", [GRADIENT]), GATHERED[4]], "t"),
+        ([*GATHERED[:4], ("given", "Mul", ["sum", "3"])], "given"),
+        ([("given", "AddN", [GRADIENT, GRADIENT])], "given"),
+        ([("both", "AddN", [GRADIENT, SECOND]), ("given", "Mul", ["both", "3"])], "given"),
+        ([("less", "RealDiv", [SECOND, "4"]), ("given", "AddV2", [GRADIENT, "less"])], "given"),
+        ([("a", "VariableV2", []), ("near", "Mul", ["a", "-0.1"]), ("given", "AddV2", [GRADIENT, "near"])], "a"),
+        ([*AVERAGED, ("given", "Identity", ["mean"])], "mean"),
+        ([*SCALE, (GRADIENT, "MatMul", ["scaled", FIRST]), ("given", "RealDiv", [GRADIENT, "128"])], "given"),
+        ([*SCALE[:1], (GRADIENT, "Mul", [FIRST, "x"]), ("given", "RealDiv", [GRADIENT, "0.5"])], "given"),
+        (
+            [*SCALED_BY_VARIABLE[:4], BEHIND, ("other", "VarHandleOp", []), ("given", "RealDiv", [GRADIENT, "other"])],
+            "given",
+        ),
+        (
+            [("v", "VariableV2", []), ("tower/MatMul", "MatMul", ["x", "v"]), ("given", "Identity", [GRADIENT])],
+            GRADIENT,
+        ),
     ],
 )
 def test_what_else_is_done_to_a_gradient_is_said(nodes: list[Node], strange: str) -> None:
-    told = said([(GRADIENT, "MatMul", []), *nodes])
+    told = said(nodes if GRADIENT in {name for name, *_ in nodes} else [(GRADIENT, "MatMul", []), *nodes])
     assert told == {"clipping": f"gradients go through {strange!r} before they reach the optimizer"}
 
 
