@@ -19,20 +19,31 @@
 
 namespace dtopt {
 
-constexpr int64_t kBlock = 32 * 1024;               // elements that a thread takes at a time
+constexpr int64_t kBlock = 32 * 1024;               // elements: the least that a thread takes at a time
 constexpr auto kSpin = std::chrono::microseconds(50);  // that the caller waits awake
 
 struct Job {
   std::function<void(int64_t)> run;
-  int64_t blocks = 0;
+  int64_t blocks = 0, threads = 1;
   std::atomic<int64_t> next{0}, done{0};
   std::mutex mutex;
   std::condition_variable finished;
 
+  // Blocks that follow each other: as many of those left as there would be for each thread, at first long runs, in which
+  // a processor foresees what comes, at last single ones, so that all end together.
+  bool Take(int64_t* begin, int64_t* end) {
+    *begin = next.load();
+    do {
+      if (*begin >= blocks) return false;
+      *end = *begin + (blocks - *begin + threads - 1) / threads;
+    } while (!next.compare_exchange_weak(*begin, *end));
+    return true;
+  }
+
   void TakeBlocks() {
-    for (int64_t block = next.fetch_add(1); block < blocks; block = next.fetch_add(1)) {
-      run(block);
-      if (done.fetch_add(1) + 1 < blocks) continue;
+    for (int64_t begin, end; Take(&begin, &end);) {
+      for (int64_t block = begin; block < end; ++block) run(block);
+      if (done.fetch_add(end - begin) + end - begin < blocks) continue;
       std::lock_guard<std::mutex> lock(mutex);
       finished.notify_all();
     }
@@ -57,7 +68,8 @@ inline void ForEachBlock(const Workers& workers, int64_t blocks, std::function<v
   auto job = std::make_shared<Job>();  // a helper that starts too late still finds it, and nothing left in it
   job->run = std::move(run);
   job->blocks = blocks;
-  for (int64_t i = 1; i < std::min<int64_t>(workers.num_threads, blocks); ++i) {
+  job->threads = std::max<int64_t>(std::min<int64_t>(workers.num_threads, blocks), 1);
+  for (int64_t i = 1; i < job->threads; ++i) {
     workers.workers->Schedule([job] { job->TakeBlocks(); });
   }
   job->TakeBlocks();
