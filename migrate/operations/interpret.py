@@ -70,7 +70,9 @@ def interpret(
     scalars, kept = _scalars(stored, found, made)
     told = _arguments(stored, made, found, scalars)
     slots = _by_slot(found, made.algorithm, told.values, told_steps[0], {v.name: v.shape for v in stored.variables})
-    _check_by_slots(stored, made, found, told, slots)
+    if made.algorithm.name == "Ftrl":
+        proven.ftrl(told, slots, stored.variables, told_steps[0])
+    _put_rows_in(stored, made, found, told)
     _override(told, made, stored.generation, overrides)
     iterations, of_steps, gathered = counting.steps(told_steps, told.values)
     settled.check_slow(slots.get(SLOW.name, {}), stored.variables, told.values.get("lookahead"), iterations)
@@ -154,12 +156,8 @@ def _arguments(
     )
 
 
-def _check_by_slots(
-    stored: Stored, made: Configuration, found: SlotTable, told: keras_config.Arguments, slots: Slots
-) -> None:
+def _put_rows_in(stored: Stored, made: Configuration, found: SlotTable, told: keras_config.Arguments) -> None:
     assert stored.generation is not None
-    if made.algorithm.name == "Ftrl":
-        proven.ftrl(told, slots, stored.variables)
     trained = [*found.order, *(v.name for v in stored.variables if v.trainable and v.name not in found.order)]
     lazy_rows.put_in(told, made.config, made.algorithm, stored.generation, trained, _sparse(stored), stored.versions)
     patterns.check(told, trained)

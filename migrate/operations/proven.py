@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from migrate.algorithms.keras_config import Arguments
+from migrate.algorithms.spec import AVERAGE
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.errors import ContradictionError
 from migrate.evidence import FILE, SET, confirming
@@ -23,7 +24,12 @@ CLOSE = 1e-4
 """Relative, of a variable: float32 powers and a division."""
 
 
-def ftrl(told: Arguments, slots: Mapping[str, Mapping[str, LazyArray]], variables: tuple[StoredVariable, ...]) -> None:
+def ftrl(
+    told: Arguments,
+    slots: Mapping[str, Mapping[str, LazyArray]],
+    variables: tuple[StoredVariable, ...],
+    iterations: int | None,
+) -> None:
     """Settle whether `linear` is multiplied by the learning rate, where a state of Ftrl tells it.
 
     Raises:
@@ -37,9 +43,12 @@ def ftrl(told: Arguments, slots: Mapping[str, Mapping[str, LazyArray]], variable
     named = [name for name in slots.get(LINEAR, {}) if name in values and name in slots.get(ACCUMULATOR, {})]
     read = {n: (_numbers(values[n]), _numbers(slots[ACCUMULATOR][n]), _numbers(slots[LINEAR][n])) for n in named}
     read = {n: (w, a, z) for n, (w, a, z) in read.items() if z.any() and all(np.isfinite(x).all() for x in (w, a, z))}
+    averages = slots.get(AVERAGE.name, {})
+    read = {n: x for n, x in read.items() if n not in averages or not np.array_equal(_numbers(averages[n]), x[0])}
     if not read:
         return
-    off = {scaled: {n: _off(told.values, *arrays, scaled) for n, arrays in read.items()} for scaled in (False, True)}
+    last = rate / (1 + told.values.get("decay", 0.0) * max((iterations or 0) - 1, 0))
+    off = {flag: {n: _off(told.values, last, *arrays, flag) for n, arrays in read.items()} for flag in (False, True)}
     fits = [scaled for scaled in off if max(off[scaled].values()) <= CLOSE]
     if len(fits) == 1:
         known = told.origins.get(SCALED)
@@ -60,9 +69,9 @@ def _numbers(array: LazyArray) -> np.ndarray:
     return widened(array.load(), array.dtype)
 
 
-def _off(values: Mapping[str, Any], w: np.ndarray, n: np.ndarray, z: np.ndarray, scaled: bool) -> float:
+def _off(values: Mapping[str, Any], rate: float, w: np.ndarray, n: np.ndarray, z: np.ndarray, scaled: bool) -> float:
     """How far a variable is from what its slots make of it, relative to its largest number."""
-    rate, power = float(values["learning_rate"]), -float(values.get("learning_rate_power", -0.5))
+    power = -float(values.get("learning_rate_power", -0.5))
     l1 = float(values.get("l1_regularization_strength") or 0.0)
     l2 = float(values.get("l2_regularization_strength") or 0.0) + float(values.get("beta") or 0.0) / (2 * rate)
     taken = z != 0  # rows that no step has touched still have their first values

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -76,14 +77,7 @@ def ftrl(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import tf_keras
 
     optimizer = tf_keras.optimizers.legacy.Ftrl(RATE, l1_regularization_strength=1e-3, l2_regularization_strength=1e-3)
-    model = tf_keras.Sequential([tf_keras.layers.Dense(3, input_shape=(4,)), tf_keras.layers.Dense(2)])
-    model.compile(optimizer, "mse")
-    random = np.random.default_rng(0)
-    for _ in range(5):
-        model.train_on_batch(random.normal(size=(8, 4)), random.normal(size=(8, 2)))
-    path = tmp_path_factory.mktemp("ftrl") / "model.h5"
-    model.save(path)
-    return path
+    return _ftrl_saved(optimizer, tmp_path_factory.mktemp("ftrl"))
 
 
 def test_ftrls_variables_follow_from_its_slots(ftrl: Path, tmp_path: Path) -> None:
@@ -98,6 +92,42 @@ def test_ftrls_variables_follow_from_its_slots(ftrl: Path, tmp_path: Path) -> No
         migrate.read(path)
     command = str(refused.value)[str(refused.value).index("--set ") :]
     assert migrate.read(path, overrides=typed(command)).hyperparameters["learning_rate"] == pytest.approx(2 * RATE)
+
+
+def _ftrl_saved(optimizer: Any, folder: Path, *, fit: bool = False) -> Path:
+    import tf_keras
+
+    model = tf_keras.Sequential([tf_keras.layers.Dense(3, input_shape=(4,)), tf_keras.layers.Dense(2)])
+    model.compile(optimizer, "mse")
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(40, 4)), random.normal(size=(40, 2))
+    if fit:
+        model.fit(x, y, batch_size=8, verbose=0)
+    else:
+        for i in range(5):
+            model.train_on_batch(x[8 * i : 8 * i + 8], y[8 * i : 8 * i + 8])
+    model.save(folder / "model.h5")
+    return folder / "model.h5"
+
+
+def test_ftrls_variables_follow_from_the_decayed_rate_of_the_last_step(tmp_path: Path) -> None:
+    import tf_keras
+
+    path = _ftrl_saved(tf_keras.optimizers.legacy.Ftrl(RATE, decay=0.1), tmp_path)
+    assert migrate.read(path).hyperparameters["decay"] == pytest.approx(0.1)
+    with h5py.File(path, "r+") as file:
+        document = json.loads(file.attrs["training_config"])
+        document["optimizer_config"]["config"]["decay"] = 0.2
+        file.attrs["training_config"] = json.dumps(document)
+    with pytest.raises(ContradictionError, match="make another variable"):
+        migrate.read(path)
+
+
+def test_variables_that_fit_made_their_averages_do_not_follow_from_ftrls_slots(tmp_path: Path) -> None:
+    import tf_keras
+
+    state = migrate.read(_ftrl_saved(tf_keras.optimizers.Ftrl(RATE, use_ema=True), tmp_path, fit=True))
+    assert state.hyperparameters["use_ema"]
 
 
 def test_ftrls_slots_show_whether_linear_holds_the_learning_rate(ftrl: Path, tmp_path: Path) -> None:
