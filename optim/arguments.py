@@ -93,10 +93,14 @@ def optional_number(name: str, value: Any) -> float | None:
 
 
 def count(name: str, value: Any) -> int:
-    """An integer >= 1. Raises HyperparameterError."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise HyperparameterError(f"{name} must be an integer >= 1, got {value!r}")
+    """An integer from 1 to MOST. Raises HyperparameterError."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= MOST:
+        raise HyperparameterError(f"{name} must be an integer from 1 to {MOST}, got {value!r}")
     return int(value)
+
+
+MOST = 1000
+"""Of iterations within one step."""
 
 
 def one_of(*words: str) -> Callable[[str, Any], str]:

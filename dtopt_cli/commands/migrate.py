@@ -320,11 +320,11 @@ def _pairs(values: Any, steps: int) -> str:
 
 def _shown(value: Any, steps: int) -> str:
     """A value, or a learning rate of too many operations to read in short and what it is after so many steps."""
-    from migrate.algorithms import keras_config
+    from migrate.algorithms import rates
     from migrate.proof import parity
     from optim.errors import UnsupportedError
 
-    short = keras_config.shown(value)
+    short = rates.shown(value)
     if short is None:
         return repr(value)
     try:

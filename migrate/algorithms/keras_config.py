@@ -12,23 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from migrate import evidence, generations
-from migrate.algorithms import tf_train
+from migrate.algorithms import rates, tf_train
 from migrate.algorithms.addons import AVERAGED, CORRECTED, EXCLUDED, LAZY, PER_RATE, PER_STEP
-from migrate.algorithms.spec import Algorithm, number
+from migrate.algorithms.spec import Algorithm, number, whole
 from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence import COMPUTED, DEFAULT, FILE, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from optim.errors import HyperparameterError, UnsupportedError
 
-FORMULA = "Formula"
-"""A schedule of `optim` alone, of the ops that a graph of TensorFlow 1 has for its rate."""
-SCHEDULES = (
-    "ExponentialDecay",
-    "PiecewiseConstantDecay",
-    "PolynomialDecay",
-    "InverseTimeDecay",
-    "CosineDecay",
-    "CosineDecayRestarts",
-)
 LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
 NO_EFFECT = {"name", "iterations", "jit_compile", "is_legacy_optimizer", "loss_scale_factor", "foreach", "fused"}
 """Config keys that change nothing about how state is used."""
@@ -122,10 +112,14 @@ def arguments(
     """
     out = Arguments(origins=dict(origins or {}))
     current = _with_scalars(config, scalars, algorithm, out)
+    _check_switches(current, algorithm, generation)
     out.values["name"] = str(config.get("name") or algorithm.name)
-    out.values["learning_rate"] = _learning_rate(current)
-    if is_own_schedule(out.values["learning_rate"]):
-        name = out.values["learning_rate"]["class_name"]
+    rate, assumed = rates.read(current["learning_rate"], generation)
+    out.values["learning_rate"] = rate
+    if assumed:
+        out.doubt("learning_rate", assumed, confirm=confirming("learning_rate", rate))
+    if isinstance(rate, dict) and rates.is_own(rate):
+        name = rate["class_name"]
         out.warnings.append(
             f"the learning rate is {name}, a schedule of your own, of which the source says the arguments alone: give"
             f" the object when you load, optim.load_checkpoint(..., learning_rate={name}(...))"
@@ -252,39 +246,15 @@ def same_number(a: Any, b: Any) -> bool:
     return bool(abs(a - b) <= 1e-6 * max(abs(a), abs(b)))
 
 
-def _learning_rate(config: Mapping[str, Any]) -> Any:
-    """A float, or the JSON of a schedule without `module` and `registered_name`."""
-    value = config["learning_rate"]
-    if not isinstance(value, Mapping):
-        return number(config, "learning_rate")
-    name = _schedule_name(value)
-    if not name or not isinstance(value.get("config"), Mapping):
-        raise UnsupportedError(
-            f"the learning rate is {dict(value)!r}, which names no schedule with its config; give a number or"
-            ' {"class_name": ..., "config": {...}} as "learning_rate" in --optimizer-config'
-        )
-    return {"class_name": name, "config": dict(value["config"])}
-
-
-def _schedule_name(value: Mapping[str, Any]) -> str:
-    """The class; with its package where it is not Keras's own, as it may be called like one of those."""
-    name, module, registered = (value.get(key) for key in ("class_name", "module", "registered_name"))
-    if isinstance(registered, str) and registered:
-        return registered if ">" in registered else f"{module or 'own'}>{registered}"
-    if isinstance(module, str) and module.partition(".")[0] not in ("keras", "tf_keras", "tensorflow"):
-        return f"{module}>{name}"
-    return str(name or "")
-
-
-def is_own_schedule(rate: Any) -> bool:
-    """Whether a learning rate, as `arguments` gives it, is a schedule that neither Keras nor `optim` has."""
-    return isinstance(rate, Mapping) and rate.get("class_name") not in (*SCHEDULES, FORMULA)
-
-
-def shown(rate: Any) -> str | None:
-    """A rate whose arguments are too long for people to read, in short; None for another."""
-    is_formula = isinstance(rate, Mapping) and rate.get("class_name") == FORMULA
-    return f"{FORMULA} of {len(rate['config']['operations'])} operations" if is_formula else None
+def _check_switches(config: Mapping[str, Any], algorithm: Algorithm, generation: str) -> None:
+    """Refuse what is neither true nor false: any text would be true."""
+    switches = ["use_ema", *(key for key, value in algorithm.defaults(generation).items() if isinstance(value, bool))]
+    for key in switches:
+        if config.get(key) not in (None, False, True):
+            raise UnsupportedError(
+                f"the optimizer's config has {key} = {config[key]!r}, which is neither true nor false; give the value"
+                f" to use with --set {key}=true or --set {key}=false"
+            )
 
 
 def _as_dtensor(config: dict[str, Any], out: Arguments) -> dict[str, Any]:
@@ -382,7 +352,7 @@ def _averaging(config: Mapping[str, Any], out: Arguments) -> None:
         out.values["use_ema"] = True
         out.values["ema_momentum"] = number(config, "ema_momentum")
         if config.get("ema_overwrite_frequency") is not None:
-            out.values["ema_overwrite_frequency"] = _whole(config, "ema_overwrite_frequency")
+            out.values["ema_overwrite_frequency"] = whole(config, "ema_overwrite_frequency")
     if config.get("weight_decay"):
         out.values["weight_decay"] = number(config, "weight_decay")
     if config.get("weight_decay") or out.values.get("adam_weight_decay"):
@@ -427,18 +397,11 @@ def _exclusions(config: Mapping[str, Any], out: Arguments) -> None:
     out.values[EXCLUDED] = list(given)
 
 
-def _whole(config: Mapping[str, Any], key: str) -> int:
-    value = number(config, key)
-    if not value.is_integer():
-        raise UnsupportedError(f"the optimizer's config has {key} = {value!r}, which is no whole number")
-    return int(value)
-
-
 def _accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None, out: Arguments) -> None:
     """Keras 3.5 and later clip the mean and count real steps, as `optim` does; schedules and averages go by batches."""
     if not config.get("gradient_accumulation_steps"):
         return
-    steps = _whole(config, "gradient_accumulation_steps")
+    steps = whole(config, "gradient_accumulation_steps")
     if steps <= 1:
         return
     problem = None
@@ -471,6 +434,7 @@ def _say_what_is_left(config: Mapping[str, Any], algorithm: Algorithm, generatio
         "epsilon",
         "untrained",
         "slot_order",
+        "zero_slots",
         "repeated_rows",
         LAZY_ROWS,
         EXCLUDED,

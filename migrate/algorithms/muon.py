@@ -24,6 +24,7 @@ from migrate.algorithms.spec import (
     epsilon,
     number,
     slots_of,
+    whole,
 )
 from migrate.generations import version_tuple
 from optim.errors import HyperparameterError
@@ -46,7 +47,7 @@ def _is_early(config: Config) -> bool:
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
     decay = number(config, "weight_decay") if config.get("weight_decay") is not None else 0.0
     given: dict[str, Any] = {key: number(config, key) for key in NUMBERS}
-    given |= {"epsilon": epsilon(config, generation), "ns_steps": int(number(config, "ns_steps"))}
+    given |= {"epsilon": epsilon(config, generation), "ns_steps": whole(config, "ns_steps")}
     given |= {"nesterov": bool(config["nesterov"]), "weight_decay": decay, **_excluded(config)}
     if _is_early(config):
         return {**given, "rms_rate": None, "adam_weight_decay": decay}

@@ -290,6 +290,16 @@ def number(config: Config, key: str) -> float:
         raise UnsupportedError(f"the optimizer's config has {key} = an integer of more than 300 digits") from error
 
 
+def whole(config: Config, key: str) -> int:
+    """A hyperparameter as integer. Raises UnsupportedError naming it if it is none."""
+    from optim.errors import UnsupportedError
+
+    value = number(config, key)
+    if not value.is_integer():
+        raise UnsupportedError(f"the optimizer's config has {key} = {value!r}, which is no whole number")
+    return int(value)
+
+
 def epsilon(config: Config, generation: str) -> float:
     """Epsilon with the backend's default put in: None means 1e-7, and to OptimizerV2 zero means that, too."""
     value = config.get("epsilon")

@@ -138,7 +138,8 @@ def slot_names(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any]) 
             f"the source keeps slots called {', '.join(stored.slots)}, and those of tf.train's {algorithm.name} are"
             f" called {keeps}: it is another class's state; name that class in --optimizer-config"
         )
-    wanted = CENTERED if config.get("centered") else SLOTS.get(algorithm.name, ())
+    is_centered = algorithm.name == "RMSprop" and config.get("centered")
+    wanted = CENTERED if is_centered else SLOTS.get(algorithm.name, ())
     numbered = [(name, re.fullmatch(r"(.+?)(?:_(\d+))?", name)) for name in stored.slots]
     bases = sorted({found.group(1) for _, found in numbered if found} - {AVERAGES})
     if len(bases) > 1:

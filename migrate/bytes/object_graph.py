@@ -11,7 +11,7 @@ from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.errors import ContradictionError, DamagedFileError
 
 VALUE = "VARIABLE_VALUE"
-_ATTRIBUTES, _SLOT = "/.ATTRIBUTES/", "/.OPTIMIZER_SLOT/"
+ATTRIBUTES, _SLOT = "/.ATTRIBUTES/", "/.OPTIMIZER_SLOT/"
 
 
 def unescape(part: str) -> str:
@@ -25,7 +25,7 @@ def serialize(keys: Iterable[str]) -> bytes:
     graph.nodes.add().has_checkpoint_values.value = True
     ids: dict[tuple[str, ...], int] = {(): 0}
     for key in keys:
-        path, attribute = key.split(_ATTRIBUTES)
+        path, attribute = key.split(ATTRIBUTES)
         parts = tuple(path.split("/"))
         for depth in range(1, len(parts) + 1):
             if parts[:depth] not in ids:
@@ -91,7 +91,7 @@ class ObjectGraph:
                     f"{self._path(own)}; one of them is altered; copy or save the checkpoint again"
                 )
         named = {*self.keys}
-        lost = next((key for key in bundle if key.endswith(_ATTRIBUTES + VALUE) and key not in named), None)
+        lost = next((key for key in bundle if key.endswith(ATTRIBUTES + VALUE) and key not in named), None)
         if lost is not None:
             raise DamagedFileError(f"{bundle.prefix}: its object graph does not list {lost}; copy or save it again")
 
@@ -101,7 +101,7 @@ class ObjectGraph:
 
     def _named(self, key: str) -> int | tuple[int | None, int | None, str] | None:
         """What a key names: an object, or the slot of a variable and an optimizer, as the table has it."""
-        owner, is_slot, path = key.removesuffix(_ATTRIBUTES + VALUE).partition(_SLOT)
+        owner, is_slot, path = key.removesuffix(ATTRIBUTES + VALUE).partition(_SLOT)
         optimizer, _, slot = path.rpartition("/")
         return (self._at(owner), self._at(optimizer), unescape(slot)) if is_slot else self._at(owner)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from migrate import algorithms, evidence
-from migrate.algorithms import keras_config, lazy_rows, repeated_rows
+from migrate.algorithms import keras_config, lazy_rows, rates, repeated_rows
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, Algorithm
 from migrate.rules import comparison
 from optim.errors import UnsupportedError
@@ -42,7 +42,7 @@ def rule_of(
     unknown, config = None, _config(optimizer)
     if isinstance(config.get("learning_rate"), Mapping):
         config["learning_rate"] = _plain(config["learning_rate"])
-        if str(config["learning_rate"].get("class_name")) not in keras_config.SCHEDULES:
+        if str(config["learning_rate"].get("class_name")) not in rates.SCHEDULES:
             unknown = f"the schedule {config['learning_rate'].get('class_name')}"
     elif callable(config.get("learning_rate")) or not isinstance(config.get("learning_rate"), (int, float)):
         unknown = f"a callable ({type(rate).__name__})"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from migrate import evidence
-from migrate.algorithms import keras_config
+from migrate.algorithms import rates
 from migrate.bytes.source import still_the_same
 from migrate.live import mapped, optax_state, optax_trial
 from migrate.live.optax_state import COUNT, FIELDS, KEPT, Leaf, Optax
@@ -42,7 +42,7 @@ class Restored:
         self._check_places()
         self._trial = optax_trial.Outcome()
         rate = state.hyperparameters.get("learning_rate")
-        self._own_schedule = isinstance(rate, Mapping) and rate["class_name"] not in keras_config.SCHEDULES
+        self._own_schedule = isinstance(rate, Mapping) and rate["class_name"] not in rates.SCHEDULES
         if not self._own_schedule:
             self._trial = optax_trial.tried(state, training, self.targets)
         self.origins = (*state.origins, *evidence.doubts("optax transformation", dict.fromkeys(self._doubts())))

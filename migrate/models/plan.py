@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from migrate import algorithms
-from migrate.algorithms import keras_config
+from migrate.algorithms import rates
 from migrate.algorithms.spec import AVERAGE
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
@@ -88,7 +88,7 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     model = stored_model(state)
     assert state.source is not None
     rate = state.hyperparameters["learning_rate"]
-    if isinstance(rate, Mapping) and rate["class_name"] not in keras_config.SCHEDULES:
+    if isinstance(rate, Mapping) and rate["class_name"] not in rates.SCHEDULES:
         raise UnsupportedError(
             f"the learning rate is {rate['class_name']}, no schedule of Keras's, which no file can hold; {ADVICE}"
         )

@@ -1,22 +1,24 @@
 """What slots of one run cannot be: bounds that every history of gradients keeps.
 
 With m = (1-b1)·Σ b1^i·g_i and v = (1-b2)·Σ b2^i·g_i² over the same gradients, from zero, Cauchy and Schwarz give
-m² <= v·(1-b1)²/(1-b2)·Σ (b1²/b2)^i, and the sum is at most 1/(1 - b1²/b2). With u = max(b2·u, |g|) likewise
-|m| <= u·(1-b1)/(1 - b1/b2). The mean of gradients squared is at most the mean of their squares (Jensen). Slots that a
+m² <= v·(1-b1)²/(1-b2)·Σ (b1²/b2)^i, where the sum has a term for each step taken. With u = max(b2·u, |g|) likewise
+|m| <= u·(1-b1)·Σ (b1/b2)^i. The mean of gradients squared is at most the mean of their squares (Jensen). Slots that a
 failed restore has left at zero, of another run, or of other betas break these; they prove nothing where they hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from migrate.algorithms import lazy_rows, repeated_rows
-from migrate.algorithms.spec import ACCUMULATED
-from migrate.evidence import FILE, GRAPH, HINT, UNINTERPRETED, Origin
+from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SLOW
+from migrate.bytes.messages import some
+from migrate.evidence import FILE, GRAPH, HINT, SET, UNINTERPRETED, Origin, confirming
 from migrate.state import OptimizerState
+from optim.errors import HyperparameterError
 from optim.slot_layout import ACCUMULATED_STEPS
 
 MOMENTS = ("Adam", "AdamW", "Nadam", "Lamb", "RectifiedAdam", "Muon")
@@ -41,25 +43,42 @@ class Limit:
 
 def of(state: OptimizerState) -> list[Limit]:
     """The bounds between slots of one variable that this algorithm keeps."""
-    if state.slots and {a.dtype for owners in state.slots.values() for a in owners.values()} - {"float32", "float64"}:
-        return []  # squares of small gradients vanish in narrow dtypes
-    told = state.hyperparameters
+    if not is_wide(state):
+        return []
+    told, steps = state.hyperparameters, _counted(state)
     b1, b2 = (told.get(name, told.get(f"adam_{name}")) for name in ("beta_1", "beta_2"))
     found = []
     if isinstance(b1, float) and isinstance(b2, float) and 0 < b1 < 1 and 0 < b2 < 1:
-        with_betas = f"with beta_1 {b1:g} and beta_2 {b2:g}"
+        with_betas = f"with beta_1 {b1:g} and beta_2 {b2:g}" + (f" in {steps} steps" if steps else "")
         if state.algorithm in MOMENTS and b1 * b1 < b2:
-            factor = (1 - b1) ** 2 / (1 - b2) / (1 - b1 * b1 / b2)
+            factor = (1 - b1) ** 2 / (1 - b2) * _sum(b1 * b1 / b2, steps)
             text = f"slot m is larger than any gradients make it whose squares make v, {with_betas}"
             found.append(Limit("m", "v", text, _square_above(factor)))
         if state.algorithm == "Adamax" and b1 < b2:
-            factor = ((1 - b1) / (1 - b1 / b2)) ** 2
+            factor = ((1 - b1) * _sum(b1 / b2, steps)) ** 2
             text = f"slot m is larger than any gradients make it whose maximum is u, {with_betas}"
             found.append(Limit("m", "u", text, lambda m, u: _square_above(factor)(m, np.square(u))))
     if state.algorithm == "RMSprop":
         text = "slot average_gradient is larger than any gradients make it whose mean square is velocity"
         found.append(Limit("average_gradient", "velocity", text, _square_above(1.0)))
     return found
+
+
+def _sum(ratio: float, steps: int) -> float:
+    """Of a ratio's powers, one for each step; of all where nothing counts steps."""
+    return (1 - (ratio**steps if steps else 0.0)) / (1 - ratio)
+
+
+def _counted(state: OptimizerState) -> int:
+    """Steps that the source counts; 0 where it counts none, or its counter is doubted."""
+    count = next((o for o in state.origins if o.subject == "iterations"), None)
+    is_told = count is not None and count.kind in (FILE, GRAPH, HINT) and count.certain
+    return state.iterations if is_told else 0
+
+
+def is_wide(state: OptimizerState) -> bool:
+    """Whether slots are of dtypes in which squares of small gradients do not vanish."""
+    return {a.dtype for owners in state.slots.values() for a in owners.values()} <= {"float32", "float64"}
 
 
 def _square_above(factor: float) -> Callable[[np.ndarray, np.ndarray], bool]:
@@ -79,12 +98,15 @@ def is_apart(state: OptimizerState, name: str) -> bool:
     return squares and not lazy_rows.is_dense(name)
 
 
-def of_whole(state: OptimizerState, moved: Mapping[str, bool]) -> Iterator[Origin]:
+def of_whole(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]]) -> Iterator[Origin]:
     """What denies the step counter, or says that slots were lost.
 
     Args:
-      moved: slot -> whether anything in it, of any variable, is not zero.
+      sizes: variable -> slot -> the largest absolute value in it.
     """
+    moved: dict[str, bool] = {}
+    for held in sizes.values():
+        moved |= {slot: size != 0 or moved.get(slot, False) for slot, size in held.items()}
     told = state.hyperparameters
     count = next((o for o in state.origins if o.subject == "iterations"), None)
     counted = count is not None and count.kind in (FILE, GRAPH, HINT)
@@ -92,6 +114,8 @@ def of_whole(state: OptimizerState, moved: Mapping[str, bool]) -> Iterator[Origi
     own = {slot: m for slot, m in moved.items() if slot in FROM_ZERO or slot in SQUARES}
     used = {slot: m for slot, m in own.items() if told.get(IDLE.get((state.algorithm, slot), ""), 1)}
     zero = [slot for slot, is_moved in used.items() if not is_moved]
+    said = (zero if steps else list(used)) if counted else []
+    yield from _still(state, sizes, [slot for slot in used if slot not in said])
     if count is None or not counted:
         return
     gathered = state.scalars.get(ACCUMULATED_STEPS)
@@ -113,11 +137,54 @@ def of_whole(state: OptimizerState, moved: Mapping[str, bool]) -> Iterator[Origi
         yield Origin("iterations", 0, UNINTERPRETED, doubt=text, confirm="--set iterations=0")
 
 
+def _still(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]], used: Sequence[str]) -> Iterator[Origin]:
+    """Slots that are zero throughout, and not those of other variables, or not the others of their variable.
+
+    Raises:
+      HyperparameterError: what was said of them is none of what can be said.
+    """
+    said = next((o for o in state.origins if o.subject == STILL and o.kind == SET), None)
+    if said is not None and said.value != AS_STORED:
+        raise HyperparameterError(f"{STILL} is {said.value!r}; it takes {AS_STORED}, as the optimizer left them")
+    if said is not None or not is_wide(state):
+        return
+    found: dict[str, list[str]] = {}
+    moved, copies = any(held.get(slot) for held in sizes.values() for slot in used), _copies(state)
+    for name, held in sizes.items():
+        still = [slot for slot in copies if held.get(slot) == 0 and held.get(VARIABLE)]
+        if moved and not 0 < max((held.get(slot, 0.0) for slot in used), default=0.0) < VISIBLE:
+            still += [slot for slot in used if held.get(slot) == 0]
+        if still:
+            found.setdefault(" and slot ".join(still), []).append(name)
+    for slots, names in found.items():
+        text = f"{some(names, 4)}: only zeros in slot {slots}, and not so in others; lost, or no gradient came"
+        confirm = confirming(STILL, AS_STORED)
+        yield Origin(f"slot {slots}", names, UNINTERPRETED, doubt=text, confirm=confirm)
+
+
+def _copies(state: OptimizerState) -> list[str]:
+    """Slots that steps have filled with what variables were."""
+    period = (state.hyperparameters.get("lookahead") or {}).get("sync_period")
+    steps = state.iterations or 0
+    found = ((AVERAGE.name, steps), (SLOW.name, period and steps >= period), (UNAVERAGED, steps))
+    return [slot for slot, is_filled in found if is_filled]
+
+
+UNAVERAGED = "z"
+"""Of ScheduleFreeAdamW: the weights of which the variables are averages."""
+
+
+VARIABLE = ""
+"""Among the arrays of a variable, the variable."""
+STILL, AS_STORED = "zero_slots", "source"
+"""An override that confirms slots that are zero for some variables alone."""
+VISIBLE = 1e-12
+"""Where a slot is less, squares of its gradients may vanish in another."""
 IDLE = {("SGD", "m"): "momentum", ("RMSprop", "momentum"): "momentum"}
 """Slots that nothing moves where an option is 0."""
 FROM_ZERO = (
     *("m", "v", "vhat", "u", "average_gradient", "momentum", "accumulated_grad", "accumulated_delta_var"),
-    "gradient_norm_sum",
+    *("gradient_norm_sum", "gradient_sum", "linear", "r", "c"),
 )
 """Slots that every release starts at zero."""
 SQUARES = ("velocity", "accumulator", "largest_gradient")

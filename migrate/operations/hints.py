@@ -142,15 +142,18 @@ def checked_config(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_json(value: Any) -> Any:
-    """A config as a file would hold it: `get_config()` of tf_keras gives numpy's numbers, which `json.dump` takes only
+    """A config as a file would hold it: `get_config()` of tf_keras gives numpy's values, which `json.dump` takes only
     as text (`default=str`)."""
     if isinstance(value, Mapping):
         return {key: each if key == "name" else _as_json(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_as_json(each) for each in value]
     if isinstance(value, str):
-        return _as_number(value)
+        return SWITCHES.get(value, _as_number(value))
     return value.item() if isinstance(value, np.generic) else value
+
+
+SWITCHES = {"True": True, "False": False}
 
 
 def _as_number(text: str) -> int | float | str:

@@ -315,7 +315,7 @@ def _scalars(stored: Stored, found: SlotTable, made: Configuration) -> tuple[dic
         array = found.scalars.pop(name)
         key = "learning_rate" if name in RATES else addons.setting(name.lstrip("_"), made.config)
         if name in state_names and array.shape == ():
-            state[state_names[name]] = float(array.load())
+            state[state_names[name]] = settled.fraction(array)
         elif array.shape == () and key in keras_config.kept_as_variables(algorithm):
             values[key] = float(array.load())
         else:

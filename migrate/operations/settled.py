@@ -13,7 +13,7 @@ from migrate.algorithms import ALGORITHMS, keras_config, tf_train
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
-from migrate.errors import AmbiguousError, ContradictionError
+from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError
 from migrate.evidence import DEFAULT, FILE, HINT, NAME, SET, TRAINED, UNINTERPRETED, Origin, confirming
 from migrate.generations import NATIVE
 from migrate.matching import stages
@@ -220,6 +220,20 @@ def check_foreign(stored: Stored, key: str, name: str, algorithm: Algorithm) -> 
             f"the source keeps {name}, which {algorithm.name} does not have; {', '.join(owners)} has it, so the class"
             " is wrong"
         )
+
+
+def fraction(array: LazyArray) -> float:
+    """A state of the whole optimizer, which is no count.
+
+    Raises:
+      DamagedFileError: it is of a dtype without fractions.
+    """
+    if not array.dtype.startswith(("float", "bfloat")):
+        raise DamagedFileError(
+            f"{array.stored_as} is {array.dtype}, and optimizers keep it in floating point: the source was altered;"
+            " copy it again"
+        )
+    return float(array.load())
 
 
 def of_slots(slots: Mapping[str, Mapping[str, LazyArray]], matched: Mapping[str, str]) -> list[Origin]:

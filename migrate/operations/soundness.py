@@ -17,13 +17,16 @@ from migrate.bytes.arrays import LazyArray, widened
 from migrate.bytes.messages import some
 from migrate.evidence import UNINTERPRETED, Origin
 from migrate.operations import bounds
+from migrate.readers.keras.model import ROLES
 from migrate.state import OptimizerState
 from optim import rules, slot_layout
-from optim.arguments import Hyperparameter
+from optim.arguments import Choice, Hyperparameter
 from optim.errors import HyperparameterError, UnsupportedError
-from optim.rule import Rule, Slot
+from optim.rule import Rule, Slot, arguments
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+COUNTED = ("bool", "int16", "int32", "int64", "uint16", "uint32", "uint64")
+"""Of quantized models kernels are int8."""
 OPTIONS = {
     "learning_rate": Hyperparameter(None, "step size"),
     "decay": Hyperparameter(None, "inverse time decay"),
@@ -58,14 +61,13 @@ def checked(state: OptimizerState, *, with_values: bool = True) -> OptimizerStat
 
 
 def _check_hyperparameters(state: OptimizerState, rule: type[Rule] | None) -> None:
-    declared: Mapping[str, Any] = OPTIONS | {
-        key: value for key, value in vars(rule or Rule).items() if isinstance(value, Hyperparameter)
-    }
+    declared: Mapping[str, Any] = OPTIONS | arguments(rule or Rule)
     for key, value in state.hyperparameters.items():
-        if key not in declared or isinstance(value, bool) or not isinstance(value, (int, float)):
+        check = declared.get(key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or check is None:
             continue
         try:
-            declared[key].check(key, float(value))
+            check.check(key, value if isinstance(check, Choice) else float(value))
         except HyperparameterError as error:
             raise UnsupportedError(
                 f"{error}: no {state.algorithm} takes that, so the source, or the hint, is wrong; if it is the source,"
@@ -74,6 +76,12 @@ def _check_hyperparameters(state: OptimizerState, rule: type[Rule] | None) -> No
 
 
 def _check_dtypes(state: OptimizerState) -> None:
+    for v in state.variables:
+        if v.dtype in COUNTED and v.name.rpartition("/")[2] in ROLES:
+            raise UnsupportedError(
+                f"{v.name} is {v.dtype}, and layers keep what they multiply and add in floating point: the file was"
+                " altered; copy it again from where it was written"
+            )
     dtypes = {v.name: v.dtype for v in state.variables}
     dtypes |= {name: copy.dtype for name, copy in state.slots.get(slot_layout.MASTER, {}).items()}
     for slot, owners in state.slots.items():
@@ -102,37 +110,35 @@ def _spoiled(state: OptimizerState, rule: type[Rule] | None) -> Iterator[Origin]
     """NaN and infinities, squares below zero, a largest value that is not the largest, and what `bounds` denies."""
     declared, limits = _slots(state, rule), bounds.of(state)
     found: dict[str, list[str]] = {}
-    moved: dict[str, bool] = {}
+    moved: dict[str, dict[str, float]] = {}
     values = {v.name: v.array for v in state.variables}
     for name in dict.fromkeys(name for owners in state.slots.values() for name in owners):
         held = {slot: owners[name] for slot, owners in state.slots.items() if name in owners}
         variable = values.get(name)
         if variable is not None:
-            held[VARIABLE] = variable
-        for text in _of_one(held, declared, [] if bounds.is_apart(state, name) else limits, moved):
+            held[bounds.VARIABLE] = variable
+        moved[name] = {}
+        for text in _of_one(held, declared, [] if bounds.is_apart(state, name) else limits, moved[name]):
             found.setdefault(text, []).append(name)
     for text, names in found.items():
         yield Origin(text.partition(" holds")[0], names, UNINTERPRETED, doubt=f"{some(names, SHOWN)}: {text}")
     yield from bounds.of_whole(state, moved)
 
 
-VARIABLE = ""
-"""Among the arrays of a variable, the variable."""
-
-
 def _of_one(
     held: Mapping[str, LazyArray],
     declared: Mapping[str, Slot],
     limits: Sequence[bounds.Limit],
-    moved: dict[str, bool],
+    moved: dict[str, float],
 ) -> dict[str, None]:
-    """What is wrong with the arrays of one variable. `moved` learns of each slot whether anything in it is not zero."""
+    """What is wrong with the arrays of one variable. `moved` learns the largest absolute value of each slot."""
     found: dict[str, None] = {}
     for shape in dict.fromkeys(array.shape for array in held.values()):
         for part in _parts({slot: array for slot, array in held.items() if array.shape == shape}):
             for slot, values in part.items():
                 least, most = float(values.min()), float(values.max())
-                moved[slot] = moved.get(slot, False) or least != 0 or most != 0
+                largest = max(abs(least), abs(most))
+                moved[slot] = max(moved.get(slot, 0.0), largest if np.isfinite(largest) else np.inf)
                 for text in _of_values(slot, least, most, declared.get(slot)):
                     found[text] = None
             for limit in (*limits, *_at_least(declared)):
@@ -143,7 +149,7 @@ def _of_one(
 
 def _of_values(slot: str, least: float, most: float, known: Slot | None) -> Iterator[str]:
     if not np.isfinite(least) or not np.isfinite(most):  # NaN is both the least and the most
-        yield f"slot {slot} holds NaN or infinity" if slot != VARIABLE else "the variable holds NaN or infinity"
+        yield f"slot {slot} holds NaN or infinity" if slot != bounds.VARIABLE else "the variable holds NaN or infinity"
     elif known is not None and known.nonnegative and least < 0:
         yield f"slot {slot} is a sum of squares and holds negative numbers"
 

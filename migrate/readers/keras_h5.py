@@ -20,6 +20,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError
 from migrate.generations import BACKEND, GRAPH_MODE, from_hdf5, version_tuple
+from migrate.readers.keras.layers import misplaced
 from migrate.readers.keras.left_out import settled
 from migrate.readers.keras.model import class_names, top_layers, trainable_flags, trained_order
 from migrate.state import Stored, StoredModel, StoredVariable
@@ -220,16 +221,19 @@ def _variables(
         raise DamagedFileError(f"{path}: its group model_weights lists no layer_names; the file is damaged")
     if "top_level_model_weights" in group and "top_level_model_weights" not in order:
         order = ["top_level_model_weights", *order]
+    _check_layers(order, list(layers), path)
     listed: list[Row] = []
     trained: list[Row] = []
     for layer in order:
         node = hdf5.member(group, layer, path)
         names = hdf5.name_list(node, "weight_names") or []
+        _check_order(layers.get(layer), names, path)
         flags = trainable_flags(layers.get(layer), names, generation != "keras3")
         own = [(layer, n, hdf5.lazy_dataset(node, n, path), flag) for n, flag in zip(names, flags, strict=True)]
         listed += own
         # Saving puts what is frozen in a layer behind the rest of it, wherever it stands there.
         trained += [own[i] for i in trained_order(layers.get(layer), names)]
+    _check_groups({layer: [name for owner, name, _, _ in listed if owner == layer] for layer in order}, path)
     _check_listed(group, [f"{layer}/{name}" for layer, name, _, _ in listed], path)
     rows, twins = _shared_once(trained)
     if sorts_by_name(generation, version):
@@ -244,6 +248,39 @@ def _variables(
     for layer, name, array, _ in listed:
         members[layer].append((name, of_array[twins.get(id(array), id(array))]))
     return variables, {layer: tuple(found) for layer, found in members.items()}
+
+
+def _check_layers(order: Sequence[str], config: Sequence[str], path: str) -> None:
+    """Refuse layers whose weights are listed in another order than the model has them, in which Keras takes them."""
+    listed, had = [name for name in order if name in config], [name for name in config if name in order]
+    wrong = next((pair for pair in zip(listed, had, strict=False) if pair[0] != pair[1]), None)
+    if wrong is not None:
+        raise DamagedFileError(
+            f"{path}: it lists the weights of the layer {wrong[0]!r} where its model has {wrong[1]!r}, and Keras takes"
+            " them in the model's order; one of the two was altered; copy the file again"
+        )
+
+
+def _check_groups(weights: Mapping[str, Sequence[str]], path: str) -> None:
+    """Refuse two layers each of which holds what is called as the other's weights."""
+    scopes = {layer: {name.partition("/")[0] for name in names if "/" in name} for layer, names in weights.items()}
+    for layer, scope in scopes.items():
+        other = next(iter(scope)) if len(scope) == 1 else layer
+        if other != layer and scopes.get(other) == {layer}:
+            raise DamagedFileError(
+                f"{path}: the layer {layer!r} holds weights that are called as those of {other!r}, and the other way"
+                " round; copy the file again"
+            )
+
+
+def _check_order(layer: Mapping[str, Any] | None, names: Sequence[str], path: str) -> None:
+    """Refuse a list in another order than its layer's: Keras takes weights by their places."""
+    wrong = misplaced(layer, names)
+    if wrong is not None:
+        raise DamagedFileError(
+            f"{path}: it lists {wrong[0]!r} before {wrong[1]!r}, and no release does: Keras takes weights by their"
+            " places; copy the file again"
+        )
 
 
 Row = tuple[str, str, LazyArray, bool | None]

@@ -106,6 +106,9 @@ def _check_owned(arrays: Mapping[str, LazyArray], scopes: Collection[str]) -> No
         optimizer, slot, variable = _parts(name)
         if f"{optimizer}/{slot}" in scopes and variable not in arrays:
             raise DamagedFileError(f"{name!r} is called as a slot of {variable!r}, which is not there; save both")
+        inner = next((scope for scope in scopes if f"/{scope}/" in name), None)
+        if inner is not None:
+            raise DamagedFileError(f"{name!r} is called as a slot of {inner!r} and something before it; save again")
 
 
 def _is_scalar(name: str, array: LazyArray, owned: dict[str, int]) -> bool:

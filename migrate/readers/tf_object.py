@@ -17,6 +17,7 @@ from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import UnknownFormatError
 from migrate.matching.slot_owners import Owner
 from migrate.readers.bundle_arrays import not_numbers
+from migrate.readers.objects import names as object_names
 from migrate.readers.objects import optimizers as object_optimizers
 from migrate.readers.objects import slots as object_slots
 from migrate.readers.objects import variables as object_variables
@@ -67,6 +68,7 @@ def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | No
         )
     bundle.check_sizes()
     graph = ObjectGraph(bundle)
+    object_names.check(graph, bundle.prefix)
     every = object_optimizers.find(graph)
     optimizer = object_optimizers.choose(every, optimizer_path, bundle.prefix)
     owners = object_variables.owners(graph, bundle, every)

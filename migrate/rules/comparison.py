@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.algorithms import keras_config
+from migrate.algorithms import keras_config, rates
 from optim.errors import UnsupportedError
 
 FAMILIES = ({"Adam", "AdamW"},)
@@ -71,7 +71,7 @@ def spelled_out(algorithm: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def rule_of(algorithm: str, arguments: Mapping[str, Any]) -> Rule:
     """The rule of these keyword arguments; a schedule of the user's own has a name and no values."""
     rate = arguments.get("learning_rate")
-    if not isinstance(rate, Mapping) or not keras_config.is_own_schedule(rate):
+    if not isinstance(rate, Mapping) or not rates.is_own(rate):
         return Rule(algorithm, spelled_out(algorithm, arguments))
     values = spelled_out(algorithm, {**arguments, "learning_rate": 1.0})
     return Rule(algorithm, values, f"the schedule {rate['class_name']}")
@@ -183,7 +183,7 @@ def rate_at(rule: Rule, iterations: int) -> float:
     """The learning rate of the step after so many. Raises UnsupportedError if it is not known."""
     rate = rule.values.get("learning_rate")
     name = rate.get("class_name") if isinstance(rate, Mapping) else None
-    if rule.unknown_rate or (name and keras_config.is_own_schedule(rate)):
+    if rule.unknown_rate or (name and rates.is_own(rate)):
         raise UnsupportedError(f"the learning rate is {rule.unknown_rate or name}, whose value is not known")
     base = _scheduled(rate, iterations) if isinstance(rate, Mapping) else float(rate or 0.0)
     return base / (1.0 + float(rule.values.get("decay") or 0.0) * iterations)
@@ -207,7 +207,7 @@ def described(key: str, have: Any, get: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    short = keras_config.shown(value)
+    short = rates.shown(value)
     if short is not None:
         return short
     if isinstance(value, Mapping):

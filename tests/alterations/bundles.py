@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,12 @@ def _of_graphs(bundle: BundleReader, source: str) -> Iterator[Alteration]:
         yield Alteration("object graph", f"list {i} reversed", change(lambda g, i=i: _reversed(g.nodes[i])), False)
     yield Alteration("object graph", "without names", change(_unnamed), False)
     yield Alteration("object graph", "keys swapped", change(_keys_swapped))
+    named = [a for n in graph.nodes for a in n.attributes if a.full_name and ".OPTIMIZER_SLOT" not in a.checkpoint_key]
+    for i in range(len(named) - 1):
+        swap = change(lambda g, i=i: _names_swapped(g, i))
+        is_listed = re.search(r"/\d+/\.ATTRIBUTES", named[i + 1].checkpoint_key)  # in the order of the first step
+        told = not is_listed or "/_trainable_variables/" in named[i + 1].checkpoint_key
+        yield Alteration("object graph", f"names {i} and {i + 1} swapped", swap, told)
 
 
 def _regraphed(folder: Path, source: str, edit: Callable[[Any], object]) -> None:
@@ -104,6 +111,12 @@ def _keys_swapped(graph: Any) -> None:
     ]
     a, b = held[0], held[-1]
     a.checkpoint_key, b.checkpoint_key = str(b.checkpoint_key), str(a.checkpoint_key)
+
+
+def _names_swapped(graph: Any, at: int) -> None:
+    named = [a for n in graph.nodes for a in n.attributes if a.full_name and ".OPTIMIZER_SLOT" not in a.checkpoint_key]
+    a, b = named[at], named[at + 1]
+    a.full_name, b.full_name = str(b.full_name), str(a.full_name)
 
 
 def _shorten(path: Path, part: int) -> None:

@@ -31,6 +31,7 @@ def of_configs(
             yield Alteration("config", f"{key} is text", change(lambda o, k=key: o["config"].update({k: "0.1"})))
             none = change(lambda o, k=key: o["config"].update({k: None}))
             yield Alteration("config", f"{key} is none", none, key not in (*LIMITS, *LEGAL_NONE))
+    yield from of_schedules(config, change)
     for key in SWITCHES:
         if key in config:
             told = key in ("amsgrad", "centered") or (key == "use_ema" and bool(config[key]))
@@ -50,6 +51,17 @@ def of_configs(
     wrap = change(lambda o: _wrapped(o, "LossScaleOptimizer"))
     yield Alteration("config", "in a LossScaleOptimizer", wrap, False)
     yield Alteration("config", "in a wrapper of somebody's", change(lambda o: _wrapped(o, "Mine>Lookahead")))
+
+
+def of_schedules(
+    config: dict[str, Any], change: Callable[[Callable[[dict[str, Any]], object]], Change], kind: str = "config"
+) -> Iterator[Alteration]:
+    """Arguments of a schedule left out, of those that change a rate."""
+    rate = config.get("learning_rate")
+    inner = rate.get("config", {}) if isinstance(rate, dict) else {}
+    for key in inner.keys() - {"name", "warmup_target", "warmup_steps"}:
+        without = change(lambda o, k=key: o["config"]["learning_rate"]["config"].pop(k))
+        yield Alteration(kind, f"schedule without {key}", without)
 
 
 def _wrapped(optimizer: dict[str, Any], name: str) -> None:

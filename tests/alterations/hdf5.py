@@ -22,6 +22,8 @@ def of_h5(path: Path) -> Iterator[Alteration]:
         training = json.loads(file.attrs["training_config"])
         weights = file.get("optimizer_weights")
         names = [] if weights is None else [_text(n) for n in weights.attrs.get("weight_names", ())]
+        order = [_text(n) for n in file["model_weights"].attrs["layer_names"]]
+        held = {n: [_text(w) for w in file["model_weights"][n].attrs["weight_names"]] for n in order}
     if "optimizer_config" not in training:
         return
     old = training["optimizer_config"]["config"].get("is_legacy_optimizer") is not False
@@ -44,6 +46,7 @@ def of_h5(path: Path) -> Iterator[Alteration]:
         yield Alteration("attributes", f"{name} texts", on(lambda f, e=encode: _encode(f, e)))
     if names:
         yield from _of_names(names, lambda kept: on(lambda f: _weights(f, kept)))
+    yield from _of_layers(order, held, lambda where, kept: on(lambda f: _listed(f, where, kept)))
 
 
 def _of_names(names: list[str], listed: Callable[[list[str]], Change]) -> Iterator[Alteration]:
@@ -54,6 +57,23 @@ def _of_names(names: list[str], listed: Callable[[list[str]], Change]) -> Iterat
     yield Alteration("names", "one slot twice", listed([*names, names[-1]]))
     yield Alteration("names", "the last two swapped", listed([*names[:-2], *names[:-3:-1]]), False)
     yield Alteration("names", "reversed", listed(names[::-1]), False)
+
+
+def _of_layers(
+    order: list[str], held: dict[str, list[str]], listed: Callable[[str, list[str]], Change]
+) -> Iterator[Alteration]:
+    """The lists of layers, and of the weights of each."""
+    with_weights = [name for name in order if held[name]]
+    yield Alteration("layers", "reversed", listed("", order[::-1]))
+    for name in with_weights:
+        last_first = [*held[name][1:], held[name][0]]
+        if len(last_first) > 1:
+            yield Alteration("layers", f"weights of {name} in another order", listed(name, last_first))
+
+
+def _listed(file: h5py.File, layer: str, names: list[str]) -> None:
+    group = file["model_weights"][layer] if layer else file["model_weights"]
+    group.attrs["weight_names" if layer else "layer_names"] = [name.encode() for name in names]
 
 
 def _text(value: Any) -> str:

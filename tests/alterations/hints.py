@@ -7,7 +7,7 @@ from typing import Any
 
 from migrate.generations import NATIVE
 from tests.alterations.alteration import CLASSES, Alteration, Hints
-from tests.alterations.configs import LIMITS, flipped, rename
+from tests.alterations.configs import LIMITS, flipped, of_schedules, rename
 
 TRAIN = {"SGD": "MomentumOptimizer", "Adam": "AdamOptimizer", "RMSprop": "RMSPropOptimizer"}
 
@@ -29,6 +29,7 @@ def of_hints(hints: Hints) -> Iterator[Alteration]:
             twice = config[key] * 2 if key.startswith(("l", "e", "i", "c")) else config[key] / 2
             change = lambda _, h, key=key, x=twice: config_of(h).update({key: x})  # noqa: E731
             yield Alteration("hints", f"another {key}", change, False)
+    yield from of_schedules(config, lambda edit: lambda _, h: edit(h["optimizer_config"]), "hints")
     yield Alteration("hints", "only the class", lambda _, h: h["optimizer_config"].update(config={}))
     for key in ("amsgrad", "centered", "momentum"):
         if key in config:

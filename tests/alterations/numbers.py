@@ -81,6 +81,9 @@ def _of_slots(slots: dict[str, dict[str, str]], state: migrate.OptimizerState) -
             yield f"{slot} transposed", lambda f, k=big: f.update({k: f[k].T}), shape[0] != shape[1]
             yield f"{slot} flat", lambda f, k=big: f.update({k: f[k].reshape(-1)}), True
         half = keys[len(keys) // 2 :]
+        rest = any(np.any(arrays_[slot][n]) for n, k in owners.items() if k not in half)
+        gone = rest and slot in START
+        yield f"half of {slot} zeroed", lambda f, k=half: _scale(f, k, 0.0), gone
         apart = state.source is not None and state.source.format == "tf_dtensor_names" and len(slots) == 1
         yield f"half of {slot} gone", lambda f, k=half: [f.pop(each) for each in k], not apart
         twins = _twins(arrays_[slot])
@@ -95,6 +98,10 @@ def _of_slots(slots: dict[str, dict[str, str]], state: migrate.OptimizerState) -
     everything = [key for owners in slots.values() for key in owners.values()]
     if everything:
         yield "all slots zeroed", lambda f: _scale(f, everything, 0.0), bool(state.iterations)
+        half = [key for owners in slots.values() for key in list(owners.values())[len(owners) // 2 :]]
+        some = any(np.any(a) for o in arrays_.values() for a in list(o.values())[: len(o) // 2])
+        told = some and any(slot in START for slot in slots)
+        yield "half of all slots zeroed", lambda f: _scale(f, half, 0.0), told
         yield "all slots of another run", lambda f: _shuffle(f, everything), False
 
 

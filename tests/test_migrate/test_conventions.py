@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from migrate.algorithms import ALGORITHMS, find, keras_config, lazy_rows, nadam, tf_train
+from migrate.algorithms import ALGORITHMS, find, keras_config, lazy_rows, nadam, rates, tf_train
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
 from migrate.generations import GENERATIONS
@@ -134,10 +134,40 @@ def test_a_stock_schedule_is_carried_and_a_custom_one_refused() -> None:
         "registered_name": None,
     }
     found = _arguments("SGD", {"learning_rate": schedule}, "optimizer", scalars={"learning_rate": 0.3}).values
-    assert found["learning_rate"] == {"class_name": "ExponentialDecay", "config": {"decay_rate": 0.5}}
+    assert found["learning_rate"] == {
+        "class_name": "ExponentialDecay",
+        "config": {"decay_rate": 0.5, "staircase": False},
+    }
     for own in ({"class_name": "Mine>ExponentialDecay"}, {**schedule, "module": "mine"}):
         config = {"learning_rate": {"config": {}, **own}}
-        assert keras_config.is_own_schedule(_arguments("SGD", config, "optimizer").values["learning_rate"])
+        assert rates.is_own(_arguments("SGD", config, "optimizer").values["learning_rate"])
+
+
+@pytest.mark.parametrize(
+    ("name", "whole", "generation"),
+    [
+        ("ExponentialDecay", {"staircase": True}, "optimizer_v2"),
+        ("InverseTimeDecay", {"staircase": True}, "keras3"),
+        ("PolynomialDecay", {"end_learning_rate": 0.1, "power": 2.0, "cycle": True}, "optimizer"),
+        ("CosineDecay", {"alpha": 0.1}, "optimizer_v2"),
+        ("CosineDecay", {"alpha": 0.1, "warmup_target": 0.5, "warmup_steps": 3}, "keras3"),
+        ("CosineDecay", {"alpha": 0.1, "warmup_target": 0.5, "warmup_steps": 3}, "optimizer"),
+        ("CosineDecayRestarts", {"t_mul": 1.0, "m_mul": 0.5, "alpha": 0.1}, "optimizer"),
+    ],
+)
+def test_a_schedule_that_leaves_an_argument_out_is_doubted(
+    name: str, whole: dict[str, object], generation: str
+) -> None:
+    def reasons(config: dict[str, object]) -> list[str]:
+        rate = {"class_name": name, "config": {"initial_learning_rate": 0.1, "decay_steps": 5, **config}}
+        told = _arguments("SGD", {"learning_rate": rate}, generation)
+        return [told.origins["learning_rate"].reason] if not told.origins["learning_rate"].certain else []
+
+    assert reasons(whole) == []
+    for key in whole:
+        (reason,) = reasons({k: v for k, v in whole.items() if k != key})
+        assert f"is assumed: {key} = " in reason
+        assert "confirm it with --set 'learning_rate={" in reason
 
 
 def test_what_is_not_carried_makes_it_approximate() -> None:

@@ -97,6 +97,7 @@ def test_every_value_of_set_that_a_message_names_is_taken() -> None:
         "lazy_rows": [],
         "own_rule": True,
         "slot_order": "source",
+        "zero_slots": "source",
     }
     for name in sorted(names):
         value = values.get(name, 0.5)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from migrate.bytes.arrays import LazyArray
-from migrate.readers.keras.model import layer_name, never_trained, sublayers
+from migrate.readers.keras.model import layer_name, leaves, never_trained, sublayers
 from migrate.readers.keras.tree import Node, by_class
 from migrate.state import Layers, LayerVariable, StoredVariable, Twins
 
@@ -43,6 +43,8 @@ ROLES: dict[str, dict[int, tuple[str, ...]]] = {
     **dict.fromkeys(("seed_generator", "random_seed_generator"), SEED),
 }
 """Names of a stock layer's variables, by class and how many there are."""
+RECURRENT = ("lstm", "gru", "simple_rnn", *(f"conv_lstm{n}d" for n in (1, 2, 3)))
+"""Layers that have the variables of their cells."""
 PARTS = (
     ("forward_layer", "backward_layer"),
     ("query_dense", "key_dense", "gate_dense", "value_dense", "output_dense"),
@@ -57,6 +59,28 @@ ATTENTION = {
     "output_dense": "attention_output",
 }
 """Names of the einsum_dense layers in MultiHeadAttention and GroupQueryAttention."""
+
+
+def misplaced(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> tuple[str, str] | None:
+    """Two weights of one stock layer, listed the other way round than any release does; None where all is in order."""
+    found = {leaf.name: snake_case(leaf.kind) for leaf in leaves(layer)} if layer is not None else {}
+    seen: dict[str, str] = {}
+    for weight in weights:
+        scope, _, tail = weight.removesuffix(":0").rpartition("/")
+        roles = _orders(found, scope)
+        role = re.sub(r"_\d+$", "", tail)
+        before = seen.get(scope, "")
+        if {role, before} <= set(roles) and roles.index(role) < roles.index(before):
+            return f"{scope}/{before}", weight
+        seen[scope] = role
+    return None
+
+
+def _orders(kinds: Mapping[str, str], scope: str) -> tuple[str, ...]:
+    """All that the stock layer with this scope may have, in its order; nothing for another."""
+    kind = next((kinds[part] for part in scope.split("/") if part in kinds), "")
+    known = ROLES.get("cell" if kind in (*RECURRENT, "bidirectional") else kind, {})
+    return known[max(known)] if known else ()
 
 
 def snake_case(class_name: str) -> str:

@@ -26,6 +26,13 @@ NEVER_TRAINED = (
     "idf_weights",
 )
 """Tails of weight names that Keras's own layers create with `trainable=False`."""
+ROLES = frozenset(
+    {
+        *("kernel", "bias", "recurrent_kernel", "depthwise_kernel", "pointwise_kernel", "embeddings"),
+        *("gamma", "beta", "moving_mean", "moving_variance"),
+    }
+)
+"""Tails of weight names, and the attributes of Keras's own layers that hold these weights."""
 ADAPTED = ("Normalization",)
 """Keras's own layers whose weights `adapt` measures, and no optimizer trains, whatever their flag says."""
 

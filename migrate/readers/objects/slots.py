@@ -131,7 +131,8 @@ class Found:
         """All of the optimizer's variables as a list in its order."""
         self.evidence.append("its own list of variables is read in order, as its lists of slots were not saved")
         own = self._own_list(optimizer)
-        self.weights = tuple((self.graph.keys[node] or "", self._array(node)) for _, node in sorted(own.items()))
+        members = [node for _, node in sorted(own.items())]
+        self.weights = tuple((self.graph.full_names[n] or self.graph.keys[n] or "", self._array(n)) for n in members)
         self.order = [names[node] for _, node in sorted(tracked(self.graph, optimizer).items()) if node in names]
 
     def _own_list(self, optimizer: int) -> dict[int, int]:

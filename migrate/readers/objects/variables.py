@@ -44,6 +44,7 @@ def _is_model_variable(graph: ObjectGraph, bundle: BundleReader, node: int, path
     """Not a counter of the checkpoint itself (`save_counter`, a step), and not a metric's total."""
     entry = bundle[graph.keys[node] or ""]
     counter = len(path) == 1 and entry.shape == () and not entry.dtype.startswith(("float", "bfloat"))
+    counter = counter or path == ("save_counter",)
     return not counter and "metrics" not in path and "keras_api" not in path
 
 

@@ -1,0 +1,75 @@
+"""Learning rates of configs: a number, one of Keras's schedules, or another one.
+
+Arguments and defaults: `keras/optimizers/schedules/learning_rate_schedule.py` 2.13 and 3.0 to 3.15, and
+`tensorflow/python/keras/optimizer_v2/learning_rate_schedule.py` of TF 2.0 to 2.4, whose `get_config` name all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from migrate.algorithms.spec import number
+from optim.errors import UnsupportedError
+
+FORMULA = "Formula"
+"""A schedule of `optim` alone, of the ops that a graph of TensorFlow 1 has for its rate."""
+OPTIONAL: dict[str, dict[str, Any]] = {
+    "ExponentialDecay": {"staircase": False},
+    "PiecewiseConstantDecay": {},
+    "PolynomialDecay": {"end_learning_rate": 0.0001, "power": 1.0, "cycle": False},
+    "InverseTimeDecay": {"staircase": False},
+    "CosineDecay": {"alpha": 0.0},
+    "CosineDecayRestarts": {"t_mul": 2.0, "m_mul": 1.0, "alpha": 0.0},
+}
+"""Keras's schedules, and what they take for the arguments that may be left out."""
+WARM_UP = {"warmup_target": None, "warmup_steps": 0}
+"""Of CosineDecay, since TF 2.13."""
+SCHEDULES = tuple(OPTIONAL)
+
+
+def read(value: Any, generation: str) -> tuple[float | dict[str, Any], str]:
+    """A float, or the JSON of a schedule without `module` and `registered_name` and with all of its arguments.
+
+    Returns:
+      It, and which of its arguments were assumed; empty if none were.
+
+    Raises:
+      UnsupportedError: neither a number nor a schedule.
+    """
+    if not isinstance(value, Mapping):
+        return number({"learning_rate": value}, "learning_rate"), ""
+    name, config = _name(value), value.get("config")
+    if not name or not isinstance(config, Mapping):
+        raise UnsupportedError(
+            f"the learning rate is {dict(value)!r}, which names no schedule with its config; give a number or"
+            ' {"class_name": ..., "config": {...}} as "learning_rate" in --optimizer-config'
+        )
+    optional = OPTIONAL.get(name, {})
+    if name == "CosineDecay" and (generation == "keras3" or WARM_UP.keys() & config.keys()):
+        optional = optional | WARM_UP
+    added = {key: default for key, default in optional.items() if key not in config}
+    said = ", ".join(f"{key} = {default!r}" for key, default in added.items())
+    assumed = f"the schedule {name} does not say all of its arguments, of which is assumed: {said}" if added else ""
+    return {"class_name": name, "config": {**config, **added}}, assumed
+
+
+def _name(value: Mapping[str, Any]) -> str:
+    """The class; with its package where it is not Keras's own, as it may be called like one of those."""
+    name, module, registered = (value.get(key) for key in ("class_name", "module", "registered_name"))
+    if isinstance(registered, str) and registered:
+        return registered if ">" in registered else f"{module or 'own'}>{registered}"
+    if isinstance(module, str) and module.partition(".")[0] not in ("keras", "tf_keras", "tensorflow"):
+        return f"{module}>{name}"
+    return str(name or "")
+
+
+def is_own(rate: Any) -> bool:
+    """Whether a rate, as `read` gives it, is a schedule that neither Keras nor `optim` has."""
+    return isinstance(rate, Mapping) and rate.get("class_name") not in (*SCHEDULES, FORMULA)
+
+
+def shown(rate: Any) -> str | None:
+    """A rate whose arguments are too long for people to read, in short; None for another."""
+    is_formula = isinstance(rate, Mapping) and rate.get("class_name") == FORMULA
+    return f"{FORMULA} of {len(rate['config']['operations'])} operations" if is_formula else None
