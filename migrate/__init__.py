@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     )
     from migrate.live.optax_state import Optax
     from migrate.live.restoring import Restoration, restore
-    from migrate.operations.convert import Report, inspect, migrate_checkpoint, read, write
+    from migrate.operations.contents import Contents
+    from migrate.operations.convert import Report, contents, inspect, migrate_checkpoint, read, write
     from migrate.operations.inspection import Inspection
     from migrate.proof.verification import Verification, verify
     from migrate.state import OptimizerState
@@ -30,6 +31,7 @@ __all__ = [
     "BatchInterrupted",
     "BatchItem",
     "BatchReport",
+    "Contents",
     "ContradictionError",
     "DamagedFileError",
     "Inspection",
@@ -43,6 +45,7 @@ __all__ = [
     "UnknownFormatError",
     "Verification",
     "batch",
+    "contents",
     "inspect",
     "migrate_batch",
     "migrate_checkpoint",
@@ -55,7 +58,9 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(("BatchItem", "BatchReport"), "migrate.batches.results"),
     **dict.fromkeys(("BatchInterrupted", "batch", "migrate_batch"), "migrate.batches.run"),
-    **dict.fromkeys(("Report", "inspect", "migrate_checkpoint", "read", "write"), "migrate.operations.convert"),
+    **dict.fromkeys(
+        ("Report", "contents", "inspect", "migrate_checkpoint", "read", "write"), "migrate.operations.convert"
+    ),
     **dict.fromkeys(
         (
             "AmbiguousError",
@@ -68,6 +73,7 @@ _HOMES = {
         ),
         "migrate.errors",
     ),
+    "Contents": "migrate.operations.contents",
     "Inspection": "migrate.operations.inspection",
     "Optax": "migrate.live.optax_state",
     "OptimizerState": "migrate.state",

@@ -115,21 +115,32 @@ class Obedient:
 
     def _filled(self, name: str, value: str) -> str | None:
         """The value, or what is known where the message leaves it open; None for what is not known."""
+        if name in ("lookahead", "stochastic_average", "average_decay"):
+            return self._of_wrapper(name)
         if value not in ("N", "VALUE", "CLASS", "NAME"):
             return value
         config = self.known["config"]
         if name == "class_name":
-            return str(config["class_name"]).split(".")[-1]
+            return str(_innermost(config)["class_name"]).split(".")[-1]
         if name == "iterations":
             return str(self.known["steps"])
         given = config["config"].get(name, config["config"].get("lr" if name == "learning_rate" else name))
         return str(given) if isinstance(given, float) else None
+
+    def _of_wrapper(self, name: str) -> str | None:
+        config = self.known["config"]["config"]
+        if name == "average_decay":
+            return str(config[name]) if name in config else None
+        keys = ("sync_period", "slow_step_size") if name == "lookahead" else ("start_averaging", "average_period")
+        found = {key: config[key] for key in keys if key in config}
+        return json.dumps(found) if found else None
 
     def _told(self, text: str) -> Words:
         """All hints that a refusal asks for."""
         words: list[str] = []
         if "--optimizer-config FILE" in text:
             words += ["--optimizer-config", json.dumps(self.known["config"])]
+            text = text.replace("--set class_name=CLASS", "")
         if "--generation NAME" in text:
             words += ["--generation", self.known["generation"]]
         if "--variables FILE" in text:
@@ -186,6 +197,12 @@ def _call(text: str) -> ast.Call | None:
             continue
         return parsed if isinstance(parsed, ast.Call) else None
     return None
+
+
+def _innermost(config: dict[str, Any]) -> dict[str, Any]:
+    """The optimizer within wrappers."""
+    inner = next((config["config"][k] for k in ("inner_optimizer", "optimizer") if k in config["config"]), None)
+    return config if inner is None else _innermost(inner)
 
 
 def _joined(words: Words, more: Words) -> Words:

@@ -15,6 +15,7 @@ import typer
 from dtopt_cli import output
 from dtopt_cli.commands.batch import batch
 from dtopt_cli.commands.migrate_code import code, from_program
+from dtopt_cli.exit_codes import Exit
 from dtopt_cli.options import (
     DryRun,
     Explain,
@@ -34,7 +35,10 @@ from dtopt_cli.options import (
 from dtopt_cli.progress import Bar
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from migrate.evidence import Origin
+    from migrate.operations.contents import Contents
     from migrate.operations.convert import Report
     from migrate.operations.inspection import Inspection, SlotRow
     from migrate.proof.verification import Verification
@@ -119,8 +123,15 @@ def inspect(
 ) -> None:
     """Say what SOURCE is, how that was recognised, every slot, and what would be lost."""
     from migrate import inspect as look
+    from optim.errors import DtoptError
 
-    found = look(source, stats=stats, **hints.arguments())
+    given = hints.arguments()
+    try:
+        found = look(source, stats=stats, **given)
+    except DtoptError as error:
+        if error.exit_code != Exit.USAGE:
+            _print_contents(source, given, stats, as_json, str(error))
+        raise
     if as_json:
         output.print_json(found.to_dict())
     else:
@@ -225,7 +236,7 @@ def _print_warnings(warnings: tuple[str, ...]) -> None:
         output.messages().print(f"  note: {output.line(warning)}", markup=False)
 
 
-def _print_inspection(found: Inspection, explain: bool) -> None:
+def _print_origin_of_file(found: Inspection | Contents) -> None:
     from rich.markup import escape
 
     console = output.results()
@@ -238,6 +249,11 @@ def _print_inspection(found: Inspection, explain: bool) -> None:
     if found.versions:
         told = (k if v == "yes" else f"{k} {v}" for k, v in found.versions.items())
         console.print("  written by  " + ", ".join(told), markup=False)
+
+
+def _print_inspection(found: Inspection, explain: bool) -> None:
+    console = output.results()
+    _print_origin_of_file(found)
     console.print(
         f"  optimizer   {found.optimizer}, {found.iterations} steps taken ({found.iterations_source})",
         markup=False,
@@ -246,16 +262,53 @@ def _print_inspection(found: Inspection, explain: bool) -> None:
     console.print("  as stored   " + (_pairs(stored, found.iterations) or "nothing"), markup=False)
     console.print("  in optim    " + _pairs(found.hyperparameters, found.iterations), markup=False)
     if found.slots:
-        if not console.is_terminal:
-            console.width = PIPED_WIDTH
-        console.print(_slot_table(found.slots))
+        _print_rows(found.slots)
     else:
         console.print("  slots       none: this optimizer keeps none with these options")
-    if found.unmapped:
-        console.print("  unmapped    " + ", ".join(f"{n} {list(s)}" for n, s in found.unmapped.items()), markup=False)
+    _print_unmapped(found.unmapped)
     _print_fidelity(found.fidelity, found.reasons)
     _print_origins(found.origins, found.iterations, explain)
     _print_warnings(found.warnings)
+
+
+def _print_contents(source: str, given: dict[str, Any], stats: bool, as_json: bool, refused: str) -> None:
+    """What is in a source that does not say everything, or denies what was said of it."""
+    from migrate import contents
+    from optim.errors import DtoptError
+
+    known = {name: given[name] for name in ("format", "generation", "optimizer_path")}
+    try:
+        found = contents(source, stats=stats, **known)
+    except DtoptError:
+        return
+    if found is None:
+        return
+    if as_json:
+        output.print_json({**found.to_dict(), "refused": refused})
+        return
+    console = output.results()
+    _print_origin_of_file(found)
+    config = (found.stored_config or {}).get("config", {})
+    name = (found.stored_config or {}).get("class_name")
+    fitting = f" (slots are called as those of {', '.join(found.classes)})" if found.classes else ""
+    console.print(f"  optimizer   {name or f'not said{fitting}'}", markup=False)
+    console.print("  as stored   " + (_pairs({**config, **found.scalars}, 0) or "no number"), markup=False)
+    _print_rows((*found.variables, *found.slots))
+    _print_unmapped(found.unmapped)
+    _print_warnings(found.warnings)
+
+
+def _print_rows(rows: tuple[SlotRow, ...]) -> None:
+    console = output.results()
+    if not console.is_terminal:
+        console.width = PIPED_WIDTH
+    console.print(_slot_table(rows))
+
+
+def _print_unmapped(unmapped: Mapping[str, tuple[int, ...]]) -> None:
+    if unmapped:
+        told = ", ".join(f"{n} {list(s)}" for n, s in unmapped.items())
+        output.results().print("  unmapped    " + told, markup=False)
 
 
 def _slot_table(rows: tuple[SlotRow, ...]) -> Any:

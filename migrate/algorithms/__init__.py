@@ -25,9 +25,11 @@ from migrate.algorithms import (
     rmsprop,
     schedule_free_adamw,
     sgd,
+    wrappers,
     yogi,
 )
 from migrate.algorithms.spec import Algorithm
+from migrate.errors import MissingHintError
 from optim.errors import UnsupportedError
 
 ALGORITHMS: tuple[Algorithm, ...] = (
@@ -65,12 +67,17 @@ def find(class_name: str) -> Algorithm:
     """The algorithm of a Keras class name, `Custom>` in front allowed.
 
     Raises:
-      UnsupportedError: it is not among ALGORITHMS; the message lists them.
+      UnsupportedError: it is not among ALGORITHMS; the message lists them. MissingHintError: it wraps another.
     """
     plain = class_name.rsplit(">", 1)[-1]
     for algorithm in ALGORITHMS:
         if algorithm.name.lower() == plain.lower():
             return algorithm
+    if plain in (*wrappers.LOSS_SCALE, *wrappers.SETTINGS):
+        raise MissingHintError(
+            f"{plain} wraps the optimizer; say the class of the one in it with --set class_name=CLASS, and what {plain}"
+            " itself has to be told is asked for"
+        )
     known = ", ".join(a.name for a in ALGORITHMS)
     if plain in optim.__all__:
         raise UnsupportedError(

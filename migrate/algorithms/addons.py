@@ -68,8 +68,13 @@ def setting(name: str, config: Mapping[str, Any]) -> str:
     return key if key in config else name
 
 
-def as_keras(class_name: str, config: Mapping[str, Any], generation: str) -> tuple[str, dict[str, Any]]:
+def as_keras(
+    class_name: str, config: Mapping[str, Any], generation: str, is_stored: bool = False
+) -> tuple[str, dict[str, Any]]:
     """Class and config of Keras, or of tf.train, with options of `optim` for what these have not.
+
+    Args:
+      is_stored: whether the source itself says it; then a class that does not say how much weights decay is another.
 
     Raises:
       UnsupportedError: MultiOptimizer, which saves no state.
@@ -86,7 +91,7 @@ def as_keras(class_name: str, config: Mapping[str, Any], generation: str) -> tup
             " same variables, which optimizer_specs in its config names"
         )
     decays = {"weight_decay": PER_STEP} if plain in DECAYED else {"weight_decay_rate": PER_RATE}
-    if plain in DECAYED and ("weight_decay" in own or "exclude_from_weight_decay" in own):
+    if plain in DECAYED and (not is_stored or "weight_decay" in own or "exclude_from_weight_decay" in own):
         return DECAYED[plain], _decayed(own, decays)
     if plain == "AdamWeightDecay":
         return "Adam", {decays.get(key, key): value for key, value in own.items()}

@@ -15,6 +15,7 @@ from migrate import evidence, generations
 from migrate.algorithms import rates, tf_train
 from migrate.algorithms.addons import AVERAGED, CORRECTED, EXCLUDED, LAZY, PER_RATE, PER_STEP
 from migrate.algorithms.spec import Algorithm, number, whole
+from migrate.algorithms.wrappers import AROUND
 from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence import COMPUTED, DEFAULT, FILE, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from optim.errors import HyperparameterError, UnsupportedError
@@ -22,8 +23,6 @@ from optim.errors import HyperparameterError, UnsupportedError
 LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
 NO_EFFECT = {"name", "iterations", "jit_compile", "is_legacy_optimizer", "loss_scale_factor", "foreach", "fused"}
 """Config keys that change nothing about how state is used."""
-AROUND = ("lookahead", "stochastic_average")
-"""Options of `optim` that stand for what is around an optimizer."""
 LAZY_ROWS = "lazy_rows"
 """A key of `optim`'s own that --optimizer-config may have, where a source cannot know it."""
 SHARED = {
@@ -84,6 +83,11 @@ def completed(config: Mapping[str, Any], algorithm: Algorithm, generation: str) 
         defaults |= {"ema_overwrite_frequency": None}
     added = [key for key in defaults if key not in full]
     full = {**{key: defaults[key] for key in added}, **full}
+    if "learning_rate" not in full:
+        raise MissingHintError(
+            f"nothing says the learning rate, and {algorithm.name} of generation {generation} has no default; say it"
+            " with --set learning_rate=VALUE"
+        )
     if generation == "keras2" and "epsilon" not in full and any(s.nonnegative for s in algorithm.slots):
         raise MissingHintError(
             'the optimizer config gives no "epsilon", and its default changed from 1e-8 to 1e-7 in Keras 2.1.3;'

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from migrate.algorithms.addons import AVERAGED
+from optim.errors import HyperparameterError
 
 KEYS = ("inner_optimizer", "optimizer")
 """Where a wrapper's config has the optimizer inside it."""
@@ -16,6 +19,8 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     STOCHASTIC: {"start_averaging": 0, "average_period": 10},
 }
 """What the wrappers of TensorFlow Addons keep besides their averages, with their defaults."""
+AROUND = {"lookahead": LOOKAHEAD, "stochastic_average": STOCHASTIC}
+"""Options of `optim` that stand for a wrapper."""
 LOSS_SCALE = ("LossScaleOptimizer", "LossScaleOptimizerV1", "LossScaleOptimizerV2", "LossScaleOptimizerV3")
 
 
@@ -36,13 +41,36 @@ def unwrapped(optimizer: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], t
 def options(optimizer: Mapping[str, Any] | None) -> dict[str, Any]:
     """The options that stand for what MovingAverage, Lookahead and SWA of TensorFlow Addons do; empty without them."""
     found: dict[str, Any] = {}
-    for wrapper, option in ((AVERAGING, AVERAGED), (LOOKAHEAD, "lookahead"), (STOCHASTIC, "stochastic_average")):
+    averaging = _config_of(optimizer, AVERAGING)
+    if averaging is not None and not averaging.get("dynamic_decay") and not averaging.get("start_step"):
+        found[AVERAGED] = averaging.get("average_decay", SETTINGS[AVERAGING]["average_decay"])
+    for option, wrapper in AROUND.items():
         config = _config_of(optimizer, wrapper)
-        if config is None or (wrapper == AVERAGING and (config.get("dynamic_decay") or config.get("start_step"))):
-            continue
-        values = {key: config.get(key, default) for key, default in SETTINGS[wrapper].items()}
-        whole = {key: int(v) if float(v).is_integer() and key != "slow_step_size" else v for key, v in values.items()}
-        found[option] = config.get("average_decay", 0.99) if wrapper == AVERAGING else whole
+        if config is not None:
+            found[option] = numbers(option, {k: config.get(k, default) for k, default in SETTINGS[wrapper].items()})
+    return found
+
+
+def numbers(option: str, given: Any) -> dict[str, Any]:
+    """Settings of Lookahead or SWA as `optim` takes them.
+
+    Raises:
+      HyperparameterError: other keys, or no numbers, or out of range.
+    """
+    wrapper = AROUND[option]
+    form, known = json.dumps(SETTINGS[wrapper]), isinstance(given, Mapping) and given.keys() == SETTINGS[wrapper].keys()
+    if not known:
+        raise HyperparameterError(f"{option} must be settings of {wrapper} as {form}, got {given!r}")
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        share, least = key == "slow_step_size", 0 if key == "start_averaging" else 1
+        if not is_number or not (0 <= value <= 1 if share else value >= least and float(value).is_integer()):
+            raise HyperparameterError(
+                f"{key} of {wrapper} must be {'in [0, 1]' if share else f'a whole number, at least {least}'}, got"
+                f" {value!r}"
+            )
+        found[key] = value if share else int(value)
     return found
 
 

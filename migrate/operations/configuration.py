@@ -13,13 +13,17 @@ from typing import Any
 from migrate import algorithms, generations
 from migrate.algorithms import addons, foreign, keras_config, patterns, tf_train, wrappers
 from migrate.algorithms.spec import Algorithm
+from migrate.bytes.arrays import LazyArray
 from migrate.errors import ContradictionError
 from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
+from migrate.matching.slot_table import COUNTERS
 from migrate.rules.comparison import LIMITS, same
 from migrate.state import Stored
 from optim.errors import UnsupportedError
 
 CLASS, GENERATION = "class_name", "generation"
+RATES = ("learning_rate", "_learning_rate", "lr")
+"""Names of the variable that holds it."""
 STOCK_PACKAGES = ("", "Custom")
 """Before `>` in a class name: tf.keras 2.11 and later write `Custom>Adam` for their own classes."""
 STOCK_MODULES = (
@@ -73,7 +77,8 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
     """
     assert stored.generation is not None
     own_rule = bool(overrides.get(foreign.OWN_RULE))
-    sides = [side for side in _sides(stored, hint, own_rule) if side.class_name or side.config]
+    told = str(overrides.get(CLASS) or "")
+    sides = [side for side in _sides(stored, hint, told, own_rule) if side.class_name or side.config]
     class_name, origin = _class(stored, sides, overrides)
     config, origins = _merged(sides, [v.name for v in stored.variables])
     overrides = _as_stored(dict(overrides), class_name, stored.generation)
@@ -82,13 +87,16 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
         origin = replace(origin, doubt=foreign.doubt(algorithm.name), confirm="")
     else:
         algorithm = algorithms.find(class_name)
+        for key, number in _kept(stored, algorithm, origin.value, config).items():
+            config[key], origins[key] = number, Origin(key, number, FILE, f"the variable {key} of the optimizer")
     for key, value in overrides.items():
         if key not in (CLASS, GENERATION, foreign.OWN_RULE):
+            value = wrappers.numbers(key, value) if key in wrappers.AROUND and value else value
             config[key] = value
             origins[key] = Origin(key, value, SET, _denied(origins.get(key), value))
     config = {key: value for key, value in config.items() if key not in overrides or value is not None}
     full, defaulted = keras_config.completed(config, algorithm, stored.generation)
-    for key in defaulted:
+    for key in (k for k in defaulted if k not in overrides or full[k] is not None):  # else none is what was said
         origins[key] = _default(key, full, algorithm, stored.generation, origin.value)
     if not full.get(addons.CORRECTED, True):
         algorithm = replace(algorithm, uses_count=False)
@@ -107,11 +115,33 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
     return Configuration(algorithm, full, origins, around, overrides, (origin, *open_options))
 
 
-def _sides(stored: Stored, hint: Mapping[str, Any] | None, own_rule: bool) -> list[_Said]:
-    named = (
+def _kept(stored: Stored, algorithm: Algorithm, called: str, config: Mapping[str, Any]) -> dict[str, float]:
+    """Hyperparameters that the source keeps as variables and no config says. Others may hang on them, as `nesterov`
+    does on `momentum`."""
+    decayed = {addons.PER_STEP: 0.0} if called.rpartition(">")[2] in addons.DECAYED else {}
+    found: dict[str, float] = {}
+    for name, array in (*stored.scalars.items(), *_beside_counter(stored)):
+        key = "learning_rate" if name in RATES else addons.setting(name.lstrip("_"), {**config, **decayed})
+        if array.shape == () and key not in config and key in keras_config.kept_as_variables(algorithm):
+            found[key] = float(array.load())
+    return found
+
+
+def _beside_counter(stored: Stored) -> list[tuple[str, LazyArray]]:
+    """Variables of a list that are named as its counter is, `training/SGD/iter`: they are no slots of scalars."""
+    weights = {name.removesuffix(":0"): array for name, array in stored.weights or ()}
+    counter = next((name for name in weights if name.rpartition("/")[2] in COUNTERS), "")
+    scope = counter.rpartition("/")[0]
+    return [(n.rpartition("/")[2], array) for n, array in weights.items() if scope and n.rpartition("/")[0] == scope]
+
+
+def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: bool) -> list[_Said]:
+    """`told`: the class that a person says besides; it is that of a config which names none."""
+    named: tuple[tuple[Mapping[str, Any] | None, str, str], ...] = (
         (stored.optimizer_config, FILE, "the optimizer's config in the source"),
         (stored.graph_config, GRAPH, "the source's graph"),
         (hint, HINT, "--optimizer-config"),
+        ({"config": {}} if told else None, SET, f"--set class_name={told}"),
     )
     sides = []
     for document, kind, where in named:
@@ -124,9 +154,10 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, own_rule: bool) -> li
         class_name, config = str(inner.get(CLASS) or ""), dict(raw) if isinstance(raw, Mapping) else {}
         called = class_name.rpartition(".")[2]
         if not own_rule:
-            class_name, config = addons.as_keras(class_name, config, stored.generation or "")
-        if stored.generation == "tf1" and not own_rule:
-            class_name, config = tf_train.keras_style(class_name, config)
+            given, config = addons.as_keras(class_name or told, config, stored.generation or "", kind == FILE)
+            if stored.generation == "tf1":
+                given, config = tf_train.keras_style(given, config)
+            class_name = given if class_name else ""
         if "lr" in config:
             _check_one_rate(config, where)
             config.setdefault("learning_rate", config.pop("lr"))
@@ -181,7 +212,8 @@ def _check_stock(document: Mapping[str, Any]) -> None:
 
 def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> tuple[str, Origin]:
     if CLASS in overrides:
-        called = name = str(overrides[CLASS])
+        called = str(overrides[CLASS])
+        name, _ = addons.as_keras(called, {}, stored.generation or "")
         if stored.generation == "tf1":
             name, _ = tf_train.keras_style(name, {})
         others = ", ".join(f"{side.where} says {side.class_name}" for side in sides if side.class_name)
@@ -266,13 +298,14 @@ def _open(
     said = {*config, *origins}
     every = all if generation in generations.NEW else any  # configs from 2.9 on name all three
     named = (said - set(LIMITS)) | ({LIMITS[0]} if every(k in said for k in LIMITS) or _decided(origins) else set())
-    missing = [name for name in keras_config.options(generation) if name not in named]
+    known = [n for n in keras_config.options(generation) if n != "decay" or algorithm.time_decay]
+    missing = [name for name in known if name not in named]
     whole = next((s for s in sides if s.kind != GRAPH and _is_whole(s, algorithm, generation, config)), None)
     if generation == "tf1" and stored.graph_seen:
         return [Origin(n, None, GRAPH, "nothing stands before the optimizer in the graph") for n in missing]
     if whole is not None and generation not in (*generations.NEW, "tf1"):
         missing = ["decay"] if "decay" in missing and keras_config.always_says_decay(algorithm, generation) else []
-        told = [name for name in keras_config.options(generation) if name not in named and name not in missing]
+        told = [name for name in known if name not in named and name not in missing]
         off = [Origin(name, None, whole.kind, f"{whole.where} names it where it is used") for name in told]
         return [*off, *(_unsaid(name) for name in missing)]
     return [_unsaid(name) for name in missing]

@@ -15,6 +15,7 @@ from migrate.bytes.messages import LONGEST, line
 from migrate.bytes.source import open_source, watching
 from migrate.errors import StrictError, TargetExistsError
 from migrate.evidence import Origin
+from migrate.operations import contents as _contents
 from migrate.operations import edge, soundness
 from migrate.operations import inspection as _inspection
 from migrate.operations.advice import instead
@@ -159,6 +160,31 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
             )
             state = replace(state, warnings=(*state.warnings, note))
         return _inspection.inspection(state, urls.shown(path), stats=stats)
+
+
+@edge.speaking()
+def contents(
+    source: PathLike,
+    *,
+    format: str = "auto",
+    generation: str | None = None,
+    optimizer_path: str | None = None,
+    stats: bool = False,
+) -> _contents.Contents | None:
+    """What `source` holds in its own terms, where `inspect` raises as it does not say everything; None where that is of
+    dtopt's own making, and says all.
+
+    Args:
+      stats: read every array once, as for `inspect`; the others as for `read`.
+
+    Raises:
+      DtoptError: UnknownFormatError, DamagedFileError or AmbiguousError, as `read`.
+    """
+    path = os.fspath(source)
+    with edge.reading(path), files.answers_kept(path):
+        open_source(path)
+        found = readers.detect(path, format).read(path, generation, optimizer_path)
+        return _contents.contents(found, urls.shown(path), stats=stats) if isinstance(found, Stored) else None
 
 
 @edge.speaking()

@@ -15,6 +15,7 @@ from migrate.bytes.messages import some
 from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence import FILE, HINT, SET, Origin
 from migrate.matching import stages
+from migrate.operations import likely
 from migrate.state import NamedVariables, Stored, StoredVariable
 from optim.errors import HyperparameterError, MismatchError
 
@@ -117,7 +118,8 @@ def _missing(stored: Stored, told: bool, optimizer_config: Mapping[str, Any] | N
         missing.append("--set class_name=CLASS, as --optimizer-config does not name the class")
     elif not told:
         missing.append(
-            f"--optimizer-config FILE with the optimizer's class and all of its config, as JSON: {CONFIG_FORM}"
+            f"--set class_name=CLASS with the optimizer's class{_likely(stored)}, or --optimizer-config FILE with class"
+            f" and config, as JSON: {CONFIG_FORM}"
         )
     if stored.generation is None:
         missing.append(f"--generation NAME, what wrote it: one of {', '.join(generations.GENERATIONS)}")
@@ -130,6 +132,15 @@ def _missing(stored: Stored, told: bool, optimizer_config: Mapping[str, Any] | N
             ' "shape": [5, 7]}, ...]'
         )
     return missing
+
+
+def _likely(stored: Stored) -> str:
+    """What tells the class, as far as anything does."""
+    fitting = likely.classes(stored)
+    if not stored.slots:
+        return f" (its name may be {stored.optimizer_name})" if stored.optimizer_name else ""
+    slots = f"its slots are called {some(sorted(stored.slots), SHOWN)}"
+    return f" ({slots}, as in {some(fitting, SHOWN)})" if fitting else f" ({slots})"
 
 
 def checked_config(given: Mapping[str, Any]) -> dict[str, Any]:

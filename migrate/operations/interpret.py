@@ -12,14 +12,14 @@ from migrate.algorithms.lazy_rows import Sparse
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SHARED_SLOTS, SLOW, Algorithm, number
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
-from migrate.errors import ContradictionError, DamagedFileError
+from migrate.errors import DamagedFileError
 from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, SET, TRAINED, UNINTERPRETED, Origin, confirming
 from migrate.generations import BACKEND
 from migrate.matching import last_slots
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.models import unsaved
 from migrate.operations import counting, proven, settled
-from migrate.operations.configuration import Configuration, configure
+from migrate.operations.configuration import RATES, Configuration, configure
 from migrate.operations.hints import checked_config, with_hints
 from migrate.rules.comparison import LIMITS
 from migrate.state import (
@@ -35,7 +35,6 @@ from migrate.state import (
 from optim import slot_layout
 from optim.errors import MismatchError, UnsupportedError
 
-RATES = ("learning_rate", "_learning_rate", "lr")
 Slots = Mapping[str, Mapping[str, LazyArray]]
 """Slot -> variable -> array."""
 
@@ -69,7 +68,8 @@ def interpret(
     told_steps = counting.iterations(stored, found, made)
     scalars, kept = _scalars(stored, found, made)
     told = _arguments(stored, made, found, scalars)
-    slots = _by_slot(found, made.algorithm, told.values, told_steps[0], {v.name: v.shape for v in stored.variables})
+    shapes = {v.name: v.shape for v in stored.variables}
+    slots = _by_slot(found, made, stored.generation, told.values, told_steps[0], shapes)
     if made.algorithm.name == "Ftrl":
         proven.ftrl(told, slots, stored.variables, told_steps[0])
     _put_rows_in(stored, made, found, told)
@@ -329,7 +329,8 @@ def _scalars(stored: Stored, found: SlotTable, made: Configuration) -> tuple[dic
 
 def _by_slot(
     found: SlotTable,
-    algorithm: Algorithm,
+    made: Configuration,
+    generation: str,
     values: dict[str, Any],
     iterations: int | None,
     shapes: Mapping[str, tuple[int, ...]],
@@ -337,8 +338,10 @@ def _by_slot(
     """Slots in `optim`'s order.
 
     Raises:
-      ContradictionError: the source keeps a slot that the hyperparameters switch off.
+      ContradictionError: the source keeps a slot that the hyperparameters switch off. MissingHintError: that nothing
+        switches on.
     """
+    algorithm = made.algorithm
     more, wanted = algorithm.adjust(values, frozenset(slot for slot, _ in found.pairs))
     values.update(more)
     if values.get("use_ema") or values.get("stochastic_average"):
@@ -356,11 +359,7 @@ def _by_slot(
         elif owners and name in wanted:
             slots[name] = owners
         elif owners:
-            raise ContradictionError(
-                f"the source keeps the slot {name} ({next(iter(owners.values())).stored_as}, ...), and the optimizer's"
-                f" config switches it off ({algorithm.name} with {settled.switch(name, values)}); one of the two is of"
-                " another run"
-            )
+            raise settled.switched_off(made, name, values, next(iter(owners.values())).stored_as, generation)
     _check_complete(slots, wanted, algorithm, iterations, shapes, values)
     return slots
 

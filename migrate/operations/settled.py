@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from migrate.algorithms import ALGORITHMS, keras_config, tf_train
-from migrate.algorithms.spec import Algorithm
+from migrate.algorithms import ALGORITHMS, addons, keras_config, tf_train
+from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SLOW, Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
-from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError
+from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
 from migrate.evidence import DEFAULT, FILE, HINT, NAME, SET, TRAINED, UNINTERPRETED, Origin, confirming
 from migrate.generations import NATIVE
 from migrate.matching import stages
@@ -24,6 +24,17 @@ from optim.errors import HyperparameterError
 
 SWITCHES = {"vhat": ("amsgrad", False), "average_gradient": ("centered", False), "average": ("use_ema", False)}
 """Slot -> the option that it stands and falls with, and what that is where there is no such slot."""
+ASKED = {
+    **{slot: (option, f"{option}=true") for slot, (option, _) in SWITCHES.items()},
+    ACCUMULATED.name: ("gradient_accumulation_steps", "gradient_accumulation_steps=N"),
+    SLOW.name: ("lookahead", """'lookahead={"sync_period": N, "slow_step_size": VALUE}'"""),
+}
+"""Slot -> the option that it stands and falls with, and how a person says it."""
+WRAPPED = (
+    "average_decay=VALUE, of MovingAverage, or"
+    """ --set 'stochastic_average={"start_averaging": N, "average_period": N}', of SWA"""
+)
+"""How a person says it of averages that a wrapper of TensorFlow Addons keeps."""
 MOMENTUM = {"SGD": "m", "RMSprop": "momentum", "LARS": "m"}
 HYPERPARAMETERS = {name for algorithm in ALGORITHMS for name in algorithm.scalars}
 STATES = {alias for a in ALGORITHMS for name, aliases in a.state_scalars for alias in (name, *aliases)}
@@ -132,13 +143,8 @@ def by_slots(stored: Stored, made: Configuration, found: SlotTable) -> None:
     if momentum not in present and stored.variables and not is_native:
         _settle(made, "momentum", 0.0, "the source keeps no slot of momentum")
         _settle(made, "nesterov", False, "without momentum it does nothing")
-    if momentum in present and not made.config.get("momentum") and not _is_in_source(made, found, "momentum"):
+    if momentum in present and not made.config.get("momentum"):
         _check_idle(stored, made, [array for (name, _), array in found.pairs.items() if name == momentum])
-
-
-def _is_in_source(made: Configuration, found: SlotTable, option: str) -> bool:
-    """Whether what nobody said is a number of the source, and not zero."""
-    return _is_assumed(made, option) and option in found.scalars and bool(np.any(found.scalars[option].load()))
 
 
 def check_slow(
@@ -197,28 +203,44 @@ def _check_idle(stored: Stored, made: Configuration, arrays: Sequence[LazyArray]
         made.origins["momentum"] = replace(told, doubt=doubt, confirm=confirming("momentum", 0.0))
         return
     unknown = stored.outside.get("momentum")
-    where = f"{unknown}, which is not understood" if unknown else "nobody says it, and 0 is the default"
-    where = told.where if told.kind != DEFAULT else where
+    if told.kind == DEFAULT:
+        keeps = ", as that release does also without momentum, and" if moved else ", and"
+        why = f"{unknown}, which is not understood" if unknown else "nothing says how much momentum there is"
+        raise MissingHintError(
+            f"the source keeps slots of momentum ({arrays[0].stored_as}, ...){keeps} {why}; say it with"
+            " --set momentum=VALUE"
+        )
     raise ContradictionError(
-        f"momentum is 0 ({where}), and the source keeps slots of momentum ({arrays[0].stored_as}, ...), which mean"
+        f"momentum is 0 ({told.where}), and the source keeps slots of momentum ({arrays[0].stored_as}, ...), which mean"
         f" nothing in {made.algorithm.name} of generation {stored.generation} without it; say it with"
         " --set momentum=VALUE"
     )
 
 
-def switch(slot: str, values: Mapping[str, Any]) -> str:
-    """The option that switches a slot off, as it is set."""
-    option = SWITCHES.get(slot, ("momentum", 0))[0]
-    return f"{option}={values.get(option)!r}"
+def switched_off(
+    made: Configuration, slot: str, values: Mapping[str, Any], stored_as: str, generation: str | None
+) -> Exception:
+    """What to say of a slot of the source that its options have no use for: wrong options, or none that says it."""
+    option, form = ASKED.get(slot, ("momentum", "momentum=VALUE"))
+    form = WRAPPED if slot == AVERAGE.name and generation in addons.GENERATIONS else form
+    keeps, told = f"the source keeps the slot {slot} ({stored_as}, ...), and", made.origins.get(option)
+    if told is None or told.kind == DEFAULT:
+        return MissingHintError(f"{keeps} nothing says {option}, which it belongs to; say it with --set {form}")
+    return ContradictionError(
+        f"{keeps} {told.where or 'a hint'} switches it off ({made.algorithm.name} with {option}="
+        f"{values.get(option)!r}); one of the two is of another run"
+    )
 
 
 def check_foreign(stored: Stored, key: str, name: str, algorithm: Algorithm) -> None:
     """Refuse a class that does not have a hyperparameter or a state which the source keeps."""
     if key in HYPERPARAMETERS or name in STATES:
         owners = [a.name for a in ALGORITHMS if key in a.scalars or any(name in (n, *x) for n, x in a.state_scalars)]
+        decayed = name == "weight_decay" and stored.generation in addons.GENERATIONS
+        owners += [c for c in addons.DECAYED if c not in tf_train.ARGUMENTS] if decayed else []
         raise ContradictionError(
-            f"the source keeps {name}, which {algorithm.name} does not have; {', '.join(owners)} has it, so the class"
-            " is wrong"
+            f"the source keeps {name}, which {algorithm.name} does not have; {', '.join(owners)}"
+            f" {'have' if len(owners) > 1 else 'has'} it, so the class is wrong"
         )
 
 

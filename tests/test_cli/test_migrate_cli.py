@@ -144,6 +144,18 @@ def test_inspect_shows_every_slot(dtopt: Any) -> None:
     assert found["slots"][0]["stats"] is None
 
 
+def test_inspect_shows_what_is_there_before_what_is_missing(dtopt: Any) -> None:
+    source = str(CORPUS / "tf24-sgd-momentum-ckpt-convbn" / "source" / "ckpt-1")
+    code, out, err = dtopt("inspect", source)
+    assert code == 3
+    for part in ("not said (slots are called as those of SGD", "iter=4", "3x3x2x3", "batch_normalization/moving_mean"):
+        assert part in out
+    assert "add --set class_name=CLASS" in err
+    code, out, err = dtopt("inspect", source, "--json")
+    assert (code, json.loads(out)["refused"] in err) == (3, True)
+    assert dtopt("inspect", source, "--optimizer", "other")[1] == ""
+
+
 def test_verify_shows_the_first_differences_and_all_of_them_in_json(dtopt: Any, tmp_path: Path) -> None:
     dtopt("checkpoint", ADAM, str(tmp_path / "out"))
     code, out, _ = dtopt("verify", SGD, str(tmp_path / "out"))

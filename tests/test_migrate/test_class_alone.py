@@ -1,0 +1,83 @@
+"""The class alone as a hint: it adds, and what it leaves open is read, asked for, or shown as assumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import migrate
+from migrate.errors import ContradictionError, MissingHintError
+from optim.errors import HyperparameterError
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+CORPUS, WILD = FIXTURES / "corpus", FIXTURES / "wild"
+LOOKAHEAD = CORPUS / "extra-tfa19-lookahead-adam-ckpt" / "source" / "ckpt-1"
+
+
+@pytest.mark.parametrize("how", ["overrides", "optimizer_config"])
+def test_nesterov_is_open_where_the_momentum_is_a_variable(how: str) -> None:
+    """It was called the only value there is, as a momentum that no config says was taken for none."""
+    source = CORPUS / "tf115-sgd-nesterov-checkpoint-embed" / "source" / "ckpt-1"
+    config: dict[str, Any] = {"clipnorm": None}
+    hint = {"class_name": "SGD", **config} if how == "overrides" else {"class_name": "SGD", "config": config}
+    state = migrate.read(source, **{how: hint})  # type: ignore[arg-type]
+    assert state.fidelity == "approximate"
+    assert any(reason.startswith("nesterov = False") for reason in state.reasons)
+
+
+@pytest.mark.parametrize(
+    ("case", "hints", "asks"),
+    [
+        ("extra-tf29-exp-sgd-alone", {}, "--set momentum=VALUE"),
+        ("extra-tf115-contrib-lars-saver", {"class_name": "LARSOptimizer"}, "--set learning_rate=VALUE"),
+        ("extra-tfa19-lookahead-adam-ckpt", {"class_name": "Adam"}, """--set 'lookahead={"sync_period": N,"""),
+        ("extra-tfa19-lookahead-adam-ckpt", {"class_name": "Lookahead"}, "--set class_name=CLASS"),
+        ("extra-tf24-adam-lss-mixed-ckpt", {"class_name": "LossScaleOptimizer"}, "--set class_name=CLASS"),
+    ],
+)
+def test_what_it_leaves_open_is_asked_for(case: str, hints: dict[str, Any], asks: str) -> None:
+    source = next((CORPUS / case / "source").glob("*.index")).with_suffix("")
+    with pytest.raises(MissingHintError) as raised:
+        migrate.read(source, overrides={"class_name": "SGD", **hints})
+    assert asks in str(raised.value)
+
+
+@pytest.mark.parametrize("class_name", ["AdamW", "Addons>AdamW"])
+def test_a_class_of_addons_reads_its_decay(class_name: str) -> None:
+    source = next((WILD / "tf29-g-adamw-ckpt" / "source").rglob("*.index")).with_suffix("")
+    state = migrate.read(source, overrides={"class_name": class_name})
+    whole = migrate.read(source, optimizer_config={"class_name": "AdamW", "config": {"weight_decay": 0.001}})
+    assert state.hyperparameters["weight_decay"] == pytest.approx(whole.hyperparameters["weight_decay"], rel=1e-6)
+    with pytest.raises(ContradictionError, match="AdamW, SGDW have it, so the class is wrong"):
+        migrate.read(source, overrides={"class_name": "Adam"})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [5, True, [1], "x", {"sync_period": 6}, {"sync_period": 0, "slow_step_size": 0.5}, {"sync_period": 6, "x": 1}]
+    + [{"sync_period": value, "slow_step_size": 0.5} for value in ("6", 1.5, float("nan"), -1, None)]
+    + [{"sync_period": 6, "slow_step_size": value} for value in (2, -1, None, True)],
+    ids=repr,
+)
+def test_settings_of_a_wrapper_that_are_none_are_no_damage(given: Any) -> None:
+    with pytest.raises(HyperparameterError, match="of Lookahead"):
+        migrate.read(LOOKAHEAD, overrides={"class_name": "Adam", "lookahead": given})
+
+
+def test_none_confirms_a_default_that_is_none() -> None:
+    source = next((CORPUS / "extra-tfa19-lamb-decay-ckpt" / "source").glob("*.index")).with_suffix("")
+    overrides = {"class_name": "LAMB", "exclude_from_layer_adaptation": None}
+    assert not [r for r in migrate.read(source, overrides=overrides).reasons if "adaptation" in r]
+
+
+def test_contents_need_no_hint() -> None:
+    found = migrate.contents(CORPUS / "tf24-sgd-momentum-ckpt-convbn" / "source" / "ckpt-1", stats=True)
+    assert found is not None
+    assert found.classes[0] == "SGD"
+    assert (found.scalars["iter"], found.unmapped) == (4, {"save_counter": ()})
+    assert found.scalars["momentum"] == pytest.approx(0.9)
+    assert {row.variable for row in found.slots} < {row.variable for row in found.variables}
+    assert {row.slot for row in found.slots} == {"momentum"}
+    assert all(row.stats is not None and row.stats.finite for row in found.slots)
