@@ -97,16 +97,18 @@ _HOME = {
     "save_checkpoint": "optim.checkpoints.saving",
 }
 
+FOLDERS = ("legacy", "schedules")
+"""Modules that are public under their own names."""
 __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
-    if name == "legacy":
-        return import_module("optim.legacy")
+    if name in FOLDERS:
+        return import_module(f"optim.{name}")
     raise AttributeError(f"module 'optim' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_HOME, "legacy"]
+    return [*globals(), *_HOME, *FOLDERS]

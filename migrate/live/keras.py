@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from migrate import algorithms, evidence
@@ -38,7 +38,7 @@ def rule_of(
     optimizer: Any, algorithm: Algorithm, stock: bool, generation: str, version: str, dtypes: Sequence[str]
 ) -> comparison.Rule:
     """The rule that a library's optimizer follows, from its own `get_config()`."""
-    rate = getattr(optimizer, "_learning_rate", None)
+    rate = getattr(optimizer, "_hyper", {}).get("learning_rate", getattr(optimizer, "_learning_rate", None))
     unknown, config = None, _config(optimizer)
     if isinstance(config.get("learning_rate"), Mapping):
         config["learning_rate"] = _plain(config["learning_rate"])
@@ -60,7 +60,14 @@ def rule_of(
         unknown,
         tuple(reasons),
         tuple(told.warnings),
+        _called(rate) if unknown is not None else None,
     )
+
+
+def _called(rate: Any) -> Callable[[int], float] | None:
+    """A schedule of one's own, as its library calls it; None for a callable that is not told the step."""
+    homes = {c.__module__.partition(".")[0] for c in type(rate).__mro__ if c.__name__ == "LearningRateSchedule"}
+    return (lambda step: float(rate(step))) if homes & {"keras", "tf_keras"} else None
 
 
 def _config(optimizer: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ class Restored:
         self._check_places()
         self._trial = optax_trial.Outcome()
         rate = state.hyperparameters.get("learning_rate")
-        self._own_schedule = isinstance(rate, Mapping) and rate["class_name"] not in rates.SCHEDULES
+        self._own_schedule = rates.is_own(rate)
         if not self._own_schedule:
             self._trial = optax_trial.tried(state, training, self.targets)
         self.origins = (*state.origins, *evidence.doubts("optax transformation", dict.fromkeys(self._doubts())))

@@ -209,6 +209,7 @@ def _counts(count: int, rate: Any) -> list[int]:
     """Step counts after one, closest together where they are few and where a schedule may turn."""
     config = rate.get("config", {}) if isinstance(rate, Mapping) else {}
     turns = [*(config.get("boundaries") or ()), *(config.get(key) for key in ("decay_steps", "first_decay_steps"))]
+    turns += [told[1] for op, *told in config.get("operations", ()) if op == "Const" and np.ndim(told[1]) == 0]
     near = [int(turn) + i for turn in turns if isinstance(turn, (int, float)) for i in (-1, 0, 1)]
     wanted = {*near, *(count + 2**power + i for power in range(31) for i in (0, 1))}
     return sorted(n for n in wanted if count < n <= LAST)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from migrate import algorithms, evidence, readers
-from migrate.algorithms import nadam, repeated_rows
+from migrate.algorithms import nadam, rates, repeated_rows
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import line
 from migrate.bytes.source import open_source, still_the_same, watching
@@ -218,6 +218,9 @@ class _Restoring:
     def _differences(self) -> Iterator[str]:
         yield from self._plan.reasons
         yield from (comparison.described(key, *both) for key, both in self._plan.left.items())
+        if rates.shown(self._plan.left.get("learning_rate", (None,))[0]):
+            made = f"optim.{self._state.algorithm}.from_config(migrate.read(source).hyperparameters)"
+            yield f"the source's Formula is in {made}, which optim.for_keras(...) takes into compile"
         yield from self._row_reasons()
         algorithm = algorithms.find(self._state.algorithm)
         different = repeated_rows.difference(self._state, algorithm, self._live.repeated(), "the live optimizer")

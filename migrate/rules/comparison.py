@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,8 @@ class Rule:
     """One optimizer's rule: `values` are all keyword arguments of the `optim` class called `algorithm`.
 
     `unknown_rate`: what the learning rate is where it is no number and no stock schedule; `values` then has none.
-    `reasons`: how far `values` may not tell the truth.
+    `rate`: what such a schedule of a live optimizer gives after so many steps, where it can be asked. `reasons`: how
+    far `values` may not tell the truth.
     """
 
     algorithm: str
@@ -56,6 +57,7 @@ class Rule:
     unknown_rate: str | None = None
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    rate: Callable[[int], float] | None = None
 
 
 def spelled_out(algorithm: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,10 +183,15 @@ def nearest_epsilon(epsilon: float, *, inside: bool) -> float:
 
 def rate_at(rule: Rule, iterations: int) -> float:
     """The learning rate of the step after so many. Raises UnsupportedError if it is not known."""
+    if rule.rate is not None:
+        return rule.rate(iterations)
     rate = rule.values.get("learning_rate")
     name = rate.get("class_name") if isinstance(rate, Mapping) else None
     if rule.unknown_rate or (name and rates.is_own(rate)):
-        raise UnsupportedError(f"the learning rate is {rule.unknown_rate or name}, whose value is not known")
+        raise UnsupportedError(
+            f"the learning rate is {rule.unknown_rate or name}, whose value is not known, and a slot has to be"
+            " multiplied or divided by it; give a number, or a schedule that is called with the step"
+        )
     base = _scheduled(rate, iterations) if isinstance(rate, Mapping) else float(rate or 0.0)
     return base / (1.0 + float(rule.values.get("decay") or 0.0) * iterations)
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 import migrate
 import optim
 from migrate.bytes import protos
-from migrate.errors import ContradictionError
+from migrate.errors import MissingHintError
 from migrate.graphs import formulas
 from migrate.proof import parity, parity_formula
 from migrate.state import OptimizerState
@@ -127,7 +127,7 @@ def test_a_momentum_that_the_graph_computes_is_said_to_be_one(tmp_path: Path) ->
             if node.op.endswith("ApplyMomentum"):
                 node.input[4] = node.input[2]
 
-    with pytest.raises(ContradictionError, match=r"momentum is 0 \('train/.*' \(Merge\) in the graph makes it"):
+    with pytest.raises(MissingHintError, match=r"slots of momentum .* 'train/.*' \(Merge\) in the graph makes it"):
         altered("warm", tmp_path, change)
 
 
@@ -161,3 +161,42 @@ def test_live_optimizers_of_another_rate_say_so_and_slots_take_that_of_the_prese
         assert (report.fidelity == "exact") == same
     assert "Formula of 25 operations in the source and 0.01" in " ".join(report.reasons)
     assert "that of step 3 is used" in " ".join(report.reasons)
+    assert "optim.SGD.from_config(migrate.read(source).hyperparameters)" in " ".join(report.reasons)
+
+
+def test_a_live_schedule_of_ones_own_is_asked_for_its_rate() -> None:
+    """By which the slots of a momentum are multiplied where Keras has the rate inside: it was refused."""
+    import keras
+    import tf_keras
+
+    class Rate(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+        def __call__(self, step: Any) -> Any:
+            return 0.02 * tf.cast(step, tf.float32)
+
+        def get_config(self) -> dict[str, Any]:
+            return {}
+
+    class OldRate(tf_keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+        __call__, get_config = Rate.__call__, Rate.get_config
+
+    source = SCOPED / "warm" / "source" / "model.ckpt"
+    (slot,) = migrate.read(source).slots.values()
+    name, stored = next(iter(slot.items()))
+    lives = [keras.optimizers.SGD(Rate(), 0.9), tf_keras.optimizers.SGD(OldRate(), 0.9)]
+    lives += [tf_keras.optimizers.legacy.SGD(OldRate(), 0.9)]
+    for live in lives:
+        variables = {
+            n: tf.Variable(np.zeros(array.shape, np.float32), name=n.replace("/", "_")) for n, array in slot.items()
+        }
+        report = migrate.restore(source, live, variables)
+        assert report.fidelity == "approximate"
+        assert "in the source and the schedule" in " ".join(report.reasons)
+        scaled = -0.06 * stored.load()
+        assert any(
+            np.allclose(np.asarray(v), scaled, rtol=1e-5) for v in _weights(live) if tuple(v.shape) == stored.shape
+        )
+        assert name in variables
+
+
+def _weights(optimizer: Any) -> list[Any]:
+    return list(optimizer.variables() if callable(optimizer.variables) else optimizer.variables)

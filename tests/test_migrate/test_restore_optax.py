@@ -182,6 +182,29 @@ def test_what_only_steps_show_is_said(make: Make, said: str | None, restored: An
     assert said in " ".join(report.reasons)
 
 
+def test_a_formula_of_a_graph_is_compared_with_a_schedule(optax: Any) -> None:
+    """Linear for 5 steps, then 0.1, from step 7 on 0.01, and from step 8 on 0.001: its constants say where it turns."""
+    import jax.numpy as jnp
+
+    source = Path(__file__).parents[1] / "fixtures" / "scoped" / "warm" / "source" / "model.ckpt"
+    state = migrate.read(source)
+    params = {v.name.replace("/", "_"): jnp.zeros(v.shape) for v in state.variables if v.trainable}
+    onto = {v.name: v.name.replace("/", "_") for v in state.variables if v.trainable}
+
+    def warm(count: Any, last: float) -> Any:
+        late = jnp.where(count <= 6, 0.1, jnp.where(count <= 7, 0.01, last))
+        return jnp.where(count < 5, 0.1 * jnp.asarray(count, "float32") / 5, late)
+
+    for last in (0.001, 0.002):
+        rule = optax.chain(
+            optax.trace(state.hyperparameters["momentum"]),
+            optax.scale_by_learning_rate(lambda count, last=last: warm(count, last)),
+        )
+        report = migrate.restore(source, migrate.Optax(rule, params), onto)
+        assert (report.fidelity == "exact") == (last == 0.001), report.reasons
+    assert "which tells about the schedule" in " ".join(report.reasons)
+
+
 def test_injected_hyperparameters_stay_and_are_compared(restored: Any, optax: Any) -> None:
     def made(o: Any, h: Mapping[str, Any]) -> Any:
         return o.inject_hyperparams(o.sgd)(h["learning_rate"], h["momentum"])
