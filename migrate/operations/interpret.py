@@ -9,16 +9,13 @@ from typing import Any
 from migrate import generations
 from migrate.algorithms import addons, keras_config, lazy_rows, patterns, wrappers
 from migrate.algorithms.lazy_rows import Sparse
-from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SHARED_SLOTS, SLOW, Algorithm, number
+from migrate.algorithms.spec import AVERAGE, SLOW, Algorithm, number
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.messages import some
-from migrate.errors import DamagedFileError
 from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, SET, TRAINED, UNINTERPRETED, Origin, confirming
 from migrate.generations import BACKEND
-from migrate.matching import last_slots
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.models import unsaved
-from migrate.operations import counting, proven, settled
+from migrate.operations import carried, counting, proven, settled
 from migrate.operations.configuration import RATES, Configuration, configure
 from migrate.operations.hints import checked_config, with_hints
 from migrate.rules.comparison import LIMITS
@@ -69,7 +66,7 @@ def interpret(
     scalars, kept = _scalars(stored, found, made)
     told = _arguments(stored, made, found, scalars)
     shapes = {v.name: v.shape for v in stored.variables}
-    slots = _by_slot(found, made, stored.generation, told.values, told_steps[0], shapes)
+    slots = carried.slots(found, made, stored.generation, told.values, told_steps[0], shapes)
     if made.algorithm.name == "Ftrl":
         proven.ftrl(told, slots, stored.variables, told_steps[0])
     _put_rows_in(stored, made, found, told)
@@ -325,73 +322,6 @@ def _scalars(stored: Stored, found: SlotTable, made: Configuration) -> tuple[dic
     for name in (name for name, _ in algorithm.state_scalars if name in made.overrides):
         state[name] = number(made.overrides, name)
     return values, state
-
-
-def _by_slot(
-    found: SlotTable,
-    made: Configuration,
-    generation: str,
-    values: dict[str, Any],
-    iterations: int | None,
-    shapes: Mapping[str, tuple[int, ...]],
-) -> dict[str, dict[str, LazyArray]]:
-    """Slots in `optim`'s order.
-
-    Raises:
-      ContradictionError: the source keeps a slot that the hyperparameters switch off. MissingHintError: that nothing
-        switches on.
-    """
-    algorithm = made.algorithm
-    more, wanted = algorithm.adjust(values, frozenset(slot for slot, _ in found.pairs))
-    values.update(more)
-    if values.get("use_ema") or values.get("stochastic_average"):
-        wanted = (*wanted, AVERAGE.name)
-    if values.get("lookahead"):
-        wanted = (*wanted, SLOW.name)
-    if values.get("gradient_accumulation_steps"):
-        wanted = (*wanted, ACCUMULATED.name)
-    slots: dict[str, dict[str, LazyArray]] = {}
-    for name in (s.name for s in (*algorithm.slots, *SHARED_SLOTS)):
-        arrays = {variable: found.pairs[name, variable] for variable in found.order if (name, variable) in found.pairs}
-        owners = {variable: algorithm.slot(name).carried(array) for variable, array in arrays.items()}
-        if name in algorithm.unread:
-            found.unmapped |= {f"{name}/{variable}": array for variable, array in arrays.items()}
-        elif owners and name in wanted:
-            slots[name] = owners
-        elif owners:
-            raise settled.switched_off(made, name, values, next(iter(owners.values())).stored_as, generation)
-    _check_complete(slots, wanted, algorithm, iterations, shapes, values)
-    return slots
-
-
-def _check_complete(
-    slots: Mapping[str, Mapping[str, LazyArray]],
-    wanted: Sequence[str],
-    algorithm: Algorithm,
-    iterations: int | None,
-    shapes: Mapping[str, tuple[int, ...]],
-    values: Mapping[str, Any],
-) -> None:
-    """Every variable that has one slot has them all; a source with steps taken has slots."""
-    if wanted and not slots and iterations != 0:
-        raise DamagedFileError(
-            f"the source holds no slots ({', '.join(wanted)}) of {algorithm.name}, although it has taken steps: neither"
-            " tf.train.Saver(tf.trainable_variables()) nor a tf.train.Checkpoint of the optimizer without its model"
-            " saves them. Migrate a checkpoint that has model and optimizer"
-        )
-    owners = dict.fromkeys(name for per in slots.values() for name in per)
-    for slot, per in slots.items():
-        last_slots.check(algorithm, values, slot, {name: shapes[name] for name in owners}, per)
-    lacking = [
-        f"{slot} of {name}"
-        for slot in wanted
-        for name in owners
-        if name not in slots.get(slot, {}) and algorithm.shape_of(slot, values, shapes[name], name) is not None
-    ]
-    if lacking:
-        raise DamagedFileError(
-            f"the source lacks {some(lacking)}: it is incomplete, or its optimizer config is of another run"
-        )
 
 
 def _ordered(stored: Stored, order: Sequence[str]) -> tuple[StoredVariable, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from migrate.algorithms import ALGORITHMS, addons, keras_config, tf_train
-from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SLOW, Algorithm
+from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
@@ -24,17 +24,6 @@ from optim.errors import HyperparameterError
 
 SWITCHES = {"vhat": ("amsgrad", False), "average_gradient": ("centered", False), "average": ("use_ema", False)}
 """Slot -> the option that it stands and falls with, and what that is where there is no such slot."""
-ASKED = {
-    **{slot: (option, f"{option}=true") for slot, (option, _) in SWITCHES.items()},
-    ACCUMULATED.name: ("gradient_accumulation_steps", "gradient_accumulation_steps=N"),
-    SLOW.name: ("lookahead", """'lookahead={"sync_period": N, "slow_step_size": VALUE}'"""),
-}
-"""Slot -> the option that it stands and falls with, and how a person says it."""
-WRAPPED = (
-    "average_decay=VALUE, of MovingAverage, or"
-    """ --set 'stochastic_average={"start_averaging": N, "average_period": N}', of SWA"""
-)
-"""How a person says it of averages that a wrapper of TensorFlow Addons keeps."""
 MOMENTUM = {"SGD": "m", "RMSprop": "momentum", "LARS": "m"}
 HYPERPARAMETERS = {name for algorithm in ALGORITHMS for name in algorithm.scalars}
 STATES = {alias for a in ALGORITHMS for name, aliases in a.state_scalars for alias in (name, *aliases)}
@@ -214,21 +203,6 @@ def _check_idle(stored: Stored, made: Configuration, arrays: Sequence[LazyArray]
         f"momentum is 0 ({told.where}), and the source keeps slots of momentum ({arrays[0].stored_as}, ...), which mean"
         f" nothing in {made.algorithm.name} of generation {stored.generation} without it; say it with"
         " --set momentum=VALUE"
-    )
-
-
-def switched_off(
-    made: Configuration, slot: str, values: Mapping[str, Any], stored_as: str, generation: str | None
-) -> Exception:
-    """What to say of a slot of the source that its options have no use for: wrong options, or none that says it."""
-    option, form = ASKED.get(slot, ("momentum", "momentum=VALUE"))
-    form = WRAPPED if slot == AVERAGE.name and generation in addons.GENERATIONS else form
-    keeps, told = f"the source keeps the slot {slot} ({stored_as}, ...), and", made.origins.get(option)
-    if told is None or told.kind == DEFAULT:
-        return MissingHintError(f"{keeps} nothing says {option}, which it belongs to; say it with --set {form}")
-    return ContradictionError(
-        f"{keeps} {told.where or 'a hint'} switches it off ({made.algorithm.name} with {option}="
-        f"{values.get(option)!r}); one of the two is of another run"
     )
 
 

@@ -1,0 +1,111 @@
+"""Which slots of a source its optimizer goes on with: those that its options call for, all of them, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from migrate.algorithms import addons
+from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SHARED_SLOTS, SLOW, Algorithm
+from migrate.bytes.arrays import LazyArray
+from migrate.bytes.messages import some
+from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
+from migrate.evidence import DEFAULT
+from migrate.matching import last_slots
+from migrate.matching.slot_table import SlotTable
+from migrate.operations.configuration import Configuration
+from migrate.operations.settled import SWITCHES
+
+ASKED = {
+    **{slot: (option, f"{option}=true") for slot, (option, _) in SWITCHES.items()},
+    ACCUMULATED.name: ("gradient_accumulation_steps", "gradient_accumulation_steps=N"),
+    SLOW.name: ("lookahead", """'lookahead={"sync_period": N, "slow_step_size": VALUE}'"""),
+}
+"""Slot -> the option that it stands and falls with, and how a person says it."""
+WRAPPED = (
+    "average_decay=VALUE, of MovingAverage, or"
+    """ --set 'stochastic_average={"start_averaging": N, "average_period": N}', of SWA"""
+)
+"""How a person says it of averages that a wrapper of TensorFlow Addons keeps."""
+
+
+def slots(
+    found: SlotTable,
+    made: Configuration,
+    generation: str,
+    values: dict[str, Any],
+    iterations: int | None,
+    shapes: Mapping[str, tuple[int, ...]],
+) -> dict[str, dict[str, LazyArray]]:
+    """Slots in `optim`'s order.
+
+    Raises:
+      ContradictionError: the source keeps a slot that the hyperparameters switch off. MissingHintError: that nothing
+        switches on.
+    """
+    algorithm = made.algorithm
+    more, wanted = algorithm.adjust(values, frozenset(slot for slot, _ in found.pairs))
+    values.update(more)
+    if values.get("use_ema") or values.get("stochastic_average"):
+        wanted = (*wanted, AVERAGE.name)
+    if values.get("lookahead"):
+        wanted = (*wanted, SLOW.name)
+    if values.get("gradient_accumulation_steps"):
+        wanted = (*wanted, ACCUMULATED.name)
+    chosen: dict[str, dict[str, LazyArray]] = {}
+    for name in (s.name for s in (*algorithm.slots, *SHARED_SLOTS)):
+        arrays = {variable: found.pairs[name, variable] for variable in found.order if (name, variable) in found.pairs}
+        owners = {variable: algorithm.slot(name).carried(array) for variable, array in arrays.items()}
+        if name in algorithm.unread:
+            found.unmapped |= {f"{name}/{variable}": array for variable, array in arrays.items()}
+        elif owners and name in wanted:
+            chosen[name] = owners
+        elif owners:
+            raise _switched_off(made, name, values, next(iter(owners.values())).stored_as, generation)
+    _check_complete(chosen, wanted, algorithm, iterations, shapes, values)
+    return chosen
+
+
+def _check_complete(
+    slots: Mapping[str, Mapping[str, LazyArray]],
+    wanted: Sequence[str],
+    algorithm: Algorithm,
+    iterations: int | None,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Any],
+) -> None:
+    """Every variable that has one slot has them all; a source with steps taken has slots."""
+    if wanted and not slots and iterations != 0:
+        raise DamagedFileError(
+            f"the source holds no slots ({', '.join(wanted)}) of {algorithm.name}, although it has taken steps: neither"
+            " tf.train.Saver(tf.trainable_variables()) nor a tf.train.Checkpoint of the optimizer without its model"
+            " saves them. Migrate a checkpoint that has model and optimizer"
+        )
+    owners = dict.fromkeys(name for per in slots.values() for name in per)
+    for slot, per in slots.items():
+        last_slots.check(algorithm, values, slot, {name: shapes[name] for name in owners}, per)
+    lacking = [
+        f"{slot} of {name}"
+        for slot in wanted
+        for name in owners
+        if name not in slots.get(slot, {}) and algorithm.shape_of(slot, values, shapes[name], name) is not None
+    ]
+    if lacking:
+        raise DamagedFileError(
+            f"the source lacks {some(lacking)}: it is incomplete, or its optimizer config is of another run"
+        )
+
+
+def _switched_off(
+    made: Configuration, slot: str, values: Mapping[str, Any], stored_as: str, generation: str | None
+) -> Exception:
+    """What to say of a slot of the source that its options have no use for: wrong options, or none that says it."""
+    option, form = ASKED.get(slot, ("momentum", "momentum=VALUE"))
+    form = WRAPPED if slot == AVERAGE.name and generation in addons.GENERATIONS else form
+    keeps, told = f"the source keeps the slot {slot} ({stored_as}, ...), and", made.origins.get(option)
+    if told is None or told.kind == DEFAULT:
+        return MissingHintError(f"{keeps} nothing says {option}, which it belongs to; say it with --set {form}")
+    return ContradictionError(
+        f"{keeps} {told.where or 'a hint'} switches it off ({made.algorithm.name} with {option}="
+        f"{values.get(option)!r}); one of the two is of another run"
+    )
