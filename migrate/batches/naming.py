@@ -83,13 +83,23 @@ def expand(source: str, *, every: bool = False) -> list[str]:
                 readers.of_orbax(source)
                 or f"{source} is no checkpoint, and none lies in it (--all searches the folders in it, too)"
             ) from None
-        return held
+        if len(held) == 1 and (others := _outside(held[0], _tree(source))):
+            raise AmbiguousError(
+                f"{source} holds {held[0]}, and others in folders in it ({some(others, 3)}): --all takes all of them,"
+                " or name one"
+            ) from None
+        return [path for each in held for path in (expand(each) if files.is_folder(each) else [each])]
     found = [*_prefixes(source), *_files(source)] if kind in POINTED else []
     if len(found) > 1:
         raise AmbiguousError(
             f"{source} holds {len(found)} checkpoints ({some(found)}): --all takes all of them, or name one"
         )
     return [source]
+
+
+def _outside(folder: str, paths: Sequence[str]) -> list[str]:
+    """Those of some paths that do not lie in a folder, and are not it."""
+    return [path for path in paths if not f"{path}{os.sep}".startswith(f"{folder}{os.sep}")]
 
 
 def _tree(folder: str) -> list[str]:

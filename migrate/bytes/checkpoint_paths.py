@@ -73,8 +73,10 @@ def _of_folder(folder: str) -> str | None:
         found = None
     if found:
         named = _unquote(found.group(1))
+        moved = os.path.join(folder, os.path.basename(named))
         # A folder that was moved still holds an absolute path of its old place.
-        for prefix in (os.path.join(folder, os.path.basename(named)), os.path.join(folder, named)):
+        exact = os.path.join(folder, named)
+        for prefix in (moved, exact) if os.path.isabs(named) else (exact, moved):
             if files.is_file(prefix + ".index"):
                 return prefix
         if urls.is_url(named):
@@ -82,6 +84,11 @@ def _of_folder(folder: str) -> str | None:
                 f"{os.path.join(folder, 'checkpoint')} names {named}, which is not in this folder; migrate that"
             )
     states = sorted(n.removesuffix(".index") for n in files.names(folder) if n.endswith(".index"))
+    if found and states:
+        raise AmbiguousError(
+            f"{os.path.join(folder, 'checkpoint')} names {named}, which is not there; name the one that is meant:"
+            f" {', '.join(os.path.join(folder, name) for name in states[:10])}"
+        )
     if len(states) > 1:
         raise AmbiguousError(
             f"{folder} holds {len(states)} checkpoints and no file `checkpoint` that names one of them;"

@@ -3,12 +3,15 @@ never at the suffix alone."""
 
 from __future__ import annotations
 
+import itertools
 import os
+import shlex
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 
-from migrate.bytes import files
+from migrate.bytes import files, urls
+from migrate.bytes.messages import some
 from migrate.errors import UnknownFormatError
 from migrate.state import OptimizerState, Stored
 from optim.errors import HyperparameterError
@@ -112,8 +115,35 @@ def _unknown(path: str) -> str:
         return f"{path} is empty; copy it again from where it was written"
     if (by_orbax := of_orbax(path)) is not None:
         return by_orbax
+    below = _below(path)
+    if below:
+        return (
+            f"{path} is no checkpoint itself; below it lie {some(below, 3)}: name one of them, or take all with"
+            f" dtopt migrate batch {shlex.quote(path)} --all --into FOLDER"
+        )
     looked = "; ".join(reader.description for reader in READERS)
     return f"{path} is of no known format; looked for: {looked}"
+
+
+def _below(path: str) -> list[str]:
+    """What is called as checkpoints are in a folder and the first of the folders in it."""
+    if urls.is_url(path) or not files.is_folder(path):
+        return []
+    found: list[str] = []
+    for here in itertools.islice(files.walk(path, stop=_is_saved_model), FOLDERS):
+        ends = [] if _is_saved_model(here) else [n for n in sorted(files.names(here)) if n.endswith(ENDS)]
+        found += [here] if _is_saved_model(here) else [os.path.join(here, n.removesuffix(".index")) for n in ends]
+    return found
+
+
+def _is_saved_model(folder: str) -> bool:
+    return files.is_file(os.path.join(folder, SAVED_MODEL))
+
+
+ENDS = (".index", ".h5", ".hdf5", ".keras")
+SAVED_MODEL = "saved_model.pb"
+FOLDERS = 200
+"""That are looked into for a message."""
 
 
 def of_orbax(path: str) -> str | None:

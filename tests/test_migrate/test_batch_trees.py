@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from dtopt_cli.app import app
+from migrate import readers
 from migrate.batches import naming
+from migrate.bytes.checkpoint_paths import find_prefix
 from migrate.errors import AmbiguousError, UnknownFormatError
 
 WILD = Path(__file__).parents[1] / "fixtures" / "wild"
@@ -52,3 +58,51 @@ def test_all_finds_what_lies_in_a_tree(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UnknownFormatError, match="none lies in it"):
         naming.expand(str(tmp_path / "empty"), every=True)
+
+
+def test_one_checkpoint_above_others_is_not_taken_for_all(tmp_path: Path) -> None:
+    """ModelCheckpoint's folder, with others below: without `--all` these were left out without a word."""
+    shutil.copy(WILD / "tf29-e-tfops-functional-h5" / "source" / "model.h5", tmp_path / "last.h5")
+    assert _names(naming.expand(str(tmp_path)), tmp_path) == ["last.h5"]
+    (tmp_path / "epochs" / "1").mkdir(parents=True)
+    shutil.copy(tmp_path / "last.h5", tmp_path / "epochs" / "1" / "model.h5")
+    with pytest.raises(AmbiguousError, match=r"last.h5, and others in folders in it .*epochs/1/model.h5.*--all"):
+        naming.expand(str(tmp_path))
+    assert len(naming.expand(str(tmp_path), every=True)) == 2
+
+
+def test_histories_in_a_folder_are_not_silently_their_newest(tmp_path: Path) -> None:
+    _history(tmp_path / "run1")
+    _history(tmp_path / "run2")
+    with pytest.raises(AmbiguousError, match=r"run1 holds \d checkpoints .*--all"):
+        naming.expand(str(tmp_path))
+
+
+def test_a_folder_above_checkpoints_says_what_lies_below_it(tmp_path: Path) -> None:
+    tree = tmp_path / "my tree"
+    shutil.copytree(WILD / "tf29-i-backup-and-restore" / "source" / "backup", tree / "run" / "backup")
+    shutil.copytree(WILD / "tf29-h-mirrored-sm" / "source" / "saved_model", tree / "run" / "sm")
+    with pytest.raises(UnknownFormatError, match="below it lie") as refused:
+        readers.detect(str(tree))
+    for below in ("run/backup/chief/ckpt-3", "run/sm"):
+        assert str(tree / below) in str(refused.value)
+    (command,) = re.findall(r"dtopt (migrate batch .* --into )FOLDER", str(refused.value))
+    words = [*shlex.split(command), str(tmp_path / "out"), "--dry-run"]
+    assert "2 in all" in CliRunner().invoke(app, words).output
+
+
+def test_a_state_that_is_not_there_is_not_another_one(tmp_path: Path) -> None:
+    """The file `checkpoint` of a folder names the state that is meant; an older one beside it is not that."""
+    folder = tmp_path / "ck"
+    shutil.copytree(WILD / "tf29-d-manager-plain" / "source" / "tf_ckpts", folder)
+    for path in sorted(folder.glob("*.index"))[1:]:
+        for part in folder.glob(f"{path.stem}.*"):
+            part.unlink()
+    (state,) = (path.stem for path in folder.glob("*.index"))
+    (folder / "checkpoint").write_text(f'model_checkpoint_path: "/elsewhere/{state}"\n')
+    assert find_prefix(str(folder)) == str(folder / state)
+    (folder / "checkpoint").write_text('model_checkpoint_path: "ckpt-77"\n')
+    with pytest.raises(AmbiguousError, match=rf"names ckpt-77, which is not there; .* {folder / state}"):
+        find_prefix(str(folder))
+    (folder / "checkpoint").unlink()
+    assert find_prefix(str(folder)) == str(folder / state)
