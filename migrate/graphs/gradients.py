@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from migrate.graphs.clipping import Clip, clipped, is_whole, normed
-from migrate.graphs.nodes import GIVEN, Nodes
+from migrate.graphs.nodes import FIRST, GIVEN, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, match
 
 _SUMS = ("AddN", "AccumulateNV2", *ADD.split())
@@ -25,8 +25,6 @@ _HANDED_ON = ("CheckNumerics", "StopGradient", "PreventGradient", "Print")
 _WORKERS = re.compile(r"Horovod\w+|Nccl\w+|Collective\w+")
 _TAKEN = re.compile(r"(?:Resource)?AccumulatorTakeGradient")
 _CHOICES = ("Select", "SelectV2")
-_FIRST = re.compile(r"(?:^|/)gradients(?:_\d+)?/Fill$")
-"""Where `tf.gradients` begins: the gradient of a loss with respect to itself (ops/gradients_util.py 1.15)."""
 _GUARDS = {"IsNan": 1, "IsInf": 1, "IsFinite": 2}
 """Which input of the choice must be zeros."""
 
@@ -209,8 +207,8 @@ class _Path:
 def _loss_scale(nodes: Nodes, gradient: str) -> str:
     """What the loss is multiplied by whose gradient this is, empty if by nothing: the backward pass begins with that
     product, `gradients/SCALED_grad/Mul(Fill, scale)`."""
-    behind = [each for each in nodes.behind(gradient) if nodes.op(each) != "Const"]
-    first = {each for each in behind if nodes.op(each) == "Fill" and _FIRST.search(each)}
+    behind = list(nodes.behind(gradient))
+    first = set(filter(FIRST.search, behind))
     readers = [each for each in behind if not first.isdisjoint(nodes.parents(each)) and each not in first]
     scales = set()
     for each in readers:

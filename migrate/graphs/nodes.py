@@ -23,6 +23,8 @@ _HANDED_IN = ("Switch", "RefSwitch", "RefEnter", "RefIdentity")
 VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
 
 
+FIRST = re.compile(r"(?:^|/)gradients(?:_\d+)?/(?:Fill|grad_ys_\d+)$")
+"""Where `tf.gradients` begins: the gradient of a loss with respect to itself (ops/gradients_util.py 1.15)."""
 _SUM = re.compile(r"(?:^|/)gradients(?:_\d+)?/AddN(?:_\d+)?$")
 """Names of sums that `tf.gradients` makes where a value is used more than once (ops/gradients_util.py 1.15)."""
 
@@ -62,6 +64,8 @@ class Nodes:
         self.counter = ""
         """The variable that counts the steps, whatever it is called, as far as that is known."""
 
+        self.branches: Mapping[str, frozenset[str]] = {}
+        """Of nodes that not every step has the conditions on which they are there, as `conditions.Taken`."""
         self._waits: dict[str, set[str]] = {}
 
     def _handed(self, output: str) -> str:
@@ -206,6 +210,12 @@ class Nodes:
             # what is before SCOPE, if anything, is that of an imported graph
             names = ("/".join(op[:i] + op[j:]) for i in range(end) for j in range(i + 1, end + 1))
             yield from (each for each in names if each in self.by_name)
+
+    def losses(self) -> frozenset[str]:
+        """What `tf.gradients` begins at."""
+        first = set(filter(FIRST.search, self.inputs))
+        readers = [name for name in self.inputs if first and not first.isdisjoint(self.parents(name))]
+        return frozenset(op for name in readers for op in self._forward(name))
 
     def differentiated(self, name: str) -> frozenset[str]:
         """The variables of which a gradient may be the gradient: those that its op reads; none where it reads none."""

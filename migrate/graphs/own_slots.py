@@ -53,6 +53,9 @@ def strange(
     if raised is not None:
         return f"not one op alone multiplies {raised!r} by its beta"
     early = next((written[each].op for each in powers if name not in nodes.waits_for(written[each].op)), None)
+    apart = next((written[p].op for p in powers if nodes.branches.get(written[p].op) != nodes.branches.get(name)), None)
+    if apart is not None:
+        return f"{apart!r} and {name!r} do not stand on one side of a condition"
     return None if early is None else f"{early!r} does not wait for {name!r}, which reads what it changes"
 
 

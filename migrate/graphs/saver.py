@@ -15,7 +15,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from migrate.bytes import files, protos
-from migrate.graphs import scopes
+from migrate.graphs import conditions, replicas, scopes
 from migrate.graphs.nodes import NOT_STEPS, Nodes
 
 MAX_META = 1 << 30
@@ -51,6 +51,8 @@ class SaverGraph:
     """The same by their keys, which are cut for slots of parts."""
     keys: frozenset[str] = frozenset()
     """All that this Saver writes; empty where the graph does not show it."""
+    doubt: str = ""
+    """Of a condition on which variables are trained."""
 
     def owners(self, slots: Collection[str], variables: Collection[str]) -> dict[str, str] | None:
         """Variable by slot, None unless each slot is read by the updates of exactly one variable."""
@@ -94,7 +96,10 @@ def _bytes(path: str) -> bytes | None:
 
 def _of_proto(proto: Any) -> SaverGraph:
     library = {str(each.signature.name): each for each in proto.graph_def.library.function}
-    nodes = Nodes(proto.graph_def.node, library)
+    trainable = _trainable(proto)
+    taken = conditions.taken(replicas.one_device(proto.graph_def.node), library, trainable or ())
+    nodes = Nodes(taken.nodes, library)
+    nodes.branches = taken.branches
     resources = frozenset(name for name in nodes.variables if nodes.op(name) == "VarHandleOp")
     version = str(proto.meta_info_def.tensorflow_version)
     saved = {key: nodes.variables_behind(value) for key, value in _saves(proto)}
@@ -106,7 +111,8 @@ def _of_proto(proto: Any) -> SaverGraph:
         scoped[nodes.counter] = COUNTER
     return SaverGraph(
         version=version,
-        trainable=_trainable(proto),
+        trainable=trainable,
+        doubt=taken.doubt,
         reads=_reads(nodes),
         resources=resources,
         updates=updates,

@@ -91,6 +91,8 @@ def never_counts(nodes: Nodes, kernels: Collection[str] = (), among: Collection[
         return f"{op!r} raises the global step, which the schedule reads, otherwise than by one"
     if not nodes.waits_for(op).issuperset(kernels):
         return f"{op!r} raises the global step, which the schedule reads, and does not wait for all of the step"
+    if any(nodes.branches.get(op) != nodes.branches.get(kernel) for kernel in kernels):
+        return f"{op!r} raises the global step, which the schedule reads, at other steps than variables are updated"
     if among is not None and op not in among:
         return f"{op!r} raises the global step, which the schedule reads, and others may move the variables, too"
     return ""

@@ -241,7 +241,11 @@ def _program(
         "graph_config": {"class_name": told.class_name or "", "config": said} if told.class_name or said else None,
         "graph_seen": told.seen,
         "sparse": None if told.sparse is None else frozenset(graph.parts.get(name, name) for name in told.sparse),
-        "outside": {**told.outside, **_gathered(told.gathered, graph, arrays)},
+        "outside": {
+            **told.outside,
+            **({"updates": graph.doubt} if graph.doubt else {}),
+            **_gathered(told.gathered, graph, arrays),
+        },
     }
 
 

@@ -1,0 +1,213 @@
+"""Steps that a program takes in a `tf.cond`: where its gradients are finite, or at each so many calls.
+
+A `tf.cond` is a `Switch` of each value that goes in, on one condition, and a `Merge` of each that comes out. Where the
+condition is known, the graph is the one of that side alone: `taken` gives it, in which everything else is read as if
+the program had no condition. The graph is data: nothing of it is run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from migrate.graphs.nodes import BOOL, INT32, INT64, Nodes
+
+_SWITCHES = ("Switch", "RefSwitch")
+_MERGES = ("Merge", "RefMerge")
+_STEPS = re.compile(r"(?:Resource)?(?:(?:Sparse)?Apply\w+|Assign\w*|Scatter\w+)")
+_TESTS = {"IsFinite": True, "IsNan": False, "IsInf": False}
+_SAME = ("Identity", "All", "Any", "Reshape", "ExpandDims", "Squeeze", "StopGradient")
+_EACH = ("Pack", "ConcatV2", "LogicalAnd", "LogicalOr")
+_OF_GRADIENTS = (
+    "Const L2Loss Sqrt Square Mul Sum Mean Max Abs AddN Add AddV2 RealDiv Div Reciprocal Pack Reshape Cast "
+    "Identity ReadVariableOp Range Rank Minimum Maximum Rsqrt Select SelectV2 Greater ZerosLike IsFinite "
+    "ClipByValue"
+)
+"""What may stand between gradients and a number that is finite if they are."""
+_QUOTIENTS = ("RealDiv", "Div", "Reciprocal", "Rsqrt")
+_COUNTING = (
+    "Const Placeholder PlaceholderWithDefault Identity ReadVariableOp Cast Add AddV2 Sub Mul Mod FloorMod "
+    "FloorDiv Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr LogicalNot"
+)
+"""What a condition is made of by which a program counts its calls, or which it feeds."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A graph of the sides on which variables are trained. `branches`: for each node that is there on such a side alone
+    the conditions of it, those left out that only ask whether gradients are finite; `doubt`: of one that is not
+    understood."""
+
+    nodes: Sequence[Any]
+    branches: Mapping[str, frozenset[str]]
+    doubt: str = ""
+
+
+def taken(protos: Sequence[Any], functions: Mapping[str, Any], trained: Collection[str]) -> Taken:
+    """The graph with the sides of conditions on which variables are trained.
+
+    Args:
+      trained: variables that are, besides those that an optimizer's kernels update.
+    """
+    nodes = Nodes(protos, functions)
+    branches: dict[str, frozenset[str]] = {}
+    doubt = ""
+    for _ in range(_MOST):
+        found = next(((p, s) for p in _conditions(nodes, trained) if (s := _side(nodes, p, trained)) is not None), None)
+        if found is None:
+            break
+        condition, side = found
+        if _is_guard(nodes, condition) is not side:
+            for each in _dead(nodes, condition, not side):
+                branches[each] = branches.get(each, frozenset()) | {condition}
+            if not _counts(nodes, condition):
+                doubt = f"{condition!r} ({nodes.op(condition)}) says at which steps variables are updated"
+        protos = _folded(nodes, condition, side)
+        nodes = Nodes(protos, functions)
+    return Taken(protos, branches, doubt)
+
+
+_MOST = 20
+"""Conditions of one graph."""
+
+
+def _condition(nodes: Nodes, switch: str) -> str:
+    return nodes.source(nodes.inputs[switch][1]) if len(nodes.inputs[switch]) > 1 else ""
+
+
+def _conditions(nodes: Nodes, trained: Collection[str]) -> Iterator[str]:
+    """Those of which the steps depend; the outermost of each first."""
+    seen: set[str] = set()
+    for step in _steps(nodes, trained):
+        chain, name = list[str](), nodes.source(nodes.inputs[step][0])
+        while nodes.op(name) in _SWITCHES and name not in chain:
+            chain.append(name)
+            name = nodes.source(nodes.inputs[name][0])
+        for each in reversed(chain):
+            condition = _condition(nodes, each)
+            if condition and condition not in seen:
+                seen.add(condition)
+                yield condition
+
+
+def _steps(nodes: Nodes, trained: Collection[str]) -> list[str]:
+    return [
+        name
+        for name, inputs in nodes.inputs.items()
+        if inputs
+        and _STEPS.fullmatch(nodes.op(name))
+        and not nodes.is_no_step(name)
+        and nodes.op(nodes.source(inputs[0])) in _SWITCHES
+        and ("/update_" in name or nodes.target(inputs[0]) in trained)
+    ]
+
+
+def _side(nodes: Nodes, condition: str, trained: Collection[str]) -> bool | None:
+    """On which side all steps are that are on one; None where they are on both."""
+    steps = set(_steps(nodes, trained))
+    lost = {side: bool(steps & _dead(nodes, condition, side)) for side in (True, False)}
+    return None if lost[True] == lost[False] else lost[False]
+
+
+def _dead(nodes: Nodes, condition: str, side: bool) -> set[str]:
+    """The nodes that are not there where a condition has this value."""
+    dead: set[str] = set()
+    outputs = {
+        f"{name}:{0 if side else 1}"
+        for name in nodes.inputs
+        if nodes.op(name) in _SWITCHES and _condition(nodes, name) == condition
+    }
+    readers: dict[str, list[str]] = {}
+    for name, node in nodes.by_name.items():
+        for each in node.input:
+            readers.setdefault(_output(str(each)), []).append(name)
+    outputs_of: dict[str, list[str]] = {}
+    for output in readers:
+        outputs_of.setdefault(_node(output), []).append(output)
+    todo = [reader for output in outputs for reader in readers.get(output, ())]
+    while todo:
+        name = todo.pop()
+        if name in dead:
+            continue
+        read = [_output(str(i)) for i in nodes.by_name[name].input if not str(i).startswith("^")]
+        alive = [each for each in read if each not in outputs and _node(each) not in dead]
+        if nodes.op(name) in _MERGES and alive:
+            continue
+        dead.add(name)
+        todo.extend(reader for output in outputs_of.get(name, ()) for reader in readers[output])
+    return dead
+
+
+def _output(name: str) -> str:
+    """`^a`, `a` and `a:1` as `^a`, `a:0` and `a:1`."""
+    return name if name.startswith("^") or ":" in name else f"{name}:0"
+
+
+def _node(name: str) -> str:
+    """`a` of each of them."""
+    return name.removeprefix("^").partition(":")[0]
+
+
+def _folded(nodes: Nodes, condition: str, side: bool) -> list[Any]:
+    """The nodes of one side of a condition, without the switches that lead there."""
+    dead = _dead(nodes, condition, side)
+    switches = {n for n in nodes.inputs if nodes.op(n) in _SWITCHES and _condition(nodes, n) == condition}
+    found = []
+    for name, node in nodes.by_name.items():
+        if name in dead or name in switches:
+            continue
+        changed = type(node)()
+        changed.CopyFrom(node)
+        del changed.input[:]
+        inputs = [_behind(nodes, str(each), switches) for each in node.input]
+        if nodes.op(name) in _MERGES:
+            inputs = [i for i in inputs if _node(i) not in dead]
+            changed.op = "Identity" if sum(not i.startswith("^") for i in inputs) == 1 else node.op
+        changed.input.extend(inputs)
+        found.append(changed)
+    return found
+
+
+def _behind(nodes: Nodes, name: str, switches: Collection[str]) -> str:
+    """An input, or what a switch that is no longer there has in for it."""
+    while _node(name) in switches:
+        before = str(nodes.by_name[_node(name)].input[0])
+        name = f"^{_node(before)}" if name.startswith("^") else before
+    return name
+
+
+def _is_guard(nodes: Nodes, condition: str) -> bool | None:
+    """What a condition is where all is finite that is tested, which must be gradients or the loss; None if it is
+    another."""
+    op, inputs = nodes.op(condition), nodes.parents(condition)
+    if op in _TESTS and inputs:
+        return _TESTS[op] if _is_of_gradients(nodes, inputs[0]) else None
+    if op == "LogicalNot" and inputs:
+        held = _is_guard(nodes, inputs[0])
+        return None if held is None else not held
+    if op in _SAME and inputs:
+        return _is_guard(nodes, inputs[0])
+    if op in _EACH and inputs:
+        values = {_is_guard(nodes, each) for each in (inputs[:-1] if op == "ConcatV2" else inputs)}
+        return values.pop() if len(values) == 1 else None
+    return None
+
+
+def _is_of_gradients(nodes: Nodes, name: str) -> bool:
+    behind = list(nodes.behind(name, to_gradients=True))
+    gradients = [each for each in behind if nodes.is_gradient(each)]
+    rest = [each for each in behind if each not in gradients and each not in nodes.variables]
+    by = [nodes.inputs[each][-1] for each in rest if nodes.op(each) in _QUOTIENTS and nodes.inputs[each]]
+    divided = any(nodes.is_gradient(each) for one in by for each in nodes.behind(one, to_gradients=True))
+    known = bool(gradients) and not divided and all(nodes.op(each) in _OF_GRADIENTS.split() for each in rest)
+    return known or name in nodes.losses()
+
+
+def _counts(nodes: Nodes, condition: str) -> bool:
+    behind = set(nodes.behind(condition))
+    held = behind & nodes.variables
+    types = [nodes.attribute(each, "dtype") for each in held]
+    whole = all(each is not None and each.type in (INT32, INT64, BOOL) for each in types)
+    return whole and all(nodes.op(each) in _COUNTING.split() for each in behind - held)

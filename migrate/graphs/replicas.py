@@ -1,0 +1,98 @@
+"""Graphs of MirroredStrategy: each device has variables and slots of its own, `w/replica_1`, which stay as the first.
+
+`one_device` gives the graph of the first device, with the gradients of all. It does so only where every mirror is
+changed as its variable is, op for op, and by the same sum of gradients (python/distribute/mirrored_strategy.py 1.15).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from migrate.graphs.nodes import PASSING, Nodes
+
+_MIRROR = re.compile(r"(.+)/replica_[1-9]\d*")
+_UPDATE = re.compile(r"(.+)/update_\d+(?:_\d+)?/update_(.+)")
+"""`SCOPE/update_DEVICE_COUNT/update_VARIABLE/...`: `strategy.extended.update` around `Optimizer.apply_gradients`."""
+_STEPS = re.compile(r"(?:Resource)?(?:(?:Sparse)?Apply\w+|Scatter\w+|Assign\w+)")
+_COMPUTED = (*PASSING, "Mul", "RealDiv", "Add", "AddV2", "AddN", "Sub", "Sqrt", "Pow", "Square", "Neg", "Shape", "Fill")
+"""Ops that give the same whenever they get the same."""
+
+
+def one_device(protos: Sequence[Any]) -> Sequence[Any]:
+    """The nodes of the first device, or all where there is but one, or mirrors do not follow their variables."""
+    named = [str(node.name) for node in protos if node.op == "VarHandleOp"]
+    mirrors = {n: told.group(1) for n in named if (told := _MIRROR.fullmatch(n)) and told.group(1) in set(named)}
+    if not mirrors:
+        return protos
+    mirrored = _Mirrored(Nodes(protos), mirrors)
+    return mirrored.first_device() if mirrored.all_follow() else protos
+
+
+class _Mirrored:
+    def __init__(self, nodes: Nodes, mirrors: Mapping[str, str]) -> None:
+        self._nodes = nodes
+        self._mirrors = mirrors
+        self._changes: dict[str, list[str]] = {}
+        """Ops that change a variable, first values left aside."""
+        for name, inputs in nodes.inputs.items():
+            if inputs and _STEPS.fullmatch(nodes.op(name)) and not nodes.is_no_step(name):
+                self._changes.setdefault(nodes.source(inputs[0]), []).append(name)
+
+    def all_follow(self) -> bool:
+        """Whether mirrors change as their variables do, of all that updates read or change; that of averages of
+        batches, which each device has its own of, is no matter."""
+        updates = [name for names in self._changes.values() for name in names if _UPDATE.fullmatch(name)]
+        read = {source for name in updates for source in self._nodes.parents(name)}
+        counters = {name for name in self._mirrors if name.rpartition("/")[0].endswith("global_step")}
+        return all(self._follows(mirror) for mirror in (read | counters) & self._mirrors.keys())
+
+    def _follows(self, mirror: str) -> bool:
+        own, first = (self._changes.get(each, []) for each in (mirror, self._mirrors[mirror]))
+        return len(own) == len(first) and all(any(self._same(a, b) for b in first) for a in own)
+
+    def _same(self, a: str, b: str) -> bool:
+        """Whether a node of another device gives what one of the first gives, or changes its variable as that does."""
+        nodes = self._nodes
+        if a == b or self._mirrors.get(a) == b:
+            return True
+        if nodes.op(a) != nodes.op(b) or nodes.is_gradient(a):
+            return False
+        if nodes.op(a) == "Const":
+            held = nodes.held(a)
+            return held is not None and held == nodes.held(b)
+        if nodes.op(a) not in _COMPUTED and not (_UPDATE.fullmatch(a) or a in self._changes_of(b)):
+            return False
+        pairs = list(zip(nodes.inputs[a], nodes.inputs[b], strict=False))
+        alike = len(nodes.inputs[a]) == len(nodes.inputs[b]) == len(pairs)
+        return alike and bool(pairs) and all(self._same(x, y) for x, y in pairs)
+
+    def _changes_of(self, first: str) -> Collection[str]:
+        """Ops that change mirrors of what an op changes."""
+        target = self._nodes.source(self._nodes.inputs[first][0]) if self._nodes.inputs[first] else ""
+        return {op for m, v in self._mirrors.items() if v == target for op in self._changes.get(m, ())}
+
+    def first_device(self) -> list[Any]:
+        gone = {op for mirror in self._mirrors for op in self._changes.get(mirror, ())} | self._mirrors.keys()
+        gone |= {name for name in self._nodes.by_name if name.startswith(tuple(f"{m}/" for m in self._mirrors))}
+        found = []
+        for name, node in self._nodes.by_name.items():
+            if name in gone:
+                continue
+            changed = type(node)()
+            changed.CopyFrom(node)
+            changed.name = _plain(name)
+            del changed.input[:]
+            for each in map(str, node.input):
+                mark, read = ("^", each[1:]) if each.startswith("^") else ("", each)
+                read = self._mirrors.get(read, read)
+                if read.partition(":")[0] not in gone:
+                    changed.input.append(f"{mark}{_plain(read)}")
+            found.append(changed)
+        return found
+
+
+def _plain(name: str) -> str:
+    told = _UPDATE.fullmatch(name)
+    return f"{told.group(1)}/update_{told.group(2)}" if told else name
