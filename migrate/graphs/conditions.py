@@ -28,7 +28,7 @@ _OF_GRADIENTS = (
 """What may stand between gradients and a number that is finite if they are."""
 _QUOTIENTS = ("RealDiv", "Div", "Reciprocal", "Rsqrt")
 _COUNTING = (
-    "Const Placeholder PlaceholderWithDefault Identity ReadVariableOp Cast Add AddV2 Sub Mul Mod FloorMod "
+    "Const Placeholder PlaceholderWithDefault AssignAdd Identity ReadVariableOp Cast Add AddV2 Sub Mul Mod FloorMod "
     "FloorDiv Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr LogicalNot"
 )
 """What a condition is made of by which a program counts its calls, or which it feeds."""

@@ -45,8 +45,8 @@ class _Mirrored:
         batches, which each device has its own of, is no matter."""
         updates = [name for names in self._changes.values() for name in names if _UPDATE.fullmatch(name)]
         read = {source for name in updates for source in self._nodes.parents(name)}
-        counters = {name for name in self._mirrors if name.rpartition("/")[0].endswith("global_step")}
-        return all(self._follows(mirror) for mirror in (read | counters) & self._mirrors.keys())
+        of_updates = [m for m, v in self._mirrors.items() if m in read or v in read or v.endswith("global_step")]
+        return all(map(self._follows, of_updates))
 
     def _follows(self, mirror: str) -> bool:
         own, first = (self._changes.get(each, []) for each in (mirror, self._mirrors[mirror]))

@@ -1,0 +1,107 @@
+"""Savers' checkpoints of programs that step in a `tf.cond`, on several devices, or with what workers gave."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import migrate
+from migrate.bytes import protos
+from tests.test_migrate.test_scopes import SCOPED, goes_on, source
+
+
+@pytest.mark.parametrize("name", ["guarded", "scaled", "every", "mirrored", "mirrored_old", "synced"])
+def test_steps_on_conditions_and_devices_go_on(name: str, tmp_path: Path) -> None:
+    state = migrate.read(source(name))
+    assert (state.fidelity, state.iterations) == ("exact", 3), state.reasons
+    goes_on(name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("calls", "at other steps than variables are updated"),
+        ("gathered", "'sum0' holds gradients for the next step, which are not carried"),
+        ("smoothed", "gradients go through 'mean0' before they reach the optimizer"),
+    ],
+)
+def test_what_depends_on_more_than_the_last_gradients_is_never_exact(name: str, reason: str) -> None:
+    state = migrate.read(source(name))
+    assert state.fidelity == "approximate"
+    assert reason in " ".join(state.reasons)
+
+
+def _node(nodes: Any, name: str) -> Any:
+    return next(each for each in nodes if each.name == name)
+
+
+def _other_test(nodes: Any) -> None:
+    """The condition asks whether what is fed is finite."""
+    test = next(each for each in nodes if each.op == "IsFinite" and each.input[0] == "global_norm/global_norm")
+    test.input[0] = "Placeholder"
+
+
+def _other_side(nodes: Any) -> None:
+    """Variables are updated where the norm is not finite."""
+    for node in nodes:
+        if node.op in ("Switch", "RefSwitch"):
+            continue
+        inputs = [str(each) for each in node.input]
+        del node.input[:]
+        for each in inputs:
+            name, _, place = each.partition(":")
+            is_switch = any(n.name == name and n.op in ("Switch", "RefSwitch") for n in nodes)
+            node.input.append({"": f"{name}:1", "1": name}[place] if is_switch and each[0] != "^" else each)
+
+
+def _counts_before(nodes: Any) -> None:
+    """The step is raised at each call."""
+    counts = _node(nodes, "cond/Momentum")
+    counts.input[0] = "global_step"
+    _node(nodes, "cond/Momentum/value").ClearField("input")
+
+
+def _mirror_without_momentum(nodes: Any) -> None:
+    kernel = next(each for each in nodes if each.op == "ResourceApplyAdam" and "replica_1" in each.name)
+    kernel.input[1], kernel.input[2] = str(kernel.input[2]), str(kernel.input[1])
+
+
+def _mirror_of_other_gradient(nodes: Any) -> None:
+    of = {each.name: each for each in nodes if each.op == "ResourceApplyAdam" and "replica_1" in each.name}
+    first, *_, last = of.values()
+    first.input[9], last.input[9] = str(last.input[9]), str(first.input[9])
+
+
+def _mirror_that_stays(nodes: Any) -> None:
+    kernel = next(each for each in nodes if each.op == "ResourceApplyAdam" and "replica_1" in each.name)
+    kernel.op = "NoOp"
+    del kernel.input[:]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("guarded", _other_test),
+        ("guarded", _other_side),
+        ("every", _counts_before),
+        ("mirrored", _mirror_without_momentum),
+        ("mirrored", _mirror_of_other_gradient),
+        ("mirrored", _mirror_that_stays),
+    ],
+)
+def test_an_altered_condition_or_device_is_never_exact(
+    name: str, change: Callable[[Any], None], tmp_path: Path
+) -> None:
+    shutil.copytree(SCOPED / name / "source", tmp_path / "copy")
+    meta = tmp_path / "copy" / "model.ckpt.meta"
+    proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    change(proto.graph_def.node)
+    meta.write_bytes(proto.SerializeToString())
+    config = {"learning_rate": 0.05}
+    hint = {"class_name": "AdamOptimizer" if name == "mirrored" else "MomentumOptimizer", "config": config}
+    state = migrate.read(tmp_path / "copy" / "model.ckpt", optimizer_config=hint if name == "mirrored" else None)
+    assert state.fidelity == "approximate", state.reasons
