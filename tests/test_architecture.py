@@ -27,7 +27,7 @@ OURS = {*ALLOWED, "tests"}
 HEAVY = {"tensorflow", "keras", "tf_keras", "torch", "jax", "optax"}
 ROOMS = {
     "optim": (
-        "errors", "interrupts", "release", "slot_layout", "precision", "arrays", "namespace", "arguments",
+        "errors", "interrupts", "release", "slot_layout", "precision", "arrays", "each", "namespace", "arguments",
         "hyperparameters",
         "layouts", "devices", "rule", "rules", "algorithm", "schedules", "native", "state", "options", "keras_configs",
         "configs", "executors", "step", "optimizer", "checkpoints", "optimizers", "legacy", "keras",

@@ -46,9 +46,11 @@ MOVE, STAY, MOVE_SLOTS = 0, 1, 2
 """What happens to rows without a gradient, as the enum Others in `pieces.h` counts."""
 
 
-def program_of(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> Program | None:
-    """What updates a variable, which may depend on its rank and on which slots it has; None if nothing here does."""
-    return program_for(rule, *_variant(rule, tracked, slots))
+def program_of(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = False) -> Program | None:
+    """What updates a variable, which may depend on its rank and on which slots it has; None if nothing here does.
+
+    `each`: where its gradient is the sum of several, of which each is squared."""
+    return program_for(rule, *_variant(rule, tracked, slots), each)
 
 
 def _variant(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> tuple[int, Sequence[str] | None]:
@@ -57,11 +59,11 @@ def _variant(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> tuple[int
     return tracked.variable.shape.rank, slots.names_of(tracked)
 
 
-def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> str:
-    """Why the kernel cannot update a variable; empty if it can."""
-    program = program_of(rule, tracked, slots)
+def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = False) -> str:
+    """Why the kernel cannot update a variable; empty if it can. `each`: as for `program_of`."""
+    program = program_of(rule, tracked, slots, each)
     if program is None:
-        return why_none(rule, *_variant(rule, tracked, slots))
+        return why_none(rule, *_variant(rule, tracked, slots), each)
     library.want(program)
     dtype = target(slots, tracked).dtype
     if any(slot.dtype != dtype for slot in slots.of(tracked, program.slots).values()):
@@ -109,7 +111,7 @@ class Batch:
                 groups.append(_group(work, program, on_device, offsets))
         attributes = (
             *("T", self.dtype.as_datatype_enum, "rule", program.name, "shapes", program.shapes),
-            *("passes", program.passes, "scalars_of_all", len(program.scalars)),
+            *("passes", program.passes, "powers", program.powers, "scalars_of_all", len(program.scalars)),
             *("identity_at_zero", program.is_identity_at_zero),
         )
         links = _vector(_links([shard for _, shard in placed]))
@@ -185,8 +187,9 @@ class Batches:
         groups: dict[tuple[Program, Any, bool, Group], Placed] = {}
         for device, placed in selection.by_device.items():
             for i, shard in placed:
-                program = program_of(work.rule, shard.tracked, work.slots)
-                if program is None or why_not(work.rule, shard.tracked, work.slots) or not direct.available():
+                variant = (work.rule, shard.tracked, work.slots, work.apart(i) is not None)
+                program = program_of(*variant)
+                if program is None or why_not(*variant) or not direct.available():
                     self.rest.setdefault(device, []).append((i, shard))
                 else:
                     key = (program, shard.dtype, shard.rounding is None, work.rate_factors[i])
@@ -200,7 +203,8 @@ def arrange(work: Work, selection: Selection) -> Batches:
     """Made anew only when a step differs from the one before in more than its numbers."""
     first = next(iter(work.rate_factors), None)  # there may be none: gradients that overwrite their variables
     changing = tuple(work.rate_factors) if isinstance(first, tuple) else ()  # a factor never changes
-    key = (work.has_averages, changing)
+    apart = tuple(i for i, slices in enumerate(work.slices) if slices is not None)
+    key = (work.has_averages, changing, apart)
     if selection.batches is None or selection.batches[0] != key:
         selection.batches = (key, Batches(work, selection))
     return selection.batches[1]

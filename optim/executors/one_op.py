@@ -47,21 +47,22 @@ LISTS = ("variables", "slots", "averages", "roundings")
 
 def takes(work: Work, i: int) -> bool:
     """Whether the kernel updates variable number `i`."""
-    if work.apart(i) is not None:
+    each = work.apart(i) is not None
+    if each and not isinstance(work.gradients[i], RowGradient):
         return False
     if work.lazy[i] and not isinstance(work.gradients[i], RowGradient) and not has_whole_rows(work.tracked[i].layout):
         return False  # no device knows whether a row is all zero
-    return updates(work.rule, work.tracked[i], work.slots)
+    return updates(work.rule, work.tracked[i], work.slots, each)
 
 
-def updates(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> bool:
-    """Whether the kernel can update a variable, given its handle."""
+def updates(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = False) -> bool:
+    """Whether the kernel can update a variable, given its handle. `each`: as for `native.program_of`."""
     variable = at_hand(tracked.variable)
     if variable is None or "/job:ps" in variable.device:
         return False
     if tracked.mesh is not None and (tf.executing_eagerly() or not is_divided_well(rule, tracked, slots)):
         return False  # eagerly the local executor is there
-    return not native.why_not(rule, tracked, slots)
+    return not native.why_not(rule, tracked, slots, each)
 
 
 def is_divided_well(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> bool:
@@ -79,9 +80,9 @@ def _is_divided(layout: dtensor.Layout | None) -> bool:
     return layout is not None and any(layout.num_shards(dim) > 1 for dim in range(layout.rank))
 
 
-def takes_rows(rule: Rule, tracked: Tracked, slots: SlotTable) -> bool:
+def takes_rows(rule: Rule, tracked: Tracked, slots: SlotTable, each: bool = False) -> bool:
     """Whether the gradient of a variable may be a `RowGradient`: the kernel updates it."""
-    return rule.elementwise and library.status().available and not needs_ops() and updates(rule, tracked, slots)
+    return rule.elementwise and library.status().available and not needs_ops() and updates(rule, tracked, slots, each)
 
 
 def adds_squares(work: Work, i: int) -> bool:
@@ -125,13 +126,18 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
     for i in mine:
         tracked = work.tracked[i]
         goal = target(work.slots, tracked)
-        program = native.program_of(work.rule, tracked, work.slots)
+        program: Any = native.program_of(work.rule, tracked, work.slots, work.apart(i) is not None)
         key = (program, at_hand(goal).device, goal.dtype, goal is tracked.variable, work.rate_factors[i])
         groups.setdefault(key, []).append(i)
-    done = [_update(work, members, clipped, program) for (program, *_), members in groups.items()]
+    done: list[tf.Operation] = []
+    with_rows = {key: any(isinstance(placed[i], RowGradient) for i in members) for key, members in groups.items()}
+    for key in sorted(groups, key=with_rows.__getitem__, reverse=True):  # these may fail: before anything else changes
+        with tf.control_dependencies(done):
+            op = _update(work, groups[key], clipped, key[0])
+        done += [op] if op is not None else []
     taken = set(mine)
     rest = [i for i in range(len(work.tracked)) if i not in taken]
-    return _rest(work, rest, clipped) if rest else None, [op for op in done if op is not None]
+    return _rest(work, rest, clipped) if rest else None, done
 
 
 def squared_norms(gradients: Sequence[Any]) -> Any:
@@ -266,6 +272,7 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients, pro
             rule=program.name,
             shapes=program.shapes,
             passes=program.passes,
+            powers=program.powers,
             scalars_of_all=len(program.scalars),
             identity_at_zero=program.is_identity_at_zero,
             sparse=by_row,

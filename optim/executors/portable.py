@@ -13,8 +13,8 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim import slot_layout
+from optim.each import Each, summed
 from optim.executors import one_op
-from optim.executors.apart import Each, summed
 from optim.executors.norms import square_sum
 from optim.executors.work import Work, averaged, scaled, updated
 from optim.layouts.placement import layout_of, relayout, to_host
@@ -105,7 +105,8 @@ def run(work: Work) -> list[tf.Operation]:
     """
     left, done = one_op.step(work)
     if left is not None:
-        _run(left)
+        with tf.control_dependencies(done):
+            _run(left)
     return done
 
 
@@ -147,17 +148,6 @@ def rule_value(work: Work, i: int, gradient: Any) -> Any:
     slices = work.apart(i)
     if slices is not None:
         gradient = Each(gradient, lambda power: slices.summed(power, int(variable.shape[0]), layout))
-    value, new = stepped(work, i, gradient, old_value, old, layout)
-    for name, slot in slots.items():
-        slot.assign(relayout(_choose(work.active[i], new[name], old[name]), layout_of(slot)))
-    return _choose(work.active[i], value, old_value)
-
-
-def stepped(
-    work: Work, i: int, gradient: Any, old_value: Any, old: Mapping[str, Any], layout: dtensor.Layout | None = None
-) -> tuple[Any, dict[str, Any]]:
-    """New values of variable number `i` and of its slots, or of some rows of all of them."""
-    assert work.rule is not None
     scalars, decay = _scalars(work, i)
     value, new = updated(work.rule, old_value, gradient, old, scalars, decay)
     if work.rule.gathers(old):  # pin the other end, too, or DTensor's compiler shards matrix products in between
@@ -167,7 +157,9 @@ def stepped(
         value = tf.where(touched, value, old_value)
         if work.rule.keeps_lazy_slots:
             new = {name: tf.where(touched, new[name], old[name]) for name in new}
-    return value, new
+    for name, slot in slots.items():
+        slot.assign(relayout(_choose(work.active[i], new[name], old[name]), layout_of(slot)))
+    return _choose(work.active[i], value, old_value)
 
 
 def _scalars(work: Work, i: int) -> tuple[dict[str, Any], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,13 +17,19 @@ from optim.state.tracked import Tracked
 
 
 def row_gradient(
-    gradient: tf.IndexedSlices, tracked: Tracked, *, looks_at_sums: bool, sorts: bool = False
+    gradient: tf.IndexedSlices,
+    tracked: Tracked,
+    *,
+    looks_at_sums: bool,
+    sorts: bool = False,
+    powers: Sequence[int] = (),
 ) -> RowGradient:
     """The rows of `IndexedSlices` in ascending order; repeated ones are added up, in float32 at least.
 
     Args:
       looks_at_sums: whether norms of gradients, or whether they are finite, matter.
       sorts: whether, if not, the kernel may sort them in its step, or now for the local executor.
+      powers: what else is added up of each, as a `Program` has them, which then only the kernel does.
 
     Raises:
       MismatchError: they do not fit the variable. Inside a `tf.function`, an index that does not raises when it runs.
@@ -52,7 +59,7 @@ def row_gradient(
         return RowGradient(values, tf.cast(indices, tf.int64), shape, tracked.variable.dtype, is_summed=False)
     if sorts and _can_sort(values, indices):
         try:
-            found = direct.sort(values, indices, int(shape[0]))
+            found = direct.sort(values, indices, int(shape[0]), powers)
         except RuntimeError as error:
             raise MismatchError(f"the gradient of {tracked}: {error}") from None
         return RowGradient(values, indices, shape, tracked.variable.dtype, sorted=found)
@@ -62,6 +69,8 @@ def row_gradient(
             sums, rows = library.ops().dtopt_sum_rows(values=values, indices=indices, limit=int(shape[0]), W=wide)
     except tf.errors.InvalidArgumentError as error:
         raise MismatchError(f"the gradient of {tracked}: {error.message}") from None
+    if powers:  # these the step adds up; that the rows are there is known now
+        return RowGradient(values, tf.cast(indices, tf.int64), shape, tracked.variable.dtype, is_summed=False)
     return RowGradient(sums, rows, shape, tracked.variable.dtype)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from optim.executors.apart import EACH_XP, Each, Slices, summed
+from optim.each import Each, EachNamespace, summed
+from optim.executors.apart import Slices
 from optim.namespace import XP
 from optim.native.direct import Held
 from optim.options.option_objects import GradientsClipOption
@@ -19,6 +20,7 @@ from optim.state.tracked import Tracked
 
 Group = float | tuple[float, tuple[tuple[str, float], ...]]
 """What the coefficients of a variable depend on: its factor of the learning rate, and constants of its rule."""
+EACH_XP = EachNamespace(XP)
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,7 @@ class Work:
     only_ops: bool = False
     """`executor="portable"`: dtopt's own kernel is not used in functions either."""
     slices: Sequence[Slices | None] = ()
-    """Per variable: the slices of its gradient, where each is to be squared, which only the portable executor does, or
-    None. Empty: all None."""
+    """Per variable: the slices of its gradient, where each is to be squared, or None. Empty: all None."""
     held: Held | None = None
     """All gradients, if dtopt's own kernel has them already."""
 
@@ -124,6 +125,7 @@ def updated(
     if decay is not None:
         value = value * cast_scalar(decay, wide)
     wide_slots = {name: tf.cast(slot, wide) for name, slot in slots.items()}
-    xp, wide_gradient = (EACH_XP, gradient.cast(wide)) if isinstance(gradient, Each) else (XP, tf.cast(gradient, wide))
-    change, new = rule.update(xp, value, wide_gradient, wide_slots, cast_scalars(scalars, wide))
+    is_each = isinstance(gradient, Each)
+    wide_gradient = gradient.map(lambda x: tf.cast(x, wide)) if is_each else tf.cast(gradient, wide)
+    change, new = rule.update(EACH_XP if is_each else XP, value, wide_gradient, wide_slots, cast_scalars(scalars, wide))
     return tf.cast(value + summed(change), dtype), {n: tf.cast(summed(new[n]), slots[n].dtype) for n in new}

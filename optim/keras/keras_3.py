@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -12,6 +13,7 @@ import tensorflow as tf
 from optim import slot_layout
 from optim.errors import MismatchError, UnsupportedError
 from optim.keras.adapter import Adapter, takes_gradient
+from optim.keras.scaling import base_of
 from optim.legacy._base import LegacyOptimizer
 
 
@@ -72,6 +74,13 @@ class Keras3Adapter(Adapter):
             raise UnsupportedError(f"optim.legacy scales no losses: loss_scale_factor={value!r} would have no effect")
         else:
             self.inner.loss_scale = value
+
+    def build(self, var_list: Sequence[Any]) -> None:
+        """Before Keras 3.10 a LossScaleOptimizer tells what it wraps nothing but this: that it is built now."""
+        caller = sys._getframe(1).f_locals.get("self")
+        if isinstance(caller, base_of(self._keras)) and getattr(caller, "inner_optimizer", None) is self:
+            self._stop_scaling()
+        super().build(var_list)
 
     def add_variable(  # type: ignore[override]
         self,

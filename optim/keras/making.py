@@ -34,8 +34,7 @@ def for_keras(optimizer: Any, keras: ModuleType | None = None) -> Any:
       state, `load_model` brings both back once `keras_objects` was called. With `loss_scale="dynamic"`, in tf_keras
       with any, it is an instance of Keras's `LossScaleOptimizer`, too, so that `compile` of a float16 model leaves the
       scaling to it. Where Keras does scale the loss (a constant in Keras 3, unless `compile` is told
-      `auto_scale_loss=False`; or you wrap it), `loss_scale` is switched off, with a warning. Keras 3 before 3.10 does
-      not tell that you wrap it: leave `loss_scale` out there.
+      `auto_scale_loss=False`; or you wrap it), `loss_scale` is switched off, with a warning.
 
     Raises:
       HyperparameterError: `optimizer` is none of ours. UnsupportedError: no Keras, two, or one on another backend.

@@ -202,12 +202,12 @@ def hold_if(tensors: Sequence[Any], wanted: AllExpected) -> Held | list[int]:
     return found if isinstance(found, list) else Held(found)
 
 
-def sort(values: Any, indices: Any, rows: int) -> Held:
+def sort(values: Any, indices: Any, rows: int, powers: Sequence[int] = ()) -> Held:
     """`IndexedSlices` of a table with so many rows, on no mesh, in float32 or float64: each row once, and where the sum
-    of what it is given lies. Raises RuntimeError: they do not fit the table, or each other."""
+    of what it is given lies, and of `powers` of each. Raises RuntimeError: they do not fit the table, or each other."""
     context.context().sync_executors()  # as above
     loaded = _loaded[0]
-    return Held(loaded.sort(loaded.runtime().address, values, indices, rows))
+    return Held(loaded.sort(loaded.runtime().address, values, indices, rows, [*powers]))
 
 
 def place_of(rows: Held) -> int:

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from optim import rules
+from optim.each import POWERS
 from optim.native.trace import COLUMNS, COUNTS, FULL, ONE, ROWS, Trace, UntraceableError, Value, kind_of, trace
 from optim.rule import Rule
 
@@ -94,6 +95,8 @@ class Program:
     """The `numbers` of each function that adds up."""
     stored: tuple[str, ...] = ()
     """For which of `STORES` there is a function."""
+    powers: tuple[int, ...] = ()
+    """Which of `POWERS` it needs the sums of, where a gradient is the sum of several, in order."""
 
     @property
     def has_sums(self) -> bool:
@@ -109,18 +112,20 @@ class Program:
         )
 
 
-def program_for(rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None) -> Program | None:
+def program_for(
+    rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None, each: bool = False
+) -> Program | None:
     """For variables of that rank with these slots, see `trace`; None if there is none, and `why_none` tells why."""
     try:
-        return _program(trace(rule, rank, slots))
+        return _program(trace(rule, rank, slots, each))
     except UntraceableError:
         return None
 
 
-def why_none(rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None) -> str:
+def why_none(rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None, each: bool = False) -> str:
     """Why there is no kernel for a rule; empty if there is."""
     try:
-        trace(rule, rank, slots)
+        trace(rule, rank, slots, each)
     except UntraceableError as error:
         return str(error)
     return ""
@@ -151,6 +156,7 @@ def _program(traced: Trace) -> Program:
         shapes=tuple(map(len, slots)),
         passes=tuple(itertools.chain(*(each.numbers for each in passes))),
         stored=stored,
+        powers=tuple([*POWERS].index(power) for power in traced.powers),
     )
 
 
@@ -189,7 +195,7 @@ class _Writer:
     """The statements of a trace's functions.
 
     A function visits elements, rows or columns, `over`. What it is given of each of these comes in streams, and to
-    elements what they need of their column; of their row, and of the whole variable, in scalars.
+    elements what they need of their column, and sums of powers; of their row, and of the whole variable, in scalars.
     """
 
     def __init__(self, traced: Trace, passes: Sequence[Pass]):
@@ -201,8 +207,9 @@ class _Writer:
         given = [*(symbol("scalar", name, ()) for name in traced.scalars), *slots[ONE]]
         given += [*(symbol("count", name, ()) for name in COUNTS), *sums[ONE]]
         self._scalars = {FULL: [*given, *kept[ROWS]], ROWS: given, COLUMNS: given, ONE: given}
+        powers = [value for value in traced.graph.values if value.op == "power"]
         self._streams = {
-            FULL: [*slots[FULL], *kept[COLUMNS]],
+            FULL: [*slots[FULL], *kept[COLUMNS], *powers],
             ROWS: [*slots[ROWS], *sums[ROWS]],
             COLUMNS: [*slots[COLUMNS], *sums[COLUMNS]],
             ONE: slots[ONE],
@@ -251,10 +258,11 @@ class _Writer:
         made = [value for value in used if value.operands and value.number not in {*at, *given}]
         inner = {value.number for value in made if kind_of(value) == over or over == ONE}
         lines += [f"  {_statement(value)}" for value in made if value.number not in inner]
-        kinds = ["T" if value.op == "slot" and kind_of(value) == over else "double" for value in streams]
+        own = {"slot": "T", "power": "C"}  # what is made of rows or columns is float64
+        kinds = [own.get(value.op, "double") if kind_of(value) == over else "double" for value in streams]
         lines += [f"  {kind}* __restrict s{k} = static_cast<{kind}*>(slots[{k}]);" for k, kind in enumerate(kinds)]
-        own = ["gradient", "variable"] if over == FULL else []
-        lines.append(f"  DTOPT_ELEMENTS({', '.join([*own, *(f's{k}' for k in range(len(streams)))])}) {{")
+        arrays = [*(["gradient", "variable"] if over == FULL else []), *(f"s{k}" for k in range(len(streams)))]
+        lines.append(f"  DTOPT_ELEMENTS({', '.join(arrays)}) {{")
         if over == FULL:
             lines += ["    const C g = DTOPT_GRADIENT;", "    const C w = DTOPT_VARIABLE;"]
         lines += [f"    const C {_name(v)} = Load(s{at[v.number]}[i]);" for v in used if v.number in at]
@@ -314,6 +322,7 @@ def builtin_programs() -> list[Program]:
     """Of all rules in `optim/rules`, in every combination of their yes-or-no choices."""
     every = [rule for cls in rules.every() for rule in _variants(cls)]
     found = [program_for(rule, rank) for rule in every for rank in ((2,) if rule.elementwise else range(4))]
+    found += [program_for(rule, each=True) for rule in every]
     return list({program.name: program for program in found if program is not None}.values())
 
 

@@ -25,7 +25,7 @@ from optim.native.compiling import BuildError, Recipe
 
 VARIABLE = "DTOPT_KERNELS"
 MODES = ("auto", "build", "off")
-BASICS = ("average", "squares", "widen", "narrow", "add")
+BASICS = ("average", "squares", "widen", "narrow", "add", "add_square", "add_abs")
 DTYPES = (tf.float32, tf.float64, tf.bfloat16, tf.float16)
 
 _log = logging.getLogger("optim")
@@ -247,6 +247,7 @@ def _check(module: Any) -> None:
             rule=program.name,
             shapes=program.shapes,
             passes=program.passes,
+            powers=program.powers,
             scalars_of_all=1,
             identity_at_zero=program.is_identity_at_zero,
             sparse=[],

@@ -13,6 +13,7 @@ from numbers import Real
 from typing import Any
 
 from optim.arrays import ELEMENTWISE, WHOLE, allowed
+from optim.each import Each, EachNamespace, summed
 from optim.rule import UNFACTORED, VARIABLE, Rule, Slot, slot_dims
 
 COMPARISONS = {"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"}
@@ -154,6 +155,8 @@ class Graph:
         self._folds_zero = folds_zero
 
     def of(self, op: str, *args: Any) -> Value:
+        if any(isinstance(arg, Each) for arg in args):
+            return NotImplemented  # of an operator; `Each` has the other half
         operands = tuple(arg if isinstance(arg, Value) else self.constant(arg) for arg in args)
         if self._folds_zero:
             folded = self._folded(op, operands)
@@ -198,7 +201,7 @@ class Graph:
         return self._keep("same", (value,), (*value.dims[:at], 1, *value.dims[at:]))
 
     def symbol(self, kind: str, name: str, dims: tuple[Any, ...]) -> Value:
-        """Kinds: `scalar`, `slot`, `count`, `variable`, `gradient`."""
+        """Kinds: `scalar`, `slot`, `count`, `variable`, `gradient`, `power` (summed, see `Each`)."""
         return self._keep(kind, (name,), dims)
 
     def _keep(self, op: str, args: tuple[Any, ...], dims: tuple[Any, ...]) -> Value:
@@ -301,6 +304,11 @@ class Trace:
         return tuple(value.args[0] for value in self.graph.values if value.op == "scalar")
 
     @property
+    def powers(self) -> tuple[str, ...]:
+        """The powers whose sums it needs, where a gradient is the sum of several."""
+        return tuple(value.args[0] for value in self.graph.values if value.op == "power")
+
+    @property
     def sums(self) -> tuple[Value, ...]:
         """What is added up, in the order in which it becomes known."""
         return tuple(sorted((v for v in self.graph.values if v.op == "sum"), key=lambda v: (v.level, v.number)))
@@ -324,29 +332,35 @@ def unknown_function(rule: Rule) -> str | None:
     return None
 
 
-def trace(rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None) -> Trace:
+def trace(rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None, each: bool = False) -> Trace:
     """The graph of a rule for variables of that rank with these slots, maybe others among them, or with all its own.
+
+    `each`: where a gradient is the sum of several, of which each is squared.
 
     Raises:
       UntraceableError: there is none.
     """
     if rule is not None and slots is None:
         slots = [slot.name for slot in rule.slots if rule.slot_dims(slot, (2,) * rank, ()) is not None]
-    key = (rule, None if rule is None or rule.elementwise else rank, tuple(slots or ()))
-    return _cached(*key) if isinstance(rule, Hashable) else _trace(*key)
+    key = (rule, None if rule is None or rule.elementwise else rank, tuple(slots or ()), each)
+    found = _cached(*key) if isinstance(rule, Hashable) else _trace(*key)
+    return found if found.powers or not each else trace(rule, rank, slots)
 
 
 @lru_cache(maxsize=1024)
-def _cached(rule: Any, rank: int | None, slots: tuple[str, ...]) -> Trace:
-    return _trace(rule, rank, slots)
+def _cached(rule: Any, rank: int | None, slots: tuple[str, ...], each: bool) -> Trace:
+    return _trace(rule, rank, slots, each)
 
 
-def _trace(rule: Rule | None, rank: int | None, slots: tuple[str, ...]) -> Trace:
+def _trace(rule: Rule | None, rank: int | None, slots: tuple[str, ...], each: bool) -> Trace:
     name = type(rule).__name__
-    if rule is None:
+    if rule is None or (each and not rule.elementwise):
         raise UntraceableError(f"{name} looks at whole tensors")
     graph = Graph(rank=rank)
-    given, change, new = _run(rule, graph, slots, graph.symbol("gradient", "g", graph.dims))
+    gradient: Any = graph.symbol("gradient", "g", graph.dims)
+    if each:
+        gradient = Each(gradient, lambda power: graph.symbol("power", power, graph.dims))
+    given, change, new = _run(rule, graph, slots, gradient)
     traced = Trace(name, graph, given, change, new, is_identity_at_zero=False)
     if not rule.elementwise:
         return traced
@@ -359,16 +373,17 @@ def _trace(rule: Rule | None, rank: int | None, slots: tuple[str, ...]) -> Trace
 
 
 def _run(
-    rule: Rule, graph: Graph, names: Sequence[str], gradient: Value
+    rule: Rule, graph: Graph, names: Sequence[str], gradient: Value | Each
 ) -> tuple[dict[str, Value], Value, dict[str, Value]]:
     """The slots as they were, the change, and the new slots."""
     variable = graph.symbol("variable", "w", graph.dims)
     slots = {
         slot.name: graph.symbol("slot", slot.name, _dims(slot, graph)) for slot in rule.slots if slot.name in names
     }
+    xp: Any = _Namespace(graph, not rule.elementwise)
     try:
         change, new = rule.update(
-            _Namespace(graph, not rule.elementwise), variable, gradient, dict(slots), _Scalars(graph)
+            EachNamespace(xp) if isinstance(gradient, Each) else xp, variable, gradient, dict(slots), _Scalars(graph)
         )
         values = {name: _number(graph, value) for name, value in new.items()}
         if not set(values) <= set(slots):
@@ -402,6 +417,7 @@ def _dims(slot: Slot, graph: Graph) -> tuple[Any, ...]:
 
 
 def _number(graph: Graph, value: Any) -> Value:
+    value = summed(value)
     value = value if isinstance(value, Value) else graph.constant(value)
     if value.is_bool:
         raise UntraceableError("it returns a truth value where a number is due")

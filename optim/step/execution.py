@@ -10,7 +10,7 @@ from tensorflow.experimental import dtensor
 from optim import slot_layout
 from optim.algorithm import Algorithm
 from optim.errors import UnsupportedError
-from optim.executors import kernels, local, native, one_op, plan, redo, rows
+from optim.executors import kernels, local, native, one_op, plan, rows
 from optim.layouts import placement, program_order
 from optim.native import direct, library
 from optim.options import master_copies
@@ -68,7 +68,13 @@ class Execution:
         names = {item.name: self._kernel_name(item, bool(reason)) for item in self._state.tracked}
         why = reason or "every shard can be updated in place"
         executor, why_not = "portable" if reason else "local", self._why_not_native(bool(reason))
-        return ExecutorReport(executor, why, names, why_not, self._why_whole_tables(), self._why_dense_rows())
+        dense = self._why_dense_rows()
+        return ExecutorReport(executor, why, names, why_not, dense if self._squares else "", dense)
+
+    @property
+    def _squares(self) -> bool:
+        """Whether of rows that a batch has several times each gradient is squared."""
+        return self._settings.repeated_rows.squares
 
     def _why_dense_rows(self) -> str:
         """The first reason why a function makes gradients of rows dense; empty if it makes none so."""
@@ -80,7 +86,7 @@ class Execution:
             return 'executor="portable" was asked for'
         if rule is None or not rule.elementwise:
             return f"{self._algorithm.owner} is not updated row by row"
-        if why := native.why_not(rule, item, slots):
+        if why := native.why_not(rule, item, slots, self._squares):
             return why
         if item.layout is None:
             return ""
@@ -97,15 +103,6 @@ class Execution:
         """Whether devices have those rows of the sum of gradients, if there is one, that they update."""
         total = self._state.slots.find(slot_layout.ACCUMULATED_GRADIENT, item)
         return total is None or placement.layout_of(total) == plan.step_layout(item, self._state.slots)
-
-    def _why_whole_tables(self) -> str:
-        """The first reason why gradients of rows, each to be squared, update all rows; empty if there is none."""
-        if not self._settings.repeated_rows.squares:
-            return ""
-        if self._settings.execution.executor == "portable":
-            return 'executor="portable" was asked for'
-        rule, state = self._algorithm.updating_rule, self._state
-        return next(filter(None, (redo.why_never(rule, item, state.slots) for item in state.tracked)), "")
 
     def _kernel_name(self, item: Tracked, is_portable: bool) -> str:
         rule = self._algorithm.updating_rule
@@ -150,7 +147,8 @@ class Execution:
 
     def _keeps_rows(self, rule: Rule, item: Tracked) -> bool:
         """Whether the local executor can leave single rows of a variable as they are."""
-        return direct.available() and not native.why_not(rule, item, self._state.slots) and self.plan().is_by_rows(item)
+        why_not = native.why_not(rule, item, self._state.slots, self._squares)
+        return direct.available() and not why_not and self.plan().is_by_rows(item)
 
     def takes_rows(self, item: Tracked, is_eager: bool) -> bool:
         """Whether the gradient of a variable may be a `RowGradient`: dtopt's own kernel updates it."""
@@ -166,10 +164,11 @@ class Execution:
         if rule is None or asked == "portable" or not rows.are_possible(item.layout):
             return False
         if not is_eager or self.report().executor == "portable":
-            return one_op.takes_rows(rule, item, state.slots) and (is_eager or self._has_sum_as_stepped(item))
+            takes = one_op.takes_rows(rule, item, state.slots, self._squares)
+            return takes and (is_eager or self._has_sum_as_stepped(item))
         if direct.available():
             return self._keeps_rows(rule, item)
-        return all(one_op.takes_rows(rule, other, state.slots) for other in state.tracked)
+        return all(one_op.takes_rows(rule, other, state.slots, self._squares) for other in state.tracked)
 
     def _why_not_in_shards(self, item: Tracked) -> str:
         """Why a variable cannot be updated shard by shard; empty if it can."""

@@ -48,9 +48,8 @@ class ExecutorReport:
 
     `kernels` maps variable name to `"native"` (dtopt's own kernel, see `optim.build_kernels`), `"fused"` (one
     TensorFlow kernel), `"ops"` (the rule's ops), `"xla"` or `"update_step"` (a subclass's own). `why_not_native` is
-    empty if all are `"native"`. Where `repeated_rows` has `"square"`, `why_whole_tables` is the first reason why
-    `IndexedSlices` have the rule's ops update a whole table, and not its repeated rows only; empty if there is none.
-    `why_dense_rows` is the first reason why `IndexedSlices` are made dense in a `tf.function`; empty if none are.
+    empty if all are `"native"`. `why_dense_rows` is the first reason why `IndexedSlices` are made dense in a
+    `tf.function`; empty if none are. `why_whole_tables` is the same where `repeated_rows` has `"square"`, else empty.
     """
 
     executor: str

@@ -21,13 +21,14 @@ from tensorflow.python.framework.ops import EagerTensor
 from optim import slot_layout
 from optim.algorithm import Algorithm
 from optim.errors import NoGradientsError, UnsupportedError
-from optim.executors import local, one_op, portable, redo
+from optim.executors import local, native, one_op, portable
 from optim.executors.apart import AS_GIVEN, Apart, Slices
 from optim.executors.rows import row_gradient
 from optim.executors.work import Work
 from optim.options import master_copies
 from optim.options.settings import Settings
-from optim.state.row_gradient import clear_windows
+from optim.precision import compute_dtype
+from optim.state.row_gradient import RowGradient, clear_windows
 from optim.state.state import State
 from optim.state.tracked import Tracked, TrackedList, plain_name, unwrap
 from optim.step import replicas
@@ -203,7 +204,11 @@ class Stepper:
         sorts = (executor == "local" or not tf.executing_eagerly()) and not settings.accumulation.is_used
         now = settings.looks_at_sums and not settings.accumulation.is_used
         for i in by_row:
-            found[i] = row_gradient(gradients[i], tracked[i], looks_at_sums=now, sorts=sorts)
+            each = apart.slices.get(tracked[i].index)
+            if each is None:
+                found[i] = row_gradient(gradients[i], tracked[i], looks_at_sums=now, sorts=sorts)
+            else:
+                found[i] = self._squared_rows(each, tracked[i], sorts)
         return [found[i] for i in range(len(gradients))], apart
 
     def _settled(
@@ -216,11 +221,16 @@ class Stepper:
         squares = slices if settings.repeated_rows.squares else ()
         return given, Apart(True, {tracked[i].index: Slices.of(given[i]) for i in squares})
 
+    def _squared_rows(self, slices: Slices, tracked: Tracked, sorts: bool) -> RowGradient:
+        """Rows of which each gradient is squared, settled before."""
+        program = native.program_of(self._algorithm.updating_rule, tracked, self._state.slots, each=True)
+        assert program is not None
+        values = tf.cast(slices.values, compute_dtype(tracked.variable.dtype))
+        given = tf.IndexedSlices(values, slices.rows)
+        return row_gradient(given, tracked, looks_at_sums=False, sorts=sorts, powers=program.powers)
+
     def _takes_rows(self, tracked: Tracked) -> bool:
         is_eager = tf.executing_eagerly() and not replicas.in_copy()
-        rule = self._algorithm.updating_rule
-        if self._settings.repeated_rows.squares and not redo.is_possible(rule, tracked, self._state.slots):
-            return False
         return self._settings.accumulation.takes_rows(tracked) and self.execution.takes_rows(tracked, is_eager)
 
     def _overwrite(self, tracked: TrackedList, gradients: list[Any]) -> tuple[TrackedList, list[Any]]:
@@ -274,8 +284,8 @@ class Stepper:
 
     def _run(self, work: Work, executor: str) -> bool:
         """Run a step, and tell whether there was one; counters may be read and set without waiting after it."""
-        work, redone = redo.begin(work)
-        apart = [i for i, slices in enumerate(work.slices) if slices is not None]
+        given = enumerate(zip(work.slices, work.gradients, strict=False))
+        apart = [i for i, (slices, g) in given if slices is not None and not isinstance(g, RowGradient)]
         if executor == "local" and not apart:
             stepped = local.run(work, self.execution.plan())
         else:
@@ -287,8 +297,6 @@ class Stepper:
             if stepped:
                 portable.run(work)
             local.wait_for_pending()
-        for each in redone if stepped else ():
-            each.finish()
         return stepped
 
     @contextmanager
@@ -336,15 +344,12 @@ class Stepper:
         work = preparation.work(tracked, gradients, active, apart)
 
         def run() -> tf.Tensor:
-            left, redone = redo.begin(work)
             if work.jit_compile and not one_op.is_possible(work):
                 done: list[Any] = []
-                tf.function(lambda: portable.run(left) and None, jit_compile=True, autograph=False)()
+                tf.function(lambda: portable.run(work) and None, jit_compile=True, autograph=False)()
             else:
-                done = portable.run(left)
+                done = portable.run(work)
             with tf.control_dependencies(done):
-                for each in redone:
-                    each.finish()
                 iterations.assign_add(1)
                 for name, value in preparation.new_scalars().items():
                     self._state.scalars[name].assign(value)

@@ -360,3 +360,16 @@ def test_a_train_step_of_ones_own(module: Any) -> None:
             model.fit(X, Y, 4, 2, verbose=0, shuffle=False)
         ends.append(model)
     same(*ends, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scale", ["dynamic", 1024.0])
+def test_a_loss_is_scaled_once_where_keras_says_so_late(scale: Any) -> None:
+    """Before 3.10 Keras's LossScaleOptimizer, when it is made, tells what it wraps nothing; nor does it here, where it
+    is given that after it was made."""
+    wrap = keras.optimizers.LossScaleOptimizer
+    plain = fitted(keras, wrap(optim.for_keras(optim.SGD(0.1), keras)), dtype="mixed_float16", **EAGER)
+    inner, wrapped = optim.SGD(0.1, loss_scale=scale), wrap(keras.optimizers.SGD(0.1))
+    wrapped.inner_optimizer = optim.for_keras(inner, keras)
+    with pytest.warns(UserWarning, match="switched off"):
+        same(plain, fitted(keras, wrapped, dtype="mixed_float16"), rtol=1e-4, atol=1e-5)
+    assert inner.loss_scale is None

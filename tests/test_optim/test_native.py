@@ -119,7 +119,7 @@ def launch(rule: Any, scalars: Any, model: Any, slots: Any, gradients: Any, aver
     held, sources = direct.hold(tensors), tf.range(len(tensors), dtype=tf.int64)
     none = tf.constant(NONE, tf.int64)
     part, number = call("DtoptGroup", handles(model), flat, handles(averages), [], none, sources, none, none)
-    sizes = ("shapes", shapes, "passes", [], "scalars_of_all", of_all, "identity_at_zero", False)
+    sizes = ("shapes", shapes, "passes", [], "powers", [], "scalars_of_all", of_all, "identity_at_zero", False)
     kind = tf.as_dtype(model[0].dtype).as_datatype_enum
     group, number = call("DtoptJoin", tf.reshape(number, [1]), none, "T", kind, "rule", name, *sizes)
     del part  # what is joined is held
@@ -155,8 +155,9 @@ def assert_same_bits(actual: Any, wanted: Any, what: str) -> None:
 
 
 def test_every_built_in_rule_with_a_kernel_is_tested() -> None:
-    """Those with sums, and what Muon leaves to Adam, are in test_native_sums.py."""
-    programs = [p for p in builtin_programs() if not p.has_sums and not p.name.startswith("Muon")]
+    """Those with sums, and what Muon leaves to Adam, are in test_native_sums.py, those that square each gradient of a
+    row in test_squared_rows.py."""
+    programs = [p for p in builtin_programs() if not p.has_sums and not p.powers and not p.name.startswith("Muon")]
     assert {program.name for program in programs} == {program_for(rule).name for rule in RULES}
 
 

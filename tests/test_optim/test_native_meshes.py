@@ -362,6 +362,7 @@ def test_a_row_that_a_table_does_not_have(row: int, mode: str) -> None:
             rule=program.name,
             shapes=program.shapes,
             passes=program.passes,
+            powers=program.powers,
             scalars_of_all=1,
             identity_at_zero=True,
             sparse=[0],

@@ -33,7 +33,7 @@ class Two:
             self.groups.append(group)
             numbers.append(number)
         kind = ("T", tf.float32.as_datatype_enum, "rule", PROGRAM.name, "shapes", PROGRAM.shapes, "passes", [])
-        more = ("scalars_of_all", 1, "identity_at_zero", False)
+        more = ("powers", [], "scalars_of_all", 1, "identity_at_zero", False)
         joined, self.number = call("DtoptJoin", tf.stack(numbers), nothing, *kind, *more)
         self.groups.append(joined)
 
@@ -60,6 +60,7 @@ class Two:
             rule=PROGRAM.name,
             shapes=PROGRAM.shapes,
             passes=PROGRAM.passes,
+            powers=PROGRAM.powers,
             scalars_of_all=1,
             identity_at_zero=False,
             sparse=[],

@@ -34,7 +34,7 @@ typedef double (*DtoptSquares)(const void* values, int64_t size);
 // Between T and wide; from wide, rounded to nearest.
 typedef void (*DtoptConvert)(const void* from, void* to, int64_t size);
 
-// sum (wide) += values (T).
+// sum (wide) += values (T), or their squares, or their absolute values.
 typedef void (*DtoptAdd)(const void* values, void* sum, int64_t size);
 
 }  // extern "C"

@@ -47,8 +47,22 @@ void Add(const T* __restrict values, Wide<T>* __restrict sum, int64_t size) {
   for (int64_t i = 0; i < size; ++i) sum[i] += Load(values[i]);
 }
 
+template <typename T>
+void AddSquare(const T* __restrict values, Wide<T>* __restrict sum, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) sum[i] += Square(Load(values[i]));
+}
+
+template <typename T>
+void AddAbs(const T* __restrict values, Wide<T>* __restrict sum, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) sum[i] += std::abs(Load(values[i]));
+}
+
 }  // namespace
 
+#define DTOPT_ADDING(name, function, T, dtype)                                                                   \
+  DTOPT_VISIBLE void DTOPT_NAME(name, dtype, DTOPT_LEVEL)(const void* values, void* sum, int64_t size) {         \
+    function<T>(static_cast<const T*>(values), static_cast<Wide<T>*>(sum), size);                                \
+  }
 #define DTOPT_BASICS(T, dtype)                                                                                   \
   DTOPT_VISIBLE void DTOPT_NAME(average, dtype, DTOPT_LEVEL)(void* average, const void* variable,                \
                                                              double old_weight, double new_weight,               \
@@ -65,9 +79,9 @@ void Add(const T* __restrict values, Wide<T>* __restrict sum, int64_t size) {
   DTOPT_VISIBLE void DTOPT_NAME(narrow, dtype, DTOPT_LEVEL)(const void* from, void* to, int64_t size) {          \
     Narrow<T>(static_cast<const Wide<T>*>(from), static_cast<T*>(to), size);                                     \
   }                                                                                                              \
-  DTOPT_VISIBLE void DTOPT_NAME(add, dtype, DTOPT_LEVEL)(const void* values, void* sum, int64_t size) {          \
-    Add<T>(static_cast<const T*>(values), static_cast<Wide<T>*>(sum), size);                                     \
-  }
+  DTOPT_ADDING(add, Add, T, dtype)                                                                               \
+  DTOPT_ADDING(add_square, AddSquare, T, dtype)                                                                  \
+  DTOPT_ADDING(add_abs, AddAbs, T, dtype)
 
 DTOPT_BASICS(float, float32)
 DTOPT_BASICS(double, float64)

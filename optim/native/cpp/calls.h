@@ -95,11 +95,13 @@ inline PyObject* CallHold(PyObject*, PyObject* const* arguments, Py_ssize_t coun
   return misfits.empty() ? PyLong_FromLongLong(Holding::Add(std::move(held))) : ListOf(misfits);
 }
 
-// sort(runtime, values, indices, limit): the number of IndexedSlices, in float32 or float64, of a table with so many rows.
+// sort(runtime, values, indices, limit, powers): the number of IndexedSlices, in float32 or float64, of a table with so
+// many rows; of each gradient these powers are added up, too, as `Basics` has them.
 inline PyObject* CallSort(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 4) return Fail("sort takes 4 arguments");
+  if (count != 5) return Fail("sort takes 5 arguments");
   const std::vector<const void*> objects = {arguments[1], arguments[2]};
   const int64_t limit = PyLong_AsLongLong(arguments[3]);
+  const auto powers = Items<int64_t>(arguments[4], PyLong_AsLongLong);
   const Runtime* runtime = RuntimeAt(arguments[0]);
   if (PyErr_Occurred() != nullptr) return nullptr;
   auto held = std::make_shared<Held>();
@@ -108,7 +110,7 @@ inline PyObject* CallSort(PyObject*, PyObject* const* arguments, Py_ssize_t coun
   if (done.ok() && held->tensors.size() != objects.size()) done = InvalidArgument("values or indices are on a mesh");
   if (done.ok()) {
     _ts* const state = PyEval_SaveThread();
-    done = SortHeld(held.get(), limit);
+    done = SortHeld(held.get(), limit, powers);
     PyEval_RestoreThread(state);
   }
   return done.ok() ? PyLong_FromLongLong(Holding::Add(std::move(held))) : Fail(std::string(done.message()));

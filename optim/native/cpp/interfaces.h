@@ -44,7 +44,8 @@ REGISTER_OP("DtoptGroup")
     .SetIsStateful()
     .SetShapeFn(TwoScalars);
 
-// shapes: how many slots there are of each shape, passes: what is added up, as `Stepper::Init` takes them. number: what `update` of calls.h calls this group.
+// shapes: how many slots there are of each shape, passes: what is added up, powers: of which sums are needed, as
+// `Stepper::Init` takes them. number: what `update` of calls.h calls this group.
 REGISTER_OP("DtoptJoin")
     .Input("numbers: int64")
     .Input("links: int64")
@@ -54,6 +55,7 @@ REGISTER_OP("DtoptJoin")
     .Attr("rule: string")
     .Attr("shapes: list(int)")
     .Attr("passes: list(int)")
+    .Attr("powers: list(int)")
     .Attr("scalars_of_all: int >= 0")
     .Attr("identity_at_zero: bool")
     .SetIsStateful()
@@ -94,6 +96,7 @@ REGISTER_OP("DtoptJoin")
       .Attr("rule: string") \
       .Attr("shapes: list(int)") \
       .Attr("passes: list(int)") \
+      .Attr("powers: list(int)") \
       .Attr("scalars_of_all: int >= 0") \
       .Attr("identity_at_zero: bool") \
       .Attr("sparse: list(int) >= 0") \

@@ -25,6 +25,7 @@ struct Basics {
   DtoptSquares squares = nullptr;
   DtoptConvert widen = nullptr, narrow = nullptr;
   DtoptAdd add = nullptr;
+  DtoptAdd powers[2] = {};  // adds squares, absolute values
 };
 
 // The part of a variable's shard that a device updates where its slots are divided further: runs of elements without a
@@ -116,12 +117,16 @@ struct Piece {  // pointers to the first element of the shard; `size` counts wha
   const int64_t* rows = nullptr;
   const char* const* at = nullptr;
   int64_t count = 0, stride = 0, first_row = 0, first_column = 0;
+  // Where the rule needs sums of powers: so many, and for each row of the gradient these one after the other, wide.
+  int64_t power_count = 0;
+  const char* powers = nullptr;
   bool listed = false;                  // `size` counts the elements of `rows`, and nothing else is visited
 };
 
 class Pass {
  public:
-  Pass(const Step& step, const Piece& piece) : step_(step), piece_(piece), at_(piece.slots.size()) {
+  Pass(const Step& step, const Piece& piece)
+      : step_(step), piece_(piece), at_(piece.slots.size() + piece.power_count) {
     scalars_ = piece.scalars;
     if (piece.width > 0) {
       of_row_.assign(piece.scalars, piece.scalars + piece.scalar_count);
@@ -181,9 +186,16 @@ class Pass {
     return (part.first_row + row) * part.stride + part.first_column + column;
   }
 
-  void UpdateRow(int64_t row, int64_t column, const char* gradient, int64_t size) {
-    const int64_t at = row * piece_.part.columns + column;
-    Update(at, Offset(row, column), gradient + (piece_.first_column + column) * piece_.given->element, size, true);
+  // With row k of the gradient.
+  void UpdateRow(int64_t row, int64_t column, int64_t k, int64_t size) {
+    const int64_t at = row * piece_.part.columns + column, in_row = piece_.first_column + column;
+    if (piece_.power_count > 0) powers_ = {Powers(k) + in_row * step_.basics->wide, at};
+    Update(at, Offset(row, column), Row(k) + in_row * piece_.given->element, size, true);
+    powers_ = {};
+  }
+
+  const char* Powers(int64_t k) const {
+    return piece_.powers + k * piece_.power_count * piece_.stride * step_.basics->wide;
   }
 
   void RunListed(int64_t begin, int64_t end) {
@@ -191,10 +203,9 @@ class Pass {
     while (begin < end) {
       const int64_t k = begin / columns, column = begin % columns;
       const int64_t size = std::min(end - begin, columns - column);
-      const char* gradient = Row(k);
       if (k + kRowsAhead < piece_.count) AskForRow(k + kRowsAhead);
-      if (piece_.others == Others::kMove || !IsZero(gradient)) {
-        UpdateRow(piece_.rows[k] - piece_.first_row, column, gradient, size);
+      if (piece_.others == Others::kMove || !IsZero(Row(k))) {
+        UpdateRow(piece_.rows[k] - piece_.first_row, column, k, size);
       }
       begin += size;
     }
@@ -223,20 +234,19 @@ class Pass {
       k = std::lower_bound(piece_.rows, piece_.rows + piece_.count, row + piece_.first_row) - piece_.rows;
     }
     while (begin < end) {
-      const char* gradient = nullptr;
-      int64_t rows = 1;
+      int64_t rows = 1, given = kNone;
       if (piece_.rows == nullptr) {
-        gradient = Row(row);
+        given = row;
       } else if (k < piece_.count && piece_.rows[k] == row + piece_.first_row) {
-        gradient = Row(k++);
+        given = k++;
       } else if (is_gapless) {  // up to the next row that has one
         rows = (k < piece_.count ? piece_.rows[k] - piece_.first_row : (end + columns - 1) / columns) - row;
       }
       const int64_t size = std::min(end - begin, rows * columns - column);
-      if (gradient == nullptr || (piece_.others != Others::kMove && IsZero(gradient))) {
+      if (given == kNone || (piece_.others != Others::kMove && IsZero(Row(given)))) {
         Untouched(begin, Offset(row, column), size);
       } else {
-        UpdateRow(row, column, gradient, size);
+        UpdateRow(row, column, given, size);
       }
       begin += size;
       row += rows;
@@ -266,11 +276,10 @@ class Pass {
       if (piece_.average != nullptr) Update(at, offset, nullptr, size, false);
       return;
     }
-    alignas(64) static const char zeros[kChunk * sizeof(double)] = {};
     for (int64_t done = 0; done < size; done += kChunk) {
       const int64_t now = std::min(kChunk, size - done);
-      if (piece_.others == Others::kMoveSlots) MoveSlots(at + done, offset + done, zeros, now);
-      Update(at + done, offset + done, zeros, now, piece_.others == Others::kMove, true);
+      if (piece_.others == Others::kMoveSlots) MoveSlots(at + done, offset + done, kZeros, now);
+      Update(at + done, offset + done, kZeros, now, piece_.others == Others::kMove, true);
     }
   }
 
@@ -286,6 +295,10 @@ class Pass {
     const int64_t element = step_.basics->element;
     size_t next = 0;
     for (char* slot : piece_.slots) at_[next++] = slot + at * element;
+    for (int64_t k = 0; k < piece_.power_count; ++k) {
+      const int64_t to = (k * piece_.stride + at - powers_.at) * step_.basics->wide;
+      at_[next++] = const_cast<char*>(powers_.data == nullptr ? kZeros : powers_.data + to);
+    }
     if (piece_.width == 0) return;
     const int64_t row = at / piece_.width, column = at % piece_.width;
     for (const auto& numbers : piece_.of_columns) at_[next++] = const_cast<double*>(numbers.data()) + column;
@@ -337,8 +350,15 @@ class Pass {
     return wide;
   }
 
+  static constexpr int64_t kNone = -1;
+  alignas(64) static constexpr char kZeros[kChunk * sizeof(double)] = {};
+
   const Step& step_;
   const Piece& piece_;
+  struct {
+    const char* data = nullptr;  // those of the elements from `at` on; null: all zero
+    int64_t at = 0;
+  } powers_;
   absl::InlinedVector<void*, 4> at_;
   const double* scalars_;
   std::vector<double> of_row_;      // the scalars, and what is of the row at hand

@@ -29,13 +29,14 @@ inline absl::Status InitStepper(tensorflow::OpKernelConstruction* context, Stepp
   std::string rule;
   DataType dtype;
   int64_t scalars;
-  std::vector<int64_t> shapes, passes;
+  std::vector<int64_t> shapes, passes, powers;
   TF_RETURN_IF_ERROR(context->GetAttr("rule", &rule));
   TF_RETURN_IF_ERROR(context->GetAttr("T", &dtype));
   TF_RETURN_IF_ERROR(context->GetAttr("shapes", &shapes));
   TF_RETURN_IF_ERROR(context->GetAttr("passes", &passes));
+  TF_RETURN_IF_ERROR(context->GetAttr("powers", &powers));
   TF_RETURN_IF_ERROR(context->GetAttr("scalars_of_all", &scalars));
-  return stepper->Init(rule, dtype, shapes, passes, scalars);
+  return stepper->Init(rule, dtype, shapes, passes, powers.size(), scalars);
 }
 
 }  // namespace dtopt

@@ -80,9 +80,12 @@ struct SortedRows {
   std::vector<const char*> at;   // by row: the sum of what it is given, all columns
   int64_t columns = 0;
   Tensor sums;                   // of rows that are given several times, in order
+  Tensor powers;                 // by row: the sums of so many powers of each, all columns, one after the other
+  size_t power_count = 0;
 
-  // values: in float32 or float64, and not to be freed before this.
-  absl::Status Make(const Basics& basics, const Tensor& values, const Tensor& indices, const Range& range) {
+  // values: in float32 or float64, and not to be freed before this. wanted: which powers, as `Basics` has them.
+  absl::Status Make(const Basics& basics, const Tensor& values, const Tensor& indices, const Range& range,
+                    const std::vector<int64_t>& wanted) {
     Order order;
     bool ascending;
     TF_RETURN_IF_ERROR(OrderOf(values, indices, range, &order, &ascending));
@@ -105,10 +108,29 @@ struct SortedRows {
       }
       k = end;
     }
-    return absl::OkStatus();
+    return AddPowers(basics, order, values.dtype(), wanted);
   }
 
  private:
+  absl::Status AddPowers(const Basics& basics, const Order& order, tensorflow::DataType dtype,
+                         const std::vector<int64_t>& wanted) {
+    power_count = wanted.size();
+    if (wanted.empty()) return absl::OkStatus();
+    powers = Tensor(dtype, tensorflow::TensorShape({static_cast<int64_t>(rows.size()), power_count * columns}));
+    if (!powers.IsInitialized()) {
+      return powers.NumElements() == 0 ? absl::OkStatus() : absl::ResourceExhaustedError("no memory for sums");
+    }
+    char* next = static_cast<char*>(powers.data());
+    std::memset(next, 0, powers.TotalBytes());
+    for (size_t k = 0; k < order.size(); next += wanted.size() * size_) {
+      const size_t end = EndOf(order, k);
+      for (; k < end; ++k) {
+        for (size_t of = 0; of < wanted.size(); ++of) basics.powers[wanted[of]](Given(order[k]), next + of * size_, columns);
+      }
+    }
+    return absl::OkStatus();
+  }
+
   static size_t EndOf(const Order& order, size_t k) {
     size_t end = k + 1;
     while (end < order.size() && order[end].first == order[k].first) ++end;

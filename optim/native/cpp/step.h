@@ -52,6 +52,8 @@ class Functions {
     basics.widen = Find<DtoptConvert>("widen", dtype);
     basics.narrow = Find<DtoptConvert>("narrow", dtype);
     basics.add = Find<DtoptAdd>("add", dtype);
+    basics.powers[0] = Find<DtoptAdd>("add_square", dtype);
+    basics.powers[1] = Find<DtoptAdd>("add_abs", dtype);
     return basics;
   }
 
@@ -116,9 +118,11 @@ inline bool PartOf(const Group& group, size_t i, RowBox* part) {
 
 class Stepper {
  public:
-  // shapes: how many slots there are of each, in order; passes: of each function that adds up, what `Adding` has.
+  // shapes: how many slots there are of each, in order; passes: of each function that adds up, what `Adding` has; powers:
+  // those of which it needs the sums.
   absl::Status Init(const std::string& rule, DataType dtype, const std::vector<int64_t>& shapes,
-                    const std::vector<int64_t>& passes, int64_t scalars) {
+                    const std::vector<int64_t>& passes, size_t powers, int64_t scalars) {
+    powers_ = powers;
     if (shapes.size() != kShapes || passes.size() % kNumbersOfAdding != 0) return InvalidArgument(rule, " is not said right");
     dtype_ = dtype;
     shapes_ = shapes;
@@ -253,6 +257,9 @@ class Stepper {
       return InvalidArgument("variable ", i, " is ", DataTypeString(dtype_), ", its gradient ",
                              DataTypeString(values.dtype()));
     }
+    if (powers_ > 0 && (gradient.sorted == nullptr || gradient.sorted->power_count != powers_)) {
+      return InvalidArgument("the rule needs more of the gradient of variable ", i, " than its sum");
+    }
     if (gradient.IsDense()) {
       if (values.shape() == shape) return absl::OkStatus();
       return InvalidArgument("variable ", i, " has shape ", shape.DebugString(), ", its gradient ",
@@ -363,6 +370,9 @@ class Stepper {
     piece->stride = ColumnsOf(gradient, piece->part);
     if (gradient.sorted != nullptr) {
       piece->at = gradient.sorted->at.data() + (piece->rows - all);
+      piece->power_count = powers_;
+      const int64_t before = (piece->rows - all) * powers_ * piece->stride * piece->given->wide;
+      if (powers_ > 0) piece->powers = static_cast<const char*>(gradient.sorted->powers.data()) + before;
     } else {
       piece->gradient += (piece->rows - all) * piece->stride * piece->given->element;
     }
@@ -378,6 +388,7 @@ class Stepper {
   DataType dtype_;
   std::vector<int64_t> shapes_;  // how many slots there are of each
   int64_t slots_ = 0, scalars_ = 0;
+  size_t powers_ = 0;
   AllBasics basics_;
 };
 

@@ -51,6 +51,7 @@ class StepInputs {
     TF_RETURN_IF_ERROR(context->GetAttr("others", &others));
     for (const int how : others) others_.push_back(static_cast<Others>(how));
     TF_RETURN_IF_ERROR(context->GetAttr("totals", &totals_));
+    TF_RETURN_IF_ERROR(context->GetAttr("powers", &powers_));
     TF_RETURN_IF_ERROR(context->GetAttr("gathered", &gathered_));
     TF_RETURN_IF_ERROR(windows_.Init(context));
     return AllBasics::Make(&basics_);
@@ -146,7 +147,7 @@ class StepInputs {
     if (basics.element == basics.wide) {
       gradient.rows = nullptr;
       gradient.sorted = &given->sorted[k];
-      return given->sorted[k].Make(basics, *gradient.values, indices, range);
+      return given->sorted[k].Make(basics, *gradient.values, indices, range, powers_);
     }
     auto& [sums, rows] = given->summed[k];
     TF_RETURN_IF_ERROR(SumRows(context, basics_, *gradient.values, indices, range, &sums, &rows));
@@ -157,7 +158,7 @@ class StepInputs {
 
   AllBasics basics_;
   Windows windows_;
-  std::vector<int64_t> totals_;
+  std::vector<int64_t> totals_, powers_;
   std::vector<int> sparse_, gathered_;
   std::vector<Others> others_;
   bool identity_at_zero_;

@@ -80,8 +80,9 @@ inline const AllBasics* KnownBasics() {
   return made;
 }
 
-// Those of what is held whose first tensor has gradients of the rows in the second, of a table with so many rows.
-inline absl::Status SortHeld(Held* held, int64_t limit) {
+// Those of what is held whose first tensor has gradients of the rows in the second, of a table with so many rows; and
+// the powers of each.
+inline absl::Status SortHeld(Held* held, int64_t limit, const std::vector<int64_t>& powers) {
   const Tensor &values = held->tensors[0], &indices = held->tensors[1];
   const Basics* basics = KnownBasics() == nullptr ? nullptr : (*KnownBasics())[values.dtype()];
   if (basics == nullptr || basics->element != basics->wide) return InvalidArgument("no rows of ", DataTypeString(values.dtype()));
@@ -89,7 +90,7 @@ inline absl::Status SortHeld(Held* held, int64_t limit) {
     return InvalidArgument("indices are ", DataTypeString(indices.dtype()));
   }
   auto sorted = std::make_shared<SortedRows>();
-  TF_RETURN_IF_ERROR(sorted->Make(*basics, values, indices, {0, limit, limit}));
+  TF_RETURN_IF_ERROR(sorted->Make(*basics, values, indices, {0, limit, limit}, powers));
   held->sorted = std::move(sorted);
   return absl::OkStatus();
 }
