@@ -1,9 +1,9 @@
 """C++ from traces: functions for each variant of a rule and each dtype, and what names them.
 
 One updates a run of elements; its C signature, `DtoptUpdate` in `abi.h`, is the same for all rules. A rule that adds up
-over a whole variable, its rows or its columns has further ones, `DtoptSums`, one after the other: each makes sums, or
-numbers of each row or column that elements need, from what those before it made and the slots as they were. Slots that
-have fewer dims are stored by functions of their own, `DtoptStores`.
+over a whole variable, its matrices, its rows or its columns has further ones, `DtoptSums`, one after the other: each
+makes sums, or numbers of each row or column that elements need, from what those before it made and the slots as they
+were. Slots that have fewer dims are stored by functions of their own, `DtoptStores`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,19 @@ from typing import Any
 
 from optim import rules
 from optim.each import POWERS
-from optim.native.trace import COLUMNS, COUNTS, FULL, ONE, ROWS, Trace, UntraceableError, Value, kind_of, trace
+from optim.native.trace import (
+    COLUMNS,
+    COUNTS,
+    FULL,
+    MATRICES,
+    ONE,
+    ROWS,
+    Trace,
+    UntraceableError,
+    Value,
+    kind_of,
+    trace,
+)
 from optim.rule import Rule
 
 INFIX = {
@@ -52,6 +64,8 @@ CALLS = {
 
 SHAPES = (FULL, ROWS, COLUMNS, ONE)
 """Of slots, in the order in which the kernel is given them."""
+SUMS = (ONE, MATRICES, ROWS, COLUMNS)
+"""What there are sums of, in the order of the struct `Adding` in `whole.h`."""
 STORES = {"rows": ROWS, "columns": COLUMNS, "ones": ONE}
 """The functions that store slots of fewer dims."""
 
@@ -65,13 +79,13 @@ class Pass:
     kept: tuple[Value, ...]
 
     def into(self, dims: frozenset[str]) -> tuple[Value, ...]:
-        """The sums of all, of each row, or of each column."""
+        """The sums of all, of each matrix, of each row, or of each column."""
         return tuple(value for value in self.sums if kind_of(value) == dims)
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """As the struct `Adding` in `whole.h` has them."""
-        made = {dims: len(self.into(dims)) for dims in (ONE, ROWS, COLUMNS)}
+        made = {dims: len(self.into(dims)) for dims in SUMS}
         if self.over != FULL:
             made[self.over] = len(self.kept)
         return (SHAPES.index(self.over), *made.values())
@@ -104,7 +118,7 @@ class Program:
 
     @property
     def functions(self) -> tuple[str, ...]:
-        count = len(self.passes) // len(SHAPES)
+        count = len(self.passes) // (1 + len(SUMS))
         return (
             self.name,
             *(f"{self.name}_sums{k}" for k in range(count)),
@@ -195,21 +209,22 @@ class _Writer:
     """The statements of a trace's functions.
 
     A function visits elements, rows or columns, `over`. What it is given of each of these comes in streams, and to
-    elements what they need of their column, and sums of powers; of their row, and of the whole variable, in scalars.
+    elements what they need of their column, and sums of powers; of their row, its matrix and all, in scalars.
     """
 
     def __init__(self, traced: Trace, passes: Sequence[Pass]):
         self._traced = traced
         symbol = traced.graph.symbol
         slots = {dims: [traced.given[name] for name in traced.slots_along(dims)] for dims in SHAPES}
-        sums = {dims: [v for each in passes for v in each.into(dims)] for dims in (ONE, ROWS, COLUMNS)}
+        sums = {dims: [v for each in passes for v in each.into(dims)] for dims in SUMS}
         kept = {dims: [v for each in passes if each.over == dims for v in each.kept] for dims in (ROWS, COLUMNS)}
         given = [*(symbol("scalar", name, ()) for name in traced.scalars), *slots[ONE]]
         given += [*(symbol("count", name, ()) for name in COUNTS), *sums[ONE]]
-        self._scalars = {FULL: [*given, *kept[ROWS]], ROWS: given, COLUMNS: given, ONE: given}
+        of_matrix = [*given, *sums[MATRICES]]
+        self._scalars = {FULL: [*of_matrix, *kept[ROWS]], ROWS: of_matrix, COLUMNS: of_matrix, ONE: given}
         powers = [value for value in traced.graph.values if value.op == "power"]
         self._streams = {
-            FULL: [*slots[FULL], *kept[COLUMNS], *powers],
+            FULL: [*slots[FULL], *powers, *kept[COLUMNS]],
             ROWS: [*slots[ROWS], *sums[ROWS]],
             COLUMNS: [*slots[COLUMNS], *sums[COLUMNS]],
             ONE: slots[ONE],
@@ -224,8 +239,8 @@ class _Writer:
         return _text(lines)
 
     def sums(self, each: Pass) -> str:
-        """Of all and of each row first, one after the other in `sums`; the rest goes to further streams."""
-        whole, by_column = [*each.into(ONE), *each.into(ROWS)], each.into(COLUMNS)
+        """Of all, of the matrix and of the row first, one after the other in `sums`; the rest goes to more streams."""
+        whole, by_column = [*each.into(ONE), *each.into(MATRICES), *each.into(ROWS)], each.into(COLUMNS)
         made = [*((v.operands[0], "+=") for v in by_column), *((v, "=") for v in each.kept)]
         lines = [f"  Wide<T> t{k}[kTerms];" for k in range(len(whole))]
         first = len(self._streams[each.over])

@@ -6,7 +6,8 @@ each variant has a graph of its own; scalars of `coefficients` stay symbols, whi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Real
@@ -18,11 +19,12 @@ from optim.rule import UNFACTORED, VARIABLE, Rule, Slot, slot_dims
 
 COMPARISONS = {"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"}
 LOGIC = {"logical_and", "logical_or", "logical_not"}
-ROW, COLUMN = "row", "column"
-"""The dims of a matrix, by which that of a value goes; a variable of another rank is one row."""
-FULL, ROWS, COLUMNS, ONE = (frozenset(dims) for dims in ((ROW, COLUMN), (ROW,), (COLUMN,), ()))
-COUNTS = ("size", "rows", "columns")
-"""How many elements a variable has, and rows, and columns."""
+MATRIX, ROW, COLUMN = "matrix", "row", "column"
+"""The dims of a matrix, by which that of a value goes, and all dims before: a variable of more dims is a batch of
+matrices, one of fewer is one row."""
+FULL, MATRICES, ROWS, COLUMNS, ONE = map(frozenset, ((ROW, COLUMN), (MATRIX,), (ROW,), (COLUMN,), ()))
+COUNTS = ("size", "matrices", "rows", "columns")
+"""How many elements a variable has, how many matrices, and rows and columns of each."""
 
 
 class UntraceableError(Exception):
@@ -150,7 +152,7 @@ class Graph:
         self.values: list[Value] = []
         self.rank = rank
         """Of the variable; None where it does not matter."""
-        self.dims: tuple[Any, ...] = (*range(100, 98 + (rank or 0)), ROW, COLUMN)[-(rank or 1) :]
+        self.dims: tuple[Any, ...] = (*((MATRIX, k) for k in range((rank or 0) - 2)), ROW, COLUMN)[-(rank or 1) :]
         self._known: dict[Any, Value] = {}
         self._folds_zero = folds_zero
 
@@ -173,16 +175,15 @@ class Graph:
         return self._keep("constant", (repr(float(number)),), dims)
 
     def sum(self, value: Any, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
-        """Of all elements of a variable, of each row, or of each column."""
+        """Of all elements of a variable, of each of its matrices, of each row, or of each column."""
         if not isinstance(value, Value) or not value.along:
             raise UntraceableError("it adds up what is the same for all elements")
         over = _axes(value, axis)
         kept = tuple(1 if i in over else dim for i, dim in enumerate(value.dims) if keepdims or i not in over)
         if value.along == {dim for dim in kept if dim != 1}:
             return self._keep("same", (value,), kept)
-        left = frozenset(dim for dim in kept if dim != 1)
-        if not value.along <= FULL and left:
-            raise UntraceableError(f"it adds up along some dims of {len(self.dims)}")
+        if kind_of(value) == MATRICES:
+            raise UntraceableError("it adds up what is one number of each matrix")
         return self._keep("sum", (value,), kept)
 
     def mean(self, value: Any, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
@@ -190,8 +191,10 @@ class Graph:
         gone = value.along - total.along
         if not gone:
             return total
-        name = {ROWS: "rows", COLUMNS: "columns"}.get(gone if self.rank == 2 else FULL, "size")
-        return self.of("div", total, self.symbol("count", name, ()))
+        names = {MATRIX: "matrices", ROW: "rows", COLUMN: "columns"}
+        found = ["size"] if gone == set(self.dims) else [n for dim, n in names.items() if dim in _plain(gone)]
+        counts = [self.symbol("count", name, ()) for name in found]
+        return self.of("div", total, functools.reduce(functools.partial(self.of, "mul"), counts))
 
     def expand(self, value: Any, axis: int) -> Value:
         """With one more dim, in which it is the same."""
@@ -319,8 +322,22 @@ class Trace:
 
 
 def kind_of(value: Value) -> frozenset[str]:
-    """FULL, ROWS, COLUMNS or ONE: what it is one of each of."""
-    return frozenset(value.along) if value.along < frozenset(value.graph.dims) else FULL
+    """FULL, MATRICES, ROWS, COLUMNS or ONE: what it is one of each of.
+
+    Raises UntraceableError: it is the same along some of the dims before a matrix, or along these, and not along all.
+    """
+    every, along = frozenset(value.graph.dims), value.along
+    if along == every:
+        return FULL
+    batch = every - FULL
+    if along & batch not in ((frozenset(), batch) if along <= batch else (batch,)):
+        raise UntraceableError(f"its variables have {len(every)} dims, and it looks along some of them")
+    return _plain(along) - MATRICES or _plain(along)
+
+
+def _plain(dims: Set[Any]) -> frozenset[str]:
+    """All dims before a matrix as one."""
+    return frozenset(MATRIX if isinstance(dim, tuple) else dim for dim in dims)
 
 
 def unknown_function(rule: Rule) -> str | None:
@@ -394,8 +411,8 @@ def _run(
             _check_dims(value, slots[name].dims, f"slot {name}")
         change = _number(graph, change)
         _check_dims(change, graph.dims, "the variable")
-        if any(kind_of(value) not in (FULL, ROWS, COLUMNS, ONE) for value in graph.values):
-            raise UntraceableError(f"its variables have {len(graph.dims)} dims, and it looks along some of them")
+        for value in graph.values:
+            kind_of(value)
         return slots, change, {name: values[name] for name in slots if name in values}
     except UntraceableError as error:
         raise UntraceableError(f"{type(rule).__name__} has no kernel: {error}", error.function) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -181,7 +182,6 @@ def test_a_sum_of_what_depends_on_a_slot_that_is_one_number(mode: str) -> None:
 def test_what_has_no_kernel() -> None:
     assert "the same for all elements" in _asks(lambda xp, g: xp.reduce_sum(xp.reduce_sum(g)))
     assert _asks(lambda xp, g: xp.reduce_sum(xp.ones_like(g))) == ""
-    assert "of 3" in why_none(optim.Adafactor()._rule, rank=3)
     assert "unexpected keyword" in _asks(lambda xp, g: xp.reduce_sum(g, out=g))
     assert "along axis 2 of 2" in _asks(lambda xp, g: xp.reduce_sum(g, axis=2))
     assert "columns with rows" in _asks(lambda xp, g: xp.reduce_sum(g, axis=1))
@@ -253,9 +253,94 @@ def test_sums_do_not_depend_on_threads(mode: str) -> None:
         np.testing.assert_array_equal(one, two)
 
 
+@dataclass(frozen=True)
+class Batch(Whole):
+    """Sums and slots of every kind of variables of two dims and more, of which the first are a batch; and sums of what
+    depends on sums."""
+
+    learning_rate = optim.Hyperparameter(0.1, "the size of a step")
+
+    @property
+    def slots(self) -> tuple[optim.Slot, ...]:
+        shapes = {"row": ROWS, "column": COLUMNS, "one": SCALAR, "full": "variable"}
+        return tuple(optim.Slot(name, unit="gradient", initial=0.5, like=like) for name, like in shapes.items())
+
+    def update(self, xp: Any, variable: Any, gradient: Any, slots: Any, c: Any) -> Any:
+        rows = xp.reduce_mean(gradient, axis=-1, keepdims=True)
+        columns = slots["column"] + xp.reduce_sum(xp.abs(gradient - rows), axis=-2)
+        of_matrix = xp.reduce_mean(columns * columns, axis=-1)
+        row = slots["row"] + xp.reduce_sum(gradient * xp.expand_dims(columns, -2), -1) / xp.expand_dims(of_matrix, -1)
+        middle = xp.reduce_mean(variable * xp.expand_dims(row, -1), axis=(-2, -1), keepdims=True)
+        least = xp.reduce_sum(row, axis=-1, keepdims=True) * 0.01
+        one = slots["one"] + xp.reduce_mean(gradient * middle) + xp.reduce_mean(row) + xp.reduce_mean(columns)
+        full = slots["full"] + gradient * one + middle * xp.expand_dims(slots["row"] + least, -1)
+        new = {"row": row, "column": columns + least, "one": one, "full": full}
+        return -c["learning_rate"] * (full + rows * variable) * 0.01, new
+
+
+BATCHES = [(3, 5, 7), (2, 130, 257), (3, 3, 64, 32), (300, 2, 3), (1, 4, 5), (5, 1, 1), (2, 9001, 2), (0, 3, 4), (6, 4)]
+
+
+def stepped(make: Any, shapes: Any, traced: bool, dtype: Any = np.float64) -> Any:
+    """Variables and slots after three steps, by the kernel and by TensorFlow's ops."""
+    found = []
+    for executor in ("auto", "portable"):
+        random = np.random.default_rng(1)
+        variables = [tf.Variable(random.normal(size=shape).astype(dtype)) for shape in shapes]
+        optimizer = make(executor=executor)
+        step = in_function(optimizer, variables) if traced else None
+        for _ in range(3):
+            gradients = [tf.constant(random.normal(size=shape).astype(dtype)) for shape in shapes]
+            step(gradients) if step else optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        assert set(optimizer.executor_report().kernels.values()) == {"native" if executor == "auto" else "ops"}
+        found.append([*variables, *optimizer.variables])
+    return found
+
+
+@NATIVE
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
+def test_a_batch_of_matrices(traced: bool, mode: str) -> None:
+    make = functools.partial(optim.Optimizer, rule=Batch(), learning_rate=0.1, clipvalue=2.0, weight_decay=0.1)
+    assert_close(*stepped(make, BATCHES, traced), 1e-11)
+
+
+@NATIVE
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
+def test_adafactor_of_more_than_two_dims(traced: bool, dtype: str, mode: str) -> None:
+    kind = tf.as_dtype(dtype).as_numpy_dtype
+    assert_close(*stepped(functools.partial(optim.Adafactor, 0.05), BATCHES, traced, kind), TOLERANCE[dtype])
+
+
+def test_ranks_share_their_programs() -> None:
+    programs = [program_for(rule, rank) for rule in (optim.Adafactor()._rule, Batch()) for rank in (3, 4, 7)]
+    assert [program.name for program in programs[:3]] == [programs[0].name] * 3
+    assert [program.name for program in programs[3:]] == [programs[3].name] * 3
+
+
+@pytest.mark.parametrize(
+    ("ask", "why"),
+    [
+        (lambda xp, g: xp.reduce_sum(g, axis=0, keepdims=True), "looks along some of them"),
+        (lambda xp, g: xp.reduce_sum(g, axis=(0, 2), keepdims=True), "looks along some of them"),
+        (lambda xp, g: xp.reduce_sum(xp.reduce_sum(g, axis=(-1, -2))), "one number of each matrix"),
+        (lambda xp, g: xp.reduce_sum(g, axis=(1, 2), keepdims=True), ""),
+        (lambda xp, g: xp.reduce_sum(g, axis=2, keepdims=True), ""),
+    ],
+)
+def test_what_of_a_batch_has_a_kernel(ask: Any, why: str) -> None:
+    class Asking(Whole):
+        def update(self, xp: Any, variable: Any, gradient: Any, slots: Any, c: Any) -> Any:
+            return gradient * ask(xp, gradient), {}
+
+    found = why_none(Asking(), rank=3)
+    assert why in found
+    assert bool(found) == bool(why)
+
+
 def test_every_built_in_rule_with_sums_is_tested_on_several_blocks() -> None:
     programs = [program for program in builtin_programs() if program.has_sums]
-    of_cases = {program_for(case.make()._rule, rank).name for case in CASES for rank in (1, 2)}
+    of_cases = {program_for(case.make()._rule, rank).name for case in CASES for rank in (1, 2, 3)}
     assert {program.name for program in programs} == of_cases
     assert max(int(np.prod(shape)) for shape in SHAPES) > 2 * 32 * 1024
 

@@ -142,7 +142,9 @@ double Sum(const C* values, int64_t size) {
     for (int64_t k = 0; k < kLanes; ++k) sums[k] += values[i + k];
   }
   for (; i < size; ++i) sums[i % kLanes] += values[i];
-  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
+  int64_t width = kLanes / 2;
+  while (width >= size && width > 0) width /= 2;  // of a short row the other lanes are zero
+  for (; width > 0; width /= 2) {
     for (int64_t k = 0; k < width; ++k) sums[k] += sums[k + width];
   }
   return sums[0];

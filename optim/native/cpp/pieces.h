@@ -98,9 +98,10 @@ struct Piece {  // pointers to the first element of the shard; `size` counts wha
   absl::InlinedVector<char*, 4> slots;  // shaped like the variable
   // Slots of each row, of each column, and of one number each; what elements need of their row and column, see whole.h.
   std::vector<char*> row_slots, column_slots, singles;
-  std::vector<std::vector<double>> of_rows, of_columns;
+  std::vector<std::vector<double>> of_matrices, of_rows, of_columns;
   const double* scalars = nullptr;      // of the rule
-  int64_t scalar_count = 0, width = 0;  // how many; the columns of the variable, where these matter
+  int64_t scalar_count = 0, width = 0;  // how many; the columns of the variable, where these matter,
+  int64_t height = 1;                   // and then the rows of each matrix
   char* average = nullptr;
   char* rounding = nullptr;             // of `variable`, in another storage type
   const Basics* rounded = nullptr;      // that type
@@ -130,7 +131,7 @@ class Pass {
     scalars_ = piece.scalars;
     if (piece.width > 0) {
       of_row_.assign(piece.scalars, piece.scalars + piece.scalar_count);
-      of_row_.resize(of_row_.size() + piece.of_rows.size());
+      of_row_.resize(of_row_.size() + piece.of_matrices.size() + piece.of_rows.size());
       at_.resize(at_.size() + piece.of_columns.size());
       scalars_ = of_row_.data();
     }
@@ -149,10 +150,11 @@ class Pass {
     }
   }
 
-  // An array of one number for each column, behind the slots.
-  void Append(double* sums) {
+  // An array of one number for each column of matrix `first` and those after it, behind the slots.
+  void Append(double* sums, int64_t first) {
     appended_.push_back(sums);
     at_.push_back(sums);
+    first_ = first;
   }
 
   // Adds what the rule adds up over a run of elements, of one row where rows matter, of a piece that is a whole shard with
@@ -300,11 +302,14 @@ class Pass {
       at_[next++] = const_cast<char*>(powers_.data == nullptr ? kZeros : powers_.data + to);
     }
     if (piece_.width == 0) return;
-    const int64_t row = at / piece_.width, column = at % piece_.width;
-    for (const auto& numbers : piece_.of_columns) at_[next++] = const_cast<double*>(numbers.data()) + column;
-    for (double* sums : appended_) at_[next++] = sums + column;
+    const int64_t row = row_ >= 0 && at == (row_ + 1) * piece_.width ? row_ + 1 : at / piece_.width;  // division is slow
+    if (row < matrix_ * piece_.height || row >= (matrix_ + 1) * piece_.height) matrix_ = row / piece_.height;
+    const int64_t here = matrix_ * piece_.width + at - row * piece_.width;
+    for (const auto& numbers : piece_.of_columns) at_[next++] = const_cast<double*>(numbers.data()) + here;
+    for (double* sums : appended_) at_[next++] = sums + here - first_ * piece_.width;
     if (std::exchange(row_, row) == row) return;
     double* of_row = of_row_.data() + piece_.scalar_count;
+    for (const auto& numbers : piece_.of_matrices) *of_row++ = numbers[matrix_];
     for (const auto& numbers : piece_.of_rows) *of_row++ = numbers[row];
   }
 
@@ -361,9 +366,9 @@ class Pass {
   } powers_;
   absl::InlinedVector<void*, 4> at_;
   const double* scalars_;
-  std::vector<double> of_row_;      // the scalars, and what is of the row at hand
+  std::vector<double> of_row_;      // the scalars, and what is of the matrix and the row at hand
   std::vector<double*> appended_;
-  int64_t row_ = -1;
+  int64_t row_ = -1, matrix_ = 0, first_ = 0;
   bool simple_;
 };
 

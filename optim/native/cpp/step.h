@@ -26,7 +26,7 @@ using tensorflow::DataType;
 
 constexpr int64_t kAlign = 32;      // updates are cut at multiples of this many elements
 constexpr int64_t kSquares = 4096;  // elements whose squares are added up at a time
-constexpr size_t kNumbersOfAdding = 4;
+constexpr size_t kNumbersOfAdding = 5;
 
 // Functions of the maths libraries, by name and dtype.
 class Functions {
@@ -133,10 +133,11 @@ class Stepper {
     for (size_t k = 0; k < passes.size(); k += kNumbersOfAdding) {
       const std::string name = absl::StrCat(rule, "_sums", k / kNumbersOfAdding);
       parts_.adding.push_back(
-          {passes[k], passes[k + 1], passes[k + 2], passes[k + 3], Functions::Find<DtoptSums>(name, dtype)});
+          {passes[k], passes[k + 1], passes[k + 2], passes[k + 3], passes[k + 4], Functions::Find<DtoptSums>(name, dtype)});
       const Adding& added = parts_.adding.back();
       if (added.function == nullptr) return InvalidArgument("there is no ", name);
-      parts_.by_rows = parts_.by_rows || added.over != kFull || added.rows > 0 || added.columns > 0;
+      const bool is_of_all = added.over == kFull && added.matrices + added.rows + added.columns == 0;
+      parts_.by_rows = parts_.by_rows || !is_of_all;
     }
     parts_.by_rows = parts_.by_rows || shapes[kRows] > 0 || shapes[kColumns] > 0;
     const char* ends[] = {"", "_rows", "_columns", "_ones"};
@@ -170,9 +171,7 @@ class Stepper {
     wholes.reserve(count);
     for (size_t i = 0; i < count && parts_.any(); ++i) {
       if (!is_active(i)) continue;
-      const auto& shape = group.variables[i]->tensor()->shape();
-      const int64_t dims[] = {parts_.by_rows ? shape.dim_size(0) : 1, parts_.by_rows ? shape.dim_size(1) : sizes[i]};
-      wholes.emplace_back(parts_, step, numbers.scalars, dims, &pieces[i]);
+      wholes.emplace_back(parts_, step, numbers.scalars, group.variables[i]->tensor()->shape(), &pieces[i]);
     }
     AddUp(workers, parts_, &wholes);
     const Line line(std::move(sizes), kAlign);
@@ -215,7 +214,7 @@ class Stepper {
       TF_RETURN_IF_ERROR(CheckType(group.variables[i], "variable", i));
       TF_RETURN_IF_ERROR(CheckGradient(gradients[i], group, i));
       const tensorflow::TensorShape& shape = group.variables[i]->tensor()->shape();
-      if (parts_.by_rows && shape.dims() != 2) return InvalidArgument("variable ", i, " is no matrix");
+      if (parts_.by_rows && shape.dims() < 2) return InvalidArgument("variable ", i, " is no matrix");
       RowBox part;
       if (!group.others.empty() && group.others[i] != Others::kMove && !PartOf(group, i, &part)) {
         return InvalidArgument("the part of variable ", i, " is not one of rows");
@@ -300,7 +299,10 @@ class Stepper {
     TF_RETURN_IF_ERROR(CheckType(slot, "a slot of variable", i));
     const tensorflow::TensorShape& shape = slot->tensor()->shape();
     tensorflow::TensorShape wanted;
-    if (of != kOne) wanted.AddDim(variable.dim_size(of == kRows ? 0 : 1));
+    if (of != kOne) {
+      wanted = variable;
+      wanted.RemoveDim(variable.dims() - (of == kRows ? 1 : 2));
+    }
     if (shape == wanted) return absl::OkStatus();
     return InvalidArgument("a slot of variable ", i, " has shape ", shape.DebugString(), ", not ", wanted.DebugString());
   }

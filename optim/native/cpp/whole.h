@@ -1,4 +1,4 @@
-// What a rule adds up over a whole variable, its rows or its columns, before it updates it; and slots that have fewer dims.
+// What a rule adds up over a whole variable, its matrices, its rows or its columns, before it updates it; and slots that have fewer dims.
 
 #ifndef DTOPT_WHOLE_H_
 #define DTOPT_WHOLE_H_
@@ -10,6 +10,7 @@
 
 #include "abi.h"
 #include "pieces.h"
+#include "tensorflow/core/framework/tensor_shape.h"
 #include "threads.h"
 
 namespace dtopt {
@@ -21,13 +22,14 @@ inline double Number(const Basics& basics, const void* stored) {
   return basics.wide == sizeof(double) ? *reinterpret_cast<double*>(wide) : *reinterpret_cast<float*>(wide);
 }
 
-// How many there are of a slot or a sum. A variable that is no matrix is one row.
+// How many there are of a slot or a sum. A variable of more than two dims is a batch of matrices, one of fewer is one row.
 enum Shape { kFull, kRows, kColumns, kOne, kShapes };
 
-// A function that visits all elements, rows or columns, `over`: so many sums of all that it makes, of each row, and of each
-// column. Where it visits rows or columns, these are no sums, but numbers that elements of that row or column need.
+// A function that visits all elements, rows or columns, `over`: so many sums of all that it makes, of each matrix, of each
+// row, and of each column. Where it visits rows or columns, these are no sums, but numbers that elements of that row or
+// column need.
 struct Adding {
-  int64_t over = kFull, ones = 0, rows = 0, columns = 0;
+  int64_t over = kFull, ones = 0, matrices = 0, rows = 0, columns = 0;
   DtoptSums function = nullptr;
 };
 
@@ -41,52 +43,73 @@ struct Parts {
 };
 
 // One variable's. Its functions are given as scalars: those of the step, the slots that are one number, the number of
-// elements, of rows and of columns, and the sums of all; with elements, which are of one row, what they need of that row. As
-// slots: those that have one number of each that is visited; with rows and columns their sums, with elements what they need of
-// columns; and where to put what is made of each. All but slots is float64.
+// elements, of matrices, of rows and of columns, and the sums of all; then the sums of the matrix; with elements, which are
+// of one row, what they need of that row. As slots: those that have one number of each that is visited; with rows and
+// columns their sums, with elements what they need of columns; and where to put what is made of each. All but slots is
+// float64.
 class Whole {
  public:
   static constexpr int64_t kRun = 4096, kMostBands = 64;  // elements of a row that is none; parts of a variable
 
-  Whole(const Parts& parts, const Step& step, const std::vector<double>& scalars, const int64_t dims[2], Piece* piece)
-      : parts_(parts), step_(step), piece_(piece) {
-    columns_ = parts.by_rows ? dims[1] : kRun;
-    rows_ = parts.by_rows ? dims[0] : (piece->size + kRun - 1) / kRun;
+  Whole(const Parts& parts, const Step& step, const std::vector<double>& scalars, const tensorflow::TensorShape& shape,
+        Piece* piece)
+      : parts_(parts), step_(step), piece_(piece), rows_((piece->size + kRun - 1) / kRun), columns_(kRun) {
+    if (parts.by_rows) {
+      rows_ = shape.dim_size(shape.dims() - 2);
+      columns_ = shape.dim_size(shape.dims() - 1);
+      for (int dim = 0; dim < shape.dims() - 2; ++dim) matrices_ *= shape.dim_size(dim);
+    }
     ones_ = scalars;
     for (const char* single : piece->singles) ones_.push_back(Number(*step.basics, single));
-    for (const int64_t count : {piece->size, rows_, columns_}) ones_.push_back(count);
+    for (const int64_t count : {piece->size, matrices_, rows_, columns_}) ones_.push_back(count);
     known_ = ones_.size();
     int64_t ones = 0;
     for (const Adding& each : parts.adding) {
       const bool sums = each.over == kFull;
       ones += each.ones;
-      for (int64_t k = 0; k < each.rows; ++k) (sums ? row_sums_ : piece->of_rows).emplace_back(rows_);
-      for (int64_t k = 0; k < each.columns; ++k) (sums ? column_sums_ : piece->of_columns).emplace_back(columns_);
+      for (int64_t k = 0; k < each.matrices; ++k) piece->of_matrices.emplace_back(matrices_);
+      for (int64_t k = 0; k < each.rows; ++k) (sums ? row_sums_ : piece->of_rows).emplace_back(matrices_ * rows_);
+      for (int64_t k = 0; k < each.columns; ++k) {
+        (sums ? column_sums_ : piece->of_columns).emplace_back(matrices_ * columns_);
+      }
     }
     ones_.resize(known_ + ones);
     piece->scalars = ones_.data();
     piece->scalar_count = ones_.size();
     piece->width = parts.by_rows ? columns_ : 0;
+    piece->height = std::max<int64_t>(rows_, 1);
   }
 
   // How many parts of the work there are, the same for any number of threads. They are of whole rows.
   int64_t bands(const Adding& adding) const {
     if (adding.over != kFull) return 1;
-    return std::clamp<int64_t>((piece_->size + kBlock - 1) / kBlock, 1, std::clamp<int64_t>(rows_, 1, kMostBands));
+    const int64_t rows = std::clamp<int64_t>(matrices_ * rows_, 1, kMostBands);
+    return std::clamp<int64_t>((piece_->size + kBlock - 1) / kBlock, 1, rows);
   }
 
-  // Adds up a part; `found` is what its sums of all and of columns come to.
+  // Adds up a part; `found` is what its sums of all come to, of the matrices that it has rows of, and of their columns.
   void Add(const Adding& adding, int64_t band, std::vector<double>* found) {
-    found->assign(adding.ones + (adding.over == kFull ? adding.columns * columns_ : 0), 0);
-    if (adding.over != kFull) return AddSmall(adding, found);
-    const int64_t count = bands(adding), begin = rows_ * band / count, end = rows_ * (band + 1) / count;
-    std::vector<double> sums(adding.ones + adding.rows);
-    Pass pass(step_, *piece_);
-    for (int64_t k = 0; k < adding.columns; ++k) pass.Append(found->data() + adding.ones + k * columns_);
-    for (int64_t row = begin; row < end; ++row) {
-      pass.Sums(adding.function, row * columns_, std::min((row + 1) * columns_, piece_->size), sums.data());
-      for (int64_t k = 0; k < adding.rows; ++k) {
-        row_sums_[rows_known_ + k][row] = std::exchange(sums[adding.ones + k], 0);
+    const Band part(*this, adding, band);
+    found->assign(adding.ones + part.count * (adding.matrices + (adding.over == kFull ? adding.columns * columns_ : 0)), 0);
+    std::vector<double> sums(adding.ones + adding.matrices + adding.rows);
+    double* of_matrix = found->data() + adding.ones;
+    const auto take = [&](int64_t matrix) {
+      for (int64_t k = 0; k < adding.matrices; ++k) {
+        of_matrix[(matrix - part.first) * adding.matrices + k] += std::exchange(sums[adding.ones + k], 0);
+      }
+    };
+    if (adding.over != kFull) {
+      for (int64_t matrix = 0; matrix < matrices_; ++matrix, take(matrix - 1)) AddSmall(adding, matrix, sums.data());
+    } else {
+      Pass pass(step_, *piece_);
+      double* of_columns = of_matrix + part.count * adding.matrices;
+      for (int64_t k = 0; k < adding.columns; ++k) pass.Append(of_columns + k * part.count * columns_, part.first);
+      for (int64_t row = part.begin; row < part.end; ++row) {
+        pass.Sums(adding.function, row * columns_, std::min((row + 1) * columns_, piece_->size), sums.data());
+        for (int64_t k = 0; k < adding.rows; ++k) {
+          row_sums_[rows_known_ + k][row] = std::exchange(sums[adding.ones + adding.matrices + k], 0);
+        }
+        if (adding.matrices > 0) take(row / rows_);
       }
     }
     std::copy_n(sums.begin(), adding.ones, found->begin());
@@ -95,15 +118,19 @@ class Whole {
   // Of all parts, in order.
   void Join(const Adding& adding, const std::vector<double>* parts) {
     for (int64_t band = 0; band < bands(adding); ++band) {
+      const Band part(*this, adding, band);
       const double* found = parts[band].data();
-      for (int64_t k = 0; k < adding.ones; ++k) ones_[known_ + k] += found[k];
-      found += adding.ones;
-      for (int64_t k = 0; k < (adding.over == kFull ? adding.columns : 0); ++k, found += columns_) {
-        std::vector<double>& sums = column_sums_[columns_known_ + k];
-        for (int64_t i = 0; i < columns_; ++i) sums[i] += found[i];
+      for (int64_t k = 0; k < adding.ones; ++k) ones_[known_ + k] += *found++;
+      for (int64_t matrix = part.first; matrix < part.first + part.count; ++matrix) {
+        for (int64_t k = 0; k < adding.matrices; ++k) piece_->of_matrices[matrices_known_ + k][matrix] += *found++;
+      }
+      for (int64_t k = 0; k < (adding.over == kFull ? adding.columns : 0); ++k) {
+        double* sums = column_sums_[columns_known_ + k].data() + part.first * columns_;
+        for (int64_t i = 0; i < part.count * columns_; ++i) sums[i] += *found++;
       }
     }
     known_ += adding.ones;
+    matrices_known_ += adding.matrices;
     (adding.over == kFull ? rows_known_ : of_rows_known_) += adding.rows;
     (adding.over == kFull ? columns_known_ : of_columns_known_) += adding.columns;
   }
@@ -112,41 +139,67 @@ class Whole {
   void Store() {
     for (const int64_t shape : {kRows, kColumns, kOne}) {
       if (parts_.stores[shape] == nullptr) continue;
-      parts_.stores[shape](Streams(shape, 0).data(), ones_.data(), Count(shape));
+      for (int64_t matrix = 0; matrix < (shape == kOne ? 1 : matrices_); ++matrix) {
+        FindStreams(shape, matrix * Count(shape));
+        parts_.stores[shape](streams_.data(), ScalarsOf(matrix), Count(shape));
+      }
     }
   }
 
  private:
+  // Rows of all matrices, one after the other, and the matrices that they are of.
+  struct Band {
+    int64_t begin = 0, end = 0, first = 0, count = 0;
+
+    Band(const Whole& whole, const Adding& adding, int64_t band) {
+      const int64_t rows = whole.matrices_ * whole.rows_, bands = whole.bands(adding);
+      begin = rows * band / bands;
+      end = rows * (band + 1) / bands;
+      if (adding.over != kFull) count = whole.matrices_;
+      if (adding.over != kFull || begin == end) return;
+      first = begin / whole.rows_;
+      count = (end - 1) / whole.rows_ + 1 - first;
+    }
+  };
+
   int64_t Count(int64_t shape) const { return shape == kRows ? rows_ : shape == kColumns ? columns_ : 1; }
 
   // Slots and sums of a shape, from element `at` on.
-  std::vector<void*> Streams(int64_t shape, int64_t at) {
-    std::vector<void*> found;
+  void FindStreams(int64_t shape, int64_t at) {
+    streams_.clear();
     const auto& slots = shape == kRows ? piece_->row_slots : shape == kColumns ? piece_->column_slots : piece_->singles;
-    for (char* slot : slots) found.push_back(slot + at * step_.basics->element);
-    if (shape == kOne) return found;
-    for (auto& sums : shape == kRows ? row_sums_ : column_sums_) found.push_back(sums.data() + at);
-    return found;
+    for (char* slot : slots) streams_.push_back(slot + at * step_.basics->element);
+    if (shape == kOne) return;
+    for (auto& sums : shape == kRows ? row_sums_ : column_sums_) streams_.push_back(sums.data() + at);
   }
 
-  // Of rows or columns.
-  void AddSmall(const Adding& adding, std::vector<double>* found) {
+  const double* ScalarsOf(int64_t matrix) {
+    scalars_.assign(ones_.begin(), ones_.end());
+    for (const auto& sums : piece_->of_matrices) scalars_.push_back(matrix < matrices_ ? sums[matrix] : 0);
+    return scalars_.data();
+  }
+
+  // Of rows or columns of a matrix.
+  void AddSmall(const Adding& adding, int64_t matrix, double* sums) {
     const bool rows = adding.over == kRows;
     auto made = rows ? piece_->of_rows.begin() + of_rows_known_ : piece_->of_columns.begin() + of_columns_known_;
     const int64_t count = Count(adding.over), last = rows ? adding.rows : adding.columns;
+    const double* scalars = ScalarsOf(matrix);
     for (int64_t at = 0; at < count; at += kTerms) {
-      std::vector<void*> streams = Streams(adding.over, at);
-      for (int64_t k = 0; k < last; ++k) streams.push_back(made[k].data() + at);
-      adding.function(nullptr, nullptr, streams.data(), ones_.data(), 1, 1, 1, std::min(kTerms, count - at), found->data());
+      FindStreams(adding.over, matrix * count + at);
+      for (int64_t k = 0; k < last; ++k) streams_.push_back(made[k].data() + matrix * count + at);
+      adding.function(nullptr, nullptr, streams_.data(), scalars, 1, 1, 1, std::min(kTerms, count - at), sums);
     }
   }
 
   const Parts& parts_;
   const Step& step_;
   Piece* piece_;
-  std::vector<double> ones_;
+  std::vector<double> ones_, scalars_;
+  std::vector<void*> streams_;
   std::vector<std::vector<double>> row_sums_, column_sums_;
-  int64_t rows_, columns_, known_, rows_known_ = 0, columns_known_ = 0, of_rows_known_ = 0, of_columns_known_ = 0;
+  int64_t matrices_ = 1, rows_, columns_, known_, matrices_known_ = 0;
+  int64_t rows_known_ = 0, columns_known_ = 0, of_rows_known_ = 0, of_columns_known_ = 0;
 };
 
 // The sums of all variables, one function after the other.
