@@ -128,7 +128,7 @@ def numbers_on_mesh(work: Work, program: Program) -> tuple[Any, bool]:
     assert mesh is not None
     with tf.init_scope():
         wait_for_pending()  # a variable may yet be given its first value
-        selection = Plan(work.tracked, work.slots).selection(work.tracked)
+        selection = Plan(work.rule, work.tracked, work.slots).selection(work.tracked)
         placed, together = selection.by_device, False
         if any(shard.box is not None for on_device in placed.values() for _, shard in on_device):
             batch = Batch(work, program, placed, work.rate_factors[0], selection.offsets)

@@ -73,8 +73,8 @@ class DeviceScalars:
 class Plan:
     """Handles of all tracked variables and slots."""
 
-    def __init__(self, tracked: Sequence[Tracked], slots: SlotTable):
-        self._shards = {item.index: _shards(item, slots) for item in tracked}
+    def __init__(self, rule: Rule | None, tracked: Sequence[Tracked], slots: SlotTable):
+        self._shards = {item.index: _shards(rule, item, slots) for item in tracked}
         self.devices = list(dict.fromkeys(s.variable.device for shards in self._shards.values() for s in shards))
         self.scalars = {device: DeviceScalars() for device in self.devices}
         self.compiled: dict[tuple[Any, ...], Any] = {}
@@ -107,10 +107,10 @@ class Selection:
         """What `native.arrange` made of it, and for which steps."""
 
 
-def _shards(item: Tracked, slots: SlotTable) -> list[Shard]:
+def _shards(rule: Rule | None, item: Tracked, slots: SlotTable) -> list[Shard]:
     slot_handles = {n: handles_of(v) for n in slots.names if (v := slots.find(n, item)) is not None}
     primary = _primary_parts(item.layout)
-    boxes, families = _boxes(item, slots)
+    boxes, families = _boxes(rule, item, slots)
     places: Any = [{}] if item.layout is None else item.layout.mesh.local_device_locations()
     regions = [region_of(item.shape or (), item.layout, box, place) for box, place in zip(boxes, places, strict=True)]
     shards = [
@@ -122,11 +122,16 @@ def _shards(item: Tracked, slots: SlotTable) -> list[Shard]:
     return shards
 
 
-def step_layout(item: Tracked, slots: SlotTable) -> dtensor.Layout | None:
-    """How that is divided of which each device updates a part: as the slots are, which are all placed alike."""
+def step_layout(rule: Rule | None, item: Tracked, slots: SlotTable) -> dtensor.Layout | None:
+    """How that is divided of which each device updates a part: as the slots are, which are all placed alike; where an
+    elementwise rule has none, as the sum of gradients, so that each device has what it updates."""
+    has_parts = rule is not None and rule.elementwise
+    total = slots.find(slot_layout.ACCUMULATED_GRADIENT, item) if has_parts else None
     others = (n for n in slots.names if n != slot_layout.ACCUMULATED_GRADIENT)
     found = (layout_of(v) for n in others if (v := slots.find(n, item)) is not None)
     layouts = [layout for layout in found if layout is not None and layout.rank == item.variable.shape.rank]
+    if not layouts and total is not None and not _why_not_further(layout_of(total), item):
+        return layout_of(total)
     return next(iter(layouts), item.layout)
 
 
@@ -138,19 +143,22 @@ def why_not_in_shards(rule: Rule, item: Tracked, slots: SlotTable) -> str:
     if odd is None:
         return ""
     where = f"slot {odd!r} of {item} is placed otherwise than the variable (slot_placement)"
-    layout = placed[odd]
-    if layout is None or item.layout is None or not is_finer(layout, item.layout):
-        return f"{where}, and not only sharded further"
-    if any(other != layout for other in placed.values()):
+    if any(other != placed[odd] for other in placed.values()):
         return f"{where}, and its slots are not all placed alike"
-    if slot_layout.MASTER in placed:
-        return f"{where}, and so is its master copy"
-    return f"{where}, and the mesh has several clients" if dtensor.num_clients() > 1 else ""
+    why = _why_not_further(placed[odd], item)
+    return why and f"{where}, and {why}"
 
 
-def _boxes(item: Tracked, slots: SlotTable) -> tuple[list[Box | None], list[list[int]]]:
+def _why_not_further(layout: dtensor.Layout | None, item: Tracked) -> str:
+    """Why devices cannot update the parts of a variable that they have of such a layout; empty if they can."""
+    if layout is None or item.layout is None or not is_finer(layout, item.layout):
+        return "not only sharded further"
+    return "the mesh has several clients" if dtensor.num_clients() > 1 else ""
+
+
+def _boxes(rule: Rule | None, item: Tracked, slots: SlotTable) -> tuple[list[Box | None], list[list[int]]]:
     """By local device; it was checked that all slots that a step updates are placed alike."""
-    layout, placed = item.layout, step_layout(item, slots)
+    layout, placed = item.layout, step_layout(rule, item, slots)
     if layout is None or placed is None:
         return [None], [[]]
     places = layout.mesh.local_device_locations()

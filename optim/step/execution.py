@@ -42,7 +42,8 @@ class Execution:
     def plan(self) -> local.Plan:
         """The local executor's handles, as of the last `report`."""
         if self._plan is None:
-            self._plan = local.Plan(list(self._state.tracked), self._state.slots)
+            rule = self._algorithm.updating_rule
+            self._plan = local.Plan(rule, list(self._state.tracked), self._state.slots)
         return self._plan
 
     def report(self) -> ExecutorReport:
@@ -102,7 +103,8 @@ class Execution:
     def _has_sum_as_stepped(self, item: Tracked) -> bool:
         """Whether devices have those rows of the sum of gradients, if there is one, that they update."""
         total = self._state.slots.find(slot_layout.ACCUMULATED_GRADIENT, item)
-        return total is None or placement.layout_of(total) == plan.step_layout(item, self._state.slots)
+        rule, slots = self._algorithm.updating_rule, self._state.slots
+        return total is None or placement.layout_of(total) == plan.step_layout(rule, item, slots)
 
     def _kernel_name(self, item: Tracked, is_portable: bool) -> str:
         rule = self._algorithm.updating_rule
@@ -176,7 +178,11 @@ class Execution:
         assert rule is not None
         if why := plan.why_not_in_shards(rule, item, slots):
             return why
-        if self._settings.execution.jit_compile and plan.step_layout(item, slots) != item.layout:
+        is_further = plan.step_layout(rule, item, slots) != item.layout
+        has_copy = slots.find(slot_layout.MASTER, item) is not None
+        if is_further and has_copy and (why := native.why_not(rule, item, slots)):
+            return f"only dtopt's kernel updates parts of master copies: {why}"
+        if self._settings.execution.jit_compile and is_further:
             return f"slots of {item} are sharded further (slot_placement), and jit_compile compiles whole shards"
         return ""
 

@@ -224,7 +224,7 @@ def test_no_rows_at_all(how: str, mode: str) -> None:
 
 def test_in_replicas() -> None:
     """Whose gradients are joined, not summed, before."""
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
     for traced in (False, True):
         with strategy.scope():
             table = tf.Variable(np.ones((ROWS, COLUMNS)), name="table")

@@ -47,10 +47,11 @@ class Group : public tensorflow::ResourceBase {
   std::string DebugString() const override { return absl::StrCat("dtopt group of ", variables.size(), " variables"); }
 
   std::vector<Var*> variables, slots, averages;  // slots: all first ones, then all second ones
-  std::vector<Var*> roundings;                   // by variable, where those are master copies: what is rounded
+  // By variable, where those are master copies: their roundings. The copy of a part is as large as its slots.
+  std::vector<Var*> roundings;
   std::vector<int64_t> sources;                  // by variable: where its gradient is
   std::vector<Box> boxes;                        // by variable; one without a run: the whole shard
-  std::vector<std::vector<Var*>> replicas;       // by variable: other variables of the group that are written, too
+  std::vector<std::vector<Var*>> replicas;       // by variable: of the model, others of the group that are written, too
   std::vector<Region> regions;                   // by variable; empty: each is the whole table
   std::vector<Others> others;                    // by variable; empty: kMove
   std::vector<tensorflow::mutex*> locks;         // in the order of addresses, in which all take them
@@ -62,6 +63,8 @@ class Group : public tensorflow::ResourceBase {
   bool is_identity_at_zero = false;
 
   bool IsWhole(size_t i) const { return boxes[i].run == 0; }
+  // The variable of the model: what is updated, or its rounding.
+  Var* Model(size_t i) const { return roundings.empty() ? variables[i] : roundings[i]; }
 
   absl::Status OrderLocks() {
     locks.clear();

@@ -154,7 +154,7 @@ class JoinOp : public OpKernel {
     if (i >= count || k >= count || i == k || group->IsWhole(i)) {
       return InvalidArgument("variable ", i, " cannot be linked to variable ", k, " of ", count);
     }
-    group->replicas[i].push_back(group->variables[k]);
+    group->replicas[i].push_back(group->Model(k));
     return absl::OkStatus();
   }
 

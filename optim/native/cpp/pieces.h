@@ -105,7 +105,8 @@ struct Piece {  // pointers to the first element of the shard; `size` counts wha
   char* average = nullptr;
   char* rounding = nullptr;             // of `variable`, in another storage type
   const Basics* rounded = nullptr;      // that type
-  std::vector<char*> replicas;          // of the variable, on other devices, which are given the new values, too
+  bool is_part = false;                 // whether `variable` lies as the slots do, and only `rounding` is a whole shard
+  std::vector<char*> replicas;          // of the shard, on other devices, which are given the new values, too
   const char* gradient = nullptr;
   const Basics* given = nullptr;        // the storage type of the gradient
   double scale = 1, decay = 1;
@@ -218,7 +219,7 @@ class Pass {
     const int64_t row = piece_.rows[k] - piece_.first_row;
     if (piece_.at != nullptr) AskFor(piece_.at[k], std::min(piece_.stride * piece_.given->element, kAskedFor));
     const int64_t bytes = std::min(piece_.part.columns * step_.basics->element, kAskedFor);
-    AskFor(piece_.variable + Offset(row, 0) * step_.basics->element, bytes);
+    AskFor(Variable(row * piece_.part.columns, Offset(row, 0)), bytes);
     for (const char* slot : piece_.slots) AskFor(slot + row * piece_.part.columns * step_.basics->element, bytes);
   }
 
@@ -288,7 +289,7 @@ class Pass {
   // The slots move as by a gradient of zero; the variable stays.
   void MoveSlots(int64_t at, int64_t offset, const char* zeros, int64_t size) {
     alignas(64) char scratch[kChunk * sizeof(double)];
-    std::memcpy(scratch, piece_.variable + offset * step_.basics->element, size * step_.basics->element);
+    std::memcpy(scratch, Variable(at, offset), size * step_.basics->element);
     Locate(at);
     step_.update(scratch, zeros, at_.data(), scalars_, piece_.scale, step_.limit, piece_.decay, size);
   }
@@ -313,12 +314,16 @@ class Pass {
     for (const auto& numbers : piece_.of_rows) *of_row++ = numbers[row];
   }
 
-  // Elements without a gap: `at` is where slots and average begin, `offset` where the variable does.
+  char* Variable(int64_t at, int64_t offset) const {
+    return piece_.variable + (piece_.is_part ? at : offset) * step_.basics->element;
+  }
+
+  // Elements without a gap: `at` is where slots and average begin, `offset` where they are in the shard.
   void Update(int64_t at, int64_t offset, const char* gradient, int64_t size, bool updates, bool is_wide = false) {
     const int64_t element = step_.basics->element, chunk = simple_ ? size : kChunk;
     for (int64_t done = 0; done < size; done += chunk) {
       const int64_t now = std::min(chunk, size - done);
-      char* variable = piece_.variable + (offset + done) * element;
+      char* variable = Variable(at + done, offset + done);
       if (updates) Rule(at + done, variable, gradient, done, now, is_wide);
       if (simple_) continue;
       if (piece_.average != nullptr) {
@@ -326,10 +331,13 @@ class Pass {
         step_.basics->average(average, variable, step_.average_weight, step_.value_weight, now);
         if (step_.overwrite) std::memcpy(variable, average, now * element);
       }
-      for (char* replica : piece_.replicas) std::memcpy(replica + (offset + done) * element, variable, now * element);
+      const int64_t bytes = piece_.rounding == nullptr ? element : piece_.rounded->element;
+      const char* written = variable;
       if (piece_.rounding != nullptr) {
-        piece_.rounded->narrow(variable, piece_.rounding + (offset + done) * piece_.rounded->element, now);
+        written = piece_.rounding + (offset + done) * bytes;
+        piece_.rounded->narrow(variable, piece_.rounding + (offset + done) * bytes, now);
       }
+      for (char* replica : piece_.replicas) std::memcpy(replica + (offset + done) * bytes, written, now * bytes);
     }
   }
 

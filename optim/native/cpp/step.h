@@ -110,7 +110,7 @@ struct Numbers {
 
 // Which rows and columns of a variable are updated; false if they are none such.
 inline bool PartOf(const Group& group, size_t i, RowBox* part) {
-  const tensorflow::TensorShape& shape = group.variables[i]->tensor()->shape();
+  const tensorflow::TensorShape& shape = group.Model(i)->tensor()->shape();
   if (shape.dims() < 1) return false;
   const int64_t rows = shape.dim_size(0);
   return RowBox::Of(rows, rows == 0 ? 0 : shape.num_elements() / rows, group.IsWhole(i) ? nullptr : &group.boxes[i], part);
@@ -212,16 +212,21 @@ class Stepper {
         return InvalidArgument("the rule adds up over all of variable ", i, ", and is given a part");
       }
       TF_RETURN_IF_ERROR(CheckType(group.variables[i], "variable", i));
+      const Tensor& model = *group.Model(i)->tensor();
+      if (!group.Model(i)->is_initialized || !model.IsInitialized() || basics_[model.dtype()] == nullptr) {
+        return InvalidArgument("the rounding of variable ", i, " does not fit it");
+      }
       TF_RETURN_IF_ERROR(CheckGradient(gradients[i], group, i));
-      const tensorflow::TensorShape& shape = group.variables[i]->tensor()->shape();
+      const tensorflow::TensorShape& shape = model.shape();
       if (parts_.by_rows && shape.dims() < 2) return InvalidArgument("variable ", i, " is no matrix");
       RowBox part;
       if (!group.others.empty() && group.others[i] != Others::kMove && !PartOf(group, i, &part)) {
         return InvalidArgument("the part of variable ", i, " is not one of rows");
       }
       for (Var* replica : group.replicas[i]) {
-        TF_RETURN_IF_ERROR(CheckType(replica, "a replica", i));
-        if (replica->tensor()->shape() != shape) return InvalidArgument("a replica of variable ", i, " has another shape");
+        const Tensor& tensor = *replica->tensor();
+        const bool fits = replica->is_initialized && tensor.IsInitialized() && tensor.dtype() == model.dtype();
+        if (!fits || tensor.shape() != shape) return InvalidArgument("a replica of variable ", i, " does not fit it");
       }
       for (int64_t k = 0; k < slots_; ++k) {
         Var* slot = group.slots[k * count + i];
@@ -229,11 +234,7 @@ class Stepper {
         TF_RETURN_IF_ERROR(of == kFull ? CheckSlot(slot, group, "a slot of variable", i) : CheckSmall(slot, of, shape, i));
       }
       if (averages != 0) TF_RETURN_IF_ERROR(CheckSlot(group.averages[i], group, "the average of variable", i));
-      if (roundings == 0) continue;
-      const Tensor& rounding = *group.roundings[i]->tensor();
-      if (!rounding.IsInitialized() || rounding.shape() != shape || basics_[rounding.dtype()] == nullptr) {
-        return InvalidArgument("the rounding of variable ", i, " does not fit it");
-      }
+      if (roundings != 0) TF_RETURN_IF_ERROR(CheckSlot(group.variables[i], group, "the master copy of variable", i));
     }
     return absl::OkStatus();
   }
@@ -249,7 +250,7 @@ class Stepper {
   }
 
   absl::Status CheckGradient(const Gradient& gradient, const Group& group, int64_t i) const {
-    const tensorflow::TensorShape& shape = group.variables[i]->tensor()->shape();
+    const tensorflow::TensorShape& shape = group.Model(i)->tensor()->shape();
     const Tensor& values = *gradient.values;
     const Basics* given = basics_[values.dtype()];
     if (given == nullptr || given->wide != basics_[dtype_]->wide) {
@@ -310,7 +311,7 @@ class Stepper {
   // A slot or average: like its variable, or as large as the box.
   absl::Status CheckSlot(Var* slot, const Group& group, const char* what, int64_t i) const {
     TF_RETURN_IF_ERROR(CheckType(slot, what, i));
-    const Tensor &variable = *group.variables[i]->tensor(), &tensor = *slot->tensor();
+    const Tensor &variable = *group.Model(i)->tensor(), &tensor = *slot->tensor();
     if (group.IsWhole(i)) {
       if (tensor.shape() == variable.shape()) return absl::OkStatus();
       return InvalidArgument(what, " ", i, " has shape ", tensor.shape().DebugString(), ", the variable ",
@@ -345,6 +346,7 @@ class Stepper {
     if (!group.roundings.empty()) {
       piece->rounding = data(group.roundings[i]);
       piece->rounded = basics_[group.roundings[i]->tensor()->dtype()];
+      piece->is_part = !whole;
     }
     for (Var* replica : group.replicas[i]) piece->replicas.push_back(data(replica));
     if (!numbers.scales.empty()) piece->scale = numbers.scales[i];

@@ -136,7 +136,7 @@ class StepInputs {
     const Region region = group.regions.empty() ? Region{} : group.regions[i];
     RowBox part;
     {
-      tensorflow::tf_shared_lock lock(*group.variables[i]->mu());
+      tensorflow::tf_shared_lock lock(*group.Model(i)->mu());
       if (!PartOf(group, i, &part)) return InvalidArgument("the part of table ", k, " is not one of rows");
     }
     const Range range{region.first_row, part.rows, totals_[k]};
