@@ -47,6 +47,8 @@ def arguments(config: Mapping[str, Any], classes: tuple[str, ...]) -> dict[str, 
             given = _of_keras_3(given)
             if "Muon" in classes and "rms_rate" not in given:
                 given = _of_early_muon(given)
+            if "ScheduleFreeAdamW" in classes:
+                given.setdefault("weight_decay_in_step", False)  # it decays weights as all of Keras's do
         elif old is not None and "weight_decay" not in given and OLD[old] <= set(given):
             given = _older(old, given)
         if legacy is False or "loss_scale_factor" in given:

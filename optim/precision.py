@@ -14,6 +14,11 @@ def constant(value: float, dtype: tf.DType) -> tf.Tensor:
     return tf.constant(np.array(value), dtype)
 
 
+def is_one_of_few(value: Any) -> bool:
+    """Whether a number is one of those that are few anyway, as 0, 1 and 0.5, which a rule may look at; or is none."""
+    return not isinstance(value, float) or (abs(value) <= 2 and (2 * value).is_integer())
+
+
 def float64s(numbers: Sequence[Any]) -> tf.Tensor:
     """A vector of numbers, some of them scalar tensors."""
     if not any(tf.is_tensor(number) for number in numbers):

@@ -14,14 +14,15 @@ from tensorflow.experimental import dtensor
 
 from optim import slot_layout
 from optim.each import Each, summed
-from optim.executors import one_op
+from optim.executors import on_mesh, one_op
 from optim.executors.norms import square_sum
 from optim.executors.work import Work, averaged, scaled, updated
+from optim.layouts.folding import unfolded
 from optim.layouts.placement import layout_of, relayout, to_host
 from optim.options.clipping import clip
 from optim.options.master_copies import target, write
 from optim.options.option_objects import GradientsClipOption
-from optim.precision import cast_scalar, compute_dtype, constant
+from optim.precision import compute_dtype, constant, is_one_of_few
 from optim.rule import Rule
 from optim.state.row_gradient import window_sums
 from optim.state.tracked import Tracked
@@ -34,7 +35,7 @@ class TensorGradients:
         self.tensors = list(tensors)
 
     def clip_values(self, limit: float) -> TensorGradients:
-        return TensorGradients([tf.clip_by_value(g, -limit, limit) for g in self.tensors])
+        return TensorGradients([unfolded(_clip_values, g, constant(limit, tf.float64)) for g in self.tensors])
 
     def squared_norms(self) -> list[Any]:
         # Added up over variables in float64, so that those of several dtypes have one joint norm.
@@ -48,6 +49,11 @@ class TensorGradients:
 
     def maximum(self, a: Any, b: Any) -> Any:
         return tf.maximum(a, b)
+
+
+def _clip_values(gradient: Any, limit: Any) -> Any:
+    limit = tf.cast(limit, gradient.dtype)
+    return tf.clip_by_value(gradient, -limit, limit)
 
 
 def clipped(gradients: Sequence[Any], option: GradientsClipOption) -> list[Any]:
@@ -90,11 +96,15 @@ def is_finite(work: Work) -> Any:
         return bool(finite) if tf.executing_eagerly() else finite
     here, gathered = one_op.by_window(work.gradients)
     tensors = map(one_op.numbers_of, here)
-    bad = [tf.reduce_sum(tf.cast(tf.logical_not(tf.math.is_finite(g)), tf.float32)) for g in tensors]
+    bad = [unfolded(_count_bad, g) for g in tensors]
     bad += [tf.cast(is_bad, tf.float32) for _, is_bad in window_sums(gathered)]  # NaN
     if tf.executing_eagerly():  # brought off their meshes, of which there may be several
         return not any(to_host(count) for count in bad)
     return tf.equal(tf.add_n(bad), 0.0)
+
+
+def _count_bad(gradient: Any) -> Any:
+    return tf.reduce_sum(tf.cast(tf.logical_not(tf.math.is_finite(gradient)), tf.float32))
 
 
 def run(work: Work) -> list[tf.Operation]:
@@ -118,16 +128,30 @@ def _run(work: Work) -> None:
         clipped = clip(TensorGradients(gradients), work.clip)
         assert isinstance(clipped, TensorGradients)
         gradients = clipped.tensors
-    for i, tracked in enumerate(work.tracked):
-        if work.rule is None:
-            _user_step(work, i, tf.cast(gradients[i], tracked.variable.dtype))
-            value = tracked.variable.read_value()
-        else:
-            value = rule_value(work, i, gradients[i])
+    for i, gradient in enumerate(gradients):
+        if work.rule is not None:
+            update(work, i, gradient)
+            continue
+        _user_step(work, i, tf.cast(gradient, work.tracked[i].variable.dtype))
         if work.has_averages:
-            value = _average(work, i, value)
-        if work.rule is not None or work.has_averages:
-            write(work.slots, tracked, value)
+            on_mesh.call(work, i, gradient, _average_user_step)
+
+
+def update(work: Work, i: int, gradient: Any) -> None:
+    """Update variable number `i` by the rule, its slots and its average."""
+    on_mesh.call(work, i, gradient, _update)
+
+
+def _update(work: Work, i: int, gradient: Any) -> None:
+    value = rule_value(work, i, gradient)
+    if work.has_averages:
+        value = _average(work, i, value)
+    write(work.slots, work.tracked[i], value)
+
+
+def _average_user_step(work: Work, i: int, gradient: Any) -> None:
+    tracked = work.tracked[i]
+    write(work.slots, tracked, _average(work, i, tracked.variable.read_value()))
 
 
 def rule_value(work: Work, i: int, gradient: Any) -> Any:
@@ -165,8 +189,7 @@ def rule_value(work: Work, i: int, gradient: Any) -> Any:
 def _scalars(work: Work, i: int) -> tuple[dict[str, Any], Any]:
     """The scalars of variable number `i`, and its weight decay.
 
-    TensorFlow keeps a tensor of each value of a Python number that meets a tensor eagerly, and DTensor an op that it
-    compiles for it; not so for a tensor. Numbers that are few anyway stay: a rule may look at them.
+    TensorFlow keeps a tensor of each value of a Python number that meets a tensor eagerly; not so of a tensor.
     """
     scalars = work.scalars(i) if work.coefficients else {}
     decay = work.decay_factors[i]
@@ -175,8 +198,7 @@ def _scalars(work: Work, i: int) -> tuple[dict[str, Any], Any]:
     wide = compute_dtype(work.tracked[i].variable.dtype)
 
     def tensor(value: Any) -> Any:
-        is_one_of_few = not isinstance(value, float) or (abs(value) <= 2 and (2 * value).is_integer())
-        return value if is_one_of_few else constant(value, wide)
+        return value if is_one_of_few(value) else constant(value, wide)
 
     return {name: tensor(value) for name, value in scalars.items()}, tensor(decay)
 
@@ -202,13 +224,10 @@ def _touched_rows(gradient: Any) -> Any:
 
 def _user_step(work: Work, i: int, gradient: Any) -> None:
     tracked, decay = work.tracked[i], work.decay_factors[i]
-    variable = tracked.variable
 
     def step() -> tf.Tensor:
         if decay is not None:
-            wide = compute_dtype(variable.dtype)
-            decayed = tf.cast(variable.read_value(), wide) * cast_scalar(_scalars(work, i)[1], wide)
-            variable.assign(tf.cast(decayed, variable.dtype))
+            on_mesh.call(work, i, gradient, _decay)
         work.update_step(gradient, tracked.given)
         return tf.constant(True)
 
@@ -216,6 +235,11 @@ def _user_step(work: Work, i: int, gradient: Any) -> None:
         step()
     else:
         tf.cond(work.active[i], step, lambda: tf.constant(False))
+
+
+def _decay(work: Work, i: int, gradient: Any) -> None:
+    variable = work.tracked[i].variable
+    variable.assign(tf.cast(scaled(variable.read_value(), work.decay_factors[i]), variable.dtype))
 
 
 def _average(work: Work, i: int, value: Any) -> Any:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from optim.each import Each, EachNamespace, summed
 from optim.executors.apart import Slices
+from optim.layouts.folding import unfolded
 from optim.namespace import XP
 from optim.native.direct import Held
 from optim.options.option_objects import GradientsClipOption
@@ -92,9 +93,13 @@ class Work:
 
 def scaled(gradient: Any, factor: Any) -> Any:
     """A gradient times a scalar, multiplied in `compute_dtype`; float16 stays float32, where it does not underflow."""
+    return unfolded(_scaled, gradient, factor if tf.is_tensor(factor) else constant(factor, tf.float64))
+
+
+def _scaled(gradient: Any, factor: Any) -> Any:
     dtype = gradient.dtype
     wide = compute_dtype(dtype)
-    product = tf.cast(gradient, wide) * _constant(factor, wide)
+    product = tf.cast(gradient, wide) * tf.cast(factor, wide)
     return product if dtype == tf.float16 else tf.cast(product, dtype)
 
 

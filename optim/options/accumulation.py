@@ -158,7 +158,18 @@ class Accumulation(Part):
             if isinstance(gradient, RowGradient):
                 continue
             total = self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item)
-            total.assign_add(placement.relayout(tf.cast(gradient, total.dtype), placement.layout_of(total)))
+
+            def add(gradient: Any, total: Any = total) -> None:
+                total.assign_add(placement.relayout(tf.cast(gradient, total.dtype), placement.layout_of(total)))
+
+            self._on(item, add, "add", gradient.dtype)(gradient)
+
+    def _on(self, tracked: Tracked, function: Callable[..., Any], *key: Any) -> Callable[..., Any]:
+        """A function of a variable's sum, on meshes a traced one: `layouts/folding.py` tells why."""
+        if not tf.executing_eagerly() or tracked.layout is None:
+            return function
+        traced: Callable[..., Any] = self._state.slots.traced((*key, tracked.index), function)
+        return traced
 
     def _mark(self, tracked: Tracked) -> Counter:
         found = self._marks.get(tracked.index)
@@ -186,10 +197,14 @@ class Accumulation(Part):
                 means.append(RowGradient(sums, rows, total.shape, item.variable.dtype))
                 continue
             dtype = state_dtype(item)
-            mean = total.read_value() / self.steps
-            mean = tf.cast(mean, compute_dtype(dtype) if dtype == tf.float16 else dtype)
-            means.append(placement.relayout(mean, item.layout))
-            total.assign(tf.zeros_like(total))
+
+            def take(total: Any = total, dtype: Any = dtype, layout: Any = item.layout) -> Any:
+                mean = total.read_value() / self.steps
+                total.assign(tf.zeros_like(mean))
+                mean = tf.cast(mean, compute_dtype(dtype) if dtype == tf.float16 else dtype)
+                return placement.relayout(mean, layout)
+
+            means.append(self._on(item, take, "take")())
         return means
 
     def mark_what_is_there(self) -> None:

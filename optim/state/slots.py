@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,6 +18,7 @@ class SlotTable:
         self._slots: dict[str, dict[int, tf.Variable]] = {}
         self._count = 0
         self._names_of: dict[int, tuple[str, ...]] = {}
+        self._traced: dict[Any, Any] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -30,6 +32,7 @@ class SlotTable:
         self._count += tracked.index not in of_variables
         of_variables[tracked.index] = value
         self._names_of.pop(tracked.index, None)
+        self._traced.clear()
 
     def names_of(self, tracked: Tracked) -> tuple[str, ...]:
         """The slots that a variable has."""
@@ -54,6 +57,12 @@ class SlotTable:
         """Those of the named slots that the variable has."""
         found = {name: self.find(name, tracked) for name in names}
         return {name: variable for name, variable in found.items() if variable is not None}
+
+    def traced(self, key: Any, function: Callable[..., Any]) -> Any:
+        """`function`, in which these variables are constants, as a `tf.function`; once for a key."""
+        if key not in self._traced:
+            self._traced[key] = tf.function(function, autograph=False)
+        return self._traced[key]
 
     def items(self) -> Iterator[tuple[str, int, tf.Variable]]:
         """(slot, index of the model variable, slot variable), slot by slot."""

@@ -125,7 +125,7 @@ class Preparation:
         )
 
     def work_of_rule(self, tracked: Tracked, gradient: Any) -> Work:
-        """What the rule alone is given for one variable, from within a user's `update_step`: no weight decay."""
+        """What the rule alone is given for one variable, from within a user's `update_step`: no decay, no average."""
         settings = self._settings
         return Work(
             tracked=[tracked],
@@ -139,8 +139,8 @@ class Preparation:
             active=[True],
             lazy=[settings.lazy_rows.applies_to(tracked)],
             clip=settings.clipping.option,
-            has_averages=settings.averages.is_used,
-            ema_momentum=self.ema_momentum,
+            has_averages=False,
+            ema_momentum=1.0,
             overwrite=False,
         )
 

@@ -388,7 +388,7 @@ class Stepper:
             iterations = self._state.scalars[slot_layout.ITERATIONS].read_value()
         preparation = Preparation(self._algorithm, self._state, self._settings, iterations)
         work = preparation.work_of_rule(tracked, conform(gradient, tracked))
-        master_copies.write(work.slots, tracked, portable.rule_value(work, 0, work.gradients[0]))
+        portable.update(work, 0, work.gradients[0])
 
     def _apply_constraints(self, constrained: Sequence[Tracked]) -> None:
         slots = self._state.slots

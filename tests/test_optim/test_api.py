@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from typing import Any
 
@@ -79,6 +80,12 @@ def test_methods_take_what_is_documented(name: str) -> None:
         assert found[: len(parameters)] == parameters, method
     assert list(inspect.signature(cls.add_variable).parameters.values())[1].default in (inspect.Parameter.empty, ())
     assert issubclass(cls, tf.Module)
+
+
+@pytest.mark.parametrize("name", ["schedules", "legacy"])
+def test_modules_are_there_without_a_further_import(name: str) -> None:
+    assert optim.__getattr__(name) is sys.modules[f"optim.{name}"]
+    assert name in dir(optim)
 
 
 def test_update_step_takes_documented_keywords(devices: list[str]) -> None:

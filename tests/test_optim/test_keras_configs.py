@@ -77,6 +77,12 @@ def test_the_same_steps(module: str, name: str, arguments: Mapping[str, Any]) ->
     np.testing.assert_allclose(trained(ours, kind=kind), trained(theirs, kind=kind), rtol=2e-5, atol=2e-6)
 
 
+def test_schedule_free_decays_weights_as_keras_does() -> None:
+    theirs = keras.optimizers.ScheduleFreeAdamW(learning_rate=0.1, weight_decay=0.3)
+    ours = optim.ScheduleFreeAdamW.from_config({**theirs.get_config(), "late_z": True})
+    np.testing.assert_allclose(trained(ours), trained(theirs, kind=keras.Variable), rtol=2e-5)
+
+
 def test_schedule_free_steps_are_those_of_the_paper() -> None:
     """On TensorFlow Keras 3.15's own are not: `momentum.value` is the variable, so that z has moved when it is read."""
     theirs = keras.optimizers.ScheduleFreeAdamW(learning_rate=0.1)

@@ -78,6 +78,22 @@ def test_an_axis_of_size_one_does_not_keep_slots_whole(mode: str, devices: list[
     np.testing.assert_allclose(values[1], values[0], rtol=1e-12)
 
 
+@pytest.mark.parametrize("in_function", [False, True])
+@pytest.mark.parametrize("accumulates", [False, True])
+def test_a_tensor_without_elements_stays_whole(in_function: bool, accumulates: bool, mesh_2x2: Any) -> None:
+    """DTensor gathers no parts of it, and what comes after such an error in the process fails, too."""
+    empty, full = (variable(np.ones(s), dtensor.Layout.replicated(mesh_2x2, len(s)), "w") for s in ((4, 0), (4,)))
+    steps = {"gradient_accumulation_steps": 2} if accumulates else {}
+    optimizer = optim.SGD(1.0, momentum=0.5, slot_placement="zero1", global_clipnorm=1.0, **steps)
+    optimizer.build([empty, full])
+    step = lambda: optimizer.apply_gradients([(v.read_value(), v) for v in (empty, full)])  # noqa: E731
+    run = tf.function(step) if in_function else step
+    for _ in range(1 + accumulates):
+        run()
+    np.testing.assert_allclose(value_of(full), np.full(4, 0.5))
+    assert value_of(empty).shape == (4, 0)
+
+
 def test_zero1_on_plain_variables_is_nothing(devices: list[str]) -> None:
     var = tf.Variable([1.0])
     optimizer = optim.Adam(0.5, slot_placement="zero1")

@@ -6,6 +6,7 @@ import copy
 import pickle
 import signal
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -121,20 +122,44 @@ def test_a_copy_on_a_mesh_is_refused(mesh_2: Any) -> None:
         copy.deepcopy(optim.SGD(mesh=mesh_2))
 
 
-def test_eager_portable_steps_compile_nothing_per_step(mesh_2: Any) -> None:
-    var = variable(np.ones((4, 4)), dtensor.Layout(["x", "unsharded"], mesh_2), "w")
-    optimizer = optim.Lamb(schedules.CosineDecay(0.1, 1000), weight_decay=0.1, global_clipnorm=1.0, loss_scale=3.0)
-    gradient = put(np.ones((4, 4)), var.layout)
+EVERYTHING = {"weight_decay": 0.1, "global_clipnorm": 1.0, "clipvalue": 1.0, "loss_scale": 3.0}
+COMPILING: Mapping[str, Callable[..., Any]] = {
+    "sums": lambda rate: optim.Lamb(rate, **EVERYTHING),
+    "rows and columns": lambda rate: optim.Adafactor(rate, use_ema=True, slot_placement="zero1"),
+    "portable": lambda rate: optim.Adam(rate, executor="portable", lookahead={"sync_period": 3}, **EVERYTHING),
+    "one number": lambda rate: optim.NovoGrad(rate, clipnorm=0.1, master_copies=True),
+    "accumulation": lambda rate: optim.Adam(rate, gradient_accumulation_steps=2),
+    "super": lambda rate: _CallsSuper(rate, weight_decay=0.1, use_ema=True),
+}
+
+
+class _CallsSuper(optim.Adam):
+    def update_step(self, gradient: Any, variable: Any) -> None:
+        super().update_step(gradient, variable)
+
+
+@pytest.mark.parametrize("case", COMPILING)
+def test_eager_steps_on_a_mesh_compile_nothing_per_step(mesh_2: Any, case: str) -> None:
+    """Small tensors of float32 are what DTensor makes constants of, and a model has variables of several shapes."""
+    shapes = {(4, 2): ["x", "unsharded"], (2,): ["unsharded"], (4,): ["x"], (): []}
+    layouts = [dtensor.Layout(specs, mesh_2) for specs in shapes.values()]
+    random = np.random.default_rng(0)
+    some = [variable(np.ones(shape), layout, "w", tf.float32) for shape, layout in zip(shapes, layouts, strict=True)]
+    optimizer = COMPILING[case](schedules.CosineDecay(0.1, 1000))
 
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
-    for _ in range(10):
-        optimizer.apply_gradients([(gradient, var)])
-    before = resident()
-    for _ in range(60):
-        optimizer.apply_gradients([(gradient, var)])
-    assert (resident() - before) / 60 < 100_000, "a function was compiled at each step, about 250 KB a constant"
+    def steps(count: int) -> float:
+        gradients = [[put(random.normal(size=v.shape), v.layout, tf.float32) for v in some] for _ in range(count)]
+        before = resident()
+        for given in gradients:
+            optimizer.apply_gradients(zip(given, some, strict=True))
+        return (resident() - before) / count
+
+    steps(20)
+    grown = min(steps(25) for _ in range(2))
+    assert grown < 50_000, "functions were compiled at each step, about 140 KB for each value of a small tensor"
 
 
 def test_names_that_are_taken() -> None:

@@ -1,0 +1,56 @@
+"""Eager steps on meshes in TensorFlow's ops: each variable's as a function that takes the numbers of the step.
+
+Why is said in `optim/layouts/folding.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from optim.executors.work import Work
+from optim.layouts.placement import from_host
+from optim.precision import is_one_of_few
+
+MOMENTUM = "the momentum of averages"
+DECAY = "the factor of weight decay"
+
+
+Update = Callable[[Work, int, Any], None]
+"""What is done to one variable, given its number and gradient."""
+
+
+def call(work: Work, i: int, gradient: Any, update: Update) -> None:
+    """Do `update(work, i, gradient)`: eagerly on a mesh in a function, which the slots keep."""
+    layout = work.tracked[i].layout
+    if not tf.executing_eagerly() or layout is None or work.apart(i) is not None:
+        update(work, i, gradient)
+        return
+    coefficients = work.scalars(i) if work.coefficients else {}
+    given = {**coefficients, MOMENTUM: work.ema_momentum, DECAY: work.decay_factors[i]}
+    fixed = {name: value for name, value in given.items() if is_one_of_few(value)}
+    changing = {name: value for name, value in given.items() if name not in fixed}
+    key = (
+        *(update, id(work.rule), work.tracked[i].index, work.rate_factors[i], work.lazy[i], work.has_averages),
+        *(work.overwrite, gradient.dtype, tuple(fixed.items())),
+    )
+    step = work.slots.traced(key, _step(replace(work.only([i]), gradients=()), fixed, tuple(changing), update))
+    numbers = np.array(list(changing.values()), np.float64)
+    step(from_host(numbers, dtensor.Layout.replicated(layout.mesh, 1)), gradient)
+
+
+def _step(work: Work, fixed: Mapping[str, Any], changing: Sequence[str], update: Update) -> Callable[[Any, Any], None]:
+    """`update` of the one variable of `work`, as a function of the numbers that change and the gradient."""
+
+    def step(numbers: Any, gradient: Any) -> None:
+        scalars = {**fixed, **{name: numbers[place] for place, name in enumerate(changing)}}
+        momentum, decay = scalars.pop(MOMENTUM), scalars.pop(DECAY)
+        coefficients = {work.rate_factors[0]: scalars}
+        update(replace(work, coefficients=coefficients, ema_momentum=momentum, decay_factors=[decay]), 0, gradient)
+
+    return step
