@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import zip_longest
 
 import numpy as np
 
+import optim
+from migrate.bytes import object_graph
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import STRING, BundleReader, numpy_dtype
+from migrate.bytes.bundle import GRAPH_KEY, STRING, BundleReader, numpy_dtype
 from migrate.operations.convert import Progress
 from migrate.proof import tensorflow
 from migrate.proof.compare import Comparer
 from migrate.state import OptimizerState
 from optim import slot_layout
 
+Row = tuple[str, tuple[int, ...], str, bool, bool]
+"""A variable in the table: name, shape, dtype, whether it is trained, and whether its value is there."""
+COUNTER = slot_layout.scalar_key(slot_layout.ITERATIONS)
+ITS_OWN = (slot_layout.METADATA_KEY, slot_layout.SAVE_COUNTER_KEY, GRAPH_KEY)
+"""Keys that are of no source."""
 READ_BY_TENSORFLOW = 1 << 20
 LARGE = 100 << 20
 """Bytes that take so long to be compared that TensorFlow, which is needed next, is better imported meanwhile."""
@@ -64,13 +73,24 @@ def array_differences(state: OptimizerState, target: Target, progress: Progress 
         if problem:
             yield f"{key} {problem} (source: {array.stored_as})"
     state.finish_checks()
-    prefixes = ("optimizer/slots/", "variables/", "unmapped/")
-    yield from (
-        f"{key} is in no source" for key in sorted(target.bundle) if key.startswith(prefixes) and key not in wanted
-    )
-    counter = slot_layout.scalar_key(slot_layout.ITERATIONS)
-    if counter not in target.bundle or int(target.array(counter).load()) != state.iterations:
-        yield f"{counter} is not {state.iterations} (source: {state.iterations_source})"
+    numbers = dict(_numbers(state))
+    known = {*wanted, *numbers, *ITS_OWN}
+    yield from (f"{key} is in no source" for key in sorted(target.bundle) if key not in known)
+    for key, (value, dtype) in numbers.items():
+        got = target.array(key) if key in target.bundle else None
+        if got is None or (got.shape, got.dtype) != ((), dtype) or got.load().item() != value:
+            from_ = f" (source: {state.iterations_source})" if key == COUNTER else ""
+            yield f"{key} is not {dtype} {value}{from_}"
+
+
+def _numbers(state: OptimizerState) -> Iterator[tuple[str, tuple[float, str]]]:
+    """Key -> number and dtype of what is of the whole optimizer."""
+    yield COUNTER, (state.iterations, "int64")
+    rate = state.hyperparameters.get(slot_layout.LEARNING_RATE)
+    if isinstance(rate, (int, float)) and not isinstance(rate, bool):
+        yield slot_layout.scalar_key(slot_layout.LEARNING_RATE), (rate, "float64")
+    for name, value in state.scalars.items():
+        yield slot_layout.scalar_key(name), (value, slot_layout.SCALAR_DTYPES.get(name, "float64"))
 
 
 def _bytes(array: LazyArray) -> int:
@@ -96,9 +116,48 @@ def tensorflow_differences(target: Target) -> Iterator[str]:
 
 
 def metadata_differences(state: OptimizerState, target: Target) -> Iterator[str]:
+    """Where the table of the target says something else than its source.
+
+    Raises:
+      DamagedFileError, ContradictionError: its object graph, by which TensorFlow restores, is not that of its keys.
+    """
+    if GRAPH_KEY in target.bundle:
+        object_graph.ObjectGraph(target.bundle)
+    else:
+        yield "it has no object graph, by which TensorFlow restores it"
     metadata = target.metadata
     if metadata.class_name != state.algorithm:
         yield f"the target's optimizer is {metadata.class_name}, the source's {state.algorithm}"
     for key, value in state.hyperparameters.items():
         if key != "name" and metadata.config.get(key) != value:
             yield f"the target has {key} = {metadata.config.get(key)!r}, the source {value!r}"
+    for key, value in metadata.config.items():
+        if key != "name" and key not in state.hyperparameters and not _is_default(metadata.class_name, key, value):
+            yield f"the target has {key} = {value!r}, and the source does not say it"
+    said = [(v.name, v.shape, v.dtype, v.trainable, v.stored) for v in metadata.variables]
+    held = [(v.name, v.shape, v.dtype, bool(v.trainable), v.array is not None) for v in state.variables]
+    yield from (f"the target's table has {_row(a)}, the source {_row(b)}" for a, b in _unlike(said, held))
+    tables = {slot: sorted(owners) for slot, owners in metadata.slots.items()}
+    if tables != {slot: sorted(owners) for slot, owners in state.slots.items()}:
+        yield "the target's table lists slots that are not those of the source, or not all"
+
+
+def _unlike(said: Sequence[Row], held: Sequence[Row]) -> Iterator[tuple[Row | None, Row | None]]:
+    return ((a, b) for a, b in zip_longest(said, held) if a != b)
+
+
+def _row(row: Row | None) -> str:
+    if row is None:
+        return "no more variable"
+    name, shape, dtype, trainable, stored = row
+    return f"{name} {dtype}{list(shape)}, {'' if trainable else 'not '}trained{'' if stored else ', without a value'}"
+
+
+def _is_default(class_name: str, key: str, value: object) -> bool:
+    """Whether an option says what the class does anyhow."""
+    if value in (None, False, 0, "") or (isinstance(value, (list, tuple)) and not value):
+        return True
+    if not tensorflow.is_installed() or class_name not in optim.__all__:
+        return False
+    known = inspect.signature(getattr(optim, class_name)).parameters
+    return key in known and bool(known[key].default == value)
