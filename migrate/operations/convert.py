@@ -329,6 +329,12 @@ def for_target(state: OptimizerState, to: str, order: str | None) -> OptimizerSt
     return state
 
 
+def described(state: OptimizerState, to: str) -> dict[str, Any]:
+    """What a `keras` or `tf-keras` target of a state says of model, loss and optimizer, as JSON."""
+    writer = import_module(f"migrate.writers.{WRITERS[to]}")
+    return dict(writer.described(state))
+
+
 def _report(state: OptimizerState, source: str, dest: str, to: str, *, written: bool) -> Report:
     from migrate.bytes.bundle import numpy_dtype
 

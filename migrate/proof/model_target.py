@@ -28,6 +28,8 @@ SCALES = (1.0, 100.0)
 """Of gradients: small, and so large that every clipping acts."""
 LATER = (0, 1, 10, 100, 1000, 100_000)
 """Steps from now at which learning rates are compared."""
+SAME = 1e-5
+"""A factor no farther from one is none: numbers are as they were, bit for bit."""
 OPTIONS = ("use_ema", "ema_momentum", "gradient_accumulation_steps", "amsgrad")
 FAMILY = {"AdamW": "Adam"}
 Print = tuple[tuple[int, ...], str, bytes]
@@ -186,7 +188,7 @@ def _is_fresh(array: LazyArray, state: OptimizerState, name: str) -> bool:
 
 
 def _factor(want: LazyArray, got: LazyArray) -> float | None:
-    """The one number by which all of an array was multiplied, None if there is none."""
+    """The one number by which all of an array was multiplied, None if there is none, or it is one but for rounding."""
     if got.shape != want.shape or got.dtype != want.dtype:
         return None
     a, b = (stepping.numbers(array).ravel() for array in (want, got))
@@ -194,7 +196,7 @@ def _factor(want: LazyArray, got: LazyArray) -> float | None:
         return None
     factor = float(a @ b / (a @ a))
     close = np.abs(b - factor * a) <= 4 * np.finfo(np.float32).eps * np.abs(factor * a)
-    return factor if factor and np.all(close) else None
+    return factor if factor and abs(factor - 1.0) > SAME and np.all(close) else None
 
 
 def difference(want: LazyArray, got: LazyArray) -> str:

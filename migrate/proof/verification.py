@@ -17,9 +17,9 @@ from migrate import readers
 from migrate.bytes import files, urls
 from migrate.lists import planning
 from migrate.operations import edge
-from migrate.operations.convert import PathLike, Progress, for_target, read
+from migrate.operations.convert import PathLike, Progress, described, for_target, read
 from migrate.operations.hints import Hints
-from migrate.proof import list_target, loaded, model_target, one_step, slots_target, tensorflow
+from migrate.proof import documents, list_target, loaded, model_target, one_step, slots_target, tensorflow
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
 
@@ -167,13 +167,16 @@ def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification
     if found.name not in model_target.FORMATS:
         raise UnsupportedError(f"{dest} is {found.description}, which verify does not compare with a source")
     library = model_target.FORMATS[found.name]
-    known = for_target(state, {"keras": "keras", "tf_keras": "tf-keras"}[library], None).reasons
+    to = {"keras": "keras", "tf_keras": "tf-keras"}[library]
+    known = for_target(state, to, None).reasons
     compared = model_target.compared(state, read(dest), known)
     differences, notes = list(compared.differences), list(compared.notes)
     if not differences:
         others, otherwise, done = loaded.compared(state, source, compared.renamed, dest, library)
         differences += others + ([] if known else otherwise)
         notes += done + (otherwise if known else [])
+    if not differences:
+        differences += documents.differences(dest, described(state, to))
     return Verification(
         ok=not differences,
         source=source,

@@ -111,6 +111,17 @@ def write(
         single_file.place(path, dest, overwrite=overwrite)
 
 
+def described(state: OptimizerState) -> dict[str, Any]:
+    """What a target says of model, loss and optimizer."""
+    return _documents(plan_for(state))
+
+
+def _documents(plan: ModelPlan) -> dict[str, Any]:
+    config = stored_model(plan.live.state).config if plan.document is None else _without(plan.document, "input_dtype")
+    training = {key: plan.compiled[key] for key in ("loss", "metrics", "weighted_metrics", "loss_weights")}
+    return {"model_config": config, "training_config": {**training, "optimizer_config": _optimizer(plan)}}
+
+
 def locations(plan: ModelPlan) -> dict[str, str]:
     """Dataset -> name of the source's variable that is there."""
     return {f"model_weights/{row.layer}/{row.name}": row.variable for row in _rows(plan)}
@@ -156,11 +167,9 @@ def _name(layer: Mapping[str, Any]) -> str:
 
 def _describe(file: h5py.File, plan: ModelPlan, rows: Sequence[_Row]) -> None:
     """Attributes of the file and of the groups of its layers."""
-    config = stored_model(plan.live.state).config if plan.document is None else _without(plan.document, "input_dtype")
     file.attrs["keras_version"], file.attrs["backend"] = KERAS_VERSION, "tensorflow"
-    file.attrs["model_config"] = json.dumps(config)
-    training = {key: plan.compiled[key] for key in ("loss", "metrics", "weighted_metrics", "loss_weights")}
-    file.attrs["training_config"] = json.dumps({**training, "optimizer_config": _optimizer(plan)})
+    for name, document in _documents(plan).items():
+        file.attrs[name] = json.dumps(document)
     group = file.create_group("model_weights")
     group.attrs["keras_version"], group.attrs["backend"] = KERAS_VERSION, "tensorflow"
     names = _layer_names(plan)

@@ -91,6 +91,11 @@ def write(
         single_file.place(path, dest, overwrite=overwrite)
 
 
+def described(state: OptimizerState) -> dict[str, Any]:
+    """What a target says of model, loss and optimizer."""
+    return _config(model_plan(state, (KERAS3,)), Translation())
+
+
 class _Counted(BufferedRandom):
     """A file in which a part may stand already where it shall be written."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,14 @@ import numpy as np
 import pytest
 
 import migrate
+from migrate.bytes import protos
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.bundle import GRAPH_KEY
+from migrate.errors import ContradictionError, DamagedFileError
 from migrate.proof import one_step, parity_sample, slots_target, stepping
-from tests.bundles import written
+from optim import slot_layout
+from optim.errors import CheckpointError
+from tests.bundles import rewritten, written
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 WILD = Path(__file__).parents[1] / "fixtures" / "wild"
@@ -130,3 +136,59 @@ def test_a_slot_of_a_number_is_no_hyperparameter_of_its_name() -> None:
     names = ["training/RMSprop/learning_rate", "training/RMSprop/rho", "training/RMSprop/scale/momentum"]
     assert set(stepping._settings([(name, number) for name in names])) == {"learning_rate", "rho"}
     assert not stepping._settings([("RMSprop/scale/momentum", number)])
+
+
+Texts = dict[str, bytes]
+
+
+def _told(change: Callable[[dict[str, Any]], Any]) -> Callable[[Any, Texts], None]:
+    def changed(numbers: Any, texts: Texts) -> None:
+        document = json.loads(texts[slot_layout.METADATA_KEY])
+        change(document)
+        texts[slot_layout.METADATA_KEY] = json.dumps(document).encode()
+
+    return changed
+
+
+def _config(**more: Any) -> Callable[[Any, Texts], None]:
+    return _told(lambda document: document["optimizer"]["config"].update(more))
+
+
+def _graph(numbers: Any, texts: Texts) -> None:
+    """Two slots exchanged where TensorFlow looks for them."""
+    graph = protos.ObjectGraph()
+    graph.ParseFromString(texts[GRAPH_KEY])
+    first, *_, last = (
+        n.attributes[0] for n in graph.nodes if n.attributes and "/slots/" in n.attributes[0].checkpoint_key
+    )
+    first.checkpoint_key, last.checkpoint_key = last.checkpoint_key, first.checkpoint_key
+    texts[GRAPH_KEY] = graph.SerializeToString()
+
+
+ALTERED: dict[str, Callable[[Any, Texts], Any]] = {
+    "clipping that does not act on one gradient": _config(clipnorm=1e6),
+    "a little decay": _config(weight_decay=1e-9),
+    "rows": _config(lazy_rows=[".*"]),
+    "an unknown option": _config(no_such=1),
+    "a counter with a fraction": lambda n, t: n.update({slots_target.COUNTER: np.float64(4.5)}),
+    "a counter of another dtype": lambda n, t: n.update({slots_target.COUNTER: np.int32(4)}),
+    "a number more": lambda n, t: n.update({slot_layout.scalar_key("u_product"): np.float64(0.5)}),
+    "a key more": lambda n, t: n.update({"own/.ATTRIBUTES/VARIABLE_VALUE": np.float32(1)}),
+    "a variable that is not trained": _told(lambda document: document["variables"][0].update(trainable=False)),
+    "the order of variables": _told(lambda document: document["variables"].reverse()),
+    "a slot that the table leaves out": _told(lambda document: document["slots"]["m"].pop()),
+    "no object graph": lambda n, t: t.pop(GRAPH_KEY),
+    "an object graph of other slots": _graph,
+}
+
+
+@pytest.mark.parametrize("what", ALTERED)
+def test_what_was_changed_in_slots_is_found(what: str, tmp_path: Path) -> None:
+    migrate.migrate_checkpoint(ADAM, tmp_path / "out")
+    with rewritten(Path(slot_layout.current_prefix(str(tmp_path / "out")))) as (numbers, texts):
+        ALTERED[what](numbers, texts)
+    try:
+        found = migrate.verify(ADAM, tmp_path / "out")
+    except (ContradictionError, DamagedFileError, CheckpointError):
+        return  # "damaged" is an answer, too
+    assert not found.ok

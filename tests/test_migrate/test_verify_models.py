@@ -92,7 +92,36 @@ def _swap(a: str, b: str) -> Any:
 
 W = "model_weights/batch_normalization/batch_normalization/{}:0"
 V = "optimizer_weights/Adam/{}/v:0"
+
+
+def _layers(change: Any) -> Any:
+    def changed(file: h5py.File) -> None:
+        document = json.loads(file.attrs["model_config"])
+        next(
+            change(each["config"])
+            for each in document["config"]["layers"]
+            if each["class_name"] == "BatchNormalization"
+        )
+        file.attrs["model_config"] = json.dumps(document)
+
+    return changed
+
+
+def _loss(file: h5py.File) -> None:
+    file.attrs["training_config"] = json.dumps({**json.loads(file.attrs["training_config"]), "loss": "mae"})
+
+
+def _last_bit(file: h5py.File) -> None:
+    values = file["optimizer_weights/Adam/conv2d/kernel/m:0"][()]
+    values.flat[0] = np.nextafter(values.flat[0], np.float32(9))
+    file["optimizer_weights/Adam/conv2d/kernel/m:0"][...] = values
+
+
 CHANGES = {
+    "what acts in training alone": _layers(lambda config: config.update(momentum=0.5)),
+    "a clipping that does not act yet": _config(lambda config: config.update(clipnorm=1e6)),
+    "a loss": _loss,
+    "the last bit of a slot": _last_bit,
     "beta": _config(lambda config: config.update(beta_2=0.99)),
     "rate": _config(lambda config: config.update(learning_rate=config["learning_rate"] * 1.01)),
     "clipping": _config(lambda config: config.update(clipnorm=1.0)),
