@@ -137,7 +137,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
             values.setdefault(key, []).extend([value] if value not in values.get(key, ()) else ())
         limits.add(gradients.clipping(owner_of(name), gradient_of(nodes, name, kernel), outside))
     known = {node for each in others for node in nodes.by_name if node.startswith(f"{each}/update_")}
-    strange = other_writer(nodes, changed, {*known, *found})
+    strange = other_writer(nodes, changed, {*known, *found}) or _idle(nodes, scopes, applied)
     if strange is not None:
         outside["updates"] = strange
     config = {key: each[0] for key, each in values.items() if len(each) == 1}
@@ -158,6 +158,18 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     whole = {owner_of(name) for name in applied} | sparse >= owners
     seen = whole and not outside.keys() - {SPARSE_CLIPPING, *ARGUMENTS}
     return Trained(class_name, config, frozenset(sparse), outside, seen, frozenset(gradients.gathered))
+
+
+def _idle(nodes: Nodes, scopes: Collection[str], kernels: Collection[str]) -> str | None:
+    """What is said of a kernel that the op which `apply_gradients` returns does not wait for; None if it does for all.
+    That op is called as its scope is, unless the scope is one of a distribution strategy."""
+    for scope in scopes:
+        inside = (name for name in nodes.by_name if name.startswith(f"{scope}/") and "/update_" not in name)
+        done = set[str]().union(*map(nodes.waits_for, [scope] if scope in nodes.by_name else inside))
+        left = next((name for name in kernels if name.startswith(f"{scope}/update_") and name not in done), None)
+        if left is not None:
+            return f"nothing in {scope!r} waits for {left!r}, which may never run"
+    return None
 
 
 def _unusual(nodes: Nodes, name: str) -> str | None:

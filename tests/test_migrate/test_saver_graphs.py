@@ -268,6 +268,7 @@ def test_optimizers_are_as_one_only_where_they_do_the_same_with_variables_of_the
             (f"{scope}/update_{v}/ApplyMomentum", "ApplyMomentum", [v, slot, each, GRADIENT, "0.9"])
             for scope, v, slot, each in kernels
         ]
+        nodes += [(scope, "NoOp", [f"^{scope}/update_{v}/ApplyMomentum"]) for scope, v, *_ in kernels]
         graph = _graph(*nodes)
         beside = saver.SaverGraph(nodes=graph, updates=saver._updates(graph))
         return saver_optimizers.of_train(dict.fromkeys(("a", "b", "a/M", "b/M", "a/M_1")), beside, None, "x")
