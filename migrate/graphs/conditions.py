@@ -59,8 +59,10 @@ def taken(protos: Sequence[Any], functions: Mapping[str, Any], trained: Collecti
         if found is None:
             break
         condition, side = found
+        branch = _dead(nodes, condition, not side)
+        doubt = doubt or _left_out(nodes, branch)
         if _is_guard(nodes, condition) is not side:
-            for each in _dead(nodes, condition, not side):
+            for each in branch:
                 branches[each] = branches.get(each, frozenset()) | {condition}
             if not _counts(nodes, condition):
                 doubt = f"{condition!r} ({nodes.op(condition)}) says at which steps variables are updated"
@@ -109,6 +111,18 @@ def _side(nodes: Nodes, condition: str, trained: Collection[str]) -> bool | None
     steps = set(_steps(nodes, trained))
     lost = {side: bool(steps & _dead(nodes, condition, side)) for side in (True, False)}
     return None if lost[True] == lost[False] else lost[False]
+
+
+def _left_out(nodes: Nodes, branch: set[str]) -> str:
+    """What is said of a change on a side that what comes out of the condition does not wait for; empty if of none."""
+    changes = {each for each in branch if _STEPS.fullmatch(nodes.op(each)) and not nodes.is_no_step(each)}
+    ends = (n for n, inputs in nodes.inputs.items() if nodes.op(n) in _MERGES and not branch.isdisjoint(inputs))
+    left = changes.difference(*map(nodes.waits_for, ends))
+    return (
+        f"what comes out of the condition of {min(left)!r} does not wait for it, so that it may never run"
+        if left
+        else ""
+    )
 
 
 def _dead(nodes: Nodes, condition: str, side: bool) -> set[str]:
@@ -162,6 +176,8 @@ def _folded(nodes: Nodes, condition: str, side: bool) -> list[Any]:
         changed.CopyFrom(node)
         del changed.input[:]
         inputs = [_behind(nodes, str(each), switches) for each in node.input]
+        if any(_node(str(each)) in switches for each in node.input):
+            inputs.append(f"^{condition}")
         if nodes.op(name) in _MERGES:
             inputs = [i for i in inputs if _node(i) not in dead]
             changed.op = "Identity" if sum(not i.startswith("^") for i in inputs) == 1 else node.op

@@ -50,8 +50,8 @@ class _Path:
     def __init__(self, nodes: Nodes, owner: str) -> None:
         self.nodes = nodes
         self.owner = owner
-        self.gathered: set[str] = set()
-        """Variables that hold sums of gradients."""
+        self.gathered: dict[str, list[str]] = {}
+        """Variables that hold sums of gradients, and the ops that change them."""
         self._open: set[str] = set()
 
     def strange(self, name: str) -> str | None:
@@ -145,10 +145,8 @@ class _Path:
     def _gathered(self, variable: str) -> _Sum:
         """A variable that a loop adds gradients to, and sets to zeros or to the first of them."""
         nodes = self.nodes
-        sums = []
-        for write in nodes.writes():
-            if write.target != variable:
-                continue
+        sums, writes = [], [write for write in nodes.writes() if write.target == variable]
+        for write in writes:
             op, made = nodes.op(write.op), nodes.source(write.value)
             if op.startswith("AssignSub"):
                 raise _StrangeError(write.op)
@@ -156,9 +154,11 @@ class _Path:
             rest = [each for each in added if nodes.source(each) != variable]
             found = self._together(made, rest if len(rest) == len(added) - 1 else [write.value])
             sums += [found] if found is not None else []
-        if not sums or any((each.share, each.scale) != (sums[0].share, sums[0].scale) for each in sums):
+        if not sums or all(nodes.op(write.op) not in _SETS for write in writes):
             raise _StrangeError(variable)
-        self.gathered.add(variable)
+        if any((each.share, each.scale) != (sums[0].share, sums[0].scale) for each in sums):
+            raise _StrangeError(variable)
+        self.gathered[variable] = [write.op for write in writes]
         gradients = dict.fromkeys(g for each in sums for g in each.gradients)
         return replace(sums[0], gradients=tuple(gradients), many=True)
 
@@ -244,6 +244,8 @@ class Gradients:
         """By node of a global norm, of which gradients it is."""
         self.gathered: set[str] = set()
         """Variables in which a loop sums gradients up, of those gradients that were looked at."""
+        self.gathering: dict[str, list[str]] = {}
+        """By owner the ops that change what its gradient is gathered in."""
 
     def clipping(self, owner: str, name: str, outside: dict[str, str]) -> tuple[str, float] | None:
         """The limit that a gradient goes through, as an option of Keras.
@@ -257,7 +259,8 @@ class Gradients:
         clip = clipped(self._nodes, name)
         path = _Path(self._nodes, owner)
         strange = path.strange(name if clip is None else clip.gradient)
-        self.gathered |= path.gathered
+        self.gathered |= path.gathered.keys()
+        self.gathering[owner] = [op for ops in path.gathered.values() for op in ops]
         if strange is None and (clip is None or self._is_whole(clip, owner)):
             return None if clip is None else (clip.option, clip.limit)
         outside.setdefault("clipping", f"gradients go through {strange or name!r} before they reach the optimizer")

@@ -129,13 +129,14 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     written = alone_written(nodes)
     for name, (kernel, rows) in applied.items():
         slots, powers = own_slots.read(nodes, name, min(kernel.gradient, *kernel.inputs.values()))
+        limits.add(gradients.clipping(owner_of(name), gradient_of(nodes, name, kernel), outside))
         wrong = own_slots.strange(nodes, name, owner_of(name), slots, powers, written) or _unusual(nodes, name)
+        wrong = wrong or _out_of_order(nodes, name, gradients)
         if wrong is not None:
             outside["updates"] = wrong
         changed.update(slots)
         for key, value in _arguments(nodes, name, kernel, rows, outside, rates):
             values.setdefault(key, []).extend([value] if value not in values.get(key, ()) else ())
-        limits.add(gradients.clipping(owner_of(name), gradient_of(nodes, name, kernel), outside))
     known = {node for each in others for node in nodes.by_name if node.startswith(f"{each}/update_")}
     strange = other_writer(nodes, changed, {*known, *found}) or _idle(nodes, scopes, applied)
     if strange is not None:
@@ -155,8 +156,10 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
         outside[SPARSE_CLIPPING] = ROWS_APART
     class_name = _with_decay(nodes, classes.pop(), owners, applied, config, outside)
     class_name = _lazy(nodes, class_name, sparse, found, outside)
-    whole = {owner_of(name) for name in applied} | sparse >= owners
-    seen = whole and not outside.keys() - {SPARSE_CLIPPING, *ARGUMENTS}
+    still = owners - {owner_of(name) for name in applied} - sparse
+    if still:
+        outside["updates"] = f"no kernel updates {min(still)!r}, which has slots"
+    seen = not outside.keys() - {SPARSE_CLIPPING, *ARGUMENTS}
     return Trained(class_name, config, frozenset(sparse), outside, seen, frozenset(gradients.gathered))
 
 
@@ -169,6 +172,18 @@ def _idle(nodes: Nodes, scopes: Collection[str], kernels: Collection[str]) -> st
         left = next((name for name in kernels if name.startswith(f"{scope}/update_") and name not in done), None)
         if left is not None:
             return f"nothing in {scope!r} waits for {left!r}, which may never run"
+    return None
+
+
+def _out_of_order(nodes: Nodes, name: str, gradients: Gradients) -> str | None:
+    """What is said of a kernel on a side of a condition that takes what is gathered before it is whole, or again."""
+    if any(nodes.op(nodes.source(each)) in ("Switch", "RefSwitch") for each in nodes.inputs[name]):
+        return f"{name!r} stands on a side of a condition that is not understood"
+    branch = nodes.branches.get(name)
+    for op in gradients.gathering.get(owner_of(name), ()) if branch else ():
+        early, late = (op, name) if nodes.op(op).startswith("AssignAdd") else (name, op)
+        if early not in nodes.waits_for(late) and (early == op or nodes.branches.get(op) == branch):
+            return f"{late!r} does not wait for {early!r}, and both use what is gathered of gradients"
     return None
 
 

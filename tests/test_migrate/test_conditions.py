@@ -71,6 +71,41 @@ def _never_runs(nodes: Any) -> None:
     del update.input[next(i for i, each in enumerate(update.input) if "net/w1" in each)]
 
 
+def _without(nodes: Any, name: str, before: str) -> None:
+    node = _node(nodes, name)
+    del node.input[list(node.input).index(f"^{before}")]
+
+
+def _comes_out_early(nodes: Any) -> None:
+    _without(nodes, "cond/control_dependency", "cond/Momentum")
+
+
+def _no_kernel(nodes: Any) -> None:
+    kernel = _node(nodes, "cond/Momentum/update_net/w1/ApplyMomentum")
+    kernel.op = "NoOp"
+    del kernel.input[:]
+
+
+def _slot_of_another_condition(nodes: Any) -> None:
+    """One slot is let through where the loss scale doubles."""
+    kernel = next(each for each in nodes if each.op == "ApplyAdam")
+    _node(nodes, str(kernel.input[2]).partition(":")[0]).input[1] = "cond_1/cond/pred_id"
+
+
+def _gathered_for_ever(nodes: Any) -> None:
+    zero = next(each for each in nodes if each.op == "Assign" and each.input[1].startswith("cond/zeros_like"))
+    zero.op = "NoOp"
+    del zero.input[:]
+
+
+def _gathered_late(nodes: Any) -> None:
+    """Calls are counted, and with that the step taken, before all gradients are there."""
+    for node in nodes:
+        late = [each for each in node.input if each.startswith("^AssignAdd")]
+        if late and node.op in ("Const", "Identity", "AssignAdd") and not node.name.startswith(("cond", "Momentum")):
+            node.input.remove(late[0])
+
+
 def _mirror_without_momentum(nodes: Any) -> None:
     kernel = next(each for each in nodes if each.op == "ResourceApplyAdam" and "replica_1" in each.name)
     kernel.input[1], kernel.input[2] = str(kernel.input[2]), str(kernel.input[1])
@@ -95,6 +130,11 @@ def _mirror_that_stays(nodes: Any) -> None:
         ("guarded", _other_side),
         ("every", _counts_before),
         ("guarded", _never_runs),
+        ("guarded", _comes_out_early),
+        ("guarded", _no_kernel),
+        ("scaled", _slot_of_another_condition),
+        ("every", _gathered_for_ever),
+        ("every", _gathered_late),
         ("mirrored", _mirror_without_momentum),
         ("mirrored", _mirror_of_other_gradient),
         ("mirrored", _mirror_that_stays),

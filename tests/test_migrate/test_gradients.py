@@ -105,6 +105,7 @@ def test_what_gives_the_gradient_of_the_loss_is_passed_over(nodes: list[Node]) -
         ([("both", "AddN", [GRADIENT, SECOND]), ("given", "Mul", ["both", "3"])], "given"),
         ([("less", "RealDiv", [SECOND, "4"]), ("given", "AddV2", [GRADIENT, "less"])], "given"),
         ([("a", "VariableV2", []), ("near", "Mul", ["a", "-0.1"]), ("given", "AddV2", [GRADIENT, "near"])], "a"),
+        ([GATHERED[0], *GATHERED[3:]], "sum"),
         ([*AVERAGED, ("given", "Identity", ["mean"])], "mean"),
         ([*SCALE, (GRADIENT, "MatMul", ["scaled", FIRST]), ("given", "RealDiv", [GRADIENT, "128"])], "given"),
         ([*SCALE[:1], (GRADIENT, "Mul", [FIRST, "x"]), ("given", "RealDiv", [GRADIENT, "0.5"])], "given"),
