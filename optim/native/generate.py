@@ -17,19 +17,8 @@ from typing import Any
 
 from optim import rules
 from optim.each import POWERS
-from optim.native.trace import (
-    COLUMNS,
-    COUNTS,
-    FULL,
-    MATRICES,
-    ONE,
-    ROWS,
-    Trace,
-    UntraceableError,
-    Value,
-    kind_of,
-    trace,
-)
+from optim.native.graph import COLUMNS, COUNTS, FULL, MATRICES, ONE, ROWS, UntraceableError, Value, kind_of
+from optim.native.trace import Trace, trace
 from optim.rule import Rule
 
 INFIX = {
