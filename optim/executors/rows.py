@@ -9,8 +9,10 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim.errors import MismatchError
+from optim.executors.apart import Slices
 from optim.layouts.placement import relayout
 from optim.native import direct, library
+from optim.native.generate import Program
 from optim.precision import compute_dtype
 from optim.state.row_gradient import RowGradient
 from optim.state.tracked import Tracked
@@ -72,6 +74,14 @@ def row_gradient(
     if powers:  # these the step adds up; that the rows are there is known now
         return RowGradient(values, tf.cast(indices, tf.int64), shape, tracked.variable.dtype, is_summed=False)
     return RowGradient(sums, rows, shape, tracked.variable.dtype)
+
+
+def squared_rows(slices: Slices, tracked: Tracked, program: Program | None, sorts: bool) -> RowGradient:
+    """Rows of which each gradient, settled before, is squared, as the program for that needs them."""
+    assert program is not None
+    values = tf.cast(slices.values, compute_dtype(tracked.variable.dtype))
+    given = tf.IndexedSlices(values, slices.rows)
+    return row_gradient(given, tracked, looks_at_sums=False, sorts=sorts, powers=program.powers)
 
 
 def _can_sort(values: Any, indices: Any) -> bool:

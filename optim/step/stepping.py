@@ -23,11 +23,10 @@ from optim.algorithm import Algorithm
 from optim.errors import NoGradientsError, UnsupportedError
 from optim.executors import local, native, one_op, portable
 from optim.executors.apart import AS_GIVEN, Apart, Slices
-from optim.executors.rows import row_gradient
+from optim.executors.rows import row_gradient, squared_rows
 from optim.executors.work import Work
 from optim.options import master_copies
 from optim.options.settings import Settings
-from optim.precision import compute_dtype
 from optim.state.row_gradient import RowGradient, clear_windows
 from optim.state.state import State
 from optim.state.tracked import Tracked, TrackedList, plain_name, unwrap
@@ -208,7 +207,8 @@ class Stepper:
             if each is None:
                 found[i] = row_gradient(gradients[i], tracked[i], looks_at_sums=now, sorts=sorts)
             else:
-                found[i] = self._squared_rows(each, tracked[i], sorts)
+                program = native.program_of(self._algorithm.updating_rule, tracked[i], self._state.slots, each=True)
+                found[i] = squared_rows(each, tracked[i], program, sorts)
         return [found[i] for i in range(len(gradients))], apart
 
     def _settled(
@@ -220,14 +220,6 @@ class Stepper:
         given = portable.settled(given, settings.clipping.option, settings.loss_scale.now())
         squares = slices if settings.repeated_rows.squares else ()
         return given, Apart(True, {tracked[i].index: Slices.of(given[i]) for i in squares})
-
-    def _squared_rows(self, slices: Slices, tracked: Tracked, sorts: bool) -> RowGradient:
-        """Rows of which each gradient is squared, settled before."""
-        program = native.program_of(self._algorithm.updating_rule, tracked, self._state.slots, each=True)
-        assert program is not None
-        values = tf.cast(slices.values, compute_dtype(tracked.variable.dtype))
-        given = tf.IndexedSlices(values, slices.rows)
-        return row_gradient(given, tracked, looks_at_sums=False, sorts=sorts, powers=program.powers)
 
     def _takes_rows(self, tracked: Tracked) -> bool:
         is_eager = tf.executing_eagerly() and not replicas.in_copy()
@@ -284,8 +276,7 @@ class Stepper:
 
     def _run(self, work: Work, executor: str) -> bool:
         """Run a step, and tell whether there was one; counters may be read and set without waiting after it."""
-        given = enumerate(zip(work.slices, work.gradients, strict=False))
-        apart = [i for i, (slices, g) in given if slices is not None and not isinstance(g, RowGradient)]
+        apart = [i for i, slices in enumerate(work.slices) if slices and not isinstance(work.gradients[i], RowGradient)]
         if executor == "local" and not apart:
             stepped = local.run(work, self.execution.plan())
         else:
