@@ -233,7 +233,7 @@ def _variables(
         listed += own
         # Saving puts what is frozen in a layer behind the rest of it, wherever it stands there.
         trained += [own[i] for i in trained_order(layers.get(layer), names)]
-    _check_groups({layer: [name for owner, name, _, _ in listed if owner == layer] for layer in order}, path)
+    _check_groups([(layer, name) for layer, name, _, _ in listed], path)
     _check_listed(group, [f"{layer}/{name}" for layer, name, _, _ in listed], path)
     rows, twins = _shared_once(trained)
     if sorts_by_name(generation, version):
@@ -261,9 +261,11 @@ def _check_layers(order: Sequence[str], config: Sequence[str], path: str) -> Non
         )
 
 
-def _check_groups(weights: Mapping[str, Sequence[str]], path: str) -> None:
+def _check_groups(weights: Sequence[tuple[str, str]], path: str) -> None:
     """Refuse two layers each of which holds what is called as the other's weights."""
-    scopes = {layer: {name.partition("/")[0] for name in names if "/" in name} for layer, names in weights.items()}
+    scopes: dict[str, set[str]] = {}
+    for layer, name in weights:
+        scopes.setdefault(layer, set()).add(name.partition("/")[0] if "/" in name else layer)
     for layer, scope in scopes.items():
         other = next(iter(scope)) if len(scope) == 1 else layer
         if other != layer and scopes.get(other) == {layer}:
