@@ -22,7 +22,7 @@ from migrate.errors import DamagedFileError
 from migrate.generations import BACKEND, GRAPH_MODE, from_hdf5, version_tuple
 from migrate.readers.keras.layers import misplaced
 from migrate.readers.keras.left_out import settled
-from migrate.readers.keras.model import class_names, top_layers, trainable_flags, trained_order
+from migrate.readers.keras.model import check_inputs, class_names, top_layers, trainable_flags, trained_order
 from migrate.state import Stored, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
 
@@ -221,6 +221,7 @@ def _variables(
         raise DamagedFileError(f"{path}: its group model_weights lists no layer_names; the file is damaged")
     if "top_level_model_weights" in group and "top_level_model_weights" not in order:
         order = ["top_level_model_weights", *order]
+    check_inputs(_json_attribute(file, "model_config", path), path)
     _check_layers(order, list(layers), path)
     listed: list[Row] = []
     trained: list[Row] = []

@@ -27,6 +27,7 @@ from migrate.errors import DamagedFileError
 from migrate.generations import BACKEND, version_tuple
 from migrate.readers.keras import for_keras
 from migrate.readers.keras.left_out import settled
+from migrate.readers.keras.model import check_inputs
 from migrate.readers.keras.tree import check_numbering, read_tree
 from migrate.readers.keras.vars import stored
 from migrate.state import OptimizerState, Stored, StoredModel
@@ -66,6 +67,7 @@ def read(path: str) -> Stored | OptimizerState:
     """
     members = _members(path)
     metadata, config = _json(path, members, METADATA), _json(path, members, CONFIG)
+    check_inputs(config, path)
     version = str(metadata.get("keras_version") or "")
     number = version_tuple(version)
     if number is None:

@@ -75,3 +75,8 @@ def rename(config: dict[str, Any], key: str) -> None:
 
 def flipped(value: Any) -> Any:
     return not value if isinstance(value, bool) else 0.0 if value else 0.9
+
+
+def of_models(change: Callable[[Callable[[dict[str, Any]], object]], Change]) -> Iterator[Alteration]:
+    """Layers in another order: that of a list of slots follows from it."""
+    yield Alteration("model", "layers reversed", change(lambda model: model["config"]["layers"].reverse()))

@@ -15,7 +15,7 @@ import h5py
 
 from tests.alterations.alteration import RELEASES, Alteration, Change, Hints
 from tests.alterations.arrays import INNER, unzipped, zipped
-from tests.alterations.configs import of_configs
+from tests.alterations.configs import of_configs, of_models
 
 
 def of_keras(path: Path) -> Iterator[Alteration]:
@@ -34,6 +34,8 @@ def of_keras(path: Path) -> Iterator[Alteration]:
     def change(edit: Callable[[dict[str, Any]], object]) -> Change:
         return document("config.json", lambda d: edit(d["compile_config"]["optimizer"]))
 
+    if json.loads(members["config.json"])["class_name"] == "Functional":
+        yield from of_models(lambda edit: document("config.json", edit))
     if isinstance(optimizer, dict):
         yield from of_configs(optimizer, False, change)
         for other in ({"registered_name": "Mine>Adam"}, {"module": "mine.optimizers"}, {"module": None}):

@@ -17,7 +17,7 @@ import pytest
 import migrate
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, UnknownFormatError
 from migrate.readers import keras_h5
-from migrate.readers.keras.model import leaves, trainable_flags
+from migrate.readers.keras.model import check_inputs, leaves, trainable_flags
 from optim.errors import DtoptError, MismatchError, UnsupportedError
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -419,3 +419,20 @@ def test_keras_2_0_on_theano_keeps_its_counter_at_the_root(tmp_path: Path) -> No
         optimizer.apply_gradients([(tf.constant(oracle[f"grad/{step}/{i}"]), v) for i, v in enumerate(live)])
         for i, variable in enumerate(live):
             np.testing.assert_allclose(variable.numpy(), oracle[f"var/{step}/{i}"], rtol=0, atol=5e-7)
+
+
+@pytest.mark.parametrize("kind", ["keras", "tf_keras"])
+def test_a_layer_that_stands_before_its_input_is_refused(kind: str) -> None:
+    """`model.layers` is sorted by depth in each release, and the slots in a list follow it."""
+    keras = pytest.importorskip(kind)
+    first, other = keras.layers.Input((4,)), keras.layers.Input((4,))
+    shared, last = keras.layers.Dense(4, name="shared"), keras.layers.Dense(4, name="last")
+    deep = shared(last(shared(first)))  # called again on what stands behind it
+    model = keras.Model([first, other], keras.layers.Concatenate()([deep, shared(other)]))
+    document = json.loads(model.to_json())
+    check_inputs(document, "x")
+    layers = document["config"]["layers"]
+    places = {each["config"]["name"]: i for i, each in enumerate(layers)}
+    layers[places["shared"]], layers[places["last"]] = layers[places["last"]], layers[places["shared"]]
+    with pytest.raises(DamagedFileError, match="lists the layer 'last' before 'shared'"):
+        check_inputs(document, "x")

@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from migrate.errors import DamagedFileError
+
 NEVER_TRAINED = (
     "moving_mean",
     "moving_variance",
@@ -174,6 +176,52 @@ def top_layers(model_config: Any) -> dict[str, Mapping[str, Any]]:
     if not isinstance(model_config, Mapping):
         return {}
     return {layer_name(layer): layer for layer in sublayers(model_config.get("config")) or ()}
+
+
+def check_inputs(model: Any, path: str) -> None:
+    """Refuse a functional model that lists a layer before what it is called on: each release sorts layers by depth, and
+    the order in which an optimizer trains their weights follows.
+
+    Raises:
+      DamagedFileError: with the two layers.
+    """
+    wrong = _late_input(model) if isinstance(model, Mapping) else None
+    if wrong is not None:
+        raise DamagedFileError(
+            f"{path}: its model lists the layer {wrong[0]!r} before {wrong[1]!r}, on which it is called, and no release"
+            " does; copy the file again"
+        )
+
+
+def _late_input(layer: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The first such layer, in the model or in one in it, and what it is called on."""
+    listed = sublayers(layer.get("config")) or []
+    names = {layer_name(each) for each in listed}
+    seen: set[str] = set()
+    for each in listed:
+        calls = each.get("inbound_nodes")
+        inputs = [set(_inputs(call)) & names for call in calls] if isinstance(calls, list) else []
+        if inputs and all(given - seen for given in inputs):  # one of several calls may be on a later layer
+            return layer_name(each), min(inputs[0] - seen)
+        seen.add(layer_name(each))
+        within = _late_input(each)
+        if within is not None:
+            return within
+    return None
+
+
+def _inputs(call: Any) -> Iterator[str]:
+    """Names of the layers whose outputs a call takes, as Keras 1 and 2 write them and as Keras 3 does."""
+    if isinstance(call, Mapping):
+        history = call.get("keras_history")
+        if isinstance(history, list) and history and isinstance(history[0], str):
+            yield history[0]
+        else:
+            yield from (name for value in call.values() for name in _inputs(value))
+    elif isinstance(call, list):
+        is_end = len(call) > 2 and isinstance(call[0], str) and isinstance(call[1], int) and isinstance(call[2], int)
+        yield from [call[0]] if is_end else []
+        yield from (name for value in call[3 if is_end else 0 :] for name in _inputs(value))
 
 
 def class_names(config: Any) -> set[str]:
