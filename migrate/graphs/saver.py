@@ -74,14 +74,28 @@ def read(prefix: str) -> SaverGraph | None:
 
 
 def read_saved_model(path: str) -> SaverGraph | None:
-    """The graph of a `saved_model.pb` that trains, None where none of its graphs does, or several."""
+    """The graph of a `saved_model.pb` that trains, None where none of its graphs does, or several that differ."""
     data = _bytes(path)
     try:
         graphs = [] if data is None else [_of_proto(g) for g in protos.SavedGraphs.FromString(data).meta_graphs]
     except DecodeError:
         return None
     training = [graph for graph in graphs if graph.updates or any(graph.reads.values())]
-    return training[0] if len(training) == 1 else None
+    whole = max(training, key=lambda graph: len(_program(graph)), default=None)
+    return (
+        whole if whole is not None and all(_program(g).items() <= _program(whole).items() for g in training) else None
+    )
+
+
+def _program(graph: SaverGraph) -> dict[str, tuple[Any, ...]]:
+    """The nodes of a graph without those of its Saver: one that is saved twice has another Saver each time."""
+    nodes = graph.nodes.by_name.items() if graph.nodes is not None else ()
+    attributes = {name: sorted(a.SerializeToString() for a in node.attr) for name, node in nodes}
+    return {n: (node.op, *node.input, *attributes[n]) for n, node in nodes if not _is_of_saver(n)}
+
+
+def _is_of_saver(name: str) -> bool:
+    return name.partition("/")[0].rstrip("_0123456789") in NOT_STEPS
 
 
 def _bytes(path: str) -> bytes | None:
@@ -203,7 +217,7 @@ def _updates(nodes: Nodes) -> dict[str, dict[str, frozenset[str]]]:
     for name in nodes.inputs:
         scope, _, rest = name.partition("/update_")
         owner = next((v for v in _heads(rest) if v in nodes.variables), None)
-        if rest and owner is not None and scope.partition("/")[0].rstrip("_0123456789") not in NOT_STEPS:
+        if rest and owner is not None and not _is_of_saver(scope):
             updates = found.setdefault(scope, {})
             # Behind a gradient there are the variables of the model.
             read = nodes.variables.intersection(nodes.behind(name, to_gradients=True))

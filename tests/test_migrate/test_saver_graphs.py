@@ -12,7 +12,7 @@ import pytest
 
 import migrate
 from migrate.bytes import protos
-from migrate.errors import AmbiguousError, ContradictionError
+from migrate.errors import AmbiguousError, ContradictionError, MissingHintError
 from migrate.graphs import native_keras, optimizer_v2, saver, schedules, tf_train
 from migrate.graphs.gradients import Gradients
 from migrate.graphs.nodes import Nodes
@@ -292,3 +292,25 @@ def test_a_setting_that_the_graph_made_otherwise_is_to_be_confirmed(tmp_path: Pa
     assert reason.endswith("confirm it with --set rho=0.44999998807907104")
     sure = migrate.read(tmp_path / "copy" / "model.ckpt", overrides={"rho": 0.44999998807907104})
     assert (sure.fidelity, sure.hyperparameters["rho"]) == ("exact", float(np.float32(0.45)))
+
+
+@pytest.mark.parametrize("altered", [False, True])
+def test_a_saved_model_that_holds_its_graph_twice(altered: bool, tmp_path: Path) -> None:
+    """As with `add_meta_graph`: for training and for serving. Two that differ do not say which one trained."""
+    copy = tmp_path / "copy"
+    shutil.copytree(CORPUS / "extra-tf115-adam-clip-savedmodel" / "source", copy)
+    path = next(copy.rglob("saved_model.pb"))
+    once = migrate.read(path.parent).hyperparameters
+    proto = protos.SavedGraphs.FromString(path.read_bytes())
+    again = proto.meta_graphs.add()
+    again.CopyFrom(proto.meta_graphs[0])
+    again.graph_def.node.add(name="save_1/Const", op="Const")
+    if altered:
+        kernel = next(node for node in again.graph_def.node if node.op.endswith("ApplyAdam"))
+        kernel.input[6], kernel.input[7] = str(kernel.input[7]), str(kernel.input[6])
+    path.write_bytes(proto.SerializeToString())
+    if altered:
+        with pytest.raises(MissingHintError):
+            migrate.read(path.parent)
+    else:
+        assert migrate.read(path.parent).hyperparameters == once
