@@ -109,7 +109,8 @@ def test_without_the_kernel(name: str, mode: str, mesh_2x2: Any) -> None:
     if "masters" in name:
         assert "only dtopt's kernel updates parts of master copies" in found.optimizer.executor_report().reason
     for slot, value in expected.state().items():
-        np.testing.assert_allclose(found.state()[slot], value, rtol=3e-5, atol=3e-5, err_msg=slot)
+        mine, others = (np.asarray(each, np.float64) for each in (found.state()[slot], value))
+        np.testing.assert_allclose(mine, others, rtol=3e-5, atol=3e-5, err_msg=slot)
 
 
 class Length(optim.Rule):
