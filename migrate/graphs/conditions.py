@@ -40,7 +40,7 @@ class Taken:
     the conditions of it, those left out that only ask whether gradients are finite; `doubt`: of one that is not
     understood."""
 
-    nodes: Sequence[Any]
+    nodes: Nodes
     branches: Mapping[str, frozenset[str]]
     doubt: str = ""
 
@@ -66,9 +66,8 @@ def taken(protos: Sequence[Any], functions: Mapping[str, Any], trained: Collecti
                 branches[each] = branches.get(each, frozenset()) | {condition}
             if not _counts(nodes, condition):
                 doubt = f"{condition!r} ({nodes.op(condition)}) says at which steps variables are updated"
-        protos = _folded(nodes, condition, side)
-        nodes = Nodes(protos, functions)
-    return Taken(protos, branches, doubt)
+        nodes = Nodes(_folded(nodes, condition, side), functions)
+    return Taken(nodes, branches, doubt)
 
 
 _MOST = 20

@@ -112,7 +112,7 @@ def _of_proto(proto: Any) -> SaverGraph:
     library = {str(each.signature.name): each for each in proto.graph_def.library.function}
     trainable = _trainable(proto)
     taken = conditions.taken(replicas.one_device(proto.graph_def.node), library, trainable or ())
-    nodes = Nodes(taken.nodes, library)
+    nodes = taken.nodes
     nodes.branches = taken.branches
     resources = frozenset(name for name in nodes.variables if nodes.op(name) == "VarHandleOp")
     version = str(proto.meta_info_def.tensorflow_version)
