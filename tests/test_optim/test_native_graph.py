@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import optim
+from optim.native import library
 from tests.breadth import covering
 from tests.test_optim.cases import FIRST, VARIANTS, WHOLE, Case, marked
 from tests.test_optim.kernel_support import ops_of
@@ -194,3 +195,25 @@ def test_a_gradient_below_the_limit_is_left_as_it_is(mode: str) -> None:
     optimizer = optim.SGD(1.0, clipnorm=0.8)
     tf.function(lambda: optimizer.apply_gradients([(tf.constant(-0.5, tf.float64), variable)]))()
     assert variable.numpy() == 0.5
+
+
+@NATIVE
+@pytest.mark.parametrize("jit_compile", [None, True])
+def test_a_kernel_that_is_there_at_a_later_trace_only(
+    jit_compile: bool | None, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading it makes no variable, of which a `tf.function` may make none any more."""
+    variable, optimizer = tf.Variable([1.0, 2.0]), optim.SGD(1.0)
+    optimizer.build([variable])
+
+    @tf.function(jit_compile=jit_compile)
+    def step(gradient: Any, is_real: bool) -> None:
+        if is_real:
+            optimizer.apply_gradients([(gradient, variable)])
+
+    monkeypatch.setattr(library._kernels, "ops", None)
+    step(tf.ones(2), False)
+    assert library._kernels.ops is None
+    step(tf.ones(2), True)
+    assert library._kernels.ops is not None
+    np.testing.assert_array_equal(variable, [0.0, 1.0])
