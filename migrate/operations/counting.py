@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from migrate.algorithms import addons, tf_train
-from migrate.algorithms.spec import number
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
 from migrate.evidence import DEFAULT, FILE, HINT, RELEASE, SET, Origin, confirming
 from migrate.matching.slot_table import COUNTERS, SlotTable
 from migrate.operations.configuration import Configuration
 from migrate.state import Stored
+from optim.errors import HyperparameterError
 
 FLOAT32_EXACT = 2**24
 MAX_STEPS = 2**63 - 1
@@ -31,7 +31,7 @@ def iterations(stored: Stored, found: SlotTable, made: Configuration) -> tuple[i
       ContradictionError: the source counts other steps than a hint says, or its powers of beta deny its betas.
     """
     algorithm, told = made.algorithm, made.origins.get("iterations")
-    given = None if told is None else int(number(made.config, "iterations"))
+    given = None if told is None else _told(made.config.get("iterations"))
     if told is not None and told.kind == SET:
         found.scalars = {name: array for name, array in found.scalars.items() if name not in COUNTERS}
         return given, replace(told, value=given)
@@ -63,6 +63,14 @@ def iterations(stored: Stored, found: SlotTable, made: Configuration) -> tuple[i
         )
     where = f"not saved: {algorithm.name} of generation {stored.generation} keeps no iterations"
     return None, Origin("iterations", None, RELEASE, where)
+
+
+def _told(steps: Any) -> int:
+    """Raises HyperparameterError for what is no number of steps."""
+    is_number = isinstance(steps, (int, float)) and not isinstance(steps, bool)
+    if not is_number or not 0 <= steps <= MAX_STEPS or steps != int(steps):
+        raise HyperparameterError(f"iterations must be a whole number of steps, at least 0, got {steps!r}")
+    return int(steps)
 
 
 @dataclass(frozen=True)

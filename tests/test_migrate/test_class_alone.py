@@ -66,6 +66,13 @@ def test_settings_of_a_wrapper_that_are_none_are_no_damage(given: Any) -> None:
         migrate.read(LOOKAHEAD, overrides={"class_name": "Adam", "lookahead": given})
 
 
+@pytest.mark.parametrize("given", [-1, 1.5, "x", None, True, 10**20, float("nan"), [4]], ids=repr)
+def test_what_is_no_number_of_steps_is_refused(given: Any) -> None:
+    source = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
+    with pytest.raises(HyperparameterError, match="iterations must be a whole number of steps"):
+        migrate.read(source, overrides={"iterations": given})
+
+
 def test_none_confirms_a_default_that_is_none() -> None:
     source = next((CORPUS / "extra-tfa19-lamb-decay-ckpt" / "source").glob("*.index")).with_suffix("")
     overrides = {"class_name": "LAMB", "exclude_from_layer_adaptation": None}
