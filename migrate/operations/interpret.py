@@ -164,6 +164,10 @@ def _override(told: keras_config.Arguments, made: Configuration, generation: str
     for key, value in overrides.items():
         if key not in told.values and key not in OPTIM_ONLY:
             continue
+        if key == "learning_rate" and isinstance(value, Mapping):  # read above, with what it leaves out
+            value = told.values[key]
+            if told.origins[key].doubt:
+                continue
         if value is not None or key not in made.algorithm.defaults(generation):  # None: what the class makes of it
             told.values[key] = value
         told.origins[key] = Origin(key, told.values[key], SET, made.origins[key].where)

@@ -73,6 +73,14 @@ def test_what_is_no_number_of_steps_is_refused(given: Any) -> None:
         migrate.read(source, overrides={"iterations": given})
 
 
+def test_a_schedule_that_leaves_arguments_out_is_not_exact() -> None:
+    source = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
+    config = {"initial_learning_rate": 0.1, "decay_steps": 10, "decay_rate": 0.5}
+    for told in (config, {**config, "staircase": True}):
+        state = migrate.read(source, overrides={"learning_rate": {"class_name": "ExponentialDecay", "config": told}})
+        assert (state.fidelity == "exact") == ("staircase" in told)
+
+
 def test_none_confirms_a_default_that_is_none() -> None:
     source = next((CORPUS / "extra-tfa19-lamb-decay-ckpt" / "source").glob("*.index")).with_suffix("")
     overrides = {"class_name": "LAMB", "exclude_from_layer_adaptation": None}
