@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from migrate.models import operators
-from migrate.models.layers import ADVICE, KINDS, MODELS, OPERATORS
+from migrate.models.layers import ADVICE, KINDS, MODELS, OPERATORS, SAID, is_stock, of_another_module
 from optim.errors import UnsupportedError
 
 SERIALIZED = {"module", "registered_name", "build_config", "shared_object_id", "compile_config"}
@@ -102,6 +102,8 @@ def _plain(item: Any) -> Any:
     registered = item.get("registered_name")
     if isinstance(registered, str) and ">" in registered and not registered.startswith("Custom>"):
         return {"class_name": registered, "config": _plain(config)}
+    if "module" in item and isinstance(name, str) and name != "function" and of_another_module(item):
+        return {"class_name": f"{item['module'] or 'Custom'}>{name}", "config": _plain(config)}
     return {key: _plain(value) for key, value in item.items() if key not in SERIALIZED}
 
 
@@ -124,6 +126,11 @@ def _layer(layer: Any) -> dict[str, Any]:
     if name in MODELS:
         return _model(layer, f" {layer.get('name', '')!r} in it")
     shown = layer.get("name") or (config or {}).get("name")
+    if isinstance(config, Mapping) and name in KINDS and not is_stock(name, config):
+        raise UnsupportedError(
+            f"the layer {shown!r} is a {name} that says no {SAID[name]}, as Keras's own does, so it is another class of"
+            f" that name; {ADVICE}"
+        )
     if name not in KINDS or not isinstance(config, Mapping):
         raise UnsupportedError(
             f"the layer {shown!r} is a {name}, which is none of the layers of Keras's own that this dtopt translates;"

@@ -220,6 +220,47 @@ KINDS: dict[str, Kind] = {
         NONE,
     ),
 }
+SAID = {
+    **dict.fromkeys(
+        ("Softmax", "Concatenate", "UnitNormalization", "BatchNormalization", "LayerNormalization"), "axis"
+    ),
+    **dict.fromkeys(
+        ("Dropout", "GaussianDropout", "AlphaDropout", *(f"SpatialDropout{n}D" for n in (1, 2, 3))), "rate"
+    ),
+    **dict.fromkeys(("Attention", "AdditiveAttention"), "use_scale"),
+    **dict.fromkeys(("LeakyReLU", "ELU"), "alpha"),
+    **dict.fromkeys(("Resizing", "CenterCrop"), "height"),
+    **dict.fromkeys(("Dense", "SimpleRNN", "LSTM", "GRU"), "units"),
+    **{f"{kind}Pooling{n}D": "pool_size" for kind in ("Max", "Average") for n in (1, 2, 3)},
+    **{f"ZeroPadding{n}D": "padding" for n in (1, 2, 3)},
+    **{f"Cropping{n}D": "cropping" for n in (1, 2, 3)},
+    **{f"UpSampling{n}D": "size" for n in (1, 2, 3)},
+    "ReLU": "max_value",
+    "GaussianNoise": "stddev",
+    "Activation": "activation",
+    "Masking": "mask_value",
+    "Reshape": "target_shape",
+    "Permute": "dims",
+    "RepeatVector": "n",
+    "Rescaling": "scale",
+    "Dot": "axes",
+    "MultiHeadAttention": "num_heads",
+    "GroupNormalization": "groups",
+    "Embedding": "input_dim",
+}
+"""An argument that a layer of Keras's own says in each release, in Keras 2's terms."""
 MODELS = ("Sequential", "Functional")
 INERT = ("batch_input_shape", "input_dtype", "dynamic", "autocast", "sparse_input")
 """Arguments of any Keras 2 layer that say nothing of what it computes."""
+
+
+def is_stock(class_name: str, config: Config) -> bool:
+    """Whether a layer is one of these. Users give their own the names of Keras's, and few files name modules; but what
+    such a class says of itself lacks Keras's arguments."""
+    return class_name in KINDS and (class_name not in SAID or SAID[class_name] in config)
+
+
+def of_another_module(item: Config) -> bool:
+    """Whether an object of Keras 3 or tf_keras 2.13 and later, which name modules, is none of Keras's."""
+    home = str(item["module"] or "").partition(".")[0]
+    return home not in ("keras", "tf_keras", "builtins") and bool(home or item.get("registered_name"))

@@ -11,7 +11,7 @@ from typing import Any
 
 from migrate.bytes.messages import some
 from migrate.models.frozen import WITHIN
-from migrate.models.layers import ADVICE, KINDS, MODELS
+from migrate.models.layers import ADVICE, KINDS, MODELS, is_stock, of_another_module
 from migrate.models.to_keras3 import ACTIVATIONS, CONSTRAINTS, INITIALIZERS, REGULARIZERS
 from migrate.rules.keras_targets import KERAS3
 from migrate.state import OptimizerState, StoredModel
@@ -77,10 +77,11 @@ def _own_layers(config: Mapping[str, Any]) -> Iterator[str]:
     """Class names of layers, and of all that says its module."""
     for item in _mappings(config):
         name = item.get("config" if item.get("class_name") == "function" else "class_name")
-        if isinstance(name, str) and "module" in item and _is_own(item):
+        foreign = "module" in item and (item["class_name"] == "function" or of_another_module(item))
+        if isinstance(name, str) and foreign:
             yield name
-    for name in _classes(config):
-        if name not in (*KINDS, *MODELS, *ONLY_TF_KERAS, "Model"):
+    for name, settings in _classes(config):
+        if not is_stock(name, settings) and name not in (*MODELS, *ONLY_TF_KERAS, "Model"):
             yield name
 
 
@@ -98,27 +99,19 @@ def _own_arguments(config: Mapping[str, Any]) -> Iterator[str]:
                 yield name
 
 
-def _is_own(item: Mapping[str, Any]) -> bool:
-    """Whether an object of Keras 3 or tf_keras 2.13 and later, which name modules, is of another module."""
-    home = str(item["module"] or "").partition(".")[0]
-    if item["class_name"] == "function":
-        return True
-    return home not in ("keras", "tf_keras", "builtins") and bool(home or item.get("registered_name"))
-
-
-def _classes(item: Any) -> Iterator[str]:
-    """Class names of layers that do not say their module: of what has a class and a config with a name, or stands
-    where layers do."""
+def _classes(item: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Class names and configs of layers that do not say their module: of what has a class and a config with a name, or
+    stands where layers do."""
     for each in _mappings(item):
         config = each.get("config")
         named = isinstance(config, Mapping) and "name" in config and "dtype" in config
         if named and isinstance(each.get("class_name"), str) and "module" not in each:
-            yield str(each["class_name"])
+            yield str(each["class_name"]), config or {}
         for key in WITHIN:
             inside = each.get(key)
             for layer in inside if isinstance(inside, list) else [inside]:
                 if isinstance(layer, Mapping) and isinstance(layer.get("class_name"), str) and "module" not in layer:
-                    yield str(layer["class_name"])
+                    yield str(layer["class_name"]), layer.get("config") or {}
 
 
 def _mappings(item: Any) -> Iterator[Mapping[str, Any]]:

@@ -21,10 +21,10 @@ def model(*layers: tuple[str, dict[str, Any]], **config: Any) -> dict[str, Any]:
 
 def test_what_is_thawed_in_a_frozen_model_of_tf_keras_is_frozen() -> None:
     """There it is not trained, and today's Keras and tf_keras train it when they load it."""
-    inner = model(("Dense", {"trainable": True}), trainable=False)
+    inner = model(("Dense", {"units": 1, "axis": -1, "trainable": True}), trainable=False)
     outer = {
         "class_name": "Sequential",
-        "config": {"name": "o", "layers": [inner, *model(("Dense", {}))["config"]["layers"]]},
+        "config": {"name": "o", "layers": [inner, *model(("Dense", {"units": 1}))["config"]["layers"]]},
     }
     found = canonical(outer, "optimizer")
     assert found["config"]["layers"][0]["config"]["layers"][0]["config"]["trainable"] is False
@@ -63,3 +63,30 @@ def test_what_keras_3_could_not_load_is_refused(layer: tuple[str, dict[str, Any]
     document = canonical(model(layer, ("Flatten", {}), build_input_shape=[None, 5, 4]), "optimizer")
     with pytest.raises(UnsupportedError, match=why):
         to_keras3(document, Translation())
+
+
+@pytest.mark.parametrize("suffix", ["keras", "h5"])
+@pytest.mark.parametrize("name", ["Softmax", "Attention", "LayerNormalization", "GaussianNoise"])
+def test_a_layer_of_ones_own_with_the_name_of_one_of_keras_is_not_taken_for_it(
+    name: str, suffix: str, tmp_path: Path
+) -> None:
+    """Unregistered, and registered under the package that Keras gives where none is named."""
+    import tf_keras
+
+    own = type(name, (tf_keras.layers.Layer,), {"call": lambda self, x: 3 * x})
+    if name == "GaussianNoise":
+        own = tf_keras.utils.register_keras_serializable()(own)
+    entry = tf_keras.Input((4,))
+    trained = tf_keras.Model(entry, tf_keras.layers.Dense(2)(own()(entry)))
+    trained.compile("adam", "mse")
+    trained.train_on_batch(np.ones((2, 4)), np.ones((2, 2)))
+    source = tmp_path / f"source.{suffix}"
+    trained.save(source)
+    with pytest.raises(UnsupportedError, match=f"is a .*{name}"):
+        migrate.migrate_checkpoint(source, tmp_path / "made.keras", to="keras")
+    try:
+        report = migrate.migrate_checkpoint(source, tmp_path / "made.h5", to="tf-keras")
+    except UnsupportedError:
+        return
+    assert report.fidelity == "approximate"
+    assert f"{name}: not Keras's own" in report.reasons[0]
