@@ -62,11 +62,15 @@ class Origin:
         return self.kind in CERTAIN and not self.doubt
 
     @property
+    def open(self) -> str:
+        """Why it is not certain."""
+        text = self.doubt or f"{self.subject} = {self.value!r} is {MEANING[self.kind]}"
+        return f"{text} ({self.where})" if self.where and not self.doubt else text
+
+    @property
     def reason(self) -> str:
         """Why it is not certain, with what settles it."""
-        text = self.doubt or f"{self.subject} = {self.value!r} is {MEANING[self.kind]}"
-        if self.where and not self.doubt:
-            text += f" ({self.where})"
+        text = self.open
         if not self.confirm:
             return text
         how = "say which with" if " or " in self.confirm else "say it with" if _OPEN.search(self.confirm) else CONFIRM
@@ -90,6 +94,28 @@ def fidelity(origins: Iterable[Origin]) -> str:
 def reasons(origins: Iterable[Origin]) -> tuple[str, ...]:
     """Why it is not exact, each reason once."""
     return tuple(dict.fromkeys(origin.reason for origin in origins if not origin.certain))
+
+
+REMEMBERED = "dtopt_doubts"
+"""Where a target of Keras's own format keeps why it is not exact, for whom it is the source."""
+
+
+MOST = 16  # reasons, each of some hundred characters
+
+
+def remembered(texts: object) -> tuple[Origin, ...]:
+    """What was not certain when dtopt wrote a file is not certain now, and only where it was read could be settled.
+
+    Args:
+      texts: a list of them; whatever else it is says nothing.
+    """
+    found = [str(each) for each in texts] if isinstance(texts, list) else []
+    return tuple(Origin("migrated state", None, UNINTERPRETED, doubt=f"dtopt wrote it, and said: {t}") for t in found)
+
+
+def to_remember(origins: Iterable[Origin]) -> list[str]:
+    """What `remembered` reads; an attribute in HDF5 holds no more than some."""
+    return list(dict.fromkeys(origin.open for origin in origins if not origin.certain))[:MOST]
 
 
 def doubts(subject: str, texts: Iterable[str]) -> tuple[Origin, ...]:

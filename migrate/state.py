@@ -167,6 +167,8 @@ class Stored:
     """What the source's names call the optimizer, usually after its class."""
     model: StoredModel | None = None
     """None where the source does not describe its model."""
+    doubts: tuple[Origin, ...] = ()
+    """Of dtopt itself, where it wrote the source."""
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,10 @@ def one_of(*words: str) -> Callable[[str, Any], str]:
     return check
 
 
+CLIP_ORDERS = ("value_first", "norm_first")
+"""Of `clipvalue` and a norm, see `GradientsClipOption`."""
+
+
 def patterns(name: str, values: Any) -> tuple[str, ...]:
     """Regular expressions of variable names. Raises HyperparameterError."""
     if isinstance(values, str) or not isinstance(values, Sequence):

@@ -19,7 +19,7 @@ from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPR
 from migrate.matching.slot_table import COUNTERS
 from migrate.rules.comparison import LIMITS, same
 from migrate.state import Stored
-from optim.errors import UnsupportedError
+from optim.errors import HyperparameterError, UnsupportedError
 
 CLASS, GENERATION = "class_name", "generation"
 RATES = ("learning_rate", "_learning_rate", "lr")
@@ -92,6 +92,8 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
     for key, value in overrides.items():
         if key not in (CLASS, GENERATION, foreign.OWN_RULE):
             value = wrappers.numbers(key, value) if key in wrappers.AROUND and value else value
+            if key == "learning_rate" and value is None:
+                raise HyperparameterError("learning_rate must be a number or a schedule, got none")
             config[key] = value
             origins[key] = Origin(key, value, SET, _denied(origins.get(key), value))
     config = {key: value for key, value in config.items() if key not in overrides or value is not None}

@@ -94,6 +94,7 @@ def interpret(
             *(replace(o, kind=SET, doubt="") if o.subject in overrides else o for o in of_state),
             *_of_owners(stored, made, found, named, slots, alike),
             *_outside(stored, told.origins),
+            *stored.doubts,
             *found.origins,
         ),
         warnings=(*stored.warnings, *_wrapped(made), *told.warnings, *found.warnings),

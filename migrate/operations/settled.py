@@ -286,12 +286,26 @@ TWINS, IN_SOURCE = "slot_order", "source"
 
 def of_late(stored: Stored, found: SlotTable, made: Configuration, hinted: bool) -> list[Origin]:
     """Variables that the source calls trainable and that have no slots although others have."""
-    owned = set(found.order)
+    owned, untrained = set(found.order), _untrained(stored, made)
     late = [v.name for v in stored.variables if v.trainable and v.name not in owned]
-    if hinted or not owned or not late or set(late) <= set(made.overrides.get("untrained") or ()):
+    if hinted or not owned or not late or untrained.issuperset(late):
         return []
     text = f"{some(late)}: can be trained and have no slots, although others have: lost, or not trained yet"
     return [Origin(TRAINED, late, UNINTERPRETED, doubt=text, confirm=confirming("untrained", late))]
+
+
+def _untrained(stored: Stored, made: Configuration) -> frozenset[str]:
+    """The variables of which a person says that they were not trained.
+
+    Raises:
+      HyperparameterError: not a list of variables of the source.
+    """
+    given, known = made.overrides.get("untrained") or [], [v.name for v in stored.variables]
+    if not isinstance(given, (list, tuple)) or not all(name in known for name in given):
+        raise HyperparameterError(
+            f"untrained must be a list of variables of the source, got {given!r}; it has {some(known)}"
+        )
+    return frozenset(given)
 
 
 def check_left_out(named: NamedVariables | None, found: SlotTable) -> None:
@@ -316,7 +330,7 @@ def of_flags(stored: Stored, found: SlotTable, made: Configuration) -> list[Orig
     """Other variables that the slots would fit, where only flags of the moment of the save tell the trained ones."""
     if stored.format not in WITH_FLAGS or not set(found.how.values()) & {"position", "shape"}:
         return []
-    untrained, by_name = made.overrides.get("untrained") or (), {v.name: v for v in stored.variables}
+    untrained, by_name = _untrained(stored, made), {v.name: v for v in stored.variables}
     chosen = [by_name[name] for name in found.order]
     unknown = [v.name for v in chosen if v.trainable is None]
     if unknown and stored.generation in NATIVE and TWINS not in made.overrides:

@@ -20,7 +20,7 @@ from migrate.operations import bounds
 from migrate.readers.keras.model import ROLES
 from migrate.state import OptimizerState
 from optim import rules, slot_layout
-from optim.arguments import Choice, Hyperparameter
+from optim.arguments import CLIP_ORDERS, Choice, Hyperparameter, one_of, patterns
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.rule import Rule, Slot, arguments
 
@@ -35,8 +35,11 @@ OPTIONS = {
     "clipvalue": Hyperparameter(None, "limit of a gradient's elements"),
     "global_clipnorm": Hyperparameter(None, "limit of the norm of all gradients"),
     "ema_momentum": Hyperparameter(None, "weight of the old average", high=1.0, closed=True),
+    "clip_order": Choice("value_first", "what happens first", one_of(*CLIP_ORDERS), True),
+    "lazy_rows": Choice((), "tables", patterns, True),
+    "weight_decay_exclude": Choice((), "variables that do not decay", patterns, True),
 }
-"""Options of every optimizer that are numbers."""
+"""Options of every optimizer."""
 SHOWN = 4
 AT_ONCE = 1 << 18
 """Numbers of each array that are looked at together: they stay in the processor's cache."""
@@ -64,10 +67,12 @@ def _check_hyperparameters(state: OptimizerState, rule: type[Rule] | None) -> No
     declared: Mapping[str, Any] = OPTIONS | arguments(rule or Rule)
     for key, value in state.hyperparameters.items():
         check = declared.get(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or check is None:
-            continue
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         try:
-            check.check(key, value if isinstance(check, Choice) else float(value))
+            if isinstance(check, Choice) and value is not None:
+                check.check(key, value)
+            elif isinstance(check, Hyperparameter) and is_number:
+                check.check(key, float(value))
         except HyperparameterError as error:
             raise UnsupportedError(
                 f"{error}: no {state.algorithm} takes that, so the source, or the hint, is wrong; if it is the source,"

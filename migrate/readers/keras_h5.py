@@ -14,6 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from migrate import evidence
 from migrate.algorithms.wrappers import innermost
 from migrate.bytes import hdf5
 from migrate.bytes.arrays import LazyArray
@@ -63,7 +64,7 @@ def read(path: str, generation: str | None = None) -> Stored:
             raise UnsupportedError(_no_state(path, why))
         version = hdf5.text_attribute(file, "keras_version")
         inner = innermost(optimizer)
-        found, evidence = from_hdf5(
+        found, shown = from_hdf5(
             version,
             "backend" in file.attrs,
             str(inner.get("class_name", "")),
@@ -75,6 +76,7 @@ def read(path: str, generation: str | None = None) -> Stored:
         variables, groups = _variables(file, path, generation, version)
         backend = _backend(file, [n for n, _ in weights], version)
         model = _json_attribute(file, "model_config", path)
+        doubts = evidence.remembered(_json_attribute(file, evidence.REMEMBERED, path))
         _check_backend(backend, model, path)
         if generation == "keras3" and isinstance(model, Mapping):
             model = settled(model, [f"{layer}/{name}" for layer, own in groups.items() for name, _ in own])
@@ -85,13 +87,14 @@ def read(path: str, generation: str | None = None) -> Stored:
     return Stored(
         NAME,
         generation,
-        ("HDF5 with the groups model_weights and optimizer_weights", *evidence),
+        ("HDF5 with the groups model_weights and optimizer_weights", *shown),
         optimizer,
         variables,
         weights=weights,
         versions=versions,
         unmapped=dict(around),
         model=StoredModel(model, training, groups) if isinstance(model, Mapping) else None,
+        doubts=doubts,
     )
 
 

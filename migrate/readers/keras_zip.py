@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from migrate import evidence
 from migrate.bytes import files, hdf5
 from migrate.bytes.ranges import CHUNK, Check, Extent
 from migrate.bytes.window import Window
@@ -101,7 +102,8 @@ def read(path: str) -> Stored | OptimizerState:
     compiled = config.get("compile_config")
     training = compiled if isinstance(compiled, Mapping) else None
     told = settled(config, [v.name for v in found.variables]) if found.generation == "keras3" else config
-    return replace(found, model=StoredModel(told, training, None, _assets(path, members)))
+    doubts = evidence.remembered(metadata.get(evidence.REMEMBERED))
+    return replace(found, model=StoredModel(told, training, None, _assets(path, members)), doubts=doubts)
 
 
 def _assets(path: str, members: Mapping[str, zipfile.ZipInfo]) -> dict[str, Callable[[], Iterator[bytes]]]:

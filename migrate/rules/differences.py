@@ -8,6 +8,7 @@ from typing import Any
 
 from migrate.algorithms import keras_config, lazy_rows, repeated_rows
 from migrate.algorithms.spec import Algorithm
+from migrate.generations import BACKEND
 from migrate.rules.comparison import NOT_THE_RULE, same
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
@@ -65,8 +66,9 @@ def differences(
 
 
 def versions(state: OptimizerState, generation: str) -> Mapping[str, str]:
-    """Of the source, where it is of that generation."""
-    return state.source.versions if state.source is not None and state.source.generation == generation else {}
+    """Of the source, where it is of that generation; not its backend, as a target is taken to go on with TensorFlow."""
+    known = state.source.versions if state.source is not None and state.source.generation == generation else {}
+    return {name: version for name, version in known.items() if name != BACKEND}
 
 
 def _row_and_decay_differences(

@@ -14,6 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from migrate import evidence
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
 from migrate.models import passing, training
@@ -98,7 +99,7 @@ def write(
       Errors of `check_target` and `plan.model_plan`; CheckpointError: the system refused to write.
     """
     check_target(dest, overwrite=overwrite)
-    plan = plan_for(state)
+    told, plan = converted(state)
     rows, named = list(_rows(plan)), list(_optimizer_names(plan))
     tensors = {place: plan.array(name) for place, name in locations(plan).items()}
     tensors |= {f"optimizer_weights/{name}": array for name, array in named}
@@ -106,6 +107,8 @@ def write(
         path = os.path.join(scratch, "model.h5")
         with hdf5_file.created(path) as (file, sink):
             _describe(file, plan, rows)
+            if doubts := evidence.to_remember(told.origins):
+                file.attrs[evidence.REMEMBERED] = json.dumps(doubts)
             _list_names(file.require_group("optimizer_weights"), "weight_names", [name for name, _ in named])
             files.write_into(file, tensors, progress, sink)
         single_file.place(path, dest, overwrite=overwrite)

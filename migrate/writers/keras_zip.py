@@ -13,7 +13,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from migrate import algorithms
+from migrate import algorithms, evidence
+from migrate.algorithms.keras_config import LIMITS
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.ranges import CHUNK, Check
@@ -70,10 +71,15 @@ def write(
       Errors of `check_target` and `plan.model_plan`; CheckpointError: the system refused to write.
     """
     check_target(dest, overwrite=overwrite)
-    plan = model_plan(state, (KERAS3,))
+    told, plan = converted(state)
     config = _config(plan, Translation())
     version = algorithms.find(state.algorithm).keras3_since or KERAS_VERSION
-    metadata = {"keras_version": version, "date_saved": datetime.now(timezone.utc).strftime("%Y-%m-%d@%H:%M:%S")}
+    metadata: dict[str, Any] = {
+        "keras_version": version,
+        "date_saved": datetime.now(timezone.utc).strftime("%Y-%m-%d@%H:%M:%S"),
+    }
+    if doubts := evidence.to_remember(told.origins):
+        metadata[evidence.REMEMBERED] = doubts
     tensors = {place: plan.array(name) for place, name in locations(plan).items()}
     tensors |= dict(_optimizer_tensors(plan))
     with atomic.scratch_folder(dest) as scratch:
@@ -150,7 +156,7 @@ def _losses(model: StoredModel) -> dict[str, Any]:
 
 def _optimizer(plan: ModelPlan) -> dict[str, Any]:
     live = plan.live
-    config = {"name": live.class_name.lower(), **live.config}
+    config = {"name": live.class_name.lower(), **dict.fromkeys(LIMITS), **live.config}
     rate = config["learning_rate"]
     if isinstance(rate, Mapping):
         settings = {key: value for key, value in rate["config"].items() if (key, value) != ("name", None)}

@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from optim.arguments import count
+from optim.arguments import CLIP_ORDERS, count
 from optim.errors import HyperparameterError
 from optim.hyperparameters import to_number
 
-CLIP_ORDERS = ("value_first", "norm_first")
 EMA_STARTS = ("initial", "first_step")
 
 _Object = TypeVar("_Object")

@@ -9,7 +9,7 @@ import pytest
 
 import migrate
 from migrate.errors import ContradictionError, MissingHintError
-from optim.errors import HyperparameterError
+from optim.errors import HyperparameterError, UnsupportedError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CORPUS, WILD = FIXTURES / "corpus", FIXTURES / "wild"
@@ -71,6 +71,21 @@ def test_what_is_no_number_of_steps_is_refused(given: Any) -> None:
     source = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
     with pytest.raises(HyperparameterError, match="iterations must be a whole number of steps"):
         migrate.read(source, overrides={"iterations": given})
+
+
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [
+        *(("clip_order", "x"), ("lazy_rows", ["("]), ("learning_rate", None)),
+        *(("untrained", 5), ("untrained", ["nobody"]), ("untrained", "dense/kernel")),
+    ],
+    ids=repr,
+)
+def test_what_no_optimizer_takes_is_refused(option: str, given: Any) -> None:
+    """These were carried, and called exact."""
+    source = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
+    with pytest.raises((HyperparameterError, UnsupportedError), match=f"{option}( must be|: )"):
+        migrate.migrate_checkpoint(source, "unwritten", overrides={option: given}, dry_run=True)
 
 
 def test_a_schedule_that_leaves_arguments_out_is_not_exact() -> None:

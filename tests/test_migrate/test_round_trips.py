@@ -24,6 +24,7 @@ from migrate.state import OptimizerState, StoredVariable
 from optim.errors import UnsupportedError
 from tests.examples import drawn
 
+CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1, max_size=12).filter(
     lambda name: name.strip("/") == name and "//" not in name
 )
@@ -154,3 +155,25 @@ def test_into_the_list_of_any_generation_and_back(algorithm: Any, tmp_path: Path
                 {"m"} if is_idle(state) else set()
             )
             assert all(_same(again.slots[s][n], a) for s, per in state.slots.items() for n, a in per.items())
+
+
+@pytest.mark.parametrize(
+    ("case", "to", "confirmed"),
+    [
+        ("tf24-sgd-clipboth-mlp", "tf-keras", {"clip_order": "value_first"}),
+        ("tf215-new-lion-embed", "keras", {"weight_decay_exclude": []}),
+    ],
+)
+def test_what_was_doubted_stays_so_where_the_target_is_the_source(
+    case: str, to: str, confirmed: dict[str, Any], tmp_path: Path
+) -> None:
+    """Keras's own files do not say how certain they are: through one of them `approximate` became exact."""
+    source = next((CORPUS / case / "source").glob("model.*"))
+    target = tmp_path / f"again{'.keras' if to == 'keras' else '.h5'}"
+    for overrides, fidelity in (({}, "approximate"), (confirmed, "exact")):
+        assert (
+            migrate.migrate_checkpoint(source, target, to=to, overrides=overrides, overwrite=True).fidelity == fidelity
+        )
+        found = migrate.read(target, overrides=confirmed)
+        assert found.fidelity == fidelity, found.reasons
+        assert not any("dtopt wrote it" in reason and "--set" in reason for reason in found.reasons)
