@@ -118,16 +118,7 @@ def arguments(
     current = _with_scalars(config, scalars, algorithm, out)
     _check_switches(current, algorithm, generation)
     out.values["name"] = str(config.get("name") or algorithm.name)
-    rate, assumed = rates.read(current["learning_rate"], generation)
-    out.values["learning_rate"] = rate
-    if assumed:
-        out.doubt("learning_rate", assumed, confirm=confirming("learning_rate", rate))
-    if isinstance(rate, dict) and rates.is_own(rate):
-        name = rate["class_name"]
-        out.warnings.append(
-            f"the learning rate is {name}, a schedule of your own, of which the source says the arguments alone: give"
-            f" the object when you load, optim.load_checkpoint(..., learning_rate={name}(...))"
-        )
+    _rate(current["learning_rate"], generation, out)
     out.values.update(algorithm.arguments(current, generation))
     more, doubts = algorithm.by_release(current, generation, versions)
     out.values.update(more)
@@ -248,6 +239,19 @@ def same_number(a: Any, b: Any) -> bool:
     if not all(isinstance(x, (int, float)) for x in (a, b)):
         return False
     return bool(abs(a - b) <= 1e-6 * max(abs(a), abs(b)))
+
+
+def _rate(value: Any, generation: str, out: Arguments) -> None:
+    rate, assumed = rates.read(value, generation)
+    out.values["learning_rate"] = rate
+    if assumed:
+        out.doubt("learning_rate", assumed, confirm=confirming("learning_rate", rate))
+    if isinstance(rate, dict) and rates.is_own(rate):
+        name = rate["class_name"]
+        out.warnings.append(
+            f"the learning rate is {name}, a schedule of your own, of which the source says the arguments alone: give"
+            f" the object when you load, optim.load_checkpoint(..., learning_rate={name}(...))"
+        )
 
 
 def _check_switches(config: Mapping[str, Any], algorithm: Algorithm, generation: str) -> None:

@@ -68,6 +68,11 @@ def _defaults(generation: str) -> dict[str, Any]:
     return {**defaults, "epsilon": 1e-8 if generation == "keras1" else 1e-7}
 
 
+def _in_float32(arguments: Config, generation: str) -> dict[str, Any]:
+    """Every release casts the betas, and forms their powers, in the dtype of the variable."""
+    return {"float32_powers": True, **rounded("beta_1", "beta_2")(arguments, generation)}
+
+
 def _lazy(config: Config, generation: str) -> str | None:
     return STILL if generation == "optimizer_v2" else None
 
@@ -139,7 +144,7 @@ ALGORITHM = Algorithm(
     adjust=always("m", "v"),
     counts=COUNTED,
     scalars=("beta_1", "beta_2"),
-    in_float32=rounded("beta_1", "beta_2"),
+    in_float32=_in_float32,
     uses_count=True,
     generations=KERAS,
     state_scalars=((PRODUCT, ("momentum_cache", "m_schedule", "_u_product")),),

@@ -147,12 +147,14 @@ def rounded_before(newer: Collection[str], *names: str) -> Callable[[Config, str
 
 
 def rounded_betas(arguments: Config, generation: str) -> dict[str, Any]:
-    """`in_float32` of Adam and its kin: from 2.9's experimental classes on, only in the powers of the bias corrections.
+    """`in_float32` of Adam and its kin: every Keras forms the powers of the bias corrections in float32.
 
     `optimizers/optimizer_experimental/adam.py` 2.9, `optimizers/adam.py` 2.15 and 3.15: `1 - self.beta_2` is a Python
-    float, `beta_2_power` a float32 power. Before, a float32 hyperparameter is used for both.
+    float, `beta_2_power` a float32 power. Before, a float32 hyperparameter is used for both. tf.train multiplies
+    variables at each step.
     """
-    return {"float32_powers": True} if generation in NEW else rounded("beta_1", "beta_2")(arguments, generation)
+    betas = {} if generation in NEW else rounded("beta_1", "beta_2")(arguments, generation)
+    return betas if generation == "tf1" else {"float32_powers": True, **betas}
 
 
 def _same_in_all(config: Config, generation: str, versions: Versions) -> ByRelease:

@@ -148,12 +148,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     if standing and isinstance(config.get(_RATE), Mapping):
         outside[_RATE] = standing
         del config[_RATE]
-    if len(limits) > 1:
-        outside.setdefault("clipping", "not all gradients are clipped alike")
-    limit = next(iter(limits)) if len(limits) == 1 else None
-    config |= {limit[0]: limit[1]} if limit is not None else {}
-    if sparse and limit is not None and limit[0] != "clipvalue":
-        outside[SPARSE_CLIPPING] = ROWS_APART
+    config |= _limit(limits, bool(sparse), outside)
     class_name = _with_decay(nodes, classes.pop(), owners, applied, config, outside)
     class_name = _lazy(nodes, class_name, sparse, found, outside)
     still = owners - {owner_of(name) for name in applied} - sparse
@@ -161,6 +156,18 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
         outside["updates"] = f"no kernel updates {min(still)!r}, which has slots"
     seen = not outside.keys() - {SPARSE_CLIPPING, *ARGUMENTS}
     return Trained(class_name, config, frozenset(sparse), outside, seen, frozenset(gradients.gathered))
+
+
+def _limit(limits: set[tuple[str, float] | None], has_rows: bool, outside: dict[str, str]) -> dict[str, float]:
+    """The limit of gradients as an option, if all have the same."""
+    if len(limits) > 1:
+        outside.setdefault("clipping", "not all gradients are clipped alike")
+    limit = next(iter(limits)) if len(limits) == 1 else None
+    if limit is None:
+        return {}
+    if has_rows and limit[0] != "clipvalue":
+        outside[SPARSE_CLIPPING] = ROWS_APART
+    return dict([limit])
 
 
 def _idle(nodes: Nodes, scopes: Collection[str], kernels: Collection[str]) -> str | None:

@@ -67,8 +67,7 @@ def interpret(
     told = _arguments(stored, made, found, scalars)
     shapes = {v.name: v.shape for v in stored.variables}
     slots = carried.slots(found, made, stored.generation, told.values, told_steps[0], shapes)
-    if made.algorithm.name == "Ftrl":
-        proven.ftrl(told, slots, stored.variables, told_steps[0])
+    proven.ftrl(told, slots, stored.variables, told_steps[0])
     _put_rows_in(stored, made, found, told)
     _override(told, made, stored.generation, overrides)
     iterations, of_steps, gathered = counting.steps(told_steps, told.values)
@@ -94,7 +93,6 @@ def interpret(
             *(replace(o, kind=SET, doubt="") if o.subject in overrides else o for o in of_state),
             *_of_owners(stored, made, found, named, slots, alike),
             *_outside(stored, told.origins),
-            *stored.doubts,
             *found.origins,
         ),
         warnings=(*stored.warnings, *_wrapped(made), *told.warnings, *found.warnings),
@@ -231,7 +229,8 @@ def _check_generation(algorithm: Algorithm, generation: str) -> None:
 
 
 def _outside(stored: Stored, origins: Mapping[str, Origin]) -> list[Origin]:
-    """What the program did around the optimizer, where neither graph nor config says with which numbers."""
+    """What the program did around the optimizer, where neither graph nor config says with which numbers, and what
+    dtopt doubted when it wrote the source."""
     names = {"learning_rate": ("learning_rate",), "clipping": LIMITS}
     limit = next((origins[key] for key in LIMITS if key in origins and origins[key].value), None)
     found = []
@@ -253,7 +252,7 @@ def _outside(stored: Stored, origins: Mapping[str, Origin]) -> list[Origin]:
         )
         if not known and not (what == "trust_coefficient" and what in origins):
             found.append(Origin(what, None, UNINTERPRETED, doubt=doubt, confirm=confirm))
-    return found
+    return [*found, *stored.doubts]
 
 
 CONFIRMS = {"learning_rate": "--set learning_rate=VALUE", "clipping": "--set clipnorm=VALUE or --set clipnorm=none"}

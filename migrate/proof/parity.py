@@ -200,7 +200,7 @@ def _adamax(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.
     mean = source.in_means("beta_1", 0.9)
     old, new = mean * _of(slots, "m", g), (1.0 - mean) * g
     below = np.maximum(b2 * _of(slots, "u", g), np.abs(g)) + _epsilon(source)
-    factor = lr / (1.0 - b1**t)
+    factor = lr / (1.0 - source.power(b1, t))
     return -factor * (old + new) / below, factor * (np.abs(old) + np.abs(new)) / below
 
 
@@ -221,7 +221,7 @@ def _nadam(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.n
         before = math.exp(sum(math.log(mu(i)) for i in range(1, t))) if b1 > 0 else 0.0
     now, ahead = before * mu(t), before * mu(t) * mu(t + 1)
     old = b1 * _of(slots, "m", g)
-    second = (b2 * _of(slots, "v", g) + (1.0 - b2) * g * g) / (1.0 - b2**t)
+    second = (b2 * _of(slots, "v", g) + (1.0 - b2) * g * g) / (1.0 - source.power(b2, t))
     below = np.sqrt(second) + _epsilon(source)
     direct = (1.0 - mu(t)) / (1.0 - now) * g
     looked = mu(t + 1) / (1.0 - ahead)

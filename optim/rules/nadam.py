@@ -18,6 +18,7 @@ from typing import Any
 
 from optim.arguments import Hyperparameter, choice, rate
 from optim.rule import Arrays, Rule, Scalars, Slot
+from optim.rules.powers import float32_powers, power
 
 DECAY_BASE = 0.96
 
@@ -34,6 +35,7 @@ class NadamRule(Rule):
         " its config calls it `decay`) and Keras before it",
         keyword=True,
     )
+    float32_powers: bool = float32_powers()
     lazy_rows_keep_slots: bool = choice(
         True,
         "False: in rows that `lazy_rows` leaves out, `m` and `v` decay all the same, as the sparse steps of"
@@ -61,7 +63,7 @@ class NadamRule(Rule):
             "u_product": product,
             "momentum_weight": lr * after / (1.0 - product * after),
             "gradient_weight": lr * (1.0 - now) / (1.0 - product),
-            "v_correction": 1.0 / (1.0 - beta_2**step),
+            "v_correction": 1.0 / (1.0 - power(xp, beta_2, step, self.float32_powers)),
             "one_minus_beta_1": 1.0 - beta_1,
             "one_minus_beta_2": 1.0 - beta_2,
             "epsilon": hyper["epsilon"],

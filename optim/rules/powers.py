@@ -9,9 +9,9 @@ import numpy as np
 from optim.arguments import choice
 
 MEANING = (
-    "True forms the powers βᵗ of the bias corrections in float32, from β rounded to float32, while 1 − β in the means"
-    " stays exact, as Keras does for float32 variables since the experimental classes of 2.9. OptimizerV2 and Keras"
-    " before it round both, which is this rule with β = float32(β)"
+    "True forms the powers βᵗ of the bias corrections in float32, from β rounded to float32, as every Keras does for"
+    " float32 variables: 1 − 0.999ᵗ then has few digits. 1 − β in the means stays exact, as in Keras since the"
+    " experimental classes of 2.9; OptimizerV2, Nadam and Keras before it round it, too, which is β = float32(β)"
 )
 
 
