@@ -175,7 +175,8 @@ def contents(
     dtopt's own making, and says all.
 
     Args:
-      stats: read every array once, as for `inspect`; the others as for `read`.
+      format, generation: as for `read`. optimizer_path: which optimizer, where a checkpoint holds several.
+      stats: read every array once, as for `inspect`.
 
     Raises:
       DtoptError: UnknownFormatError, DamagedFileError or AmbiguousError, as `read`.

@@ -22,7 +22,10 @@ CHANGES: dict[str, list[Node]] = {
     "rows that are fed": [("i", "Placeholder", []), ("x", "ScatterUpdate", [W, "i", "y"])],
     "elements": [("x", "ScatterNdAdd", [W, "i", "y"])],
     "a slice": [("x", "ResourceStridedSliceAssign", [W, "b", "e", "s", "y"])],
-    "in a cond": [("c/Switch", "RefSwitch", [W, "p"]), ("x", "Assign", ["c/Switch:1", "y"])],
+    "in a cond": [
+        *(("p", "Placeholder", []), ("c/Switch", "RefSwitch", [W, "p"]), ("x", "Assign", ["c/Switch:1", "y"])),
+        ("c/Merge", "Merge", ["c/Switch", "x"]),
+    ],
     "in a loop": [("c/Enter", "RefEnter", [W]), ("x", "AssignAdd", ["c/Enter", "y"])],
     "a slot": [("x", "Assign", [SLOT, "y"])],
     "a slot in a cond": [("c/Switch", "Switch", [SLOT, "p"]), ("x", "AssignVariableOp", ["c/Switch:1", "y"])],
