@@ -114,7 +114,7 @@ def of_whole(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]]) ->
     own = {slot: m for slot, m in moved.items() if slot in FROM_ZERO or slot in SQUARES}
     used = {slot: m for slot, m in own.items() if told.get(IDLE.get((state.algorithm, slot), ""), 1)}
     zero = [slot for slot, is_moved in used.items() if not is_moved]
-    said = (zero if steps else list(used)) if counted else []
+    said = (zero if steps else [] if generation in UNCOUNTED else list(used)) if counted else []
     yield from _still(state, sizes, [slot for slot in used if slot not in said])
     if count is None or not counted:
         return
