@@ -57,8 +57,8 @@ class Saved:
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
         stored = self._stored()
-        # Beside the state, what wrappers put there: LossScaleOptimizer of tf_keras keeps its scale with us.
-        others = {name: child for name, child in self._explicit_children() if name == "loss_scale"}
+        # Beside the state, what others put there: users their attributes, LossScaleOptimizer of tf_keras its scale.
+        others = {name: child for name, child in self._explicit_children() if name != "inner" and name[0] != "_"}
         if save_type != "savedmodel":
             return {**others, **stored}
         # Loading such a model sets the children as attributes of an optimizer of tf_keras's, and drops that; it needs

@@ -73,6 +73,20 @@ def test_training_goes_on_from_a_checkpoint(module: Any, tmp_path: Path) -> None
 
 
 @BOTH
+def test_variables_that_users_set_on_it_are_in_checkpoints(module: Any, tmp_path: Path) -> None:
+    """As on the optimizers of Keras, and whether they are restored before or after there are slots."""
+    saved, restored = optim.for_keras(make(), module), optim.for_keras(make(), module)
+    saved.examples_seen, restored.examples_seen = tf.Variable(7), tf.Variable(0)
+    fit(module, model_of(module), saved)
+    path = tf.train.Checkpoint(optimizer=saved).write(str(tmp_path / "tf"))
+    reading = tf.train.Checkpoint(optimizer=restored).read(path)
+    assert int(restored.examples_seen) == 7
+    restored.build(list(weights_of(model_of(module)).values()))
+    reading.assert_consumed()
+    assert int(restored.iterations) == 4
+
+
+@BOTH
 def test_what_is_not_ours_is_refused(module: Any, tmp_path: Path) -> None:
     variable = tf.Variable([1.0], name="w")
     scaling = (module.optimizers if module is keras else module.mixed_precision).LossScaleOptimizer
