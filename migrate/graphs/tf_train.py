@@ -101,61 +101,90 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
       updates: as `SaverGraph.updates`. scopes: those of the chosen optimizer; the others are of other ones, which may
         change its variables. None chosen: all are of one.
     """
-    others = list(updates) if scopes else []
+    others = _updating(nodes, list(updates) if scopes else [])
     scopes = scopes or list(updates)
     owners = {variable for each in scopes for variable in updates[each]}
-    found = [node for each in scopes for node in nodes.by_name if node.startswith(f"{each}/update_")]
+    found = _updating(nodes, scopes)
     kernels = {name: kernel_of(nodes.op(name), KERNELS) for name in found}
     applied = {name: told for name, told in kernels.items() if told is not None}
-    sparse = {v for v in owners if is_sparse(nodes, [n for n in found if owner_of(n) == v])}
-    other = next((name for name in found if _OTHER_KERNELS.fullmatch(nodes.op(name))), None)
-    if other is not None:
-        text = f"{other!r} ({nodes.op(other)}) moves a variable by the rule of another class"
-        return Trained(sparse=frozenset(sparse), outside={"optimizer": text})
-    if not applied:
-        return Trained(sparse=frozenset(sparse) if owners else None)
-    first = next((name for name, (kernel, _) in applied.items() if _changes_gradient(nodes, name, kernel)), None)
-    if first is not None:
-        text = f"{first!r} takes a gradient that the optimizer's own step has changed, as LARSOptimizer's does"
-        return Trained(sparse=frozenset(sparse), outside={"trust_coefficient": text})
-    classes = {kernel.class_name for kernel, _ in applied.values()}
-    if len(classes) > 1:
-        return Trained(outside={"optimizer": f"variables are updated by {', '.join(sorted(classes))}"})
-    values: dict[str, list[Any]] = {}
-    outside: dict[str, str] = {}
-    rates: dict[str, Any] = {}
-    limits: set[tuple[str, float] | None] = set()
-    gradients, changed = Gradients(nodes, owners), set(owners)
-    written = alone_written(nodes)
+    sparse = frozenset(v for v in owners if is_sparse(nodes, [n for n in found if owner_of(n) == v]))
+    strange = _strange_rule(nodes, found, applied)
+    if strange or not applied:
+        return Trained(sparse=sparse if owners else None, outside=strange)
+    read = _Read(nodes, owners)
     for name, (kernel, rows) in applied.items():
-        slots, powers = own_slots.read(nodes, name, min(kernel.gradient, *kernel.inputs.values()))
-        limits.add(gradients.clipping(owner_of(name), gradient_of(nodes, name, kernel), outside))
-        wrong = own_slots.strange(nodes, name, owner_of(name), slots, powers, written) or _unusual(nodes, name)
-        wrong = wrong or _out_of_order(nodes, name, gradients)
-        if wrong is not None:
-            outside["updates"] = wrong
-        changed.update(slots)
-        for key, value in _arguments(nodes, name, kernel, rows, outside, rates):
-            values.setdefault(key, []).extend([value] if value not in values.get(key, ()) else ())
-    known = {node for each in others for node in nodes.by_name if node.startswith(f"{each}/update_")}
-    strange = other_writer(nodes, changed, {*known, *found}) or _idle(nodes, scopes, applied)
-    if strange is not None:
-        outside["updates"] = strange
-    config = {key: each[0] for key, each in values.items() if len(each) == 1}
-    outside |= {k: f"variables have different values of {k}" for k, each in values.items() if len(each) > 1}
+        read.kernel(name, kernel, rows)
+    outside = read.outside
+    wrong = other_writer(nodes, read.changed, {*others, *found}) or _idle(nodes, scopes, applied)
+    if wrong is not None:
+        outside["updates"] = wrong
+    config = read.agreed()
     among = scopes if len(scopes) == 1 else ()
     standing = schedules.never_counts(nodes, applied, None if len(updates) == 1 else among)
     if standing and isinstance(config.get(_RATE), Mapping):
         outside[_RATE] = standing
         del config[_RATE]
-    config |= _limit(limits, bool(sparse), outside)
-    class_name = _with_decay(nodes, classes.pop(), owners, applied, config, outside)
+    config |= _limit(read.limits, bool(sparse), outside)
+    [class_name] = {kernel.class_name for kernel, _ in applied.values()}
+    class_name = _with_decay(nodes, class_name, owners, applied, config, outside)
     class_name = _lazy(nodes, class_name, sparse, found, outside)
     still = owners - {owner_of(name) for name in applied} - sparse
     if still:
         outside["updates"] = f"no kernel updates {min(still)!r}, which has slots"
     seen = not outside.keys() - {SPARSE_CLIPPING, *ARGUMENTS}
-    return Trained(class_name, config, frozenset(sparse), outside, seen, frozenset(gradients.gathered))
+    return Trained(class_name, config, sparse, outside, seen, frozenset(read.gradients.gathered))
+
+
+def _updating(nodes: Nodes, scopes: Collection[str]) -> list[str]:
+    """The ops that update variables in these scopes."""
+    return [name for each in scopes for name in nodes.by_name if name.startswith(f"{each}/update_")]
+
+
+def _strange_rule(nodes: Nodes, found: Collection[str], applied: Mapping[str, tuple[Kernel, bool]]) -> dict[str, str]:
+    """What is met where kernels do not step by the rule of one class."""
+    other = next((name for name in found if _OTHER_KERNELS.fullmatch(nodes.op(name))), None)
+    if other is not None:
+        return {"optimizer": f"{other!r} ({nodes.op(other)}) moves a variable by the rule of another class"}
+    first = next((name for name, (kernel, _) in applied.items() if _changes_gradient(nodes, name, kernel)), None)
+    if first is not None:
+        text = f"{first!r} takes a gradient that the optimizer's own step has changed, as LARSOptimizer's does"
+        return {"trust_coefficient": text}
+    classes = {kernel.class_name for kernel, _ in applied.values()}
+    return {"optimizer": f"variables are updated by {', '.join(sorted(classes))}"} if len(classes) > 1 else {}
+
+
+class _Read:
+    """What kernels of one class say, gathered over the variables that they update."""
+
+    def __init__(self, nodes: Nodes, owners: Collection[str]):
+        self._nodes = nodes
+        self._written = alone_written(nodes)
+        self._rates: dict[str, Any] = {}
+        self._values: dict[str, list[Any]] = {}
+        self.gradients = Gradients(nodes, owners)
+        self.changed = set(owners)
+        """Variables and slots."""
+        self.limits: set[tuple[str, float] | None] = set()
+        self.outside: dict[str, str] = {}
+
+    def kernel(self, name: str, kernel: Kernel, rows: bool) -> None:
+        nodes, owner = self._nodes, owner_of(name)
+        slots, powers = own_slots.read(nodes, name, min(kernel.gradient, *kernel.inputs.values()))
+        self.limits.add(self.gradients.clipping(owner, gradient_of(nodes, name, kernel), self.outside))
+        wrong = own_slots.strange(nodes, name, owner, slots, powers, self._written) or _unusual(nodes, name)
+        wrong = wrong or _out_of_order(nodes, name, self.gradients)
+        if wrong is not None:
+            self.outside["updates"] = wrong
+        self.changed.update(slots)
+        for key, value in _arguments(nodes, name, kernel, rows, self.outside, self._rates):
+            known = self._values.setdefault(key, [])
+            known.extend([value] if value not in known else ())
+
+    def agreed(self) -> dict[str, Any]:
+        """The arguments that all kernels have alike; the others are said to differ."""
+        differing = {key for key, each in self._values.items() if len(each) > 1}
+        self.outside |= {key: f"variables have different values of {key}" for key in sorted(differing)}
+        return {key: each[0] for key, each in self._values.items() if key not in differing}
 
 
 def _limit(limits: set[tuple[str, float] | None], has_rows: bool, outside: dict[str, str]) -> dict[str, float]:

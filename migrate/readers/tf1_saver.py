@@ -7,13 +7,12 @@
 - `keras2`, `optimizer_v1`: `training/Adam/Variable_3` or `training/Variable_3`, in order of creation.
 - `keras1`: everything is called `Variable_3`, see `graphs.keras1`.
 
-`savers.keras` has Keras 2 of either kind; `savers.optimizers` says which of several optimizers is meant.
+`savers` has a file for each, with Keras 2 of either kind in one; `savers.optimizers` says which of several is meant.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,16 +30,16 @@ from migrate.graphs.nodes import VARIABLES
 from migrate.graphs.saver import SaverGraph
 from migrate.readers.bundle_arrays import lazy, not_numbers
 from migrate.readers.savers import keras as saver_keras
+from migrate.readers.savers import optimizer_v2 as saver_v2
 from migrate.readers.savers import optimizers as saver_optimizers
-from migrate.readers.savers.parts import Parts, give_values, in_order, stored_variable, trained_flag
+from migrate.readers.savers import tf_train as saver_train
+from migrate.readers.savers.parts import GLOBAL_STEP, Parts, give_values, in_order, stored_variable
 from migrate.rules.comparison import LIMITS
 from migrate.state import GATHERED, OTHERS_GRAPH, Stored
 from optim.errors import CheckpointError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 
 NAME = "tf1_saver"
-GLOBAL_STEP = "global_step"
-AVERAGES = "ExponentialMovingAverage"
 TREES = "_serialized"
 ROOT_COUNTER = "iterations"
 
@@ -94,13 +93,13 @@ def read_bundle(
         evidence.append(f"it holds {len(choice.names)} optimizers: {', '.join(choice.names)}")
     if choice.keras1 is not None:
         stored = _of_keras1(arrays, choice.keras1, graph)
-    elif counter is None and len(scopes := _counting_in_global_step(arrays)) == 1:
-        stored = _of_optimizer_v2(arrays, f"{scopes[0]}/iter", graph)
+    elif counter is None and len(scopes := saver_v2.counting_in_global_step(arrays)) == 1:
+        stored = saver_v2.stored(arrays, f"{scopes[0]}/iter", graph)
     elif counter is None:
-        stored = _of_train(arrays, graph)
-        stored = replace(stored, slots=_numbered_anew(stored.slots)) if choice.chosen is not None else stored
+        stored = saver_train.stored(arrays, graph)
+        stored = replace(stored, slots=saver_train.numbered_anew(stored.slots)) if choice.chosen is not None else stored
     elif counter.endswith("/iter"):
-        stored = _of_optimizer_v2(arrays, counter, graph)
+        stored = saver_v2.stored(arrays, counter, graph)
     else:
         stored = saver_keras.stored(arrays, counter, graph, prefix)
     told = _program(graph, choice.scopes, stored, arrays) if stored.generation in ("tf1", "optimizer_v2") else {}
@@ -138,7 +137,7 @@ def _named(
         f"{bundle.prefix}.index has no object graph: tensors have names of variables, as tf.train.Saver keys them"
     ]
     if graph is None:
-        return _out_of_scope(arrays), evidence
+        return saver_train.out_of_scope(arrays), evidence
     evidence.append(f"{graph_file} is its graph, of TensorFlow {graph.version or '?'}")
     if not _is_of_keras(arrays, graph):
         give_values(arrays, graph)
@@ -206,14 +205,6 @@ def _by_variable(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> tuple[di
             f"the graph shows a swapping_saver: {variable!r} is saved as {key!r} and the other way round: put back"
         ]
     return found, [f"the graph shows that its Saver had names of its own: {key!r} is the variable {variable!r}"]
-
-
-def _counting_in_global_step(arrays: Mapping[str, LazyArray]) -> list[str]:
-    """Scopes of OptimizerV2 in an Estimator, which has it count in `global_step`."""
-    if GLOBAL_STEP not in arrays:
-        return []
-    found = [key.rpartition("/")[0] for key in arrays if key.endswith("/decay") and arrays[key].shape == ()]
-    return [scope for scope in found if f"{scope}/iter" not in arrays]  # a schedule is no variable, a rate is
 
 
 def _program(
@@ -290,7 +281,7 @@ def _choice(
 ) -> saver_optimizers.Choice:
     """Which optimizer is meant, of how many."""
     counters = _counters(arrays)
-    uncounted = _counting_in_global_step(arrays)
+    uncounted = saver_v2.counting_in_global_step(arrays)
     if not counters and _is_of_keras1(arrays, graph):
         return saver_optimizers.of_keras1(arrays, graph, path, prefix)
     if not counters and len(uncounted) < 2:
@@ -312,7 +303,7 @@ def _choice(
 
 def _is_of_keras(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> bool:
     """Whether an optimizer of Keras is there, whose settings are variables that are read by their names."""
-    return bool(_counters(arrays) or _counting_in_global_step(arrays) or _is_of_keras1(arrays, graph))
+    return bool(_counters(arrays) or saver_v2.counting_in_global_step(arrays) or _is_of_keras1(arrays, graph))
 
 
 def _is_of_keras1(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> bool:
@@ -322,7 +313,7 @@ def _is_of_keras1(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> 
         return False
     if graph is not None and graph.nodes is not None and graph.updates:
         return bool(keras1.find(arrays, graph.nodes)[0])
-    return not any(_owner(key, arrays)[1] in tf_train.CALLED for key in arrays)
+    return not any(saver_train.owner_of(key, arrays)[1] in tf_train.CALLED for key in arrays)
 
 
 def _counters(arrays: Mapping[str, LazyArray]) -> list[str]:
@@ -335,125 +326,6 @@ def _counters(arrays: Mapping[str, LazyArray]) -> list[str]:
         and array.shape == ()
         and any(f"{key.rpartition('/')[0]}/{name}".lstrip("/") in arrays for name in beside)
     ]
-
-
-def _of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> Parts:
-    """Slots by what follows their variable's name; the config says which optimizer's these are."""
-    owners = {key: _owner(key, arrays) for key in arrays}
-    known = set(graph.trainable or ()) if graph is not None else set()
-    known |= {owner for owner, _ in owners.values() if owner is not None}
-    inside = {key: found for key, found in owners.items() if found[0] is not None and key not in known}
-    slots: dict[str, dict[str, LazyArray]] = {}
-    averages = {key: arrays[key] for key, (_, suffix) in inside.items() if suffix == AVERAGES}
-    for key, (owner, suffix) in inside.items():
-        if key not in averages:
-            slots.setdefault(suffix, {})[owner or ""] = arrays[key]
-    rest = {key: array for key, array in arrays.items() if key not in inside}
-    _check_owned(rest.keys() - known, slots)
-    scalars = {key: array for key, array in rest.items() if _is_scalar(key, array)}
-    names = in_order([key for key in rest if key not in scalars], graph)
-    shown = next((f"{owner}/{suffix}" for suffix, per in slots.items() for owner in per), None)
-    warnings: tuple[str, ...] = ()
-    if averages:
-        warnings = (f"{len(averages)} moving averages ({next(iter(averages))}, ...) are no slots: unmapped",)
-    return Parts(
-        "tf1",
-        f"slots are called as those of tf.train optimizers, {shown!r}" if shown else "it holds no slots",
-        tuple(stored_variable(name, arrays[name], trained_flag(name, graph)) for name in names),
-        slots,
-        scalars,
-        warnings=warnings,
-        unmapped=averages,
-    )
-
-
-def _out_of_scope(arrays: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """Slots of `minimize` in a variable scope, `train/net/w/Adam`, as they are called without one."""
-    called = {f"{name}{number}" for name in tf_train.CALLED for number in ("", "_1", "_2")}
-    plain = scopes.without_graph({key: array.shape for key, array in arrays.items()}, called)
-    return {plain.get(key, key): array for key, array in arrays.items()}
-
-
-def _numbered_anew(slots: Mapping[str, Mapping[str, LazyArray]]) -> dict[str, dict[str, LazyArray]]:
-    """Slots of one of several optimizers under the names that they have where it is the only one: `w/Adam_2` and
-    `w/Adam_3` are the third and fourth of `w`, and the chosen one's first two."""
-    found: dict[str, dict[str, LazyArray]] = {}
-    owned: dict[tuple[str, str], list[tuple[int, LazyArray]]] = {}
-    for suffix, per in slots.items():
-        base, number = told.groups() if (told := _COUNTED.fullmatch(suffix)) else (suffix, None)
-        for owner, array in per.items():
-            owned.setdefault((owner, base), []).append((int(number or 0), array))
-    for (owner, base), arrays in owned.items():
-        for i, (_, array) in enumerate(sorted(arrays, key=lambda each: each[0])):
-            found.setdefault(f"{base}_{i}" if i else base, {})[owner] = array
-    return found
-
-
-_COUNTED = re.compile(r"(.+?)_([1-9]\d*)")
-
-
-def _owner(key: str, arrays: Mapping[str, LazyArray]) -> tuple[str | None, str]:
-    """The variable whose name `key` begins with, the longest one of that shape, and what follows."""
-    parts = key.split("/")
-    for end in range(len(parts) - 1, 0, -1):
-        owner = "/".join(parts[:end])
-        if owner in arrays and arrays[owner].shape == arrays[key].shape:
-            return owner, "/".join(parts[end:])
-    return None, ""
-
-
-def _check_owned(keys: Iterable[str], slots: Collection[str]) -> None:
-    """Refuse what is called as other variables' slots are, and belongs to no variable: that one is lost."""
-    for key in sorted(keys):
-        suffix = next((suffix for suffix in slots if key.endswith(f"/{suffix}")), None)
-        if suffix is not None:
-            raise DamagedFileError(
-                f"{key!r} is called as a slot of {key.removesuffix(f'/{suffix}')!r}, which is not there as an array of"
-                " the same shape; save both"
-            )
-
-
-def _is_scalar(key: str, array: LazyArray) -> bool:
-    counts = not array.dtype.startswith(("float", "bfloat", "complex"))
-    return array.shape == () and (counts or re.search(r"(^|/)beta[12]_power(_\d+)?$", key) is not None)
-
-
-def _of_optimizer_v2(arrays: Mapping[str, LazyArray], counter: str, graph: SaverGraph | None) -> Parts:
-    """Names say slot and variable; `matching.by_name` reads them."""
-    scope = counter.removesuffix("iter")
-    arrays = _in_scope(arrays, scope)
-    names = [key for key in arrays if not key.startswith(scope)]
-    scalars = {n: arrays[n] for n in names if arrays[n].shape == () and n == GLOBAL_STEP}
-    variables = in_order([n for n in names if n not in scalars], graph)
-    if counter not in arrays:
-        scalars = {"iter": scalars[GLOBAL_STEP]}
-    place = {f"{scope}{name}": i for i, name in enumerate(variables)}
-    slots = sorted((k for k in arrays if k.startswith(scope)), key=lambda k: place.get(k.rpartition("/")[0], -1))
-    weights = tuple((key, arrays[key]) for key in slots)
-    return Parts(
-        "optimizer_v2",
-        f"the step counter is called {counter!r}, as OptimizerV2 does in graph mode"
-        if counter in arrays
-        else "an OptimizerV2 in graph mode that counts in global_step, as in an Estimator",
-        tuple(stored_variable(name, arrays[name], trained_flag(name, graph)) for name in variables),
-        {},
-        scalars,
-        weights,
-        scope=scope.removesuffix("/"),
-    )
-
-
-def _in_scope(arrays: Mapping[str, LazyArray], scope: str) -> dict[str, LazyArray]:
-    """With slots of layers that were thawed later, and compiled with the same optimizer, under its own scope: they are
-    called `training_2/Adam/dense/kernel/m`, and its counter is `training/Adam/iter`."""
-    called = scope.removesuffix("/").rpartition("/")[2]
-    found: dict[str, LazyArray] = {}
-    for key, array in arrays.items():
-        again = re.fullmatch(rf"training(?:_\d+)?/{re.escape(called)}/(.+)/(\w+)", key)
-        owner = arrays.get(again.group(1)) if again is not None else None
-        late = owner is not None and owner.shape == array.shape
-        found[f"{scope}{again.group(1)}/{again.group(2)}" if again is not None and late else key] = array
-    return found if len(found) == len(arrays) else dict(arrays)
 
 
 def _of_keras1(arrays: Mapping[str, LazyArray], optimizer: Keras1Optimizer, graph: SaverGraph | None) -> Parts:

@@ -1,0 +1,93 @@
+"""Saver checkpoints of tf.train's optimizers: slots are called after their variable and their optimizer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from migrate.bytes.arrays import LazyArray
+from migrate.errors import DamagedFileError
+from migrate.graphs import scopes, tf_train
+from migrate.graphs.saver import SaverGraph
+from migrate.readers.savers.parts import Parts, in_order, stored_variable, trained_flag
+
+AVERAGES = "ExponentialMovingAverage"
+_COUNTED = re.compile(r"(.+?)_([1-9]\d*)")
+
+
+def stored(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> Parts:
+    """Slots by what follows their variable's name; the config says which optimizer's these are."""
+    owners = {key: owner_of(key, arrays) for key in arrays}
+    known = set(graph.trainable or ()) if graph is not None else set()
+    known |= {owner for owner, _ in owners.values() if owner is not None}
+    inside = {key: found for key, found in owners.items() if found[0] is not None and key not in known}
+    slots: dict[str, dict[str, LazyArray]] = {}
+    averages = {key: arrays[key] for key, (_, suffix) in inside.items() if suffix == AVERAGES}
+    for key, (owner, suffix) in inside.items():
+        if key not in averages:
+            slots.setdefault(suffix, {})[owner or ""] = arrays[key]
+    rest = {key: array for key, array in arrays.items() if key not in inside}
+    _check_owned(rest.keys() - known, slots)
+    scalars = {key: array for key, array in rest.items() if _is_scalar(key, array)}
+    names = in_order([key for key in rest if key not in scalars], graph)
+    shown = next((f"{owner}/{suffix}" for suffix, per in slots.items() for owner in per), None)
+    warnings: tuple[str, ...] = ()
+    if averages:
+        warnings = (f"{len(averages)} moving averages ({next(iter(averages))}, ...) are no slots: unmapped",)
+    return Parts(
+        "tf1",
+        f"slots are called as those of tf.train optimizers, {shown!r}" if shown else "it holds no slots",
+        tuple(stored_variable(name, arrays[name], trained_flag(name, graph)) for name in names),
+        slots,
+        scalars,
+        warnings=warnings,
+        unmapped=averages,
+    )
+
+
+def out_of_scope(arrays: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
+    """Slots of `minimize` in a variable scope, `train/net/w/Adam`, as they are called without one."""
+    called = {f"{name}{number}" for name in tf_train.CALLED for number in ("", "_1", "_2")}
+    plain = scopes.without_graph({key: array.shape for key, array in arrays.items()}, called)
+    return {plain.get(key, key): array for key, array in arrays.items()}
+
+
+def numbered_anew(slots: Mapping[str, Mapping[str, LazyArray]]) -> dict[str, dict[str, LazyArray]]:
+    """Slots of one of several optimizers under the names that they have where it is the only one: `w/Adam_2` and
+    `w/Adam_3` are the third and fourth of `w`, and the chosen one's first two."""
+    found: dict[str, dict[str, LazyArray]] = {}
+    owned: dict[tuple[str, str], list[tuple[int, LazyArray]]] = {}
+    for suffix, per in slots.items():
+        base, number = told.groups() if (told := _COUNTED.fullmatch(suffix)) else (suffix, None)
+        for owner, array in per.items():
+            owned.setdefault((owner, base), []).append((int(number or 0), array))
+    for (owner, base), arrays in owned.items():
+        for i, (_, array) in enumerate(sorted(arrays, key=lambda each: each[0])):
+            found.setdefault(f"{base}_{i}" if i else base, {})[owner] = array
+    return found
+
+
+def owner_of(key: str, arrays: Mapping[str, LazyArray]) -> tuple[str | None, str]:
+    """The variable whose name `key` begins with, the longest one of that shape, and what follows."""
+    parts = key.split("/")
+    for end in range(len(parts) - 1, 0, -1):
+        owner = "/".join(parts[:end])
+        if owner in arrays and arrays[owner].shape == arrays[key].shape:
+            return owner, "/".join(parts[end:])
+    return None, ""
+
+
+def _check_owned(keys: Iterable[str], slots: Collection[str]) -> None:
+    """Refuse what is called as other variables' slots are, and belongs to no variable: that one is lost."""
+    for key in sorted(keys):
+        suffix = next((suffix for suffix in slots if key.endswith(f"/{suffix}")), None)
+        if suffix is not None:
+            raise DamagedFileError(
+                f"{key!r} is called as a slot of {key.removesuffix(f'/{suffix}')!r}, which is not there as an array of"
+                " the same shape; save both"
+            )
+
+
+def _is_scalar(key: str, array: LazyArray) -> bool:
+    counts = not array.dtype.startswith(("float", "bfloat", "complex"))
+    return array.shape == () and (counts or re.search(r"(^|/)beta[12]_power(_\d+)?$", key) is not None)
