@@ -221,10 +221,8 @@ def _is_zero(nodes: Nodes, name: str) -> bool:
     made = nodes.source(name)
     if nodes.op(made) == "Fill":
         return nodes.constant(nodes.inputs[made][-1]) == 0.0
-    if nodes.op(made) != "Const":
-        return nodes.op(made) == "ZerosLike"
-    tensors = [a.value.tensor for a in nodes.by_name[made].attr if a.key == "value"]
-    return all(not any(t.tensor_content) and not any(t.float_val) for t in tensors)
+    held = nodes.held(made)
+    return nodes.op(made) == "ZerosLike" or (held is not None and not any(held.numbers))
 
 
 def _told(nodes: Nodes, name: str) -> bool:

@@ -128,12 +128,13 @@ class Nodes:
         return held.numbers if held is not None and held.dtype == INT32 and len(held.shape) == 1 else None
 
     def held(self, name: str) -> Held | None:
-        """The numbers of a constant, None where it is none or has others than these."""
+        """The numbers of a constant, None where it is none, or has others than these or very many."""
         value = self.attribute(name, "value") if self.op(name) == "Const" else None
         if value is None or value.tensor.dtype not in _FORMATS or value.tensor.tensor_shape.unknown_rank:
             return None
         shape = tuple(int(d.size) for d in value.tensor.tensor_shape.dim)
-        numbers = _numbers(value.tensor, math.prod(shape)) if min(shape, default=0) >= 0 else None
+        size = math.prod(shape) if min(shape, default=0) >= 0 else _LARGEST + 1
+        numbers = _numbers(value.tensor, size) if size <= _LARGEST else None
         return None if numbers is None else Held(int(value.tensor.dtype), shape, numbers)
 
     def attribute(self, name: str, key: str) -> Any:
@@ -271,6 +272,9 @@ _FORMATS = {
     BOOL: ("?", "bool_val"),
 }
 """How one number is packed, and the field that has it otherwise."""
+_TYPES = {"f": float, "d": float, "i": int, "q": int, "?": bool}
+_LARGEST = 1 << 20
+"""Elements of a constant that are looked at: shapes are believed, and one number may stand for all."""
 
 
 def _numbers(tensor: Any, size: int) -> tuple[Any, ...] | None:
@@ -278,7 +282,7 @@ def _numbers(tensor: Any, size: int) -> tuple[Any, ...] | None:
     if tensor.tensor_content:
         whole = len(tensor.tensor_content) == size * struct.calcsize(f"<{form}")
         return struct.unpack(f"<{size}{form}", tensor.tensor_content) if whole else None
-    listed = tuple(getattr(tensor, name))
-    if not 0 < len(listed) <= size:
+    listed = tuple(getattr(tensor, name)) or (_TYPES[form](),)  # nothing stands for zeros (framework/tensor.cc 1.15)
+    if len(listed) > max(size, 1):
         return None
-    return listed + listed[-1:] * (size - len(listed))  # the last one stands for all that follow
+    return (listed + listed[-1:] * (size - len(listed)))[:size]  # the last one stands for all that follow

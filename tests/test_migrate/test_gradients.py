@@ -66,19 +66,27 @@ AVERAGED: list[Node] = [
 FED: list[Node] = [("feed", "Placeholder", []), ("given", "Identity", ["feed"])]
 
 
-def said(nodes: list[Node]) -> dict[str, str]:
-    """What is said of the gradient `given`; a name that is a number is that constant."""
+def said(nodes: list[Node], dtype: int = 1, field: str | None = "float_val") -> dict[str, str]:
+    """What is said of the gradient `given`; a name that is a number is that constant, in this field of its tensor."""
     proto = protos.SaverMetaGraph()
     numbers = {i for _, _, inputs in nodes for i in inputs if i.lstrip("-").replace(".", "").isdigit()}
     for name, op, inputs in [*FORWARD, *nodes, *((number, "Const", []) for number in sorted(numbers))]:
         node = proto.graph_def.node.add(name=name, op=op, input=inputs)
         if op == "Const":
             tensor = node.attr.add(key="value").value.tensor
-            tensor.dtype = 1
-            tensor.float_val.append(float(name))
+            tensor.dtype = dtype
+            if field is not None:
+                getattr(tensor, field).append(int(name) if dtype == 3 else float(name))
     outside: dict[str, str] = {}
     assert Gradients(Nodes(proto.graph_def.node), ["w"]).clipping("w", "given", outside) is None
     return outside
+
+
+@pytest.mark.parametrize(("dtype", "field"), [(1, "float_val"), (2, "double_val"), (3, "int_val"), (19, None)])
+def test_a_constant_that_is_added_to_a_gradient_is_said_whatever_its_dtype(dtype: int, field: str | None) -> None:
+    """Those of float16 (19) are not read, so that nobody knows that they are zeros."""
+    added: list[Node] = [(GRADIENT, "MatMul", []), ("given", "AddV2", [GRADIENT, "2"])]
+    assert said(added, dtype, field) == {"clipping": "gradients go through '2' before they reach the optimizer"}
 
 
 @pytest.mark.parametrize("nodes", [TOWERS, GATHERED, SCALED, SCALED_BY_VARIABLE, TAKEN, GUARDED, WORKERS, FED])
