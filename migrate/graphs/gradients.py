@@ -244,6 +244,7 @@ class Gradients:
         """Variables in which a loop sums gradients up, of those gradients that were looked at."""
         self.gathering: dict[str, list[str]] = {}
         """By owner the ops that change what its gradient is gathered in."""
+        self._walked: set[str] = set()
 
     def clipping(self, owner: str, name: str, outside: dict[str, str]) -> tuple[str, float] | None:
         """The limit that a gradient goes through, as an option of Keras.
@@ -251,6 +252,10 @@ class Gradients:
         Args:
           owner: the variable whose gradient it is. outside: gets what is done to the gradient beyond that.
         """
+        rounded = self._rounded(name)
+        if rounded is not None:
+            outside.setdefault("clipping", f"{rounded!r} rounds gradients before they reach the optimizer")
+            return None
         name = self._nodes.source(name)
         while self._nodes.op(name) in _HANDED_ON and self._nodes.inputs[name]:
             name = self._nodes.parents(name)[0]
@@ -262,6 +267,19 @@ class Gradients:
         if strange is None and (clip is None or self._is_whole(clip, owner)):
             return None if clip is None else (clip.option, clip.limit)
         outside.setdefault("clipping", f"gradients go through {strange or name!r} before they reach the optimizer")
+        return None
+
+    def _rounded(self, name: str) -> str | None:
+        """A cast to fewer digits on the way of a gradient, as of those that workers send; None if none is new."""
+        nodes, todo = self._nodes, [name]
+        while todo:
+            each = todo.pop()
+            if each in self._walked or each in nodes.variables:
+                continue
+            self._walked.add(each)
+            if nodes.rounds(each) and any(map(nodes.is_gradient, nodes.behind(each, to_gradients=True))):
+                return each
+            todo.extend(() if nodes.is_backward(each) else nodes.inputs.get(each, ()))
         return None
 
     def _is_whole(self, clip: Clip, owner: str) -> bool:

@@ -29,6 +29,22 @@ _SUM = re.compile(r"(?:^|/)gradients(?:_\d+)?/AddN(?:_\d+)?$")
 """Names of sums that `tf.gradients` makes where a value is used more than once (ops/gradients_util.py 1.15)."""
 
 
+_CALLED = {
+    "realdiv": "truediv",
+    "pack": "stack",
+    "unpack": "unstack",
+    "matrixdiagpart": "diagpart",
+    "exit": "bacc",
+    "merge": "condgrad",
+}
+"""Names that Python gives ops, beside that of their type, as `_plain` has them."""
+
+
+def _plain(name: str) -> str:
+    """`StridedSlice` and `strided_slice`, `ConcatV2` and `concat` are one name."""
+    return re.sub(r"v\d$", "", name.replace("_", "").lower())
+
+
 @dataclass(frozen=True)
 class Write:
     """An op that changes a variable, by names of nodes."""
@@ -111,6 +127,12 @@ class Nodes:
             name = self.inputs[name][0]
         return self.op(name) == "Cast"
 
+    def rounds(self, name: str) -> bool:
+        """Whether an op makes floats narrower, besides those of the backward pass."""
+        held = [self.attribute(name, key) for key in ("SrcT", "DstT")] if self.op(name) == "Cast" else []
+        digits = [_DIGITS.get(each.type, 0) for each in held if each is not None]
+        return len(digits) == 2 and 0 < digits[1] < digits[0] and not self.is_backward(name)
+
     def parents(self, name: str) -> list[str]:
         return [self.source(each) for each in self.inputs.get(name, ())]
 
@@ -192,16 +214,28 @@ class Nodes:
         """Whether `tf.gradients` made a value; one that may be fed instead of it is the same."""
         if name not in self._gradients:
             made = name
-            while not self._is_of_backward(made) and self.op(made) in ("PlaceholderWithDefault", *PASSING):
+            while not self.is_backward(made) and self.op(made) in ("PlaceholderWithDefault", *PASSING):
                 made = next(iter(self.inputs[made]), "")
-            self._gradients[name] = self._is_of_backward(made)
+            self._gradients[name] = self.is_backward(made)
         return self._gradients[name]
 
-    def _is_of_backward(self, name: str) -> bool:
-        """By its name, `SCOPE/OP_grad/...` of an `OP` of the graph: a program may call its own scope `clip_grad`."""
+    def is_backward(self, name: str) -> bool:
+        """Whether `tf.gradients` made an op, by its name, `SCOPE/OP_grad/...` of an `OP` of the graph.
+
+        A program may call its own scope `clip_grad`, or `w_grad` after a variable, which has no such op.
+        """
         if _SUM.search(name):
             return all(map(self.is_gradient, self.inputs.get(name, ("",))))
-        return next(self._forward(name), None) is not None
+        return next(self._forward(name), None) is not None and self._is_called_as_usual(name)
+
+    def _is_called_as_usual(self, name: str) -> bool:
+        """Whether the part of a name behind `OP_grad` is the one that TensorFlow gives: a program may call an op
+        `gradients/OP_grad/MatMul_1_noisy`, after the gradient that it changes."""
+        scopes, _, called = re.split(r"_grad/(?!.*_grad/)", name)[-1].rpartition("/")
+        kind, called = _plain(self.op(name)), re.sub(r"_\d+$", "", called)
+        if scopes in ("", "tuple") and _plain(called) in (kind, _CALLED.get(kind)):
+            return True
+        return f"{scopes}/{called}".lstrip("/") in {f"{op}_grad" for op in self._forward(name)}  # as tf.while_loop does
 
     def _forward(self, name: str) -> Iterator[str]:
         """The ops of which a node may be the gradient, by its name."""
@@ -210,7 +244,7 @@ class Nodes:
             op = [*parts[:end], parts[end].removesuffix("_grad")]
             # what is before SCOPE, if anything, is that of an imported graph
             names = ("/".join(op[:i] + op[j:]) for i in range(end) for j in range(i + 1, end + 1))
-            yield from (each for each in names if each in self.by_name)
+            yield from (each for each in names if each in self.by_name and each not in self.variables)
 
     def losses(self) -> frozenset[str]:
         """What `tf.gradients` begins at."""
@@ -219,8 +253,12 @@ class Nodes:
         return frozenset(op for name in readers for op in self._forward(name))
 
     def differentiated(self, name: str) -> frozenset[str]:
-        """The variables of which a gradient may be the gradient: those that its op reads; none where it reads none."""
-        return frozenset(p for op in self._forward(name) for p in self.parents(op)) & self.variables
+        """The variables of which a gradient may be the gradient: those that its op reads; none where it reads none.
+
+        Of ops that it may be the gradient of, the longest name is the likeliest: that of `Exp` may be of `a/Exp`, too.
+        """
+        read = [self.variables.intersection(self.parents(op)) for op in sorted(self._forward(name), key=len)]
+        return frozenset().union(*read) if read and read[-1] else frozenset()
 
     def behind(
         self, name: str, stop: Collection[str] = (), *, to_gradients: bool = False, with_choices: bool = False
@@ -264,6 +302,8 @@ class Nodes:
 
 FLOAT, DOUBLE, INT32, INT64, BOOL = 1, 2, 3, 9, 10
 """DataType."""
+_DIGITS = {DOUBLE: 53, FLOAT: 24, 19: 11, 14: 8}
+"""Binary ones of a float; of float16 and bfloat16, too."""
 _FORMATS = {
     FLOAT: ("f", "float_val"),
     DOUBLE: ("d", "double_val"),

@@ -137,7 +137,7 @@ def _step(nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict
 
 def _of_kernel(nodes: Nodes, name: str, kernel: Kernel, is_rows: bool, own: str) -> dict[str, Any] | None:
     """The config that a kernel shows; None where it is not one of Keras's own."""
-    if gradient_of(nodes, name, kernel).startswith(f"{name.rpartition('/')[0]}/"):
+    if nodes.source(gradient_of(nodes, name, kernel)).startswith(f"{name.rpartition('/')[0]}/"):
         return None  # the update changes its gradient first
     config: dict[str, Any] = dict(kernel.fixed)
     for key, place in (kernel.rows if is_rows and kernel.rows is not None else kernel.inputs).items():

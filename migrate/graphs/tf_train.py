@@ -277,13 +277,14 @@ def _with_decay(
 
 def _changes_gradient(nodes: Nodes, name: str, kernel: Kernel) -> bool:
     """Whether what a kernel takes for the gradient is made in the scope of its own update."""
-    return gradient_of(nodes, name, kernel).startswith(f"{name.rpartition('/')[0]}/")
+    return nodes.source(gradient_of(nodes, name, kernel)).startswith(f"{name.rpartition('/')[0]}/")
 
 
 def gradient_of(nodes: Nodes, name: str, kernel: Kernel) -> str:
-    """What makes the gradient of an update, before rows that occur twice are added up (training/optimizer.py 1.15)."""
-    source = nodes.source(nodes.inputs[name][kernel.gradient])
-    return nodes.source(nodes.inputs[source][0]) if nodes.op(source) == "UnsortedSegmentSum" else source
+    """The gradient that an update is given, before rows that occur twice are added up (training/optimizer.py 1.15)."""
+    given = nodes.inputs[name][kernel.gradient]
+    source = nodes.source(given)
+    return nodes.inputs[source][0] if nodes.op(source) == "UnsortedSegmentSum" else given
 
 
 def kernel_of(op: str, kernels: Mapping[str, Kernel]) -> tuple[Kernel, bool] | None:

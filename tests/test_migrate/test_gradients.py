@@ -17,6 +17,7 @@ from migrate.graphs.nodes import Nodes
 SCOPED = Path(__file__).parents[1] / "fixtures" / "scoped"
 SAVED = SCOPED / "momentum" / "source"
 GRADIENT = "tower/gradients/tower/MatMul_grad/MatMul_1"
+PRODUCT = "tower/gradients/tower/MatMul_grad/Mul"
 FORWARD = [("tower/MatMul", "MatMul", list[str]()), ("out/MatMul", "MatMul", list[str]())]
 Node = tuple[str, str, list[str]]
 
@@ -116,7 +117,7 @@ def test_what_gives_the_gradient_of_the_loss_is_passed_over(nodes: list[Node]) -
         ([GATHERED[0], *GATHERED[3:]], "sum"),
         ([*AVERAGED, ("given", "Identity", ["mean"])], "mean"),
         ([*SCALE, (GRADIENT, "MatMul", ["scaled", FIRST]), ("given", "RealDiv", [GRADIENT, "128"])], "given"),
-        ([*SCALE[:1], (GRADIENT, "Mul", [FIRST, "x"]), ("given", "RealDiv", [GRADIENT, "0.5"])], "given"),
+        ([*SCALE[:1], (PRODUCT, "Mul", [FIRST, "x"]), ("given", "RealDiv", [PRODUCT, "0.5"])], "given"),
         (
             [*SCALED_BY_VARIABLE[:4], BEHIND, ("other", "VarHandleOp", []), ("given", "RealDiv", [GRADIENT, "other"])],
             "given",
@@ -260,15 +261,58 @@ def test_a_scope_that_is_called_like_one_of_the_backward_pass_is_none(scope: str
     assert f"'{scope}/x'" in told["clipping"]
 
 
+@pytest.mark.parametrize("name", [f"{GRADIENT}_noisy", f"{GRADIENT}_clipped/Tanh", "train/w_grad/Tanh"])
+def test_an_op_that_is_called_after_a_gradient_is_none(name: str) -> None:
+    """`tf.tanh(g, name=g.op.name + "_noisy")`, and a scope called after a variable, which has no op `w_grad`."""
+    made: list[Node] = [("w", "VarHandleOp", []), (GRADIENT, "MatMul", []), (name, "Tanh", [GRADIENT])]
+    assert f"{name!r}" in said([*made, ("given", "Identity", [name])])["clipping"]
+
+
+@pytest.mark.parametrize("clips", [False, True])
+@pytest.mark.parametrize(("first", "second"), [(1, 19), (1, 14), (2, 1)])
+def test_gradients_that_are_rounded_on_their_way_are_said(first: int, second: int, clips: bool) -> None:
+    """As `hvd.Compression.fp16` does; 1, 2, 14 and 19 are float32, float64, bfloat16 and float16."""
+    proto = protos.SaverMetaGraph()
+    end = [("given", "ClipByValue", ["wide", "-1", "1"]), *[(n, "Const", []) for n in ("-1", "1")]]
+    for name, op, inputs in [
+        *FORWARD,
+        (GRADIENT, "MatMul", []),
+        ("sent", "Cast", [GRADIENT]),
+        ("sum", "HorovodAllreduce", ["sent"]),
+        ("wide", "Cast", ["sum"]),
+        *(end if clips else [("given", "Identity", ["wide"])]),
+    ]:
+        node = proto.graph_def.node.add(name=name, op=op, input=inputs)
+        kinds = {"sent": (first, second), "wide": (second, first)}.get(name, ())
+        for key, kind in zip(("SrcT", "DstT"), kinds, strict=False):
+            node.attr.add(key=key).value.type = kind
+        if op == "Const":
+            tensor = node.attr.add(key="value").value.tensor
+            tensor.dtype = 1
+            tensor.float_val.append(float(name))
+    outside: dict[str, str] = {}
+    limit = Gradients(Nodes(proto.graph_def.node), ["w"]).clipping("w", "given", outside)
+    assert outside == {"clipping": "'sent' rounds gradients before they reach the optimizer"}
+    assert limit is None
+
+
 def test_a_sum_that_a_program_makes_in_a_scope_called_gradients_is_its_own() -> None:
     noise: list[Node] = [("noise", "RandomStandardNormal", ["shape"]), ("gradients/AddN", "AddN", [GRADIENT, "noise"])]
     assert "'noise'" in said([(GRADIENT, "MatMul", []), *noise, ("given", "Identity", ["gradients/AddN"])])["clipping"]
 
 
 def test_gradients_in_a_graph_that_was_imported_into_a_scope() -> None:
-    name = "copy/train/gradients/tower/MatMul_2_grad/tuple/control_dependency"
-    made: list[Node] = [("copy/tower/MatMul_2", "MatMul", []), (name, "Relu", []), ("given", "Identity", [name])]
+    name = "copy/train/gradients/tower/MatMul_2_grad/MatMul_1"
+    made: list[Node] = [("copy/tower/MatMul_2", "MatMul", []), (name, "MatMul", []), ("given", "Identity", [name])]
     assert said(made) == {}
+
+
+def test_a_gradient_is_that_of_the_op_with_the_longest_name() -> None:
+    """`gradients/a/Exp_grad` may by its name be of `Exp`, too, which another variable has."""
+    ops: list[Node] = [("v", "VarHandleOp", []), ("Exp", "Exp", ["v"]), ("a/Exp", "Exp", ["x"])]
+    assert (
+        said([*ops, ("gradients/a/Exp_grad/mul", "Mul", []), ("given", "Identity", ["gradients/a/Exp_grad/mul"])]) == {}
+    )
 
 
 def test_the_name_of_a_scope_clips_nothing() -> None:
