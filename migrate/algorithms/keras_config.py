@@ -8,19 +8,19 @@ algorithm alone has is in `algorithms/`. Rules by release: TF 1.4 - 2.21 and Ker
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from migrate import evidence, generations
-from migrate.algorithms import rates, tf_train
+from migrate import generations
+from migrate.algorithms import clipping, rates, tf_train
 from migrate.algorithms.addons import AVERAGED, CORRECTED, EXCLUDED, LAZY, PER_RATE, PER_STEP
+from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import Algorithm, number, whole
 from migrate.algorithms.wrappers import AROUND
 from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence import COMPUTED, DEFAULT, FILE, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from optim.errors import HyperparameterError, UnsupportedError
 
-LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
 NO_EFFECT = {"name", "iterations", "jit_compile", "is_legacy_optimizer", "loss_scale_factor", "foreach", "fused"}
 """Config keys that change nothing about how state is used."""
 LAZY_ROWS = "lazy_rows"
@@ -46,27 +46,6 @@ HAVE = {
     "decay": {"keras3"},
 }
 """Generations in which these of SHARED are understood also where they are not carried."""
-
-
-@dataclass
-class Arguments:
-    """Keyword arguments of an `optim` class, and what a person should know about how they were found."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    origins: dict[str, Origin] = field(default_factory=dict)
-    """Of each value, by its name; and of what is no value and matters."""
-    warnings: list[str] = field(default_factory=list)
-
-    def doubt(self, subject: str, text: str, kind: str = DEFAULT, confirm: str = "") -> None:
-        """Say why a value need not be right."""
-        known = self.origins.get(subject)
-        told = f"{known.doubt}; {text}" if known is not None and known.doubt else text
-        self.origins[subject] = Origin(subject, self.values.get(subject), kind, doubt=told, confirm=confirm)
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Why they are not certain to be exact; empty if they are."""
-        return evidence.reasons(self.origins.values())
 
 
 def completed(config: Mapping[str, Any], algorithm: Algorithm, generation: str) -> tuple[dict[str, Any], list[str]]:
@@ -134,7 +113,7 @@ def arguments(
         out.warnings.append("decay is set, which Keras 3 takes and ignores: left out, as it had no effect")
     if generation == "experimental" and versions.get("dtensor"):
         current = _as_dtensor(current, out)
-    _clipping(current, generation, versions, out)
+    clipping.put_in(current, generation, versions, out)
     if generation in generations.NEW:
         _averaging(current, out)
     elif current.get(AVERAGED):
@@ -271,87 +250,6 @@ def _as_dtensor(config: dict[str, Any], out: Arguments) -> dict[str, Any]:
     if idle:
         out.warnings.append(f"{', '.join(idle)}: left out, as DTensor's optimizers of this generation ignored them")
     return {key: value for key, value in config.items() if key not in idle}
-
-
-def _clipping(config: Mapping[str, Any], generation: str, versions: Mapping[str, str], out: Arguments) -> None:
-    limits = {k: number(config, k) for k in LIMITS if config.get(k)}
-    limits = {k: v for k, v in limits.items() if v > 0}
-    version = generations.version_tuple(versions.get("keras"))
-    if generation in generations.NEW and len(limits) > 1:
-        first, *others = limits
-        out.warnings.append(
-            f"{first} and {', '.join(others)} are set: this generation applied {first} alone, and so is carried"
-        )
-        limits = {first: limits[first]}
-    if generation == "optimizer_v2" and not _always_clips(versions):
-        _may_be_idle(limits, out)
-    if len(limits) > 1:
-        _clip_order(generation, version, versions.get("tensorflow", versions.get(generations.AFTER, "")), out)
-    if "clipnorm" in limits and _norm_is_global(limits, generation, version, out):
-        limits["global_clipnorm"] = limits.pop("clipnorm")
-        out.warnings.append(
-            "clipnorm limited the norm over all gradients in this generation: carried as global_clipnorm"
-        )
-    out.values.update(limits)
-
-
-def _always_clips(versions: Mapping[str, str]) -> bool:
-    """Whether `fit` of a release clips, and, where nothing tells the release, whatever else took the steps."""
-    tensorflow, keras = versions.get("tensorflow"), generations.version_tuple(versions.get("keras"))
-    if generations.GRAPH_MODE in versions or generations.AFTER in versions:
-        return True
-    if tensorflow:
-        return not tensorflow.startswith(("2.0", "2.1."))
-    return keras is not None and keras[:3] != (2, 2, 4)
-
-
-def _may_be_idle(limits: Mapping[str, float], out: Arguments) -> None:
-    """Before TF 2.4 `apply_gradients` did not clip, and `fit` called it in TF 1.15 with eager execution and in 2.0;
-    releases with `global_clipnorm` do."""
-    if "global_clipnorm" in limits:
-        return
-    for key, value in limits.items():
-        out.doubt(
-            key,
-            f"{key} is set, and nothing says whether it acted: before TF 2.4 apply_gradients in a loop of one's own"
-            " did not clip, and in TF 2.0 fit did not",
-            confirm=f"{confirming(key, value)} or {confirming(key, None)}",
-        )
-
-
-def _clip_order(generation: str, version: tuple[int, ...] | None, tensorflow: str, out: Arguments) -> None:
-    """Norm, then value, before TF 2.4. TF 2.3 and 2.4 both call their Keras 2.4.0, so that alone decides nothing."""
-    if generation in generations.NATIVE or (version is not None and version < (2, 4)) or tensorflow == "2.3":
-        out.values["clip_order"] = "norm_first"
-        return
-    out.values["clip_order"] = "value_first"
-    if version in (None, (2, 4, 0)) and tensorflow != "2.4":
-        said = "does not say its release" if version is None else "is of TF 2.3 or 2.4, which both say 2.4.0"
-        out.doubt(
-            "clip_order",
-            f"clipnorm and clipvalue are both set and the source {said}: TF 2.4 and later clip the value first, as is"
-            " carried, earlier ones the norm",
-            confirm="--set clip_order=value_first",
-        )
-
-
-def _norm_is_global(
-    config: Mapping[str, Any], generation: str, version: tuple[int, ...] | None, out: Arguments
-) -> bool:
-    """Standalone Keras and tf.keras 1.4 took one norm over all gradients, tf.keras 1.12 (2.1.6-tf) not."""
-    if generation in ("keras1", "keras2", "keras2.3"):
-        return True
-    if generation != "optimizer_v1" or (version is not None and version >= (2, 1, 6)):
-        return False
-    if version is not None and version <= (2, 0, 8):
-        return True
-    out.doubt(
-        "clipnorm",
-        "clipnorm is set and the release is not known to be before TF 1.5 (one norm over all gradients) or"
-        " after 1.11 (one per variable, as is carried)",
-        confirm=confirming("clipnorm", config["clipnorm"]),
-    )
-    return False
 
 
 def _averaging(config: Mapping[str, Any], out: Arguments) -> None:

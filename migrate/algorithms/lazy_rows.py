@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from migrate.algorithms import repeated_rows
-from migrate.algorithms.keras_config import LAZY_ROWS, Arguments
+from migrate.algorithms.arguments import Arguments
+from migrate.algorithms.keras_config import LAZY_ROWS
 from migrate.algorithms.repeated_rows import embeddings
 from migrate.algorithms.spec import APART, STILL, Algorithm
 from migrate.bytes.messages import some

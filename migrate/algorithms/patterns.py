@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from migrate.algorithms.addons import EXCLUDED
-from migrate.algorithms.keras_config import Arguments
+from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.lamb import NOT_ADAPTED
 from migrate.bytes.messages import some
 from migrate.evidence import COMPUTED, SET, confirming

@@ -11,7 +11,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from migrate.algorithms.keras_config import LIMITS, Arguments
+from migrate.algorithms.arguments import Arguments
+from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.messages import some
 from migrate.evidence import RELEASE, SET, Origin, confirming

@@ -12,6 +12,7 @@ from typing import Any
 
 from migrate import algorithms, evidence
 from migrate.algorithms import keras_config, tf_train
+from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
 from migrate.code import signatures
 from migrate.code.releases import Release
@@ -161,8 +162,8 @@ def _evaluated(
         else:
             values[key] = Value.of(number)
     lazy = algorithm.lazy(full, generation) is not None
-    shown = (o for o in found.origins.values() if o.subject not in (keras_config.EXCLUDED, *keras_config.LIMITS))
-    idle = [o.doubt for o in found.origins.values() if o.subject in keras_config.LIMITS and o.doubt]
+    shown = (o for o in found.origins.values() if o.subject not in (keras_config.EXCLUDED, *LIMITS))
+    idle = [o.doubt for o in found.origins.values() if o.subject in LIMITS and o.doubt]
     return values, list(evidence.reasons(shown)), [*found.warnings, *idle], lazy
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from migrate import algorithms
+from migrate.algorithms.clipping import LIMITS
 from migrate.code.meanings import OPAQUE, Meaning, Value
-from migrate.rules.comparison import LIMITS, nearest_epsilon
+from migrate.rules.comparison import nearest_epsilon
 from optim import rule
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.rule import Rule

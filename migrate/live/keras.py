@@ -8,6 +8,7 @@ from typing import Any
 
 from migrate import algorithms, evidence
 from migrate.algorithms import keras_config, lazy_rows, rates, repeated_rows
+from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, Algorithm
 from migrate.rules import comparison
 from optim.errors import UnsupportedError
@@ -83,7 +84,7 @@ def _plain(schedule: Mapping[str, Any]) -> dict[str, Any]:
 
 def lazy_by_convention(algorithm: Algorithm, values: Mapping[str, Any], generation: str, name: str) -> bool:
     """Whether a variable of that name keeps the rows that sparse gradients leave out, see `migrate.lazy_rows`."""
-    told = keras_config.Arguments()
+    told = Arguments()
     lazy_rows.put_in(
         told, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, [name]
     )
@@ -92,7 +93,7 @@ def lazy_by_convention(algorithm: Algorithm, values: Mapping[str, Any], generati
 
 def lazy_reasons(algorithm: Algorithm, values: Mapping[str, Any], generation: str, names: Sequence[str]) -> list[str]:
     """Why the library's handling of sparse gradients is none that `optim` knows; empty where it is one."""
-    told = keras_config.Arguments()
+    told = Arguments()
     lazy_rows.put_in(
         told, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, names
     )

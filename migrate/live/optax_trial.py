@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from migrate.algorithms import nadam
+from migrate.algorithms.clipping import LIMITS
 from migrate.live import optax_state
 from migrate.live.mapped import Target
 from migrate.live.optax_state import FIELDS, KEPT, Leaf, Optax
@@ -59,7 +60,7 @@ NOT_TRIED = {
 }
 MOMENTA = {"SGD": "m", "RMSprop": "momentum"}
 """The slot that holds steps, or gradients, whichever a transformation keeps there."""
-TRIED = {"learning_rate", "decay", "weight_decay", "weight_decay_exclude", "clip_order", *comparison.LIMITS}
+TRIED = {"learning_rate", "decay", "weight_decay", "weight_decay_exclude", "clip_order", *LIMITS}
 """Options besides the rule's own that are tried."""
 USUAL = ("decoupled_weight_decay", "learning_rate_in_weight_decay")
 """Options that are on where nothing else is said, and are tried as such."""
@@ -231,7 +232,7 @@ class _Source:
         self._made, self._hyper = made_from(cls, values)
         self._rule = comparison.Rule(state.algorithm, values)
         self._decay = float(values.get("weight_decay") or 0.0)
-        self._limits = {key: float(values[key]) for key in comparison.LIMITS if values.get(key)}
+        self._limits = {key: float(values[key]) for key in LIMITS if values.get(key)}
         self.rate = values["learning_rate"]
         self.changes = isinstance(self.rate, Mapping) or bool(values.get("decay"))
         self.left_out = [n for n, v in values.items() if n not in own and not _is_idle(n, v)]

@@ -12,12 +12,13 @@ from typing import Any
 
 from migrate import algorithms, generations
 from migrate.algorithms import addons, foreign, keras_config, patterns, tf_train, wrappers
+from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import ContradictionError
 from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.matching.slot_table import COUNTERS
-from migrate.rules.comparison import LIMITS, same
+from migrate.rules.comparison import same
 from migrate.state import Stored
 from optim.errors import HyperparameterError, UnsupportedError
 

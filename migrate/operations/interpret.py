@@ -8,6 +8,8 @@ from typing import Any
 
 from migrate import generations
 from migrate.algorithms import addons, keras_config, lazy_rows, patterns, wrappers
+from migrate.algorithms.arguments import Arguments
+from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.lazy_rows import Sparse
 from migrate.algorithms.spec import AVERAGE, SLOW, Algorithm, number
 from migrate.bytes.arrays import LazyArray
@@ -18,7 +20,6 @@ from migrate.models import unsaved
 from migrate.operations import carried, counting, proven, settled
 from migrate.operations.configuration import RATES, Configuration, configure
 from migrate.operations.hints import checked_config, with_hints
-from migrate.rules.comparison import LIMITS
 from migrate.state import (
     GATHERED,
     OTHER_COMPILE,
@@ -142,9 +143,7 @@ def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | Non
     return found
 
 
-def _arguments(
-    stored: Stored, made: Configuration, found: SlotTable, scalars: Mapping[str, float]
-) -> keras_config.Arguments:
+def _arguments(stored: Stored, made: Configuration, found: SlotTable, scalars: Mapping[str, float]) -> Arguments:
     assert stored.generation is not None
     dtypes = {array.dtype for array in found.pairs.values()} or {v.dtype for v in stored.variables if v.trainable}
     return keras_config.arguments(
@@ -152,14 +151,14 @@ def _arguments(
     )
 
 
-def _put_rows_in(stored: Stored, made: Configuration, found: SlotTable, told: keras_config.Arguments) -> None:
+def _put_rows_in(stored: Stored, made: Configuration, found: SlotTable, told: Arguments) -> None:
     assert stored.generation is not None
     trained = [*found.order, *(v.name for v in stored.variables if v.trainable and v.name not in found.order)]
     lazy_rows.put_in(told, made.config, made.algorithm, stored.generation, trained, _sparse(stored), stored.versions)
     patterns.check(told, trained)
 
 
-def _override(told: keras_config.Arguments, made: Configuration, generation: str, overrides: Mapping[str, Any]) -> None:
+def _override(told: Arguments, made: Configuration, generation: str, overrides: Mapping[str, Any]) -> None:
     for key, value in overrides.items():
         if key not in told.values and key not in OPTIM_ONLY:
             continue

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.algorithms.keras_config import Arguments
+from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import AVERAGE
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.errors import ContradictionError

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from migrate.algorithms.clipping import LIMITS
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
@@ -34,7 +35,6 @@ from migrate.readers.savers import optimizer_v2 as saver_v2
 from migrate.readers.savers import optimizers as saver_optimizers
 from migrate.readers.savers import tf_train as saver_train
 from migrate.readers.savers.parts import GLOBAL_STEP, Parts, give_values, in_order, stored_variable
-from migrate.rules.comparison import LIMITS
 from migrate.state import GATHERED, OTHERS_GRAPH, Stored
 from optim.errors import CheckpointError, UnsupportedError
 from optim.slot_layout import METADATA_KEY

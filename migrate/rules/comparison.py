@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from migrate.algorithms import keras_config, rates
+from migrate.algorithms import rates
+from migrate.algorithms.clipping import LIMITS
 from optim.errors import UnsupportedError
 
 FAMILIES = ({"Adam", "AdamW"},)
@@ -35,8 +36,6 @@ NOT_THE_RULE = {
 """Options that do not change what a step makes of its slots, or that are compared by functions of their own."""
 APART = NOT_THE_RULE | {"gradient_accumulation_steps", "initial_accumulator_value", "learning_rate", "decay"}
 """And those that `compare` looks at in its own way, or that only matter to slots not made yet."""
-LIMITS = keras_config.LIMITS
-"""In the order in which they win where a class takes only one."""
 MOMENTA = {"SGD": ("m", -1.0), "RMSprop": ("momentum", 1.0)}
 """The slot that has the learning rate inside or outside, and its sign where it is inside."""
 CLOSE = 1e-6

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from migrate.algorithms import keras_config, lazy_rows, repeated_rows
+from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import Algorithm
 from migrate.generations import BACKEND
 from migrate.rules.comparison import NOT_THE_RULE, same
@@ -75,7 +76,7 @@ def _row_and_decay_differences(
     state: OptimizerState, algorithm: Algorithm, generation: str, config: Mapping[str, Any]
 ) -> list[str]:
     """What an optimizer is not told by its config: which rows and variables are left alone."""
-    told, ours = keras_config.Arguments(), state.hyperparameters
+    told, ours = Arguments(), state.hyperparameters
     names = [v.name for v in state.variables if v.trainable]
     config = {key: value for key, value in config.items() if key != keras_config.LAZY_ROWS}
     lazy_rows.put_in(told, config, algorithm, generation, names)

@@ -16,6 +16,7 @@ import numpy as np
 
 from migrate import algorithms
 from migrate.algorithms import nadam, repeated_rows
+from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.evidence import Origin, doubts
@@ -192,7 +193,7 @@ def _time_decay(change: _Change, algorithm: Algorithm) -> None:
 
 def _limits(change: _Change, algorithm: Algorithm) -> None:
     """Classes from 2.11 on clip in one way only; the legacy ones take one limit of the norm."""
-    given = [key for key in comparison.LIMITS if change.values.get(key)]
+    given = [key for key in LIMITS if change.values.get(key)]
     left_out = (
         given[1:]
         if change.generation in NEW
@@ -290,7 +291,7 @@ def _config(values: Mapping[str, Any], algorithm: Algorithm, generation: str) ->
     """The constructor's arguments of a class of that generation."""
     defaults = algorithm.defaults(generation)
     config = {key: values.get(key, default) for key, default in defaults.items()}
-    config |= {key: values[key] for key in comparison.LIMITS if values.get(key)}
+    config |= {key: values[key] for key in LIMITS if values.get(key)}
     config |= {key: values.get(key) for key in algorithm.later}
     if generation == "optimizer_v2":
         config["decay"] = values.get("decay") or 0.0

@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 
 from migrate import algorithms, evidence
-from migrate.algorithms.keras_config import LIMITS
+from migrate.algorithms.clipping import LIMITS
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.ranges import CHUNK, Check

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from migrate.algorithms import ALGORITHMS, find, keras_config, lazy_rows, nadam, rates, tf_train
+from migrate.algorithms.arguments import Arguments
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
 from migrate.generations import GENERATIONS
@@ -23,7 +24,7 @@ def _arguments(
     scalars: Any = None,
     dtype: str = "float32",
     **versions: str | None,
-) -> keras_config.Arguments:
+) -> Arguments:
     algorithm = find(name)
     full, _ = keras_config.completed(config, algorithm, generation)
     known = {key: value for key, value in {"keras": keras, **versions}.items() if value}
@@ -373,7 +374,7 @@ def test_rows_without_a_gradient_are_kept_where_they_were(
 ) -> None:
     algorithm = find(name)
     full = {**algorithm.defaults(generation), **config}
-    told = keras_config.Arguments()
+    told = Arguments()
     lazy_rows.put_in(told, full, algorithm, generation, ["a.b/embeddings", "dense/kernel"])
     assert told.values == ({"lazy_rows": [r"^a\.b/embeddings$"]} if rows else {})
     assert bool(told.warnings) is rows
@@ -382,7 +383,7 @@ def test_rows_without_a_gradient_are_kept_where_they_were(
 
 
 def test_nadams_sparse_rows_stood_still_while_their_slots_went_on() -> None:
-    algorithm, told = find("Nadam"), keras_config.Arguments()
+    algorithm, told = find("Nadam"), Arguments()
     lazy_rows.put_in(told, algorithm.defaults("optimizer_v2"), algorithm, "optimizer_v2", ["embedding/embeddings"])
     assert told.values == {"lazy_rows": ["^embedding/embeddings$"], "lazy_rows_keep_slots": False}
     assert not told.reasons

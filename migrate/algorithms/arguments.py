@@ -1,0 +1,30 @@
+"""What is made of a config: keyword arguments of an `optim` class, each with where it is from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from migrate import evidence
+from migrate.evidence import DEFAULT, Origin
+
+
+@dataclass
+class Arguments:
+    """Keyword arguments of an `optim` class, and what a person should know about how they were found."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
+    """Of each value, by its name; and of what is no value and matters."""
+    warnings: list[str] = field(default_factory=list)
+
+    def doubt(self, subject: str, text: str, kind: str = DEFAULT, confirm: str = "") -> None:
+        """Say why a value need not be right."""
+        known = self.origins.get(subject)
+        told = f"{known.doubt}; {text}" if known is not None and known.doubt else text
+        self.origins[subject] = Origin(subject, self.values.get(subject), kind, doubt=told, confirm=confirm)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why they are not certain to be exact; empty if they are."""
+        return evidence.reasons(self.origins.values())

@@ -1,0 +1,96 @@
+"""Limits of gradients in a config, which releases applied to one norm or many, in two orders, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from migrate import generations
+from migrate.algorithms.arguments import Arguments
+from migrate.algorithms.spec import number
+from migrate.evidence import confirming
+
+LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
+"""In the order in which they win where a class takes only one."""
+
+
+def put_in(config: Mapping[str, Any], generation: str, versions: Mapping[str, str], out: Arguments) -> None:
+    """The limits of gradients, as the release applied them."""
+    limits = {k: number(config, k) for k in LIMITS if config.get(k)}
+    limits = {k: v for k, v in limits.items() if v > 0}
+    version = generations.version_tuple(versions.get("keras"))
+    if generation in generations.NEW and len(limits) > 1:
+        first, *others = limits
+        out.warnings.append(
+            f"{first} and {', '.join(others)} are set: this generation applied {first} alone, and so is carried"
+        )
+        limits = {first: limits[first]}
+    if generation == "optimizer_v2" and not _always_clips(versions):
+        _may_be_idle(limits, out)
+    if len(limits) > 1:
+        _clip_order(generation, version, versions.get("tensorflow", versions.get(generations.AFTER, "")), out)
+    if "clipnorm" in limits and _norm_is_global(limits, generation, version, out):
+        limits["global_clipnorm"] = limits.pop("clipnorm")
+        out.warnings.append(
+            "clipnorm limited the norm over all gradients in this generation: carried as global_clipnorm"
+        )
+    out.values.update(limits)
+
+
+def _always_clips(versions: Mapping[str, str]) -> bool:
+    """Whether `fit` of a release clips, and, where nothing tells the release, whatever else took the steps."""
+    tensorflow, keras = versions.get("tensorflow"), generations.version_tuple(versions.get("keras"))
+    if generations.GRAPH_MODE in versions or generations.AFTER in versions:
+        return True
+    if tensorflow:
+        return not tensorflow.startswith(("2.0", "2.1."))
+    return keras is not None and keras[:3] != (2, 2, 4)
+
+
+def _may_be_idle(limits: Mapping[str, float], out: Arguments) -> None:
+    """Before TF 2.4 `apply_gradients` did not clip, and `fit` called it in TF 1.15 with eager execution and in 2.0;
+    releases with `global_clipnorm` do."""
+    if "global_clipnorm" in limits:
+        return
+    for key, value in limits.items():
+        out.doubt(
+            key,
+            f"{key} is set, and nothing says whether it acted: before TF 2.4 apply_gradients in a loop of one's own"
+            " did not clip, and in TF 2.0 fit did not",
+            confirm=f"{confirming(key, value)} or {confirming(key, None)}",
+        )
+
+
+def _clip_order(generation: str, version: tuple[int, ...] | None, tensorflow: str, out: Arguments) -> None:
+    """Norm, then value, before TF 2.4. TF 2.3 and 2.4 both call their Keras 2.4.0, so that alone decides nothing."""
+    if generation in generations.NATIVE or (version is not None and version < (2, 4)) or tensorflow == "2.3":
+        out.values["clip_order"] = "norm_first"
+        return
+    out.values["clip_order"] = "value_first"
+    if version in (None, (2, 4, 0)) and tensorflow != "2.4":
+        said = "does not say its release" if version is None else "is of TF 2.3 or 2.4, which both say 2.4.0"
+        out.doubt(
+            "clip_order",
+            f"clipnorm and clipvalue are both set and the source {said}: TF 2.4 and later clip the value first, as is"
+            " carried, earlier ones the norm",
+            confirm="--set clip_order=value_first",
+        )
+
+
+def _norm_is_global(
+    config: Mapping[str, Any], generation: str, version: tuple[int, ...] | None, out: Arguments
+) -> bool:
+    """Standalone Keras and tf.keras 1.4 took one norm over all gradients, tf.keras 1.12 (2.1.6-tf) not."""
+    if generation in ("keras1", "keras2", "keras2.3"):
+        return True
+    if generation != "optimizer_v1" or (version is not None and version >= (2, 1, 6)):
+        return False
+    if version is not None and version <= (2, 0, 8):
+        return True
+    out.doubt(
+        "clipnorm",
+        "clipnorm is set and the release is not known to be before TF 1.5 (one norm over all gradients) or"
+        " after 1.11 (one per variable, as is carried)",
+        confirm=confirming("clipnorm", config["clipnorm"]),
+    )
+    return False
