@@ -56,15 +56,20 @@ def check_code(model: StoredModel) -> None:
         )
 
 
-def own_classes(config: Mapping[str, Any]) -> list[str]:
+def own_classes(config: Mapping[str, Any], activations: Sequence[str] = ()) -> list[str]:
     """Why a model that is passed on with classes and functions of the user's own cannot be called exact; empty if it
-    has none."""
+    has none.
+
+    Args:
+      activations: what the target's Keras has besides those of every Keras.
+    """
     if any(item.get("class_name") == "__lambda__" for item in _mappings(config)):
         return [
             "a Lambda layer holds the bytecode of a Python function, so that the target cannot be loaded back here;"
             " load_model needs safe_mode=False, and the release of Python that wrote it"
         ]
-    names = ", ".join(sorted({name.rsplit(">", 1)[-1] for name in (*_own_layers(config), *_own_arguments(config))}))
+    arguments = (name for name in _own_arguments(config) if name not in activations)
+    names = ", ".join(sorted({name.rsplit(">", 1)[-1] for name in (*_own_layers(config), *arguments)}))
     if not names:
         return []
     return [

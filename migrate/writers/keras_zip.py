@@ -21,6 +21,7 @@ from migrate.bytes.ranges import CHUNK, Check
 from migrate.models import operators, passing, training
 from migrate.models.canonical import leaves, output_names
 from migrate.models.compiled import for_keras3, for_outputs
+from migrate.models.from_keras3 import ONLY_3
 from migrate.models.layers import KINDS
 from migrate.models.places import places
 from migrate.models.plan import ModelPlan, model_plan, stored_model
@@ -49,7 +50,7 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
     """
     plan, told = model_plan(state, (KERAS3,)), Translation()
     _config(plan, told)
-    own = passing.own_classes(stored_model(state).config) if plan.document is None else []
+    own = passing.own_classes(stored_model(state).config, ONLY_3) if plan.document is None else []
     otherwise = training.differences(plan.document, state.source, "keras")
     notes = [*told.notes, *training.remarks(plan.document, state.source, "keras")]
     return files.told(state, plan, [*own, *otherwise], notes), plan

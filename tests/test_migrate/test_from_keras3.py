@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.models import from_keras3, passing
+from migrate.models import from_keras3, passing, to_keras3
 from migrate.models.compiled import compile_arguments, without_loss
 from optim.errors import UnsupportedError
 
@@ -104,3 +104,11 @@ def test_a_function_of_ones_own_keeps_its_name(key: str) -> None:
     layer = made("Dense", trainable=True, units=4, **{key: own})
     assert layer["config"][key] == "own"
     assert "own: not Keras's own" in " ".join(passing.own_classes(layer))
+
+
+@pytest.mark.parametrize("activation", from_keras3.ONLY_3)
+def test_activations_that_only_keras_3_has_are_no_functions_of_ones_own_there(activation: str) -> None:
+    layer = {"module": "keras.layers", "class_name": "Activation", "config": {"name": "a", "activation": activation}}
+    assert passing.own_classes(layer, from_keras3.ONLY_3) == []
+    is_in_every_keras = activation in to_keras3.ACTIVATIONS
+    assert is_in_every_keras or activation in " ".join(passing.own_classes(layer))
