@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from optim.each import Each, EachNamespace, summed
+from optim.errors import MismatchError
 from optim.executors.apart import Slices
 from optim.layouts.folding import unfolded
 from optim.namespace import XP
@@ -123,6 +124,8 @@ def updated(
 
     All arrays have one shape and one layout, and the gradient may be `Each` of several. The update is computed in
     `compute_dtype` of the variable.
+
+    Raises MismatchError: the variable is complex, and the rule is one of real numbers.
     """
     dtype = variable.dtype
     wide = compute_dtype(dtype)
@@ -132,5 +135,14 @@ def updated(
     wide_slots = {name: tf.cast(slot, wide) for name, slot in slots.items()}
     is_each = isinstance(gradient, Each)
     wide_gradient = gradient.map(lambda x: tf.cast(x, wide)) if is_each else tf.cast(gradient, wide)
-    change, new = rule.update(EACH_XP if is_each else XP, value, wide_gradient, wide_slots, cast_scalars(scalars, wide))
+    xp, c = EACH_XP if is_each else XP, cast_scalars(scalars, wide)
+    try:
+        change, new = rule.update(xp, value, wide_gradient, wide_slots, c)
+    except (TypeError, tf.errors.InvalidArgumentError) as error:
+        if not dtype.is_complex:
+            raise
+        raise MismatchError(
+            f"{type(rule).__name__} cannot step {dtype.name} variables, as it compares numbers; give complex ones an"
+            " optimizer of their own, as SGD"
+        ) from error
     return tf.cast(value + summed(change), dtype), {n: tf.cast(summed(new[n]), slots[n].dtype) for n in new}

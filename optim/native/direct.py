@@ -176,12 +176,15 @@ def write_scalar(number: int, value: float) -> bool:
 class Held:
     """Local tensors that the kernel finds under `number`, as long as this object lives."""
 
+    _drop: Any = None
+
     def __init__(self, number: int):
-        self._drop = _loaded[0].drop
         self.number = number
+        self._drop = _loaded[0].drop
 
     def __del__(self) -> None:
-        self._drop(self.number)
+        if self._drop is not None:  # Ctrl-C may come before it is set
+            self._drop(self.number)
 
 
 def hold(tensors: Sequence[Any]) -> Held:

@@ -95,6 +95,10 @@ class TrackedList(list[Tracked]):
     def may_be_constrained(self) -> bool:
         return any(item.may_be_constrained for item in self)
 
+    @cached_property
+    def has_complex(self) -> bool:
+        return any(item.variable.dtype.is_complex for item in self)
+
 
 class TrackedVariables:
     """The model variables of one optimizer in build order, found again by identity."""

@@ -63,6 +63,17 @@ def check_dtypes(gradients: Sequence[Any], variables: Sequence[Any]) -> None:
             )
 
 
+def check_complex(tracked: Sequence[Tracked], clips: bool, scales: bool) -> None:
+    """Raises MismatchError: a variable is complex, and gradients are clipped, or looked at by `loss_scale`."""
+    item = next((item for item in tracked if item.variable.dtype.is_complex), None)
+    if item is not None and (clips or scales):
+        raise MismatchError(
+            f"variable {item} is {item.variable.dtype.name}, and complex gradients cannot be"
+            f" {'clipped' if clips else 'tested for loss_scale'}; leave that out, or give such variables an optimizer"
+            " of their own"
+        )
+
+
 def check_pairs(grads_and_vars: Any) -> list[tuple[Any, Any]]:
     """`grads_and_vars` as a list of pairs.
 

@@ -32,7 +32,15 @@ from optim.state.state import State
 from optim.state.tracked import Tracked, TrackedList, plain_name, unwrap
 from optim.step import replicas
 from optim.step.execution import Execution
-from optim.step.gradients import check_distinct, check_dtypes, checked_when_run, conform, conform_all, split_pairs
+from optim.step.gradients import (
+    check_complex,
+    check_distinct,
+    check_dtypes,
+    checked_when_run,
+    conform,
+    conform_all,
+    split_pairs,
+)
 from optim.step.interrupts import Deferred
 from optim.step.preparation import Preparation
 from optim.step.tape import compute
@@ -166,6 +174,8 @@ class Stepper:
             self._warn_once([item for item, gradient in zip(tracked, gradients, strict=True) if gradient is None])
             tracked = TrackedList(t for t, gradient in zip(tracked, gradients, strict=True) if gradient is not None)
             gradients = [gradient for gradient in gradients if gradient is not None]
+        if tracked.has_complex:
+            check_complex(tracked, self._settings.clipping.option.active, self._settings.loss_scale.is_used)
         gradients, apart = self._conformed(gradients, tracked, executor)
         if self._state.tracked.any_overwritten:
             tracked, gradients = self._overwrite(tracked, gradients)
@@ -246,7 +256,7 @@ class Stepper:
 
     # Eagerly.
 
-    def _apply_eagerly(self, tracked: Sequence[Tracked], gradients: list[Any], apart: Apart, executor: str) -> None:
+    def _apply_eagerly(self, tracked: TrackedList, gradients: list[Any], apart: Apart, executor: str) -> None:
         counter = self._state.counter(slot_layout.ITERATIONS)
         iterations = int(counter.now() if apart.held is None else counter.peek())  # to look at these was to wait
         preparation = Preparation(self._algorithm, self._state, self._settings, iterations)
@@ -257,13 +267,13 @@ class Stepper:
                 if not members:
                     self._apply_constraints(_constrained(tracked))
                     return
-                tracked = [member.tracked for member in members]
+                tracked = TrackedList(member.tracked for member in members)
                 gradients = accumulation.take_mean(members, self._settings.masters.state_dtype)
                 apart = replace(apart, held=None)
                 local.wait_for_pending()
             work = preparation.work(tracked, gradients, apart=apart)
             constrained = _constrained(tracked)
-            may_raise = bool(constrained) or self._algorithm.own_step is not None
+            may_raise = bool(constrained) or self._algorithm.own_step is not None or tracked.has_complex
             with self._undone_on_error(tracked) if may_raise else nullcontext():
                 stepped = self._run(work, executor)
                 if stepped:
@@ -292,7 +302,7 @@ class Stepper:
 
     @contextmanager
     def _undone_on_error(self, tracked: Sequence[Tracked]) -> Iterator[None]:
-        """Put everything back if a subclass's `update_step`, or a constraint, raises half way; other steps cannot."""
+        """Put all back if a subclass's `update_step`, a constraint, or a rule on complex numbers raises half way."""
         changing = [t.variable for t in tracked] + self._state.all_variables()
         before = [variable.read_value() for variable in changing]
         try:

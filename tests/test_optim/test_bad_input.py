@@ -286,3 +286,28 @@ def test_variables_that_no_step_can_move_are_named(made: Any, culprit: str, grap
             apply([(tf.ones([1]), good), (tf.ones_like(start), odd)])
     tf.debugging.assert_equal(odd, start)
     assert good.numpy() == [1.0]
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize(
+    ("made", "culprit"),
+    [
+        (lambda: optim.SGD(0.1, clipnorm=1.0), "spectrum.*complex64.*clipped"),
+        (lambda: optim.SGD(0.1, clipvalue=1.0), "spectrum.*complex64.*clipped"),
+        (lambda: optim.SGD(0.1, global_clipnorm=1.0, momentum=0.9), "spectrum.*complex64.*clipped"),
+        (lambda: optim.SGD(0.1, loss_scale="dynamic"), "spectrum.*complex64.*loss_scale"),
+        (lambda: optim.Adamax(0.1), "AdamaxRule cannot step complex64"),
+        (lambda: optim.Ftrl(0.1), "FtrlRule cannot step complex64"),
+        (lambda: optim.Lamb(0.1), "LambRule cannot step complex64"),
+    ],
+)
+def test_what_complex_numbers_do_not_have_is_refused(made: Any, culprit: str, graph: bool) -> None:
+    optimizer, real = made(), tf.Variable([1.0, 2.0], name="real")
+    spectrum = tf.Variable(tf.complex([1.0, 3.0], [2.0, -1.0]), name="spectrum")
+    variables = [real, spectrum]
+    optimizer.build(variables)
+    before = snapshot([*variables, *optimizer.variables])
+    apply = tf.function(optimizer.apply_gradients) if graph else optimizer.apply_gradients
+    with pytest.raises(MismatchError, match=culprit):
+        apply([(tf.ones(2), real), (tf.complex([1.0, 0.0], [1.0, 1.0]), spectrum)])
+    assert snapshot([*variables, *optimizer.variables]) == before
