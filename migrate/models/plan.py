@@ -113,11 +113,28 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
         frozen.check(document, state)
     training.raise_epsilons(document, state.source, notes)
     scale = loss_scale.find(state, document)
-    live = keras_targets.best(ordered, families if scale is None or scaled is None else scaled)
+    live = keras_targets.best(ordered, _possible(state.algorithm, families, scaled if scale is not None else None))
     flat = planning.newest(live.state, keras_targets.GENERATION[live.family])
     _check_dtypes([*(array for _, _, array in flat), *(v.array for v in state.variables if v.array is not None)])
     compiled = compile_arguments(model.training, notes, keras_targets.KERAS3 in families)
     return ModelPlan(live, document, places, flat, compiled, scale, (*live.notes, *notes))
+
+
+def _possible(algorithm: str, families: Sequence[str], scaled: Sequence[str] | None) -> Sequence[str]:
+    """The families to choose from; `scaled` where a LossScaleOptimizer around the optimizer leaves only those.
+
+    Raises:
+      UnsupportedError: none of these has the algorithm.
+    """
+    if scaled is None:
+        return families
+    if not any(keras_targets.has(family, algorithm) for family in scaled):
+        raise UnsupportedError(
+            "the loss is scaled (mixed_float16, LossScaleOptimizer), and tf_keras cannot load a LossScaleOptimizer"
+            f" around its own {algorithm} from an .h5, only around one of {keras_targets.MODULE[scaled[0]]}, which has"
+            f" no {algorithm}; migrate to keras or to slots"
+        )
+    return scaled
 
 
 def _is_there_already(state: OptimizerState, families: Sequence[str]) -> bool:

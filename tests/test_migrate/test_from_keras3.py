@@ -112,3 +112,18 @@ def test_activations_that_only_keras_3_has_are_no_functions_of_ones_own_there(ac
     assert passing.own_classes(layer, from_keras3.ONLY_3) == []
     is_in_every_keras = activation in to_keras3.ACTIVATIONS
     assert is_in_every_keras or activation in " ".join(passing.own_classes(layer))
+
+
+@pytest.mark.parametrize("name", ["AdamW", "Lion"])
+def test_a_scaled_loss_around_what_only_the_newer_classes_have_is_refused_with_the_reason(
+    name: str, tmp_path: Path
+) -> None:
+    import keras
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.LossScaleOptimizer(getattr(keras.optimizers, name)(0.01)), "mse")
+    model.train_on_batch(np.ones((4, 2)), np.ones((4, 1)))
+    model.save(tmp_path / "model.keras")
+    with pytest.raises(UnsupportedError, match=f"only around one of .*legacy, which has no {name}; migrate to keras"):
+        migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "x.h5", to="tf-keras")
+    migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "x.keras", to="keras")
