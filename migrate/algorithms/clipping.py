@@ -16,7 +16,7 @@ LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
 
 def put_in(config: Mapping[str, Any], generation: str, versions: Mapping[str, str], out: Arguments) -> None:
     """The limits of gradients, as the release applied them."""
-    limits = {k: number(config, k) for k in LIMITS if config.get(k)}
+    limits = {k: number(config, k) for k in LIMITS if config.get(k) not in (None, False)}
     limits = {k: v for k, v in limits.items() if v > 0}
     version = generations.version_tuple(versions.get("keras"))
     if generation in generations.NEW and len(limits) > 1:

@@ -13,7 +13,7 @@ from typing import Any
 
 from migrate import generations
 from migrate.algorithms import clipping, rates, tf_train
-from migrate.algorithms.addons import AVERAGED, CORRECTED, EXCLUDED, LAZY, PER_RATE, PER_STEP
+from migrate.algorithms.addons import AVERAGED, CORRECTED, EXCLUDED, LAZY, NESTEROV, PER_RATE, PER_STEP
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import Algorithm, number, whole
 from migrate.algorithms.wrappers import AROUND
@@ -40,6 +40,8 @@ SHARED = {
 }
 
 
+SWITCHES = ("use_ema", LAZY, CORRECTED, NESTEROV, "learning_rate_in_linear", "new_delta_in_step")
+"""Options that are true or false, besides those of which an algorithm's defaults tell it."""
 HAVE = {
     **dict.fromkeys(("use_ema", "ema_momentum", "ema_overwrite_frequency", "weight_decay"), generations.NEW),
     "gradient_accumulation_steps": {"keras3"},
@@ -235,7 +237,7 @@ def _rate(value: Any, generation: str, out: Arguments) -> None:
 
 def _check_switches(config: Mapping[str, Any], algorithm: Algorithm, generation: str) -> None:
     """Refuse what is neither true nor false: any text would be true."""
-    switches = ["use_ema", *(key for key, value in algorithm.defaults(generation).items() if isinstance(value, bool))]
+    switches = [*SWITCHES, *(key for key, value in algorithm.defaults(generation).items() if isinstance(value, bool))]
     for key in switches:
         if config.get(key) not in (None, False, True):
             raise UnsupportedError(

@@ -105,6 +105,8 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
         algorithm = replace(algorithm, uses_count=False)
     document = stored.optimizer_config or hint
     for key, value in wrappers.options(document).items():
+        if key in overrides:
+            continue
         full[key], origins[key] = value, Origin(key, value, sides[0].kind, f"a wrapper in {sides[0].where}")
     open_options = [
         *_open(stored, sides, full, algorithm, origins),

@@ -17,7 +17,7 @@ from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, SET, TRAINED, UNINTERPR
 from migrate.generations import BACKEND
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.models import unsaved
-from migrate.operations import carried, counting, proven, settled
+from migrate.operations import carried, counting, overriding, proven, settled
 from migrate.operations.configuration import RATES, Configuration, configure
 from migrate.operations.hints import checked_config, with_hints
 from migrate.state import (
@@ -57,7 +57,7 @@ def interpret(
       MissingHintError, AmbiguousError, ContradictionError, MismatchError, DamagedFileError, UnsupportedError.
     """
     hint = None if optimizer_config is None else checked_config(optimizer_config)
-    overrides = overrides or {}
+    overrides = overriding.with_one_rate(overrides or {})
     stored, named, of_generation = with_hints(stored, hint, variables, generation, overrides)
     assert stored.generation is not None
     alike = settled.of_twins(stored, overrides)
@@ -75,6 +75,7 @@ def interpret(
     settled.check_slow(slots.get(SLOW.name, {}), stored.variables, told.values.get("lookahead"), iterations)
     state, of_state = made.algorithm.state(told.values, kept, stored.generation, iterations)
     state |= {slot_layout.ACCUMULATED_STEPS: gathered} if gathered is not None else {}
+    overriding.check(overrides, made.algorithm, stored.generation, [*told.values, *state])
     return OptimizerState(
         algorithm=made.algorithm.name,
         hyperparameters=told.values,
@@ -160,7 +161,7 @@ def _put_rows_in(stored: Stored, made: Configuration, found: SlotTable, told: Ar
 
 def _override(told: Arguments, made: Configuration, generation: str, overrides: Mapping[str, Any]) -> None:
     for key, value in overrides.items():
-        if key not in told.values and key not in OPTIM_ONLY:
+        if not overriding.is_carried(key, made.algorithm, told.values):
             continue
         if key == "learning_rate" and isinstance(value, Mapping):  # read above, with what it leaves out
             value = told.values[key]
@@ -175,10 +176,6 @@ def _stated(made: Configuration, told: Mapping[str, Origin]) -> list[Origin]:
     """What was said of the whole, without the defaults of what the file gave after all."""
     read = {origin.subject for origin in told.values() if origin.kind == FILE}
     return [origin for origin in made.stated if not (origin.kind == DEFAULT and origin.subject in read)]
-
-
-OPTIM_ONLY = ("clip_order", "learning_rate_in_linear", "new_delta_in_step")
-"""Arguments of `optim` that no config has, and that --set may give."""
 
 
 def _whole_config(stored: Stored, hint: Mapping[str, Any] | None, made: Configuration) -> Mapping[str, Any]:

@@ -285,8 +285,17 @@ TWINS, IN_SOURCE = "slot_order", "source"
 
 
 def of_late(stored: Stored, found: SlotTable, made: Configuration, hinted: bool) -> list[Origin]:
-    """Variables that the source calls trainable and that have no slots although others have."""
+    """Variables that the source calls trainable and that have no slots although others have.
+
+    Raises:
+      ContradictionError: a person calls one untrained that has slots.
+    """
     owned, untrained = set(found.order), _untrained(stored, made)
+    if owned & untrained:
+        raise ContradictionError(
+            f"untrained names {some(sorted(owned & untrained))}, which have slots in the source, as what was trained"
+            " has; leave them out of it"
+        )
     late = [v.name for v in stored.variables if v.trainable and v.name not in owned]
     if hinted or not owned or not late or untrained.issuperset(late):
         return []

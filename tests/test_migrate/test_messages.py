@@ -19,6 +19,7 @@ import migrate
 import optim
 from dtopt_cli.app import app
 from migrate.bytes import messages
+from migrate.operations import overriding
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -85,7 +86,7 @@ def _takes(called: Any, keywords: list[str]) -> bool:
 
 
 def test_every_value_of_set_that_a_message_names_is_taken() -> None:
-    """`--set NAME=...`: no message names an override that is refused as unknown."""
+    """`--set NAME=...`: no message names an override that is refused, but as one of another class."""
     source = str(CORPUS / "tf24-adam-convbn" / "source" / "model.h5")
     names = {name for _, text in _texts() for name in re.findall(r"--set '?([a-z_0-9]+)=", text)}
     names -= {"stochastic_average", "lookahead"}  # of slots that this source lacks
@@ -105,7 +106,8 @@ def test_every_value_of_set_that_a_message_names_is_taken() -> None:
         told = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
         words = ["migrate", "inspect", source, "--set", f"{name}={told}"]
         result = CliRunner().invoke(app, words)
-        assert result.exit_code == 0, (shlex.join(words), result.output)
+        of_another = name in overriding.known() and "would change nothing" in str(result.exception)
+        assert result.exit_code == 0 or of_another, (shlex.join(words), result.output)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,99 @@
+"""What a person says with `--set`: each value is taken, confirms what is so, or is refused; none is passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from migrate import generations
+from migrate.algorithms import ALGORITHMS, addons, foreign
+from migrate.algorithms.keras_config import LAZY_ROWS, SHARED
+from migrate.algorithms.repeated_rows import REPEATED
+from migrate.algorithms.spec import Algorithm
+from migrate.algorithms.wrappers import AROUND
+from migrate.bytes.messages import some
+from migrate.errors import ContradictionError
+from migrate.evidence import confirming
+from migrate.operations.configuration import CLASS, GENERATION
+from migrate.rules.comparison import LIMITS, same
+from optim import rules
+from optim.errors import HyperparameterError
+from optim.rule import arguments
+
+OPTIM_ONLY = ("learning_rate_in_linear", "new_delta_in_step")
+"""Arguments of rules of `optim` that no config has, and that --set may give."""
+CLIP_ORDER = "clip_order"
+"""One of every optimizer."""
+OF_THE_SOURCE = {CLASS, GENERATION, foreign.OWN_RULE, REPEATED, "iterations", "untrained", "slot_order", "zero_slots"}
+"""Names of what is no hyperparameter; whoever reads one checks its value."""
+BECOMES = {
+    "clipnorm": ("global_clipnorm",),
+    addons.AVERAGED: ("ema_momentum",),
+    addons.PER_STEP: ("weight_decay",),
+    addons.PER_RATE: ("weight_decay",),
+    addons.LAZY: (LAZY_ROWS,),
+}
+"""Names in configs -> those in `optim` under which generations before Keras 2.9 are carried."""
+SHOWN = 12
+
+
+def with_one_rate(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides with the learning rate under its newer name: Keras called it `lr` before 2.3.
+
+    Raises:
+      ContradictionError: both names, and two values.
+    """
+    given = dict(overrides)
+    if "lr" not in given:
+        return given
+    rate = given.pop("lr")
+    if not same(given.setdefault("learning_rate", rate), rate):
+        raise ContradictionError(
+            f"--set says lr={rate!r} and learning_rate={given['learning_rate']!r}, which are one thing; leave the wrong"
+            " one out"
+        )
+    return given
+
+
+def is_carried(key: str, algorithm: Algorithm, values: Collection[str]) -> bool:
+    """Whether a state has an argument of that name, or --set may give it one. `values` are those that it has."""
+    rule = rules.of(algorithm.name)
+    own = OPTIM_ONLY if rule is not None and key in arguments(rule) else ()
+    return key in values or key in (CLIP_ORDER, *own)
+
+
+def check(
+    overrides: Mapping[str, Any],
+    algorithm: Algorithm,
+    generation: str,
+    carried: Collection[str],
+) -> None:
+    """Refuse what would be passed over.
+
+    Args:
+      carried: names of the hyperparameters and scalars of the state.
+
+    Raises:
+      HyperparameterError: with what the optimizer has.
+    """
+    if not isinstance(overrides.get("name", ""), str):
+        raise HyperparameterError(f"name must be a text, got {overrides['name']!r}")
+    acting = {*carried, *algorithm.defaults(generation), *OF_THE_SOURCE, "name"}
+    acting |= {"decay"} if generation == "optimizer_v2" and "schedule_decay" in carried else set()  # its name in Nadam
+    becomes = {} if generation in generations.NEW else BECOMES
+    for key, value in overrides.items():
+        if key in acting or acting.intersection(becomes.get(key, ())):
+            continue
+        if key in known() and (value is None or value is False or value == 0 or value in ([], ())):
+            continue  # it says that something is not so, and it is not
+        has = some([name for name in carried if name != "name"], SHOWN)
+        raise HyperparameterError(
+            f"{confirming(key, value)} would change nothing: the {algorithm.name} that is carried, of generation"
+            f" {generation}, has no {key}; it has {has}"
+        )
+
+
+def known() -> set[str]:
+    """Names of all hyperparameters of all generations."""
+    own = {key for a in ALGORITHMS for generation in a.generations for key in a.defaults(generation)}
+    return {*own, *SHARED, *LIMITS, *BECOMES, *OPTIM_ONLY, CLIP_ORDER, *AROUND, LAZY_ROWS, addons.EXCLUDED}
