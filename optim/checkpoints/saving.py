@@ -65,9 +65,11 @@ def save_checkpoint(path: str | os.PathLike[str], optimizer: Any, variables: Var
     folder = os.fspath(path)
     named = named_variables(variables)
     metadata = _describe(optimizer, named)
+    everything = [*optimizer._state.all_variables(), *map(unwrap, named.values())]
     if dtensor.num_clients() == 1:
-        return _write(folder, metadata, _tree(optimizer, named, _readable))
-    copies = _copies_on_first_client([*optimizer._state.all_variables(), *map(unwrap, named.values())])
+        stored = _whole if _are_on_several_meshes(everything) else _readable
+        return _write(folder, metadata, _tree(optimizer, named, stored))
+    copies = _copies_on_first_client(everything)
     tree = lambda: _tree(optimizer, named, lambda variable: copies[id(variable)])  # noqa: E731
     return clients.first_does(lambda: _write(folder, metadata, tree()))
 
@@ -94,7 +96,16 @@ def _readable(variable: tf.Variable) -> tf.Variable:
     layout = placement.layout_of(variable)
     if variable.dtype.name in SLICED or layout is None or layout.is_fully_replicated():
         return variable
+    return _whole(variable)
+
+
+def _whole(variable: tf.Variable) -> tf.Variable:
     return tf.Variable(placement.to_host(variable), trainable=False)
+
+
+def _are_on_several_meshes(variables: Sequence[tf.Variable]) -> bool:
+    """Whether TensorFlow, which writes variables of one mesh at a time, could not write these."""
+    return len({layout.mesh for layout in map(placement.layout_of, variables) if layout is not None}) > 1
 
 
 def _copies_on_first_client(variables: Sequence[tf.Variable]) -> dict[int, tf.Variable]:
