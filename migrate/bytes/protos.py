@@ -91,6 +91,7 @@ _MESSAGES: dict[str, tuple[_Spec, ...]] = {
     "AttrValue": (
         _Spec(1, "list", "AttrList"),
         _Spec(3, "i", "int64"),
+        _Spec(4, "f", "float"),
         _Spec(5, "b", "bool"),
         _Spec(6, "type", "int32"),
         _Spec(7, "shape", "TensorShapeProto"),

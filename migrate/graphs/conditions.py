@@ -51,7 +51,7 @@ def taken(protos: Sequence[Any], functions: Mapping[str, Any], trained: Collecti
     Args:
       trained: variables that are, besides those that an optimizer's kernels update.
     """
-    nodes = Nodes(protos, functions)
+    nodes = _without_constant_ones(Nodes(protos, functions))
     branches: dict[str, frozenset[str]] = {}
     doubt = ""
     for _ in range(_MOST):
@@ -72,6 +72,16 @@ def taken(protos: Sequence[Any], functions: Mapping[str, Any], trained: Collecti
 
 _MOST = 20
 """Conditions of one graph."""
+
+
+def _without_constant_ones(nodes: Nodes) -> Nodes:
+    """The graph without conditions that are a constant, as whether Horovod has more than one worker is."""
+    conditions = {_condition(nodes, n) for n in nodes.inputs if nodes.op(n) in _SWITCHES}
+    held = {each: nodes.held(each) for each in sorted(conditions)}
+    for condition, value in held.items():
+        if value is not None and value.dtype == BOOL and len(value.numbers) == 1:
+            nodes = Nodes(_folded(nodes, condition, bool(value.numbers[0])), nodes.functions)
+    return nodes
 
 
 def _condition(nodes: Nodes, switch: str) -> str:
@@ -127,11 +137,7 @@ def _left_out(nodes: Nodes, branch: set[str]) -> str:
 def _dead(nodes: Nodes, condition: str, side: bool) -> set[str]:
     """The nodes that are not there where a condition has this value."""
     dead: set[str] = set()
-    outputs = {
-        f"{name}:{0 if side else 1}"
-        for name in nodes.inputs
-        if nodes.op(name) in _SWITCHES and _condition(nodes, name) == condition
-    }
+    outputs = _empty(_switches(nodes, condition), side)
     readers: dict[str, list[str]] = {}
     for name, node in nodes.by_name.items():
         for each in node.input:
@@ -153,6 +159,15 @@ def _dead(nodes: Nodes, condition: str, side: bool) -> set[str]:
     return dead
 
 
+def _switches(nodes: Nodes, condition: str) -> set[str]:
+    return {n for n in nodes.inputs if nodes.op(n) in _SWITCHES and _condition(nodes, n) == condition}
+
+
+def _empty(switches: Collection[str], side: bool) -> set[str]:
+    """The outputs of these switches that give nothing."""
+    return {f"{name}:{0 if side else 1}" for name in switches}
+
+
 def _output(name: str) -> str:
     """`^a`, `a` and `a:1` as `^a`, `a:0` and `a:1`."""
     return name if name.startswith("^") or ":" in name else f"{name}:0"
@@ -166,15 +181,16 @@ def _node(name: str) -> str:
 def _folded(nodes: Nodes, condition: str, side: bool) -> list[Any]:
     """The nodes of one side of a condition, without the switches that lead there."""
     dead = _dead(nodes, condition, side)
-    switches = {n for n in nodes.inputs if nodes.op(n) in _SWITCHES and _condition(nodes, n) == condition}
-    found = []
+    switches = _switches(nodes, condition)
+    empty, found = _empty(switches, side), []
     for name, node in nodes.by_name.items():
         if name in dead or name in switches:
             continue
         changed = type(node)()
         changed.CopyFrom(node)
         del changed.input[:]
-        inputs = [_behind(nodes, str(each), switches) for each in node.input]
+        given = [str(i) for i in node.input if nodes.op(name) not in _MERGES or _output(str(i)) not in empty]
+        inputs = [_behind(nodes, each, switches) for each in given]
         if any(_node(str(each)) in switches for each in node.input):
             inputs.append(f"^{condition}")
         if nodes.op(name) in _MERGES:

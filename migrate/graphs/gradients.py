@@ -23,6 +23,8 @@ _JOINS = ("ConcatV2", "Concat", "Pack", "ExpandDims", "Reshape", "Squeeze", "Mea
 _SETS = ("Assign", "AssignVariableOp")
 _HANDED_ON = ("CheckNumerics", "StopGradient", "PreventGradient", "Print")
 _WORKERS = re.compile(r"Horovod\w+|Nccl\w+|Collective\w+")
+_HOROVOD = {"reduce_op": (0, 1), "prescale_factor": (1.0,), "postscale_factor": (1.0,)}
+"""Attributes of its ops that say a mean or a sum: op 2 is Adasum (horovod/common/common.h 0.22)."""
 _TAKEN = re.compile(r"(?:Resource)?AccumulatorTakeGradient")
 _CHOICES = ("Select", "SelectV2")
 _GUARDS = {"IsNan": 1, "IsInf": 1, "IsFinite": 2}
@@ -114,6 +116,8 @@ class _Path:
             return self._taken(name, inputs[0])
         if op in _SUMS:
             return self._together(name, inputs)
+        if _WORKERS.fullmatch(op) and not self._adds(name):
+            raise _StrangeError(name)
         if op in _JOINS or _WORKERS.fullmatch(op):
             found = self._together(name, [*inputs[:1], *(i for i in inputs[1:] if not _told(nodes, i))])
             if op == "Mean" and found is not None:
@@ -130,6 +134,12 @@ class _Path:
         if op in ("Mul", *DIVIDE.split()) and len(inputs) == 2:
             return self._scaled(name, op, inputs)
         raise _StrangeError(name)
+
+    def _adds(self, name: str) -> bool:
+        """Whether an op of many workers gives the sum or the mean of what they have."""
+        told = {key: self.nodes.attribute(name, key) for key in _HOROVOD}
+        numbers = {key: each.i if key == "reduce_op" else each.f for key, each in told.items() if each is not None}
+        return all(number in _HOROVOD[key] for key, number in numbers.items())
 
     def _together(self, name: str, names: Sequence[str]) -> _Sum | None:
         """The sum of nodes, each of which is as large a part of its gradients."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 PASSING = ("Identity", "Cast", "ReadVariableOp", "Enter", "Snapshot")
+_SETS = ("Assign", "AssignVariableOp")
 WRITES = ("Assign", "AssignSub", "AssignAdd", "AssignVariableOp", "AssignSubVariableOp", "AssignAddVariableOp")
 SCATTERS = ("ScatterSub", "ScatterAdd", "ScatterUpdate")
 """Alone or behind `Resource`: they change the rows that a sparse gradient has."""
@@ -203,9 +204,13 @@ class Nodes:
         return self.op(self.source(name)) in GIVEN
 
     def is_no_step(self, name: str) -> bool:
-        """Whether an assignment gives a first value or restores one."""
+        """Whether an assignment gives a first value, restores one, or gives all workers that of the first, which keeps
+        its own (Horovod's `broadcast_global_variables`)."""
         target, first = (self.inputs[name] or [""])[0], name.partition("/")[0].rstrip("_0123456789")
-        return first in NOT_STEPS or name in (f"{target}/Assign", f"{target}/IsInitialized/VarIsInitializedOp")
+        if first in NOT_STEPS or name in (f"{target}/Assign", f"{target}/IsInitialized/VarIsInitializedOp"):
+            return True
+        given = self.source(self.inputs[name][1]) if self.op(name) in _SETS and len(self.inputs[name]) > 1 else ""
+        return self.op(given) == "HorovodBroadcast" and self.parents(given) == [target]
 
     def flag(self, name: str, attribute: str) -> bool:
         return any(a.key == attribute and a.value.b for a in self.by_name[name].attr)

@@ -14,7 +14,7 @@ from migrate.bytes import protos
 from tests.test_migrate.test_scopes import SCOPED, goes_on, source
 
 
-@pytest.mark.parametrize("name", ["guarded", "scaled", "every", "mirrored", "mirrored_old", "synced"])
+@pytest.mark.parametrize("name", ["guarded", "scaled", "every", "mirrored", "mirrored_old", "synced", "workers"])
 def test_steps_on_conditions_and_devices_go_on(name: str, tmp_path: Path) -> None:
     state = migrate.read(source(name))
     assert (state.fidelity, state.iterations) == ("exact", 3), state.reasons
@@ -27,6 +27,10 @@ def test_steps_on_conditions_and_devices_go_on(name: str, tmp_path: Path) -> Non
         ("calls", "at other steps than variables are updated"),
         ("gathered", "'sum0' holds gradients for the next step, which are not carried"),
         ("smoothed", "gradients go through 'mean0' before they reach the optimizer"),
+        (
+            "rounded",
+            "'DistributedMomentumOptimizer_Allreduce/cond/Cast_1' rounds gradients before they reach the optimizer",
+        ),
     ],
 )
 def test_what_depends_on_more_than_the_last_gradients_is_never_exact(name: str, reason: str) -> None:
@@ -123,6 +127,21 @@ def _mirror_that_stays(nodes: Any) -> None:
     del kernel.input[:]
 
 
+def _adasum(nodes: Any) -> None:
+    reduced = next(each for each in nodes if each.op == "HorovodAllreduce")
+    next(each for each in reduced.attr if each.key == "reduce_op").value.i = 2
+
+
+def _other_factor(nodes: Any) -> None:
+    reduced = next(each for each in nodes if each.op == "HorovodAllreduce")
+    next(each for each in reduced.attr if each.key == "postscale_factor").value.f = 0.5
+
+
+def _other_broadcast(nodes: Any) -> None:
+    sent = {each.input[0]: each for each in nodes if each.op == "HorovodBroadcast"}
+    sent["net/w0/read"].input[0] = "net/w2/read"
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -138,6 +157,9 @@ def _mirror_that_stays(nodes: Any) -> None:
         ("mirrored", _mirror_without_momentum),
         ("mirrored", _mirror_of_other_gradient),
         ("mirrored", _mirror_that_stays),
+        ("workers", _adasum),
+        ("workers", _other_factor),
+        ("workers", _other_broadcast),
     ],
 )
 def test_an_altered_condition_or_device_is_never_exact(
