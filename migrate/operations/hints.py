@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, zip_longest
 from math import isfinite
+from numbers import Integral
 from typing import Any, TypedDict
 
 import numpy as np
@@ -183,23 +184,42 @@ def _hinted_variables(stored: Stored, given: Sequence[Mapping[str, Any]]) -> tup
     own = {stages.plain(v.name): v for v in stored.variables}
     rows = []
     for entry in given:
-        try:
-            name, shape = stages.plain(str(entry["name"])), tuple(int(n) for n in entry["shape"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise HyperparameterError(
-                f'--variables needs a list of {{"name": ..., "shape": [...]}} objects; {entry!r} is not one'
-            ) from error
+        name, shape, dtype = _row(entry)
         known = own.pop(name, None)
         if known is not None and known.shape != shape:
             raise MismatchError(
                 f"--variables gives {name!r} the shape {list(shape)}, the source has {list(known.shape)}"
             )
+        if known is not None and known.array is not None and dtype not in (None, known.dtype):
+            raise MismatchError(f"--variables gives {name!r} the dtype {dtype}, the source has {known.dtype}")
         rows.append(
-            replace(known, trainable=True)
-            if known
-            else StoredVariable(name, None, shape, str(entry.get("dtype", "float32")), True)
+            replace(known, trainable=True) if known else StoredVariable(name, None, shape, dtype or "float32", True)
         )
     return (*_distinct(rows), *(replace(v, trainable=False) for v in own.values()))
+
+
+def _row(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str | None]:
+    """Name, shape and, where it is said, dtype of a variable that is trained.
+
+    Raises:
+      HyperparameterError: anything else.
+    """
+    given = entry if isinstance(entry, Mapping) else {}
+    name, shape, dtype = given.get("name"), given.get("shape"), given.get("dtype")
+    sizes = shape if isinstance(shape, (list, tuple)) else [None]
+    is_shape = all(isinstance(n, Integral) and not isinstance(n, bool) and n >= 0 for n in sizes)
+    if not (isinstance(name, str) and name and is_shape and isinstance(dtype, (str, type(None)))):
+        raise HyperparameterError(
+            f'--variables needs a list of {{"name": ..., "shape": [...]}} objects; {entry!r} is not one'
+        )
+    others = sorted(str(key) for key in given.keys() - {"name", "shape", "dtype", "trainable"})
+    if others or given.get("trainable", True) is not True:
+        what = "a variable that is not trained" if not others else some(others, SHOWN)
+        raise HyperparameterError(
+            f"--variables takes name, shape and dtype of each variable that the optimizer trains, and {name!r} has"
+            f" {what}; leave that out"
+        )
+    return stages.plain(name), tuple(int(n) for n in sizes), dtype
 
 
 def _check_known(stored: Stored, hinted: Sequence[StoredVariable]) -> None:

@@ -1,4 +1,4 @@
-"""Whatever is said with `--set` is taken, or confirms what is so, or is refused: nothing is passed over."""
+"""What is said with `--set` or in `--variables` is taken, confirms what is so, or is refused: nothing is passed over."""
 
 from __future__ import annotations
 
@@ -108,3 +108,23 @@ def test_a_switch_is_true_or_false() -> None:
             migrate.read(source, overrides={"new_delta_in_step": value})
     with pytest.raises(HyperparameterError, match="would change nothing"):
         migrate.read(source, overrides={"learning_rate_in_linear": True})
+
+
+@pytest.mark.parametrize("case", ["keras38-adam-convbn", "extra-k224py27-sgd-protocol0-pkl", "keras224-adam-saver-mlp"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"dtype": "float64"}, {"dtype": "word"}, {"dtype": 5}, {"trainable": False}, {"trainable": "yes"}),
+        *({"initializer": "zeros"}, {"name": 5}, {"name": ""}, {"shape": "57"}, {"shape": [5.5]}, {"shape": [-1]}),
+        *({"shape": [True]}, {"shape": ["5"]}, {"shape": None}),
+    ],
+    ids=str,
+)
+def test_nothing_of_a_variable_is_passed_over(case: str, wrong: dict[str, Any]) -> None:
+    found = adversary.case(FIXTURES / "corpus" / case)
+    source, hints = found.folder / found.source, found.hints
+    state = migrate.read(source, **hints)
+    rows = [{"name": v.name, "shape": list(v.shape), "dtype": v.dtype} for v in state.variables if v.trainable]
+    assert _said(source, {**hints, "variables": rows}) == _said(source, hints)
+    with pytest.raises(DtoptError):
+        checked(migrate.read(source, **{**hints, "variables": [{**rows[0], **wrong}, *rows[1:]]}))
