@@ -1,4 +1,4 @@
-"""What is said with `--set` or in `--variables` is taken, confirms what is so, or is refused: nothing is passed over."""
+"""What is said with `--set` or `--variables` is taken, confirms what is so, or is refused: nothing is passed over."""
 
 from __future__ import annotations
 
