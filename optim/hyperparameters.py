@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,23 @@ def to_number(name: str, value: Any) -> float | None:
         raise HyperparameterError(f"{name} must be a number, got {value!r}") from error
 
 
+def check_callable(name: str, value: Callable[..., Any]) -> None:
+    """Raises HyperparameterError: a class, or what cannot be called without arguments."""
+    if isinstance(value, type):
+        raise HyperparameterError(f"{name} is the class {value.__name__}; give an instance of it")
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):  # some of C's have none
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise HyperparameterError(
+            f"{name} is called without arguments, and {value!r} has a {error}; a learning rate that depends on the step"
+            " is a subclass of optim.schedules.LearningRateSchedule, or of Keras's"
+        ) from error
+
+
 class Values:
     """The hyperparameters of one optimizer: numbers, scalar tensors or zero-argument callables.
 
@@ -58,7 +76,9 @@ class Values:
 
     def set(self, name: str, value: Any) -> None:
         """Check and keep a value, for the next step on."""
-        if not callable(value):
+        if callable(value):
+            check_callable(name, value)
+        else:
             number = to_number(name, value)
             if number is not None:
                 self.declared[name].check(name, number)

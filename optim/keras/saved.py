@@ -125,6 +125,13 @@ class Saved:
         odd = (set(found) ^ set(own)) - {slot_layout.LEARNING_RATE}
         values = {key: found[key] for key in own if key in found}
         odd |= {key for key, value in values.items() if value.shape != tuple(own[key].shape)}
+        if odd and all(key.isdigit() for key in found):
+            raise CheckpointError(
+                "the file's state is that of Keras's own optimizer, or of its LossScaleOptimizer, in which Keras"
+                " put this one for the policy mixed_float16 when it was trained: call"
+                ' keras.mixed_precision.set_global_policy("mixed_float16") before the model is loaded, or load it with'
+                " compile=False"
+            )
         if odd:
             raise CheckpointError(
                 f"the file's state does not fit the optimizer ({type(self.inner).__name__}): {sorted(odd)[:5]} are"

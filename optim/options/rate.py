@@ -32,7 +32,10 @@ def parse(value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         return schedules.from_config(value)
-    if isinstance(value, tf.Variable) or schedules.is_schedule(value) or callable(value):
+    if isinstance(value, tf.Variable) or schedules.is_schedule(value):
+        return value
+    if callable(value):
+        hyperparameters.check_callable("learning_rate", value)
         return value
     number = hyperparameters.to_number("learning_rate", value)
     if number is None:

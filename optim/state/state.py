@@ -23,6 +23,15 @@ from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked, TrackedVariables, common_mesh, plain_name, unwrap
 
 
+def check_has_shape(slot: str, tracked: Tracked) -> None:
+    """Raises MismatchError: the shape of a variable is not known in full."""
+    if tracked.shape is None:
+        raise MismatchError(
+            f"variable {tracked} has the shape {tracked.variable.shape}, which is not known in full, so that its slot"
+            f" {slot} has none; make it with a fixed shape"
+        )
+
+
 class State:
     """Everything that an optimizer keeps, tracked in `owner` under the names of docs/formats/slot-variables.md."""
 
@@ -180,16 +189,13 @@ class State:
         One that a `build` left when it was cut short is returned as it is.
 
         Raises:
-          MismatchError: a slot filled with a number, for a variable whose shape is not known in full.
+          MismatchError: a slot filled with a number, for a variable whose shape is not known in full; or no dims are.
         """
         found = self.slots.find(slot, tracked)
         if found is not None:
             return found
-        if tracked.shape is None and value is None:
-            raise MismatchError(
-                f"variable {tracked} has the shape {tracked.variable.shape}, which is not known in full, so that its"
-                f" slot {slot} has none; make it with a fixed shape"
-            )
+        if value is None or tracked.variable.shape.rank is None:
+            check_has_shape(slot, tracked)
         shape = tracked.variable.shape.as_list()
         layout = placement.slot_layout(policy, tracked.variable, slot)
         if dims is not None and dims != tuple(range(len(shape))):

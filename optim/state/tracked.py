@@ -123,12 +123,22 @@ class TrackedVariables:
     def __getitem__(self, variable: Any) -> Tracked:
         found = self._by_id.get(id(unwrap(variable)))
         if found is None:
-            known = ", ".join(str(t) for t in self._items[:5]) or "none yet"
-            raise UnknownVariableError(
-                f"the optimizer was not built on variable {plain_name(variable)!r} (it knows {known}"
-                f"{', ...' if len(self._items) > 5 else ''}); call optimizer.build([...]) with it first"
-            )
+            raise UnknownVariableError(self._why_unknown(plain_name(variable)))
         return found
+
+    def _why_unknown(self, name: str) -> str:
+        if name in self._names:
+            return (
+                f"the optimizer was built on another variable that is called {name!r}, too, of a model or an optimizer"
+                " that was copied, perhaps; give the copy an optimizer of its own, or call optimizer.build([...]) with"
+                " its variables first"
+            )
+        known = ", ".join(str(t) for t in self._items[:5]) or "none yet"
+        more = ", ..." if len(self._items) > 5 else ""
+        return (
+            f"the optimizer was not built on variable {name!r} (it knows {known}{more}); call optimizer.build([...])"
+            " with it first"
+        )
 
     def at(self, index: int) -> Tracked:
         """By build order."""

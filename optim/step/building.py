@@ -10,7 +10,7 @@ import tensorflow as tf
 from optim.algorithm import Algorithm
 from optim.options.settings import Settings
 from optim.rule import AS_VARIABLE, Slot
-from optim.state.state import State
+from optim.state.state import State, check_has_shape
 from optim.state.tracked import Tracked
 
 
@@ -41,6 +41,8 @@ class Builder:
     def _add(self, slot: Slot, tracked: Tracked) -> None:
         """Make a slot of the algorithm, if a variable like this has it."""
         assert self._algorithm.rule is not None
+        if tracked.variable.shape.rank is None:
+            check_has_shape(slot.name, tracked)
         dims = self._algorithm.rule.slot_dims(slot, tracked.variable.shape.as_list(), tracked.names)
         policy, dtype = self._settings.placement.slot_placement, self._settings.masters.state_dtype(tracked)
         if slot.initial == AS_VARIABLE:

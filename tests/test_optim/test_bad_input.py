@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -212,6 +213,30 @@ def test_unknown_keyword(optimizer_class: str) -> None:
         getattr(optim, optimizer_class).from_config({"learning_rate": 0.1, "bet": 0.1})
 
 
+@pytest.mark.parametrize("name", ["learning_rate", "beta_1"])
+@pytest.mark.parametrize(
+    ("value", "culprit"),
+    [
+        (optim.schedules.ExponentialDecay, "{} is the class ExponentialDecay; give an instance"),
+        (lambda step: 0.1, "{} is called without arguments.*'step'.*LearningRateSchedule"),
+    ],
+)
+def test_callables_that_no_step_can_call(name: str, value: Any, culprit: str) -> None:
+    with pytest.raises(HyperparameterError, match=culprit.format(name)):
+        optim.Adam(**{name: value})
+
+
+def test_callables_of_every_kind() -> None:
+    class Half:
+        def __call__(self, factor: float = 0.5) -> float:
+            return 0.1 * factor
+
+    for value in (Half(), tf.function(lambda: tf.constant(0.05)), functools.partial(max, 0.05, 0.01)):
+        optimizer, weights = optim.SGD(value), tf.Variable([1.0])
+        optimizer.apply_gradients([(tf.ones(1), weights)])
+        np.testing.assert_allclose(weights.numpy(), [0.95])
+
+
 def test_contradictions() -> None:
     for arguments, culprit in (
         ({"clipnorm": 1.0, "global_clipnorm": 2.0}, "clipnorm.*global_clipnorm"),
@@ -273,10 +298,12 @@ def test_constraint_that_fails(devices: list[str]) -> None:
         (lambda: tf.Variable([1, 2], name="steps"), "steps.*int32"),
         (lambda: tf.Variable([True], name="flag"), "flag.*bool"),
         (lambda: tf.Variable(tf.zeros([2, 2]), shape=[None, 2], name="grows"), r"grows.*\(None, 2\)"),
+        (lambda: tf.Variable(tf.zeros([2]), shape=tf.TensorShape(None), name="any"), "any.*<unknown>"),
     ],
 )
-def test_variables_that_no_step_can_move_are_named(made: Any, culprit: str, graph: bool) -> None:
-    optimizer, odd, good = optim.Adam(0.1), made(), tf.Variable([1.0])
+@pytest.mark.parametrize("make", [lambda: optim.Adam(0.1), lambda: optim.SGD(0.1, momentum=0.9, use_ema=True)])
+def test_variables_that_no_step_can_move_are_named(made: Any, culprit: str, make: Any, graph: bool) -> None:
+    optimizer, odd, good = make(), made(), tf.Variable([1.0])
     start = odd.read_value()
     apply = tf.function(optimizer.apply_gradients) if graph else optimizer.apply_gradients
     for _ in range(
@@ -311,3 +338,13 @@ def test_what_complex_numbers_do_not_have_is_refused(made: Any, culprit: str, gr
     with pytest.raises(MismatchError, match=culprit):
         apply([(tf.ones(2), real), (tf.complex([1.0, 0.0], [1.0, 1.0]), spectrum)])
     assert snapshot([*variables, *optimizer.variables]) == before
+
+
+def test_another_variable_of_the_same_name() -> None:
+    optimizer, one, other = optim.SGD(0.1), tf.Variable([1.0], name="w"), tf.Variable([1.0], name="w")
+    optimizer.build([one])
+    with pytest.raises(UnknownVariableError, match="another variable that is called 'w'"):
+        optimizer.apply_gradients([(tf.ones(1), other)])
+    optimizer.build([other])
+    optimizer.apply_gradients([(tf.ones(1), other)])
+    assert (one.numpy()[0], other.numpy()[0]) == (1.0, np.float32(0.9))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -160,6 +162,25 @@ def test_keras_leaves_scaling_to_what_scales_itself(module: Any, scale: Any, tmp
         assert one.inner.current_loss_scale == (2.0**14 if scale == "dynamic" else 1024.0)
     for one in (model, again):
         one.fit(X, Y, 4, 1, verbose=0, shuffle=False)
+    same(model, again)
+
+
+def test_a_model_that_is_loaded_without_its_policy_says_so(tmp_path: Path) -> None:
+    """Keras wraps an optimizer by the policy of the process, which no file holds."""
+    path, policy = tmp_path / "m.keras", keras.mixed_precision.set_global_policy
+    policy("mixed_float16")
+    try:
+        model = fitted(keras, optim.for_keras(optim.SGD(0.1, momentum=0.9), keras), jit_compile=False)
+        model.save(path)
+        policy("float32")
+        with pytest.raises(ValueError, match="mixed_float16") as caught:
+            keras.models.load_model(path, custom_objects=optim.keras_objects(keras))
+        advice = re.findall(r"keras\.mixed_precision\.set_global_policy\(\"\w+\"\)", str(caught.value))
+        eval(advice[0], {"keras": keras})
+        again = keras.models.load_model(path, custom_objects=optim.keras_objects(keras))
+    finally:
+        policy("float32")
+    assert int(again.optimizer.iterations) == int(model.optimizer.iterations)
     same(model, again)
 
 
