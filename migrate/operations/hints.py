@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, zip_longest
 from math import isfinite
-from numbers import Integral
 from typing import Any, TypedDict
 
 import numpy as np
@@ -207,7 +206,7 @@ def _row(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str | None]:
     given = entry if isinstance(entry, Mapping) else {}
     name, shape, dtype = given.get("name"), given.get("shape"), given.get("dtype")
     sizes = shape if isinstance(shape, (list, tuple)) else [None]
-    is_shape = all(isinstance(n, Integral) and not isinstance(n, bool) and n >= 0 for n in sizes)
+    is_shape = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in sizes)
     if not (isinstance(name, str) and name and is_shape and isinstance(dtype, (str, type(None)))):
         raise HyperparameterError(
             f'--variables needs a list of {{"name": ..., "shape": [...]}} objects; {entry!r} is not one'
@@ -219,7 +218,7 @@ def _row(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str | None]:
             f"--variables takes name, shape and dtype of each variable that the optimizer trains, and {name!r} has"
             f" {what}; leave that out"
         )
-    return stages.plain(name), tuple(int(n) for n in sizes), dtype
+    return stages.plain(name), tuple(map(int, shape or ())), dtype
 
 
 def _check_known(stored: Stored, hinted: Sequence[StoredVariable]) -> None:
