@@ -100,7 +100,7 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
         document = copy.deepcopy(canonical.canonical(model.config, state.source.generation))
     except UnsupportedError:
         if passing.possible(state, families):
-            return _passed_through(state, model, families)
+            return _passed_through(state, model, families, scaled)
         raise
     places = weights.assign(state.source, model, document)
     weights.settle_input(document, places, {v.name: v.shape for v in state.variables})
@@ -113,28 +113,35 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
         frozen.check(document, state)
     training.raise_epsilons(document, state.source, notes)
     scale = loss_scale.find(state, document)
-    live = keras_targets.best(ordered, _possible(state.algorithm, families, scaled if scale is not None else None))
+    live = keras_targets.best(ordered, _possible(state.algorithm, families, scale, scaled))
     flat = planning.newest(live.state, keras_targets.GENERATION[live.family])
     _check_dtypes([*(array for _, _, array in flat), *(v.array for v in state.variables if v.array is not None)])
     compiled = compile_arguments(model.training, notes, keras_targets.KERAS3 in families)
     return ModelPlan(live, document, places, flat, compiled, scale, (*live.notes, *notes))
 
 
-def _possible(algorithm: str, families: Sequence[str], scaled: Sequence[str] | None) -> Sequence[str]:
-    """The families to choose from; `scaled` where a LossScaleOptimizer around the optimizer leaves only those.
+def _possible(
+    algorithm: str, families: Sequence[str], scale: LossScale | None, scaled: Sequence[str] | None
+) -> Sequence[str]:
+    """The families to choose from; where a LossScaleOptimizer wraps the optimizer, those that can be within it.
 
     Raises:
-      UnsupportedError: none of these has the algorithm.
+      UnsupportedError: none of these can.
     """
-    if scaled is None:
+    if scale is None:
         return families
-    if not any(keras_targets.has(family, algorithm) for family in scaled):
+    what = "the loss is scaled, and"
+    if keras_targets.KERAS3 in families and algorithms.find(algorithm).state_scalars:
         raise UnsupportedError(
-            "the loss is scaled (mixed_float16, LossScaleOptimizer), and tf_keras cannot load a LossScaleOptimizer"
-            f" around its own {algorithm} from an .h5, only around one of {keras_targets.MODULE[scaled[0]]}, which has"
-            f" no {algorithm}; migrate to keras or to slots"
+            f"{what} Keras 3 keeps no product of {algorithm}'s momenta within a LossScaleOptimizer, and loads no file"
+            f" that has one; {ADVICE}"
         )
-    return scaled
+    if scaled is not None and not any(keras_targets.has(family, algorithm) for family in scaled):
+        raise UnsupportedError(
+            f"{what} tf_keras cannot load a LossScaleOptimizer around its own {algorithm} from an .h5, only around one"
+            f" of {keras_targets.MODULE[scaled[0]]}, which has no {algorithm}; migrate to keras or to slots"
+        )
+    return families if scaled is None else scaled
 
 
 def _is_there_already(state: OptimizerState, families: Sequence[str]) -> bool:
@@ -155,16 +162,19 @@ def _as_it_is(state: OptimizerState) -> ModelPlan:
     return ModelPlan(live, None, {}, flat, {}, loss_scale.find(state, None), live.notes)
 
 
-def _passed_through(state: OptimizerState, model: StoredModel, families: Sequence[str]) -> ModelPlan:
+def _passed_through(
+    state: OptimizerState, model: StoredModel, families: Sequence[str], scaled: Sequence[str] | None
+) -> ModelPlan:
     """From tf.keras to tf_keras: the model as its source describes it, whatever its layers are."""
     passing.check_code(model)
     notes: list[str] = []
     ordered = _filled(state, passing.trained(state), notes)
-    live = keras_targets.best(ordered, families)
+    scale = loss_scale.find(state, None)
+    live = keras_targets.best(ordered, _possible(state.algorithm, families, scale, scaled))
     flat = planning.newest(live.state, keras_targets.GENERATION[live.family])
     _check_dtypes([*(array for _, _, array in flat), *(v.array for v in state.variables if v.array is not None)])
     compiled = compile_arguments(model.training, notes, keras_targets.KERAS3 in families)
-    return ModelPlan(live, None, {}, flat, compiled, loss_scale.find(state, None), (*live.notes, *notes))
+    return ModelPlan(live, None, {}, flat, compiled, scale, (*live.notes, *notes))
 
 
 def _check_dtypes(arrays: Sequence[LazyArray]) -> None:

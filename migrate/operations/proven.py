@@ -60,8 +60,9 @@ def ftrl(
         name = max(off[False], key=lambda n: off[False][n])
         raise ContradictionError(
             f"with learning_rate {rate:.7g} and the regularization of the config Ftrl's slots make another variable"
-            f" {name} than the source holds, by {off[False][name]:.2g} of it: one of these is of another run, or the"
-            f" learning rate changed; decide with {confirming('learning_rate', rate)}"
+            f" {name} than the source holds, by {off[False][name]:.2g} of it: one of these is of another run, the"
+            " learning rate changed, or a constraint changed the variable; decide with"
+            f" {confirming('learning_rate', rate)}"
         )
 
 

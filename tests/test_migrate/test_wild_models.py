@@ -112,6 +112,44 @@ def _changed(tmp_path: Path, change: Any) -> str:
     return str(path)
 
 
+def test_a_scaled_loss_beside_layers_that_tf_keras_alone_has_can_be_loaded(tmp_path: Path) -> None:
+    """tf_keras cannot load its newer LossScaleOptimizer from an .h5, so that the legacy one is written here, too."""
+    import tf_keras
+
+    layers = [
+        tf_keras.layers.Dense(4, input_shape=(3,)),
+        tf_keras.layers.ThresholdedReLU(0.1),
+        tf_keras.layers.Dense(1),
+    ]
+    model = tf_keras.Sequential(layers)
+    optimizer = tf_keras.optimizers.RMSprop(0.01, momentum=0.5)
+    model.compile(tf_keras.mixed_precision.LossScaleOptimizer(optimizer), "mse")
+    batch = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), np.ones((4, 1), np.float32)
+    for _ in range(3):
+        model.train_on_batch(*batch)
+    model.save(tmp_path / "model.h5")
+    report = migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / "new.h5", to="tf-keras")
+    assert report.fidelity == "exact", report.reasons
+    loaded = tf_keras.models.load_model(tmp_path / "new.h5")
+    wanted = [float(model.train_on_batch(*batch)) for _ in range(3)]
+    np.testing.assert_allclose([float(loaded.train_on_batch(*batch)) for _ in range(3)], wanted, rtol=1e-5)
+
+
+def test_nadam_within_a_loss_scale_optimizer_has_no_place_in_keras_3(tmp_path: Path) -> None:
+    """Its product of momenta is no variable of the wrapper there, and a list of another length is not loaded."""
+    import tf_keras
+
+    model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(3,))])
+    model.compile(tf_keras.mixed_precision.LossScaleOptimizer(tf_keras.optimizers.Nadam(0.01)), "mse")
+    model.train_on_batch(np.ones((4, 3)), np.ones((4, 1)))
+    model.save(tmp_path / "model.h5")
+    product = {"u_product": 0.9 * (1 - 0.5 * 0.96)}
+    with pytest.raises(UnsupportedError, match="no product of Nadam's momenta within a LossScaleOpt"):
+        migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / "x.keras", to="keras", overrides=product)
+    report = migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / "slots", overrides=product)
+    assert report.fidelity == "exact", report.reasons
+
+
 def test_a_layer_of_ones_own_is_passed_to_tf_keras_and_said(tmp_path: Path) -> None:
     def own(layers: list[Any]) -> None:
         next(layer for layer in layers if layer["class_name"] == "Dense")["class_name"] = "Mine>Dense"
