@@ -1,4 +1,5 @@
 """Graphs of MirroredStrategy: each device has variables and slots of its own, `w/replica_1`, which stay as the first.
+MultiWorkerMirroredStrategy gives each worker such a graph, of one device where it has no more.
 
 `one_device` gives the graph of the first device, with the gradients of all. It does so only where every mirror is
 changed as its variable is, op for op, and by the same sum of gradients (python/distribute/mirrored_strategy.py 1.15).
@@ -24,7 +25,7 @@ def one_device(protos: Sequence[Any]) -> Sequence[Any]:
     """The nodes of the first device, or all where there is but one, or mirrors do not follow their variables."""
     named = [str(node.name) for node in protos if node.op == "VarHandleOp"]
     mirrors = {n: told.group(1) for n in named if (told := _MIRROR.fullmatch(n)) and told.group(1) in set(named)}
-    if not mirrors:
+    if not mirrors and not any(_UPDATE.fullmatch(str(node.name)) for node in protos):
         return protos
     mirrored = _Mirrored(Nodes(protos), mirrors)
     return mirrored.first_device() if mirrored.all_follow() else protos

@@ -202,8 +202,9 @@ def _limit(limits: set[tuple[str, float] | None], has_rows: bool, outside: dict[
 def _idle(nodes: Nodes, scopes: Collection[str], kernels: Collection[str]) -> str | None:
     """What is said of a kernel that the op which `apply_gradients` returns does not wait for; None if it does for all.
     That op is called as its scope is, unless the scope is one of a distribution strategy."""
+    own = tuple({f"{name.rpartition('/')[0]}/" for name in kernels})
     for scope in scopes:
-        inside = (name for name in nodes.by_name if name.startswith(f"{scope}/") and "/update_" not in name)
+        inside = (name for name in nodes.by_name if name.startswith(f"{scope}/") and not name.startswith(own))
         done = set[str]().union(*map(nodes.waits_for, [scope] if scope in nodes.by_name else inside))
         left = next((name for name in kernels if name.startswith(f"{scope}/update_") and name not in done), None)
         if left is not None:

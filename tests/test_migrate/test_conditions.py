@@ -14,7 +14,9 @@ from migrate.bytes import protos
 from tests.test_migrate.test_scopes import SCOPED, goes_on, source
 
 
-@pytest.mark.parametrize("name", ["guarded", "scaled", "every", "mirrored", "mirrored_old", "synced", "workers"])
+@pytest.mark.parametrize(
+    "name", ["guarded", "scaled", "every", "mirrored", "mirrored_old", "synced", "collective", "workers"]
+)
 def test_steps_on_conditions_and_devices_go_on(name: str, tmp_path: Path) -> None:
     state = migrate.read(source(name))
     assert (state.fidelity, state.iterations) == ("exact", 3), state.reasons
