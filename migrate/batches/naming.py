@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from migrate import readers
-from migrate.bytes import files
+from migrate.bytes import files, hdf5
 from migrate.bytes.checkpoint_paths import looks_like_bundle
 from migrate.bytes.messages import some
 from migrate.errors import AmbiguousError, TargetExistsError, UnknownFormatError
 from optim.errors import DtoptError
 
 SUFFIXES = (".weights.h5", ".h5", ".hdf5", ".keras", ".npz", ".npy", ".pkl", ".pickle", ".index")
+MODELS = (".h5", ".hdf5", ".keras")
+"""Suffixes of what Keras saves; other programs keep data in files with the first two."""
 POINTED = ("tf_object", "tf1_saver", "tf_dtensor_names")
 """Formats of which a folder is one checkpoint, the newest, whatever else lies in it."""
 
@@ -137,7 +139,7 @@ def _held(folder: str) -> list[str]:
 def _files(folder: str) -> list[str]:
     """Checkpoints of one file, by their content."""
     paths = [os.path.join(folder, name) for name in sorted(files.names(folder)) if name != "checkpoint"]
-    return [p for p in paths if files.is_file(p) and not _of_bundle(p) and _is_checkpoint(p)]
+    return [p for p in paths if not files.is_folder(p) and not _of_bundle(p) and _is_checkpoint(p)]
 
 
 def _of_bundle(path: str) -> bool:
@@ -148,10 +150,15 @@ def _is_checkpoint(path: str) -> bool:
     try:
         readers.detect(path)
     except UnknownFormatError:
-        return False
+        return _is_spoiled(path)
     except (DtoptError, OSError):  # a damaged or ambiguous one, or one that changes: that is for the migration to say
         return True
     return True
+
+
+def _is_spoiled(path: str) -> bool:
+    """Whether a file has the suffix of a model, and is none nor data: empty, overwritten, a link that leads nowhere."""
+    return path.endswith(MODELS) and not files.is_folder(path) and not hdf5.is_hdf5(path)
 
 
 def distinct_names(paths: Sequence[str]) -> list[str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
 import shutil
 from pathlib import Path
 
+import h5py
 import pytest
 from typer.testing import CliRunner
 
@@ -106,3 +109,21 @@ def test_a_state_that_is_not_there_is_not_another_one(tmp_path: Path) -> None:
         find_prefix(str(folder))
     (folder / "checkpoint").unlink()
     assert find_prefix(str(folder)) == str(folder / state)
+
+
+def test_a_spoiled_file_with_the_suffix_of_a_model_has_a_line(tmp_path: Path) -> None:
+    shutil.copy(WILD / "tf29-e-tfops-functional-h5" / "source" / "model.h5", tmp_path / "model.h5")
+    (tmp_path / "cut.h5").touch()
+    (tmp_path / "zeros.keras").write_bytes(bytes(2000))
+    (tmp_path / "zeros.txt").write_bytes(bytes(2000))
+    (tmp_path / "gone.hdf5").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe.h5")
+    with h5py.File(tmp_path / "data.h5", "w") as file:  # of another program
+        file["x"] = 1
+    for options in [], ["--all"]:
+        words = ["migrate", "batch", str(tmp_path), *options, "--into", str(tmp_path / "out"), "--dry-run", "--json"]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 3
+        found = {Path(i["source"]).name: i["status"] for i in json.loads(result.output)["items"]}
+        spoiled = dict.fromkeys(("cut.h5", "gone.hdf5", "pipe.h5", "zeros.keras"), "failed")
+        assert found == {**spoiled, "model.h5": "planned"}
