@@ -14,12 +14,15 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.function import trace_type
-from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.eager.polymorphic_function import polymorphic_function, tracing_compilation, transform
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_v2_func_graphs
 
 from optim.errors import UnsupportedError
 from optim.step import exports
+
+CAPTURE = "optim"
+"""What the keys of our captures begin with."""
 
 
 class Traces:
@@ -46,7 +49,7 @@ class Traces:
         graph = tf.compat.v1.get_default_graph()
         while isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph):
             graph = graph.outer_graph
-        key = ("optim", id(self))
+        key = (CAPTURE, id(self))
         if not isinstance(graph, func_graph.FuncGraph) or key in graph.function_captures.by_ref_internal:
             return
         version = self._version
@@ -80,3 +83,16 @@ def _being_traced() -> Iterator[Any]:
             if isinstance(function, tf.types.experimental.PolymorphicFunction) and hasattr(function, "_function_cache"):
                 yield function
         frame = frame.f_back
+
+
+def _name_all_arguments(function: Any) -> None:
+    """TensorFlow takes each by-reference capture for one tensor, and so leaves as many arguments of a function without
+    a name, which a SavedModel's signature needs. Ours have no tensor: let it name them anew without these."""
+    captures = function.graph.function_captures.by_ref_internal
+    ours = {key: captures.pop(key) for key in list(captures) if isinstance(key, tuple) and key[0] == CAPTURE}
+    if ours:
+        tracing_compilation._set_arg_keywords(function)
+        captures.update(ours)
+
+
+transform.CONCRETE_FUNCTION_CALLBACKS.append(_name_all_arguments)

@@ -56,3 +56,31 @@ def test_the_kernels_step_on_a_mesh_is_refused(mode: str, mesh_2x2: Any, tmp_pat
     module.step = module.step.get_concrete_function(put(GRADIENT))
     with pytest.raises(UnsupportedError, match=r"save the tf\.function that it comes from"):
         tf.saved_model.save(module, str(tmp_path / "refused"))
+
+
+@pytest.mark.parametrize("concrete", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
+def test_signatures_keep_all_arguments(count: int, concrete: bool, tmp_path: Path) -> None:
+    """A step of several optimizers, in a function of one argument, and of more arguments than optimizers."""
+    module = tf.Module()
+    module.variables_of_it = [tf.Variable([1.0, 2.0]) for _ in range(count)]
+    module.optimizers = [optim.SGD(0.5, executor="portable") for _ in range(count)]
+    for optimizer, variable in zip(module.optimizers, module.variables_of_it, strict=True):
+        optimizer.build([variable])
+
+    def apply(gradient: Any) -> Any:
+        for optimizer, variable in zip(module.optimizers, module.variables_of_it, strict=True):
+            optimizer.apply_gradients([(gradient, variable)])
+        return {"first": module.variables_of_it[0] + 0.0}
+
+    spec = tf.TensorSpec([2], tf.float32)
+    module.plain = tf.function(apply, input_signature=[spec])
+    module.weighed = tf.function(lambda g, by, plus: apply(g * by + plus), input_signature=[spec, spec, spec])
+    functions = {"plain": module.plain, "weighed": module.weighed}
+    signatures = {n: f.get_concrete_function() if concrete else f for n, f in functions.items()}
+    tf.saved_model.save(module, str(tmp_path / "saved"), signatures=signatures)
+    again = tf.saved_model.load(str(tmp_path / "saved"))
+    one = tf.constant([1.0, 2.0])
+    np.testing.assert_allclose(again.signatures["plain"](gradient=one)["first"], [0.5, 1.0])
+    np.testing.assert_allclose(again.signatures["weighed"](g=one, by=one, plus=-one)["first"], [0.5, 0.0])
+    np.testing.assert_allclose(again.weighed(one, one, one)["first"], [-0.5, -3.0])
