@@ -28,7 +28,7 @@ from migrate.algorithms.spec import (
 )
 from migrate.errors import DamagedFileError
 from migrate.evidence import COMPUTED, FILE, RELEASE, Origin, confirming
-from migrate.generations import NATIVE, NEW
+from migrate.generations import NATIVE
 from optim.rules.nadam import NadamRule
 
 PRODUCT = "u_product"
@@ -126,7 +126,8 @@ def _state(arguments: Config, found: Mapping[str, float], generation: str, itera
         return {PRODUCT: value}, (Origin(PRODUCT, value, FILE, "a variable of the optimizer", doubt, confirm),)
     if iterations == 0:
         return {PRODUCT: 1.0}, (Origin(PRODUCT, 1.0, RELEASE, "no step was taken"),)
-    why = "inside fit these releases multiply it once per variable" if generation in NEW else "a reload began anew at 1"
+    per_variable = generation in PER_VARIABLE
+    why = "inside fit these releases multiply it once per variable" if per_variable else "a reload began anew at 1"
     doubt = (
         f"{PRODUCT}, the product of Nadam's momenta, is not in the source: {computed:.9g} follows from {iterations}"
         f" steps, and {why}"

@@ -125,6 +125,8 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], nam
     possible = orders.candidates(algorithm, generation, config)
     if any(name in COUNTERS for name in stored.scalars):  # then the list is of slots only
         possible = list(dict.fromkeys(tuple(x for x in order if not isinstance(x, str)) for order in possible))
+    if generation == "keras3" and "LossScale" in str((stored.optimizer_config or {}).get("class_name")):
+        possible += _untracked(possible, algorithm)
     owners = last_slots.owners(stored, algorithm, config, where)
     whose = _Owners(stored, where, named, joined_names.read(stored, algorithm))
     readings, problem = _readings(orders.cuts(possible, arrays, generation, owners), whose)
@@ -144,6 +146,13 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], nam
     if isinstance(problem, (AmbiguousError, ContradictionError)) and not readings:
         raise problem
     raise MismatchError(_unfitting(where, stored, algorithm, config, arrays, bool(readings), problem))
+
+
+def _untracked(possible: Sequence[orders.FlatOrder], algorithm: Algorithm) -> list[orders.FlatOrder]:
+    """Orders without the variables that a LossScaleOptimizer of Keras 3 leaves out of what is within it: it builds that
+    under `no_automatic_dependency_tracking`, and Nadam's product is tracked only by being set."""
+    left_out = {name for name, _ in algorithm.state_scalars}
+    return list(dict.fromkeys(tuple(x for x in order if x not in left_out) for order in possible if left_out))
 
 
 NUMBERED = re.compile(r"([a-z]+(?:_[a-z]+)*)_(\d+)(?:_\d+)?")

@@ -156,10 +156,12 @@ def _is_there_already(state: OptimizerState, families: Sequence[str]) -> bool:
 def _as_it_is(state: OptimizerState) -> ModelPlan:
     """From `.keras` to `.keras`: nothing of the model has to be understood, custom layers included."""
     frozen.check(stored_model(state).config, state)
+    scale = loss_scale.find(state, None)
+    _possible(state.algorithm, (keras_targets.KERAS3,), scale, None)
     live = keras_targets.live_class(state, keras_targets.KERAS3)
     flat = planning.newest(live.state, "keras3")
     _check_dtypes([*(array for _, _, array in flat), *(v.array for v in state.variables if v.array is not None)])
-    return ModelPlan(live, None, {}, flat, {}, loss_scale.find(state, None), live.notes)
+    return ModelPlan(live, None, {}, flat, {}, scale, live.notes)
 
 
 def _passed_through(

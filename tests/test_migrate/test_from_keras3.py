@@ -127,3 +127,35 @@ def test_a_scaled_loss_around_what_only_the_newer_classes_have_is_refused_with_t
     with pytest.raises(UnsupportedError, match=f"only around one of .*legacy, which has no {name}; migrate to keras"):
         migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "x.h5", to="tf-keras")
     migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "x.keras", to="keras")
+
+
+def test_nadam_within_a_loss_scale_optimizer_is_read_without_its_product(tmp_path: Path) -> None:
+    """Keras 3 leaves it out of such files; it follows from the steps, unless the run was reloaded."""
+    import keras
+
+    def built() -> Any:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Nadam(0.01)), "mse")
+        return model
+
+    model, batch = built(), (np.ones((4, 2)), np.ones((4, 1)))
+    for _ in range(3):
+        model.train_on_batch(*batch)
+    source = tmp_path / "model.keras"
+    model.save(source)
+    product = float(model.optimizer.inner_optimizer._u_product)
+    found = migrate.read(source)
+    assert found.fidelity == "approximate"
+    assert found.scalars["u_product"] == pytest.approx(product, rel=1e-6)
+    confirmed = {"u_product": product}
+    assert migrate.read(source, overrides=confirmed).fidelity == "exact"
+    with pytest.raises(UnsupportedError, match="no product of Nadam's momenta"):
+        migrate.migrate_checkpoint(source, tmp_path / "x.keras", to="keras", overrides=confirmed)
+    live = built()
+    live.optimizer.build(live.trainable_variables)
+    report = migrate.restore(source, live.optimizer, live.weights, restore_variables=True, overrides=confirmed)
+    assert report.fidelity == "exact", report.reasons
+    model.train_on_batch(*batch)
+    live.train_on_batch(*batch)
+    for one, other in zip(model.get_weights(), live.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
