@@ -95,7 +95,11 @@ def _target(
     problems: list[str],
 ) -> list[Target]:
     wanted, axes = given if isinstance(given, tuple) else (given, range(len(stored.shape)))
-    axes = tuple(int(a) for a in axes)
+    try:
+        axes = tuple(int(a) for a in axes)
+    except (TypeError, ValueError):
+        problems.append(f"axes of {stored.name!r} are {axes!r}, and not a permutation such as (1, 0)")
+        return []
     known = found(wanted)
     if known is None:
         problems.append(f"the optimizer has not what is given for {stored.name!r}")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from migrate import evidence
+from migrate.bytes.messages import some
 from migrate.bytes.source import still_the_same
 from migrate.live import conversions, mapped
 from migrate.live.conversions import Plan
@@ -59,7 +60,7 @@ class Restored:
             reasons += [comparison.described(key, *both) for key, both in plan.left.items()]
             self.warnings = tuple(plan.warnings)
             self._product = self._momentum_product(source, live)
-        reasons += [*mapped.row_reasons(state, self.targets), *self._decay_reasons(source)]
+        reasons += [*mapped.row_reasons(state, self.targets), *self._decay_reasons(source), *self._frozen_reasons()]
         self.origins = (*state.origins, *evidence.doubts("live optimizer", dict.fromkeys(reasons)))
         self.reasons = evidence.reasons(self.origins)
 
@@ -76,6 +77,17 @@ class Restored:
             left_out = any(re.search(pattern, target.stored.name) for pattern in patterns)
             if left_out and source.values.get("weight_decay") and self._groups[target.place].get("weight_decay"):
                 yield f"{target.stored.name}: weight decay applies in the live optimizer alone"
+
+    def _frozen_reasons(self) -> Iterator[str]:
+        """torch takes no step with a parameter that requires no gradient, and one with any other."""
+        for goes_on, text in (
+            (False, "trained in the source, and requires_grad is False in the live model"),
+            (True, "not trained in the source, and requires_grad is True in the live model"),
+        ):
+            live = [t.stored for t in self.targets if t.place.requires_grad is goes_on]
+            others = [v.name for v in live if v.trainable is (not goes_on)]
+            if others:
+                yield f"{some(others)}: {text}"
 
     def _momentum_product(self, source: comparison.Rule, live: comparison.Rule) -> float | None:
         if "u_product" not in self._kind.scalars:

@@ -165,3 +165,36 @@ def test_other_rules_parameters_and_classes_are_said(load_case: Any) -> None:
     wrong = {name: (parameter, tuple(range(len(axes)))) for name, (parameter, axes) in onto.items()}
     with pytest.raises(MismatchError, match="axes"):
         migrate.restore(case.source, optimizer, wrong)
+
+
+def test_what_is_frozen_on_one_side_alone_is_not_exact(load_case: Any) -> None:
+    torch = _torch()
+    case = load_case("keras224-sgd-momentum-convbn")
+    state, onto, rows = _parameters(case)
+    parameters = [p for p, _, _ in rows]
+    optimizer = torch.optim.SGD(
+        parameters, lr=state.hyperparameters["learning_rate"], momentum=state.hyperparameters["momentum"]
+    )
+    assert migrate.restore(case.source, optimizer, onto, **case.hints).fidelity == "exact"
+    parameters[0].requires_grad_(False)
+    report = migrate.restore(case.source, optimizer, onto, **case.hints)
+    assert report.fidelity == "approximate"
+    assert report.reasons == (
+        f"{next(iter(onto))}: trained in the source, and requires_grad is False in the live model",
+    )
+    statistics = next(v for v in state.variables if not v.trainable)
+    more = torch.nn.Parameter(torch.from_numpy(np.array(statistics.array.load())))
+    optimizer.add_param_group({"params": [more]})
+    reasons = migrate.restore(case.source, optimizer, {**onto, statistics.name: more}, **case.hints).reasons
+    assert f"{statistics.name}: not trained in the source, and requires_grad is True in the live model" in reasons
+
+
+@pytest.mark.parametrize("axes", ["ab", None, (None, 0), 5])
+def test_axes_that_are_none_are_refused(axes: Any, load_case: Any) -> None:
+    torch = _torch()
+    case = load_case("keras224-sgd-momentum-convbn")
+    _, onto, rows = _parameters(case)
+    optimizer = torch.optim.SGD([p for p, _, _ in rows], lr=0.1)
+    name = next(iter(onto))
+    with pytest.raises(MismatchError, match="axes of"):
+        migrate.restore(case.source, optimizer, {**onto, name: (onto[name][0], axes)}, **case.hints)
