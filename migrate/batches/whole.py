@@ -10,6 +10,9 @@ import numpy as np
 
 from migrate.batches import model_target
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.bundle import GRAPH_KEY, BundleReader
+from migrate.bytes.checkpoint_paths import find_prefix
+from migrate.bytes.object_graph import ObjectGraph
 from migrate.lists.planning import for_list, plan
 from migrate.operations import convert
 from migrate.operations.hints import Hints
@@ -31,9 +34,22 @@ def is_whole(source: str, dest: str, options: Mapping[str, Any]) -> bool:
     if options.get("strict") and state.fidelity != "exact":
         return False
     try:
-        return _same_state(convert.read(dest, format="slots"), state)
+        return _has_graph(dest) and _same_state(convert.read(dest, format="slots"), state)
     except DtoptError:
         return False
+
+
+def _has_graph(dest: str) -> bool:
+    """Whether a slot-variable checkpoint has the object graph of its keys, by which TensorFlow restores it.
+
+    Raises:
+      DtoptError: it is damaged, or that of others.
+    """
+    bundle = BundleReader(find_prefix(dest) or dest)
+    if GRAPH_KEY not in bundle:
+        return False
+    ObjectGraph(bundle)
+    return True
 
 
 def _is_whole_model(dest: str, state: OptimizerState, options: Mapping[str, Any]) -> bool:

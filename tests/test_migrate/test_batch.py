@@ -124,6 +124,16 @@ def test_resume_leaves_what_is_whole_and_repairs_nothing_unasked(folds: list[str
     assert {p: p.stat().st_mtime_ns for p in (out / "a-model").iterdir()} == whole
 
 
+def test_resume_does_not_leave_a_target_that_tensorflow_cannot_restore(folds: list[str], tmp_path: Path) -> None:
+    report = migrate.migrate_batch(folds[:1], tmp_path / "out")
+    (path,) = Path(report.items[0].dest).glob("*.data-00000-of-00001")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"VARIABLE_VALUE")] ^= 1  # in the object graph
+    path.write_bytes(data)
+    assert _statuses(migrate.migrate_batch(folds[:1], tmp_path / "out", resume=True)) == ["failed"]
+    assert _statuses(migrate.migrate_batch(folds[:1], tmp_path / "out", resume=True, overwrite=True)) == ["migrated"]
+
+
 def test_resume_does_not_take_one_source_for_another(folds: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
     migrate.migrate_batch(folds[:1], out)
