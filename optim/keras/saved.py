@@ -127,10 +127,10 @@ class Saved:
         odd |= {key for key, value in values.items() if value.shape != tuple(own[key].shape)}
         if odd and all(key.isdigit() for key in found):
             raise CheckpointError(
-                "the file's state is that of Keras's own optimizer, or of its LossScaleOptimizer, in which Keras"
-                " put this one for the policy mixed_float16 when it was trained: call"
-                ' keras.mixed_precision.set_global_policy("mixed_float16") before the model is loaded, or load it with'
-                " compile=False"
+                "the file's state is that of Keras's own optimizer, which `dtopt migrate` brings over, or of the"
+                " LossScaleOptimizer that Keras put around this one for the policy mixed_float16: then call"
+                ' keras.mixed_precision.set_global_policy("mixed_float16") before the model is loaded. compile=False'
+                " loads it without state"
             )
         if odd:
             raise CheckpointError(
