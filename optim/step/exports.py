@@ -37,7 +37,9 @@ def check(graph: tf.Graph) -> None:
     """
     if graph in _told or not _has_kernel(graph):
         return
-    if any(isinstance(given, tf.Tensor) and dtensor.is_dtensor(given) for given, _ in graph.captures):
+    with tf.init_scope():  # out of a signature that is being traced
+        on_mesh = any(isinstance(given, tf.Tensor) and dtensor.is_dtensor(given) for given, _ in graph.captures)
+    if on_mesh:
         raise UnsupportedError(
             f"concrete function {graph.name} holds a step on a mesh by dtopt's kernel, which no SavedModel can hold;"
             f" {WITHOUT}."
