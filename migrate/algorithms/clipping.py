@@ -17,7 +17,7 @@ LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
 def put_in(config: Mapping[str, Any], generation: str, versions: Mapping[str, str], out: Arguments) -> None:
     """The limits of gradients, as the release applied them."""
     limits = {k: number(config, k) for k in LIMITS if config.get(k) not in (None, False)}
-    limits = {k: v for k, v in limits.items() if v > 0}
+    limits = {k: v for k, v in limits.items() if not v <= 0}  # NaN is refused as out of range
     version = generations.version_tuple(versions.get("keras"))
     if generation in generations.NEW and len(limits) > 1:
         first, *others = limits

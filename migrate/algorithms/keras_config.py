@@ -340,9 +340,6 @@ def _say_what_is_left(config: Mapping[str, Any], algorithm: Algorithm, generatio
     known |= NO_EFFECT | set(algorithm.defaults(generation)) | set(algorithm.scalars)
     known |= {
         "epsilon",
-        "untrained",
-        "slot_order",
-        "zero_slots",
         "repeated_rows",
         LAZY_ROWS,
         EXCLUDED,
@@ -354,6 +351,8 @@ def _say_what_is_left(config: Mapping[str, Any], algorithm: Algorithm, generatio
     }
     for key, value in config.items():
         told = out.origins.get(key)
+        if told is not None and told.kind == SET:
+            continue  # `operations.overriding` sees to those
         if key in known or value in (None, False, 0, 0.0) or key in out.values or (told is not None and told.doubt):
             continue
         text = f"the config has an option that {algorithm.name} does not carry: {key} = {value!r}"

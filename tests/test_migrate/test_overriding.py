@@ -72,7 +72,7 @@ def test_no_override_is_passed_over(case: str) -> None:
 )
 def test_what_would_change_nothing_is_refused(overrides: dict[str, Any]) -> None:
     with pytest.raises(DtoptError) as refused:
-        migrate.read(ADAM, overrides=overrides)
+        checked(migrate.read(ADAM, overrides=overrides))
     assert next(iter(overrides)) in str(refused.value)
 
 
@@ -128,3 +128,15 @@ def test_nothing_of_a_variable_is_passed_over(case: str, wrong: dict[str, Any]) 
     assert _said(source, {**hints, "variables": rows}) == _said(source, hints)
     with pytest.raises(DtoptError):
         checked(migrate.read(source, **{**hints, "variables": [{**rows[0], **wrong}, *rows[1:]]}))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"untrained": ["dense_1/kernel"]}, {"slot_order": "name"}, {"zero_slots": "source"}, {"clipnorm": float("nan")}],
+    ids=str,
+)
+def test_a_config_has_no_word_that_is_passed_over(told: dict[str, Any]) -> None:
+    found = adversary.case(FIXTURES / "corpus" / "keras224-adam-saver-mlp")
+    source, config = found.folder / found.source, found.hints["optimizer_config"]
+    assert _said(source, {"optimizer_config": config}) is not None
+    assert _said(source, {"optimizer_config": {**config, "config": {**config["config"], **told}}}) is None
