@@ -18,12 +18,13 @@ MIXED = "mixed_float16"
 
 @dataclass(frozen=True)
 class LossScale:
-    """`current` scale and steps `since` it last changed, `initial` scale and steps until it grows."""
+    """`current` scale and steps `since` it last changed, `initial` scale and steps until it grows; of a constant one
+    None."""
 
     current: float
     since: int
     initial: float
-    growth: int
+    growth: int | None
 
 
 def find(state: OptimizerState, document: Layer | None) -> LossScale | None:
@@ -34,10 +35,22 @@ def find(state: OptimizerState, document: Layer | None) -> LossScale | None:
         settings = config.get("config", {})
     elif document is None or not any(leaf.config.get("dtype") == MIXED for leaf in leaves(document)):
         return None
+    settings = _since_2_4(settings)
     initial = float(settings.get("initial_scale") or DEFAULT_SCALE)
-    growth = int(settings.get("dynamic_growth_steps") or DEFAULT_GROWTH)
+    growth = int(settings.get("dynamic_growth_steps") or DEFAULT_GROWTH) if settings.get("dynamic", True) else None
     since, current = _kept(state) or (0, initial)
     return LossScale(current, since, initial, growth)
+
+
+def _since_2_4(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings as TF 2.4 and later have them; earlier ones have an object (`mixed_precision/loss_scale.py` 2.3)."""
+    held = settings.get("loss_scale")
+    if not isinstance(held, Mapping):
+        return settings
+    told = held.get("config", {})
+    if held.get("class_name") == "FixedLossScale":
+        return {"dynamic": False, "initial_scale": told.get("loss_scale_value")}
+    return {"initial_scale": told.get("initial_loss_scale"), "dynamic_growth_steps": told.get("increment_period")}
 
 
 def _kept(state: OptimizerState) -> tuple[int, float] | None:

@@ -208,7 +208,8 @@ def _optimizer(plan: ModelPlan) -> dict[str, Any]:
     made = {"class_name": f"Custom>{live.class_name}" if new else live.class_name, "config": config}
     if plan.scale is None:
         return made
-    settings = {"dynamic": True, "initial_scale": plan.scale.current, "dynamic_growth_steps": plan.scale.growth}
+    growth = plan.scale.growth
+    settings = {"dynamic": growth is not None, "initial_scale": plan.scale.current, "dynamic_growth_steps": growth}
     return {"class_name": "LossScaleOptimizer", "config": {"inner_optimizer": made, **settings}}
 
 

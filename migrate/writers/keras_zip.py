@@ -34,6 +34,8 @@ from migrate.writers import files, single_file
 SUFFIX = ".keras"
 KERAS_VERSION = "3.10.0"
 """The first release whose optimizers list their variables as they are written here."""
+NEVER = 2**31 - 1
+"""Steps after which a constant loss scale grows."""
 OPTIMIZER = "optimizer/vars"
 INNER = "optimizer/inner_optimizer/vars"
 
@@ -53,6 +55,10 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
     own = passing.own_classes(stored_model(state).config, ONLY_3) if plan.document is None else []
     otherwise = training.differences(plan.document, state.source, "keras")
     notes = [*told.notes, *training.remarks(plan.document, state.source, "keras")]
+    if plan.scale is not None and plan.scale.growth is None:
+        notes.append(
+            "the loss scale is constant in the source; that of Keras 3 is halved where gradients are not finite"
+        )
     return files.told(state, plan, [*own, *otherwise], notes), plan
 
 
@@ -167,7 +173,7 @@ def _optimizer(plan: ModelPlan) -> dict[str, Any]:
     if plan.scale is None:
         return made
     around = {"name": "loss_scale_optimizer", "inner_optimizer": made, "initial_scale": plan.scale.initial}
-    around["dynamic_growth_steps"] = plan.scale.growth
+    around["dynamic_growth_steps"] = NEVER if plan.scale.growth is None else plan.scale.growth
     return {**made, "class_name": "LossScaleOptimizer", "config": around}
 
 

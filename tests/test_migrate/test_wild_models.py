@@ -135,6 +135,30 @@ def test_a_scaled_loss_beside_layers_that_tf_keras_alone_has_can_be_loaded(tmp_p
     np.testing.assert_allclose([float(loaded.train_on_batch(*batch)) for _ in range(3)], wanted, rtol=1e-5)
 
 
+def test_a_constant_loss_scale_stays_constant(tmp_path: Path) -> None:
+    """Keras 3 has none, and is given one that never grows, which is said."""
+    import keras
+    import tf_keras
+
+    model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(3,))])
+    legacy = tf_keras.optimizers.legacy.SGD(0.01, momentum=0.9)
+    model.compile(tf_keras.mixed_precision.LossScaleOptimizer(legacy, dynamic=False, initial_scale=64.0), "mse")
+    batch = np.ones((4, 3), np.float32), np.ones((4, 1), np.float32)
+    model.train_on_batch(*batch)
+    model.save(tmp_path / "model.h5")
+    for to, target in (("tf-keras", "new.h5"), ("keras", "new.keras")):
+        report = migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / target, to=to)
+        assert report.fidelity == "exact", report.reasons
+        assert any("loss scale is constant" in warning for warning in report.warnings) is (to == "keras")
+    loaded = tf_keras.models.load_model(tmp_path / "new.h5")
+    newer = keras.models.load_model(tmp_path / "new.keras")
+    assert (loaded.optimizer.dynamic, float(loaded.optimizer.loss_scale)) == (False, 64.0)
+    assert (newer.optimizer.initial_scale, newer.optimizer.dynamic_growth_steps) == (64.0, 2**31 - 1)
+    wanted = [float(model.train_on_batch(*batch)) for _ in range(3)]
+    for each in (loaded, newer):
+        np.testing.assert_allclose([float(each.train_on_batch(*batch)) for _ in range(3)], wanted, rtol=1e-5)
+
+
 def test_nadam_within_a_loss_scale_optimizer_has_no_place_in_keras_3(tmp_path: Path) -> None:
     """Its product of momenta is no variable of the wrapper there, and a list of another length is not loaded."""
     import tf_keras
