@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, zip_longest
 from math import isfinite
@@ -198,27 +198,26 @@ def _hinted_variables(stored: Stored, given: Sequence[Mapping[str, Any]]) -> tup
 
 
 def _row(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str | None]:
-    """Name, shape and, where it is said, dtype of a variable that is trained.
+    """Name, shape and, where it is said, dtype of a variable that is trained; what else a row has says nothing of it.
 
     Raises:
-      HyperparameterError: anything else.
+      HyperparameterError: anything else, or a variable that is not trained.
     """
     given = entry if isinstance(entry, Mapping) else {}
     name, shape, dtype = given.get("name"), given.get("shape"), given.get("dtype")
-    sizes = shape if isinstance(shape, (list, tuple)) else [None]
+    dtype = getattr(dtype, "name", dtype)  # of NumPy and TensorFlow
+    sizes: list[Any] = list(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else [None]
     is_shape = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in sizes)
     if not (isinstance(name, str) and name and is_shape and isinstance(dtype, (str, type(None)))):
         raise HyperparameterError(
             f'--variables needs a list of {{"name": ..., "shape": [...]}} objects; {entry!r} is not one'
         )
-    others = sorted(str(key) for key in given.keys() - {"name", "shape", "dtype", "trainable"})
-    if others or given.get("trainable", True) is not True:
-        what = "a variable that is not trained" if not others else some(others, SHOWN)
+    if given.get("trainable", True) is not True:
         raise HyperparameterError(
-            f"--variables takes name, shape and dtype of each variable that the optimizer trains, and {name!r} has"
-            f" {what}; leave that out"
+            f"--variables takes the variables that the optimizer trains, in its order, and says of {name!r} that it is"
+            " not trained; leave it out"
         )
-    return stages.plain(name), tuple(map(int, shape or ())), dtype
+    return stages.plain(name), tuple(int(n) for n in sizes), dtype
 
 
 def _check_known(stored: Stored, hinted: Sequence[StoredVariable]) -> None:

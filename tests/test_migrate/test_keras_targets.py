@@ -174,7 +174,7 @@ def test_a_schedule_of_adagrad_goes_to_the_new_class_as_the_legacy_one_reads_non
     state = migrate.read(
         CORPUS / case.name / "source" / "weights.npy",
         optimizer_config={"class_name": "Adagrad", "config": settings},
-        variables=[{"name": v["name"], "shape": v["shape"]} for v in case.document["trainable"]],
+        variables=case.document["trainable"],
         generation="optimizer_v2",
     )
     families = (keras_targets.TF_KERAS_LEGACY, keras_targets.TF_KERAS)
