@@ -21,6 +21,9 @@ OTHERS_GRAPH = "graph"
 GATHERED = "gathered"
 """In `Stored.outside`: a loop has summed gradients up since the last step, which the next step would take."""
 
+LOST = "slots"
+"""In `Stored.outside`: variables that are trained have no slots, although others have."""
+
 OTHER_COMPILE = "compile"
 """In `Stored.outside`: the optimizer was compiled several times, and steps of another one may count with its own."""
 

@@ -22,6 +22,7 @@ from migrate.operations.configuration import RATES, Configuration, configure
 from migrate.operations.hints import checked_config, with_hints
 from migrate.state import (
     GATHERED,
+    LOST,
     OTHER_COMPILE,
     OTHERS_GRAPH,
     SPARSE_CLIPPING,
@@ -232,7 +233,7 @@ def _outside(stored: Stored, origins: Mapping[str, Origin]) -> list[Origin]:
     found = []
     for what, how in stored.outside.items():
         doubt, confirm = f"{what}: {how}, which is not understood", CONFIRMS.get(what, "")
-        if what in (OTHERS_GRAPH, OTHER_COMPILE, GATHERED):
+        if what in (OTHERS_GRAPH, OTHER_COMPILE, GATHERED, LOST):
             doubt = how
         read = what == "learning_rate" and what in origins and origins[what].kind == GRAPH
         if read or (what in origins and what not in (*names, "trust_coefficient")):

@@ -19,7 +19,7 @@ from migrate.generations import NATIVE
 from migrate.matching import stages
 from migrate.matching.slot_table import COUNTERS, SlotTable
 from migrate.operations.configuration import CLASS, PROVEN_BY_SLOTS, Configuration
-from migrate.state import NamedVariables, Stored, StoredVariable
+from migrate.state import LOST, NamedVariables, Stored, StoredVariable
 from optim.errors import HyperparameterError
 
 SWITCHES = {"vhat": ("amsgrad", False), "average_gradient": ("centered", False), "average": ("use_ema", False)}
@@ -297,7 +297,7 @@ def of_late(stored: Stored, found: SlotTable, made: Configuration, hinted: bool)
             " has; leave them out of it"
         )
     late = [v.name for v in stored.variables if v.trainable and v.name not in owned]
-    if hinted or not owned or not late or untrained.issuperset(late):
+    if hinted or not owned or not late or untrained.issuperset(late) or LOST in stored.outside:
         return []
     text = f"{some(late)}: can be trained and have no slots, although others have: lost, or not trained yet"
     return [Origin(TRAINED, late, UNINTERPRETED, doubt=text, confirm=confirming("untrained", late))]

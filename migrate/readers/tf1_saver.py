@@ -35,7 +35,7 @@ from migrate.readers.savers import optimizer_v2 as saver_v2
 from migrate.readers.savers import optimizers as saver_optimizers
 from migrate.readers.savers import tf_train as saver_train
 from migrate.readers.savers.parts import GLOBAL_STEP, Parts, give_values, in_order, stored_variable
-from migrate.state import GATHERED, OTHERS_GRAPH, Stored
+from migrate.state import GATHERED, LOST, OTHERS_GRAPH, Stored
 from optim.errors import CheckpointError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 
@@ -235,9 +235,19 @@ def _program(
         "outside": {
             **told.outside,
             **({"updates": graph.doubt} if graph.doubt else {}),
+            **_lost(stored, graph, scopes),
             **_gathered(told.gathered, graph, arrays),
         },
     }
+
+
+def _lost(stored: Parts, graph: SaverGraph, scopes: Collection[str]) -> dict[str, str]:
+    """A doubt where the graph updates variables that have no slots in the checkpoint, although others have."""
+    owned = {owner for per in stored.slots.values() for owner in per}
+    held = {variable.name for variable in stored.variables}
+    updated = {graph.parts.get(v, v) for scope in scopes or graph.updates for v in graph.updates.get(scope, ())}
+    lost = sorted((updated & held) - owned) if owned else []
+    return {LOST: f"{some(lost)}: trained in the graph, and without the slots that others have: lost"} if lost else {}
 
 
 def _gathered(names: Collection[str], graph: SaverGraph, arrays: Mapping[str, LazyArray]) -> dict[str, str]:

@@ -41,6 +41,16 @@ def test_what_depends_on_more_than_the_last_gradients_is_never_exact(name: str, 
     assert reason in " ".join(state.reasons)
 
 
+@pytest.mark.parametrize("hint", [{}, {"overrides": {"untrained": ["net/w1"]}}, {"variables": ["net/w0", "net/w2"]}])
+def test_slots_that_are_lost_are_not_those_of_what_was_never_trained(hint: dict[str, Any]) -> None:
+    """The graph updates the variable, whatever a person says of it."""
+    if "variables" in hint:
+        hint = {"variables": [{"name": name, "shape": [3, 2]} for name in hint["variables"]]}
+    state = migrate.read(source("lost"), **hint)
+    assert state.fidelity == "approximate"
+    assert "net/w1: trained in the graph, and without the slots that others have" in " ".join(state.reasons)
+
+
 def _node(nodes: Any, name: str) -> Any:
     return next(each for each in nodes if each.name == name)
 
