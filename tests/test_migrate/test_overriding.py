@@ -18,9 +18,9 @@ from tests.test_migrate.confirm import confirmed
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CASES = (
-    "corpus/extra-k122-adam-clip-saver",
+    pytest.param("corpus/extra-k122-adam-clip-saver", marks=pytest.mark.breadth),
     "corpus/extra-k224-adadelta-decay-mlp-npz",
-    "corpus/keras38-adam-convbn",
+    pytest.param("corpus/keras38-adam-convbn", marks=pytest.mark.breadth),
     "corpus/tf215-new-sgd-gclip-weights-mlp",
     "corpus/tf24-sgd-clipboth-mlp",
     "wild/tf29-g-moving-average-adam-ckpt",
