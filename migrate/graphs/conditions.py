@@ -59,14 +59,14 @@ def taken(protos: Sequence[Any], functions: Mapping[str, Any], trained: Collecti
         if found is None:
             break
         condition, side = found
-        branch = _dead(nodes, condition, not side)
+        branch = _dead(nodes, {condition: not side})
         doubt = doubt or _left_out(nodes, branch)
         if _is_guard(nodes, condition) is not side:
             for each in branch:
                 branches[each] = branches.get(each, frozenset()) | {condition}
             if not _counts(nodes, condition):
                 doubt = f"{condition!r} ({nodes.op(condition)}) says at which steps variables are updated"
-        nodes = Nodes(_folded(nodes, condition, side), functions)
+        nodes = Nodes(_folded(nodes, {condition: side}), functions)
     return Taken(nodes, branches, doubt)
 
 
@@ -75,13 +75,15 @@ _MOST = 20
 
 
 def _without_constant_ones(nodes: Nodes) -> Nodes:
-    """The graph without conditions that are a constant, as whether Horovod has more than one worker is."""
-    conditions = {_condition(nodes, n) for n in nodes.inputs if nodes.op(n) in _SWITCHES}
-    held = {each: nodes.held(each) for each in sorted(conditions)}
-    for condition, value in held.items():
-        if value is not None and value.dtype == BOOL and len(value.numbers) == 1:
-            nodes = Nodes(_folded(nodes, condition, bool(value.numbers[0])), nodes.functions)
-    return nodes
+    """The graph without conditions that are a constant, as whether Horovod has more than one worker is, for each
+    gradient anew."""
+    held = {each: nodes.held(each) for each in set(_switches(nodes).values())}
+    sides = {
+        condition: bool(value.numbers[0])
+        for condition, value in held.items()
+        if value is not None and value.dtype == BOOL and len(value.numbers) == 1
+    }
+    return Nodes(_folded(nodes, sides), nodes.functions) if sides else nodes
 
 
 def _condition(nodes: Nodes, switch: str) -> str:
@@ -118,7 +120,7 @@ def _steps(nodes: Nodes, trained: Collection[str]) -> list[str]:
 def _side(nodes: Nodes, condition: str, trained: Collection[str]) -> bool | None:
     """On which side all steps are that are on one; None where they are on both."""
     steps = set(_steps(nodes, trained))
-    lost = {side: bool(steps & _dead(nodes, condition, side)) for side in (True, False)}
+    lost = {side: bool(steps & _dead(nodes, {condition: side})) for side in (True, False)}
     return None if lost[True] == lost[False] else lost[False]
 
 
@@ -134,10 +136,10 @@ def _left_out(nodes: Nodes, branch: set[str]) -> str:
     )
 
 
-def _dead(nodes: Nodes, condition: str, side: bool) -> set[str]:
-    """The nodes that are not there where a condition has this value."""
+def _dead(nodes: Nodes, sides: Mapping[str, bool]) -> set[str]:
+    """The nodes that are not there where conditions have these values."""
     dead: set[str] = set()
-    outputs = _empty(_switches(nodes, condition), side)
+    outputs = _empty(nodes, sides)
     readers: dict[str, list[str]] = {}
     for name, node in nodes.by_name.items():
         for each in node.input:
@@ -159,13 +161,14 @@ def _dead(nodes: Nodes, condition: str, side: bool) -> set[str]:
     return dead
 
 
-def _switches(nodes: Nodes, condition: str) -> set[str]:
-    return {n for n in nodes.inputs if nodes.op(n) in _SWITCHES and _condition(nodes, n) == condition}
+def _switches(nodes: Nodes) -> dict[str, str]:
+    """The condition of each switch."""
+    return {name: _condition(nodes, name) for name in nodes.inputs if nodes.op(name) in _SWITCHES}
 
 
-def _empty(switches: Collection[str], side: bool) -> set[str]:
-    """The outputs of these switches that give nothing."""
-    return {f"{name}:{0 if side else 1}" for name in switches}
+def _empty(nodes: Nodes, sides: Mapping[str, bool]) -> set[str]:
+    """The outputs of the switches on these conditions that give nothing."""
+    return {f"{name}:{0 if sides[each] else 1}" for name, each in _switches(nodes).items() if each in sides}
 
 
 def _output(name: str) -> str:
@@ -178,11 +181,10 @@ def _node(name: str) -> str:
     return name.removeprefix("^").partition(":")[0]
 
 
-def _folded(nodes: Nodes, condition: str, side: bool) -> list[Any]:
-    """The nodes of one side of a condition, without the switches that lead there."""
-    dead = _dead(nodes, condition, side)
-    switches = _switches(nodes, condition)
-    empty, found = _empty(switches, side), []
+def _folded(nodes: Nodes, sides: Mapping[str, bool]) -> list[Any]:
+    """The nodes of one side of each condition, without the switches that lead there."""
+    dead, empty, found = _dead(nodes, sides), _empty(nodes, sides), []
+    switches = {name: condition for name, condition in _switches(nodes).items() if condition in sides}
     for name, node in nodes.by_name.items():
         if name in dead or name in switches:
             continue
@@ -191,8 +193,8 @@ def _folded(nodes: Nodes, condition: str, side: bool) -> list[Any]:
         del changed.input[:]
         given = [str(i) for i in node.input if nodes.op(name) not in _MERGES or _output(str(i)) not in empty]
         inputs = [_behind(nodes, each, switches) for each in given]
-        if any(_node(str(each)) in switches for each in node.input):
-            inputs.append(f"^{condition}")
+        left = (_node(str(each)) for each in node.input)
+        inputs.extend(f"^{condition}" for condition in dict.fromkeys(switches[n] for n in left if n in switches))
         if nodes.op(name) in _MERGES:
             inputs = [i for i in inputs if _node(i) not in dead]
             changed.op = "Identity" if sum(not i.startswith("^") for i in inputs) == 1 else node.op

@@ -14,13 +14,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from migrate.graphs.clipping import Clip, clipped, is_whole, normed
-from migrate.graphs.nodes import FIRST, GIVEN, Nodes
+from migrate.graphs.nodes import FIRST, GIVEN, SETS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, match
 
 _SUMS = ("AddN", "AccumulateNV2", *ADD.split())
 _JOINS = ("ConcatV2", "Concat", "Pack", "ExpandDims", "Reshape", "Squeeze", "Mean", "Sum", "UnsortedSegmentSum")
 """How towers' gradients come to one. Inputs behind the first that are constants say which axis."""
-_SETS = ("Assign", "AssignVariableOp")
 _HANDED_ON = ("CheckNumerics", "StopGradient", "PreventGradient", "Print")
 _WORKERS = re.compile(r"Horovod\w+|Nccl\w+|Collective\w+")
 _HOROVOD = {"reduce_op": (0, 1), "prescale_factor": (1.0,), "postscale_factor": (1.0,)}
@@ -160,11 +159,11 @@ class _Path:
             op, made = nodes.op(write.op), nodes.source(write.value)
             if op.startswith("AssignSub"):
                 raise _StrangeError(write.op)
-            added = nodes.inputs[made] if op in _SETS and nodes.op(made) in _SUMS else []
+            added = nodes.inputs[made] if op in SETS and nodes.op(made) in _SUMS else []
             rest = [each for each in added if nodes.source(each) != variable]
             found = self._together(made, rest if len(rest) == len(added) - 1 else [write.value])
             sums += [found] if found is not None else []
-        if not sums or all(nodes.op(write.op) not in _SETS for write in writes):
+        if not sums or all(nodes.op(write.op) not in SETS for write in writes):
             raise _StrangeError(variable)
         if any((each.share, each.scale) != (sums[0].share, sums[0].scale) for each in sums):
             raise _StrangeError(variable)

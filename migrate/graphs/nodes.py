@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 PASSING = ("Identity", "Cast", "ReadVariableOp", "Enter", "Snapshot")
-_SETS = ("Assign", "AssignVariableOp")
+SETS = ("Assign", "AssignVariableOp")
 WRITES = ("Assign", "AssignSub", "AssignAdd", "AssignVariableOp", "AssignSubVariableOp", "AssignAddVariableOp")
 SCATTERS = ("ScatterSub", "ScatterAdd", "ScatterUpdate")
 """Alone or behind `Resource`: they change the rows that a sparse gradient has."""
@@ -209,7 +209,7 @@ class Nodes:
         target, first = (self.inputs[name] or [""])[0], name.partition("/")[0].rstrip("_0123456789")
         if first in NOT_STEPS or name in (f"{target}/Assign", f"{target}/IsInitialized/VarIsInitializedOp"):
             return True
-        given = self.source(self.inputs[name][1]) if self.op(name) in _SETS and len(self.inputs[name]) > 1 else ""
+        given = self.source(self.inputs[name][1]) if self.op(name) in SETS and len(self.inputs[name]) > 1 else ""
         return self.op(given) == "HorovodBroadcast" and self.parents(given) == [target]
 
     def flag(self, name: str, attribute: str) -> bool:

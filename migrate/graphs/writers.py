@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from migrate.graphs.nodes import Nodes, Write
+from migrate.graphs.nodes import SETS, Nodes, Write
 
 _CHANGES = re.compile(
     r"(?:Resource)?(?:Assign\w*|Scatter(?:Nd)?(?:Add|Sub|Mul|Div|Min|Max|Update)|StridedSliceAssign|CountUpTo"
@@ -40,7 +40,7 @@ def writers(nodes: Nodes) -> Iterator[tuple[str, str]]:
     changes = _Changes(nodes)
     for name, inputs in nodes.inputs.items():
         op, value = nodes.op(name), inputs[1] if len(inputs) > 1 else ""
-        sets = op in ("Assign", "AssignVariableOp") and nodes.op(nodes.source(value)) == "Const"
+        sets = op in SETS and nodes.op(nodes.source(value)) == "Const"
         gives = sets or (op.startswith("Assign") and nodes.is_given(value))
         if not gives and not nodes.is_no_step(name):
             yield from ((name, variable) for variable in changes.of(nodes, name))

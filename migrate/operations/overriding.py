@@ -7,6 +7,7 @@ from typing import Any
 
 from migrate import generations
 from migrate.algorithms import ALGORITHMS, addons, foreign
+from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.keras_config import LAZY_ROWS, SHARED
 from migrate.algorithms.repeated_rows import REPEATED
 from migrate.algorithms.spec import Algorithm
@@ -15,7 +16,7 @@ from migrate.bytes.messages import some
 from migrate.errors import ContradictionError
 from migrate.evidence import confirming
 from migrate.operations.configuration import CLASS, GENERATION
-from migrate.rules.comparison import LIMITS, same
+from migrate.rules.comparison import same
 from optim import rules
 from optim.errors import HyperparameterError
 from optim.rule import arguments
