@@ -13,6 +13,10 @@ from optim.errors import HyperparameterError
 KEYS = ("inner_optimizer", "optimizer")
 """Where a wrapper's config has the optimizer inside it."""
 AVERAGING, LOOKAHEAD, STOCHASTIC = "MovingAverage", "Lookahead", "SWA"
+OF_MODELS = "ExponentialMovingAverage"
+"""Of tf-models."""
+AVERAGES = (AVERAGING, STOCHASTIC, OF_MODELS)
+"""Those that keep averages."""
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     AVERAGING: {"average_decay": 0.99},
     LOOKAHEAD: {"sync_period": 6, "slow_step_size": 0.5},
@@ -77,13 +81,14 @@ def numbers(option: str, given: Any) -> dict[str, Any]:
 def doubts(optimizer: Mapping[str, Any] | None) -> dict[str, str]:
     """Wrapper -> what it does besides the steps of the optimizer in it, where no class of `optim` does so.
 
-    Source: `lookahead.py`, `moving_average.py`, `stochastic_weight_averaging.py` of TensorFlow Addons 0.23.
+    Source: `lookahead.py`, `moving_average.py`, `stochastic_weight_averaging.py` of TensorFlow Addons 0.23;
+    `modeling/optimization/ema_optimizer.py` of tf-models-official 2.12.
     """
     found = {}
     known = options(optimizer)
     for name in unwrapped(optimizer)[1]:
         plain = name.rpartition(">")[2]
-        if plain == AVERAGING and AVERAGED not in known:
+        if plain == OF_MODELS or (plain == AVERAGING and AVERAGED not in known):
             found[plain] = (
                 f"{plain} keeps averages in a way that optim does not: they are among the unmapped, and steps go on"
                 " without them"
@@ -92,7 +97,7 @@ def doubts(optimizer: Mapping[str, Any] | None) -> dict[str, str]:
             config = _config_of(optimizer, plain) or {}
             unsaid = [f"{key} = {value!r}" for key, value in SETTINGS[plain].items() if key not in config]
             found |= {plain: f"nothing says {', '.join(unsaid)} of {plain}: the defaults are taken"} if unsaid else {}
-        elif plain not in (*LOSS_SCALE, AVERAGING):
+        elif plain not in (*LOSS_SCALE, *AVERAGES):
             found[plain] = f"{plain} wraps the optimizer, and what it does is not known here"
     return found
 

@@ -23,8 +23,9 @@ ASKED = {
 }
 """Slot -> the option that it stands and falls with, and how a person says it."""
 WRAPPED = (
-    "average_decay=VALUE, of MovingAverage, or"
-    """ --set 'stochastic_average={"start_averaging": N, "average_period": N}', of SWA"""
+    "average_decay=VALUE, of a MovingAverage that has neither start_step nor dynamic_decay, --set"
+    """ 'stochastic_average={"start_averaging": N, "average_period": N}', of SWA, or give the wrapper's whole config"""
+    " in --optimizer-config"
 )
 """How a person says it of averages that a wrapper of TensorFlow Addons keeps."""
 

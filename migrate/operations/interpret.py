@@ -257,7 +257,7 @@ CONFIRMS = {"learning_rate": "--set learning_rate=VALUE", "clipping": "--set cli
 
 def _leave_averages_out(made: Configuration, found: SlotTable) -> None:
     """Move averages that are kept in a way that `optim` does not know to the unmapped."""
-    if not {"SWA", "MovingAverage"} & {origin.subject for origin in made.stated}:
+    if not {*wrappers.AVERAGES} & {origin.subject for origin in made.stated}:
         return
     for key in [key for key in found.pairs if key[0] == AVERAGE.name]:
         found.unmapped["/".join(key)] = found.pairs.pop(key)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import migrate
 from dtopt_cli.app import app
-from migrate.errors import AmbiguousError
+from migrate.errors import AmbiguousError, MissingHintError
 from optim.errors import HyperparameterError, UnsupportedError
 from tests import adversary
 from tests.test_migrate.confirm import confirmed
@@ -225,3 +225,50 @@ def test_two_adams_without_their_graph_need_their_variables(tmp_path: Path) -> N
     state = migrate.read(tmp_path / "model", **hints)
     assert (state.fidelity, [v.name for v in state.variables if v.trainable]) == ("exact", names), state.reasons
     assert set(state.slots["m"]) == set(names)
+
+
+def _trained_by_sgd(optimizer: Any) -> Any:
+    import tensorflow as tf
+
+    variable = tf.Variable([1.0, 2.0], name="w")
+    optimizer.apply_gradients([(tf.constant([0.5, 0.25]), variable)])
+    model = tf.Module()
+    model.w = variable
+    return model
+
+
+SGD = {"class_name": "SGD", "config": {"learning_rate": 0.1, "momentum": 0.9, "nesterov": False, "decay": 0.0}}
+
+
+def test_a_program_that_counts_is_no_optimizer(tmp_path: Path) -> None:
+    import tensorflow as tf
+    from tf_keras.optimizers import legacy
+
+    optimizer = legacy.SGD(0.1, momentum=0.9)
+    parts = {"model": _trained_by_sgd(optimizer), "optimizer": optimizer, "iter": tf.Variable(7, dtype=tf.int64)}
+    source = tf.train.Checkpoint(**parts).write(str(tmp_path / "ckpt"))
+    state = migrate.read(source, optimizer_config=SGD, overrides={"lazy_rows": []})
+    assert state.iterations == 1
+    assert state.fidelity == "exact", state.reasons
+    assert {name: array.load() for name, array in state.unmapped.items()} == {"iter": 7}
+
+
+def test_averages_around_an_optimizer_are_no_optimizer_of_their_own(tmp_path: Path) -> None:
+    """As the ExponentialMovingAverage of tf-models saves them: slots of its own, and an optimizer that counts."""
+    import tensorflow as tf
+    from tf_keras.optimizers import legacy
+
+    inner, outer = legacy.SGD(0.1, momentum=0.9), legacy.SGD(0.1)
+    model = _trained_by_sgd(inner)
+    outer.add_slot(model.w, "average", initializer="zeros")
+    outer._track_trackable(inner, "base_optimizer")
+    source = tf.train.Checkpoint(model=model, optimizer=outer).write(str(tmp_path / "ckpt"))
+    for hints in ({}, {"optimizer_path": "optimizer.base_optimizer"}):
+        with pytest.raises(MissingHintError, match=r"keeps the slot average .*dynamic_decay.*--optimizer-config"):
+            migrate.read(source, optimizer_config=SGD, **hints)
+    around = {"class_name": "ExponentialMovingAverage", "config": {"optimizer": SGD, "average_decay": 0.9}}
+    state = migrate.read(source, optimizer_config=around, overrides={"lazy_rows": []})
+    assert state.fidelity == "approximate"
+    assert "ExponentialMovingAverage keeps averages in a way that optim does not" in state.reasons[0]
+    assert list(state.slots) == ["m"]
+    assert "average/w" in state.unmapped

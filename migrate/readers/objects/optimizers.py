@@ -25,7 +25,7 @@ class GraphOptimizer:
     node: int
     path: tuple[str, ...]
     wrapper: int | None = None
-    """The LossScaleOptimizer around it."""
+    """The optimizer around it, as a LossScaleOptimizer is."""
 
     @property
     def name(self) -> str:
@@ -37,7 +37,7 @@ class GraphOptimizer:
 
 
 def find(graph: ObjectGraph) -> list[GraphOptimizer]:
-    """Every optimizer, without the LossScaleOptimizers around them."""
+    """Every optimizer, without those that are around another."""
     found = {
         node: path
         for node, path in graph.walk()
@@ -47,13 +47,19 @@ def find(graph: ObjectGraph) -> list[GraphOptimizer]:
         or _counts_in_its_list(graph, node)
     }
     wrappers: dict[int, int] = {}
+    around: set[int] = set()
     for node in found:
-        for name in _WRAPPED:
-            inner = graph.children[node].get(name)
-            if inner in found and inner != node:
-                wrappers[inner] = node
-    inside = set(wrappers.values())
-    return [GraphOptimizer(node, path, wrappers.get(node)) for node, path in found.items() if node not in inside]
+        inside = {name: inner for name, inner in graph.children[node].items() if inner in found and inner != node}
+        around |= {node} if inside else set()
+        wrappers |= {inner: node for name, inner in inside.items() if _wraps(graph, node, name, inner)}
+    return [GraphOptimizer(node, path, wrappers.get(node)) for node, path in found.items() if node not in around]
+
+
+def _wraps(graph: ObjectGraph, node: int, name: str, inner: int) -> bool:
+    """Whether one is an optimizer around the other, and no program's own object that counts and holds an optimizer, as
+    `tf.train.Checkpoint(iter=..., optimizer=...)` does."""
+    counts = any(_is_scalar(graph, inner, counter) for counter in COUNTERS)
+    return name in _WRAPPED or bool(graph.slot_variables[node]) or not counts
 
 
 def _counts_in_its_list(graph: ObjectGraph, node: int) -> bool:
