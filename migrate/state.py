@@ -21,6 +21,9 @@ OTHERS_GRAPH = "graph"
 GATHERED = "gathered"
 """In `Stored.outside`: a loop has summed gradients up since the last step, which the next step would take."""
 
+LATE_READ = "late read"
+"""In `Stored.outside`: gradients of one step may have been computed from variables that the step had moved already."""
+
 LOST = "slots"
 """In `Stored.outside`: variables that are trained have no slots, although others have."""
 

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 from migrate.graphs import own_slots, schedules
 from migrate.graphs.gradients import Gradients
+from migrate.graphs.late_reads import late_read
 from migrate.graphs.nodes import SCATTERS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Variable, match
 from migrate.graphs.writers import alone_written, other_writer
-from migrate.state import SPARSE_CLIPPING
+from migrate.state import LATE_READ, SPARSE_CLIPPING
 
 
 class Kernel(NamedTuple):
@@ -128,10 +129,13 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     [class_name] = {kernel.class_name for kernel, _ in applied.values()}
     class_name = _with_decay(nodes, class_name, owners, applied, config, outside)
     class_name = _lazy(nodes, class_name, sparse, found, outside)
+    late = late_read(nodes, {name: nodes.target(nodes.inputs[name][0]) for name in applied})
+    if late is not None:
+        outside[LATE_READ] = late
     still = owners - {owner_of(name) for name in applied} - sparse
     if still:
         outside["updates"] = f"no kernel updates {min(still)!r}, which has slots"
-    seen = not outside.keys() - {SPARSE_CLIPPING, *ARGUMENTS}
+    seen = not outside.keys() - {SPARSE_CLIPPING, LATE_READ, *ARGUMENTS}
     return Trained(class_name, config, sparse, outside, seen, frozenset(read.gradients.gathered))
 
 

@@ -303,6 +303,7 @@ def _open(
     said = {*config, *origins}
     every = all if generation in generations.NEW else any  # configs from 2.9 on name all three
     named = (said - set(LIMITS)) | ({LIMITS[0]} if every(k in said for k in LIMITS) or _decided(origins) else set())
+    named |= {LIMITS[0]} if "clipping" in stored.outside else set()  # what is done to gradients is said there
     known = [n for n in keras_config.options(generation) if n != "decay" or algorithm.time_decay]
     missing = [name for name in known if name not in named]
     whole = next((s for s in sides if s.kind != GRAPH and _is_whole(s, algorithm, generation, config)), None)

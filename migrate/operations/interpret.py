@@ -22,6 +22,7 @@ from migrate.operations.configuration import RATES, Configuration, configure
 from migrate.operations.hints import checked_config, with_hints
 from migrate.state import (
     GATHERED,
+    LATE_READ,
     LOST,
     OTHER_COMPILE,
     OTHERS_GRAPH,
@@ -32,7 +33,7 @@ from migrate.state import (
     StoredVariable,
 )
 from optim import slot_layout
-from optim.errors import MismatchError, UnsupportedError
+from optim.errors import HyperparameterError, MismatchError, UnsupportedError
 
 Slots = Mapping[str, Mapping[str, LazyArray]]
 """Slot -> variable -> array."""
@@ -95,7 +96,7 @@ def interpret(
             of_steps,
             *(replace(o, kind=SET, doubt="") if o.subject in overrides else o for o in of_state),
             *_of_owners(stored, made, found, named, slots, alike),
-            *_outside(stored, told.origins),
+            *_outside(stored, told.origins, overrides),
             *found.origins,
         ),
         warnings=(*stored.warnings, *_wrapped(made), *told.warnings, *found.warnings),
@@ -225,15 +226,27 @@ def _check_generation(algorithm: Algorithm, generation: str) -> None:
         )
 
 
-def _outside(stored: Stored, origins: Mapping[str, Origin]) -> list[Origin]:
+def _outside(stored: Stored, origins: Mapping[str, Origin], overrides: Mapping[str, Any]) -> list[Origin]:
     """What the program did around the optimizer, where neither graph nor config says with which numbers, and what
-    dtopt doubted when it wrote the source."""
-    names = {"learning_rate": ("learning_rate",), "clipping": LIMITS}
+    dtopt doubted when it wrote the source.
+
+    Raises:
+      HyperparameterError: another word for what is done to gradients than `program`.
+    """
+    if overrides.get(overriding.GRADIENTS, overriding.OF_PROGRAM) != overriding.OF_PROGRAM:
+        raise HyperparameterError(
+            f"{overriding.GRADIENTS} is {overrides[overriding.GRADIENTS]!r}; it takes {overriding.OF_PROGRAM}: the"
+            " program goes on changing gradients as it did before it gives them to the optimizer"
+        )
+    names = {"learning_rate": ("learning_rate",)}
     limit = next((origins[key] for key in LIMITS if key in origins and origins[key].value), None)
     found = []
     for what, how in stored.outside.items():
+        told = limit is not None and limit.kind in (SET, GRAPH, FILE)
+        if what == "clipping" and (told or overriding.GRADIENTS in overrides):
+            continue
         doubt, confirm = f"{what}: {how}, which is not understood", CONFIRMS.get(what, "")
-        if what in (OTHERS_GRAPH, OTHER_COMPILE, GATHERED, LOST):
+        if what in (OTHERS_GRAPH, OTHER_COMPILE, GATHERED, LATE_READ, LOST):
             doubt = how
         read = what == "learning_rate" and what in origins and origins[what].kind == GRAPH
         if read or (what in origins and what not in (*names, "trust_coefficient")):
@@ -252,7 +265,13 @@ def _outside(stored: Stored, origins: Mapping[str, Origin]) -> list[Origin]:
     return [*found, *stored.doubts]
 
 
-CONFIRMS = {"learning_rate": "--set learning_rate=VALUE", "clipping": "--set clipnorm=VALUE or --set clipnorm=none"}
+CONFIRMS = {
+    "learning_rate": "--set learning_rate=VALUE",
+    "clipping": (
+        "--set clipnorm=VALUE, if that is its limit, or"
+        f" {confirming(overriding.GRADIENTS, overriding.OF_PROGRAM)}, if the program goes on doing it"
+    ),
+}
 
 
 def _leave_averages_out(made: Configuration, found: SlotTable) -> None:

@@ -25,7 +25,12 @@ OPTIM_ONLY = ("learning_rate_in_linear", "new_delta_in_step")
 """Arguments of rules of `optim` that no config has, and that --set may give."""
 CLIP_ORDER = "clip_order"
 """One of every optimizer."""
-OF_THE_SOURCE = {CLASS, GENERATION, foreign.OWN_RULE, REPEATED, "iterations", "untrained", "slot_order", "zero_slots"}
+GRADIENTS, OF_PROGRAM = "gradients", "program"
+"""An override that says that the program itself goes on doing what it did to gradients."""
+OF_THE_SOURCE = {
+    *(CLASS, GENERATION, foreign.OWN_RULE, REPEATED, GRADIENTS),
+    *("iterations", "untrained", "slot_order", "zero_slots"),
+}
 """Names of what is no hyperparameter; whoever reads one checks its value."""
 BECOMES = {
     "clipnorm": ("global_clipnorm",),

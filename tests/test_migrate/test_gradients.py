@@ -13,6 +13,7 @@ import migrate
 from migrate.bytes import protos
 from migrate.graphs.gradients import Gradients
 from migrate.graphs.nodes import Nodes
+from optim.errors import HyperparameterError
 
 SCOPED = Path(__file__).parents[1] / "fixtures" / "scoped"
 SAVED = SCOPED / "momentum" / "source"
@@ -147,7 +148,10 @@ def test_a_multiplier_of_one_layer_is_never_exact(tmp_path: Path) -> None:
     state = migrate.read(prefix)
     assert state.fidelity == "approximate"
     assert "gradients go through 'ten' before they reach the optimizer" in " ".join(state.reasons)
-    assert migrate.read(prefix, overrides={"clipnorm": None}).fidelity == "exact"
+    assert migrate.read(prefix, overrides={"clipnorm": None}).fidelity == "approximate"  # it does not clip, and scales
+    assert migrate.read(prefix, overrides={"gradients": "program"}).fidelity == "exact"
+    with pytest.raises(HyperparameterError, match="it takes program"):
+        migrate.read(prefix, overrides={"gradients": "source"})
 
 
 def _exchanged(a: int, b: int) -> Callable[[Any], None]:
