@@ -49,6 +49,14 @@ DECAYED = {
 }
 LAZY_CLASSES = {"LazyAdam": "Adam", "LazyAdamOptimizer": "AdamOptimizer"}
 BERT = "AdamWeightDecayOptimizer"
+OWNERS: Mapping[str, tuple[str, ...]] = {
+    CORRECTED: (BERT,),
+    NESTEROV: ("NadamOptimizer",),
+    PER_STEP: tuple(DECAYED),
+    PER_RATE: ("AdamWeightDecay", BERT),
+    LAZY: tuple(LAZY_CLASSES),
+}
+"""Options that make another rule of Keras's class -> the classes that have it."""
 DISTRIBUTED = "Distributed"
 _ALIKE = ("RectifiedAdam", "AdaBelief", "Yogi", "NovoGrad", "ProximalAdagrad", "LAMB", "COCOB", "ConditionalGradient")
 ADDONS = (*DECAYED, *LAZY_CLASSES, *_ALIKE)

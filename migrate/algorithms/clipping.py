@@ -8,7 +8,8 @@ from typing import Any
 from migrate import generations
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import number
-from migrate.evidence import confirming
+from migrate.evidence import SET, confirming
+from optim.errors import UnsupportedError
 
 LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
 """In the order in which they win where a class takes only one."""
@@ -16,7 +17,8 @@ LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
 
 def put_in(config: Mapping[str, Any], generation: str, versions: Mapping[str, str], out: Arguments) -> None:
     """The limits of gradients, as the release applied them."""
-    limits = {k: number(config, k) for k in LIMITS if config.get(k) not in (None, False)}
+    limits = {k: number(config, k) for k in LIMITS if config.get(k) is not None and config[k] is not False}
+    _check_zero(limits, generation, out)
     limits = {k: v for k, v in limits.items() if not v <= 0}  # NaN is refused as out of range
     version = generations.version_tuple(versions.get("keras"))
     if generation in generations.NEW and len(limits) > 1:
@@ -35,6 +37,22 @@ def put_in(config: Mapping[str, Any], generation: str, versions: Mapping[str, st
             "clipnorm limited the norm over all gradients in this generation: carried as global_clipnorm"
         )
     out.values.update(limits)
+
+
+def _check_zero(limits: Mapping[str, float], generation: str, out: Arguments) -> None:
+    """Refuse a limit of 0 where it is one: OptimizerV2 makes gradients zero with it (run with TF 1.15 to 2.6), and so
+    do the ops; other generations take it for none.
+
+    Raises:
+      UnsupportedError: naming it, unless a person said it of the next steps.
+    """
+    for key, value in limits.items():
+        told = out.origins.get(key)
+        if value == 0 and generation in ("optimizer_v2", "tf1") and (told is None or told.kind != SET):
+            raise UnsupportedError(
+                f"{key} is 0 in the optimizer's config, with which this generation makes every gradient zero, and"
+                f" optim has no such limit; to go on without one, say {confirming(key, None)}"
+            )
 
 
 def _always_clips(versions: Mapping[str, str]) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from migrate.algorithms.addons import AVERAGED
+from migrate.algorithms.clipping import LIMITS
 from optim.errors import HyperparameterError
 
 KEYS = ("inner_optimizer", "optimizer")
@@ -53,6 +54,19 @@ def options(optimizer: Mapping[str, Any] | None) -> dict[str, Any]:
         if config is not None:
             found[option] = numbers(option, {k: config.get(k, default) for k, default in SETTINGS[wrapper].items()})
     return found
+
+
+def with_limits(optimizer: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of the optimizer proper with the limits of gradients that act.
+
+    A wrapper of TensorFlow Addons calls the update of the optimizer in it, and not its `apply_gradients`: its own
+    limits act, and those of the optimizer do not (run with 0.20 on TF 2.12).
+    """
+    outer = next((found for found in _configs(optimizer) if _plain(found[0]) in SETTINGS), ("", None))[1]
+    if outer is None:
+        return dict(config)
+    own = {key: value for key, value in config.items() if key not in LIMITS}
+    return own | {key: outer[key] for key in LIMITS if key in outer}
 
 
 def numbers(option: str, given: Any) -> dict[str, Any]:
@@ -102,16 +116,36 @@ def doubts(optimizer: Mapping[str, Any] | None) -> dict[str, str]:
     return found
 
 
-def _config_of(optimizer: Mapping[str, Any] | None, wrapper: str) -> Mapping[str, Any] | None:
-    """The config of a wrapper, None where there is none of that class."""
+def idle_limits(optimizer: Mapping[str, Any]) -> list[str]:
+    """Limits of gradients that the optimizer proper has and that do not act, each in words."""
+    inner = innermost(optimizer).get("config")
+    config = inner if isinstance(inner, Mapping) else {}
+    acting = with_limits(optimizer, config)
+    return [
+        f"{key} is {config[key]!r} of the optimizer inside {' of '.join(unwrapped(optimizer)[1])}, which steps without"
+        " it: left out, as it had no effect"
+        for key in LIMITS
+        if config.get(key) and config[key] != acting.get(key)
+    ]
+
+
+def _configs(optimizer: Mapping[str, Any] | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Class name and config of the optimizer and of what is around it, the outermost first."""
     while optimizer is not None:
         config = optimizer.get("config")
         if not isinstance(config, Mapping):
-            return None
-        if str(optimizer.get("class_name", "")).rpartition(">")[2] == wrapper:
-            return config
+            return
+        yield str(optimizer.get("class_name", "")), config
         optimizer = next((config[key] for key in KEYS if isinstance(config.get(key), Mapping)), None)
-    return None
+
+
+def _config_of(optimizer: Mapping[str, Any] | None, wrapper: str) -> Mapping[str, Any] | None:
+    """The config of a wrapper, None where there is none of that class."""
+    return next((config for name, config in _configs(optimizer) if _plain(name) == wrapper), None)
+
+
+def _plain(name: str) -> str:
+    return name.rpartition(">")[2]
 
 
 def innermost(optimizer: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -56,6 +56,9 @@ class Configuration:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     stated: tuple[Origin, ...] = ()
     """Of the class itself, and of options that nobody has named."""
+    hinted: Mapping[str, Any] = field(default_factory=dict)
+    """What the hint says of the optimizer, under Keras's names."""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -117,7 +120,10 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
         open_options.append(Origin("learning_rate", full["learning_rate"], DEFAULT, doubt=changing))
     open_options += [Origin(n, None, UNINTERPRETED, doubt=text) for n, text in wrappers.doubts(document).items()]
     around = wrappers.unwrapped(document)[1]
-    return Configuration(algorithm, full, origins, around, overrides, (origin, *open_options))
+    hinted = next((_typed(side, told, stored.generation) for side in sides if side.kind == HINT), {})
+    notes = wrappers.idle_limits(document) if document is not None else ()
+    stated = (origin, *open_options)
+    return Configuration(algorithm, full, origins, around, overrides, stated, hinted, tuple(notes))
 
 
 def _kept(stored: Stored, algorithm: Algorithm, called: str, config: Mapping[str, Any]) -> dict[str, float]:
@@ -153,10 +159,11 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
         if document is None:
             continue
         inner = wrappers.innermost(document)
-        if kind == FILE and not own_rule:
+        if kind in (FILE, HINT) and not own_rule:
             _check_stock(inner)
         raw = inner.get("config")
         class_name, config = str(inner.get(CLASS) or ""), dict(raw) if isinstance(raw, Mapping) else {}
+        config = wrappers.with_limits(document, config)
         called = class_name.rpartition(".")[2]
         if not own_rule:
             given, config = addons.as_keras(class_name or told, config, stored.generation or "", kind == FILE)
@@ -169,6 +176,12 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
         config = _as_stored(config, class_name, stored.generation)
         sides.append(_Said(class_name, called, config, kind, where))
     return sides
+
+
+def _typed(side: _Said, told: str, generation: str) -> dict[str, Any]:
+    """What a side says, without the options for which its class stands."""
+    added = addons.as_keras(side.called or told, {}, generation)[1]
+    return {key: value for key, value in side.config.items() if key not in added}
 
 
 def _as_stored(config: dict[str, Any], class_name: str, generation: str | None) -> dict[str, Any]:

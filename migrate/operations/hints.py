@@ -17,7 +17,7 @@ from migrate.evidence import FILE, HINT, SET, Origin
 from migrate.matching import stages
 from migrate.operations import likely
 from migrate.state import NamedVariables, Stored, StoredVariable
-from optim.errors import HyperparameterError, MismatchError
+from optim.errors import HyperparameterError, MismatchError, UnsupportedError
 
 ORDERED = ("h5", "tf1_saver")
 """Formats that show in which order a model of those generations trains, unless its layers are asked for."""
@@ -144,12 +144,16 @@ def _likely(stored: Stored) -> str:
 
 
 def checked_config(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The class and its config; of what `get_config()` gives, which does not name the class, the config alone."""
+    """The class and its config, as JSON; of what `get_config()` gives, which does not name the class, the config alone.
+
+    Raises:
+      HyperparameterError: it has another form. UnsupportedError: it holds what no float holds.
+    """
     if given and not {"class_name", "config"} & given.keys():
         return {"class_name": "", "config": _as_json(given)}
     if not isinstance(given.get("class_name"), str) or not isinstance(given.get("config"), Mapping):
         raise HyperparameterError(f"--optimizer-config needs the members class_name and config: {CONFIG_FORM}")
-    return {"class_name": given["class_name"], "config": _as_json(given["config"])}
+    return {**given, "class_name": given["class_name"], "config": _as_json(given["config"])}
 
 
 def _as_json(value: Any) -> Any:
@@ -160,10 +164,17 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_as_json(each) for each in value]
     if isinstance(value, str):
-        return SWITCHES.get(value, _as_number(value))
+        value = SWITCHES.get(value, _as_number(value))
+    if isinstance(value, int) and value.bit_length() > LONGEST:
+        raise UnsupportedError(
+            f"--optimizer-config holds an integer of {value.bit_length()} bits, and numbers of optimizers are floats;"
+            " correct it"
+        )
     return value.item() if isinstance(value, np.generic) else value
 
 
+LONGEST = 1000
+"""Bits of an integer that every float64 holds."""
 SWITCHES = {"True": True, "False": False}
 
 

@@ -17,7 +17,7 @@ from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, SET, TRAINED, UNINTERPR
 from migrate.generations import BACKEND
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.models import unsaved
-from migrate.operations import carried, counting, overriding, proven, settled
+from migrate.operations import carried, counting, hinted, overriding, proven, settled
 from migrate.operations.configuration import RATES, Configuration, configure
 from migrate.operations.hints import checked_config, with_hints
 from migrate.state import (
@@ -63,6 +63,8 @@ def interpret(
     stored, named, of_generation = with_hints(stored, hint, variables, generation, overrides)
     assert stored.generation is not None
     alike = settled.of_twins(stored, overrides)
+    if hint is not None:
+        hinted.check_document(hint, stored.optimizer_config)
     made = configure(stored, hint, overrides)
     found = _slot_table(stored, made, named)
     told_steps = counting.iterations(stored, found, made)
@@ -77,7 +79,9 @@ def interpret(
     settled.check_slow(slots.get(SLOW.name, {}), stored.variables, told.values.get("lookahead"), iterations)
     state, of_state = made.algorithm.state(told.values, kept, stored.generation, iterations)
     state |= {slot_layout.ACCUMULATED_STEPS: gathered} if gathered is not None else {}
-    overriding.check(overrides, made.algorithm, stored.generation, [*told.values, *state])
+    called = str(made.stated[0].value)
+    overriding.check(overrides, made.algorithm, called, stored.generation, [*told.values, *state])
+    hinted.check(made.hinted, made.algorithm, called, stored.generation, told.values)
     return OptimizerState(
         algorithm=made.algorithm.name,
         hyperparameters=told.values,
@@ -99,7 +103,7 @@ def interpret(
             *_outside(stored, told.origins, overrides),
             *found.origins,
         ),
-        warnings=(*stored.warnings, *_wrapped(made), *told.warnings, *found.warnings),
+        warnings=(*stored.warnings, *_wrapped(made), *made.notes, *told.warnings, *found.warnings),
     )
 
 
@@ -187,7 +191,10 @@ def _whole_config(stored: Stored, hint: Mapping[str, Any] | None, made: Configur
     said = next((each for each in (stored.optimizer_config, stored.graph_config, hint) if each is not None), {})
     around = said if made.wrappers else {}
     inner = {"class_name": made.algorithm.name, "config": dict(made.config)}
-    return inner if not around else {**around, "config": {**around.get("config", {}), "inner_optimizer": inner}}
+    if not around:
+        return inner
+    limits = {key: made.config.get(key) for key in LIMITS}
+    return {**around, "config": {**around.get("config", {}), **limits, "inner_optimizer": inner}}
 
 
 def _wrapped(made: Configuration) -> list[str]:

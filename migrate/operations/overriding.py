@@ -71,12 +71,14 @@ def is_carried(key: str, algorithm: Algorithm, values: Collection[str]) -> bool:
 def check(
     overrides: Mapping[str, Any],
     algorithm: Algorithm,
+    called: str,
     generation: str,
     carried: Collection[str],
 ) -> None:
     """Refuse what would be passed over.
 
     Args:
+      called: the class as the source or a hint calls it.
       carried: names of the hyperparameters and scalars of the state.
 
     Raises:
@@ -84,19 +86,52 @@ def check(
     """
     if not isinstance(overrides.get("name", ""), str):
         raise HyperparameterError(f"name must be a text, got {overrides['name']!r}")
-    acting = {*carried, *algorithm.defaults(generation), *OF_THE_SOURCE, "name"}
-    acting |= {"decay"} if generation == "optimizer_v2" and "schedule_decay" in carried else set()  # its name in Nadam
-    becomes = {} if generation in generations.NEW else BECOMES
     for key, value in overrides.items():
-        if key in acting or acting.intersection(becomes.get(key, ())):
+        check_owner(confirming(key, value), key, value, algorithm, called, generation)
+        if key in (*OF_THE_SOURCE, "name") or acts(key, value, algorithm, generation, carried):
             continue
-        if key in known() and (value is None or value is False or value == 0 or value in ([], ())):
-            continue  # it says that something is not so, and it is not
         has = some([name for name in carried if name != "name"], SHOWN)
         raise HyperparameterError(
             f"{confirming(key, value)} would change nothing: the {algorithm.name} that is carried, of generation"
             f" {generation}, has no {key}; it has {has}"
         )
+
+
+def acts(key: str, value: Any, algorithm: Algorithm, generation: str, carried: Collection[str]) -> bool:
+    """Whether a hyperparameter that was said is among those carried, or says that something is not so, and it is not.
+
+    Args:
+      carried: names of the hyperparameters and scalars of the state.
+    """
+    acting = {*carried, *algorithm.defaults(generation)}
+    acting |= {"decay"} if generation == "optimizer_v2" and "schedule_decay" in carried else set()  # its name in Nadam
+    becomes = {} if generation in generations.NEW else BECOMES
+    if key in acting or acting.intersection(becomes.get(key, ())):
+        return True
+    return key in known() and (value is None or value is False or value == 0 or value in ([], ()))
+
+
+def check_owner(said: str, key: str, value: Any, algorithm: Algorithm, called: str, generation: str) -> None:
+    """Refuse an option that only other classes have: it would make another rule of this one.
+
+    Args:
+      said: option and value as a person gave them.
+      called: the class as the source or a hint calls it.
+
+    Raises:
+      HyperparameterError: with these classes.
+    """
+    owners = addons.OWNERS.get(key, ())
+    if not owners or key in algorithm.defaults(generation) or algorithm.is_foreign:
+        return
+    if called.rpartition(">")[2].rpartition(".")[2] in owners or same(value, key == addons.CORRECTED):
+        return
+    has = f"{some(owners)} {'have' if len(owners) > 1 else 'has'} it"
+    how = f"; if it is one of these, say so with {confirming('class_name', owners[0])}"
+    raise HyperparameterError(
+        f"{said}: {called} of generation {generation} has no {key}; {has}"
+        + (how if generation in addons.GENERATIONS else ", which no program of that generation had")
+    )
 
 
 def known() -> set[str]:

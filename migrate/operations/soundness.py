@@ -27,7 +27,7 @@ from optim.rule import Rule, Slot, arguments
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 COUNTED = ("bool", "int16", "int32", "int64", "uint16", "uint32", "uint64")
 """Of quantized models kernels are int8."""
-OPTIONS = {
+OPTIONS: dict[str, Any] = {
     "learning_rate": Hyperparameter(None, "step size"),
     "decay": Hyperparameter(None, "inverse time decay"),
     "weight_decay": Hyperparameter(None, "decoupled weight decay"),

@@ -22,6 +22,8 @@ TF1_NAMES = {"beta1": "beta_1", "beta2": "beta_2", "use_nesterov": "nesterov"}
 """Arguments of `tf.train` optimizers, as Keras calls them; RMSPropOptimizer's `decay` is `rho`."""
 INSIDE = ("inner_optimizer", "optimizer")
 """Where the config of a wrapper has the optimizer in it."""
+STEPS_ITSELF = ("MovingAverage", "Lookahead", "SWA")
+"""Wrappers that take gradients as an optimizer does."""
 ROUNDINGS = 8
 """A step may differ by so many roundings of the variable and of its change."""
 
@@ -38,7 +40,7 @@ def parity_source(state: OptimizerState) -> parity.Source:
             "the source is a slot-variable checkpoint itself, so there is no other formula to compare with"
         )
     inner = _innermost(stored.optimizer_config)
-    config = dict(inner.get("config", {}))
+    config = {**inner.get("config", {}), **_outer_limits(stored.optimizer_config)}
     if stored.generation == "tf1":
         config = {TF1_NAMES.get(key, key): value for key, value in config.items()}
         if str(inner.get("class_name", "")).endswith("RMSPropOptimizer") and "decay" in config:
@@ -71,6 +73,15 @@ def _innermost(document: Mapping[str, Any]) -> Mapping[str, Any]:
         if inner is None:
             return document
         document = inner
+
+
+def _outer_limits(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Limits of gradients of a wrapper that calls only the update of the optimizer inside, and clips by its own."""
+    while isinstance(config := document.get("config"), Mapping):
+        if str(document.get("class_name", "")).rpartition(">")[2] in STEPS_ITSELF:
+            return {key: config.get(key) for key in ("clipnorm", "clipvalue", "global_clipnorm")}
+        document = next((config[key] for key in INSIDE if isinstance(config.get(key), Mapping)), {})
+    return {}
 
 
 def _settings(weights: Sequence[tuple[str, LazyArray]]) -> dict[str, LazyArray]:

@@ -12,7 +12,7 @@ import migrate
 from migrate.errors import ContradictionError
 from migrate.operations import overriding
 from migrate.operations.soundness import checked
-from optim.errors import DtoptError, HyperparameterError
+from optim.errors import DtoptError, HyperparameterError, UnsupportedError
 from tests import adversary
 from tests.test_migrate.confirm import confirmed
 
@@ -144,3 +144,118 @@ def test_a_config_has_no_word_that_is_passed_over(told: dict[str, Any]) -> None:
     source, config = found.folder / found.source, found.hints["optimizer_config"]
     assert _said(source, {"optimizer_config": config}) is not None
     assert _said(source, {"optimizer_config": {**config, "config": {**config["config"], **told}}}) is None
+
+
+HINTED = (
+    "corpus/extra-k224-adadelta-decay-mlp-npz",
+    "corpus/keras224-adam-saver-mlp",
+    "corpus/tf215-new-sgd-gclip-weights-mlp",
+    pytest.param("corpus/tf29-exp-adam-clipnorm-nested", marks=pytest.mark.breadth),
+    pytest.param("wild/tf29-g-adamw-ckpt", marks=pytest.mark.breadth),
+    "wild/tf29-g-moving-average-adam-ckpt",
+)
+WRITTEN = {"ema_momentum", "ema_overwrite_frequency", "jit_compile", "is_legacy_optimizer", "loss_scale_factor"}
+"""Members that releases write also where they do nothing."""
+
+
+@pytest.mark.parametrize("case", HINTED)
+def test_no_member_of_a_config_is_passed_over(case: str) -> None:
+    found = adversary.case(FIXTURES / case)
+    source, given = found.folder / found.source, found.hints["optimizer_config"]
+    hints = {**found.hints, "overrides": confirmed(source, **found.hints)}
+    before = _said(source, hints)
+    assert before is not None
+    warned = migrate.read(source, **hints).warnings
+    names = {*overriding.known(), *WRITTEN, "lr", "leraning_rate", "name"} - {"foreach", "fused", *overriding.LIMITS}
+    for name in sorted(names):
+        for value in (0.21875, -1, "word", ["word"], {"a": 1}, float("nan"), 10**900):
+            config = {**given, "config": {**given["config"], name: value}}
+            after = _said(source, {**hints, "optimizer_config": config})
+            written = name in {*WRITTEN, "name"} and value in (0.21875, -1, "word")
+            assert after is None or after != before or after.get(name) == value or written, (name, value)
+    for limit in overriding.LIMITS:
+        for value in (0.21875, -1, "word", float("nan")):
+            told = {**hints, "optimizer_config": {**given, "config": {**given["config"], limit: value}}}
+            after = _said(source, told)
+            assert after is None or after != before or migrate.read(source, **told).warnings != warned, (limit, value)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"leraning_rate": 0.5}, "has no leraning_rate; it has learning_rate, "),
+        ({"leraning_rate": None}, "has no leraning_rate"),
+        ({"weight_decay_exclude": ["bias"]}, "has no weight_decay_exclude"),
+        ({"lazy": True}, "has no lazy; LazyAdam, LazyAdamOptimizer have it"),
+        ({"nesterov": True}, "it is the config of another class; leave nesterov out"),
+        ({"ema_momentum": 0.5}, "has no ema_momentum"),
+        ({"ema_momentum": 5}, "ema_momentum in --optimizer-config must be in"),
+        ({"global_clipnorm": -1}, "global_clipnorm in --optimizer-config must be >= 0"),
+        ({"jit_compile": 5}, "jit_compile = 5 in --optimizer-config would change nothing"),
+        ({"name": 5}, "name = 5"),
+        ({"epsilon": 10**900}, "an integer of 2990 bits"),
+        ({"lr": 10**900}, "an integer of 2990 bits"),
+    ],
+    ids=str,
+)
+def test_what_a_config_says_for_nothing_is_refused_by_name(told: dict[str, Any], said: str) -> None:
+    found = adversary.case(FIXTURES / "corpus" / "keras224-adam-saver-mlp")
+    config = found.hints["optimizer_config"]
+    with pytest.raises(DtoptError) as refused:
+        migrate.read(found.folder / found.source, optimizer_config={**config, "config": {**config["config"], **told}})
+    assert said in str(refused.value)
+
+
+SGD = adversary.case(FIXTURES / "corpus" / "tf215-new-sgd-gclip-weights-mlp")
+
+
+def _read_sgd(config: dict[str, Any]) -> migrate.OptimizerState:
+    return migrate.read(SGD.folder / SGD.source, **{**SGD.hints, "optimizer_config": config})
+
+
+def test_the_config_of_a_wrapper_has_no_word_that_is_passed_over() -> None:
+    inner = SGD.hints["optimizer_config"]
+    scaled = {"inner_optimizer": inner, "initial_scale": 1024.0, "dynamic": True, "dynamic_growth_steps": 2000}
+    _read_sgd({"class_name": "LossScaleOptimizer", "config": scaled})
+    for more in ({"clipnorm": 1.0}, {"use_ema": True}, {"initial_scael": 8}, {"initial_scale": "word"}, {"name": 5}):
+        with pytest.raises(HyperparameterError, match="would change nothing"):
+            _read_sgd({"class_name": "LossScaleOptimizer", "config": {**scaled, **more}})
+    with pytest.raises(HyperparameterError, match="'learning_rate' beside class_name and config"):
+        _read_sgd({**inner, "learning_rate": 0.5})
+
+
+def test_a_wrapper_that_the_source_denies_is_refused() -> None:
+    source = FIXTURES / "corpus" / "keras231-adam-amsgrad-mlp" / "source" / "model.h5"
+    inner = {"class_name": "Adam", "config": {"learning_rate": 0.005}}
+    document = {"class_name": "Lookahead", "config": {"optimizer": inner}}
+    with pytest.raises(ContradictionError, match=r"in Lookahead, .* has none"):
+        migrate.read(source, optimizer_config=document)
+
+
+def test_a_class_of_somebodys_own_is_refused_in_a_config_too() -> None:
+    with pytest.raises(UnsupportedError, match="not Keras's own"):
+        _read_sgd({**SGD.hints["optimizer_config"], "module": "mine.optimizers", "registered_name": "Mine>SGD"})
+
+
+def test_the_generation_of_a_config_is_not_passed_over() -> None:
+    config = SGD.hints["optimizer_config"]
+    with pytest.raises(ContradictionError, match="is_legacy_optimizer is True"):
+        _read_sgd({**config, "config": {**config["config"], "is_legacy_optimizer": True}})
+
+
+@pytest.mark.parametrize(
+    "said", [{"nesterov": True}, {"bias_correction": False}, {"weight_decay_per_rate": 0.1}], ids=str
+)
+def test_an_option_of_another_class_is_refused(said: dict[str, Any]) -> None:
+    source = FIXTURES / "corpus" / "keras224-adam-eps-none-nested" / "source" / "model.h5"
+    with pytest.raises(HyperparameterError, match="Adam of generation keras2 has no"):
+        migrate.read(source, overrides=said)
+
+
+def test_a_limit_of_zero_is_one_in_optimizer_v2() -> None:
+    found = adversary.case(FIXTURES / "corpus" / "tf24-sgd-momentum-ckpt-convbn")
+    source, config = found.folder / found.source, found.hints["optimizer_config"]
+    told = {"optimizer_config": {**config, "config": {**config["config"], "clipnorm": 0.0}}}
+    with pytest.raises(UnsupportedError, match="makes every gradient zero"):
+        migrate.read(source, **told)
+    assert "clipnorm" not in migrate.read(source, **told, overrides={"clipnorm": None}).hyperparameters

@@ -1,0 +1,175 @@
+"""What `--optimizer-config` says: each member is taken, confirms what is so, or is refused; none is passed over.
+
+A config that a release wrote names options that are off, too, and what they would be: that is so, and taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from migrate import generations
+from migrate.algorithms import addons, wrappers
+from migrate.algorithms.clipping import LIMITS
+from migrate.algorithms.keras_config import NO_EFFECT, SHARED
+from migrate.algorithms.spec import Algorithm, number, whole
+from migrate.bytes.messages import some
+from migrate.errors import ContradictionError
+from migrate.operations import overriding
+from migrate.operations.soundness import OPTIONS
+from optim.errors import HyperparameterError
+
+WHERE = "--optimizer-config"
+AROUND_CONFIG = {"module", "registered_name", "build_config", "compile_config", "shared_object_id", "name"}
+"""What Keras writes beside class and config, which say all."""
+LEGACY = "is_legacy_optimizer"
+"""From TF 2.11 on configs say with it which generation of Keras 2 they are of."""
+LEGACY_IS = {"optimizer": False, "optimizer_v2": True}
+SWITCHES = ("jit_compile", LEGACY, "foreach", "fused")
+OFF = {"use_ema": False, "ema_momentum": 0.99, "learning_rate": 0.0}
+"""What options of every optimizer are in the config of a LossScaleOptimizer that Keras 3 wrote; the others are none."""
+OF_WRAPPERS: Mapping[str, Collection[str]] = {
+    wrappers.AVERAGING: ("average_decay", "num_updates", "start_step", "dynamic_decay", *LIMITS),
+    wrappers.LOOKAHEAD: ("sync_period", "slow_step_size", *LIMITS),
+    wrappers.STOCHASTIC: ("start_averaging", "average_period", *LIMITS),
+    **dict.fromkeys(wrappers.LOSS_SCALE, ("initial_scale", "dynamic", "dynamic_growth_steps", "loss_scale", *SHARED)),
+}
+"""Members of the configs of wrappers, besides the optimizer in them."""
+RANGES = {key: kind for key, kind in OPTIONS.items() if key in (*LIMITS, "ema_momentum")}
+DECAYING = (*addons.OWNERS[addons.PER_STEP], *addons.OWNERS[addons.PER_RATE])
+SHOWN = 12
+
+
+def check_document(document: Mapping[str, Any], stored: Mapping[str, Any] | None) -> None:
+    """Refuse members that nothing reads, and a wrapper that the source's own config denies.
+
+    Args:
+      document: the hint.
+      stored: what the source says, if it says anything.
+
+    Raises:
+      HyperparameterError: with what there may be. ContradictionError: with both.
+    """
+    inner, around = wrappers.unwrapped(document)
+    said = wrappers.unwrapped(stored)[1] if stored else around
+    if around and [_plain(name) for name in around] != [_plain(name) for name in said]:
+        has = f"has {' of '.join(said)} around it" if said else "has none"
+        raise ContradictionError(
+            f"{WHERE} says that the optimizer is in {' of '.join(around)}, and the optimizer's config in the source"
+            f" {has}; leave out of the hint what is not so"
+        )
+    each: Any = document
+    for name in around:
+        _check_members(each)
+        _check_wrapper(_plain(name), each["config"])
+        each = next(each["config"][key] for key in wrappers.KEYS if isinstance(each["config"].get(key), Mapping))
+    _check_members(inner)
+
+
+def _check_members(document: Mapping[str, Any]) -> None:
+    strange = document.keys() - {"class_name", "config", *AROUND_CONFIG}
+    if strange:
+        key = min(strange)
+        raise HyperparameterError(
+            f"{WHERE} has {key!r} beside class_name and config, where nothing reads it; what the optimizer's"
+            " constructor takes belongs into config"
+        )
+
+
+def _check_wrapper(name: str, config: Mapping[str, Any]) -> None:
+    known = OF_WRAPPERS.get(name)
+    if known is None:
+        return  # what it does is not known, and said to be
+    for key, value in config.items():
+        if key in (*wrappers.KEYS, *NO_EFFECT):
+            _check_without_effect(key, value)
+        elif key not in known:
+            raise _refused(key, value, f"{name} has no {key}; it has {some(sorted(known), SHOWN)}")
+        elif key in SHARED and name in wrappers.LOSS_SCALE:
+            if value is not None and value != OFF.get(key):
+                raise _refused(key, value, f"{name} does not heed it: give it to the optimizer inside")
+        elif key != "loss_scale" and value is not None and not isinstance(value, (int, float)):
+            raise _refused(key, value, f"{name} takes a number, or true or false, for it")
+
+
+def check(
+    config: Mapping[str, Any], algorithm: Algorithm, called: str, generation: str, carried: Mapping[str, Any]
+) -> None:
+    """Refuse what would be passed over of the optimizer's own config.
+
+    Args:
+      config: of the hint, under Keras's names.
+      called: the class as the source or the hint calls it.
+      carried: the hyperparameters of the state.
+
+    Raises:
+      HyperparameterError: with what the optimizer has. ContradictionError: it is of another generation.
+    """
+    _check_legacy(config.get(LEGACY), generation)
+    for key, value in config.items():
+        if key in NO_EFFECT:
+            _check_without_effect(key, value)
+            continue
+        _check_number(key, value)
+        overriding.check_owner(f"{key} = {value!r} in {WHERE}", key, value, algorithm, called, generation)
+        if algorithm.is_foreign or overriding.acts(key, value, algorithm, generation, carried):
+            continue
+        if _is_written(key, called, generation, config):
+            continue
+        has = some([name for name in carried if name != "name"], SHOWN)
+        raise _refused(
+            key, value, f"the {algorithm.name} that is carried, of generation {generation}, has no {key}; it has {has}"
+        )
+
+
+def _check_legacy(said: Any, generation: str) -> None:
+    """Raises: ContradictionError: it is of the other generation of Keras 2."""
+    if isinstance(said, bool) and generation in LEGACY_IS and said != LEGACY_IS[generation]:
+        raise ContradictionError(
+            f"{LEGACY} is {said!r} in {WHERE}, and the source is of generation {generation}: one of these is of another"
+            " run"
+        )
+
+
+def _is_written(key: str, called: str, generation: str, config: Mapping[str, Any]) -> bool:
+    """Whether a release writes it into a config also where it does nothing, as that config says."""
+    if key in LIMITS or (key == "decay" and generation == "keras3"):
+        return True  # and it is said what they did
+    if key == addons.EXCLUDED:
+        return called in DECAYING  # with how much they decay, which is asked for
+    if key == "gradient_accumulation_steps":
+        return generation == "keras3" and config[key] == 1
+    return key in ("ema_momentum", "ema_overwrite_frequency") and generation in generations.NEW and "use_ema" in config
+
+
+def _check_without_effect(key: str, value: Any) -> None:
+    """Of another kind than any release writes, it is another thing that was meant."""
+    fits = {
+        **dict.fromkeys(SWITCHES, value is None or isinstance(value, bool) or value == "auto"),
+        "name": value is None or isinstance(value, str),
+        "loss_scale_factor": value is None or (isinstance(value, (int, float)) and value > 0),
+    }
+    if not fits.get(key, True):
+        raise _refused(key, value, "no release writes that there")
+
+
+def _check_number(key: str, value: Any) -> None:
+    """Of options that may be off, and would not be looked at.
+
+    Raises:
+      UnsupportedError, HyperparameterError: no number, or none in its range.
+    """
+    if value is None or value is False:
+        return
+    if key == "ema_overwrite_frequency":
+        whole({key: value}, key)
+    if key in RANGES:
+        RANGES[key].check(f"{key} in {WHERE}", number({key: value}, key))
+
+
+def _refused(key: str, value: Any, why: str) -> HyperparameterError:
+    return HyperparameterError(f"{key} = {value!r} in {WHERE} would change nothing: {why}")
+
+
+def _plain(name: str) -> str:
+    return name.rpartition(">")[2]
