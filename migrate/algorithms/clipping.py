@@ -61,20 +61,20 @@ def _always_clips(versions: Mapping[str, str]) -> bool:
     if generations.GRAPH_MODE in versions or generations.AFTER in versions:
         return True
     if tensorflow:
-        return not tensorflow.startswith(("2.0", "2.1."))
-    return keras is not None and keras[:3] != (2, 2, 4)
+        return (generations.version_tuple(tensorflow) or ())[:2] not in ((2, 0), (2, 1))
+    return keras is not None and keras not in ((2, 2, 4), (2, 3, 0))
 
 
 def _may_be_idle(limits: Mapping[str, float], out: Arguments) -> None:
-    """Before TF 2.4 `apply_gradients` did not clip, and `fit` called it in TF 1.15 with eager execution and in 2.0;
-    releases with `global_clipnorm` do."""
+    """Before TF 2.4 `apply_gradients` did not clip, and `fit` called it in TF 1.15 with eager execution, 2.0 and 2.1
+    (run in each); releases with `global_clipnorm` do."""
     if "global_clipnorm" in limits:
         return
     for key, value in limits.items():
         out.doubt(
             key,
             f"{key} is set, and nothing says whether it acted: before TF 2.4 apply_gradients in a loop of one's own"
-            " did not clip, and in TF 2.0 fit did not",
+            " did not clip, and in TF 2.0 and 2.1 fit did not",
             confirm=f"{confirming(key, value)} or {confirming(key, None)}",
         )
 

@@ -1,7 +1,8 @@
-"""Ftrl: one update everywhere but in the FtrlV2 kernel (the one for shrinkage) of TF 2.4, whose `linear` is times lr.
+"""Ftrl: one update everywhere but in the FtrlV2 kernel (the one for shrinkage) of TF 2.3 to 2.5, whose `linear` is
+times lr.
 
 Sources: `optimizer_v2/ftrl.py` 2.9 (lists are variable-major, alone among OptimizerV2's), `optimizers/ftrl.py` 2.15
-and 3.15, `tensorflow/python/training/ftrl.py` 1.15; kernels of TF 2.2, 2.4, 2.6, 2.8, 2.9, each run.
+and 3.15, `tensorflow/python/training/ftrl.py` 1.15; kernels of TF 2.0 to 2.9, each run.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 from migrate.algorithms.spec import (
     ALWAYS_COUNTED,
+    APART,
     Algorithm,
     Block,
     Blocks,
@@ -21,10 +23,10 @@ from migrate.algorithms.spec import (
     number,
     slots_of,
 )
-from migrate.generations import NEW
+from migrate.generations import NEW, version_tuple
 from optim.rules.ftrl import FtrlRule
 
-ACCUMULATOR, LINEAR = "accumulator", "linear"
+ACCUMULATOR, LINEAR, IN_LINEAR = "accumulator", "linear", "learning_rate_in_linear"
 STRENGTHS = ("l1_regularization_strength", "l2_regularization_strength", "l2_shrinkage_regularization_strength")
 
 
@@ -44,20 +46,25 @@ def _defaults(generation: str) -> dict[str, Any]:
 
 
 def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
-    """Which releases have TF 2.4's kernel is known for those that were run; and Keras 2.4.0 is TF 2.3's, too."""
-    if generation != "optimizer_v2" or not config["l2_shrinkage_regularization_strength"]:
+    """The kernels of TF 2.3 to 2.5 for dense gradients, in which Keras calls itself 2.4 and 2.5."""
+    if generation not in ("optimizer_v2", "tf1") or not config["l2_shrinkage_regularization_strength"]:
         return {}, {}
-    release = versions.get("tensorflow") or versions.get("keras") or ""
-    scaled = {"learning_rate_in_linear": True} if release.startswith("2.4.") else {}
-    unsure = ("2.3.", "2.5.") if versions.get("tensorflow") else ("2.4.0", "2.5.")
-    return scaled, {"learning_rate_in_linear": _DOUBT} if not release or release.startswith(unsure) else {}
+    tensorflow, keras = (version_tuple(versions.get(each)) for each in ("tensorflow", "keras"))
+    if tensorflow is None and keras is None:
+        return {}, {IN_LINEAR: _DOUBT}
+    scaled = (2, 3) <= tensorflow < (2, 6) if tensorflow else keras is not None and (2, 4) <= keras < (2, 6)
+    return ({IN_LINEAR: True} if scaled else {}), {}
 
 
 _DOUBT = (
-    "l2_shrinkage_regularization_strength is set: TF 2.4 kept the slot linear multiplied by the learning rate, TF 2.2"
-    " and from 2.6 on it was not, and the source does not say its release well enough; it is taken to be multiplied"
-    " only if its Keras calls itself 2.4"
+    "l2_shrinkage_regularization_strength is set: TF 2.3 to 2.5 kept the slot linear multiplied by the learning rate,"
+    " earlier and later ones do not, and the source does not say its release; it is taken not to be multiplied"
 )
+
+
+def _lazy(config: Config, generation: str) -> str | None:
+    """The kernel for rows did not multiply `linear`, in any release: no option of `optim` has both."""
+    return APART if config.get(IN_LINEAR) else kept(config, generation)
 
 
 ALGORITHM = Algorithm(
@@ -70,6 +77,6 @@ ALGORITHM = Algorithm(
     counts=ALWAYS_COUNTED,
     scalars=("learning_rate_power", *STRENGTHS, "beta"),
     generations=NEW | {"optimizer_v2", "tf1"},
-    lazy=kept,
+    lazy=_lazy,
     by_release=_by_release,
 )

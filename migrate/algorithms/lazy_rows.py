@@ -50,12 +50,14 @@ class Sparse:
     """What a source tells of sparse gradients.
 
     `kind`: of the origin. `names`: the variables that have them, None where only names tell. `stock`: whether the
-    model has no layers but Keras's own, of which Embedding alone has sparse gradients.
+    model has no layers but Keras's own, of which Embedding alone has sparse gradients. `scaled`: whether the loss was
+    scaled, in a release that nothing tells.
     """
 
     kind: str = NAME
     names: frozenset[str] | None = None
     stock: bool = False
+    scaled: bool = False
 
 
 def only_stock(model: Any) -> bool:
@@ -124,7 +126,14 @@ def put_in(
         )
     patterns = told.values.get(LAZY_ROWS, [])
     told.origins[LAZY_ROWS] = Origin(LAZY_ROWS, patterns, sparse.kind, "Embedding layers")
-    if unsure:
+    if found and sparse.scaled:
+        told.doubt(
+            LAZY_ROWS,
+            f"{', '.join(found)}: rows without a gradient are taken to stay as they are, and before TF 2.3, whose"
+            " LossScaleOptimizer made gradients dense, they moved; nothing tells the release",
+            confirm=f"{confirming(LAZY_ROWS, patterns)} or {confirming(LAZY_ROWS, [])}",
+        )
+    elif unsure:
         told.doubt(
             LAZY_ROWS,
             f"{some(unsure)}: nothing says whether their gradients are sparse, as those of a table that rows are looked"

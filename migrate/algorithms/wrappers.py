@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from migrate import generations
 from migrate.algorithms.addons import AVERAGED
 from migrate.algorithms.clipping import LIMITS
 from optim.errors import HyperparameterError
@@ -67,6 +68,22 @@ def with_limits(optimizer: Mapping[str, Any], config: Mapping[str, Any]) -> dict
         return dict(config)
     own = {key: value for key, value in config.items() if key not in LIMITS}
     return own | {key: outer[key] for key in LIMITS if key in outer}
+
+
+def makes_dense(around: Sequence[str], generation: str, versions: Mapping[str, str]) -> bool | None:
+    """Whether a LossScaleOptimizer makes sparse gradients dense; None where nothing tells the release.
+
+    Before TF 2.3 it multiplied IndexedSlices by a number, which gives an array (`loss_scale_optimizer.py` of TF 1.15,
+    2.0 and 2.2; run in 2.0, 2.1 and 2.2).
+    """
+    if generation != "optimizer_v2" or not {name.rpartition(">")[2] for name in around} & {*LOSS_SCALE}:
+        return False
+    tensorflow, keras = (generations.version_tuple(versions.get(each)) for each in ("tensorflow", "keras"))
+    if tensorflow is not None:
+        return tensorflow < (2, 3)
+    if keras is not None:
+        return keras < (2, 4)
+    return False if generations.AFTER in versions else None
 
 
 def numbers(option: str, given: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.lazy_rows import Sparse
 from migrate.algorithms.spec import AVERAGE, SLOW, Algorithm, number
 from migrate.bytes.arrays import LazyArray
-from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, SET, TRAINED, UNINTERPRETED, Origin, confirming
+from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, RELEASE, SET, TRAINED, UNINTERPRETED, Origin, confirming
 from migrate.generations import BACKEND
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.models import unsaved
@@ -161,7 +161,9 @@ def _arguments(stored: Stored, made: Configuration, found: SlotTable, scalars: M
 def _put_rows_in(stored: Stored, made: Configuration, found: SlotTable, told: Arguments) -> None:
     assert stored.generation is not None
     trained = [*found.order, *(v.name for v in stored.variables if v.trainable and v.name not in found.order)]
-    lazy_rows.put_in(told, made.config, made.algorithm, stored.generation, trained, _sparse(stored), stored.versions)
+    lazy_rows.put_in(
+        told, made.config, made.algorithm, stored.generation, trained, _sparse(stored, made), stored.versions
+    )
     patterns.check(told, trained)
 
 
@@ -206,7 +208,7 @@ def _wrapped(made: Configuration) -> list[str]:
     ]
 
 
-def _sparse(stored: Stored) -> Sparse:
+def _sparse(stored: Stored, made: Configuration) -> Sparse:
     """Which variables have sparse gradients, as far as the source tells it."""
     if stored.sparse is not None:
         return Sparse(GRAPH, stored.sparse)
@@ -214,8 +216,11 @@ def _sparse(stored: Stored) -> Sparse:
         return Sparse(FILE, frozenset())  # its optimizers raise for sparse gradients
     if stored.generation == "keras3" and stored.versions.get(BACKEND) not in (None, "tensorflow"):
         return Sparse(FILE, frozenset())  # Keras has none there
+    dense = wrappers.makes_dense(made.wrappers, stored.generation or "", stored.versions)
+    if dense:
+        return Sparse(RELEASE, frozenset())
     model = stored.model.config if stored.model is not None else None
-    return Sparse(NAME if model is None else FILE, None, lazy_rows.only_stock(model))
+    return Sparse(NAME if model is None else FILE, None, lazy_rows.only_stock(model), scaled=dense is None)
 
 
 def _matched(found: SlotTable, slots: Slots) -> dict[str, str]:

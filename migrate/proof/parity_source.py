@@ -26,7 +26,7 @@ class Source:
     product: float | None = None
     """Nadam's product of momenta where the source has a usable one."""
     scaled_linear: bool = False
-    """Whether Ftrl's `linear` is multiplied by the learning rate, as in TF 2.4's FtrlV2 kernel."""
+    """Whether Ftrl's `linear` is multiplied by the learning rate, as in the FtrlV2 kernel of TF 2.3 to 2.5."""
     late_z: bool = False
     """Whether Schedule-Free AdamW takes the new z for the old, which its backend decides."""
     called: str = ""

@@ -81,7 +81,8 @@ def read(path: str, generation: str | None = None) -> Stored:
         if generation == "keras3" and isinstance(model, Mapping):
             model = settled(model, [f"{layer}/{name}" for layer, own in groups.items() for name, _ in own])
     in_graph = "yes" if any(name.startswith("training") for name, _ in weights) else None
-    told = (("tensorflow", _told_by_metrics(version, training)), (GRAPH_MODE, in_graph))
+    release = _told_by_metrics(version, training) or _told_by_order(version, training)
+    told = (("tensorflow", release), (GRAPH_MODE, in_graph))
     found_versions = (("keras", version), (BACKEND, backend), *told)
     versions = {k: v for k, v in found_versions if v}
     return Stored(
@@ -152,6 +153,18 @@ def _told_by_metrics(version: str | None, training: Any) -> str | None:
         elif isinstance(item, str):
             found.add("2.3")
     return found.pop() if len(found) == 1 else None
+
+
+def _told_by_order(version: str | None, training: Any) -> str | None:
+    """TF 2.1 and 2.2 both call their Keras 2.3.0-tf; they write what `compile` took in two orders."""
+    if version != "2.3.0-tf" or not isinstance(training, Mapping):
+        return None
+    order = [key for key in training if key in ("metrics", "weighted_metrics", "sample_weight_mode", "loss_weights")]
+    orders = {
+        "2.1": ["metrics", "weighted_metrics", "sample_weight_mode", "loss_weights"],
+        "2.2": ["metrics", "weighted_metrics", "loss_weights", "sample_weight_mode"],
+    }
+    return next((release for release, known in orders.items() if order == known), None)
 
 
 def _json_attribute(file: h5py.File, name: str, path: str) -> Any:

@@ -3,7 +3,7 @@
 The generation is that of TF 2.4 to 2.10 where releases differ: gradients are clipped in `apply_gradients`, the value
 before the norm (`clip_order="norm_first"` is 2.0 to 2.3), and `get_gradients` gives them unclipped. Formulas, defaults
 and the order of `get_weights()` are the same in all of them, but for Ftrl with `l2_shrinkage_regularization_strength`
-in TF 2.4 alone, whose state only `optim.Ftrl(learning_rate_in_linear=True)` continues.
+in TF 2.3 to 2.5 alone, whose state only `optim.Ftrl(learning_rate_in_linear=True)` continues.
 
 Hyperparameters are attributes. A number counts as it is when a step is taken, or a `tf.function` traced; set a
 `tf.Variable` to change it afterwards. `learning_rate` is one already.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from migrate.algorithms import ALGORITHMS, find, keras_config, lazy_rows, nadam, rates, tf_train
+from migrate.algorithms import ALGORITHMS, find, keras_config, lazy_rows, nadam, rates, tf_train, wrappers
 from migrate.algorithms.arguments import Arguments
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
@@ -56,7 +56,9 @@ def test_clipnorm_is_global_in_old_keras(generation: str, keras: str, limits: di
         ("keras2", "2.2.4", None, "norm_first", True),
         ("optimizer_v1", "2.1.6-tf", None, "norm_first", True),
         ("optimizer_v2", "2.2.4-tf", None, "norm_first", False),  # of TF 2.0, too, whose fit did not clip
-        ("optimizer_v2", "2.3.0-tf", None, "norm_first", True),
+        ("optimizer_v2", "2.3.0-tf", "2.2", "norm_first", True),
+        ("optimizer_v2", "2.3.0-tf", "2.1", "norm_first", False),
+        ("optimizer_v2", "2.3.0-tf", None, "norm_first", False),
         ("optimizer_v2", "2.4.0", None, "value_first", False),  # TF 2.3 calls its Keras so, too
         ("optimizer_v2", "2.4.0", "2.3", "norm_first", True),
         ("optimizer_v2", "2.4.0", "2.4", "value_first", True),
@@ -302,9 +304,13 @@ def test_the_product_of_nadam_is_what_the_source_holds_and_computed_where_it_hol
     ("keras", "tensorflow", "scaled", "certain"),
     [
         ("2.3.0-tf", None, False, True),
-        ("2.4.0", None, True, False),
+        ("2.4.0", None, True, True),
+        ("2.4.0", "2.3", True, True),
+        ("2.4.0", "2.4", True, True),
         ("2.4.0", "2.4.1", True, True),
-        ("2.5.0", None, False, False),
+        ("2.3.0-tf", "2.2", False, True),
+        ("2.5.0", None, True, True),
+        (None, "2.6.5", False, True),
         ("2.9.0", None, False, True),
         (None, None, False, False),
     ],
@@ -380,6 +386,39 @@ def test_rows_without_a_gradient_are_kept_where_they_were(
     assert bool(told.warnings) is rows
     lazy_rows.put_in(told, {**full, "lazy_rows": []}, algorithm, generation, ["a.b/embeddings"])
     assert told.values == {"lazy_rows": []}
+
+
+def test_rows_of_which_nothing_tells_how_they_went_on_are_doubted() -> None:
+    """TF 2.3 to 2.5 multiplied Ftrl's `linear` by the learning rate, and for rows did not (run in each)."""
+    config = {"l2_shrinkage_regularization_strength": 0.1}
+    for name, tensorflow, sparse in (
+        ("Ftrl", "2.5.3", lazy_rows.Sparse()),
+        ("Adamax", None, lazy_rows.Sparse(scaled=True)),
+    ):
+        algorithm = find(name)
+        told = _arguments(name, config if name == "Ftrl" else {}, "optimizer_v2", tensorflow=tensorflow)
+        assert not told.reasons
+        full = {**algorithm.defaults("optimizer_v2"), **config}
+        lazy_rows.put_in(told, full, algorithm, "optimizer_v2", ["embedding/embeddings"], sparse)
+        assert "embedding/embeddings: rows without a gradient" in told.reasons[0]
+        assert "lazy_rows=[]" in told.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("generation", "around", "versions", "dense"),
+    [
+        ("optimizer_v2", ["LossScaleOptimizer"], {"tensorflow": "2.2.3"}, True),
+        ("optimizer_v2", ["LossScaleOptimizer"], {"tensorflow": "2.3.4"}, False),
+        ("optimizer_v2", ["LossScaleOptimizer"], {"tensorflow after": "2.4"}, False),
+        ("optimizer_v2", ["LossScaleOptimizer"], {}, None),
+        ("optimizer_v2", ["Addons>MovingAverage"], {}, False),
+        ("optimizer", ["LossScaleOptimizer"], {}, False),
+    ],
+)
+def test_which_releases_scale_losses_by_making_gradients_dense(
+    generation: str, around: list[str], versions: dict[str, str], dense: bool | None
+) -> None:
+    assert wrappers.makes_dense(around, generation, versions) is dense
 
 
 def test_nadams_sparse_rows_stood_still_while_their_slots_went_on() -> None:

@@ -436,3 +436,50 @@ def test_a_layer_that_stands_before_its_input_is_refused(kind: str) -> None:
     layers[places["shared"]], layers[places["last"]] = layers[places["last"]], layers[places["shared"]]
     with pytest.raises(DamagedFileError, match="lists the layer 'last' before 'shared'"):
         check_inputs(document, "x")
+
+
+EMBED = CORPUS / "tf20-rmsprop-centered-momentum-embed" / "source" / "model.h5"
+
+
+def _of(path: Path, version: str, order: tuple[str, ...] | None = None, **changes: Any) -> Path:
+    """A file of TF 2.0 whose Keras calls itself otherwise, with what `compile` took in that order."""
+    shutil.copy(EMBED, path)
+    with h5py.File(path, "r+") as file:
+        training = json.loads(file.attrs["training_config"])
+        training["optimizer_config"] = changes.get("optimizer_config", training["optimizer_config"])
+        training["optimizer_config"]["config"] |= changes.get("config", {})
+        file.attrs["keras_version"] = version
+        file.attrs["training_config"] = json.dumps({key: training[key] for key in order or training})
+    return path
+
+
+def _optimizer() -> dict[str, Any]:
+    with h5py.File(EMBED) as file:
+        return dict(json.loads(file.attrs["training_config"])["optimizer_config"])
+
+
+TOOK = ("loss", "metrics", "weighted_metrics", "sample_weight_mode", "loss_weights", "optimizer_config")
+IN_2_2 = ("loss", "metrics", "weighted_metrics", "loss_weights", "sample_weight_mode", "optimizer_config")
+
+
+@pytest.mark.parametrize(
+    ("version", "order", "clips"),
+    [("2.2.4-tf", TOOK, False), ("2.3.0-tf", TOOK, False), ("2.3.0-tf", IN_2_2, True), ("2.9.0", TOOK, True)],
+)
+def test_fit_of_tf_2_0_and_2_1_does_not_clip(tmp_path: Path, version: str, order: tuple[str, ...], clips: bool) -> None:
+    """Run: `compile(SGD(1.0, clipnorm=0.01))` and `fit` in TF 2.0.4, 2.1.4, 2.2.3 and 2.3.4."""
+    state = migrate.read(_of(tmp_path / "model.h5", version, order, config={"clipnorm": 0.5}))
+    assert state.hyperparameters["clipnorm"] == 0.5
+    doubts = [reason for reason in state.reasons if reason.startswith("clipnorm is set, and nothing says whether")]
+    assert bool(doubts) is not clips
+
+
+@pytest.mark.parametrize(("version", "dense"), [("2.2.4-tf", True), ("2.3.0-tf", True), ("2.4.0", False)])
+def test_a_loss_scale_made_gradients_dense_before_tf_2_3(tmp_path: Path, version: str, dense: bool) -> None:
+    """Run: rows of a table that a batch leaves out moved in TF 2.0.4, 2.1.4 and 2.2.3, and stayed in 2.3.4."""
+    scale = {"class_name": "FixedLossScale", "config": {"loss_scale_value": 128.0}}
+    around = {"class_name": "LossScaleOptimizer", "config": {"optimizer": _optimizer(), "loss_scale": scale}}
+    assert migrate.read(EMBED).hyperparameters["lazy_rows"] == ["^embedding/embeddings$"]
+    state = migrate.read(_of(tmp_path / "model.h5", version, optimizer_config=around))
+    assert state.hyperparameters.get("lazy_rows", []) == ([] if dense else ["^embedding/embeddings$"])
+    assert state.fidelity == "exact", state.reasons
