@@ -18,27 +18,37 @@ _OF_SHAPES = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
 """Ops that read no number of their input."""
 
 
-def late_read(nodes: Nodes, kernels: Mapping[str, str]) -> str | None:
+def late_read(nodes: Nodes, kernels: Mapping[str, str], others: Mapping[str, str]) -> str | None:
     """What is said of an op that may read a variable after its update, None if none may.
 
     Args:
-      kernels: the ops of a step, and the variable that each changes.
+      kernels: the ops of an optimizer's step, and the variable that each changes. others: those of other optimizers,
+        which count where an op waits for both, as `tf.group(one, other)` does.
     """
-    step = _behind(nodes, kernels)
-    readers = _readers(nodes, {v for v in kernels.values() if nodes.op(v) != "VarHandleOp"}, step)
-    reading = sorted({each for per in readers.values() for each in per if each not in kernels})
-    bits = {name: 1 << place for place, name in enumerate(reading)}
-    before = _before(nodes, step, bits)
-    for kernel, variable in kernels.items():
-        own = sorted(readers.get(variable, set()) - kernels.keys())
-        missed = next((each for each in own if not bits[each] & before[kernel]), None)
-        if missed is not None:
-            return (
-                f"{missed!r} reads {variable!r} for the gradient of another variable, and {kernel!r} does not wait for"
-                " it, as tf.gradients has it: some gradients may be those of variables that had moved already; the"
-                " target takes them as they were before the step"
-            )
+    moved = {**kernels, **{name: others[name] for name in _together(nodes, kernels, others)}}
+    readers = _readers(nodes, {v for v in moved.values() if nodes.op(v) != "VarHandleOp"}, _behind(nodes, kernels))
+    reading = sorted({each for per in readers.values() for each in per if each not in moved})
+    bits = {name: 1 << place for place, name in enumerate((*reading, *moved))}
+    before = _before(nodes, _behind(nodes, moved), bits)
+    for kernel, variable in moved.items():
+        for each in sorted(readers.get(variable, set()) - moved.keys()):
+            if not bits[each] & before[kernel] and (kernel in kernels or not bits[kernel] & before[each]):
+                return (
+                    f"{each!r} reads {variable!r} for the gradient of another variable, and {kernel!r} does not wait"
+                    " for it, as tf.gradients and tf.group have it: some gradients may be those of variables that had"
+                    " moved already; the target takes them as they were before the step"
+                )
     return None
+
+
+def _together(nodes: Nodes, kernels: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
+    """Those of the others for which an op waits that waits for a kernel, too."""
+    own, places = 1 << len(others), {name: 1 << place for place, name in enumerate(others)}
+    bits = {**places, **dict.fromkeys(kernels, own)}
+    met = 0
+    for before in _before(nodes, list(nodes.by_name), bits).values() if others else ():
+        met |= before if before & own else 0
+    return [name for name, bit in places.items() if met & bit]
 
 
 def _behind(nodes: Nodes, kernels: Mapping[str, str]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from migrate.graphs import own_slots, schedules
 from migrate.graphs.gradients import Gradients
 from migrate.graphs.late_reads import late_read
-from migrate.graphs.nodes import SCATTERS, Nodes
+from migrate.graphs.nodes import SCATTERS, SETS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Variable, match
 from migrate.graphs.writers import alone_written, other_writer
 from migrate.state import LATE_READ, SPARSE_CLIPPING
@@ -108,6 +108,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     found = _updating(nodes, scopes)
     kernels = {name: kernel_of(nodes.op(name), KERNELS) for name in found}
     applied = {name: told for name, told in kernels.items() if told is not None}
+    beside = [n for n in _updating(nodes, list(updates)) if n not in found and kernel_of(nodes.op(n), KERNELS)]
     sparse = frozenset(v for v in owners if is_sparse(nodes, [n for n in found if owner_of(n) == v]))
     strange = _strange_rule(nodes, found, applied)
     if strange or not applied:
@@ -129,7 +130,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     [class_name] = {kernel.class_name for kernel, _ in applied.values()}
     class_name = _with_decay(nodes, class_name, owners, applied, config, outside)
     class_name = _lazy(nodes, class_name, sparse, found, outside)
-    late = late_read(nodes, {name: nodes.target(nodes.inputs[name][0]) for name in applied})
+    late = late_read(nodes, *({n: nodes.target(nodes.inputs[n][0]) for n in each} for each in (applied, beside)))
     if late is not None:
         outside[LATE_READ] = late
     still = owners - {owner_of(name) for name in applied} - sparse
@@ -240,6 +241,13 @@ def _lazy(
 ) -> str:
     """The class, which is another where sparse gradients move their rows alone: those of Adam itself move all rows."""
     scattered = {nodes.inputs[n][0] for n in found if nodes.op(n).removeprefix("Resource") in SCATTERS} & set(sparse)
+    whole = next((n for n in found if scattered and nodes.op(n) in SETS and owner_of(n) in scattered), None)
+    if whole is not None:
+        outside["optimizer"] = f"updates of {owner_of(whole)} move only the rows that have a gradient, and slots of all"
+    if class_name in ("AdamOptimizer", "AdamWOptimizer"):
+        strange = next((v for v in sorted(set(sparse) - scattered) if not _moves_as_adam(nodes, v, found)), None)
+        if strange is not None:
+            outside["optimizer"] = f"updates of {strange} move rows by another rule than that of AdamOptimizer"
     if scattered and class_name == "AdaMaxOptimizer":
         outside["optimizer"] = f"AdaMaxOptimizer moves only the rows of {min(scattered)} that have a gradient"
     if not scattered or class_name not in ("AdamOptimizer", "AdamWOptimizer"):
@@ -247,6 +255,24 @@ def _lazy(
     if class_name != "AdamOptimizer" or scattered != set(sparse):
         outside["optimizer"] = f"updates of {min(scattered)} move only the rows that have a gradient, and others do not"
     return "LazyAdamOptimizer"
+
+
+_MOVED = (DIVIDE, ("Mul", Anything(), Anything("m")), (ADD, ("Sqrt", Anything("v")), "epsilon"))
+"""What AdamOptimizer takes off a table (`_apply_sparse_shared` in training/adam.py 1.0 - 2.15)."""
+
+
+def _moves_as_adam(nodes: Nodes, table: str, found: Collection[str]) -> bool:
+    """Whether sparse gradients move a table by its slots alone, once they have been added to these."""
+    own = (write for write in nodes.writes_of(n for n in found if owner_of(n) == table) if write.target == table)
+    for write in own:
+        told = Found()
+        if nodes.op(write.op).startswith("AssignSub") and match(nodes, write.value, _MOVED, told):
+            return all(_is_slot(nodes, told.nodes[each]) for each in "mv")
+    return False
+
+
+def _is_slot(nodes: Nodes, name: str) -> bool:
+    return name in nodes.variables or nodes.op(name) in SCATTERS
 
 
 def _with_decay(

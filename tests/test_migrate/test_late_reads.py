@@ -48,7 +48,10 @@ def _said(nodes: list[Node], kind: str = "VariableV2") -> str | None:
     for name, op, inputs in [("w", kind, list[str]()), *LAYERS, *nodes]:
         proto.graph_def.node.add(name=name, op=op, input=inputs)
     graph = Nodes(proto.graph_def.node)
-    return late_read(graph, {name: graph.target(graph.inputs[name][0]) for name in graph.inputs if "/update_" in name})
+    kernels = {name: graph.target(graph.inputs[name][0]) for name in graph.inputs if "/update_" in name}
+    return late_read(
+        graph, *({n: v for n, v in kernels.items() if ("Other/" in n) is other} for other in (False, True))
+    )
 
 
 def test_an_update_that_waits_for_no_other_gradient_is_told() -> None:
@@ -60,6 +63,20 @@ def test_an_update_that_waits_for_no_other_gradient_is_told() -> None:
 @pytest.mark.parametrize("nodes", [GATED, CLIPPED])
 def test_gates_and_norms_of_all_gradients_hold_updates_back(nodes: list[Node]) -> None:
     assert _said(nodes) is None
+
+
+@pytest.mark.parametrize(
+    ("more", "late"),
+    [
+        ([], False),  # a program may run each for itself
+        ([("train", "NoOp", ["^SGD/update_v/ApplyGradientDescent", "^Other/update_w/ApplyGradientDescent"])], True),
+    ],
+)
+def test_optimizers_that_step_together_hold_each_other_back(more: list[Node], late: bool) -> None:
+    other = [(BACK, "MatMul", ["hidden", "error"]), (f"Other{MOVE[3:]}", "ApplyGradientDescent", ["w", "rate", BACK])]
+    assert bool(_said([*other, *more])) is late
+    waits = [other[0], (other[1][0], other[1][1], [*other[1][2], f"^{DOWN}"])]
+    assert _said([*waits, *more]) is None
 
 
 def test_a_resource_is_copied_before_it_moves() -> None:

@@ -59,10 +59,23 @@ def _graph(*nodes: tuple[str, str, list[str]]) -> Nodes:
 
 
 LAZY = [("Adam/update_t/ScatterSub", "ScatterSub", ["t", "rows", "step"])]
-EAGER = [
+ROWS = [
     ("Adam/update_t/ScatterAdd", "ScatterAdd", ["t/Adam", "rows", "step"]),
-    ("Adam/update_t/AssignSub", "AssignSub", ["t", "step"]),
+    ("Adam/update_t/ScatterAdd_1", "ScatterAdd", ["t/Adam_1", "rows", "step"]),
+    ("Adam/update_t/Sqrt", "Sqrt", ["Adam/update_t/ScatterAdd_1"]),
+    ("Adam/update_t/add", "AddV2", ["Adam/update_t/Sqrt", "1e-8"]),
+    ("Adam/update_t/truediv", "RealDiv", ["Adam/update_t/mul", "Adam/update_t/add"]),
+    ("Adam/update_t/AssignSub", "AssignSub", ["t", "Adam/update_t/truediv"]),
 ]
+EAGER = [*ROWS, ("Adam/update_t/mul", "Mul", ["0.01", "Adam/update_t/ScatterAdd"])]
+AHEAD = [
+    *ROWS,
+    ("Adam/update_t/mul", "Mul", ["0.01", "Adam/update_t/add_1"]),
+    ("Adam/update_t/add_1", "AddV2", ["Adam/update_t/ScatterAdd", "step"]),
+]
+"""As a subclass may have it."""
+HALF_LAZY = [*LAZY, ("Adam/update_t/Assign", "Assign", ["t/Adam", "step"])]
+"""As NadamOptimizer of tf.contrib.opt has it."""
 DECAYED = [
     ("Adam/update_w/mul", "Mul", ["0.5", "w"]),
     ("Adam/update_w/AssignSub", "AssignSub", ["w", "Adam/update_w/mul"]),
@@ -88,10 +101,12 @@ OTHER = [("Adam/update_w/AssignSub", "AssignSub", ["w", "step"])]
         ([*EAGER, *DECAYED], "AdamWOptimizer", True),
         ([*EAGER, *OTHER], "AdamOptimizer", False),
         ([*LAZY, *DECAYED], "LazyAdamOptimizer", False),
+        (AHEAD, "AdamOptimizer", False),
+        (HALF_LAZY, "LazyAdamOptimizer", False),
     ],
 )
 def test_what_updates_do_beside_their_kernel(more: list[Any], class_name: str, seen: bool) -> None:
-    variables = [(name, "VariableV2", []) for name in ("w", "t", "w/Adam", "w/Adam_1", "t/Adam", *POWERS)]
+    variables = [(name, "VariableV2", []) for name in ("w", "t", "w/Adam", "w/Adam_1", "t/Adam", "t/Adam_1", *POWERS)]
     inputs = ["w", "w/Adam", "w/Adam_1", *POWERS, "0.01", "0.9", "0.999", "1e-8", "gradient"]
     constants = [(number, "Const", []) for number in ("0.01", "0.9", "0.999", "1e-8", "0.5")]
     others = [(name, "Placeholder", []) for name in ("gradient", "rows", "step")]
