@@ -126,6 +126,13 @@ def embeddings(names: Sequence[str]) -> list[str]:
     return [name for name in names if _EMBEDDINGS.fullmatch(name)]
 
 
+def _tables(state: OptimizerState) -> list[str]:
+    """What is trained with sparse gradients: the source says it, or names do."""
+    names = [v.name for v in state.variables if v.trainable]
+    known = state.source.sparse if state.source is not None else None
+    return embeddings(names) if known is None else [name for name in names if name in known]
+
+
 def is_absent(origins: Iterable[Origin]) -> bool:
     """Whether a person said that no batch has a row several times."""
     return any(o.subject == REPEATED and o.kind == SET and o.value == ABSENT for o in origins)
@@ -141,7 +148,7 @@ def of_source(state: OptimizerState, algorithm: Algorithm) -> tuple[str, ...]:
 
 def difference(state: OptimizerState, algorithm: Algorithm, theirs: Collection[str], called: str) -> str:
     """How what goes on, `called` so, treats such rows otherwise than the source; empty if alike, or without a table."""
-    tables, ours = embeddings([v.name for v in state.variables if v.trainable]), of_source(state, algorithm)
+    tables, ours = _tables(state), of_source(state, algorithm)
     if is_absent(state.origins) or set(theirs) == set(ours) or not (tables or state.hyperparameters.get(REPEATED)):
         return ""
     if any(o.subject == REPEATED and not o.certain for o in state.origins):

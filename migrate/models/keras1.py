@@ -58,8 +58,9 @@ KNOWN = (
 GONE = ("input_dim", "input_length", "create_input_layer", "weights", "activity_regularizer", "dropout")
 
 
-def role(tail: str) -> str:
-    return ROLES.get(tail, tail)
+def role(tail: str, class_name: str) -> str:
+    """What Keras 2 calls a weight of a layer of that class whose name ends so in Keras 1."""
+    return "embeddings" if (class_name, tail) == ("Embedding", "W") else ROLES.get(tail, tail)
 
 
 def modern(model: Mapping[str, Any]) -> dict[str, Any]:

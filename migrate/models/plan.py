@@ -17,7 +17,7 @@ from migrate.bytes.messages import some
 from migrate.evidence import HINT, TRAINED, UNINTERPRETED, Origin
 from migrate.generations import NATIVE
 from migrate.lists import planning
-from migrate.models import canonical, frozen, loss_scale, passing, training, weights
+from migrate.models import canonical, frozen, keras1_weights, loss_scale, passing, training, weights
 from migrate.models.compiled import compile_arguments
 from migrate.models.layers import ADVICE, KINDS
 from migrate.models.loss_scale import LossScale
@@ -85,8 +85,8 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
       UnsupportedError: no model, layers that cannot be translated, or no class that can hold the state.
       MismatchError: weights and model do not belong together.
     """
-    model = stored_model(state)
-    assert state.source is not None
+    model, source = stored_model(state), state.source
+    assert source is not None
     rate = state.hyperparameters["learning_rate"]
     if isinstance(rate, Mapping) and rate["class_name"] not in rates.SCHEDULES:
         raise UnsupportedError(
@@ -97,12 +97,13 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     if _is_there_already(state, families):
         return _as_it_is(state)
     try:
-        document = copy.deepcopy(canonical.canonical(model.config, state.source.generation))
+        document = copy.deepcopy(canonical.canonical(model.config, source.generation))
     except UnsupportedError:
         if passing.possible(state, families):
             return _passed_through(state, model, families, scaled)
         raise
-    places = weights.assign(state.source, model, document)
+    places = weights.assign(source, model, document)
+    state = keras1_weights.modern(state)
     weights.settle_input(document, places, {v.name: v.shape for v in state.variables})
     notes: list[str] = []
     whole = all(leaf.frozen for leaf in canonical.leaves(document) if _has_weights(leaf))
@@ -111,7 +112,7 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     ordered = _filled(replace(state, origins=(*state.origins, *doubted)), trained, notes)
     if keras_targets.KERAS3 in families:
         frozen.check(document, state)
-    training.raise_epsilons(document, state.source, notes)
+    training.raise_epsilons(document, source, notes)
     scale = loss_scale.find(state, document)
     live = keras_targets.best(ordered, _possible(state.algorithm, families, scale, scaled))
     flat = planning.newest(live.state, keras_targets.GENERATION[live.family])

@@ -134,9 +134,13 @@ def _readings(weight: str, weighted: Sequence[Leaf], keras_1: bool) -> Iterator[
     chosen = [leaf for leaf in named if len(leaf.path[-1]) == longest] or (weighted if len(weighted) == 1 else [])
     for leaf in chosen:
         roles = {w.role for w in KINDS[leaf.class_name].weights(leaf.config)}
-        role = keras1.role(parts[0].removeprefix(leaf.path[-1] + "_")) if keras_1 else _role(parts, roles)
+        role = _role_1(parts[0], leaf) if keras_1 else _role(parts, roles)
         if role in roles:
             yield leaf, role
+
+
+def _role_1(weight: str, leaf: Leaf) -> str:
+    return keras1.role(weight.removeprefix(leaf.path[-1] + "_"), leaf.class_name)
 
 
 def _role(parts: Sequence[str], roles: set[str]) -> str:

@@ -19,7 +19,7 @@ from migrate.lists import planning
 from migrate.operations import edge
 from migrate.operations.convert import PathLike, Progress, described, for_target, read
 from migrate.operations.hints import Hints
-from migrate.proof import documents, list_target, loaded, model_target, one_step, slots_target, tensorflow
+from migrate.proof import documents, list_target, loaded, model_target, narrow, one_step, slots_target, tensorflow
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
 
@@ -169,10 +169,11 @@ def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification
     library = model_target.FORMATS[found.name]
     to = {"keras": "keras", "tf_keras": "tf-keras"}[library]
     known = for_target(state, to, None).reasons
-    compared = model_target.compared(state, read(dest), known)
+    ours = narrow.without_widths(state)
+    compared = model_target.compared(ours, read(dest), known)
     differences, notes = list(compared.differences), list(compared.notes)
     if not differences:
-        others, otherwise, done = loaded.compared(state, source, compared.renamed, dest, library)
+        others, otherwise, done = loaded.compared(ours, source, compared.renamed, dest, library)
         differences += others + ([] if known else otherwise)
         notes += done + (otherwise if known else [])
     if not differences:

@@ -23,7 +23,14 @@ from migrate.errors import DamagedFileError
 from migrate.generations import BACKEND, GRAPH_MODE, from_hdf5, version_tuple
 from migrate.readers.keras.layers import misplaced
 from migrate.readers.keras.left_out import settled
-from migrate.readers.keras.model import check_inputs, class_names, top_layers, trainable_flags, trained_order
+from migrate.readers.keras.model import (
+    check_inputs,
+    class_names,
+    names_of_class,
+    top_layers,
+    trainable_flags,
+    trained_order,
+)
 from migrate.state import Stored, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
 
@@ -95,8 +102,15 @@ def read(path: str, generation: str | None = None) -> Stored:
         versions=versions,
         unmapped=dict(around),
         model=StoredModel(model, training, groups) if isinstance(model, Mapping) else None,
+        sparse=_tables(model, groups) if generation == "keras1" and isinstance(model, Mapping) else None,
         doubts=doubts,
     )
+
+
+def _tables(model: Mapping[str, Any], groups: Groups) -> frozenset[str]:
+    """The weights of Embedding layers, which Keras 1 calls `words_W`."""
+    layers = {f"{name}_W" for name in names_of_class(model, "Embedding")}
+    return frozenset(v for own in groups.values() for weight, v in own if weight.removesuffix(":0") in layers)
 
 
 def _no_state(path: str, why: str) -> str:

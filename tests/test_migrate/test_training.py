@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import migrate
+from migrate import algorithms
+from migrate.algorithms import repeated_rows
 from migrate.bytes.arrays import LazyArray
 from migrate.models import frozen, training, unsaved
 from migrate.readers.keras.left_out import settled, with_paddings
@@ -26,6 +28,7 @@ SUFFIX = {"keras": ".keras", "tf-keras": ".h5"}
 LIBRARY = {"keras": "keras", "tf-keras": "tf_keras"}
 MASKS = ("masked-output", "masked-attention", "masked-batch-norm")
 OTHERWISE = {
+    "keras1.2.2": dict.fromkeys(SUFFIX, ()),
     "keras2.2.5": dict.fromkeys(SUFFIX, ()),
     "keras2.3.1": dict.fromkeys(SUFFIX, ("masked-output", "frozen-batch-norm", "activity")),
     "keras3.0.5": dict.fromkeys(SUFFIX, ("frozen",)),
@@ -78,6 +81,20 @@ def test_exact_is_said_where_the_target_trains_alike(case: str, to: str, tmp_pat
     assert exact == (feature not in OTHERWISE[release][to])
 
 
+@pytest.mark.parametrize("to", SUFFIX)
+def test_layers_of_keras_1_are_written_as_today_has_them(to: str, tmp_path: Path) -> None:
+    exact, target = is_exact("keras1.2.2-convolved-words", to, tmp_path)
+    assert exact
+    assert replayed("keras1.2.2-convolved-words", to, target)
+    assert migrate.verify(SOURCES["keras1.2.2-convolved-words"], target).ok
+
+
+def test_the_tables_of_keras_1_are_known() -> None:
+    state = migrate.read(SOURCES["keras1.2.2-convolved-words"])
+    said = repeated_rows.difference(state, algorithms.find("Adam"), ("square",), "Keras 3")
+    assert said.startswith("embedding_1_W: where a batch has a row several times")
+
+
 @pytest.mark.parametrize(("version", "written"), [("2.9.0", 1.001e-5), ("2.11.1", 1.001e-5), ("2.12.0", 1e-6)])
 def test_a_small_epsilon_is_what_the_release_of_tensorflow_made_of_it(
     version: str, written: float, tmp_path: Path
@@ -104,17 +121,18 @@ def replayed(case: str, to: str, target: Path) -> bool:
     of three steps on the same batch."""
     recorded = np.load(FEATURES / f"{case}.npz")
     model = import_module(LIBRARY[to]).models.load_model(target)
-    start = [recorded[f"at_save/{i}"] for i in range(sum(name.startswith("at_save/") for name in recorded.files))]
-    trained = {i: w for w in model.trainable_weights for i, v in enumerate(start) if np.array_equal(v, np.asarray(w))}
+    count = sum(name.startswith("at_save/") for name in recorded.files)
+    start = [np.squeeze(recorded[f"at_save/{i}"]) for i in range(count)]
+    trained = {i: w for w in model.trainable_weights for i, v in enumerate(start) if np.array_equal(v, np.squeeze(w))}
     assert len(trained) == len(model.trainable_weights)
     for step in range(3):
         loss = np.ravel(model.train_on_batch(given(recorded, "x"), given(recorded, "y")))[0]
         if step == 0 and not np.isclose(loss, recorded["loss/0"], rtol=1e-4):
             return False
         for i, weight in trained.items():
-            want = recorded[f"weight/{step}/{i}"]
+            want = np.squeeze(recorded[f"weight/{step}/{i}"])
             moved = np.linalg.norm(want - start[i])
-            if np.linalg.norm(np.asarray(weight) - want) > 1e-3 * moved + 1e-6 * np.linalg.norm(want):
+            if np.linalg.norm(np.squeeze(weight) - want) > 1e-3 * moved + 1e-6 * np.linalg.norm(want):
                 return False
     return True
 

@@ -236,3 +236,13 @@ def class_names(config: Any) -> set[str]:
         elif isinstance(item, list):
             rest.extend(item)
     return found
+
+
+def names_of_class(config: Any, kind: str) -> set[str]:
+    """Names of the layers of a class in a model's config, however deep."""
+    if isinstance(config, (list, tuple)):
+        return {name for item in config for name in names_of_class(item, kind)}
+    if not isinstance(config, Mapping):
+        return set()
+    own = {layer_name(config)} if config.get("class_name") == kind else set()
+    return own | names_of_class(list(config.values()), kind)
