@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from migrate.bytes.messages import some
+from migrate.evidence import confirming
 from migrate.models.frozen import WITHIN
 from migrate.models.layers import ADVICE, KINDS, MODELS, is_stock, of_another_module
 from migrate.models.to_keras3 import ACTIVATIONS, CONSTRAINTS, INITIALIZERS, REGULARIZERS
@@ -149,6 +150,7 @@ def trained(state: OptimizerState) -> list[str]:
     doubtful = [name for name in listed if flags[name] is not False and name not in owners]
     if doubtful:
         raise UnsupportedError(
-            f"{some(doubtful)}: without slots, and nothing says whether the model trains them; migrate to slots"
+            "some variables have no slots, and nothing says whether the model trains them; if it does not, say"
+            f" {confirming('untrained', doubtful)}, else migrate to slots"
         )
     return [name for name in listed if name in owners]

@@ -67,6 +67,7 @@ def interpret(
         hinted.check_document(hint, stored.optimizer_config)
     made = configure(stored, hint, overrides)
     found = _slot_table(stored, made, named)
+    stored = settled.with_untrained(stored, made)
     told_steps = counting.iterations(stored, found, made)
     scalars, kept = _scalars(stored, found, made)
     told = _arguments(stored, made, found, scalars)

@@ -317,6 +317,15 @@ def _untrained(stored: Stored, made: Configuration) -> frozenset[str]:
     return frozenset(given)
 
 
+def with_untrained(stored: Stored, made: Configuration) -> Stored:
+    """The source with the flags of the variables that a person calls untrained."""
+    untrained = _untrained(stored, made)
+    if not untrained:
+        return stored
+    flagged = (replace(v, trainable=False) if v.name in untrained else v for v in stored.variables)
+    return replace(stored, variables=tuple(flagged))
+
+
 def check_left_out(named: NamedVariables | None, found: SlotTable) -> None:
     """Refuse a list of trained variables that lacks one which the source trains, and has slots of.
 

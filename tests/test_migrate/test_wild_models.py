@@ -112,6 +112,32 @@ def _changed(tmp_path: Path, change: Any) -> str:
     return str(path)
 
 
+def test_a_person_can_say_what_a_layer_of_their_own_does_not_train(tmp_path: Path) -> None:
+    """As the masks and thresholds of pruning wrappers: no .h5 says whether weights of an unknown layer are trained."""
+    import tf_keras
+
+    class Pruned(tf_keras.layers.Dense):
+        def build(self, shape: Any) -> None:
+            super().build(shape)
+            self.mask = self.add_weight(name="mask", shape=(2,), initializer="ones", trainable=False)
+
+        def call(self, entry: Any) -> Any:
+            return super().call(entry) * self.mask
+
+    source, target = tmp_path / "source.h5", tmp_path / "target.h5"
+    model = tf_keras.Sequential([Pruned(2, input_shape=(3,), name="pruned")])
+    model.compile(tf_keras.optimizers.Adam(0.01), "mse")
+    batch = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), np.ones((4, 2), np.float32)
+    model.train_on_batch(*batch)
+    model.save(source)
+    with pytest.raises(UnsupportedError, match=r"say --set 'untrained=\[\"pruned/mask\"\]'"):
+        migrate.migrate_checkpoint(source, target, to="tf-keras")
+    migrate.migrate_checkpoint(source, target, to="tf-keras", overrides={"untrained": ["pruned/mask"]})
+    resumed = tf_keras.models.load_model(target, custom_objects={"Pruned": Pruned})
+    for _ in range(2):
+        assert np.allclose(resumed.train_on_batch(*batch), model.train_on_batch(*batch))
+
+
 def test_a_scaled_loss_beside_layers_that_tf_keras_alone_has_can_be_loaded(tmp_path: Path) -> None:
     """tf_keras cannot load its newer LossScaleOptimizer from an .h5, so that the legacy one is written here, too."""
     import tf_keras
