@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from migrate import readers
 from migrate.bytes import files, hdf5
-from migrate.bytes.checkpoint_paths import looks_like_bundle
+from migrate.bytes.checkpoint_paths import looks_like_bundle, without_index
 from migrate.bytes.messages import some
 from migrate.errors import AmbiguousError, TargetExistsError, UnknownFormatError
 from optim.errors import DtoptError
@@ -91,7 +91,7 @@ def expand(source: str, *, every: bool = False) -> list[str]:
                 " or name one"
             ) from None
         return [path for each in held for path in (expand(each) if files.is_folder(each) else [each])]
-    found = [*_prefixes(source), *_files(source)] if kind in POINTED else []
+    found = [*_prefixes(source), *_without_index(source), *_files(source)] if kind in POINTED else []
     if len(found) > 1:
         raise AmbiguousError(
             f"{source} holds {len(found)} checkpoints ({some(found)}): --all takes all of them, or name one"
@@ -108,7 +108,7 @@ def _tree(folder: str) -> list[str]:
     """Every checkpoint in a folder and the folders in it, links to folders left alone. Raises UnknownFormatError."""
     found: list[str] = []
     for here in files.walk(folder, stop=_is_one):
-        found += [here] if _is_one(here) else sorted([*_prefixes(here), *_files(here)])
+        found += [here] if _is_one(here) else sorted([*_prefixes(here), *_without_index(here), *_files(here)])
     if not found:
         raise UnknownFormatError(
             readers.of_orbax(folder) or f"{folder} is no checkpoint, and none lies in it or in a folder in it"
@@ -133,7 +133,12 @@ def _prefixes(folder: str) -> list[str]:
 def _held(folder: str) -> list[str]:
     entries = [os.path.join(folder, name) for name in sorted(files.names(folder))]
     folders = [path for path in entries if files.is_folder(path) and _is_checkpoint(path)]
-    return sorted([*_prefixes(folder), *folders, *_files(folder)])
+    return sorted([*_prefixes(folder), *_without_index(folder), *folders, *_files(folder)])
+
+
+def _without_index(folder: str) -> list[str]:
+    """Checkpoints of which only a part is there: each is one that the report names."""
+    return [os.path.join(folder, name) for name in without_index(files.names(folder))]
 
 
 def _files(folder: str) -> list[str]:

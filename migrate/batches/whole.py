@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from migrate.batches import model_target
+from migrate.bytes import files
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.checkpoint_paths import find_prefix
 from migrate.bytes.object_graph import ObjectGraph
+from migrate.evidence import remembered, to_remember
 from migrate.lists.planning import for_list, plan
 from migrate.operations import convert
 from migrate.operations.hints import Hints
+from migrate.proof import documents
 from migrate.readers import weight_list
 from migrate.state import OptimizerState
 from optim.errors import DtoptError
+from optim.slot_layout import POINTER_NAME, SAVE_COUNTER_KEY, pointer_text
 
 HINTS = tuple(Hints.__annotations__)
 
@@ -34,13 +39,13 @@ def is_whole(source: str, dest: str, options: Mapping[str, Any]) -> bool:
     if options.get("strict") and state.fidelity != "exact":
         return False
     try:
-        return _has_graph(dest) and _same_state(convert.read(dest, format="slots"), state)
+        return _has_graph(dest) and _has_pointer(dest) and _same_state(convert.read(dest, format="slots"), state)
     except DtoptError:
         return False
 
 
 def _has_graph(dest: str) -> bool:
-    """Whether a slot-variable checkpoint has the object graph of its keys, by which TensorFlow restores it.
+    """Whether a slot-variable checkpoint has the object graph of its keys and the counter that TensorFlow restores.
 
     Raises:
       DtoptError: it is damaged, or that of others.
@@ -48,17 +53,32 @@ def _has_graph(dest: str) -> bool:
     bundle = BundleReader(find_prefix(dest) or dest)
     if GRAPH_KEY not in bundle:
         return False
+    bundle.load(SAVE_COUNTER_KEY)
     ObjectGraph(bundle)
     return True
 
 
+def _has_pointer(dest: str) -> bool:
+    """Whether the file `checkpoint` says what was written into it, and nothing else."""
+    prefix = find_prefix(dest)
+    if prefix is None:
+        return False
+    with files.opened(os.path.join(dest, POINTER_NAME)) as file:
+        return bool(file.read() == pointer_text(os.path.basename(prefix)).encode())
+
+
 def _is_whole_model(dest: str, state: OptimizerState, options: Mapping[str, Any]) -> bool:
     writer = model_target.writer_of("keras" if options["to"] == "keras" else "h5")
-    if options.get("strict") and writer.converted(state)[0].fidelity != "exact":
+    told = writer.converted(state)[0]
+    if options.get("strict") and told.fidelity != "exact":
         return False
     try:
-        return not any(model_target.differences(state, convert.read(dest), writer))
-    except (DtoptError, OSError):
+        target = convert.read(dest)
+        doubts = remembered(to_remember(told.origins))
+        same_words = target.source is not None and target.source.doubts == doubts
+        same_words = same_words and documents.are_same(dest, writer.described(state))
+        return same_words and not any(model_target.differences(state, target, writer))
+    except (DtoptError, OSError, ValueError):  # JSON that is none
         return False
 
 

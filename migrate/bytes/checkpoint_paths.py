@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 
 from migrate.bytes import files, sstable, urls
 from migrate.errors import AmbiguousError, UnknownFormatError
@@ -12,6 +13,7 @@ _POINTER = re.compile(r'^model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTI
 CHIEF = "chief"
 """Where `BackupAndRestore` of Keras keeps the one checkpoint of its folder."""
 _SHARD = re.compile(r"\.data-\d{5}-of-\d{5}$")
+_PART = re.compile(r"\.(data-\d{5}-of-\d{5}|meta)$")
 
 
 def find_prefix(path: str) -> str | None:
@@ -53,6 +55,13 @@ def files_of(prefix: str) -> list[str]:
     else:
         names = [n for n in files.names(folder) if n.startswith(name + ".") and _SHARD.search(n)]
     return [each for each in (prefix + ".index", *(os.path.join(folder, n) for n in names)) if files.exists(each)]
+
+
+def without_index(names: Iterable[str]) -> list[str]:
+    """Of the names in a folder, prefixes of TensorFlow checkpoints that have data or a graph, and no index."""
+    known = set(names)
+    found = {_PART.sub("", name) for name in known if _PART.search(name)}
+    return sorted(prefix for prefix in found if prefix and f"{prefix}.index" not in known)
 
 
 def looks_like_bundle(prefix: str) -> bool:

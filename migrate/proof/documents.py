@@ -26,6 +26,11 @@ def differences(dest: str, wanted: Mapping[str, Any]) -> Iterator[str]:
     yield from _unlike(_said(dest), json.loads(json.dumps(wanted)), "")
 
 
+def are_same(dest: str, wanted: Mapping[str, Any]) -> bool:
+    """Whether a target says that and nothing else, as one does that this release wrote."""
+    return bool(_said(dest) == json.loads(json.dumps(wanted)))
+
+
 def _said(dest: str) -> Any:
     if zipfile.is_zipfile(dest):
         with zipfile.ZipFile(dest) as archive:

@@ -13,6 +13,7 @@ import optim
 from migrate.bytes import object_graph
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, STRING, BundleReader, numpy_dtype
+from migrate.bytes.messages import line
 from migrate.operations.convert import Progress
 from migrate.proof import tensorflow
 from migrate.proof.compare import Comparer
@@ -110,7 +111,11 @@ def tensorflow_differences(target: Target) -> Iterator[str]:
         if seen != f"{array.dtype}{list(array.shape)}":
             yield f"{key} is {seen} to TensorFlow, not {array.dtype}{list(array.shape)}"
         elif array.dtype != STRING and _bytes(array) <= READ_BY_TENSORFLOW:
-            value = np.asarray(reader.get_tensor(key))
+            try:
+                value = np.asarray(reader.get_tensor(key))
+            except tf.errors.OpError as error:
+                yield f"{key} cannot be read by TensorFlow ({line(str(error))})"
+                continue
             if value.tobytes() != array.load().tobytes():
                 yield f"{key} has other bits when TensorFlow reads it"
 

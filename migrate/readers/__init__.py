@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 
-from migrate.bytes import files, urls
+from migrate.bytes import checkpoint_paths, files, urls
 from migrate.bytes.messages import some
 from migrate.errors import UnknownFormatError
 from migrate.state import OptimizerState, Stored
@@ -106,6 +106,11 @@ def detect(path: str, format: str = "auto") -> Reader:
 
 
 def _unknown(path: str) -> str:
+    if prefix := _without_index(path):
+        return (
+            f"{prefix}.index is not there, without which nothing tells what is in the other files of that TensorFlow"
+            " checkpoint; copy it from where it was written"
+        )
     if not files.exists(path) and not files.exists(path + ".index"):
         return (
             f"{path} does not exist, nor does {path}.index; give a file, a folder or the prefix of a TensorFlow"
@@ -123,6 +128,17 @@ def _unknown(path: str) -> str:
         )
     looked = "; ".join(reader.description for reader in READERS)
     return f"{path} is of no known format; looked for: {looked}"
+
+
+def _without_index(path: str) -> str:
+    """The checkpoint that a path is, or is of, and of which only other parts are there; empty if it is none."""
+    folder, name = os.path.split(path)
+    if urls.is_url(path) or not files.is_folder(folder or os.curdir):
+        return ""
+    lone = checkpoint_paths.without_index(files.names(folder or os.curdir))
+    return next(
+        (os.path.join(folder, p) for p in lone if name == p or name.startswith((f"{p}.data-", f"{p}.meta"))), ""
+    )
 
 
 def _below(path: str) -> list[str]:

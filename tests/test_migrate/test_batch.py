@@ -13,10 +13,12 @@ import pytest
 import migrate
 from migrate.batches.naming import distinct_names, expand, jobs
 from migrate.batches.workers import WorkerDiedError, in_processes
+from migrate.bytes.bundle import BundleReader
 from migrate.errors import AmbiguousError, UnknownFormatError
 from optim.errors import HyperparameterError
 
 ADAM, SGD = "keras224-adam-eps-none-nested", "tf29-adam-clipnorm-decay-nested"
+CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 DECAYED = "extra-k224-adadelta-decay-mlp-npz"
 
 
@@ -132,6 +134,42 @@ def test_resume_does_not_leave_a_target_that_tensorflow_cannot_restore(folds: li
     path.write_bytes(data)
     assert _statuses(migrate.migrate_batch(folds[:1], tmp_path / "out", resume=True)) == ["failed"]
     assert _statuses(migrate.migrate_batch(folds[:1], tmp_path / "out", resume=True, overwrite=True)) == ["migrated"]
+
+
+def _altered(folder: Path, kind: str) -> None:
+    data = next(folder.glob("*.data-00000-of-00001"))
+    if kind == "state file":
+        pointer = folder / "checkpoint"
+        pointer.write_text(pointer.read_text().replace('all_model_checkpoint_paths: "state', 'all_x: "state'))
+    else:
+        reader = BundleReader(str(data).removesuffix(".data-00000-of-00001"))
+        extent = reader.extent("save_counter/.ATTRIBUTES/VARIABLE_VALUE")
+        assert extent is not None
+        changed = bytearray(data.read_bytes())
+        changed[extent.offset] ^= 1
+        data.write_bytes(changed)
+
+
+@pytest.mark.parametrize("kind", ["state file", "counter"])
+def test_resume_leaves_no_altered_checkpoint_alone(folds: list[str], tmp_path: Path, kind: str) -> None:
+    report = migrate.migrate_batch(folds[:1], tmp_path / "out")
+    _altered(Path(report.items[0].dest), kind)
+    assert _statuses(migrate.migrate_batch(folds[:1], tmp_path / "out", resume=True)) == ["failed"]
+    if kind == "counter":
+        found = migrate.verify(folds[0], report.items[0].dest).differences
+        assert any("cannot be read by TensorFlow" in each for each in found)
+
+
+@pytest.mark.parametrize("word", [b"kernel_constraint", b"mean_squared_error", b"momentum"])
+def test_resume_leaves_no_altered_model_alone(tmp_path: Path, word: bytes) -> None:
+    source = CORPUS / "keras224-sgd-momentum-convbn" / "source" / "model.h5"
+    report = migrate.migrate_batch([source], tmp_path / "out", to="tf-keras")
+    assert _statuses(migrate.migrate_batch([source], tmp_path / "out", to="tf-keras", resume=True)) == ["skipped"]
+    target = Path(report.items[0].dest)
+    data = bytearray(target.read_bytes())
+    data[data.index(word) + 3] ^= 1
+    target.write_bytes(data)
+    assert _statuses(migrate.migrate_batch([source], tmp_path / "out", to="tf-keras", resume=True)) == ["failed"]
 
 
 def test_resume_does_not_take_one_source_for_another(folds: list[str], tmp_path: Path) -> None:

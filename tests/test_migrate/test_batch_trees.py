@@ -13,13 +13,15 @@ import h5py
 import pytest
 from typer.testing import CliRunner
 
+import migrate
 from dtopt_cli.app import app
 from migrate import readers
 from migrate.batches import naming
 from migrate.bytes.checkpoint_paths import find_prefix
 from migrate.errors import AmbiguousError, UnknownFormatError
 
-WILD = Path(__file__).parents[1] / "fixtures" / "wild"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+WILD = FIXTURES / "wild"
 
 
 def _history(folder: Path) -> Path:
@@ -127,3 +129,19 @@ def test_a_spoiled_file_with_the_suffix_of_a_model_has_a_line(tmp_path: Path) ->
         found = {Path(i["source"]).name: i["status"] for i in json.loads(result.output)["items"]}
         spoiled = dict.fromkeys(("cut.h5", "gone.hdf5", "pipe.h5", "zeros.keras"), "failed")
         assert found == {**spoiled, "model.h5": "planned"}
+
+
+def test_parts_of_a_checkpoint_without_its_index_are_named(tmp_path: Path) -> None:
+    source = FIXTURES / "corpus" / "extra-k122-adam-saver" / "source"
+    for suffix, name in ((".meta", "graph"), (".data-00000-of-00001", "numbers"), (".index", "table")):
+        shutil.copy(next(source.glob(f"*{suffix}")), tmp_path / f"{name}{suffix}")
+    report = migrate.batch([tmp_path], tmp_path / "out", every=True)
+    assert [Path(item.source).name for item in report.items] == ["graph", "numbers", "table"]
+    problems = [item.problem for item in report.items]
+    assert "graph.index is not there" in problems[0]
+    assert "numbers.index is not there" in problems[1]
+    assert "table.data-00000-of-00001 is missing" in problems[2]
+    with pytest.raises(AmbiguousError, match="3 checkpoints"):
+        naming.expand(str(tmp_path))
+    (tmp_path / "table.index").unlink()
+    assert _names(naming.expand(str(tmp_path)), tmp_path) == ["graph", "numbers"]
