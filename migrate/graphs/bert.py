@@ -14,15 +14,13 @@ import numpy as np
 
 from migrate.algorithms.addons import BERT
 from migrate.graphs import schedules
-from migrate.graphs.gradients import Gradients
+from migrate.graphs.gradients import ROWS_ADDED, Gradients
 from migrate.graphs.nodes import Nodes, Write
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Pattern, Variable, match
 from migrate.graphs.tf_train import ROWS_APART, Trained
 from migrate.graphs.writers import alone_written, other_writer
 from migrate.state import SPARSE_CLIPPING
 
-DENSE = "UnsortedSegmentSum"
-"""What makes a sparse gradient dense, its rows that occur twice added up."""
 RATE, DECAY = "learning_rate", "weight_decay_rate"
 SLOTS = ("adam_m", "adam_v")
 _SQUARED, _GRADIENT, _M, _V = "squared", "gradient", "next_m", "next_v"
@@ -61,7 +59,7 @@ def describe(nodes: Nodes, owners: Collection[str]) -> Trained:
     other = other_writer(nodes, frozenset(owners), {assigned[name].op for name in owners})
     if other is not None:
         outside["updates"] = other
-    sparse = frozenset(name for name, each in known.items() if nodes.op(each.nodes[_GRADIENT]) == DENSE)
+    sparse = frozenset(name for name, each in known.items() if nodes.op(each.nodes[_GRADIENT]) == ROWS_ADDED)
     seen = not outside
     if sparse and limit is not None and limit[0] != "clipvalue":
         outside[SPARSE_CLIPPING] = ROWS_APART
@@ -104,10 +102,10 @@ def _update(nodes: Nodes, name: str, assigned: Mapping[str, Write]) -> Found | N
 
 def _slices(nodes: Nodes, gradient: str) -> str:
     """The values of a sparse gradient, which are clipped before it is made dense; of others the gradient itself."""
-    return nodes.parents(gradient)[0] if nodes.op(gradient) == DENSE else gradient
+    return nodes.parents(gradient)[0] if nodes.op(gradient) == ROWS_ADDED else gradient
 
 
 def _is_one(nodes: Nodes, gradient: str, squared: str) -> bool:
     """Whether two nodes are one gradient; a sparse one is made dense wherever it is used."""
-    sums = [nodes.op(each) for each in (gradient, squared)] == [DENSE] * 2
+    sums = [nodes.op(each) for each in (gradient, squared)] == [ROWS_ADDED] * 2
     return gradient == squared or (sums and nodes.parents(gradient)[:2] == nodes.parents(squared)[:2])

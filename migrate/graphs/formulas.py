@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from migrate.graphs.nodes import BOOL, DOUBLE, FLOAT, INT32, INT64, VARIABLES, Nodes
 from migrate.graphs.patterns import STEP, Found, match
 
@@ -63,15 +65,46 @@ class _NoFormulaError(Exception):
     """Another op, or one that is damaged."""
 
 
-def read(nodes: Nodes, name: str) -> list[list[Any]] | None:
-    """The `operations` of a rate, None where it is no formula of the global step."""
+_FOLDED = {
+    "AddV2": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "RealDiv": np.divide,
+    "Minimum": np.minimum,
+    "Maximum": np.maximum,
+    "Sqrt": np.sqrt,
+    "Neg": np.negative,
+}
+"""Ops that round as numpy does."""
+
+
+def read(nodes: Nodes, name: str) -> list[list[Any]] | float | None:
+    """The `operations` of a rate, the number that constants alone give, None where it is no formula of the global
+    step."""
     formula = _Formula(nodes)
     try:
         rate = formula.value(name)
     except (_NoFormulaError, AttributeError, LookupError, RecursionError, ValueError):
         return None
-    is_rate = rate.dtype in _FLOATS and rate.shape == () and not rate.sides
-    return formula.until(rate.place) if is_rate and formula.has_step else None
+    if rate.dtype not in _FLOATS or rate.shape or rate.sides:
+        return None
+    operations = formula.until(rate.place)
+    return operations if formula.has_step else _folded(operations)
+
+
+def _folded(operations: list[list[Any]]) -> float | None:
+    values: list[Any] = []
+    for op, *taken in operations:
+        if op == "Const" and not isinstance(taken[1], list):
+            values.append(np.dtype(taken[0]).type(taken[1]))
+        elif op == "Cast":
+            values.append(np.dtype(taken[1]).type(values[taken[0]]))
+        elif op in _FOLDED:
+            with np.errstate(all="ignore"):
+                values.append(_FOLDED[op](*(values[each] for each in taken)))
+        else:
+            return None
+    return float(values[-1]) if math.isfinite(values[-1]) else None
 
 
 class _Formula:

@@ -18,8 +18,10 @@ from migrate.graphs.nodes import FIRST, GIVEN, SETS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, match
 
 _SUMS = ("AddN", "AccumulateNV2", *ADD.split())
-_JOINS = ("ConcatV2", "Concat", "Pack", "ExpandDims", "Reshape", "Squeeze", "Mean", "Sum", "UnsortedSegmentSum")
+_JOINS = ("ConcatV2", "Concat", "Pack", "ExpandDims", "Reshape", "Squeeze", "Mean", "Sum")
 """How towers' gradients come to one. Inputs behind the first that are constants say which axis."""
+ROWS_ADDED = "UnsortedSegmentSum"
+"""What adds up rows of a sparse gradient that occur twice, or makes it dense."""
 _HANDED_ON = ("CheckNumerics", "StopGradient", "PreventGradient", "Print")
 _WORKERS = re.compile(r"Horovod\w+|Nccl\w+|Collective\w+")
 _HOROVOD = {"reduce_op": (0, 1), "prescale_factor": (1.0,), "postscale_factor": (1.0,)}
@@ -117,6 +119,8 @@ class _Path:
             return self._together(name, inputs)
         if _WORKERS.fullmatch(op) and not self._adds(name):
             raise _StrangeError(name)
+        if op == ROWS_ADDED and len(inputs) > 1 and self._are_rows(inputs[1]):
+            return self._together(name, inputs[:1])
         if op in _JOINS or _WORKERS.fullmatch(op):
             found = self._together(name, [*inputs[:1], *(i for i in inputs[1:] if not _told(nodes, i))])
             if op == "Mean" and found is not None:
@@ -133,6 +137,14 @@ class _Path:
         if op in ("Mul", *DIVIDE.split()) and len(inputs) == 2:
             return self._scaled(name, op, inputs)
         raise _StrangeError(name)
+
+    def _are_rows(self, name: str) -> bool:
+        """Whether numbers are those of the rows that a sparse gradient has, of towers one behind the other."""
+        nodes, made = self.nodes, self.nodes.source(name)
+        if nodes.is_gradient(made) or _told(nodes, made):
+            return True
+        parts = nodes.inputs.get(made, [])[: None if nodes.op(made) == "ConcatV2" else 1]
+        return nodes.op(made) in ("Unique", "Reshape", "ConcatV2") and bool(parts) and all(map(self._are_rows, parts))
 
     def _adds(self, name: str) -> bool:
         """Whether an op of many workers gives the sum or the mean of what they have."""
@@ -253,6 +265,8 @@ class Gradients:
         """Variables in which a loop sums gradients up, of those gradients that were looked at."""
         self.gathering: dict[str, list[str]] = {}
         """By owner the ops that change what its gradient is gathered in."""
+        self.added: set[str] = set()
+        """Owners whose rows that occur twice are added up before they are clipped."""
         self._walked: set[str] = set()
 
     def clipping(self, owner: str, name: str, outside: dict[str, str]) -> tuple[str, float] | None:
@@ -269,6 +283,7 @@ class Gradients:
         while self._nodes.op(name) in _HANDED_ON and self._nodes.inputs[name]:
             name = self._nodes.parents(name)[0]
         clip = clipped(self._nodes, name)
+        self.added |= {owner} if clip is not None and self._nodes.op(clip.gradient) == ROWS_ADDED else set()
         path = _Path(self._nodes, owner)
         strange = path.strange(name if clip is None else clip.gradient)
         self.gathered |= path.gathered.keys()

@@ -69,7 +69,7 @@ def read(nodes: Nodes, name: str) -> Mapping[str, Any] | float | None:
     if pieces is not None:
         return _schedule("PiecewiseConstantDecay", pieces)
     operations = formulas.read(nodes, name)
-    return None if operations is None else _schedule("Formula", {"operations": operations})
+    return _schedule("Formula", {"operations": operations}) if isinstance(operations, list) else operations
 
 
 def never_counts(nodes: Nodes, kernels: Collection[str] = (), among: Collection[str] | None = None) -> str:

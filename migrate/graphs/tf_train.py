@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from migrate.graphs import own_slots, schedules
-from migrate.graphs.gradients import Gradients
+from migrate.graphs.gradients import ROWS_ADDED, Gradients
 from migrate.graphs.late_reads import late_read
 from migrate.graphs.nodes import SCATTERS, SETS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Variable, match
@@ -126,7 +126,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     if standing and isinstance(config.get(_RATE), Mapping):
         outside[_RATE] = standing
         del config[_RATE]
-    config |= _limit(read.limits, bool(sparse), outside)
+    config |= _limit(read.limits, bool(sparse - read.gradients.added), outside)
     [class_name] = {kernel.class_name for kernel, _ in applied.values()}
     class_name = _with_decay(nodes, class_name, owners, applied, config, outside)
     class_name = _lazy(nodes, class_name, sparse, found, outside)
@@ -315,7 +315,7 @@ def gradient_of(nodes: Nodes, name: str, kernel: Kernel) -> str:
     """The gradient that an update is given, before rows that occur twice are added up (training/optimizer.py 1.15)."""
     given = nodes.inputs[name][kernel.gradient]
     source = nodes.source(given)
-    return nodes.inputs[source][0] if nodes.op(source) == "UnsortedSegmentSum" else given
+    return nodes.inputs[source][0] if nodes.op(source) == ROWS_ADDED else given
 
 
 def kernel_of(op: str, kernels: Mapping[str, Kernel]) -> tuple[Kernel, bool] | None:

@@ -103,7 +103,7 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
     config = {key: value for key, value in config.items() if key not in overrides or value is not None}
     full, defaulted = keras_config.completed(config, algorithm, stored.generation)
     for key in (k for k in defaulted if k not in overrides or full[k] is not None):  # else none is what was said
-        origins[key] = _default(key, full, algorithm, stored.generation, origin.value)
+        origins[key] = _default(key, full, algorithm, stored, origin.value)
     if not full.get(addons.CORRECTED, True):
         algorithm = replace(algorithm, uses_count=False)
     document = stored.optimizer_config or hint
@@ -299,12 +299,15 @@ def _denied(origin: Origin | None, value: Any) -> str:
     return f"overrides {origin.value!r} of {origin.where}"
 
 
-def _default(key: str, config: Mapping[str, Any], algorithm: Algorithm, generation: str, class_name: str) -> Origin:
-    value = config[key]
+def _default(key: str, config: Mapping[str, Any], algorithm: Algorithm, stored: Stored, class_name: str) -> Origin:
+    value, generation = config[key], stored.generation or ""
     why = keras_config.only_value(key, algorithm, generation, class_name, config)
     if why:
         return Origin(key, value, RELEASE, why)
     where = f"the default of {algorithm.name} in generation {generation}"
+    if key in stored.outside:
+        doubt = f"{key}: {stored.outside[key]}, which is not understood; taken is {value!r}, {where}"
+        return Origin(key, value, DEFAULT, where, doubt=doubt, confirm=f"--set {key}=VALUE")
     return Origin(key, value, DEFAULT, where, confirm=confirming(key, value))
 
 

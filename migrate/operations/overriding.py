@@ -17,6 +17,7 @@ from migrate.errors import ContradictionError
 from migrate.evidence import confirming
 from migrate.operations.configuration import CLASS, GENERATION
 from migrate.rules.comparison import same
+from migrate.state import GATHERED
 from optim import rules
 from optim.errors import HyperparameterError
 from optim.rule import arguments
@@ -28,7 +29,7 @@ CLIP_ORDER = "clip_order"
 GRADIENTS, OF_PROGRAM = "gradients", "program"
 """An override that says that the program itself goes on doing what it did to gradients."""
 OF_THE_SOURCE = {
-    *(CLASS, GENERATION, foreign.OWN_RULE, REPEATED, GRADIENTS),
+    *(CLASS, GENERATION, foreign.OWN_RULE, REPEATED, GRADIENTS, GATHERED),
     *("iterations", "untrained", "slot_order", "zero_slots"),
 }
 """Names of what is no hyperparameter; whoever reads one checks its value."""

@@ -255,7 +255,8 @@ def _gathered(names: Collection[str], graph: SaverGraph, arrays: Mapping[str, La
     """A doubt where variables hold gradients that the next step would take."""
     held = (graph.parts.get(name, name) for name in sorted(names))
     left = next((name for name in held if name in arrays and np.any(arrays[name].load())), None)
-    return {} if left is None else {GATHERED: f"{left!r} holds gradients for the next step, which are not carried"}
+    text = "holds gradients, which are not carried: the next step takes them unless the program clears them before"
+    return {} if left is None else {GATHERED: f"{left!r} {text}"}
 
 
 def _own_graph(

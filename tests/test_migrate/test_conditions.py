@@ -11,6 +11,7 @@ import pytest
 
 import migrate
 from migrate.bytes import protos
+from optim.errors import HyperparameterError
 from tests.test_migrate.test_scopes import SCOPED, goes_on, source
 
 
@@ -27,7 +28,10 @@ def test_steps_on_conditions_and_devices_go_on(name: str, tmp_path: Path) -> Non
     ("name", "reason"),
     [
         ("calls", "at other steps than variables are updated"),
-        ("gathered", "'sum0' holds gradients for the next step, which are not carried"),
+        (
+            "gathered",
+            "'sum0' holds gradients, which are not carried: the next step takes them unless the program clears them",
+        ),
         ("smoothed", "gradients go through 'mean0' before they reach the optimizer"),
         (
             "rounded",
@@ -39,6 +43,12 @@ def test_what_depends_on_more_than_the_last_gradients_is_never_exact(name: str, 
     state = migrate.read(source(name))
     assert state.fidelity == "approximate"
     assert reason in " ".join(state.reasons)
+
+
+def test_a_program_that_clears_what_it_gathered_loses_nothing() -> None:
+    assert migrate.read(source("gathered"), overrides={"gathered": None}).fidelity == "exact"
+    with pytest.raises(HyperparameterError, match="gathered is 3; it takes none"):
+        migrate.read(source("gathered"), overrides={"gathered": 3})
 
 
 @pytest.mark.parametrize("hint", [{}, {"overrides": {"untrained": ["net/w1"]}}, {"variables": ["net/w0", "net/w2"]}])

@@ -15,7 +15,8 @@ import migrate
 import optim
 from migrate.bytes import protos
 from migrate.errors import MissingHintError
-from migrate.graphs import formulas
+from migrate.graphs import formulas, schedules
+from migrate.graphs.nodes import Nodes
 from migrate.proof import parity, parity_formula
 from migrate.state import OptimizerState
 from optim.schedules import Formula
@@ -103,7 +104,31 @@ def test_what_is_no_formula_of_the_step_is_asked_for(
 ) -> None:
     state = altered(name, tmp_path, change)
     assert state.fidelity == "approximate"
-    assert "learning_rate: 'train/" in " ".join(state.reasons)
+    told = " ".join(state.reasons)
+    assert "learning_rate: 'train/" in told
+    assert told.count("learning_rate") == 2  # said once, with what settles it, and not that the default may be right
+    assert "--set learning_rate=VALUE" in told
+
+
+@pytest.mark.parametrize(
+    ("nodes", "number"),
+    [
+        ([("rate", "Mul", ["1.5", "0.1"])], float(np.float32(1.5) * np.float32(0.1))),
+        ([("half", "RealDiv", ["0.1", "1.5"]), ("rate", "Sqrt", ["half"])], 0.2581989),
+        ([("rate", "RealDiv", ["0.1", "0.0"])], None),
+        ([("rate", "Exp", ["0.1"])], None),  # which TensorFlow may round otherwise
+        ([("rate", "Mul", ["0.1", "fed"]), ("fed", "Placeholder", [])], None),
+    ],
+)
+def test_what_constants_alone_make_is_a_number(nodes: list[tuple[str, str, list[str]]], number: float | None) -> None:
+    proto = protos.SaverMetaGraph()
+    for name, op, inputs in [*((each, "Const", list[str]()) for each in ("0.1", "1.5", "0.0")), *nodes]:
+        node = proto.graph_def.node.add(name=name, op=op, input=inputs)
+        if op == "Const":
+            tensor = node.attr.add(key="value").value.tensor
+            tensor.dtype = 1
+            tensor.float_val.append(float(name))
+    assert schedules.read(Nodes(proto.graph_def.node), "rate") == (number if number is None else pytest.approx(number))
 
 
 def test_a_step_that_may_be_raised_before_its_rate_is_read_is_doubted(tmp_path: Path) -> None:

@@ -58,6 +58,14 @@ GUARDED: list[Node] = [
     ("zeros", "ZerosLike", [GRADIENT]),
     ("given", "Select", ["bad", "zeros", GRADIENT]),
 ]
+ROWS: list[Node] = [
+    ("tower/gradients/tower/MatMul_grad/Reshape", "Reshape", ["rows", "shape"]),
+    ("all", "ConcatV2", ["tower/gradients/tower/MatMul_grad/Reshape", "0"]),
+    ("once", "Unique", ["all"]),
+    ("size", "StridedSlice", ["shape"]),
+    ("given", "UnsortedSegmentSum", [GRADIENT, "once", "size"]),
+]
+"""As bilm-tf adds up the rows of several towers."""
 WORKERS: list[Node] = [("reduced", "HorovodAllreduce", [GRADIENT]), ("given", "RealDiv", ["reduced", "4"])]
 AVERAGED: list[Node] = [
     ("mean", "VariableV2", []),
@@ -91,7 +99,7 @@ def test_a_constant_that_is_added_to_a_gradient_is_said_whatever_its_dtype(dtype
     assert said(added, dtype, field) == {"clipping": "gradients go through '2' before they reach the optimizer"}
 
 
-@pytest.mark.parametrize("nodes", [TOWERS, GATHERED, SCALED, SCALED_BY_VARIABLE, TAKEN, GUARDED, WORKERS, FED])
+@pytest.mark.parametrize("nodes", [TOWERS, GATHERED, SCALED, SCALED_BY_VARIABLE, TAKEN, GUARDED, ROWS, WORKERS, FED])
 def test_what_gives_the_gradient_of_the_loss_is_passed_over(nodes: list[Node]) -> None:
     assert said(nodes if BEHIND in nodes else [(GRADIENT, "MatMul", []), *nodes]) == {}
 
@@ -106,6 +114,7 @@ def test_what_gives_the_gradient_of_the_loss_is_passed_over(nodes: list[Node]) -
         ([("w", "VariableV2", []), ("d", "Mul", ["w", "0.1"]), ("given", "AddV2", [GRADIENT, "d"])], "w"),
         ([("mean", "Mean", [GRADIENT, "0"]), ("given", "Sub", [GRADIENT, "mean"])], "given"),
         ([("given", "Sign", [GRADIENT])], "given"),
+        ([("ids", "Tanh", ["x"]), ("given", "UnsortedSegmentSum", [GRADIENT, "ids", "2"])], "given"),  # other rows
         ([("bad", "IsFinite", [GRADIENT]), *GUARDED[1:]], "given"),  # zeros where it is finite
         ([*GUARDED[:2], ("given", "Select", ["bad", GRADIENT, "zeros"])], "given"),
         ([("sum", "Add", [GRADIENT, "w"]), ("given", "ClipByValue", ["sum", "-1", "1"]), ("w", "Tanh", [])], "w"),
