@@ -130,6 +130,8 @@ def slot_names(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any]) 
             " class that wrote them in --optimizer-config"
         )
     plain = OBJECT_SLOTS.get(algorithm.name, {})
+    if own_names:  # beside what a program gathers gradients in, `accum`
+        return {name: plain.get(name) if name in own_names else None for name in stored.slots}
     if stored.slots and plain.keys() >= stored.slots.keys():
         return {name: plain[name] for name in stored.slots}
     if of_objects(stored):

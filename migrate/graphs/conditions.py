@@ -23,7 +23,7 @@ _EACH = ("Pack", "ConcatV2", "LogicalAnd", "LogicalOr")
 _OF_GRADIENTS = (
     "Const L2Loss Sqrt Square Mul Sum Mean Max Abs AddN Add AddV2 RealDiv Div Reciprocal Pack Reshape Cast "
     "Identity ReadVariableOp Range Rank Minimum Maximum Rsqrt Select SelectV2 Greater ZerosLike IsFinite "
-    "ClipByValue"
+    "ClipByValue Neg Exp"
 )
 """What may stand between gradients and a number that is finite if they are."""
 _QUOTIENTS = ("RealDiv", "Div", "Reciprocal", "Rsqrt")
@@ -113,8 +113,13 @@ def _steps(nodes: Nodes, trained: Collection[str]) -> list[str]:
         and _STEPS.fullmatch(nodes.op(name))
         and not nodes.is_no_step(name)
         and nodes.op(nodes.source(inputs[0])) in _SWITCHES
-        and ("/update_" in name or nodes.target(inputs[0]) in trained)
+        and ("/update_" in name or (nodes.target(inputs[0]) in trained and not _counts_by(nodes, inputs)))
     ]
+
+
+def _counts_by(nodes: Nodes, inputs: Sequence[str]) -> bool:
+    """Whether what is assigned is a number, as programs move a loss scale that they left among what is trained."""
+    return len(inputs) > 1 and nodes.constant(inputs[1]) is not None
 
 
 def _side(nodes: Nodes, condition: str, trained: Collection[str]) -> bool | None:

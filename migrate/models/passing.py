@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from migrate.bytes.messages import some
 from migrate.evidence import confirming
 from migrate.models.frozen import WITHIN
 from migrate.models.layers import ADVICE, KINDS, MODELS, is_stock, of_another_module

@@ -56,6 +56,12 @@ def iterations(stored: Stored, found: SlotTable, made: Configuration) -> tuple[i
             f" {stored.generation} always saves one: it is incomplete, or of another generation; if it is"
             " neither, say how many steps it took with --set iterations=N"
         )
+    if algorithm.uses_count and stored.generation == "tf1" and not stored.slots:
+        raise MissingHintError(
+            f"the source holds no slots of {algorithm.name} and does not say how many steps it has taken, as"
+            f" tf.train.Saver(tf.trainable_variables()) saves it: from there {algorithm.name} begins anew; carry it so"
+            " with --set iterations=0, or migrate a checkpoint that has the optimizer, too"
+        )
     if algorithm.uses_count:
         raise MissingHintError(
             f"the source does not say how many steps {algorithm.name} has taken, and its update depends on that;"

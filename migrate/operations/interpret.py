@@ -68,6 +68,7 @@ def interpret(
     made = configure(stored, hint, overrides)
     found = _slot_table(stored, made, named)
     stored = settled.with_untrained(stored, made)
+    assert stored.generation is not None
     told_steps = counting.iterations(stored, found, made)
     scalars, kept = _scalars(stored, found, made)
     told = _arguments(stored, made, found, scalars)

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import pytest
 import migrate
 import optim
 from migrate import algorithms
+from migrate.algorithms import addons, tf_train
 from migrate.bytes import protos
 from migrate.errors import ContradictionError, DamagedFileError, StrictError
+from migrate.readers import tf1_saver
 from optim.errors import UnsupportedError
 from tests.test_migrate.confirm import confirmed
 
@@ -172,6 +175,14 @@ def test_berts_slots_are_no_other_adams(tmp_path: Path) -> None:
     other = WILD / "tf115-f-moving-average-optimizer" / "source" / "model.ckpt-4"
     with pytest.raises(ContradictionError, match="the source's graph says"):
         migrate.read(other, optimizer_config=config)
+
+
+def test_what_bert_gathers_gradients_in_is_no_other_optimizer() -> None:
+    """NVIDIA's `optimization.py` keeps `accum` beside each variable."""
+    stored = tf1_saver.read(_bert()[0])
+    gathering = replace(stored, slots={**stored.slots, "accum": stored.slots["adam_m"]})
+    names = tf_train.slot_names(gathering, algorithms.find("Adam"), {addons.CORRECTED: False})
+    assert names == {"adam_m": "m", "adam_v": "v", "accum": None}
 
 
 def test_settings_of_lookahead_are_read_asked_for_and_compared() -> None:

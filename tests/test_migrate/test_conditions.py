@@ -196,3 +196,24 @@ def test_an_altered_condition_or_device_is_never_exact(
     hint = {"class_name": "AdamOptimizer" if name == "mirrored" else "MomentumOptimizer", "config": config}
     state = migrate.read(tmp_path / "copy" / "model.ckpt", optimizer_config=hint if name == "mirrored" else None)
     assert state.fidelity == "approximate", state.reasons
+
+
+def test_a_loss_scale_that_is_trainable_by_mistake_decides_no_side(tmp_path: Path) -> None:
+    """As NVlabs/stylegan has it, `tf.Variable(64.0)`, which falls where gradients are not finite."""
+    shutil.copytree(SCOPED / "guarded" / "source", tmp_path / "copy")
+    meta = tmp_path / "copy" / "model.ckpt.meta"
+    proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    guard = next(each for each in proto.graph_def.node if each.op == "RefSwitch").input[1]
+    half = proto.graph_def.node.add(name="half", op="Const").attr.add(key="value").value.tensor
+    half.dtype = 1
+    half.float_val.append(0.5)
+    for name, op, inputs in (
+        ("scale", "VariableV2", []),
+        ("cond/scale", "RefSwitch", ["scale", guard]),
+        ("cond/AssignSub", "AssignSub", ["cond/scale", "half"]),
+    ):
+        proto.graph_def.node.add(name=name, op=op, input=inputs)
+    trained = next(each for each in proto.collection_def if each.key == "trainable_variables").value.bytes_list
+    trained.value.append(protos.Variable(variable_name="scale:0").SerializeToString())
+    meta.write_bytes(proto.SerializeToString())
+    assert migrate.read(tmp_path / "copy" / "model.ckpt").fidelity == "exact"

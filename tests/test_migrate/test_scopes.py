@@ -147,6 +147,9 @@ def test_the_model_s_variables_alone_are_no_state(tmp_path: Path) -> None:
             del numbers[key]
     with pytest.raises(DtoptError, match=r"holds no slots \(m, v\) of Adam.*Saver\(tf\.trainable_variables\(\)\)"):
         migrate.read(alone, optimizer_config=HINTS["adam"], overrides={"iterations": 3})
+    with pytest.raises(DtoptError, match="from there Adam begins anew; carry it so with --set iterations=0"):
+        migrate.read(alone, optimizer_config=HINTS["adam"])
+    assert migrate.read(alone, optimizer_config=HINTS["adam"], overrides={"iterations": 0}).iterations == 0
 
 
 def test_a_slot_that_is_lost_is_missed(tmp_path: Path) -> None:

@@ -15,7 +15,10 @@ from migrate.algorithms import find
 from migrate.bytes.bundle import BundleReader
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError, UnknownFormatError
 from migrate.graphs import saver
+from migrate.graphs.nodes import Nodes
 from migrate.readers import detect, tf1_saver
+from migrate.readers.bundle_arrays import lazy
+from migrate.readers.savers import optimizers
 from optim.errors import UnsupportedError
 from tests.bundles import written
 
@@ -155,10 +158,17 @@ def test_keras_1_without_its_graph_gives_no_names(tmp_path: Path) -> None:
     shutil.copytree(source, tmp_path / "copy")
     graph = tmp_path / "copy" / "ckpt.meta"
     graph.write_bytes(graph.read_bytes()[:20_000])
-    for why in ("shows no class|is not there", "is not there"):
-        with pytest.raises(UnsupportedError, match=rf"'Variable\w*' has no name, as Keras 1.*({why}).*\.h5"):
+    for why in ("shows no optimizer|is not there", "is not there"):
+        with pytest.raises(UnsupportedError, match=rf"'Variable\w*' has no name.*({why}).*\.h5"):
             tf1_saver.read(str(tmp_path / "copy" / "ckpt"))
         graph.unlink(missing_ok=True)
+
+
+def test_an_optimizer_of_a_program_without_names_is_not_keras_1s() -> None:
+    """As openai's pixel-cnn has it, `tf.Variable(zeros)` for each slot; its graph is there, and not asked for."""
+    arrays = {key: lazy(BundleReader(_case("extra-k122-adam-saver")[2]), key) for key in ("Variable", "Variable_1")}
+    with pytest.raises(UnsupportedError, match=r"ckpt\.meta, its graph, shows no optimizer of Keras 1.* own optimizer"):
+        optimizers.of_keras1(arrays, saver.SaverGraph(nodes=Nodes([])), None, "ckpt")
 
 
 def test_the_class_that_only_updates_of_keras_1_show_is_asked_for() -> None:

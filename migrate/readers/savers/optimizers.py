@@ -139,11 +139,17 @@ def of_keras1(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: s
     every, unknown = keras1.find(arrays, graph.nodes) if graph is not None and graph.nodes is not None else ([], [])
     if not every or unknown:
         nameless = next(key for key in (*unknown, *arrays) if keras1.ANONYMOUS.fullmatch(key))
-        shown = f"{where}.meta shows no class of Keras there" if graph is not None else f"{where}.meta is not there"
+        if graph is not None:
+            raise UnsupportedError(
+                f"{nameless!r} has no name, and {where}.meta, its graph, shows no optimizer of Keras 1 there, which"
+                " gives none: a program's own optimizer, whose rule is not known, has its slots or counters there, or"
+                " the graph is another's; tf.train.load_checkpoint still reads the weights, and an optimizer begins"
+                " anew from them, or migrate the .h5 of model.save of the same run, if it was Keras's"
+            )
         raise UnsupportedError(
             f"{nameless!r} has no name, as Keras 1 gives none to its optimizers' settings and slots, so that only the"
-            f" graph says what is what, and {shown}; put the .meta that was written with the checkpoint beside it, or"
-            " migrate the .h5 of model.save of the same run"
+            f" graph says what is what, and {where}.meta is not there; put the .meta that was written with the"
+            " checkpoint beside it, or migrate the .h5 of model.save of the same run"
         )
     names = tuple(each.name for each in every)
     if len(every) > 1 or path is not None:
