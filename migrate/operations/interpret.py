@@ -73,7 +73,7 @@ def interpret(
     told = _arguments(stored, made, found, scalars)
     shapes = {v.name: v.shape for v in stored.variables}
     slots = carried.slots(found, made, stored.generation, told.values, told_steps[0], shapes)
-    proven.ftrl(told, slots, stored.variables, told_steps[0])
+    proven.ftrl(told, slots, stored, told_steps[0])
     _put_rows_in(stored, made, found, told)
     _override(told, made, stored.generation, overrides)
     iterations, of_steps, gathered = counting.steps(told_steps, told.values)

@@ -6,7 +6,7 @@ the last step. Source: `ResourceApplyFtrl` and `ResourceApplyFtrlV2` of TF 2.4 a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,12 @@ from migrate.algorithms.spec import AVERAGE
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.errors import ContradictionError
 from migrate.evidence import FILE, SET, confirming
-from migrate.state import StoredVariable
+from migrate.state import Stored
 
 LINEAR, ACCUMULATOR, SCALED = "linear", "accumulator", "learning_rate_in_linear"
+CONSTRAINT = "_constraint"
+"""Ends keys of a layer's config; before it stands the weight."""
+Numbers = tuple[np.ndarray, np.ndarray, np.ndarray]
 CLOSE = 1e-4
 """Relative, of a variable: float32 powers and a division."""
 
@@ -27,10 +30,13 @@ CLOSE = 1e-4
 def ftrl(
     told: Arguments,
     slots: Mapping[str, Mapping[str, LazyArray]],
-    variables: tuple[StoredVariable, ...],
+    stored: Stored,
     iterations: int | None,
 ) -> None:
     """Settle whether `linear` is multiplied by the learning rate, where a state of Ftrl tells it.
+
+    A constraint changes a variable after the step: such a one need not follow from its slots, and with them makes the
+    next step all the same. Where no model says whether there are constraints, and others follow, it is doubted.
 
     Raises:
       ContradictionError: the variables are not what the slots make of them, so that a hyperparameter is wrong.
@@ -39,31 +45,68 @@ def ftrl(
     certain = told.origins.get("learning_rate")
     if not isinstance(rate, (int, float)) or not rate or (certain is not None and certain.kind == SET):
         return
-    values = {v.name: v.array for v in variables if v.array is not None}
-    named = [name for name in slots.get(LINEAR, {}) if name in values and name in slots.get(ACCUMULATOR, {})]
-    read = {n: (_numbers(values[n]), _numbers(slots[ACCUMULATOR][n]), _numbers(slots[LINEAR][n])) for n in named}
-    read = {n: (w, a, z) for n, (w, a, z) in read.items() if z.any() and all(np.isfinite(x).all() for x in (w, a, z))}
-    averages = slots.get(AVERAGE.name, {})
-    read = {n: x for n, x in read.items() if n not in averages or not np.array_equal(_numbers(averages[n]), x[0])}
+    read = _read(slots, stored)
     if not read:
         return
     last = rate / (1 + told.values.get("decay", 0.0) * max((iterations or 0) - 1, 0))
     off = {flag: {n: _off(told.values, last, *arrays, flag) for n, arrays in read.items()} for flag in (False, True)}
-    fits = [scaled for scaled in off if max(off[scaled].values()) <= CLOSE]
-    if len(fits) == 1:
+    ties = _constrained(stored)
+    free = {name for name in read if not any(_is_of(name, *tie) for tie in ties)}
+    fitting = {flag: {n for n in read if off[flag][n] <= CLOSE} for flag in off}
+    whole = [flag for flag in off if free <= fitting[flag]] if free else []
+    proven = [flag for flag in (whole or off) if fitting[flag]]
+    if len(proven) == 1 and fitting[proven[0]]:
         known = told.origins.get(SCALED)
-        told.values[SCALED] = fits[0]
+        told.values[SCALED] = proven[0]
         if known is not None:
             where = "the variables follow from the slots only so"
-            told.origins[SCALED] = replace(known, value=fits[0], kind=FILE, where=where, doubt="", confirm="")
-    elif not fits:
-        name = max(off[False], key=lambda n: off[False][n])
-        raise ContradictionError(
-            f"with learning_rate {rate:.7g} and the regularization of the config Ftrl's slots make another variable"
-            f" {name} than the source holds, by {off[False][name]:.2g} of it: one of these is of another run, the"
-            " learning rate changed, or a constraint changed the variable; decide with"
-            f" {confirming('learning_rate', rate)}"
-        )
+            told.origins[SCALED] = replace(known, value=proven[0], kind=FILE, where=where, doubt="", confirm="")
+    if whole or not free:
+        return
+    name = max(free, key=lambda n: min(off[flag][n] for flag in off))
+    text = (
+        f"with learning_rate {rate:.7g} and the regularization of the config Ftrl's slots make another variable"
+        f" {name} than the source holds, by {off[False][name]:.2g} of it: one of these is of another run, the"
+        " learning rate changed, or a constraint changed the variable"
+    )
+    confirm = confirming("learning_rate", rate)
+    if stored.model is not None or not proven:
+        raise ContradictionError(f"{text}; decide with {confirm}")
+    told.doubt("learning_rate", text, confirm=confirm)
+
+
+def _read(slots: Mapping[str, Mapping[str, LazyArray]], stored: Stored) -> dict[str, Numbers]:
+    """Value, accumulator and linear of each variable that follows from these."""
+    values = {v.name: v.array for v in stored.variables if v.array is not None}
+    named = [name for name in slots.get(LINEAR, {}) if name in values and name in slots.get(ACCUMULATOR, {})]
+    read = {n: (_numbers(values[n]), _numbers(slots[ACCUMULATOR][n]), _numbers(slots[LINEAR][n])) for n in named}
+    read = {n: (w, a, z) for n, (w, a, z) in read.items() if z.any() and all(np.isfinite(x).all() for x in (w, a, z))}
+    averages = slots.get(AVERAGE.name, {})
+    return {n: x for n, x in read.items() if n not in averages or not np.array_equal(_numbers(averages[n]), x[0])}
+
+
+def _constrained(stored: Stored) -> list[tuple[tuple[str, ...], str]]:
+    """Names of a layer and of those around it, and the part of it that has a constraint."""
+    return list(_constraints(stored.model.config, ())) if stored.model is not None else []
+
+
+def _constraints(item: Any, around: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(item, (list, tuple)):
+        for each in item:
+            yield from _constraints(each, around)
+    if not isinstance(item, Mapping):
+        return
+    inner = (*around, item["name"]) if isinstance(item.get("name"), str) else around
+    for key, value in item.items():
+        if isinstance(key, str) and key.endswith(CONSTRAINT) and value is not None:
+            yield inner, key.removesuffix(CONSTRAINT)
+        yield from _constraints(value, inner)
+
+
+def _is_of(variable: str, layers: Sequence[str], part: str) -> bool:
+    """Whether a variable is called as that part of one of the layers, `dense/kernel`."""
+    *path, last = variable.split("/")
+    return last.split(":")[0].startswith(part) and any(layer in path for layer in layers)
 
 
 def _numbers(array: LazyArray) -> np.ndarray:

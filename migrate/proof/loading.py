@@ -79,6 +79,9 @@ def _after_step(optimizer: Any, trained: list[Any]) -> dict[str, Any]:
 
     gradients = [np.random.default_rng(i).standard_normal(tuple(v.shape)) for i, v in enumerate(trained)]
     given = [tf.constant(g, v.dtype) for g, v in zip(gradients, trained, strict=True)]
+    for variable in trained:  # the optimizer's own step is asked for; layers have their constraints from the config
+        if variable.constraint is not None:
+            variable._constraint = None
     optimizer.apply_gradients(list(zip(given, trained, strict=True)))
     return {str(i): np.asarray(v) for i, v in enumerate(trained)}
 

@@ -94,10 +94,11 @@ def test_ftrls_variables_follow_from_its_slots(ftrl: Path, tmp_path: Path) -> No
     assert migrate.read(path, overrides=typed(command)).hyperparameters["learning_rate"] == pytest.approx(2 * RATE)
 
 
-def _ftrl_saved(optimizer: Any, folder: Path, *, fit: bool = False) -> Path:
+def _ftrl_saved(optimizer: Any, folder: Path, *, fit: bool = False, constraint: Any = None) -> Path:
     import tf_keras
 
-    model = tf_keras.Sequential([tf_keras.layers.Dense(3, input_shape=(4,)), tf_keras.layers.Dense(2)])
+    first = tf_keras.layers.Dense(3, input_shape=(4,), kernel_constraint=constraint)
+    model = tf_keras.Sequential([first, tf_keras.layers.Dense(2)])
     model.compile(optimizer, "mse")
     random = np.random.default_rng(0)
     x, y = random.normal(size=(40, 4)), random.normal(size=(40, 2))
@@ -108,6 +109,25 @@ def _ftrl_saved(optimizer: Any, folder: Path, *, fit: bool = False) -> Path:
             model.train_on_batch(x[8 * i : 8 * i + 8], y[8 * i : 8 * i + 8])
     model.save(folder / "model.h5")
     return folder / "model.h5"
+
+
+def test_a_constraint_changes_what_follows_from_ftrls_slots(tmp_path: Path) -> None:
+    import tf_keras
+
+    bound = tf_keras.constraints.NonNeg()
+    legacy = tf_keras.optimizers.legacy.Ftrl
+    path = _ftrl_saved(legacy(RATE, l1_regularization_strength=1e-3), tmp_path, constraint=bound)
+    assert migrate.migrate_checkpoint(path, tmp_path / "out.h5", to="tf-keras").fidelity == "exact"
+    assert migrate.verify(path, tmp_path / "out.h5").ok
+    weights = tf_keras.models.load_model(path)
+    weights.save_weights(tmp_path / "ck")
+    config = {"learning_rate": RATE, "l1_regularization_strength": 1e-3, "clipnorm": None}
+    hint = {"class_name": "Ftrl", "config": config}
+    report = migrate.migrate_checkpoint(tmp_path / "ck", tmp_path / "slots", optimizer_config=hint)
+    assert any("or a constraint changed the variable" in reason for reason in report.reasons)
+    wrong = {"l1_regularization_strength": 0.5}
+    with pytest.raises(ContradictionError, match="make another variable"):
+        migrate.read(tmp_path / "ck", optimizer_config=hint, overrides=wrong)
 
 
 def test_ftrls_variables_follow_from_the_decayed_rate_of_the_last_step(tmp_path: Path) -> None:
