@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from migrate import evidence
+from migrate.algorithms import rates
 from migrate.bytes.messages import some
 from migrate.bytes.source import still_the_same
 from migrate.live import conversions, mapped
@@ -58,6 +59,8 @@ class Restored:
             differs = self._kind.differs(group, state.iterations)
             reasons += [*live.reasons, *plan.reasons, *([differs] if differs else [])]
             reasons += [comparison.described(key, *both) for key, both in plan.left.items()]
+            reasons += [OF_SCHEDULER] if "initial_lr" in group else []
+            reasons += [OF_FORMULA] if rates.shown(plan.left.get("learning_rate", (None,))[0]) else []
             self.warnings = tuple(plan.warnings)
             self._product = self._momentum_product(source, live)
         reasons += [*mapped.row_reasons(state, self.targets), *self._decay_reasons(source), *self._frozen_reasons()]
@@ -145,6 +148,14 @@ class Restored:
 
         parameter = target.place
         return torch.from_numpy(array).to(dtype=parameter.dtype, device=parameter.device)
+
+
+OF_SCHEDULER = "a scheduler of torch changes the learning rate of the live optimizer, in a way that is not compared"
+OF_FORMULA = (
+    "the source's Formula is rate = optim.schedules.Formula(**migrate.read(source).hyperparameters['learning_rate']"
+    "['config']): before each step set group['lr'] = float(rate(steps taken)) in each group of the optimizer's"
+    " param_groups"
+)
 
 
 def _kind(optimizer: Any) -> tuple[Kind, str]:

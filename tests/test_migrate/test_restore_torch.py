@@ -19,6 +19,7 @@ import migrate
 from migrate.errors import StrictError
 from optim.errors import MismatchError, UnsupportedError
 
+CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 pytestmark = pytest.mark.breadth
 
 
@@ -198,3 +199,32 @@ def test_axes_that_are_none_are_refused(axes: Any, load_case: Any) -> None:
     name = next(iter(onto))
     with pytest.raises(MismatchError, match="axes of"):
         migrate.restore(case.source, optimizer, {**onto, name: (onto[name][0], axes)}, **case.hints)
+
+
+def test_a_formula_comes_with_the_lines_that_make_it_a_rate_of_torch() -> None:
+    torch = _torch()
+    from optim.schedules import Formula
+
+    source = Path(__file__).parents[1] / "fixtures" / "scoped" / "warm" / "source" / "model.ckpt"
+    state = migrate.read(source)
+    live = {v.name: torch.nn.Parameter(torch.zeros(v.shape)) for v in state.variables if v.trainable}
+    momentum = state.hyperparameters.get("momentum", 0.0)
+    report = migrate.restore(source, torch.optim.SGD(live.values(), lr=0.01, momentum=momentum), live)
+    (told,) = (reason for reason in report.reasons if "before each step set group['lr']" in reason)
+    line = told.partition("rate = ")[2].partition(": before")[0]
+    rate = eval(line, {"optim": __import__("optim"), "migrate": migrate, "source": source})
+    assert isinstance(rate, Formula)
+    assert float(rate(state.iterations)) > 0
+
+
+def test_a_scheduler_of_torch_is_not_called_exact() -> None:
+    torch = _torch()
+    source = CORPUS / "keras224-sgd-momentum-convbn" / "source" / "model.h5"
+    state = migrate.read(source)
+    live = {v.name: torch.nn.Parameter(torch.zeros(v.shape)) for v in state.variables if v.trainable}
+    rate, momentum = (state.hyperparameters[name] for name in ("learning_rate", "momentum"))
+    optimizer = torch.optim.SGD(live.values(), lr=rate, momentum=momentum)
+    assert migrate.restore(source, optimizer, live).fidelity == "exact"
+    torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    report = migrate.restore(source, optimizer, live)
+    assert any("a scheduler of torch" in reason for reason in report.reasons)
