@@ -12,6 +12,9 @@ from migrate.bytes.messages import line
 from migrate.bytes.ranges import Check
 from migrate.evidence import Origin
 
+GLOBAL_STEP = "global_step"
+"""What programs of TensorFlow 1 call their counter of steps, where they give it no other name."""
+
 SPARSE_CLIPPING = "sparse clipping"
 """In `Stored.outside`: gradients of tables are clipped by their norm before rows that occur twice are added up."""
 

@@ -99,7 +99,6 @@ NAMED = {
 """Names that tf.train's optimizers have unless they are given others, where Keras's class is called otherwise."""
 POWERS = (("beta2_power", "beta_2"), ("beta1_power", "beta_1"))
 """The powers that AdamOptimizer keeps, the slower to vanish first. AdaMaxOptimizer keeps both and raises the second."""
-GLOBAL_STEP = "global_step"
 AVERAGES = "ExponentialMovingAverage"
 """What tf.train.ExponentialMovingAverage keeps besides variables: no slots."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from migrate.graphs.nodes import VARIABLES, Nodes
+from migrate.state import GLOBAL_STEP
 
 ADD, DIVIDE = "Add AddV2", "RealDiv Div"
 STEP = "<step>"
@@ -46,7 +47,7 @@ def match(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> bool:
     if pattern == STEP:
         scope, _, last = made.rpartition("/")
         is_keras = last == "iter" and f"{scope}/decay" in nodes.variables  # OptimizerV2's own counter
-        is_counter = made == nodes.counter or (last == "global_step" and not nodes.counter)
+        is_counter = made == nodes.counter or (last == GLOBAL_STEP and not nodes.counter)
         return nodes.op(made) in VARIABLES and (is_counter or is_keras)
     if isinstance(pattern, Variable):
         return made == pattern.name and not nodes.is_cast(name)

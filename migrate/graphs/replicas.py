@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from migrate.graphs.nodes import PASSING, Nodes
+from migrate.state import GLOBAL_STEP
 
 _MIRROR = re.compile(r"(.+)/replica_[1-9]\d*")
 _UPDATE = re.compile(r"(.+)/update_\d+(?:_\d+)?/update_(.+)")
@@ -46,7 +47,7 @@ class _Mirrored:
         batches, which each device has its own of, is no matter."""
         updates = [name for names in self._changes.values() for name in names if _UPDATE.fullmatch(name)]
         read = {source for name in updates for source in self._nodes.parents(name)}
-        of_updates = [m for m, v in self._mirrors.items() if m in read or v in read or v.endswith("global_step")]
+        of_updates = [m for m, v in self._mirrors.items() if m in read or v in read or v.endswith(GLOBAL_STEP)]
         return all(map(self._follows, of_updates))
 
     def _follows(self, mirror: str) -> bool:

@@ -17,10 +17,9 @@ from google.protobuf.message import DecodeError
 from migrate.bytes import files, protos
 from migrate.graphs import conditions, replicas, scopes
 from migrate.graphs.nodes import NOT_STEPS, Nodes
+from migrate.state import GLOBAL_STEP
 
 MAX_META = 1 << 30
-COUNTER = "global_step"
-"""What the counter is called where the program gives it no name."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +120,8 @@ def _of_proto(proto: Any) -> SaverGraph:
     updates = _updates(nodes)
     scoped = {name: plain for name, plain in scopes.slots(nodes, updates).items() if name in saved}
     nodes.counter = scopes.counter(nodes, updates)
-    if nodes.counter in saved and COUNTER not in saved:
-        scoped[nodes.counter] = COUNTER
+    if nodes.counter in saved and GLOBAL_STEP not in saved:
+        scoped[nodes.counter] = GLOBAL_STEP
     return SaverGraph(
         version=version,
         trainable=trainable,

@@ -17,6 +17,7 @@ from migrate.graphs import choices, formulas
 from migrate.graphs.nodes import WRITES, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Found, Pattern, match
 from migrate.graphs.writers import writers
+from migrate.state import GLOBAL_STEP
 
 _PERIODS = (DIVIDE, STEP, "decay_steps")
 _CAPPED = (DIVIDE, ("Minimum", STEP, "decay_steps"), "decay_steps")
@@ -80,7 +81,7 @@ def never_counts(nodes: Nodes, kernels: Collection[str] = (), among: Collection[
       kernels: ops of the step, for all of which the global step must wait.
       among: ops of which one must raise it, as the optimizer is not alone or applies gradients in several places.
     """
-    counts = (lambda name: name == nodes.counter) if nodes.counter else (lambda name: name.endswith("global_step"))
+    counts = (lambda name: name == nodes.counter) if nodes.counter else (lambda name: name.endswith(GLOBAL_STEP))
     raised = [op for op, variable in writers(nodes) if counts(variable)]
     if len(raised) != 1:
         return f"the graph raises the global step, which the schedule reads, {'nowhere' if not raised else 'twice'}"
@@ -105,7 +106,7 @@ def _schedule(class_name: str, found: Mapping[str, Any], **options: Any) -> dict
 def _warmed_up(nodes: Nodes, name: str) -> str:
     """What a rate is from now on, where it has a warm-up that is over; BERT's `create_optimizer` has a sum of both,
     others `tf.where`."""
-    counter = nodes.counter or next((each for each in nodes.changing if each.endswith("global_step")), "")
+    counter = nodes.counter or next((each for each in nodes.changing if each.endswith(GLOBAL_STEP)), "")
     steps, _ = nodes.changing.get(counter, (0.0, ""))
     found = next((f for pattern in _WARMED if match(nodes, name, pattern, f := Found())), None)
     return found.nodes["then"] if found is not None and steps >= found.constants["warmup_steps"] else name

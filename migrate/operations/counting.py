@@ -15,7 +15,7 @@ from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError,
 from migrate.evidence import DEFAULT, FILE, HINT, RELEASE, SET, Origin, confirming
 from migrate.matching.slot_table import COUNTERS, SlotTable
 from migrate.operations.configuration import Configuration
-from migrate.state import Stored
+from migrate.state import GLOBAL_STEP, Stored
 from optim.errors import HyperparameterError
 
 FLOAT32_EXACT = 2**24
@@ -118,9 +118,9 @@ def _counted(stored: Stored, found: SlotTable, made: Configuration) -> _Count | 
     powers = tf_train.steps(found.scalars, made.config, made.algorithm.name) if made.algorithm.uses_count else None
     if powers is not None:
         return _Count(*powers)
-    if tf_train.GLOBAL_STEP not in found.scalars:
+    if GLOBAL_STEP not in found.scalars:
         return None
-    count, where = _count(found.scalars.pop(tf_train.GLOBAL_STEP))
+    count, where = _count(found.scalars.pop(GLOBAL_STEP))
     doubt, races = "", ""
     if made.config.get(addons.CORRECTED) is False and _decays(made.config):
         races = "BERT's train_op reads it in each step before or after it raises it by one"

@@ -34,8 +34,8 @@ from migrate.readers.savers import keras as saver_keras
 from migrate.readers.savers import optimizer_v2 as saver_v2
 from migrate.readers.savers import optimizers as saver_optimizers
 from migrate.readers.savers import tf_train as saver_train
-from migrate.readers.savers.parts import GLOBAL_STEP, Parts, give_values, in_order, stored_variable
-from migrate.state import GATHERED, LOST, OTHERS_GRAPH, Stored
+from migrate.readers.savers.parts import Parts, give_values, in_order, stored_variable
+from migrate.state import GATHERED, GLOBAL_STEP, LOST, OTHERS_GRAPH, Stored
 from optim.errors import CheckpointError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 

@@ -13,11 +13,10 @@ from migrate.matching import slot_owners
 from migrate.matching.slot_owners import Owner
 from migrate.readers.bundle_arrays import lazy
 from migrate.readers.objects.optimizers import GraphOptimizer, slot_lists, slot_name, tracked
-from migrate.state import StoredVariable, Twins
+from migrate.state import GLOBAL_STEP, StoredVariable, Twins
 
 TABLES = ("optimizer_v2", "tf1")
 """Generations whose slots are in a table of slot variables."""
-GLOBAL_STEP = "global_step"
 
 
 def find(

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from migrate.bytes.arrays import LazyArray
 from migrate.graphs.saver import SaverGraph
-from migrate.readers.savers.parts import GLOBAL_STEP, Parts, in_order, stored_variable, trained_flag
+from migrate.readers.savers.parts import Parts, in_order, stored_variable, trained_flag
+from migrate.state import GLOBAL_STEP
 
 
 def stored(arrays: Mapping[str, LazyArray], counter: str, graph: SaverGraph | None) -> Parts:

@@ -10,8 +10,6 @@ from migrate.graphs.saver import SaverGraph
 from migrate.readers.keras.model import never_trained
 from migrate.state import Layers, StoredVariable
 
-GLOBAL_STEP = "global_step"
-
 
 @dataclass(frozen=True)
 class Parts:
