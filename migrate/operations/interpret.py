@@ -244,12 +244,18 @@ def _outside(stored: Stored, origins: Mapping[str, Origin], overrides: Mapping[s
     dtopt doubted when it wrote the source.
 
     Raises:
-      HyperparameterError: another word for what is done to gradients than `program`.
+      HyperparameterError: another word for what is done to gradients than `program`, or for what is gathered of them
+        than none.
     """
     if overrides.get(overriding.GRADIENTS, overriding.OF_PROGRAM) != overriding.OF_PROGRAM:
         raise HyperparameterError(
             f"{overriding.GRADIENTS} is {overrides[overriding.GRADIENTS]!r}; it takes {overriding.OF_PROGRAM}: the"
             " program goes on changing gradients as it did before it gives them to the optimizer"
+        )
+    if overrides.get(GATHERED) is not None:
+        raise HyperparameterError(
+            f"{GATHERED} is {overrides[GATHERED]!r}; it takes none: the program clears what it has gathered of"
+            " gradients before the next step"
         )
     names = {"learning_rate": ("learning_rate",)}
     limit = next((origins[key] for key in LIMITS if key in origins and origins[key].value), None)
@@ -257,6 +263,10 @@ def _outside(stored: Stored, origins: Mapping[str, Origin], overrides: Mapping[s
     for what, how in stored.outside.items():
         told = limit is not None and limit.kind in (SET, GRAPH, FILE)
         if what == "clipping" and (told or overriding.GRADIENTS in overrides):
+            continue
+        if what == GATHERED and GATHERED in overrides:
+            continue
+        if what in origins and origins[what].kind == DEFAULT and origins[what].doubt:  # which says it already
             continue
         doubt, confirm = f"{what}: {how}, which is not understood", CONFIRMS.get(what, "")
         if what in (OTHERS_GRAPH, OTHER_COMPILE, GATHERED, LATE_READ, LOST):
@@ -280,6 +290,7 @@ def _outside(stored: Stored, origins: Mapping[str, Origin], overrides: Mapping[s
 
 CONFIRMS = {
     "learning_rate": "--set learning_rate=VALUE",
+    GATHERED: confirming(GATHERED, None),
     "clipping": (
         "--set clipnorm=VALUE, if that is its limit, or"
         f" {confirming(overriding.GRADIENTS, overriding.OF_PROGRAM)}, if the program goes on doing it"
