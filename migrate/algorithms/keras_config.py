@@ -305,13 +305,18 @@ def _exclusions(config: Mapping[str, Any], out: Arguments) -> None:
     out.values[EXCLUDED] = list(given)
 
 
-def _accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None, out: Arguments) -> None:
-    """Keras 3.5 and later clip the mean and count real steps, as `optim` does; schedules and averages go by batches."""
+def check_accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None) -> int | None:
+    """Batches of a step of Keras 3, where it gathers gradients: 3.5 and later clip the mean and count real steps, as
+    `optim` does; schedules and averages go by batches.
+
+    Raises:
+      UnsupportedError: `optim` goes on otherwise.
+    """
     if not config.get("gradient_accumulation_steps"):
-        return
+        return None
     steps = whole(config, "gradient_accumulation_steps")
     if steps <= 1:
-        return
+        return None
     problem = None
     if version is not None and version < (3, 5):
         problem = "Keras before 3.5 counts every batch as a step and clips each gradient alone"
@@ -324,6 +329,13 @@ def _accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None, ou
             f"gradient_accumulation_steps is {steps}: {problem}. Save right after an update, with"
             " gradient_accumulation_steps=None"
         )
+    return steps
+
+
+def _accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None, out: Arguments) -> None:
+    steps = check_accumulation(config, version)
+    if steps is None:
+        return
     out.values["gradient_accumulation_steps"] = steps
     if version is None:
         out.doubt(

@@ -132,6 +132,8 @@ def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | Non
     _check_generation(made.algorithm, stored.generation)
     settled.check_config(stored, made)
     settled.check_name(stored, made)
+    if stored.generation == "keras3":  # before its list is read, whose order was another up to 3.9
+        keras_config.check_accumulation(made.config, generations.version_tuple(stored.versions.get("keras")))
     try:
         found = slot_table(stored, made.algorithm, made.config, named)
     except MismatchError as error:

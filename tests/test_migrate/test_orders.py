@@ -19,7 +19,7 @@ from migrate.generations import NATIVE
 from migrate.lists import orders
 from migrate.operations.interpret import interpret
 from migrate.state import OptimizerState, Stored
-from optim.errors import DtoptError, MismatchError
+from optim.errors import DtoptError, MismatchError, UnsupportedError
 from tests.examples import drawn
 
 GENERATIONS = ("keras1", "keras2", "keras2.3", "optimizer_v1", "optimizer_v2", "experimental", "optimizer", "keras3")
@@ -239,3 +239,12 @@ def test_adafactors_lists(kind: str, average: bool) -> None:
     assert sorted(state.unmapped) == ["v/v0", "v/v2", "v/v4"]
     with pytest.raises(DtoptError):
         _read(arrays[:-1], "Adafactor", config, "optimizer", shapes)
+
+
+def test_averages_of_gathered_gradients_are_refused_in_any_order() -> None:
+    """Up to Keras 3.9 the average and the gathered gradient of each variable stand together."""
+    config = {"learning_rate": 0.1, "momentum": 0.9, "use_ema": True, "gradient_accumulation_steps": 2}
+    pairs = [np.ones(shape, np.float32) for shape in ((3,), (3,), (2,), (2,), (3,), (2,))]
+    weights = [np.array(3), np.array(0.1, np.float32), *pairs]
+    with pytest.raises(UnsupportedError, match="takes its moving averages per batch"):
+        _read(weights, "SGD", config, "keras3", [(3,), (2,)])
