@@ -35,7 +35,7 @@ from dtopt_cli.options import (
 from dtopt_cli.progress import Bar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from migrate.evidence import Origin
     from migrate.operations.contents import Contents
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 SHOWN = 5
 """Differences, and notes of a comparison; `--json` has them all."""
+LISTED = 12
+"""Names of what is carried without interpretation; likewise."""
 PIPED_WIDTH = 200
 
 app = typer.Typer(
@@ -197,11 +199,19 @@ def _print_report(report: Report, hints_typed: str, explain: bool) -> None:
     _print_fidelity(report.fidelity, report.reasons)
     _print_origins(report.origins, report.iterations, explain)
     if report.unmapped:
-        console.print(f"  carried without interpretation: {', '.join(report.unmapped)}", markup=False)
+        console.print(f"  carried without interpretation: {_listed(report.unmapped)}", markup=False)
     _print_warnings(report.warnings)
     if report.written:
         paths = f"{output.typed(report.source)} {output.typed(report.dest)}"
         console.print(f"  prove it: dtopt migrate verify {paths}{hints_typed}", markup=False, soft_wrap=True)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first of names that may be many."""
+    from migrate.bytes.messages import some
+
+    left = " (--json lists all)" if len(names) > LISTED else ""
+    return output.line(some(names, LISTED)) + left
 
 
 def _print_fidelity(fidelity: str, reasons: tuple[str, ...]) -> None:
@@ -307,8 +317,8 @@ def _print_rows(rows: tuple[SlotRow, ...]) -> None:
 
 def _print_unmapped(unmapped: Mapping[str, tuple[int, ...]]) -> None:
     if unmapped:
-        told = ", ".join(f"{n} {list(s)}" for n, s in unmapped.items())
-        output.results().print("  unmapped    " + told, markup=False)
+        told = [f"{n} {list(s)}" for n, s in unmapped.items()]
+        output.results().print("  unmapped    " + _listed(told), markup=False)
 
 
 def _slot_table(rows: tuple[SlotRow, ...]) -> Any:
