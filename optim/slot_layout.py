@@ -197,6 +197,6 @@ def current_prefix(folder: str) -> str:
         ) from error
     label, _, value = first.partition(":")
     name = value.strip().strip('"')
-    if label != "model_checkpoint_path" or not name or os.path.basename(name) != name:
+    if label != "model_checkpoint_path" or not name or os.path.basename(name) != name or "\0" in name:
         raise CheckpointError(f"{pointer} does not name a state of its own folder: {first[:80]!r}")
     return os.path.join(folder, name)

@@ -89,7 +89,7 @@ def verify(
       DtoptError: one of the two cannot be read at all.
     """
     state = read(source, **hints)
-    with files.here(os.fspath(dest)) as local:
+    with files.here(os.fspath(dest)) as local, edge.reading(urls.shown(os.fspath(dest))):
         found = _compared(state, urls.shown(os.fspath(source)), local, order, progress)
     return replace(found, dest=urls.shown(os.fspath(dest)))
 

@@ -192,3 +192,17 @@ def test_what_was_changed_in_slots_is_found(what: str, tmp_path: Path) -> None:
     except (ContradictionError, DamagedFileError, CheckpointError):
         return  # "damaged" is an answer, too
     assert not found.ok
+
+
+def test_an_altered_state_file_is_a_difference(tmp_path: Path) -> None:
+    """TensorFlow's `latest_checkpoint` reads all of it, and finds nothing where a word is none that it knows."""
+    migrate.migrate_checkpoint(ADAM, tmp_path / "out")
+    pointer = tmp_path / "out" / "checkpoint"
+    text = pointer.read_text()
+    pointer.write_text(text.replace("all_model", "any_model"))
+    assert migrate.verify(ADAM, tmp_path / "out").differences == (
+        "its file checkpoint, in which TensorFlow looks for the newest state, was altered",
+    )
+    pointer.write_text(text.replace("state-", "state-\0", 1))
+    with pytest.raises(CheckpointError, match="does not name a state"):
+        migrate.verify(ADAM, tmp_path / "out")
