@@ -24,6 +24,9 @@ OTHERS_GRAPH = "graph"
 GATHERED = "gathered"
 """In `Stored.outside`: a loop has summed gradients up since the last step, which the next step would take."""
 
+NO_KERNEL = "kernel"
+"""In `Stored.outside`: the graph trains variables with ops of its own, and with no kernel of tf.train's classes."""
+
 LATE_READ = "late read"
 """In `Stored.outside`: gradients of one step may have been computed from variables that the step had moved already."""
 

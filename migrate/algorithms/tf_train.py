@@ -163,6 +163,11 @@ def slot_names(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any]) 
     return slots | dict(zip((name for _, name in ranked), wanted, strict=False))
 
 
+def has_kernel(algorithm: Algorithm, config: Mapping[str, Any]) -> bool:
+    """Whether tf.train's class of it steps with a kernel of TensorFlow's, as all but LARS and BERT's own do."""
+    return algorithm.name in CLASSES.values() and algorithm.name != "LARS" and bool(config.get(CORRECTED, True))
+
+
 def of_objects(stored: Stored) -> bool:
     """Whether slots are called as the classes themselves call them, and not after the optimizer, as a Saver does."""
     return "object graph" in stored.matched.values()

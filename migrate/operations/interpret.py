@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from migrate import generations
-from migrate.algorithms import addons, keras_config, lazy_rows, patterns, wrappers
+from migrate.algorithms import addons, keras_config, lazy_rows, patterns, tf_train, wrappers
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.lazy_rows import Sparse
@@ -24,6 +24,7 @@ from migrate.state import (
     GATHERED,
     LATE_READ,
     LOST,
+    NO_KERNEL,
     OTHER_COMPILE,
     OTHERS_GRAPH,
     SPARSE_CLIPPING,
@@ -101,7 +102,7 @@ def interpret(
             of_steps,
             *(replace(o, kind=SET, doubt="") if o.subject in overrides else o for o in of_state),
             *_of_owners(stored, made, found, named, slots, alike),
-            *_outside(stored, told.origins, overrides),
+            *_outside(stored, made, told.origins),
             *found.origins,
         ),
         warnings=(*stored.warnings, *_wrapped(made), *made.notes, *told.warnings, *found.warnings),
@@ -241,7 +242,7 @@ def _check_generation(algorithm: Algorithm, generation: str) -> None:
         )
 
 
-def _outside(stored: Stored, origins: Mapping[str, Origin], overrides: Mapping[str, Any]) -> list[Origin]:
+def _outside(stored: Stored, made: Configuration, origins: Mapping[str, Origin]) -> list[Origin]:
     """What the program did around the optimizer, where neither graph nor config says with which numbers, and what
     dtopt doubted when it wrote the source.
 
@@ -249,6 +250,7 @@ def _outside(stored: Stored, origins: Mapping[str, Origin], overrides: Mapping[s
       HyperparameterError: another word for what is done to gradients than `program`, or for what is gathered of them
         than none.
     """
+    overrides = made.overrides
     if overrides.get(overriding.GRADIENTS, overriding.OF_PROGRAM) != overriding.OF_PROGRAM:
         raise HyperparameterError(
             f"{overriding.GRADIENTS} is {overrides[overriding.GRADIENTS]!r}; it takes {overriding.OF_PROGRAM}: the"
@@ -268,10 +270,12 @@ def _outside(stored: Stored, origins: Mapping[str, Origin], overrides: Mapping[s
             continue
         if what == GATHERED and GATHERED in overrides:
             continue
+        if what == NO_KERNEL and not tf_train.has_kernel(made.algorithm, made.config):
+            continue
         if what in origins and origins[what].kind == DEFAULT and origins[what].doubt:  # which says it already
             continue
         doubt, confirm = f"{what}: {how}, which is not understood", CONFIRMS.get(what, "")
-        if what in (OTHERS_GRAPH, OTHER_COMPILE, GATHERED, LATE_READ, LOST):
+        if what in (OTHERS_GRAPH, OTHER_COMPILE, GATHERED, LATE_READ, LOST, NO_KERNEL):
             doubt = how
         read = what == "learning_rate" and what in origins and origins[what].kind == GRAPH
         if read or (what in origins and what not in (*names, "trust_coefficient")):

@@ -27,15 +27,16 @@ from migrate.errors import DamagedFileError, UnknownFormatError
 from migrate.generations import NATIVE
 from migrate.graphs import bert, keras1, native_keras, optimizer_v2, saver, scopes, tf_train
 from migrate.graphs.keras1 import Keras1Optimizer
-from migrate.graphs.nodes import VARIABLES
+from migrate.graphs.nodes import VARIABLES, Nodes
 from migrate.graphs.saver import SaverGraph
+from migrate.graphs.writers import writers
 from migrate.readers.bundle_arrays import lazy, not_numbers
 from migrate.readers.savers import keras as saver_keras
 from migrate.readers.savers import optimizer_v2 as saver_v2
 from migrate.readers.savers import optimizers as saver_optimizers
 from migrate.readers.savers import tf_train as saver_train
 from migrate.readers.savers.parts import Parts, give_values, in_order, stored_variable
-from migrate.state import GATHERED, GLOBAL_STEP, LOST, OTHERS_GRAPH, Stored
+from migrate.state import GATHERED, GLOBAL_STEP, LOST, NO_KERNEL, OTHERS_GRAPH, Stored
 from optim.errors import CheckpointError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 
@@ -235,11 +236,20 @@ def _program(
         "sparse": None if told.sparse is None else frozenset(graph.parts.get(name, name) for name in told.sparse),
         "outside": {
             **told.outside,
+            **({} if graph.updates or told.class_name or told.outside else _without_kernels(stored, graph.nodes)),
             **({"updates": graph.doubt} if graph.doubt else {}),
             **_lost(stored, graph, scopes),
             **_gathered(told.gathered, graph, arrays),
         },
     }
+
+
+def _without_kernels(stored: Parts, nodes: Nodes) -> dict[str, str]:
+    """A doubt where the graph trains, and no class of tf.train does so: a program's own may call its slots as those."""
+    trained = {variable.name for variable in stored.variables if variable.trainable}
+    moved = next(((op, variable) for op, variable in writers(nodes) if variable in trained), None)
+    text = "in the graph, and is no kernel of tf.train's optimizers: the rule is a program's own"
+    return {} if moved is None else {NO_KERNEL: f"{moved[0]!r} moves {moved[1]!r} {text}"}
 
 
 def _lost(stored: Parts, graph: SaverGraph, scopes: Collection[str]) -> dict[str, str]:
