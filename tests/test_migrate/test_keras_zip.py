@@ -403,3 +403,27 @@ def test_slots_of_an_adapted_kernel_are_no_damage(tmp_path: Path) -> None:
     model.save(tmp_path / "adapted.keras")
     with pytest.raises(UnsupportedError, match="adds to the kernel what its lora_rank trained"):
         migrate.read(tmp_path / "adapted.keras")
+
+
+@pytest.mark.parametrize("name", ["gan.keras", "gan.weights.h5"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_optimizers_of_a_model_of_ones_own_are_not_passed_over(momentum: float, name: str, tmp_path: Path) -> None:
+    """The GAN of Keras's examples: the optimizer of compile() is RMSprop, which takes no step."""
+    import keras
+
+    class GAN(keras.Model):
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.generator = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
+            self.g_optimizer = keras.optimizers.SGD(0.1, momentum=momentum)
+
+        def call(self, entry: Any) -> Any:
+            return self.generator(entry)
+
+    gan = GAN()
+    gan.compile()
+    gan(np.ones((1, 2), np.float32))
+    gan.g_optimizer.apply([np.ones((2, 3), np.float32), np.ones(3, np.float32)], gan.generator.trainable_variables)
+    (gan.save if name.endswith(".keras") else gan.save_weights)(tmp_path / name)
+    with pytest.raises(UnsupportedError, match=r"holds g_optimizer besides .*g_optimizer=model.g_optimizer"):
+        migrate.read(tmp_path / name, optimizer_config={"class_name": "RMSprop", "config": {}})

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError
 from migrate.generations import BACKEND, JAX_OR_PYTORCH
 from migrate.readers.keras.layers import arrange
@@ -42,9 +43,11 @@ def stored(
       generation: `optimizer` or `keras3`, None where the source does not say.
 
     Raises:
-      UnsupportedError: it holds no optimizer variables. DamagedFileError: it contradicts itself.
+      UnsupportedError: it holds no optimizer variables, or more than the compiled optimizer. DamagedFileError: it
+        contradicts itself.
     """
     optimizer = root.children.pop(OPTIMIZER, None)
+    _check_alone(root, where)
     if optimizer is None or not _all_variables(optimizer):
         raise UnsupportedError(_no_state(where, optimizer_config))
     weights, rest = _weights(optimizer, where)
@@ -65,6 +68,29 @@ def stored(
         layers=None if layers.ordered() else layers,
         twins=twins,
     )
+
+
+def _check_alone(root: Node, where: str) -> None:
+    """Refuse a model that has optimizers of its own, as a GAN's `d_optimizer` and `g_optimizer`, beside the one of
+    `compile`, which has then taken no step."""
+    found = [name for name, child in root.children.items() if name not in NOT_MODEL and _is_optimizer(child, root)]
+    if found:
+        made = ", ".join(f"{name}=model.{name}" for name in found)
+        raise UnsupportedError(
+            f"{where} holds {some(found)} besides the optimizer of compile(), and this dtopt reads no such optimizers"
+            " from .keras and .weights.h5; in the program that has the model, save"
+            f" tf.train.Checkpoint(model=model, {made}).save('PREFIX'), and choose one of them with --optimizer"
+        )
+
+
+def _is_optimizer(node: Node, root: Node) -> bool:
+    """Whether a member has a step counter, then perhaps a rate, then arrays of shapes that the rest has as well."""
+    arrays = list(node.own.values())
+    if node.children or not arrays or not arrays[0].dtype.startswith("int") or arrays[0].shape:
+        return False
+    slots = arrays[2 if len(arrays) > 1 and not arrays[1].shape else 1 :]
+    rest = {array.shape for each in root.walk() if each is not node for array in each.own.values()}
+    return len(arrays) > 1 and all(array.shape in rest for array in slots)
 
 
 def _all_variables(node: Node) -> dict[str, LazyArray]:
