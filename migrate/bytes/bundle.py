@@ -156,7 +156,7 @@ class BundleReader(Mapping[str, Entry]):
         entry = Entry(dtype, shape, proto.shard_id, proto.offset, proto.size, proto.crc32c, slices)
         count = math.prod(max(n, 1) for n in shape)
         wrong = proto.shape.unknown_rank or len(shape) > _MAX_RANK or min(shape, default=0) < 0 or count >= 1 << 58
-        wrong = wrong or proto.dtype in _UNSAVED or proto.dtype > 100
+        wrong = wrong or proto.dtype in _UNSAVED or not 0 <= proto.dtype <= 100
         if not wrong and not slices:
             wrong = not 0 <= entry.shard < self.shards or entry.offset < 0 or entry.size < 0
             if dtype in _DTYPES:

@@ -7,6 +7,7 @@ from functools import partial
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import STRING, BundleReader, is_numeric
 from migrate.bytes.messages import some
+from migrate.evidence import UNINTERPRETED, Origin
 
 
 def lazy(bundle: BundleReader, key: str) -> LazyArray:
@@ -15,11 +16,27 @@ def lazy(bundle: BundleReader, key: str) -> LazyArray:
     return LazyArray(entry.shape, entry.dtype, partial(bundle.load, key), key, bundle.extent(key))
 
 
+ITERATOR = "/.ATTRIBUTES/ITERATOR_STATE"
+"""Ends keys of what tf.data keeps of an iterator."""
+
+
 def not_numbers(bundle: BundleReader) -> list[str]:
-    """A warning of the tensors that no state can be made of, as a saved data iterator is one; empty without them."""
-    left = [f"{k} ({e.dtype})" for k, e in bundle.items() if not is_numeric(e.dtype) and e.dtype != STRING]
+    """A warning of the iterators of tf.data, of which no state can be made; empty without them."""
+    left = [name for key, name in _left(bundle) if key.endswith(ITERATOR)]
     if not left:
         return []
     return [
-        f"no arrays of numbers, as what tf.data keeps of an iterator, so that they stay in the source: {some(left, 3)}"
+        f"no arrays of numbers, but what tf.data keeps of an iterator, so that they stay in the source: {some(left, 3)}"
     ]
+
+
+def doubts(bundle: BundleReader) -> tuple[Origin, ...]:
+    """A doubt of other tensors that are no numbers: one may be a slot whose dtype was altered."""
+    left = [name for key, name in _left(bundle) if not key.endswith(ITERATOR)]
+    text = f"no arrays of numbers, and not understood, so that they stay in the source: {some(left, 3)}"
+    return (Origin("left in the source", left, UNINTERPRETED, doubt=text),) if left else ()
+
+
+def _left(bundle: BundleReader) -> list[tuple[str, str]]:
+    """Key, and key and dtype in words, of tensors that are neither numbers nor text."""
+    return [(k, f"{k} ({e.dtype})") for k, e in bundle.items() if not is_numeric(e.dtype) and e.dtype != STRING]

@@ -30,7 +30,7 @@ from migrate.graphs.keras1 import Keras1Optimizer
 from migrate.graphs.nodes import VARIABLES, Nodes
 from migrate.graphs.saver import SaverGraph
 from migrate.graphs.writers import writers
-from migrate.readers.bundle_arrays import lazy, not_numbers
+from migrate.readers.bundle_arrays import doubts, lazy, not_numbers
 from migrate.readers.savers import keras as saver_keras
 from migrate.readers.savers import optimizer_v2 as saver_v2
 from migrate.readers.savers import optimizers as saver_optimizers
@@ -122,6 +122,7 @@ def read_bundle(
         weights=stored.weights,
         versions=versions,
         warnings=(*stored.warnings, *choice.warnings, *not_numbers(bundle)),
+        doubts=doubts(bundle),
         matched={f"{slot}/{owner}": "name" for slot, per in stored.slots.items() for owner in per},
         unmapped={**stored.unmapped, **{key: everything[key] for key in sorted(choice.foreign)}},
         optimizers=choice.names,

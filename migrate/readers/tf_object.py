@@ -16,7 +16,7 @@ from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, requi
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import UnknownFormatError
 from migrate.matching.slot_owners import Owner
-from migrate.readers.bundle_arrays import not_numbers
+from migrate.readers.bundle_arrays import doubts, not_numbers
 from migrate.readers.objects import names as object_names
 from migrate.readers.objects import optimizers as object_optimizers
 from migrate.readers.objects import slots as object_slots
@@ -99,6 +99,7 @@ def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | No
         weights=found.weights,
         versions=object_writers.release(graph, optimizer.node, generation),
         warnings=(*_no_slots(found, generation), *not_numbers(bundle)),
+        doubts=doubts(bundle),
         matched=found.matched,
         unmapped=found.unplaced(owners),
         optimizers=tuple(paths),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.errors import ContradictionError
+from migrate.bytes import bundle, protos
+from migrate.errors import ContradictionError, DamagedFileError
 from optim.errors import HyperparameterError, UnsupportedError
+from tests import adversary
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 ROWS = np.array([[0, 1, 1], [2, 2, 2]])
@@ -332,3 +335,23 @@ def test_what_adafactor_does_not_read_leaves_no_doubt(tmp_path: Path) -> None:
     for each in (model, new):
         each.train_on_batch(np.ones((4, 3)), np.zeros((4, 2)))
     np.testing.assert_allclose(new.weights[0], model.weights[0], rtol=1e-6)
+
+
+def test_a_slot_whose_dtype_was_altered_is_not_left_out_silently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the dtype of an iterator it was, with a warning alone, and the rest was exact."""
+    found = adversary.case(CORPUS / "extra-k224-sgd-flags-swapped-saver")
+    source = found.folder / found.source
+    assert migrate.read(source, **found.hints).fidelity == "exact"
+    entry = bundle.BundleReader._entry
+
+    def altered(self: Any, key: bytes, value: bytes, index: str) -> Any:
+        read = entry(self, key, value, index)
+        return replace(read, dtype="variant") if key == b"training/SGD/Variable" else read
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bundle.BundleReader, "_entry", altered)
+        assert "training/SGD/Variable (variant)" in " ".join(migrate.read(source, **found.hints).reasons)
+    proto = protos.BundleEntry()
+    proto.dtype = -1
+    with pytest.raises(DamagedFileError, match="contradicts itself"):
+        bundle.BundleReader(str(source))._entry(b"x", proto.SerializeToString(), "index")
