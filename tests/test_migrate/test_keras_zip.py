@@ -406,8 +406,10 @@ def test_slots_of_an_adapted_kernel_are_no_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gan.keras", "gan.weights.h5"])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_optimizers_of_a_model_of_ones_own_are_not_passed_over(momentum: float, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("momentum", "attribute"), [(0.0, "g_optimizer"), (0.9, "g_optimizer"), (0.9, "optimizers")])
+def test_optimizers_of_a_model_of_ones_own_are_not_passed_over(
+    momentum: float, attribute: str, name: str, tmp_path: Path
+) -> None:
     """The GAN of Keras's examples: the optimizer of compile() is RMSprop, which takes no step."""
     import keras
 
@@ -415,7 +417,8 @@ def test_optimizers_of_a_model_of_ones_own_are_not_passed_over(momentum: float, 
         def __init__(self, **kwargs: Any) -> None:
             super().__init__(**kwargs)
             self.generator = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
-            self.g_optimizer = keras.optimizers.SGD(0.1, momentum=momentum)
+            own = keras.optimizers.SGD(0.1, momentum=momentum)
+            setattr(self, attribute, [own] if attribute == "optimizers" else own)
 
         def call(self, entry: Any) -> Any:
             return self.generator(entry)
@@ -423,7 +426,8 @@ def test_optimizers_of_a_model_of_ones_own_are_not_passed_over(momentum: float, 
     gan = GAN()
     gan.compile()
     gan(np.ones((1, 2), np.float32))
-    gan.g_optimizer.apply([np.ones((2, 3), np.float32), np.ones(3, np.float32)], gan.generator.trainable_variables)
+    own = gan.optimizers[0] if attribute == "optimizers" else gan.g_optimizer
+    own.apply([np.ones((2, 3), np.float32), np.ones(3, np.float32)], gan.generator.trainable_variables)
     (gan.save if name.endswith(".keras") else gan.save_weights)(tmp_path / name)
-    with pytest.raises(UnsupportedError, match=r"holds g_optimizer besides .*g_optimizer=model.g_optimizer"):
+    with pytest.raises(UnsupportedError, match=rf"holds {attribute} besides .*{attribute}=model.{attribute}"):
         migrate.read(tmp_path / name, optimizer_config={"class_name": "RMSprop", "config": {}})

@@ -73,7 +73,7 @@ def stored(
 def _check_alone(root: Node, where: str) -> None:
     """Refuse a model that has optimizers of its own, as a GAN's `d_optimizer` and `g_optimizer`, beside the one of
     `compile`, which has then taken no step."""
-    found = [name for name, child in root.children.items() if name not in NOT_MODEL and _is_optimizer(child, root)]
+    found = [name for name in root.children if name not in NOT_MODEL and _has_optimizer(root, name)]
     if found:
         made = ", ".join(f"{name}=model.{name}" for name in found)
         raise UnsupportedError(
@@ -81,6 +81,12 @@ def _check_alone(root: Node, where: str) -> None:
             " from .keras and .weights.h5; in the program that has the model, save"
             f" tf.train.Checkpoint(model=model, {made}).save('PREFIX'), and choose one of them with --optimizer"
         )
+
+
+def _has_optimizer(root: Node, name: str) -> bool:
+    """Whether a member is an optimizer, or a list or dict of some; not a model that has been compiled itself."""
+    within = (child for key, child in root.children[name].children.items() if key not in (OPTIMIZER, *WRAPPED))
+    return any(_is_optimizer(node, root) for node in (root.children[name], *within))
 
 
 def _is_optimizer(node: Node, root: Node) -> bool:
