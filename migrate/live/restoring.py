@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from migrate import algorithms, evidence, readers
 from migrate.algorithms import nadam, rates, repeated_rows
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.messages import line
+from migrate.bytes.messages import line, some
 from migrate.bytes.source import open_source, still_the_same, watching
 from migrate.errors import StrictError
 from migrate.evidence import Origin
@@ -227,6 +227,7 @@ class _Restoring:
         if different:
             yield different
         yield from self._decay_reasons()
+        yield from self._frozen_reasons()
         yield from self._dtype_reasons()
 
     def _row_reasons(self) -> Iterator[str]:
@@ -240,6 +241,12 @@ class _Restoring:
                     f"{pair.live.name}: rows that a sparse gradient leaves out keep their state in the {kept} and move"
                     f" in the {moved} (lazy_rows of optim says which)"
                 )
+
+    def _frozen_reasons(self) -> Iterator[str]:
+        """`fit` hands an optimizer the gradients of what can be trained."""
+        frozen = [p.live.name for p in self._pairs if p.stored.trainable and not p.live.trainable]
+        if frozen:
+            yield f"{some(frozen)}: trained in the source, and trainable is False in the live model"
 
     def _decay_reasons(self) -> Iterator[str]:
         """Only `optim`'s own checkpoints record which variables are excluded from weight decay."""

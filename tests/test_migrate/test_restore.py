@@ -413,3 +413,28 @@ def test_the_report_is_json() -> None:
     assert document["dest"].startswith("keras.optimizers.Adam (keras 3.")
     assert document["onto"] == {n: [n, "name"] for n in live}
     assert set(document["matched"]) == {f"{slot}/{n}" for slot in ("m", "v") for n in live}
+
+
+@pytest.mark.parametrize("library", ["keras", "optim"])
+def test_a_variable_that_is_frozen_in_the_live_model_alone_is_a_reason(library: str) -> None:
+    import keras
+    import tensorflow as tf
+
+    import optim
+
+    source = CORPUS / "keras224-sgd-momentum-convbn" / "source" / "model.h5"
+    state = migrate.read(source)
+    rate, momentum = (state.hyperparameters[name] for name in ("learning_rate", "momentum"))
+    for frozen in (False, True):
+        live: dict[str, Any] = {}
+        for v in state.variables[:6]:
+            can = not (frozen and v.name == "dense_2/bias")
+            zeros = np.zeros(v.shape, np.float32)
+            live[v.name] = (
+                keras.Variable(zeros, trainable=can) if library == "keras" else tf.Variable(zeros, trainable=can)
+            )
+        made = keras.optimizers.SGD if library == "keras" else optim.SGD
+        report = migrate.restore(source, made(learning_rate=rate, momentum=momentum), live)
+        said = "dense_2/bias: trained in the source, and trainable is False"
+        assert any(said in reason for reason in report.reasons) == frozen
+        assert (report.fidelity == "exact") != frozen
