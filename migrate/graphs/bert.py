@@ -17,9 +17,8 @@ from migrate.graphs import schedules
 from migrate.graphs.gradients import ROWS_ADDED, Gradients
 from migrate.graphs.nodes import Nodes, Write
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Pattern, Variable, match
-from migrate.graphs.tf_train import ROWS_APART, Trained
+from migrate.graphs.tf_train import Trained, rows_apart
 from migrate.graphs.writers import alone_written, other_writer
-from migrate.state import SPARSE_CLIPPING
 
 RATE, DECAY = "learning_rate", "weight_decay_rate"
 SLOTS = ("adam_m", "adam_v")
@@ -61,8 +60,7 @@ def describe(nodes: Nodes, owners: Collection[str]) -> Trained:
         outside["updates"] = other
     sparse = frozenset(name for name, each in known.items() if nodes.op(each.nodes[_GRADIENT]) == ROWS_ADDED)
     seen = not outside
-    if sparse and limit is not None and limit[0] != "clipvalue":
-        outside[SPARSE_CLIPPING] = ROWS_APART
+    config |= rows_apart(config, sparse, gradients.added, outside)
     return Trained(BERT, config, sparse, outside, seen, frozenset(gradients.gathered))
 
 

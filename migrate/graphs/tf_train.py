@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from migrate.algorithms.clipping import LIMITS
+from migrate.algorithms.repeated_rows import CLIP, REPEATED
 from migrate.graphs import own_slots, schedules
 from migrate.graphs.gradients import ROWS_ADDED, Gradients
 from migrate.graphs.late_reads import late_read
@@ -65,10 +67,7 @@ KERNELS = {
 CALLED = frozenset(kernel.class_name.removesuffix("Optimizer") for kernel in KERNELS.values())
 """What their slots are called unless the program names the optimizer."""
 ARGUMENTS = frozenset(key for kernel in KERNELS.values() for key in (*kernel.inputs, *(kernel.rows or ())))
-ROWS_APART = (
-    "the norm of sparse gradients counts rows that occur twice apart (tf.clip_by_norm, tf.clip_by_global_norm), and"
-    " optim adds them up first"
-)
+ROWS_APART = "rows of sparse gradients that occur twice are clipped apart in some tables, and added up before in others"
 WITH_DECAY = {"AdamOptimizer": "AdamWOptimizer", "MomentumOptimizer": "MomentumWOptimizer"}
 """What `tf.contrib.opt` calls a class that decays weights before its step (`weight_decay_optimizers.py` 1.15)."""
 _OTHER_KERNELS = re.compile(
@@ -126,7 +125,8 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     if standing and isinstance(config.get(_RATE), Mapping):
         outside[_RATE] = standing
         del config[_RATE]
-    config |= _limit(read.limits, bool(sparse - read.gradients.added), outside)
+    config |= _limit(read.limits, outside)
+    config |= rows_apart(config, sparse, read.gradients.added, outside)
     [class_name] = {kernel.class_name for kernel, _ in applied.values()}
     class_name = _with_decay(nodes, class_name, owners, applied, config, outside)
     class_name = _lazy(nodes, class_name, sparse, found, outside)
@@ -192,16 +192,26 @@ class _Read:
         return {key: each[0] for key, each in self._values.items() if key not in differing}
 
 
-def _limit(limits: set[tuple[str, float] | None], has_rows: bool, outside: dict[str, str]) -> dict[str, float]:
+def _limit(limits: set[tuple[str, float] | None], outside: dict[str, str]) -> dict[str, float]:
     """The limit of gradients as an option, if all have the same."""
     if len(limits) > 1:
         outside.setdefault("clipping", "not all gradients are clipped alike")
     limit = next(iter(limits)) if len(limits) == 1 else None
-    if limit is None:
+    return {} if limit is None else dict([limit])
+
+
+def rows_apart(
+    config: Mapping[str, Any], sparse: Collection[str], added: Collection[str], outside: dict[str, str]
+) -> dict[str, Any]:
+    """What is done to each gradient of a row that a batch has several times: TensorFlow's functions clip the values of
+    sparse gradients, which programs hardly ever add up before (`added`)."""
+    apart = set(sparse).difference(added)
+    if not apart or not any(config.get(key) for key in LIMITS):
         return {}
-    if has_rows and limit[0] != "clipvalue":
+    if len(apart) < len(sparse):
         outside[SPARSE_CLIPPING] = ROWS_APART
-    return dict([limit])
+        return {}
+    return {REPEATED: [CLIP]}
 
 
 def _idle(nodes: Nodes, scopes: Collection[str], kernels: Collection[str]) -> str | None:

@@ -349,3 +349,22 @@ def test_slots_of_a_program_s_own_rule_are_not_tf_train_s(tmp_path: Path) -> Non
     assert "in the graph, and is no kernel of tf.train's optimizers" in " ".join(state.reasons)
     meta.unlink()
     assert migrate.read(tmp_path / "copy" / "model.ckpt", overrides={**known, "clipnorm": None}).fidelity == "exact"
+
+
+@pytest.mark.parametrize(
+    ("limits", "sparse", "added", "said"),
+    [
+        ({"clipvalue": 0.1}, {"t"}, set(), {"repeated_rows": ["clip"]}),
+        ({"global_clipnorm": 1.0}, {"t", "u"}, set(), {"repeated_rows": ["clip"]}),
+        ({"clipnorm": 1.0}, {"t"}, {"t"}, {}),
+        ({"clipvalue": None}, {"t"}, set(), {}),
+        ({"clipvalue": 0.1}, set(), set(), {}),
+        ({"clipvalue": 0.1}, {"t", "u"}, {"t"}, {"sparse clipping": tf_train.ROWS_APART}),
+    ],
+)
+def test_limits_take_rows_of_a_table_that_occur_twice_apart(
+    limits: dict[str, Any], sparse: set[str], added: set[str], said: dict[str, Any]
+) -> None:
+    """Run with TensorFlow 1.15 and 2.4: `tf.clip_by_value` of an embedding's gradient, and both norms."""
+    outside: dict[str, str] = {}
+    assert tf_train.rows_apart(limits, sparse, added, outside) | outside == said
