@@ -111,6 +111,8 @@ def _unknown(path: str) -> str:
             f"{prefix}.index is not there, without which nothing tells what is in the other files of that TensorFlow"
             " checkpoint; copy it from where it was written"
         )
+    if not path:
+        return "the source is empty; name a file, a folder or the prefix of a TensorFlow checkpoint"
     if not files.exists(path) and not files.exists(path + ".index"):
         return (
             f"{path} does not exist, nor does {path}.index; give a file, a folder or the prefix of a TensorFlow"

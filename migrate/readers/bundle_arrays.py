@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 from migrate.bytes.arrays import LazyArray
@@ -18,6 +19,8 @@ def lazy(bundle: BundleReader, key: str) -> LazyArray:
 
 ITERATOR = "/.ATTRIBUTES/ITERATOR_STATE"
 """Ends keys of what tf.data keeps of an iterator."""
+TEXT = re.compile(r"_CHECKPOINTABLE_OBJECT_GRAPH|.*(?:_serialized|[-_]keys|[-_]values|/OBJECT_CONFIG_JSON|/py_state)")
+"""Keys of texts that TensorFlow writes: of objects, of tables and of boosted trees."""
 
 
 def not_numbers(bundle: BundleReader) -> list[str]:
@@ -38,5 +41,6 @@ def doubts(bundle: BundleReader) -> tuple[Origin, ...]:
 
 
 def _left(bundle: BundleReader) -> list[tuple[str, str]]:
-    """Key, and key and dtype in words, of tensors that are neither numbers nor text."""
-    return [(k, f"{k} ({e.dtype})") for k, e in bundle.items() if not is_numeric(e.dtype) and e.dtype != STRING]
+    """Key, and key and dtype in words, of tensors that are no numbers, but for the texts that TensorFlow writes."""
+    left = ((k, e) for k, e in bundle.items() if not is_numeric(e.dtype))
+    return [(k, f"{k} ({e.dtype})") for k, e in left if e.dtype != STRING or not TEXT.fullmatch(k)]

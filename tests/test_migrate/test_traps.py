@@ -337,7 +337,8 @@ def test_what_adafactor_does_not_read_leaves_no_doubt(tmp_path: Path) -> None:
     np.testing.assert_allclose(new.weights[0], model.weights[0], rtol=1e-6)
 
 
-def test_a_slot_whose_dtype_was_altered_is_not_left_out_silently(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", ["variant", "string"])
+def test_a_slot_whose_dtype_was_altered_is_not_left_out_silently(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the dtype of an iterator it was, with a warning alone, and the rest was exact."""
     found = adversary.case(CORPUS / "extra-k224-sgd-flags-swapped-saver")
     source = found.folder / found.source
@@ -346,11 +347,11 @@ def test_a_slot_whose_dtype_was_altered_is_not_left_out_silently(monkeypatch: py
 
     def altered(self: Any, key: bytes, value: bytes, index: str) -> Any:
         read = entry(self, key, value, index)
-        return replace(read, dtype="variant") if key == b"training/SGD/Variable" else read
+        return replace(read, dtype=dtype) if key == b"training/SGD/Variable" else read
 
     with monkeypatch.context() as patch:
         patch.setattr(bundle.BundleReader, "_entry", altered)
-        assert "training/SGD/Variable (variant)" in " ".join(migrate.read(source, **found.hints).reasons)
+        assert f"training/SGD/Variable ({dtype})" in " ".join(migrate.read(source, **found.hints).reasons)
     proto = protos.BundleEntry()
     proto.dtype = -1
     with pytest.raises(DamagedFileError, match="contradicts itself"):
