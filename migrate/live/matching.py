@@ -29,11 +29,13 @@ class Given:
 
 @dataclass(frozen=True)
 class Pair:
-    """A live variable, the stored one that it is, and how that was found: `name`, `shape` or `position`."""
+    """A live variable, the stored one that it is, and how that was found: `name`, `shape` or `position`, which is
+    proven if it has the value of the stored one already."""
 
     live: Given
     stored: StoredVariable
     how: str
+    proven: bool = True
 
 
 def given(variables: Sequence[Any] | Mapping[str, Any]) -> list[Given]:
@@ -188,7 +190,7 @@ def _by_position(
         )
     if not ordered or [g.shape for g in live] != [v.shape for v in stored]:
         raise AmbiguousError(_candidates(live, stored, "their names differ and their shapes are not unique"))
-    pairs = [Pair(g, v, "position") for g, v in zip(live, stored, strict=True)]
+    pairs = [Pair(g, v, "position", equal(g, v)) for g, v in zip(live, stored, strict=True)]
     _check_values(pairs, equal)
     return pairs
 
@@ -196,7 +198,7 @@ def _by_position(
 def _check_values(pairs: Sequence[Pair], equal: Callable[[Given, StoredVariable], bool]) -> None:
     """Where the live variables have the values of stored ones already, these must be the ones at their positions."""
     for pair in pairs:
-        if equal(pair.live, pair.stored):
+        if pair.proven:
             continue
         others = [p.stored for p in pairs if p is not pair and p.stored.shape == pair.stored.shape]
         found = next((v for v in others if equal(pair.live, v)), None)

@@ -228,7 +228,17 @@ class _Restoring:
             yield different
         yield from self._decay_reasons()
         yield from self._frozen_reasons()
+        yield from self._position_reasons()
         yield from self._dtype_reasons()
+
+    def _position_reasons(self) -> Iterator[str]:
+        """Where only the order of a sequence says which variable is which."""
+        weak = [f"{p.live.name} = {p.stored.name}" for p in self._trained if not p.proven]
+        if weak:
+            yield (
+                f"{some(weak)}: matched by position alone, as names differ, shapes are not unique and values do not"
+                " tell; if it is right, give a mapping of the source's names to variables"
+            )
 
     def _row_reasons(self) -> Iterator[str]:
         """Embeddings whose rows without a gradient one side moves and the other leaves alone."""
@@ -398,9 +408,9 @@ class _Restoring:
         )
 
     def _notes(self) -> Iterator[str]:
-        weak = [f"{p.live.name} = {p.stored.name}" for p in self._trained if p.how == "position"]
+        weak = [f"{p.live.name} = {p.stored.name}" for p in self._trained if p.how == "position" and p.proven]
         if weak:
-            yield f"matched by position alone, as names differ and shapes are not unique: {', '.join(weak)}"
+            yield f"matched by position, as names differ and shapes are not unique; values agree: {', '.join(weak)}"
         known = {id(p.live) for p in self._trained}
         owners = {name for per in self._state.slots.values() for name in per}
         fresh = [g.name for g in self._trainable if id(g) not in known]

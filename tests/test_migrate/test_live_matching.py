@@ -107,11 +107,34 @@ def test_a_keras_3_model_made_anew(named: bool, tmp_path: Path) -> None:
     report = migrate.restore(tmp_path / "model.keras", optimizer, new.trainable_variables, overrides=overrides)
     assert report.fidelity == "exact"
     assert {how for _, how in report.onto.values()} == {"name" if named else "position"}
-    assert named or any("by position alone" in warning for warning in report.warnings)
+    assert named or any("by position, as names differ" in warning for warning in report.warnings)
     train(old, old.optimizer, 2, 1)
     train(new, optimizer, 2, 1)
     for a, b in zip(old.get_weights(), new.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_position_that_values_do_not_prove_is_doubted(order: int, tmp_path: Path) -> None:
+    """A new model under other names, given in the model's order or the other way round: nothing tells which it is."""
+    import keras
+
+    def model() -> Any:
+        return keras.Sequential([keras.Input((4,)), *(keras.layers.Dense(4, use_bias=False) for _ in range(2))])
+
+    old = model()
+    old.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss="mean_squared_error")
+    old.train_on_batch(np.ones((2, 4)), np.zeros((2, 4)))
+    old.save(tmp_path / "model.keras")
+    new, optimizer = model(), keras.optimizers.SGD(0.01, momentum=0.9)
+    given = new.trainable_variables[::order]
+    report = migrate.restore(tmp_path / "model.keras", optimizer, given, restore_variables=True)
+    assert report.fidelity == "approximate"
+    assert "matched by position alone" in report.reasons[0]
+    assert "give a mapping of the source's names to variables" in report.reasons[0]
+    named = dict(zip((stored for stored, _ in report.onto.values()), given, strict=True))
+    report = migrate.restore(tmp_path / "model.keras", optimizer, named, restore_variables=True)
+    assert report.fidelity == "exact", report.reasons
 
 
 # Conversions: the reference is `optim`'s own rule with the source's keywords.
