@@ -91,7 +91,9 @@ def _state(
     algorithm: Any, generation: str, shapes: list[tuple[int, ...]], iterations: int
 ) -> tuple[Any, OptimizerState]:
     """A state as it would have been read from that generation, with its defaults, and its config there."""
-    config = {"epsilon": 1e-7, "learning_rate": 0.01, **algorithm.defaults(generation)}
+    config = {"learning_rate": 0.01, **algorithm.defaults(generation)}
+    if generation == "keras2" and any("epsilon" in algorithm.defaults(each) for each in algorithm.generations):
+        config["epsilon"] = 1e-7  # in which releases of that generation differ
     told = keras_config.arguments(config, {}, algorithm, generation, {}, {"float32"})
     more, slots = algorithm.adjust(told.values, frozenset())
     rng = np.random.default_rng(iterations)
