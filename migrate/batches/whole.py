@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from migrate.batches import model_target
-from migrate.bytes import files
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.checkpoint_paths import find_prefix
@@ -23,7 +21,7 @@ from migrate.proof import documents
 from migrate.readers import weight_list
 from migrate.state import OptimizerState
 from optim.errors import DtoptError
-from optim.slot_layout import POINTER_NAME, SAVE_COUNTER_KEY, pointer_text
+from optim.slot_layout import SAVE_COUNTER_KEY
 
 HINTS = tuple(Hints.__annotations__)
 
@@ -39,32 +37,24 @@ def is_whole(source: str, dest: str, options: Mapping[str, Any]) -> bool:
     if options.get("strict") and state.fidelity != "exact":
         return False
     try:
-        return _has_graph(dest) and _has_pointer(dest) and _same_state(convert.read(dest, format="slots"), state)
-    except DtoptError:
+        return _has_graph(dest) and _same_state(convert.read(dest, format="slots"), state)
+    except (DtoptError, OSError):
         return False
 
 
 def _has_graph(dest: str) -> bool:
-    """Whether a slot-variable checkpoint has the object graph of its keys and the counter that TensorFlow restores.
+    """Whether a slot-variable checkpoint has the object graph of its keys and the counter that TensorFlow restores, and
+    names no other state.
 
     Raises:
-      DtoptError: it is damaged, or that of others.
+      DtoptError, OSError: it is damaged, or that of others.
     """
     bundle = BundleReader(find_prefix(dest) or dest)
-    if GRAPH_KEY not in bundle:
+    if GRAPH_KEY not in bundle or not documents.names_state(dest, bundle.prefix):
         return False
     bundle.load(SAVE_COUNTER_KEY)
     ObjectGraph(bundle)
     return True
-
-
-def _has_pointer(dest: str) -> bool:
-    """Whether the file `checkpoint` says what was written into it, and nothing else."""
-    prefix = find_prefix(dest)
-    if prefix is None:
-        return False
-    with files.opened(os.path.join(dest, POINTER_NAME)) as file:
-        return bool(file.read() == pointer_text(os.path.basename(prefix)).encode())
 
 
 def _is_whole_model(dest: str, state: OptimizerState, options: Mapping[str, Any]) -> bool:

@@ -1,4 +1,5 @@
-"""What a `.keras` or `.h5` says of model, loss and optimizer, against what its source makes of it now.
+"""What a target says in words: a `.keras` or `.h5` of model, loss and optimizer, against what its source makes of it
+now, and a slot-variable checkpoint of its newest state.
 
 Slots and a step tell nothing of what acts in training alone: a loss, a regularizer, the momentum of a
 BatchNormalization.
@@ -7,11 +8,15 @@ BatchNormalization.
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import h5py
+
+from migrate.bytes import files
+from optim.slot_layout import POINTER_NAME, pointer_text
 
 CONFIG = "config.json"
 ATTRIBUTES = ("model_config", "training_config")
@@ -29,6 +34,16 @@ def differences(dest: str, wanted: Mapping[str, Any]) -> Iterator[str]:
 def are_same(dest: str, wanted: Mapping[str, Any]) -> bool:
     """Whether a target says that and nothing else, as one does that this release wrote."""
     return bool(_said(dest) == json.loads(json.dumps(wanted)))
+
+
+def names_state(folder: str, prefix: str) -> bool:
+    """Whether the file `checkpoint` in a folder names that state, and says nothing else.
+
+    Raises:
+      OSError: it cannot be read.
+    """
+    with files.opened(os.path.join(folder, POINTER_NAME)) as file:
+        return bool(file.read() == pointer_text(os.path.basename(prefix)).encode())
 
 
 def _said(dest: str) -> Any:

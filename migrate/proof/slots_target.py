@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import zip_longest
@@ -16,7 +15,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, STRING, BundleReader, numpy_dtype
 from migrate.bytes.messages import line
 from migrate.operations.convert import Progress
-from migrate.proof import tensorflow
+from migrate.proof import documents, tensorflow
 from migrate.proof.compare import Comparer
 from migrate.state import OptimizerState
 from optim import slot_layout
@@ -132,9 +131,8 @@ def metadata_differences(state: OptimizerState, target: Target) -> Iterator[str]
     else:
         yield "it has no object graph, by which TensorFlow restores it"
     metadata = target.metadata
-    with open(os.path.join(target.folder, slot_layout.POINTER_NAME), "rb") as file:
-        if file.read() != slot_layout.pointer_text(os.path.basename(target.bundle.prefix)).encode():
-            yield f"its file {slot_layout.POINTER_NAME}, in which TensorFlow looks for the newest state, was altered"
+    if not documents.names_state(target.folder, target.bundle.prefix):
+        yield f"its file {slot_layout.POINTER_NAME}, in which TensorFlow looks for the newest state, was altered"
     if metadata.class_name != state.algorithm:
         yield f"the target's optimizer is {metadata.class_name}, the source's {state.algorithm}"
     for key, value in state.hyperparameters.items():

@@ -141,6 +141,8 @@ def _altered(folder: Path, kind: str) -> None:
     if kind == "state file":
         pointer = folder / "checkpoint"
         pointer.write_text(pointer.read_text().replace('all_model_checkpoint_paths: "state', 'all_x: "state'))
+    elif kind == "no state file":
+        (folder / "checkpoint").unlink()
     else:
         reader = BundleReader(str(data).removesuffix(".data-00000-of-00001"))
         extent = reader.extent("save_counter/.ATTRIBUTES/VARIABLE_VALUE")
@@ -150,11 +152,13 @@ def _altered(folder: Path, kind: str) -> None:
         data.write_bytes(changed)
 
 
-@pytest.mark.parametrize("kind", ["state file", "counter"])
+@pytest.mark.parametrize("kind", ["state file", "no state file", "counter"])
 def test_resume_leaves_no_altered_checkpoint_alone(folds: list[str], tmp_path: Path, kind: str) -> None:
     report = migrate.migrate_batch(folds[:1], tmp_path / "out")
     _altered(Path(report.items[0].dest), kind)
-    assert _statuses(migrate.migrate_batch(folds[:1], tmp_path / "out", resume=True)) == ["failed"]
+    again = migrate.migrate_batch(folds[:1], tmp_path / "out", resume=True)
+    assert _statuses(again) == ["failed"]
+    assert "exists; give another name" in again.items[0].problem
     if kind == "counter":
         found = migrate.verify(folds[0], report.items[0].dest).differences
         assert any("cannot be read by TensorFlow" in each for each in found)
