@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from migrate import generations
@@ -32,16 +32,24 @@ LOSS_SCALE = ("LossScaleOptimizer", "LossScaleOptimizerV1", "LossScaleOptimizerV
 
 def unwrapped(optimizer: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """The optimizer proper, `{}` if there is none, and the class names of what is around it, the outermost first."""
-    around: list[str] = []
+    *around, inner = layers(optimizer) or [{}]
+    return inner, tuple(str(each.get("class_name", "")) for each in around)
+
+
+def layers(optimizer: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """Class and config of what is around an optimizer, the outermost first, and then its own."""
+    found: list[Mapping[str, Any]] = []
     while optimizer is not None:
+        found.append(optimizer)
         config = optimizer.get("config")
-        found = (config.get(key) for key in KEYS) if isinstance(config, Mapping) else ()
-        inner = next((each for each in found if isinstance(each, Mapping) and "class_name" in each), None)
-        if inner is None:
-            return optimizer, tuple(around)
-        around.append(str(optimizer.get("class_name", "")))
-        optimizer = inner
-    return {}, ()
+        inside = (config.get(key) for key in KEYS) if isinstance(config, Mapping) else ()
+        optimizer = next((each for each in inside if isinstance(each, Mapping) and "class_name" in each), None)
+    return found
+
+
+def plain(class_name: str) -> str:
+    """`Adam` of `Custom>Adam`, as Keras registers classes."""
+    return class_name.rpartition(">")[2]
 
 
 def options(optimizer: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -63,7 +71,7 @@ def with_limits(optimizer: Mapping[str, Any], config: Mapping[str, Any]) -> dict
     A wrapper of TensorFlow Addons calls the update of the optimizer in it, and not its `apply_gradients`: its own
     limits act, and those of the optimizer do not (run with 0.20 on TF 2.12).
     """
-    outer = next((found for found in _configs(optimizer) if _plain(found[0]) in SETTINGS), ("", None))[1]
+    outer = _config_of(optimizer, *SETTINGS)
     if outer is None:
         return dict(config)
     own = {key: value for key, value in config.items() if key not in LIMITS}
@@ -76,7 +84,7 @@ def makes_dense(around: Sequence[str], generation: str, versions: Mapping[str, s
     Before TF 2.3 it multiplied IndexedSlices by a number, which gives an array (`loss_scale_optimizer.py` of TF 1.15,
     2.0 and 2.2; run in 2.0, 2.1 and 2.2).
     """
-    if generation != "optimizer_v2" or not {name.rpartition(">")[2] for name in around} & {*LOSS_SCALE}:
+    if generation != "optimizer_v2" or not {*map(plain, around)} & {*LOSS_SCALE}:
         return False
     tensorflow, keras = (generations.version_tuple(versions.get(each)) for each in ("tensorflow", "keras"))
     if tensorflow is not None:
@@ -118,18 +126,18 @@ def doubts(optimizer: Mapping[str, Any] | None) -> dict[str, str]:
     found = {}
     known = options(optimizer)
     for name in unwrapped(optimizer)[1]:
-        plain = name.rpartition(">")[2]
-        if plain == OF_MODELS or (plain == AVERAGING and AVERAGED not in known):
-            found[plain] = (
-                f"{plain} keeps averages in a way that optim does not: they are among the unmapped, and steps go on"
+        called = plain(name)
+        if called == OF_MODELS or (called == AVERAGING and AVERAGED not in known):
+            found[called] = (
+                f"{called} keeps averages in a way that optim does not: they are among the unmapped, and steps go on"
                 " without them"
             )
-        elif plain in SETTINGS and plain != AVERAGING:
-            config = _config_of(optimizer, plain) or {}
-            unsaid = [f"{key} = {value!r}" for key, value in SETTINGS[plain].items() if key not in config]
-            found |= {plain: f"nothing says {', '.join(unsaid)} of {plain}: the defaults are taken"} if unsaid else {}
-        elif plain not in (*LOSS_SCALE, *AVERAGES):
-            found[plain] = f"{plain} wraps the optimizer, and what it does is not known here"
+        elif called in SETTINGS and called != AVERAGING:
+            config = _config_of(optimizer, called) or {}
+            unsaid = [f"{key} = {value!r}" for key, value in SETTINGS[called].items() if key not in config]
+            found |= {called: f"nothing says {', '.join(unsaid)} of {called}: the defaults are taken"} if unsaid else {}
+        elif called not in (*LOSS_SCALE, *AVERAGES):
+            found[called] = f"{called} wraps the optimizer, and what it does is not known here"
     return found
 
 
@@ -146,23 +154,10 @@ def idle_limits(optimizer: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _configs(optimizer: Mapping[str, Any] | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Class name and config of the optimizer and of what is around it, the outermost first."""
-    while optimizer is not None:
-        config = optimizer.get("config")
-        if not isinstance(config, Mapping):
-            return
-        yield str(optimizer.get("class_name", "")), config
-        optimizer = next((config[key] for key in KEYS if isinstance(config.get(key), Mapping)), None)
-
-
-def _config_of(optimizer: Mapping[str, Any] | None, wrapper: str) -> Mapping[str, Any] | None:
-    """The config of a wrapper, None where there is none of that class."""
-    return next((config for name, config in _configs(optimizer) if _plain(name) == wrapper), None)
-
-
-def _plain(name: str) -> str:
-    return name.rpartition(">")[2]
+def _config_of(optimizer: Mapping[str, Any] | None, *classes: str) -> Mapping[str, Any] | None:
+    """The config of the outermost of one of these classes, None where there is none."""
+    named = (each for each in layers(optimizer) if plain(str(each.get("class_name", ""))) in classes)
+    return next((each["config"] for each in named if isinstance(each.get("config"), Mapping)), None)
 
 
 def innermost(optimizer: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -50,20 +50,19 @@ def check_document(document: Mapping[str, Any], stored: Mapping[str, Any] | None
     Raises:
       HyperparameterError: with what there may be. ContradictionError: with both.
     """
-    inner, around = wrappers.unwrapped(document)
+    around = wrappers.unwrapped(document)[1]
     said = wrappers.unwrapped(stored)[1] if stored else around
-    if around and [_plain(name) for name in around] != [_plain(name) for name in said]:
+    if around and [*map(wrappers.plain, around)] != [*map(wrappers.plain, said)]:
         has = f"has {' of '.join(said)} around it" if said else "has none"
         raise ContradictionError(
             f"{WHERE} says that the optimizer is in {' of '.join(around)}, and the optimizer's config in the source"
             f" {has}; leave out of the hint what is not so"
         )
-    each: Any = document
-    for name in around:
+    layers = wrappers.layers(document)
+    for each in layers:
         _check_members(each)
-        _check_wrapper(_plain(name), each["config"])
-        each = next(each["config"][key] for key in wrappers.KEYS if isinstance(each["config"].get(key), Mapping))
-    _check_members(inner)
+    for each, name in zip(layers, around, strict=False):  # all but the optimizer itself
+        _check_wrapper(wrappers.plain(name), each["config"])
 
 
 def _check_members(document: Mapping[str, Any]) -> None:
@@ -169,7 +168,3 @@ def _check_number(key: str, value: Any) -> None:
 
 def _refused(key: str, value: Any, why: str) -> HyperparameterError:
     return HyperparameterError(f"{key} = {value!r} in {WHERE} would change nothing: {why}")
-
-
-def _plain(name: str) -> str:
-    return name.rpartition(">")[2]

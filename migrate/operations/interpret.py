@@ -208,7 +208,7 @@ def _wrapped(made: Configuration) -> list[str]:
         f"{name} wraps the optimizer: its loss scale is not part of the state that is carried;"
         " optim.load_checkpoint(..., loss_scale=...) switches loss scaling on again"
         for name in made.wrappers
-        if name.rpartition(">")[2] in wrappers.LOSS_SCALE
+        if wrappers.plain(name) in wrappers.LOSS_SCALE
     ]
 
 
