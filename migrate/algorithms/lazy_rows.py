@@ -96,18 +96,14 @@ def put_in(
       names: of the trained variables. versions: of what wrote the source.
     """
     sparse = sparse or Sparse()
-    repeated_rows.put_in(told, config, algorithm, generation, _tables(names, sparse), versions or {})
+    found = repeated_rows.looked_up(names, sparse.names)
+    repeated_rows.put_in(told, config, algorithm, generation, found, versions or {})
     if LAZY_ROWS in config:
-        given = config[LAZY_ROWS]
-        if not isinstance(given, (list, tuple)) or not all(isinstance(pattern, str) for pattern in given):
-            raise HyperparameterError(f"lazy_rows must be a list of regular expressions, got {given!r}")
-        told.values[LAZY_ROWS] = list(given)
+        told.values[LAZY_ROWS] = _patterns(config[LAZY_ROWS])
         return
     kind = algorithm.lazy({**config, **told.values}, generation)
     if kind is None:
         return
-    found = _tables(names, sparse)
-    unsure = [] if sparse.names is not None or sparse.stock else [name for name in names if not _ROLE.fullmatch(name)]
     if found and (kind == APART or told.values.get("lookahead")):
         told.doubt(
             LAZY_ROWS,
@@ -124,8 +120,20 @@ def put_in(
             f"{', '.join(found)}: rows without a gradient stay as they are in this generation (lazy_rows); for dense"
             f" gradients say {confirming(LAZY_ROWS, [])}"
         )
+    _doubt(told, names, found, sparse)
+
+
+def _patterns(given: Any) -> list[str]:
+    if not isinstance(given, (list, tuple)) or not all(isinstance(pattern, str) for pattern in given):
+        raise HyperparameterError(f"lazy_rows must be a list of regular expressions, got {given!r}")
+    return list(given)
+
+
+def _doubt(told: Arguments, names: Sequence[str], found: Sequence[str], sparse: Sparse) -> None:
+    """Say where the rows are known from that stay as they are, and what is open of it."""
     patterns = told.values.get(LAZY_ROWS, [])
     told.origins[LAZY_ROWS] = Origin(LAZY_ROWS, patterns, sparse.kind, "Embedding layers")
+    unsure = [] if sparse.names is not None or sparse.stock else [name for name in names if not _ROLE.fullmatch(name)]
     if found and sparse.scaled:
         told.doubt(
             LAZY_ROWS,
@@ -140,10 +148,6 @@ def put_in(
             " up in; rows without a gradient would keep their state then",
             confirm=confirming(LAZY_ROWS, patterns),
         )
-
-
-def _tables(names: Sequence[str], sparse: Sparse) -> list[str]:
-    return embeddings(names) if sparse.names is None else [name for name in names if name in sparse.names]
 
 
 def is_dense(name: str) -> bool:

@@ -126,10 +126,8 @@ def embeddings(names: Sequence[str]) -> list[str]:
     return [name for name in names if _EMBEDDINGS.fullmatch(name)]
 
 
-def _tables(state: OptimizerState) -> list[str]:
-    """What is trained with sparse gradients: the source says it, or names do."""
-    names = [v.name for v in state.variables if v.trainable]
-    known = state.source.sparse if state.source is not None else None
+def looked_up(names: Sequence[str], known: Collection[str] | None) -> list[str]:
+    """Which variables have sparse gradients: those that are known to, or, where nothing tells it, by their names."""
     return embeddings(names) if known is None else [name for name in names if name in known]
 
 
@@ -148,7 +146,9 @@ def of_source(state: OptimizerState, algorithm: Algorithm) -> tuple[str, ...]:
 
 def difference(state: OptimizerState, algorithm: Algorithm, theirs: Collection[str], called: str) -> str:
     """How what goes on, `called` so, treats such rows otherwise than the source; empty if alike, or without a table."""
-    tables, ours = _tables(state), of_source(state, algorithm)
+    known = state.source.sparse if state.source is not None else None
+    tables = looked_up([v.name for v in state.variables if v.trainable], known)
+    ours = of_source(state, algorithm)
     if is_absent(state.origins) or set(theirs) == set(ours) or not (tables or state.hyperparameters.get(REPEATED)):
         return ""
     if any(o.subject == REPEATED and not o.certain for o in state.origins):

@@ -75,8 +75,8 @@ _MOST = 20
 
 
 def _without_constant_ones(nodes: Nodes) -> Nodes:
-    """The graph without conditions that are a constant, as whether Horovod has more than one worker is, for each
-    gradient anew."""
+    """The graph without conditions that are a constant: whether Horovod has more than one worker is one, made anew for
+    each gradient."""
     held = {each: nodes.held(each) for each in set(_switches(nodes).values())}
     sides = {
         condition: bool(value.numbers[0])
@@ -144,7 +144,7 @@ def _left_out(nodes: Nodes, branch: set[str]) -> str:
 def _dead(nodes: Nodes, sides: Mapping[str, bool]) -> set[str]:
     """The nodes that are not there where conditions have these values."""
     dead: set[str] = set()
-    outputs = _empty(nodes, sides)
+    outputs = _empty(_switches(nodes), sides)
     readers: dict[str, list[str]] = {}
     for name, node in nodes.by_name.items():
         for each in node.input:
@@ -171,9 +171,9 @@ def _switches(nodes: Nodes) -> dict[str, str]:
     return {name: _condition(nodes, name) for name in nodes.inputs if nodes.op(name) in _SWITCHES}
 
 
-def _empty(nodes: Nodes, sides: Mapping[str, bool]) -> set[str]:
+def _empty(switches: Mapping[str, str], sides: Mapping[str, bool]) -> set[str]:
     """The outputs of the switches on these conditions that give nothing."""
-    return {f"{name}:{0 if sides[each] else 1}" for name, each in _switches(nodes).items() if each in sides}
+    return {f"{name}:{0 if sides[each] else 1}" for name, each in switches.items() if each in sides}
 
 
 def _output(name: str) -> str:
@@ -188,8 +188,8 @@ def _node(name: str) -> str:
 
 def _folded(nodes: Nodes, sides: Mapping[str, bool]) -> list[Any]:
     """The nodes of one side of each condition, without the switches that lead there."""
-    dead, empty, found = _dead(nodes, sides), _empty(nodes, sides), []
     switches = {name: condition for name, condition in _switches(nodes).items() if condition in sides}
+    dead, empty, found = _dead(nodes, sides), _empty(switches, sides), []
     for name, node in nodes.by_name.items():
         if name in dead or name in switches:
             continue

@@ -55,7 +55,7 @@ def ftrl(
     fitting = {flag: {n for n in read if off[flag][n] <= CLOSE} for flag in off}
     whole = [flag for flag in off if free <= fitting[flag]] if free else []
     proven = [flag for flag in (whole or off) if fitting[flag]]
-    if len(proven) == 1 and fitting[proven[0]]:
+    if len(proven) == 1:
         known = told.origins.get(SCALED)
         told.values[SCALED] = proven[0]
         if known is not None:

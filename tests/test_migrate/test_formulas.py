@@ -16,10 +16,10 @@ import optim
 from migrate.bytes import protos
 from migrate.errors import MissingHintError
 from migrate.graphs import formulas, schedules
-from migrate.graphs.nodes import Nodes
 from migrate.proof import parity, parity_formula
 from migrate.state import OptimizerState
 from optim.schedules import Formula
+from tests.test_migrate.small_graphs import small_graph
 
 SCOPED = Path(__file__).parents[1] / "fixtures" / "scoped"
 
@@ -121,14 +121,10 @@ def test_what_is_no_formula_of_the_step_is_asked_for(
     ],
 )
 def test_what_constants_alone_make_is_a_number(nodes: list[tuple[str, str, list[str]]], number: float | None) -> None:
-    proto = protos.SaverMetaGraph()
-    for name, op, inputs in [*((each, "Const", list[str]()) for each in ("0.1", "1.5", "0.0")), *nodes]:
-        node = proto.graph_def.node.add(name=name, op=op, input=inputs)
-        if op == "Const":
-            tensor = node.attr.add(key="value").value.tensor
-            tensor.dtype = 1
-            tensor.float_val.append(float(name))
-    assert schedules.read(Nodes(proto.graph_def.node), "rate") == (number if number is None else pytest.approx(number))
+    constants = [(each, "Const", list[str]()) for each in ("0.1", "1.5", "0.0")]
+    assert schedules.read(small_graph(*constants, *nodes), "rate") == (
+        number if number is None else pytest.approx(number)
+    )
 
 
 def test_a_step_that_may_be_raised_before_its_rate_is_read_is_doubted(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from migrate.bytes import protos
 from migrate.errors import AmbiguousError, ContradictionError, MissingHintError
 from migrate.graphs import native_keras, optimizer_v2, saver, schedules, tf_train
 from migrate.graphs.gradients import Gradients
-from migrate.graphs.nodes import Nodes
 from migrate.graphs.writers import alone_written
 from migrate.readers.savers import optimizers as saver_optimizers
 from tests import adversary
 from tests.bundles import rewritten
+from tests.test_migrate.small_graphs import small_graph
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 WILD = CORPUS.parent / "wild"
@@ -44,18 +44,6 @@ def test_decay_in_the_updates_of_tf_contrib_is_no_plain_adam() -> None:
         assert state.hyperparameters["weight_decay_exclude"] == []
     with pytest.raises(ContradictionError, match="weight_decay_per_step"):
         migrate.read(source, optimizer_config={"class_name": "AdamWOptimizer", "config": {"weight_decay": 0.002}})
-
-
-def _graph(*nodes: tuple[str, str, list[str]]) -> Nodes:
-    """A graph of (name, op, inputs); a name that is a number is that constant."""
-    proto = protos.SaverMetaGraph()
-    for name, op, inputs in nodes:
-        node = proto.graph_def.node.add(name=name, op=op, input=inputs)
-        if op == "Const":
-            tensor = node.attr.add(key="value").value.tensor
-            tensor.dtype = 1
-            tensor.float_val.append(float(name))
-    return Nodes(proto.graph_def.node)
 
 
 LAZY = [("Adam/update_t/ScatterSub", "ScatterSub", ["t", "rows", "step"])]
@@ -111,7 +99,7 @@ def test_what_updates_do_beside_their_kernel(more: list[Any], class_name: str, s
     constants = [(number, "Const", []) for number in ("0.01", "0.9", "0.999", "1e-8", "0.5")]
     others = [(name, "Placeholder", []) for name in ("gradient", "rows", "step")]
     kernel = ("Adam/update_w/ApplyAdam", "ApplyAdam", inputs)
-    graph = _graph(*variables, *constants, *others, *RAISED, kernel, *more)
+    graph = small_graph(*variables, *constants, *others, *RAISED, kernel, *more)
     told = tf_train.describe(graph, {"Adam": {"w": (), "t": ()}})
     assert (told.class_name, told.seen) == (class_name, seen)
     if "AdamW" in class_name:
@@ -134,7 +122,7 @@ def test_a_graph_with_an_op_that_lacks_its_inputs_says_nothing(tmp_path: Path) -
 
 @pytest.mark.parametrize("inputs", [[], ["w"]])
 def test_an_assignment_that_lacks_its_inputs_changes_nothing(inputs: list[str]) -> None:
-    graph = _graph(("w", "VariableV2", []), ("global_step", "VariableV2", []), ("step", "AssignAdd", inputs))
+    graph = small_graph(("w", "VariableV2", []), ("global_step", "VariableV2", []), ("step", "AssignAdd", inputs))
     assert not list(graph.writes())
     assert not alone_written(graph)
     assert "nowhere" in schedules.never_counts(graph)
@@ -172,7 +160,7 @@ def test_what_stands_around_the_kernel_of_an_optimizer_v2(
     inputs = [*names[:3], "powers", "powers", rate, *names[4:6], "1e-7", gradient]
     constants = [(number, "Const", []) for number in ("1e-7", "0.5")]
     kernel = (f"{UPDATE}ResourceApplyAdam", "ResourceApplyAdam", inputs)
-    graph = _graph(*variables, *constants, ("MatMul", "MatMul", []), (GRADIENT, "MatMul", []), *more, kernel)
+    graph = small_graph(*variables, *constants, ("MatMul", "MatMul", []), (GRADIENT, "MatMul", []), *more, kernel)
     told = optimizer_v2.describe(graph, {"Adam/Adam": {"w": {"w", "Adam/w/m", "Adam/w/v"}}}, "Adam")
     assert (told.class_name, told.seen) == (class_name, seen)
     assert ("'move' changes the variables" in told.outside.get("updates", "")) == (
@@ -191,7 +179,10 @@ def test_a_limit_inside_another_scope_and_the_models_own_clipping() -> None:
     numbers = [(number, "Const", []) for number in ("-1.0", "1.0")]
     for nodes, limit in ((once, ("clipvalue", 1.0)), (twice, None)):
         outside: dict[str, str] = {}
-        assert Gradients(_graph(*numbers, *model, *nodes), ["w"]).clipping("w", "train/clip_by_value", outside) == limit
+        assert (
+            Gradients(small_graph(*numbers, *model, *nodes), ["w"]).clipping("w", "train/clip_by_value", outside)
+            == limit
+        )
         assert bool(outside) == (limit is None)
 
 
@@ -284,7 +275,7 @@ def test_optimizers_are_as_one_only_where_they_do_the_same_with_variables_of_the
             for scope, v, slot, each in kernels
         ]
         nodes += [(scope, "NoOp", [f"^{scope}/update_{v}/ApplyMomentum"]) for scope, v, *_ in kernels]
-        graph = _graph(*nodes)
+        graph = small_graph(*nodes)
         beside = saver.SaverGraph(nodes=graph, updates=saver._updates(graph))
         return saver_optimizers.of_train(dict.fromkeys(("a", "b", "a/M", "b/M", "a/M_1")), beside, None, "x")
 

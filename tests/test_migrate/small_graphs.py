@@ -1,0 +1,18 @@
+"""Graphs of TensorFlow 1 in a few words."""
+
+from __future__ import annotations
+
+from migrate.bytes import protos
+from migrate.graphs.nodes import Nodes
+
+
+def small_graph(*nodes: tuple[str, str, list[str]]) -> Nodes:
+    """A graph of (name, op, inputs); a name that is a number is that constant."""
+    proto = protos.SaverMetaGraph()
+    for name, op, inputs in nodes:
+        node = proto.graph_def.node.add(name=name, op=op, input=inputs)
+        if op == "Const":
+            tensor = node.attr.add(key="value").value.tensor
+            tensor.dtype = 1
+            tensor.float_val.append(float(name))
+    return Nodes(proto.graph_def.node)
