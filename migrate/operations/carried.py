@@ -15,6 +15,7 @@ from migrate.matching import last_slots
 from migrate.matching.slot_table import SlotTable
 from migrate.operations.configuration import Configuration
 from migrate.operations.settled import SWITCHES
+from migrate.state import Stored
 
 ASKED = {
     **{slot: (option, f"{option}=true") for slot, (option, _) in SWITCHES.items()},
@@ -33,10 +34,9 @@ WRAPPED = (
 def slots(
     found: SlotTable,
     made: Configuration,
-    generation: str,
+    stored: Stored,
     values: dict[str, Any],
     iterations: int | None,
-    shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, dict[str, LazyArray]]:
     """Slots in `optim`'s order.
 
@@ -62,8 +62,8 @@ def slots(
         elif owners and name in wanted:
             chosen[name] = owners
         elif owners:
-            raise _switched_off(made, name, values, next(iter(owners.values())).stored_as, generation)
-    _check_complete(chosen, wanted, algorithm, iterations, shapes, values)
+            raise _switched_off(made, name, values, next(iter(owners.values())).stored_as, stored.generation)
+    _check_complete(chosen, wanted, algorithm, iterations, {v.name: v.shape for v in stored.variables}, values)
     return chosen
 
 

@@ -40,11 +40,11 @@ DECAYING = (*addons.OWNERS[addons.PER_STEP], *addons.OWNERS[addons.PER_RATE])
 SHOWN = 12
 
 
-def check_document(document: Mapping[str, Any], stored: Mapping[str, Any] | None) -> None:
+def check_document(document: Mapping[str, Any] | None, stored: Mapping[str, Any] | None) -> None:
     """Refuse members that nothing reads, and a wrapper that the source's own config denies.
 
     Args:
-      document: the hint.
+      document: the hint, if there is one.
       stored: what the source says, if it says anything.
 
     Raises:

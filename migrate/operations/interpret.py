@@ -64,16 +64,14 @@ def interpret(
     stored, named, of_generation = with_hints(stored, hint, variables, generation, overrides)
     assert stored.generation is not None
     alike = settled.of_twins(stored, overrides)
-    if hint is not None:
-        hinted.check_document(hint, stored.optimizer_config)
+    hinted.check_document(hint, stored.optimizer_config)
     made = configure(stored, hint, overrides)
     found = _slot_table(stored, made, named)
     flagged = settled.with_untrained(stored, made)
     told_steps = counting.iterations(stored, found, made)
     scalars, kept = _scalars(stored, found, made)
     told = _arguments(stored, made, found, scalars)
-    shapes = {v.name: v.shape for v in stored.variables}
-    slots = carried.slots(found, made, stored.generation, told.values, told_steps[0], shapes)
+    slots = carried.slots(found, made, stored, told.values, told_steps[0])
     proven.ftrl(told, slots, stored, told_steps[0])
     _put_rows_in(stored, made, found, told)
     _override(told, made, stored.generation, overrides)
@@ -81,9 +79,7 @@ def interpret(
     settled.check_slow(slots.get(SLOW.name, {}), stored.variables, told.values.get("lookahead"), iterations)
     state, of_state = made.algorithm.state(told.values, kept, stored.generation, iterations)
     state |= {slot_layout.ACCUMULATED_STEPS: gathered} if gathered is not None else {}
-    called = str(made.stated[0].value)
-    overriding.check(overrides, made.algorithm, called, stored.generation, [*told.values, *state])
-    hinted.check(made.hinted, made.algorithm, called, stored.generation, told.values)
+    _check_used(made, overrides, stored.generation, told.values, state)
     return OptimizerState(
         algorithm=made.algorithm.name,
         hyperparameters=told.values,
@@ -107,6 +103,19 @@ def interpret(
         ),
         warnings=(*stored.warnings, *_wrapped(made), *made.notes, *told.warnings, *found.warnings),
     )
+
+
+def _check_used(
+    made: Configuration,
+    overrides: Mapping[str, Any],
+    generation: str,
+    values: Mapping[str, Any],
+    state: Mapping[str, Any],
+) -> None:
+    """Refuse what a person said and nothing uses."""
+    called = str(made.stated[0].value)
+    overriding.check(overrides, made.algorithm, called, generation, [*values, *state])
+    hinted.check(made.hinted, made.algorithm, called, generation, values)
 
 
 def _of_owners(
