@@ -1,4 +1,4 @@
-"""Gradients of rows that a batch has several times, one by one (`repeated_rows`)."""
+"""What is known of gradients that a step is given apart from these, as of rows that a batch has several times."""
 
 from __future__ import annotations
 
@@ -38,11 +38,13 @@ class Apart:
     Attributes:
       is_settled: whether they are divided by the loss scale, and clipped.
       slices: those of which each is squared, by index of the variable.
+      named: which rows `IndexedSlices` named that were made dense, where the others stay, by index of the variable.
       held: the gradients as dtopt's own kernel has them, where it took them all while they were checked.
     """
 
     is_settled: bool = False
     slices: Mapping[int, Slices] = field(default_factory=dict)
+    named: Mapping[int, Any] = field(default_factory=dict)
     held: Held | None = None
 
 

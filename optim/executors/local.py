@@ -185,7 +185,7 @@ def _by_row(gradient: Any, work: Work, i: int) -> RowGradient | None:
     if not work.lazy[i] or has_whole_rows(work.tracked[i].layout):
         return None
     slices = tf.IndexedSlices(gradient, tf.range(gradient.shape[0], dtype=tf.int64))
-    return row_gradient(slices, work.tracked[i], looks_at_sums=True)
+    return row_gradient(slices, work.tracked[i], looks_at_sums=True).without_zeros()
 
 
 def _compiled_step(

@@ -28,7 +28,7 @@ Update = Callable[[Work, int, Any], None]
 def call(work: Work, i: int, gradient: Any, update: Update) -> None:
     """Do `update(work, i, gradient)`: eagerly on a mesh in a function, which the slots keep."""
     layout = work.tracked[i].layout
-    if not tf.executing_eagerly() or layout is None or work.apart(i) is not None:
+    if not tf.executing_eagerly() or layout is None or work.is_apart(i):
         update(work, i, gradient)
         return
     coefficients = work.scalars(i) if work.coefficients else {}

@@ -47,12 +47,11 @@ LISTS = ("variables", "slots", "averages", "roundings")
 
 def takes(work: Work, i: int) -> bool:
     """Whether the kernel updates variable number `i`."""
-    each = work.apart(i) is not None
-    if each and not isinstance(work.gradients[i], RowGradient):
+    if work.is_apart(i):
         return False
     if work.lazy[i] and not isinstance(work.gradients[i], RowGradient) and not has_whole_rows(work.tracked[i].layout):
         return False  # no device knows whether a row is all zero
-    return updates(work.rule, work.tracked[i], work.slots, each)
+    return updates(work.rule, work.tracked[i], work.slots, each=work.apart(i) is not None)
 
 
 def updates(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = False) -> bool:

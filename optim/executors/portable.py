@@ -177,7 +177,7 @@ def rule_value(work: Work, i: int, gradient: Any) -> Any:
     if work.rule.gathers(old):  # pin the other end, too, or DTensor's compiler shards matrix products in between
         value, new = relayout(value, layout), {name: relayout(new[name], layout) for name in new}
     if work.lazy[i]:
-        touched = relayout(_touched_rows(summed(gradient)), layout)
+        touched = relayout(_touched_rows(summed(gradient), work.named[i] if work.named else None), layout)
         value = tf.where(touched, value, old_value)
         if work.rule.keeps_lazy_slots:
             new = {name: tf.where(touched, new[name], old[name]) for name in new}
@@ -215,9 +215,13 @@ def _update_layout(
     return layout
 
 
-def _touched_rows(gradient: Any) -> Any:
-    """True, in the shape of the gradient, in each row (along dim 0) that has a number other than zero."""
+def _touched_rows(gradient: Any, named: Any) -> Any:
+    """True, in the shape of the gradient, in each row (along dim 0) that is `named`; that has a number other than zero,
+    if that is None."""
     dims = list(range(1, gradient.shape.rank))
+    if named is not None:
+        times = tf.math.unsorted_segment_sum(tf.ones_like(named), named, gradient.shape[0])
+        return tf.broadcast_to(tf.reshape(times > 0, [-1, *[1] * len(dims)]), gradient.shape)
     largest = tf.reduce_max(tf.abs(gradient), axis=dims, keepdims=True) if dims else tf.abs(gradient)
     return tf.broadcast_to(tf.logical_not(tf.equal(largest, 0)), gradient.shape)
 

@@ -118,13 +118,14 @@ def _on_mesh(values: Any, indices: Any, tracked: Tracked, looks_at_sums: bool) -
 
 
 def _summed(values: Any, rows: Any) -> tuple[Any, Any]:
-    """The same gradient, as many rows, with the sum of what each is given; zeros for row 0 are what is left over.
+    """The same gradient, as many rows, with the sum of what each is given; zeros for one of them are what is left over.
 
     By ops that DTensor knows, whose shapes it knows.
     """
     place, count = tf.unique(rows)[1], tf.shape(rows)[0]
     times = tf.math.unsorted_segment_sum(tf.ones_like(rows), place, count)
     named = tf.math.unsorted_segment_sum(rows, place, count) // tf.maximum(times, 1)
+    named = tf.where(tf.equal(times, 0), tf.reduce_max(rows), named)
     return tf.math.unsorted_segment_sum(tf.cast(values, compute_dtype(values.dtype)), place, count), named
 
 

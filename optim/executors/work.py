@@ -17,6 +17,7 @@ from optim.native.direct import Held
 from optim.options.option_objects import GradientsClipOption
 from optim.precision import cast_scalar, cast_scalars, compute_dtype, constant
 from optim.rule import Rule
+from optim.state.row_gradient import RowGradient
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
 
@@ -47,7 +48,7 @@ class Work:
     active: Sequence[Any]
     """Per variable: True, or a bool tensor that says whether it takes part in this step."""
     lazy: Sequence[bool]
-    """Per variable: whether rows whose gradient is all zero are left as they are."""
+    """Per variable: whether rows without a gradient are left as they are."""
     clip: GradientsClipOption
     has_averages: bool
     ema_momentum: Any
@@ -61,12 +62,21 @@ class Work:
     """`executor="portable"`: dtopt's own kernel is not used in functions either."""
     slices: Sequence[Slices | None] = ()
     """Per variable: the slices of its gradient, where each is to be squared, or None. Empty: all None."""
+    named: Sequence[Any] = ()
+    """Per variable that is lazy: the rows that have a gradient, if only of zeros, where a dense one does not tell, or
+    None. Empty: all None."""
     held: Held | None = None
     """All gradients, if dtopt's own kernel has them already."""
 
     def apart(self, i: int) -> Slices | None:
         """The slices of variable number `i`, if each is to be squared."""
         return self.slices[i] if self.slices else None
+
+    def is_apart(self, i: int) -> bool:
+        """Whether a dense gradient is not all that the step of variable number `i` needs to know."""
+        if self.named and self.named[i] is not None:
+            return True
+        return self.apart(i) is not None and not isinstance(self.gradients[i], RowGradient)
 
     def only(self, members: Sequence[int]) -> Work:
         """The step of these variables."""
@@ -79,6 +89,7 @@ class Work:
             active=[self.active[i] for i in members],
             lazy=[self.lazy[i] for i in members],
             slices=[self.slices[i] for i in members] if self.slices else (),
+            named=[self.named[i] for i in members] if self.named else (),
             held=None,
         )
 

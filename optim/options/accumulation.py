@@ -181,8 +181,8 @@ class Accumulation(Part):
     def take_mean(self, members: Sequence[Member], state_dtype: Callable[[Tracked], tf.DType]) -> list[Any]:
         """Mean of the gathered gradients in the variables' layout; the sums start again at zero.
 
-        Rows are those that any call named. In the dtype of what the rule updates, but not in float16, which cannot hold
-        what loss scaling makes of it.
+        Rows are those that any call named, and whose sum is not all zero. In the dtype of what the rule updates, but
+        not in float16, which cannot hold what loss scaling makes of it.
         """
         means: list[Any] = []
         for member in members:
@@ -194,7 +194,8 @@ class Accumulation(Part):
             if member.by_row:
                 rows = library.ops().dtopt_marked_rows(mark=member.mark, limit=int(total.shape[0]))
                 sums = take_rows(total, rows) / self.steps
-                means.append(RowGradient(sums, rows, total.shape, item.variable.dtype))
+                mean = RowGradient(sums, rows, total.shape, item.variable.dtype)
+                means.append(mean.without_zeros())
                 continue
             dtype = state_dtype(item)
 

@@ -10,14 +10,14 @@ from optim.state.tracked import Tracked, matches
 
 
 class LazyRows(Part):
-    """Which variables keep rows whose gradient is all zero."""
+    """Which variables keep rows that have no gradient."""
 
     options: ClassVar = {
         "lazy_rows": Option(
             (),
-            "regular expressions; in a variable whose name one of them matches, rows (index along dim 0) whose"
-            " gradient is all zero keep their values and slots, as OptimizerV2 and tf.train treat the rows that"
-            " a sparse gradient leaves out under momentum and Adadelta",
+            "regular expressions; in a variable whose name one of them matches, rows (index along dim 0) that"
+            " `IndexedSlices` leave out keep their values and slots, as under momentum and Adadelta of OptimizerV2 and"
+            " tf.train; of a dense gradient, or a mean of accumulated ones, rows that are all zero do",
         ),
     }
 

@@ -65,6 +65,11 @@ class RowGradient:
     def with_sums(self, sums: Any) -> RowGradient:
         return replace(self, sums=sums)
 
+    def without_zeros(self) -> RowGradient:
+        """The rows of it, which are summed up, that have a number other than zero."""
+        is_other = tf.reduce_any(tf.not_equal(self.sums, 0), axis=list(range(1, self.shape.rank)))
+        return replace(self, sums=tf.boolean_mask(self.sums, is_other), rows=tf.boolean_mask(self.rows, is_other))
+
 
 def at_hand(variable: Any) -> Any:
     """The variable, or its copy in the replica that `Strategy.extended.update` is at; None if it has no handle."""

@@ -121,6 +121,7 @@ class Preparation:
             jit_compile=bool(settings.execution.jit_compile),
             only_ops=settings.execution.executor == "portable",
             slices=[apart.slices.get(t.index) for t in tracked] if apart.slices else (),
+            named=[apart.named.get(t.index) for t in tracked] if apart.named else (),
             held=apart.held,
         )
 

@@ -16,21 +16,20 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.autograph.impl.api import autograph_artifact
-from tensorflow.python.framework.ops import EagerTensor
 
 from optim import slot_layout
 from optim.algorithm import Algorithm
 from optim.errors import NoGradientsError, UnsupportedError
-from optim.executors import local, native, one_op, portable
-from optim.executors.apart import AS_GIVEN, Apart, Slices
-from optim.executors.rows import row_gradient, squared_rows
+from optim.executors import local, one_op, portable
+from optim.executors.apart import AS_GIVEN, Apart
 from optim.executors.work import Work
 from optim.options import master_copies
 from optim.options.settings import Settings
-from optim.state.row_gradient import RowGradient, clear_windows
+from optim.state.row_gradient import clear_windows
 from optim.state.state import State
 from optim.state.tracked import Tracked, TrackedList, plain_name, unwrap
 from optim.step import replicas
+from optim.step.conforming import Conforming
 from optim.step.execution import Execution
 from optim.step.gradients import (
     check_complex,
@@ -38,7 +37,6 @@ from optim.step.gradients import (
     check_dtypes,
     checked_when_run,
     conform,
-    conform_all,
     split_pairs,
 )
 from optim.step.interrupts import Deferred
@@ -63,6 +61,7 @@ class Stepper:
         self._algorithm = algorithm
         self._state = state
         self._settings = settings
+        self._conforming = Conforming(algorithm, state, settings, self.execution)
         self._build = build
         settings.watch(self.options_changed)
         self._warned_of: set[frozenset[int]] = set()
@@ -176,7 +175,7 @@ class Stepper:
             gradients = [gradient for gradient in gradients if gradient is not None]
         if tracked.has_complex:
             check_complex(tracked, self._settings.clipping.option.active, self._settings.loss_scale.is_used)
-        gradients, apart = self._conformed(gradients, tracked, executor)
+        gradients, apart = self._conforming.conformed(gradients, tracked, executor)
         if self._state.tracked.any_overwritten:
             tracked, gradients = self._overwrite(tracked, gradients)
             apart = replace(apart, held=None)
@@ -188,52 +187,6 @@ class Stepper:
             gradients, checks = checked_when_run(gradients, tracked)
             with tf.control_dependencies(checks):
                 self._apply_traced(tracked, gradients, apart)
-
-    def _conformed(self, gradients: Sequence[Any], tracked: TrackedList, executor: str) -> tuple[list[Any], Apart]:
-        """The gradients as their variables are; `IndexedSlices` as they are, if the kernel takes them.
-
-        `executor`: of an eager step that is no replica's, otherwise nothing.
-        """
-        settings, apart, by_kernel = self._settings, AS_GIVEN, bool(executor) and self.execution.has_kernel
-        is_float32 = settings.masters.master_copies or settings.accumulation.is_used
-        slices = []
-        if set(map(type, gradients)) != {EagerTensor}:  # isinstance of an abstract class is slow
-            slices = [i for i, gradient in enumerate(gradients) if isinstance(gradient, tf.IndexedSlices)]
-        if slices and settings.repeated_rows.acts(settings.clipping.option):
-            gradients, apart = self._settled(gradients, tracked, slices, is_float32)
-            is_float32 = True
-        by_row = {i for i in slices if self._takes_rows(tracked[i])}
-        if not by_row:
-            conformed, held = conform_all(gradients, tracked, is_float32, by_kernel)
-            return conformed, Apart(apart.is_settled, apart.slices, held)
-        rest = [i for i in range(len(gradients)) if i not in by_row]
-        others = TrackedList(tracked[i] for i in rest)
-        dense, _ = conform_all([gradients[i] for i in rest], others, is_float32, by_kernel) if rest else ([], None)
-        found = dict(zip(rest, dense, strict=True))
-        sorts = (executor == "local" or not tf.executing_eagerly()) and not settings.accumulation.is_used
-        now = settings.looks_at_sums and not settings.accumulation.is_used
-        for i in by_row:
-            each = apart.slices.get(tracked[i].index)
-            if each is None:
-                found[i] = row_gradient(gradients[i], tracked[i], looks_at_sums=now, sorts=sorts)
-            else:
-                program = native.program_of(self._algorithm.updating_rule, tracked[i], self._state.slots, each=True)
-                found[i] = squared_rows(each, tracked[i], program, sorts)
-        return [found[i] for i in range(len(gradients))], apart
-
-    def _settled(
-        self, gradients: Sequence[Any], tracked: Sequence[Tracked], slices: Sequence[int], keeps_float32: bool
-    ) -> tuple[list[Any], Apart]:
-        """The gradients of a step, of which some have slices, with what is done before these are summed done."""
-        settings = self._settings
-        given = [g if i in slices else conform(g, tracked[i], keeps_float32) for i, g in enumerate(gradients)]
-        given = portable.settled(given, settings.clipping.option, settings.loss_scale.now())
-        squares = slices if settings.repeated_rows.squares else ()
-        return given, Apart(True, {tracked[i].index: Slices.of(given[i]) for i in squares})
-
-    def _takes_rows(self, tracked: Tracked) -> bool:
-        is_eager = tf.executing_eagerly() and not replicas.in_copy()
-        return self._settings.accumulation.takes_rows(tracked) and self.execution.takes_rows(tracked, is_eager)
 
     def _overwrite(self, tracked: TrackedList, gradients: list[Any]) -> tuple[TrackedList, list[Any]]:
         """Assign gradients to the variables that take them as they are; returns the others."""
@@ -263,7 +216,7 @@ class Stepper:
         with Deferred():
             accumulation = self._settings.accumulation
             if accumulation.is_used:
-                members = accumulation.gather_eagerly(tracked, gradients, self._takes_rows)
+                members = accumulation.gather_eagerly(tracked, gradients, self._conforming.takes_rows)
                 if not members:
                     self._apply_constraints(_constrained(tracked))
                     return
@@ -286,7 +239,7 @@ class Stepper:
 
     def _run(self, work: Work, executor: str) -> bool:
         """Run a step, and tell whether there was one; counters may be read and set without waiting after it."""
-        apart = [i for i, slices in enumerate(work.slices) if slices and not isinstance(work.gradients[i], RowGradient)]
+        apart = [i for i in range(len(work.tracked)) if work.is_apart(i)] if work.slices or work.named else []
         if executor == "local" and not apart:
             stepped = local.run(work, self.execution.plan())
         else:

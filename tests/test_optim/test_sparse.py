@@ -127,6 +127,46 @@ def test_lazy_rows_are_the_sparse_steps_of_optimizer_v2(name: str, mesh_2x2: Any
         np.testing.assert_allclose(value_of(optimizer.get_slot(ours, here)), expected, rtol=1e-5, atol=1e-7)
 
 
+@covering(
+    2,
+    name=[*LAZY],
+    sharding=["plain", "replicated", "rows", "both"],
+    how=["eager", "function", "compiled"],
+    mode=["native", "none"],
+    options=[
+        {},
+        {"executor": "portable"},
+        {"clipnorm": 1e6},
+        {"use_ema": True},
+        {"slot_placement": "zero1"},
+        {"repeated_rows": ["clip", "square"], "clipvalue": 1e6},
+    ],
+)
+def test_rows_named_with_zeros_move_as_in_optimizer_v2(
+    name: str, sharding: str, how: str, mode: str, options: dict[str, Any], mesh_2x2: Any
+) -> None:
+    """Their momentum and their slots move them, where a loss gave every example of theirs a gradient of zero."""
+    layout, start = _layout(sharding, mesh_2x2), np.linspace(-1, 1, 32).reshape(8, 4).astype(np.float32)
+    theirs, ours = tf.Variable(start), variable(start, layout, "table", tf.float32)
+    peer = getattr(tf_keras.optimizers.legacy, name)(**LAZY[name])
+    optimizer = getattr(optim, name)(**LAZY[name], **AS_OPTIMIZER_V2[name], lazy_rows=["table"], **options)
+    optimizer.build([ours])
+
+    def step(values: Any, ids: Any) -> None:
+        optimizer.apply_gradients([(tf.IndexedSlices(values, ids, tf.constant([8, 4])), ours)])
+
+    compiled = how == "compiled" and layout is None  # DTensor has no steps that XLA compiles
+    run = step if how == "eager" else tf.function(step, autograph=False, jit_compile=compiled)
+    rng = np.random.default_rng(5)
+    for ids, zeros in (([0, 3, 7], []), ([3, 1, 7], [0, 2]), ([1, 0, 6], [0]), ([0, 2, 2], [0, 1, 2])):
+        rows = rng.normal(size=(3, 4)).astype(np.float32)
+        rows[zeros] = 0
+        peer.apply_gradients([(tf.IndexedSlices(tf.constant(rows), tf.constant(ids), tf.constant([8, 4])), theirs)])
+        whole = [None if layout is None else dtensor.Layout.replicated(mesh_2x2, rank) for rank in (2, 1)]
+        run(put(rows, whole[0], tf.float32), put(np.array(ids), whole[1], tf.int64))
+        np.testing.assert_allclose(value_of(ours), theirs.numpy(), rtol=2e-6, atol=2e-6)
+
+
 @pytest.mark.parametrize("indices", [(0, 4, 0), [0, 4, 0], np.array([0, 4, 0])], ids=["tuple", "list", "array"])
 @pytest.mark.parametrize("kind", [optim.Adam, optim.legacy.v2.Adam, optim.legacy.v2.Adadelta], ids=str)
 def test_indices_need_not_be_tensors(kind: Any, indices: Any) -> None:

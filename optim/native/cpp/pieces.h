@@ -81,7 +81,7 @@ struct RowBox {
   }
 };
 
-// What happens to rows without a gradient: all of it zeros, or left out of IndexedSlices.
+// What happens to rows without a gradient: left out of IndexedSlices, or all of a dense one zeros.
 enum class Others { kMove, kStay, kMoveSlots };
 
 // What one step does with all shards.
@@ -119,6 +119,7 @@ struct Piece {  // pointers to the first element of the shard; `size` counts wha
   const int64_t* rows = nullptr;
   const char* const* at = nullptr;
   int64_t count = 0, stride = 0, first_row = 0, first_column = 0;
+  bool zeros_count = false;             // whether rows that are listed have a gradient, if only of zeros
   // Where the rule needs sums of powers: so many, and for each row of the gradient these one after the other, wide.
   int64_t power_count = 0;
   const char* powers = nullptr;
@@ -207,7 +208,7 @@ class Pass {
       const int64_t k = begin / columns, column = begin % columns;
       const int64_t size = std::min(end - begin, columns - column);
       if (k + kRowsAhead < piece_.count) AskForRow(k + kRowsAhead);
-      if (piece_.others == Others::kMove || !IsZero(Row(k))) {
+      if (HasGradient(k)) {
         UpdateRow(piece_.rows[k] - piece_.first_row, column, k, size);
       }
       begin += size;
@@ -246,7 +247,7 @@ class Pass {
         rows = (k < piece_.count ? piece_.rows[k] - piece_.first_row : (end + columns - 1) / columns) - row;
       }
       const int64_t size = std::min(end - begin, rows * columns - column);
-      if (given == kNone || (piece_.others != Others::kMove && IsZero(Row(given)))) {
+      if (given == kNone || !HasGradient(given)) {
         Untouched(begin, Offset(row, column), size);
       } else {
         UpdateRow(row, column, given, size);
@@ -255,6 +256,10 @@ class Pass {
       row += rows;
       column = 0;
     }
+  }
+
+  bool HasGradient(int64_t k) const {
+    return piece_.others == Others::kMove || piece_.zeros_count || !IsZero(Row(k));
   }
 
   bool IsZero(const char* row) const {  // of the elements' bits, all but the sign

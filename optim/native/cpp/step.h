@@ -93,6 +93,7 @@ struct Gradient {
   const Tensor* rows = nullptr;
   Region region;
   const SortedRows* sorted = nullptr;
+  bool is_mean = false;  // over several calls, of which one may have named a row and another not
 
   bool IsDense() const { return rows == nullptr && sorted == nullptr; }
   const int64_t* begin() const {
@@ -372,6 +373,7 @@ class Stepper {
     piece->rows = std::lower_bound(all, end, piece->first_row);
     piece->count = std::lower_bound(piece->rows, end, piece->first_row + piece->part.rows) - piece->rows;
     piece->stride = ColumnsOf(gradient, piece->part);
+    piece->zeros_count = !gradient.is_mean;
     if (gradient.sorted != nullptr) {
       piece->at = gradient.sorted->at.data() + (piece->rows - all);
       piece->power_count = powers_;

@@ -123,7 +123,7 @@ class StepInputs {
     TF_RETURN_IF_ERROR(windows_.Open(context, k, &window, &meaning));
     TF_RETURN_IF_ERROR(window.Mean(meaning, &means, &rows));
     if (gathered_[k] >= static_cast<int>(given->gradients.size())) return InvalidArgument("there is no gradient ", gathered_[k]);
-    given->gradients[gathered_[k]] = {&means, &rows, {0, 0, window.width()}};
+    given->gradients[gathered_[k]] = {&means, &rows, {0, 0, window.width()}, nullptr, true};
     return absl::OkStatus();
   }
 
