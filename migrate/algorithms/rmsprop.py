@@ -17,6 +17,7 @@ from migrate.algorithms.spec import (
     Config,
     Versions,
     epsilon,
+    kept,
     kept_with_momentum,
     number,
     rounded_before,
@@ -73,6 +74,11 @@ def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any],
     return more, tuple(slots)
 
 
+def _lazy(config: Config, generation: str) -> str | None:
+    """tf.train's steps by its sparse kernel also without momentum, and so leaves the means of other rows alone."""
+    return (kept if generation == "tf1" else kept_with_momentum)(config, generation)
+
+
 def _check(config: Config, generation: str, versions: Versions) -> str | None:
     if generation != "experimental" or not config["centered"]:
         return None
@@ -98,6 +104,6 @@ ALGORITHM = Algorithm(
     counts=ALWAYS_COUNTED,
     scalars=("rho", "momentum"),
     in_float32=rounded_before(NEW, "rho"),
-    lazy=kept_with_momentum,
+    lazy=_lazy,
     check=_check,
 )

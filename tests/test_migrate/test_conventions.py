@@ -372,6 +372,8 @@ def test_accumulation_is_carried_where_it_is_the_same() -> None:
         ("Adam", {}, "optimizer_v2", False),
         ("Adamax", {}, "optimizer_v2", True),
         ("RMSprop", {"momentum": 0.5}, "optimizer_v2", True),
+        ("RMSprop", {"momentum": 0.0}, "optimizer_v2", False),
+        ("RMSprop", {"momentum": 0.0}, "tf1", True),
         ("Ftrl", {}, "optimizer_v2", True),
     ],
 )

@@ -10,6 +10,7 @@ from migrate.errors import DamagedFileError
 from migrate.graphs import scopes, tf_train
 from migrate.graphs.saver import SaverGraph
 from migrate.readers.savers.parts import Parts, in_order, stored_variable, trained_flag
+from optim.errors import UnsupportedError
 
 AVERAGES = "ExponentialMovingAverage"
 _COUNTED = re.compile(r"(.+?)_([1-9]\d*)")
@@ -27,7 +28,7 @@ def stored(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> Parts:
         if key not in averages:
             slots.setdefault(suffix, {})[owner or ""] = arrays[key]
     rest = {key: array for key, array in arrays.items() if key not in inside}
-    _check_owned(rest.keys() - known, slots)
+    _check_owned(rest.keys() - known, slots, arrays)
     scalars = {key: array for key, array in rest.items() if _is_scalar(key, array)}
     names = in_order([key for key in rest if key not in scalars], graph)
     shown = next((f"{owner}/{suffix}" for suffix, per in slots.items() for owner in per), None)
@@ -77,14 +78,21 @@ def owner_of(key: str, arrays: Mapping[str, LazyArray]) -> tuple[str | None, str
     return None, ""
 
 
-def _check_owned(keys: Iterable[str], slots: Collection[str]) -> None:
-    """Refuse what is called as other variables' slots are, and belongs to no variable: that one is lost."""
+def _check_owned(keys: Iterable[str], slots: Collection[str], arrays: Mapping[str, LazyArray]) -> None:
+    """Refuse what is called as other variables' slots are, and belongs to no variable: that one is lost, or the slots
+    are those of a class that does not keep them in the shape of their variable."""
     for key in sorted(keys):
         suffix = next((suffix for suffix in slots if key.endswith(f"/{suffix}")), None)
+        owner = key.removesuffix(f"/{suffix}")
+        if suffix is not None and owner not in arrays:
+            raise DamagedFileError(f"{key!r} is called as a slot of {owner!r}, which is not there; save both")
         if suffix is not None:
-            raise DamagedFileError(
-                f"{key!r} is called as a slot of {key.removesuffix(f'/{suffix}')!r}, which is not there as an array of"
-                " the same shape; save both"
+            raise UnsupportedError(
+                f"{key!r} is called as a slot of {owner!r}, and its shape is {arrays[key].shape} and not"
+                f" {arrays[owner].shape}: no optimizer of tf.train keeps such slots; Adafactor of Tensor2Tensor and"
+                " ShampooOptimizer of tf.contrib.opt do, whose rules are not known here: tf.train.load_checkpoint"
+                " still reads the weights, and an optimizer begins anew from them; if it was neither, the checkpoint"
+                " is damaged: copy it again"
             )
 
 
