@@ -13,11 +13,13 @@ import numpy as np
 
 from migrate.proof import by_rule, parity, parity_sample, stepping, tensorflow
 from migrate.readers.slots import read as read_slots
-from migrate.state import OptimizerState
+from migrate.state import OptimizerState, StoredVariable
 from migrate.writers.slots import write as write_slots
 from optim.errors import UnsupportedError
 
 GRADIENT_SCALE = 1.0
+Made = Mapping[str, Callable[[], np.ndarray]]
+"""Arrays by the names of variables, each made when it is asked for: all of them in float64 take a lot of memory."""
 
 
 def worst_error(state: OptimizerState, folder: str) -> tuple[float, str]:
@@ -47,40 +49,37 @@ def _parity(state: OptimizerState, folder: str) -> float:
     names = list(dict.fromkeys(name for owners in state.slots.values() for name in owners))
     chosen = [v for v in state.variables if v.name in names] or [v for v in state.variables if v.trainable]
     shapes = {v.name: (v.shape, v.dtype) for v in chosen}
-    gradients: dict[str, Callable[[], np.ndarray]] = {
-        n: partial(stepping.random, n, *s, GRADIENT_SCALE) for n, s in shapes.items()
-    }
-    start = {
-        v.name: stepping.random(v.name + "/value", v.shape, v.dtype, 1.0)
-        if v.array is None
-        else stepping.numbers(v.array)
-        for v in chosen
-    }
+    gradients = {n: partial(stepping.random, n, *s, GRADIENT_SCALE) for n, s in shapes.items()}
+    start = {v.name: partial(_value, v) for v in chosen}
     if tensorflow.is_installed():
-        got = _after_step(folder, {n: dtype for n, (_, dtype) in shapes.items()}, start, gradients)
+        after = _by_optim(folder, {n: dtype for n, (_, dtype) in shapes.items()}, start, gradients)
     else:
-        got = by_rule.after(folder, start, {name: gradient() for name, gradient in gradients.items()})
+        now, given = ({name: made() for name, made in each.items()} for each in (start, gradients))
+        after = by_rule.after(folder, now, given).__getitem__
     clip = parity.gradient_scale(source, gradients)
     worst = 0.0
     for name, (_, dtype) in shapes.items():
         slots = {s: stepping.numbers(o[name]) for s, o in state.slots.items() if name in o}
-        want, magnitude = parity.step(replace(source, variable=name), start[name], clip(gradients[name]()), slots)
-        worst = max(worst, stepping.error(got[name], want, magnitude, dtype))
+        this = replace(source, variable=name)
+        want, magnitude = parity.step(this, start[name](), clip(gradients[name]()), slots)
+        worst = max(worst, stepping.error(after(name), want, magnitude, dtype))
     return worst
 
 
-def _after_step(
-    folder: str,
-    dtypes: Mapping[str, str],
-    start: Mapping[str, np.ndarray],
-    gradients: Mapping[str, Callable[[], np.ndarray]],
-) -> dict[str, np.ndarray]:
-    """What variables of those values become by a step of `optim` from the target, in float64."""
+def _value(variable: StoredVariable) -> np.ndarray:
+    """Of a variable, in float64; pseudo-random where the source has none."""
+    if variable.array is None:
+        return stepping.random(variable.name + "/value", variable.shape, variable.dtype, 1.0)
+    return stepping.numbers(variable.array)
+
+
+def _by_optim(folder: str, dtypes: Mapping[str, str], start: Made, gradients: Made) -> Callable[[str], np.ndarray]:
+    """What each variable becomes by a step of `optim` from the target, in float64."""
     import tensorflow as tf
 
     import optim
 
-    live = {name: tf.Variable(tf.cast(start[name], dtype)) for name, dtype in dtypes.items()}
+    live = {name: tf.Variable(tf.cast(start[name](), dtype)) for name, dtype in dtypes.items()}
     optimizer = optim.load_checkpoint(folder, live, mesh=None, restore_variables=False)
     optimizer.apply_gradients([(tf.cast(gradients[n](), dtype), live[n]) for n, dtype in dtypes.items()])
-    return {name: tf.cast(variable.read_value(), "float64").numpy() for name, variable in live.items()}
+    return lambda name: tf.cast(live[name].read_value(), "float64").numpy()

@@ -183,7 +183,7 @@ def test_verify_says_same_or_different(dtopt: Any, tmp_path: Path) -> None:
 def test_verify_imports_tensorflow_only_where_this_process_needs_it(
     dtopt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And without Keras, which is there again afterwards."""
+    """And without Keras and JAX, which are there again afterwards."""
     ahead = []
     monkeypatch.setattr(output, "importing_tensorflow", lambda: ahead.append("") or nullcontext())
     for to, dest in (("slots", "out"), ("list", "out.npz"), ("tf-keras", "out.h5")):
@@ -191,16 +191,34 @@ def test_verify_imports_tensorflow_only_where_this_process_needs_it(
     monkeypatch.setattr(loaded, "_run", lambda *_: "the process ended with 1, saying nothing")
     assert [dtopt("verify", SGD, str(tmp_path / dest))[0] for dest in ("out", "out.npz", "out.h5")] == [0, 0, 1]
     assert ahead == [""]
-    for module in ("keras.src.optimizers", "tf_keras.src.optimizers"):
+    for module in output.NEEDLESS:
         monkeypatch.delitem(sys.modules, module, raising=False)
     kept = ModuleType("kept")
-    monkeypatch.setitem(sys.modules, "tf_keras.src.optimizers", kept)
-    with output._without_keras():
+    monkeypatch.setitem(sys.modules, "jax", kept)
+    with output._without_others():
         with pytest.raises(ImportError):
             import_module("keras.src.optimizers")
-        assert sys.modules["tf_keras.src.optimizers"] is kept
+        assert sys.modules["jax"] is kept
     assert "keras.src.optimizers" not in sys.modules
-    assert sys.modules["tf_keras.src.optimizers"] is kept
+    assert sys.modules["jax"] is kept
+
+
+def test_a_command_takes_its_step_without_the_kernel_and_leaves_the_rest_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would spend more time to find the kernel, or even compile it."""
+    done = []
+    monkeypatch.setattr(output, "import_tensorflow_quietly", lambda: done.append(""))
+    monkeypatch.delitem(sys.modules, "tensorflow")
+    for asked in (None, "build"):
+        monkeypatch.delenv(output.KERNELS, raising=False)
+        if asked:
+            monkeypatch.setenv(output.KERNELS, asked)
+        before = sys.getswitchinterval()
+        with output.importing_tensorflow():
+            assert os.environ[output.KERNELS] == (asked or "off")
+        assert (os.environ.get(output.KERNELS), sys.getswitchinterval()) == (asked, before)
+    assert done == ["", ""]
 
 
 @pytest.mark.parametrize("command", ["inspect", "checkpoint"])

@@ -116,6 +116,10 @@ def test_arrays_are_compared_in_parts(tmp_path: Path, monkeypatch: pytest.Monkey
     other = want.copy()
     other[[3, 50, 99]] = 7
     assert comparer.difference(one, _in_file(tmp_path / "b", other)) == "differs in 3 of 100 numbers"
+    odd = np.arange(33, dtype=np.float16)  # no whole number of words
+    said = comparer.difference(_in_file(tmp_path / "a", odd), _in_file(tmp_path / "b", np.append(odd[:32], odd[:1])))
+    assert said == "differs in 1 of 33 numbers"
+    one = _in_file(tmp_path / "a", want)
     zero, minus = np.zeros(40, np.float32), np.zeros(40, np.float32)
     minus[30] = -0.0
     said = comparer.difference(_in_file(tmp_path / "a", zero), _in_file(tmp_path / "b", minus))
