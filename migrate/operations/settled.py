@@ -14,7 +14,7 @@ from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
-from migrate.evidence import DEFAULT, FILE, HINT, NAME, SET, TRAINED, UNINTERPRETED, Origin, confirming
+from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, NAME, SET, TRAINED, UNINTERPRETED, Origin, confirming
 from migrate.generations import NATIVE
 from migrate.matching import stages
 from migrate.matching.slot_table import COUNTERS, SlotTable
@@ -178,12 +178,13 @@ def _check_idle(stored: Stored, made: Configuration, arrays: Sequence[LazyArray]
     """Slots of momentum that no step reads: some releases keep them all the same.
 
     From 2.11 on SGD of Keras 2 makes and moves them whatever `momentum` is (`optimizers/sgd.py` 2.11, `build`; not
-    2.9 and 2.10), so that they do not deny a hint, and what the source says of itself holds.
+    2.9 and 2.10), so that they do not deny a hint, and what the source says of itself holds. A graph shows the kernel of
+    MomentumOptimizer, which moves them with a momentum of 0, too.
     """
     always = stored.generation in NATIVE or (stored.generation == "tf1" and made.algorithm.name == "RMSprop")
     told = made.origins["momentum"]
     moved = stored.generation in ("optimizer", "experimental") and made.algorithm.name == "SGD"
-    if always or told.kind == SET or (stored.generation == "optimizer" and moved and told.kind == FILE):
+    if always or told.kind in (SET, GRAPH) or (stored.generation == "optimizer" and moved and told.kind == FILE):
         return
     if stored.generation in ("optimizer", "experimental", "keras3") and not any(np.any(a.load()) for a in arrays):
         return

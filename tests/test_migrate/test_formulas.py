@@ -152,6 +152,19 @@ def test_a_momentum_that_the_graph_computes_is_said_to_be_one(tmp_path: Path) ->
         altered("warm", tmp_path, change)
 
 
+def test_a_momentum_of_zero_that_the_graph_has_is_one(tmp_path: Path) -> None:
+    """MomentumOptimizer(rate, 0.0) keeps slots that no step reads."""
+
+    def change(nodes: dict[str, Any]) -> None:
+        for name in {node.input[4] for node in nodes.values() if node.op.endswith("ApplyMomentum")}:
+            tensor = next(each for each in nodes[name].attr if each.key == "value").value.tensor
+            tensor.float_val[:] = [0.0]
+
+    state = altered("warm", tmp_path, change)
+    assert state.hyperparameters["momentum"] == 0.0
+    assert state.hyperparameters["momentum_slot"]
+
+
 @pytest.mark.parametrize(("flag", "value"), [("update_slots", False), ("multiply_linear_by_lr", True)])
 def test_a_kernel_that_steps_otherwise_than_its_class_is_doubted(flag: str, value: bool, tmp_path: Path) -> None:
     """As those that `tf.contrib.opt.RegAdagradOptimizer` makes in `avoid_updating_slots`."""
