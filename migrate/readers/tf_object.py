@@ -52,7 +52,7 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     Raises:
       UnknownFormatError: no object-based checkpoint.
       AmbiguousError: more than one optimizer and no path, or slots that fit more than one variable.
-      HyperparameterError: no optimizer at that path.
+      HyperparameterError: no optimizer at that path. UnsupportedError: an optimizer of Sonnet.
       DamagedFileError, ContradictionError: truncated or altered.
     """
     prefix = require_prefix(path)
@@ -115,6 +115,12 @@ def _variables_alone(
             f"{bundle.prefix} holds neither variables nor the state of an optimizer: a"
             " tf.train.Checkpoint(optimizer=...) without its model saves no slots of tf.train's optimizers; migrate one"
             " that has the model"
+        )
+    another = object_optimizers.of_sonnet(graph)
+    if another:
+        raise UnsupportedError(
+            f"{bundle.prefix}: {another}, whose rule is not known here; tf.train.load_checkpoint reads its slots and the"
+            " weights, and an optimizer begins anew from these"
         )
     return Stored(
         format=format_name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from migrate.bytes.object_graph import ObjectGraph
@@ -142,6 +142,28 @@ def tracked(graph: ObjectGraph, optimizer: int) -> dict[int, int]:
 def several(where: str, paths: Sequence[str]) -> str:
     """What to say where one of several optimizers has to be chosen."""
     return f"{where} holds {len(paths)} optimizers; choose one with --optimizer: {listed(paths)}"
+
+
+_OF_SONNET = {"m": "Adam", "accumulated_momentum": "Momentum", "ms": "RMSProp"}
+"""Classes of Sonnet 2 by a list of slots that they keep (`sonnet/src/optimizers`)."""
+
+
+def of_sonnet(graph: ObjectGraph) -> str:
+    """What is said of an optimizer of Sonnet 2, an object with lists of slots that are called after the variables,
+    `adam/m/linear/w`; empty if there is none."""
+    known = set(graph.full_names) - {""}
+    for node, path in graph.walk():
+        for name in _OF_SONNET.keys() & graph.children[node].keys():
+            members = graph.list_of(graph.children[node][name])
+            if members and _named_after(graph, members.values(), known):
+                return f"{'.'.join(path)} keeps a list {name} of slots, as {_OF_SONNET[name]} of Sonnet 2 does"
+    return ""
+
+
+def _named_after(graph: ObjectGraph, members: Iterable[int], known: Set[str]) -> bool:
+    """Whether each is called as one of the other variables with something before it."""
+    names = [graph.full_names[node] for node in members]
+    return all(any(name[i + 1 :] in known for i, c in enumerate(name) if c == "/") for name in names)
 
 
 def listed(paths: Sequence[str]) -> str:
