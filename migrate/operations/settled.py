@@ -178,8 +178,8 @@ def _check_idle(stored: Stored, made: Configuration, arrays: Sequence[LazyArray]
     """Slots of momentum that no step reads: some releases keep them all the same.
 
     From 2.11 on SGD of Keras 2 makes and moves them whatever `momentum` is (`optimizers/sgd.py` 2.11, `build`; not
-    2.9 and 2.10), so that they do not deny a hint, and what the source says of itself holds. A graph shows the kernel of
-    MomentumOptimizer, which moves them with a momentum of 0, too.
+    2.9 and 2.10), so that they do not deny a hint, and what the source says of itself holds. A graph shows the kernel
+    of MomentumOptimizer, which moves them with a momentum of 0, too.
     """
     always = stored.generation in NATIVE or (stored.generation == "tf1" and made.algorithm.name == "RMSprop")
     told = made.origins["momentum"]

@@ -119,8 +119,8 @@ def _variables_alone(
     another = object_optimizers.of_sonnet(graph)
     if another:
         raise UnsupportedError(
-            f"{bundle.prefix}: {another}, whose rule is not known here; tf.train.load_checkpoint reads its slots and the"
-            " weights, and an optimizer begins anew from these"
+            f"{bundle.prefix}: {another}, whose rule is not known here; tf.train.load_checkpoint reads its slots and"
+            " the weights, and an optimizer begins anew from these"
         )
     return Stored(
         format=format_name,

@@ -340,7 +340,7 @@ def test_a_model_without_optimizer_is_read(tmp_path: Path) -> None:
 
 
 def test_an_optimizer_of_sonnet_is_named(tmp_path: Path) -> None:
-    """Its slots are lists of a tf.Module; they were taken for variables of the model, of which no optimizer was there."""
+    """Its slots are lists of a tf.Module; they were taken for variables of the model."""
     import tensorflow as tf
 
     model, optimizer = tf.Module(), tf.Module()
@@ -348,7 +348,7 @@ def test_an_optimizer_of_sonnet_is_named(tmp_path: Path) -> None:
     optimizer.accumulated_momentum = [tf.Variable([1.0], name="momentum/accumulated_momentum/linear/w")]
     prefix = str(tf.train.Checkpoint(model=model, optimizer=optimizer).write(str(tmp_path / "ckpt")))
     with pytest.raises(
-        UnsupportedError, match="optimizer keeps a list accumulated_momentum .* as Momentum of Sonnet 2"
+        UnsupportedError, match=r"optimizer keeps a list accumulated_momentum .* as Momentum of Sonnet 2"
     ):
         tf_object.read(prefix)
 
