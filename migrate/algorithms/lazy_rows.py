@@ -42,7 +42,9 @@ STOCK = frozenset(_STOCK.split())
 _ROLE = re.compile(
     r"(?:.*[/.])?(?:embeddings|(?:recurrent_|depthwise_|pointwise_|attention_)?kernel|bias|gamma|beta|alpha)(?:_\d+)?"
 )
-"""Names of the weights of Keras's own layers: of these only the embeddings are looked up."""
+"""Names of the weights of Keras's own layers: of these only the embeddings are looked up, unless a Dense layer is given
+sparse tensors (`migrate.models.sparse_inputs`)."""
+_KERNEL = re.compile(r"(?:.*[/.])?kernel(?:_\d+)?")
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,16 @@ class Sparse:
 
     `kind`: of the origin. `names`: the variables that have them, None where only names tell. `stock`: whether the
     model has no layers but Keras's own, of which Embedding alone has sparse gradients. `scaled`: whether the loss was
-    scaled, in a release that nothing tells.
+    scaled, in a release that nothing tells. `more`: variables that have them besides those that names tell. `loose`:
+    whether other kernels of Dense layers may have them, too.
     """
 
     kind: str = NAME
     names: frozenset[str] | None = None
     stock: bool = False
     scaled: bool = False
+    more: frozenset[str] = frozenset()
+    loose: bool = False
 
 
 def only_stock(model: Any) -> bool:
@@ -98,6 +103,7 @@ def put_in(
     sparse = sparse or Sparse()
     found = repeated_rows.looked_up(names, sparse.names)
     repeated_rows.put_in(told, config, algorithm, generation, found, versions or {})
+    found += [name for name in names if name in sparse.more and name not in found]
     if LAZY_ROWS in config:
         told.values[LAZY_ROWS] = _patterns(config[LAZY_ROWS])
         return
@@ -134,6 +140,7 @@ def _doubt(told: Arguments, names: Sequence[str], found: Sequence[str], sparse: 
     patterns = told.values.get(LAZY_ROWS, [])
     told.origins[LAZY_ROWS] = Origin(LAZY_ROWS, patterns, sparse.kind, "Embedding layers")
     unsure = [] if sparse.names is not None or sparse.stock else [name for name in names if not _ROLE.fullmatch(name)]
+    unsure += [name for name in names if sparse.loose and _KERNEL.fullmatch(name) and name not in found]
     if found and sparse.scaled:
         told.doubt(
             LAZY_ROWS,

@@ -16,7 +16,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, RELEASE, SET, TRAINED, UNINTERPRETED, Origin, confirming
 from migrate.generations import BACKEND
 from migrate.matching.slot_table import SlotTable, slot_table
-from migrate.models import unsaved
+from migrate.models import sparse_inputs, unsaved
 from migrate.operations import carried, counting, hinted, overriding, proven, settled
 from migrate.operations.configuration import RATES, Configuration, configure
 from migrate.operations.hints import checked_config, with_hints
@@ -233,7 +233,14 @@ def _sparse(stored: Stored, made: Configuration) -> Sparse:
     if dense:
         return Sparse(RELEASE, frozenset())
     model = stored.model.config if stored.model is not None else None
-    return Sparse(NAME if model is None else FILE, None, lazy_rows.only_stock(model), scaled=dense is None)
+    layers, loose = sparse_inputs.fed(model, stored.versions) if stored.generation == "optimizer_v2" else ((), False)
+    more = frozenset(v.name for v in stored.variables for layer in layers if _is_kernel(v.name, layer))
+    kind = NAME if model is None else FILE
+    return Sparse(kind, None, lazy_rows.only_stock(model), dense is None, more, loose or (bool(layers) and not more))
+
+
+def _is_kernel(name: str, layer: str) -> bool:
+    return f"/{name.removesuffix(':0')}".replace(".", "/").endswith(f"/{layer}/kernel")
 
 
 def _matched(found: SlotTable, slots: Slots) -> dict[str, str]:
