@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from migrate import readers
 from migrate.bytes import files, urls
-from migrate.bytes.messages import LONGEST, line
+from migrate.bytes.messages import LONGEST, line, some
 from migrate.bytes.source import open_source, watching
 from migrate.errors import StrictError, TargetExistsError
 from migrate.evidence import Origin
 from migrate.operations import contents as _contents
-from migrate.operations import edge, soundness
+from migrate.operations import edge, proven, soundness
 from migrate.operations import inspection as _inspection
 from migrate.operations.advice import instead
 from migrate.operations.hints import Hints, require_known
@@ -327,7 +327,13 @@ def for_target(state: OptimizerState, to: str, order: str | None) -> OptimizerSt
         from migrate.writers import keras_h5
 
         return keras_h5.converted(state)[0]
-    return state
+    trained = [variable.name for variable in state.variables if variable.trainable]
+    kept = proven.constrained(state.source, trained) if state.source is not None else []
+    note = (
+        f"{some(kept)}: the model puts constraints on them after each step, which no slot checkpoint holds: optim"
+        " applies those of the variables that it is given, as tf.Variable(..., constraint=...) and Keras's layers have them"
+    )
+    return replace(state, warnings=(*state.warnings, note)) if kept else state
 
 
 def described(state: OptimizerState, to: str) -> dict[str, Any]:

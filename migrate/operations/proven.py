@@ -85,6 +85,12 @@ def _read(slots: Mapping[str, Mapping[str, LazyArray]], stored: Stored) -> dict[
     return {n: x for n, x in read.items() if n not in averages or not np.array_equal(_numbers(averages[n]), x[0])}
 
 
+def constrained(stored: Stored, names: Sequence[str]) -> list[str]:
+    """Those of the variables on which the model puts a constraint after each step."""
+    ties = _constrained(stored)
+    return [name for name in names if any(_is_of(name, layers[-1:], part) for layers, part in ties)]
+
+
 def _constrained(stored: Stored) -> list[tuple[tuple[str, ...], str]]:
     """Names of a layer and of those around it, and the part of it that has a constraint."""
     return list(_constraints(stored.model.config, ())) if stored.model is not None else []

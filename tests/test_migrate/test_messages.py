@@ -7,10 +7,12 @@ import inspect
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -134,3 +136,18 @@ def test_a_text_takes_no_more_than_its_room(room: int) -> None:
     shown = messages.line("because " * 50, room)
     assert len(shown) <= max(room, len(messages.END))
     assert shown[: max(room, 0) // 4] == ("because " * 50)[: max(room, 0) // 4]
+
+
+def test_constraints_are_said_to_be_of_the_variables(tmp_path: Path) -> None:
+    """`optim` puts those of the variables that it is given on them; a slot checkpoint holds none."""
+    source = tmp_path / "model.h5"
+    shutil.copy(CORPUS / "tf115-adamax-mlp" / "source" / "model.h5", source)
+    with h5py.File(source, "r+") as file:
+        model = json.loads(file.attrs["model_config"])
+        layer = model["config"]["layers"][0]["config"]
+        layer["kernel_constraint"] = {"class_name": "NonNeg", "config": {}}
+        file.attrs["model_config"] = json.dumps(model)
+    warnings = migrate.migrate_checkpoint(source, tmp_path / "slots").warnings
+    assert any(text.startswith(f"{layer['name']}/kernel: the model puts constraints on them") for text in warnings)
+    model_itself = migrate.migrate_checkpoint(source, tmp_path / "model.keras", to="keras")
+    assert not any("constraints" in text for text in model_itself.warnings)
