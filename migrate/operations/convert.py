@@ -331,7 +331,8 @@ def for_target(state: OptimizerState, to: str, order: str | None) -> OptimizerSt
     kept = proven.constrained(state.source, trained) if state.source is not None else []
     note = (
         f"{some(kept)}: the model puts constraints on them after each step, which no slot checkpoint holds: optim"
-        " applies those of the variables that it is given, as tf.Variable(..., constraint=...) and Keras's layers have them"
+        " applies those of the variables that it is given, as tf.Variable(..., constraint=...) and Keras's layers have"
+        " them"
     )
     return replace(state, warnings=(*state.warnings, note)) if kept else state
 
