@@ -3,6 +3,7 @@
 | class | project, source | rule |
 |---|---|---|
 | AdamW, SGDW | TensorFlow Addons 0.6 - 0.23, `weight_decay_optimizers.py` | Adam, SGD; first p ← p·(1 − weight_decay) |
+| OptimizerWithDecoupledWeightDecay | the same, `extend_with_decoupled_weight_decay` | the same, of Adam or SGD |
 | AdamWOptimizer, MomentumWOptimizer | `tf.contrib.opt` 1.15, `weight_decay_optimizers.py` | the same |
 | AdamWeightDecay | transformers, tf-models-official | Adam; first p ← p·(1 − weight_decay_rate·lr) |
 | LazyAdam, LazyAdamOptimizer | TensorFlow Addons, `tf.contrib.opt` | Adam; rows without a gradient keep their state |
@@ -47,12 +48,16 @@ DECAYED = {
     "AdamWOptimizer": "AdamOptimizer",
     "MomentumWOptimizer": "MomentumOptimizer",
 }
+EXTENDED = "OptimizerWithDecoupledWeightDecay"
+"""What `extend_with_decoupled_weight_decay` of TensorFlow Addons calls the class that it makes of another."""
+_EXTENDED_BY = {"AdamW": frozenset({"beta_1", "beta_2", "amsgrad"}), "SGDW": frozenset({"momentum", "nesterov"})}
+"""The classes of `DECAYED` that are so made -> what the config of the class in them has alone among Keras's."""
 LAZY_CLASSES = {"LazyAdam": "Adam", "LazyAdamOptimizer": "AdamOptimizer"}
 BERT = "AdamWeightDecayOptimizer"
 OWNERS: Mapping[str, tuple[str, ...]] = {
     CORRECTED: (BERT,),
     NESTEROV: ("NadamOptimizer",),
-    PER_STEP: tuple(DECAYED),
+    PER_STEP: (*DECAYED, EXTENDED),
     PER_RATE: ("AdamWeightDecay", BERT),
     LAZY: tuple(LAZY_CLASSES),
 }
@@ -98,6 +103,8 @@ def as_keras(
             " --optimizer base or --optimizer head and its own --optimizer-config; else begin with new ones over the"
             " same variables, which optimizer_specs in its config names"
         )
+    if plain == EXTENDED:
+        plain = next((name for name, keys in _EXTENDED_BY.items() if keys <= own.keys()), plain)
     decays = {"weight_decay": PER_STEP} if plain in DECAYED else {"weight_decay_rate": PER_RATE}
     if plain in DECAYED and (not is_stored or "weight_decay" in own or "exclude_from_weight_decay" in own):
         return DECAYED[plain], _decayed(own, decays)
@@ -126,13 +133,18 @@ def _decayed(config: Mapping[str, Any], decays: Mapping[str, str]) -> dict[str, 
     return own
 
 
-def doubt(class_name: str, generation: str, is_stored: bool) -> tuple[str, str]:
+def doubt(class_name: str, generation: str, is_stored: bool, taken: str) -> tuple[str, str]:
     """Why a class need not have the rule that `as_keras` gives it, and what confirms it; empty where it must.
 
     Args:
       is_stored: whether the source itself says the class; then one of Addons is called `Addons>`, as registered.
+      taken: the class of Keras that `as_keras` takes it for.
     """
     plain = class_name.rpartition(">")[2]
+    decayed = next((name for name, inner in DECAYED.items() if inner == taken), None)
+    if plain == EXTENDED and decayed is not None:
+        text = f"the class is {plain}, as TensorFlow Addons calls all that it lets decay: taken for that of {taken}"
+        return text, confirming("class_name", decayed)
     if is_stored and plain == "LARS" and generation == "optimizer_v2":
         text = "the source calls the class LARS, which tf-models and others have: taken for that of tf-models-official"
         return text, confirming("class_name", plain)

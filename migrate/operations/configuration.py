@@ -238,7 +238,7 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
         return name, Origin("optimizer", called, SET, others)
     said = [side for side in sides if side.class_name]
     first = said[0]
-    doubt, confirm = addons.doubt(first.called, stored.generation or "", first.kind == FILE)
+    doubt, confirm = addons.doubt(first.called, stored.generation or "", first.kind == FILE, first.class_name)
     for other in said[1:]:
         own_rule = {addons.BERT} & {first.called, other.called}  # Keras's Adam by name, and by nothing else
         if _plain(first.class_name) != _plain(other.class_name) or (own_rule and first.called != other.called):

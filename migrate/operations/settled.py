@@ -74,6 +74,8 @@ def check_name(stored: Stored, made: Configuration) -> None:
     mine, given = _folded(made.algorithm.name), made.config.get("name")
     if called is None or _folded(called) in (mine, *_NO_NAME) or CLASS in made.overrides:
         return
+    if made.stated[0].value == addons.EXTENDED and addons.DECAYED.get(called) == made.algorithm.name:
+        return  # which its program may call so
     known = {_folded(a.name): a.name for a in ALGORITHMS}
     if _folded(called) in known:
         other = known[_folded(called)]

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -247,6 +248,22 @@ def test_decay_apart_from_a_rate_that_changes_is_refused() -> None:
         migrate.read(source, optimizer_config={"class_name": "AdamW", "config": config})
 
 
+@pytest.mark.parametrize(("name", "decayed"), [("tf29-g-adamw-h5", "AdamW"), ("tf29-g-sgdw-h5", "SGDW")])
+def test_a_class_that_addons_made_of_another_is_known_by_its_config(name: str, decayed: str, tmp_path: Path) -> None:
+    """`extend_with_decoupled_weight_decay` calls all that it makes alike; run with Adam and SGD in TF 2.7."""
+    made = migrate.read(_case(name)[0])
+    source = tmp_path / "model.h5"
+    shutil.copy(_case(name)[0], source)
+    with h5py.File(source, "r+") as file:
+        training = json.loads(file.attrs["training_config"])
+        training["optimizer_config"]["class_name"] = "OptimizerWithDecoupledWeightDecay"
+        file.attrs["training_config"] = json.dumps(training)
+    doubted = migrate.read(source)
+    assert any(reason.endswith(f"confirm it with --set class_name={decayed}") for reason in doubted.reasons)
+    state = migrate.read(source, overrides={"class_name": decayed})
+    assert (state.fidelity, state.algorithm, state.hyperparameters) == ("exact", made.algorithm, made.hyperparameters)
+
+
 def test_a_class_of_optim_whose_state_is_not_read_is_not_called_unknown() -> None:
     with pytest.raises(UnsupportedError, match=r"whose state this dtopt does not read.*optim\.Adan") as refused:
         algorithms.find("Adan")
@@ -336,8 +353,6 @@ def test_what_lars_leaves_out_is_asked_for_and_left_out_of_both_unless_told() ->
 @pytest.mark.parametrize("name", ["extra-tfm29-lars-h5", "extra-tfa19-novograd-amsgrad-h5"])
 def test_a_list_holds_what_the_release_itself_had(name: str, tmp_path: Path) -> None:
     """The momentum of LARS has the other sign in `optim`, and vhat of NovoGrad is one number there."""
-    import h5py
-
     migrate.migrate_checkpoint(CORPUS / name / "source" / "model.h5", tmp_path / "list.npz", to="list")
     with h5py.File(CORPUS / name / "source" / "model.h5") as file:
         group = file["optimizer_weights"]

@@ -56,7 +56,7 @@ def naming(graph: ObjectGraph, optimizer: int) -> list[str]:
     """What hints at the optimizer's class, which such a checkpoint does not store."""
     stored = sorted(n for n, i in graph.children[optimizer].items() if graph.keys[i] is not None)
     slots = sorted({s for _, s, _ in graph.slot_variables[optimizer]}) + sorted(slot_lists(graph, optimizer))
-    evidence = [f"it holds {', '.join(stored)}; its slots are {', '.join(slots) or 'none'}"]
+    evidence = [f"it holds {', '.join(stored) or 'no numbers'}; its slots are {', '.join(slots) or 'none'}"]
     prefixes = (_heads_of_slots(graph, optimizer) | {_scope_of_counter(graph, optimizer)}) - {""}
     if prefixes:
         evidence.append(f"its variables are named {' and '.join(sorted(prefixes))}/..., usually the class's own name")
