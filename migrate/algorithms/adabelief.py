@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from migrate.algorithms import rectified_adam
-from migrate.algorithms.spec import Config
+from migrate.algorithms.spec import NEARLY, Config
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
@@ -20,9 +20,15 @@ def _defaults(generation: str) -> dict[str, Any]:
     return {**rectified_adam.ALGORITHM.defaults(generation), "epsilon": 1e-14, "rectify": True}
 
 
+def _lazy(config: Config, generation: str) -> str | None:
+    """As RectifiedAdam, but v of such rows gains neither (0 − m)² nor ε (`_resource_apply_sparse`)."""
+    return NEARLY
+
+
 ALGORITHM = replace(
     rectified_adam.ALGORITHM,
     name="AdaBelief",
     arguments=_arguments,
     defaults=_defaults,
+    lazy=_lazy,
 )

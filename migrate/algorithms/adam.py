@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.addons import CORRECTED, LAZY, NESTEROV
+from migrate.algorithms.addons import CORRECTED, LAZY, NESTEROV, PER_STEP
 from migrate.algorithms.spec import (
     APART,
     COUNTED,
     KEPT,
     SLOT_MAJOR,
+    UNDECAYED,
     Algorithm,
     Block,
     Blocks,
@@ -70,8 +71,10 @@ def _in_float32(arguments: Config, generation: str) -> dict[str, Any]:
 
 
 def _lazy(config: Config, generation: str) -> str | None:
-    """Only LazyAdam, and the Nadam of tf.contrib.opt, see `addons`."""
-    return KEPT if config.get(LAZY) else APART if config.get(NESTEROV) else None
+    """Only LazyAdam, the Nadam of tf.contrib.opt, and AdamW of Addons, see `addons`."""
+    if config.get(LAZY):
+        return KEPT
+    return APART if config.get(NESTEROV) else UNDECAYED if config.get(PER_STEP) else None
 
 
 ALGORITHM = Algorithm(

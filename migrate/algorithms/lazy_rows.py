@@ -13,9 +13,9 @@ from typing import Any
 
 from migrate.algorithms import repeated_rows
 from migrate.algorithms.arguments import Arguments
-from migrate.algorithms.keras_config import LAZY_ROWS
+from migrate.algorithms.keras_config import EXCLUDED, LAZY_ROWS
 from migrate.algorithms.repeated_rows import embeddings
-from migrate.algorithms.spec import APART, STILL, Algorithm
+from migrate.algorithms.spec import APART, NEARLY, STILL, UNDECAYED, Algorithm
 from migrate.bytes.messages import some
 from migrate.evidence import NAME, Origin, confirming
 from optim.errors import HyperparameterError
@@ -110,6 +110,9 @@ def put_in(
     kind = algorithm.lazy({**config, **told.values}, generation)
     if kind is None:
         return
+    if kind == UNDECAYED:
+        _doubt_decay(told, found, _unsure(names, found, sparse), algorithm)
+        return
     if found and (kind == APART or told.values.get("lookahead")):
         told.doubt(
             LAZY_ROWS,
@@ -119,7 +122,7 @@ def put_in(
         )
         return
     if found:
-        if kind == STILL:
+        if kind in (STILL, NEARLY):
             told.values[KEEP_SLOTS] = False
         told.values[LAZY_ROWS] = [f"^{re.escape(name)}$" for name in found]
         told.warnings.append(
@@ -127,6 +130,26 @@ def put_in(
             f" gradients say {confirming(LAZY_ROWS, [])}"
         )
     _doubt(told, names, found, sparse)
+    if found and kind == NEARLY:
+        told.doubt(
+            LAZY_ROWS,
+            f"{', '.join(found)}: rows without a gradient stay as they are, and their slots went on in another way in"
+            f" {algorithm.name} of that release than here",
+            confirm=confirming(LAZY_ROWS, told.values[LAZY_ROWS]),
+        )
+
+
+def _doubt_decay(told: Arguments, tables: Sequence[str], unsure: Sequence[str], algorithm: Algorithm) -> None:
+    """Say that all rows of tables decay here, unless these are left out of it."""
+    left_out = told.values.get(EXCLUDED) or ()
+    decaying = [n for n in (*tables, *unsure) if not any(re.search(pattern, n) for pattern in left_out)]
+    if decaying:
+        told.doubt(
+            LAZY_ROWS,
+            f"{some(decaying)}: rows that have no sparse gradient do not decay in {algorithm.name} of that release, and"
+            " do here: no option of optim leaves them alone as it did",
+            confirm=confirming(LAZY_ROWS, []),
+        )
 
 
 def _patterns(given: Any) -> list[str]:
@@ -139,8 +162,7 @@ def _doubt(told: Arguments, names: Sequence[str], found: Sequence[str], sparse: 
     """Say where the rows are known from that stay as they are, and what is open of it."""
     patterns = told.values.get(LAZY_ROWS, [])
     told.origins[LAZY_ROWS] = Origin(LAZY_ROWS, patterns, sparse.kind, "Embedding layers")
-    unsure = [] if sparse.names is not None or sparse.stock else [name for name in names if not _ROLE.fullmatch(name)]
-    unsure += [name for name in names if sparse.loose and _KERNEL.fullmatch(name) and name not in found]
+    unsure = _unsure(names, found, sparse)
     if found and sparse.scaled:
         told.doubt(
             LAZY_ROWS,
@@ -155,6 +177,12 @@ def _doubt(told: Arguments, names: Sequence[str], found: Sequence[str], sparse: 
             " up in; rows without a gradient would keep their state then",
             confirm=confirming(LAZY_ROWS, patterns),
         )
+
+
+def _unsure(names: Sequence[str], found: Sequence[str], sparse: Sparse) -> list[str]:
+    """Variables besides those found of which nothing says whether their gradients are sparse."""
+    unsure = [] if sparse.names is not None or sparse.stock else [name for name in names if not _ROLE.fullmatch(name)]
+    return unsure + [name for name in names if sparse.loose and _KERNEL.fullmatch(name) and name not in found]
 
 
 def is_dense(name: str) -> bool:

@@ -390,6 +390,31 @@ def test_rows_without_a_gradient_are_kept_where_they_were(
     assert told.values == {"lazy_rows": []}
 
 
+@pytest.mark.parametrize(
+    ("name", "config", "excluded", "tables", "doubted"),
+    [
+        ("Adam", {"weight_decay_per_step": 0.01}, [], ["embedding/embeddings"], "do not decay in Adam"),
+        ("Adam", {"weight_decay_per_step": 0.01}, ["embed"], ["embedding/embeddings"], ""),
+        ("Adam", {"weight_decay_per_step": 0.01}, [], ["own/table"], "own/table: "),
+        ("Adam", {"weight_decay_per_step": 0.01}, [], [], ""),
+        ("Adam", {"weight_decay_per_rate": 0.01}, [], ["embedding/embeddings"], ""),
+        ("SGD", {"weight_decay_per_step": 0.01}, [], ["embedding/embeddings"], "do not decay in SGD"),
+        ("SGD", {"weight_decay_per_step": 0.01, "momentum": 0.9}, [], ["embedding/embeddings"], ""),
+        ("AdaBelief", {}, [], ["embedding/embeddings"], "their slots went on in another way"),
+        ("AdaBelief", {}, [], [], ""),
+    ],
+)
+def test_rows_that_addons_left_alone_in_a_way_of_its_own_are_doubted(
+    name: str, config: dict[str, Any], excluded: list[str], tables: list[str], doubted: str
+) -> None:
+    """AdamW and SGDW of TensorFlow Addons let only the rows decay that have a gradient, or none (run in TF 2.7)."""
+    algorithm = find(name)
+    told = Arguments({"weight_decay_exclude": excluded})
+    full = {**algorithm.defaults("optimizer_v2"), **config}
+    lazy_rows.put_in(told, full, algorithm, "optimizer_v2", [*tables, "dense/kernel"])
+    assert (doubted in told.reasons[0]) if doubted else not told.reasons
+
+
 def test_rows_of_which_nothing_tells_how_they_went_on_are_doubted() -> None:
     """TF 2.3 to 2.5 multiplied Ftrl's `linear` by the learning rate, and for rows did not (run in each)."""
     config = {"l2_shrinkage_regularization_strength": 0.1}
