@@ -41,8 +41,9 @@ OPTIONS: dict[str, Any] = {
 }
 """Options of every optimizer."""
 SHOWN = 4
-AT_ONCE = 1 << 18
-"""Numbers of each array that are looked at together: they stay in the processor's cache."""
+AT_ONCE = 1 << 16
+"""Numbers of each array that are looked at together: they stay in the processor's cache, and what is computed of them
+takes no memory that the system would fetch anew each time."""
 Part = Mapping[str, np.ndarray]
 
 
