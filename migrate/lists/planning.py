@@ -163,19 +163,25 @@ Entry = tuple[str, str | None, LazyArray]
 """A slot and its variable, or a scalar and None; and the array."""
 
 
-def newest(state: OptimizerState, generation: str) -> tuple[Entry, ...]:
+def newest(state: OptimizerState, generation: str, is_wrapped: bool) -> tuple[Entry, ...]:
     """The list that the newest release of Keras 3 or tf_keras keeps for a state in the terms of that generation.
+
+    `is_wrapped`: within a LossScaleOptimizer, which does not keep the zeros that Keras 3's Adafactor makes.
 
     Raises:
       UnsupportedError: no list of that generation can hold the state.
     """
     fitting = _fitting(state, algorithms.find(state.algorithm), generation)
+    fitting = [order for order in fitting if not (is_wrapped and _has_zeros(order))]
     return tuple(_entries(state, fitting[-1 if generation == "keras3" else 0], generation))
 
 
+def _has_zeros(order: FlatOrder) -> bool:
+    return any(isinstance(item, Block) and item.factored == "zeros" for item in order)
+
+
 def _described(order: FlatOrder) -> str:
-    zeros = any(isinstance(item, Block) and item.factored == "zeros" for item in order)
-    return orders.describe(order) + (", with zeros for r and c below rank 2" if zeros else "")
+    return orders.describe(order) + (", with zeros for r and c below rank 2" if _has_zeros(order) else "")
 
 
 def _entries(state: OptimizerState, order: FlatOrder, generation: str) -> list[Entry]:

@@ -115,8 +115,7 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     training.raise_epsilons(document, source, notes)
     scale = loss_scale.find(state, document)
     live = keras_targets.best(ordered, _possible(state.algorithm, families, scale, scaled))
-    flat = planning.newest(live.state, keras_targets.GENERATION[live.family])
-    _check_dtypes([*(array for _, _, array in flat), *(v.array for v in state.variables if v.array is not None)])
+    flat = _flat(live, state, scale)
     compiled = compile_arguments(model.training, notes, keras_targets.KERAS3 in families)
     return ModelPlan(live, document, places, flat, compiled, scale, (*live.notes, *notes))
 
@@ -160,8 +159,7 @@ def _as_it_is(state: OptimizerState) -> ModelPlan:
     scale = loss_scale.find(state, None)
     _possible(state.algorithm, (keras_targets.KERAS3,), scale, None)
     live = keras_targets.live_class(state, keras_targets.KERAS3)
-    flat = planning.newest(live.state, "keras3")
-    _check_dtypes([*(array for _, _, array in flat), *(v.array for v in state.variables if v.array is not None)])
+    flat = _flat(live, state, scale)
     return ModelPlan(live, None, {}, flat, {}, scale, live.notes)
 
 
@@ -174,17 +172,20 @@ def _passed_through(
     ordered = _filled(state, passing.trained(state), notes)
     scale = loss_scale.find(state, None)
     live = keras_targets.best(ordered, _possible(state.algorithm, families, scale, scaled))
-    flat = planning.newest(live.state, keras_targets.GENERATION[live.family])
-    _check_dtypes([*(array for _, _, array in flat), *(v.array for v in state.variables if v.array is not None)])
+    flat = _flat(live, state, scale)
     compiled = compile_arguments(model.training, notes, keras_targets.KERAS3 in families)
     return ModelPlan(live, None, {}, flat, compiled, scale, (*live.notes, *notes))
 
 
-def _check_dtypes(arrays: Sequence[LazyArray]) -> None:
+def _flat(live: keras_targets.LiveClass, state: OptimizerState, scale: LossScale | None) -> tuple[planning.Entry, ...]:
+    """The list of the optimizer's variables. Raises UnsupportedError: one, or one of the model, is bfloat16."""
+    flat = planning.newest(live.state, keras_targets.GENERATION[live.family], is_wrapped=scale is not None)
+    arrays = [*(array for _, _, array in flat), *(v.array for v in state.variables if v.array is not None)]
     if any(array.dtype == "bfloat16" for array in arrays):
         raise UnsupportedError(
             "there are tensors in bfloat16, which this dtopt does not write for Keras; migrate to slots"
         )
+    return flat
 
 
 def _trained(

@@ -11,10 +11,16 @@ from migrate.models.canonical import Layer, Leaf, layer_name, leaves
 from migrate.models.layers import ADVICE, KINDS
 from migrate.models.places import places
 from migrate.state import Stored, StoredModel
-from optim.errors import MismatchError
+from optim.errors import MismatchError, UnsupportedError
 
 Place = tuple[tuple[str, ...], str]
 """(path of a layer, role of a weight)."""
+Shapes = Mapping[str, tuple[int, ...]]
+SHAPE_KEPT = (
+    *("Dropout", "SpatialDropout1D", "GaussianDropout", "GaussianNoise", "AlphaDropout", "Activation", "Masking"),
+    *("ReLU", "LeakyReLU", "ELU", "LayerNormalization", "BatchNormalization"),
+)
+"""Layers whose output has the shape of their input."""
 DEPTHWISE = "depthwise_kernel"
 """What Keras 3 calls `kernel` where a layer has no other."""
 PARTS = ("query", "key", "value", "attention_output")
@@ -41,14 +47,22 @@ def assign(stored: Stored, model: StoredModel, document: Layer) -> dict[Place, s
     return found
 
 
-def settle_input(document: Layer, found: Mapping[Place, str], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Writes into a Sequential that begins with a Normalization the dims that this was adapted to, where the model was
-    made without them: no Keras builds such a one again.
+def settle_input(document: Layer, found: Mapping[Place, str], shapes: Shapes) -> None:
+    """Writes into a Sequential the dims of its input that it leaves out, and without which no Keras builds it again:
+    those that a Normalization at its begin was adapted to, and the length of what its Embedding looks up.
 
     Args:
       found: as `assign` returns it. shapes: of the source's variables.
+
+    Raises:
+      UnsupportedError: layers between that Embedding and a Flatten change the length, which nothing says.
     """
-    layers = document["config"]["layers"][:2] if document["class_name"] == "Sequential" else []
+    if document["class_name"] == "Sequential":
+        _settle_adapted(document["config"]["layers"][:2], found, shapes)
+        _settle_flattened(document["config"]["layers"], found, shapes)
+
+
+def _settle_adapted(layers: Sequence[Layer], found: Mapping[Place, str], shapes: Shapes) -> None:
     layer = next((each for each in layers if each["class_name"] == "Normalization"), None)
     name = found.get(((layer_name(layer),), "mean")) if layer is not None else None
     if layer is None or name is None or layers[0]["class_name"] not in ("InputLayer", "Normalization"):
@@ -58,6 +72,36 @@ def settle_input(document: Layer, found: Mapping[Place, str], shapes: Mapping[st
         if isinstance(own, list) and isinstance(axes, list) and len(axes) == len(shapes[name]):
             for axis, size in zip(axes, shapes[name], strict=True):
                 own[axis] = size if own[axis] is None else own[axis]
+
+
+def _settle_flattened(layers: Sequence[Layer], found: Mapping[Place, str], shapes: Shapes) -> None:
+    """tf.keras of TF 2.0 and 2.1 leaves the length out where an Input said it; a Dense behind a Flatten has it."""
+    at = next((k for k, each in enumerate(layers[:2]) if each["class_name"] == "Embedding"), None)
+    inputs = [own for each in layers[:2] if isinstance(own := each["config"].get("batch_input_shape"), list)]
+    if at is None or not inputs or inputs[0][1:] != [None]:
+        return
+    rest = [each for each in layers[at + 1 :] if each["class_name"] not in SHAPE_KEPT]
+    flat = next((k for k, each in enumerate(rest) if not _keeps_length(each)), len(rest))
+    if [each["class_name"] for each in rest[flat : flat + 2]] != ["Flatten", "Dense"]:
+        return
+    if flat > 0:
+        raise UnsupportedError(
+            f"the model does not say how long its input is, which its layer {layer_name(rest[flat])!r} has to know;"
+            f" {ADVICE}"
+        )
+    width = layers[at]["config"]["output_dim"]
+    length = shapes[found[(layer_name(rest[1]),), "kernel"]][0] // width
+    for own in inputs:
+        own[1:] = [length] if own[1:] == [None] else own[1:]
+
+
+def _keeps_length(layer: Layer) -> bool:
+    """Whether a layer of a Sequential gives sequences again, if maybe of another length."""
+    config = layer["config"]
+    inner = config.get("layer") or {}
+    if config.get("return_sequences") or inner.get("config", {}).get("return_sequences"):
+        return True
+    return re.fullmatch(r"Dense|TimeDistributed|(?!Global)\w+1D", layer["class_name"]) is not None
 
 
 def _check(found: Mapping[Place, str], every: Sequence[Leaf]) -> None:

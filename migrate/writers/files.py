@@ -86,7 +86,9 @@ def _size(array: LazyArray) -> int:
 def told(state: OptimizerState, plan: ModelPlan, reasons: Sequence[str], notes: Sequence[str]) -> OptimizerState:
     """A state for a report: what the plan and the translation of the model change is among its reasons and warnings."""
     reasons = [*reasons, *without_loss(stored_model(state).training, plan.compiled)]
+    written = {f"{slot}/{owner}" for slot, owner, _ in plan.flat}
     left = [name for name in state.unmapped if plan.scale is None or not name.startswith("optimizer/vars/")]
+    left = [name for name in left if name not in written]
     if left:
         notes = (*notes, f"a model of Keras has no place for what no optimizer reads; left out: {some(left)}")
     return replace(

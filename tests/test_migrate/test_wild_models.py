@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -279,3 +280,57 @@ def test_bytecode_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UnsupportedError, match="bytecode"):
         migrate.migrate_checkpoint(_changed(tmp_path, code), tmp_path / "model.h5", to="tf-keras")
+
+
+def test_adafactor_within_a_loss_scale_optimizer_has_a_shorter_list_in_keras_3(tmp_path: Path) -> None:
+    """The wrapper does not keep the zeros that Adafactor makes for biases, and Keras skips a list of another length."""
+    import keras
+    import tf_keras
+
+    model = tf_keras.Sequential([tf_keras.layers.Dense(4, "tanh", input_shape=(3,)), tf_keras.layers.Dense(1)])
+    model.compile(tf_keras.mixed_precision.LossScaleOptimizer(tf_keras.optimizers.Adafactor(0.02)), "mse")
+    batch = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), np.ones((4, 1), np.float32)
+    for _ in range(3):
+        model.train_on_batch(*batch)
+    model.save(tmp_path / "model.h5")
+    report = migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / "new.keras", to="keras")
+    assert report.fidelity == "exact", report.reasons
+    assert not any("left out" in warning for warning in report.warnings), "v is written, too"
+    loaded = keras.models.load_model(tmp_path / "new.keras")
+    assert int(loaded.optimizer.iterations) == 3
+    wanted = [float(model.train_on_batch(*batch)) for _ in range(3)]
+    np.testing.assert_allclose([float(loaded.train_on_batch(*batch)) for _ in range(3)], wanted, rtol=1e-5)
+
+
+def looked_up(path: Path, layers: Sequence[Any]) -> Path:
+    """An .h5 as TF 2.1 wrote it: without the Input, of which the Embedding does not say the length."""
+    import tf_keras
+
+    model = tf_keras.Sequential([tf_keras.Input((5,), dtype="int32"), tf_keras.layers.Embedding(7, 3), *layers])
+    model.compile(tf_keras.optimizers.legacy.Adam(0.01), "mse")
+    model.train_on_batch(np.arange(5)[None], np.ones(model.output_shape[1:])[None])
+    model.save(path)
+    with h5py.File(path, "a") as file:
+        config = json.loads(file.attrs["model_config"])
+        del config["config"]["layers"][0]
+        config["config"]["layers"][0]["config"]["batch_input_shape"] = [None, None]
+        file.attrs["model_config"] = json.dumps(config)
+    return path
+
+
+@pytest.mark.parametrize("to", ["keras", "tf-keras"])
+def test_the_length_of_what_is_looked_up_follows_from_the_kernel_behind_flatten(tmp_path: Path, to: str) -> None:
+    import keras
+    import tf_keras
+
+    kept = [tf_keras.layers.Dropout(0.0), tf_keras.layers.Flatten(), tf_keras.layers.Dense(2)]
+    source, target = looked_up(tmp_path / "model.h5", kept), tmp_path / f"new.{'keras' if to == 'keras' else 'h5'}"
+    migrate.migrate_checkpoint(source, target, to=to)
+    loaded = (keras if to == "keras" else tf_keras).models.load_model(target)
+    assert tuple(loaded.layers[-1].kernel.shape) == (15, 2)
+    changed = [tf_keras.layers.Conv1D(2, 2), *kept]
+    other = looked_up(tmp_path / "other.h5", [type(each).from_config(each.get_config()) for each in changed])
+    with pytest.raises(UnsupportedError, match="how long its input is"):
+        migrate.migrate_checkpoint(other, tmp_path / f"other-{target.name}", to=to)
+    ended = [tf_keras.layers.GlobalAveragePooling1D(), tf_keras.layers.Flatten(), tf_keras.layers.Dense(2)]
+    migrate.migrate_checkpoint(looked_up(tmp_path / "free.h5", ended), tmp_path / f"free-{target.name}", to=to)
