@@ -37,7 +37,8 @@ def is_whole(source: str, dest: str, options: Mapping[str, Any]) -> bool:
     if options.get("strict") and state.fidelity != "exact":
         return False
     try:
-        return _has_graph(dest) and _same_state(convert.read(dest, format="slots"), state)
+        target = convert.read(dest, format="slots")
+        return _has_graph(dest) and set(state.reasons) <= set(target.reasons) and _same_state(target, state)
     except (DtoptError, OSError):
         return False
 

@@ -10,23 +10,26 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import h5py
 
-from migrate.bytes import files
+from migrate.bytes import files, hdf5
 from optim.slot_layout import POINTER_NAME, pointer_text
 
-CONFIG = "config.json"
+CONFIG, METADATA = "config.json", "metadata.json"
 ATTRIBUTES = ("model_config", "training_config")
+RELEASE = ("keras_version", "backend")
 
 
 def differences(dest: str, wanted: Mapping[str, Any]) -> Iterator[str]:
     """Every place where a target says something else; what one side leaves out may be null in the other.
 
     Args:
-      wanted: the whole of config.json, or attribute of the `.h5` -> its JSON.
+      wanted: the whole of config.json, or attribute of the `.h5` -> its JSON; with what either says of its release, and
+        of the `.h5` under `names` the lists of names in its groups.
     """
     yield from _unlike(_said(dest), json.loads(json.dumps(wanted)), "")
 
@@ -46,12 +49,27 @@ def names_state(folder: str, prefix: str) -> bool:
         return bool(file.read() == pointer_text(os.path.basename(prefix)).encode())
 
 
-def _said(dest: str) -> Any:
+def _said(dest: str) -> dict[str, Any]:
     if zipfile.is_zipfile(dest):
         with zipfile.ZipFile(dest) as archive:
-            return json.loads(archive.read(CONFIG))
+            config, metadata = (json.loads(archive.read(name)) for name in (CONFIG, METADATA))
+            return {**config, **_of_release(metadata.get)}
     with h5py.File(dest, "r") as file:
-        return {name: json.loads(file.attrs[name]) for name in ATTRIBUTES if name in file.attrs}
+        found = {name: json.loads(file.attrs[name]) for name in ATTRIBUTES if name in file.attrs}
+        return {**found, **_of_release(partial(hdf5.text_attribute, file)), "names": dict(_lists(file))}
+
+
+def _of_release(get: Callable[[str], Any]) -> dict[str, Any]:
+    return {name: get(name) for name in RELEASE if get(name) is not None}
+
+
+def _lists(file: h5py.File) -> Iterator[tuple[str, list[str] | None]]:
+    """Of the groups in which Keras looks for names."""
+    model = file["model_weights"]
+    yield "model_weights", (layers := hdf5.name_list(model, "layer_names"))
+    for layer in layers or ():
+        yield f"model_weights/{layer}", hdf5.name_list(model[layer], "weight_names")
+    yield "optimizer_weights", hdf5.name_list(file["optimizer_weights"], "weight_names")
 
 
 def _unlike(said: Any, wanted: Any, place: str) -> Iterator[str]:

@@ -166,7 +166,9 @@ def _slots(source: OptimizerState, target: OptimizerState, notes: list[str]) -> 
             elif name not in have:
                 if not _is_fresh(get[name], target, name):
                     yield f"slot {slot} of {name} is in no source"
-            elif problem := difference(have[name], get[name]):
+            elif not (problem := difference(have[name], get[name])):
+                factors |= {"1"} if np.any(have[name].load()) else set()
+            else:
                 factor = _factor(have[name], get[name])
                 if factor is None:
                     yield f"slot {slot} of {name} {problem} (source: {_place(have[name])})"
@@ -174,7 +176,7 @@ def _slots(source: OptimizerState, target: OptimizerState, notes: list[str]) -> 
                     factors.add(f"{factor:.5g}")
         if len(factors) > 1:
             yield f"slot {slot} is multiplied by {some(sorted(factors))}, in each variable by another number"
-        elif factors:
+        elif factors - {"1"}:
             notes.append(f"slot {slot} is multiplied by {factors.pop()}; whether that is right, the step tells")
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 
-import optim
 from migrate.bytes import object_graph
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, STRING, BundleReader, numpy_dtype
 from migrate.bytes.messages import line
+from migrate.evidence import EXACT
 from migrate.operations.convert import Progress
 from migrate.proof import documents, tensorflow
 from migrate.proof.compare import Comparer
@@ -23,7 +23,7 @@ from optim import slot_layout
 Row = tuple[str, tuple[int, ...], str, bool, bool]
 """A variable in the table: name, shape, dtype, whether it is trained, and whether its value is there."""
 COUNTER = slot_layout.scalar_key(slot_layout.ITERATIONS)
-ITS_OWN = (slot_layout.METADATA_KEY, slot_layout.SAVE_COUNTER_KEY, GRAPH_KEY)
+ITS_OWN = (slot_layout.METADATA_KEY, GRAPH_KEY)
 """Keys that are of no source."""
 READ_BY_TENSORFLOW = 1 << 20
 LARGE = 100 << 20
@@ -85,8 +85,9 @@ def array_differences(state: OptimizerState, target: Target, progress: Progress 
 
 
 def _numbers(state: OptimizerState) -> Iterator[tuple[str, tuple[float, str]]]:
-    """Key -> number and dtype of what is of the whole optimizer."""
+    """Key -> number and dtype of what is of the whole optimizer, and of how often it was saved."""
     yield COUNTER, (state.iterations, "int64")
+    yield slot_layout.SAVE_COUNTER_KEY, (1, "int64")
     rate = state.hyperparameters.get(slot_layout.LEARNING_RATE)
     if isinstance(rate, (int, float)) and not isinstance(rate, bool):
         yield slot_layout.scalar_key(slot_layout.LEARNING_RATE), (rate, "float64")
@@ -139,7 +140,7 @@ def metadata_differences(state: OptimizerState, target: Target) -> Iterator[str]
         if key != "name" and metadata.config.get(key) != value:
             yield f"the target has {key} = {metadata.config.get(key)!r}, the source {value!r}"
     for key, value in metadata.config.items():
-        if key != "name" and key not in state.hyperparameters and not _is_default(metadata.class_name, key, value):
+        if key != "name" and key not in state.hyperparameters:
             yield f"the target has {key} = {value!r}, and the source does not say it"
     said = [(v.name, v.shape, v.dtype, v.trainable, v.stored) for v in metadata.variables]
     held = [(v.name, v.shape, v.dtype, bool(v.trainable), v.array is not None) for v in state.variables]
@@ -147,6 +148,26 @@ def metadata_differences(state: OptimizerState, target: Target) -> Iterator[str]
     tables = {slot: sorted(owners) for slot, owners in metadata.slots.items()}
     if tables != {slot: sorted(owners) for slot, owners in state.slots.items()}:
         yield "the target's table lists slots that are not those of the source, or not all"
+    yield from _provenance_differences(state, metadata.provenance)
+
+
+def _provenance_differences(state: OptimizerState, said: Mapping[str, Any]) -> Iterator[str]:
+    """Where it says otherwise what it was made of, which is believed when it is migrated again.
+
+    Reasons that its numbers gave are not asked for here: they are found anew in the same numbers.
+    """
+    wanted: dict[str, Any] = {"iterations_from": state.iterations_source}
+    if state.source is not None:
+        source = state.source
+        wanted |= {"format": source.format, "generation": source.generation, "versions": dict(source.versions)}
+    for key, value in wanted.items():
+        if said.get(key) != value:
+            yield f"the target says that its {key} is {said.get(key)!r}, and of the source it is {value!r}"
+    told = said.get("reasons")
+    kept = [str(each) for each in told] if isinstance(told, list) else []
+    yield from (f"the target does not say why it is not exact: {each}" for each in state.reasons if each not in kept)
+    if not isinstance(told, list) or (said.get("fidelity") == EXACT) == bool(kept):
+        yield f"the target calls itself {said.get('fidelity')!r} for {len(kept)} reasons"
 
 
 def _unlike(said: Sequence[Row], held: Sequence[Row]) -> Iterator[tuple[Row | None, Row | None]]:
@@ -158,13 +179,3 @@ def _row(row: Row | None) -> str:
         return "no more variable"
     name, shape, dtype, trainable, stored = row
     return f"{name} {dtype}{list(shape)}, {'' if trainable else 'not '}trained{'' if stored else ', without a value'}"
-
-
-def _is_default(class_name: str, key: str, value: object) -> bool:
-    """Whether an option says what the class does anyhow."""
-    if value in (None, False, 0, "") or (isinstance(value, (list, tuple)) and not value):
-        return True
-    if not tensorflow.is_installed() or class_name not in optim.__all__:
-        return False
-    known = inspect.signature(getattr(optim, class_name)).parameters
-    return key in known and bool(known[key].default == value)

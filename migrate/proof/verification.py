@@ -13,7 +13,7 @@ import os
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from migrate import readers
+from migrate import evidence, readers
 from migrate.bytes import files, urls
 from migrate.lists import planning
 from migrate.operations import edge
@@ -168,16 +168,17 @@ def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification
         raise UnsupportedError(f"{dest} is {found.description}, which verify does not compare with a source")
     library = model_target.FORMATS[found.name]
     to = {"keras": "keras", "tf_keras": "tf-keras"}[library]
-    known = for_target(state, to, None).reasons
+    told, target = for_target(state, to, None), read(dest)
+    known = told.reasons
     ours = narrow.without_widths(state)
-    compared = model_target.compared(ours, read(dest), known)
+    compared = model_target.compared(ours, target, known)
     differences, notes = list(compared.differences), list(compared.notes)
     if not differences:
         others, otherwise, done = loaded.compared(ours, source, compared.renamed, dest, library)
         differences += others + ([] if known else otherwise)
         notes += done + (otherwise if known else [])
     if not differences:
-        differences += documents.differences(dest, described(state, to))
+        differences += [*documents.differences(dest, described(state, to)), *_forgotten(told, target)]
     return Verification(
         ok=not differences,
         source=source,
@@ -189,3 +190,16 @@ def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification
         parity=compared.worst,
         notes=tuple(notes),
     )
+
+
+def _forgotten(told: OptimizerState, target: OptimizerState) -> list[str]:
+    """Why the migration is not exact, of what its target does not say, for whom it is the source."""
+    kept = [origin.doubt for origin in target.source.doubts] if target.source is not None else []
+    if len(kept) >= evidence.MOST:  # it says no more
+        return []
+    open_ = [origin.open for origin in told.origins if not origin.certain]
+    return [
+        f"the target does not say why it is not exact: {each}"
+        for each in open_
+        if not any(text.endswith(each) for text in kept)
+    ]

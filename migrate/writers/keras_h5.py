@@ -30,6 +30,7 @@ from migrate.writers import files, hdf5_file, single_file
 SUFFIX = ".h5"
 KERAS_VERSION = "2.15.0"
 """What tf_keras 2.15 and later understand; it decides how weights are converted on load, which is not at all."""
+RELEASE = {"keras_version": KERAS_VERSION, "backend": "tensorflow"}
 NAMES_IN_ONE = 64_000
 """Bytes that fit into one HDF5 attribute."""
 LEGACY_SLOTS = {
@@ -100,23 +101,23 @@ def write(
     """
     check_target(dest, overwrite=overwrite)
     told, plan = converted(state)
-    rows, named = list(_rows(plan)), list(_optimizer_names(plan))
+    named = list(_optimizer_names(plan))
     tensors = {place: plan.array(name) for place, name in locations(plan).items()}
     tensors |= {f"optimizer_weights/{name}": array for name, array in named}
     with atomic.scratch_folder(dest) as scratch:
         path = os.path.join(scratch, "model.h5")
         with hdf5_file.created(path) as (file, sink):
-            _describe(file, plan, rows)
+            _describe(file, plan)
             if doubts := evidence.to_remember(told.origins):
                 file.attrs[evidence.REMEMBERED] = json.dumps(doubts)
-            _list_names(file.require_group("optimizer_weights"), "weight_names", [name for name, _ in named])
             files.write_into(file, tensors, progress, sink)
         single_file.place(path, dest, overwrite=overwrite)
 
 
 def described(state: OptimizerState) -> dict[str, Any]:
-    """What a target says of model, loss and optimizer."""
-    return _documents(plan_for(state))
+    """What a target says of model, loss and optimizer, of its release, and in which order it lists its weights."""
+    plan = plan_for(state)
+    return {**_documents(plan), **RELEASE, "names": _lists(plan)}
 
 
 def _documents(plan: ModelPlan) -> dict[str, Any]:
@@ -168,17 +169,24 @@ def _name(layer: Mapping[str, Any]) -> str:
     return str(layer.get("name") or layer["config"].get("name"))
 
 
-def _describe(file: h5py.File, plan: ModelPlan, rows: Sequence[_Row]) -> None:
-    """Attributes of the file and of the groups of its layers."""
-    file.attrs["keras_version"], file.attrs["backend"] = KERAS_VERSION, "tensorflow"
+def _describe(file: h5py.File, plan: ModelPlan) -> None:
+    """Attributes of the file and of its groups."""
     for name, document in _documents(plan).items():
         file.attrs[name] = json.dumps(document)
-    group = file.create_group("model_weights")
-    group.attrs["keras_version"], group.attrs["backend"] = KERAS_VERSION, "tensorflow"
-    names = _layer_names(plan)
-    _list_names(group, "layer_names", names)
-    for name in names:
-        _list_names(group.require_group(name), "weight_names", [row.name for row in rows if row.layer == name])
+    for group in (file, file.create_group("model_weights")):
+        group.attrs.update(RELEASE)
+    for place, names in _lists(plan).items():
+        attribute = "layer_names" if place == "model_weights" else "weight_names"
+        _list_names(file.require_group(place), attribute, names)
+
+
+def _lists(plan: ModelPlan) -> dict[str, list[str]]:
+    """Group -> the layers or the weights in it, in the order in which tf_keras takes them."""
+    held: dict[str, list[str]] = {name: [] for name in _layer_names(plan)}
+    for row in _rows(plan):
+        held[row.layer].append(row.name)
+    lists = {"model_weights": list(held), **{f"model_weights/{layer}": names for layer, names in held.items()}}
+    return {**lists, "optimizer_weights": [name for name, _ in _optimizer_names(plan)]}
 
 
 def _without(item: Any, key: str) -> Any:

@@ -80,9 +80,8 @@ def write(
     check_target(dest, overwrite=overwrite)
     told, plan = converted(state)
     config = _config(plan, Translation())
-    version = algorithms.find(state.algorithm).keras3_since or KERAS_VERSION
     metadata: dict[str, Any] = {
-        "keras_version": version,
+        **_release(state),
         "date_saved": datetime.now(timezone.utc).strftime("%Y-%m-%d@%H:%M:%S"),
     }
     if doubts := evidence.to_remember(told.origins):
@@ -105,8 +104,12 @@ def write(
 
 
 def described(state: OptimizerState) -> dict[str, Any]:
-    """What a target says of model, loss and optimizer."""
-    return _config(model_plan(state, (KERAS3,)), Translation())
+    """What a target says of model, loss and optimizer, and of its release."""
+    return {**_config(model_plan(state, (KERAS3,)), Translation()), **_release(state)}
+
+
+def _release(state: OptimizerState) -> dict[str, str]:
+    return {"keras_version": algorithms.find(state.algorithm).keras3_since or KERAS_VERSION}
 
 
 class _Counted(BufferedRandom):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -14,8 +15,10 @@ import migrate
 from migrate.batches.naming import distinct_names, expand, jobs
 from migrate.batches.workers import WorkerDiedError, in_processes
 from migrate.bytes.bundle import BundleReader
-from migrate.errors import AmbiguousError, UnknownFormatError
+from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
+from optim import slot_layout
 from optim.errors import HyperparameterError
+from tests.bundles import rewritten
 
 ADAM, SGD = "keras224-adam-eps-none-nested", "tf29-adam-clipnorm-decay-nested"
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -160,8 +163,19 @@ def test_resume_leaves_no_altered_checkpoint_alone(folds: list[str], tmp_path: P
     assert _statuses(again) == ["failed"]
     assert "exists; give another name" in again.items[0].problem
     if kind == "counter":
-        found = migrate.verify(folds[0], report.items[0].dest).differences
-        assert any("cannot be read by TensorFlow" in each for each in found)
+        with pytest.raises(DamagedFileError, match="wrong checksum of tensor 'save_counter"):
+            migrate.verify(folds[0], report.items[0].dest)
+
+
+def test_resume_leaves_no_target_alone_that_forgot_why_it_is_not_exact(tmp_path: Path) -> None:
+    source = CORPUS / "tf24-sgd-clipboth-mlp" / "source" / "model.h5"
+    report = migrate.migrate_batch([source], tmp_path / "out")
+    assert _statuses(migrate.migrate_batch([source], tmp_path / "out", resume=True)) == ["skipped"]
+    with rewritten(Path(slot_layout.current_prefix(report.items[0].dest))) as (_, texts):
+        document = json.loads(texts[slot_layout.METADATA_KEY])
+        document["provenance"].update(fidelity="exact", reasons=[])
+        texts[slot_layout.METADATA_KEY] = json.dumps(document).encode()
+    assert _statuses(migrate.migrate_batch([source], tmp_path / "out", resume=True)) == ["failed"]
 
 
 @pytest.mark.parametrize("word", [b"kernel_constraint", b"mean_squared_error", b"momentum"])

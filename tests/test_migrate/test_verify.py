@@ -170,6 +170,9 @@ ALTERED: dict[str, Callable[[Any, Texts], Any]] = {
     "a little decay": _config(weight_decay=1e-9),
     "rows": _config(lazy_rows=[".*"]),
     "an unknown option": _config(no_such=1),
+    "an option that is off, and on in the class": _config(bias_correction=False),
+    "how often it was saved": lambda n, t: n.update({slot_layout.SAVE_COUNTER_KEY: np.int64(7)}),
+    "the release that wrote the source": _told(lambda document: document["provenance"]["versions"].update(keras="2.2")),
     "a counter with a fraction": lambda n, t: n.update({slots_target.COUNTER: np.float64(4.5)}),
     "a counter of another dtype": lambda n, t: n.update({slots_target.COUNTER: np.int32(4)}),
     "a number more": lambda n, t: n.update({slot_layout.scalar_key("u_product"): np.float64(0.5)}),
@@ -192,6 +195,27 @@ def test_what_was_changed_in_slots_is_found(what: str, tmp_path: Path) -> None:
     except (ContradictionError, DamagedFileError, CheckpointError):
         return  # "damaged" is an answer, too
     assert not found.ok
+
+
+def test_an_option_that_no_single_step_shows_is_found(tmp_path: Path) -> None:
+    """Gradients are accumulated, so that no step is compared."""
+    source = CORPUS / "extra-keras312-adam-accumulation-keras" / "source" / "model.keras"
+    migrate.migrate_checkpoint(source, tmp_path / "out")
+    assert migrate.verify(source, tmp_path / "out").ok
+    with rewritten(Path(slot_layout.current_prefix(str(tmp_path / "out")))) as (numbers, texts):
+        _config(bias_correction=False)(numbers, texts)
+    assert "bias_correction = False" in migrate.verify(source, tmp_path / "out").differences[0]
+
+
+def test_why_a_target_is_not_exact_may_not_be_forgotten(tmp_path: Path) -> None:
+    """Who migrates it again would be told that it is exact."""
+    source = CORPUS / "tf24-sgd-clipboth-mlp" / "source" / "model.h5"
+    assert migrate.migrate_checkpoint(source, tmp_path / "out").fidelity == "approximate"
+    assert migrate.verify(source, tmp_path / "out").ok
+    with rewritten(Path(slot_layout.current_prefix(str(tmp_path / "out")))) as (numbers, texts):
+        _told(lambda document: document["provenance"].update(fidelity="exact", reasons=[]))(numbers, texts)
+    assert migrate.read(tmp_path / "out").fidelity == "exact"
+    assert "does not say why it is not exact" in migrate.verify(source, tmp_path / "out").differences[0]
 
 
 def test_an_altered_state_file_is_a_difference(tmp_path: Path) -> None:
