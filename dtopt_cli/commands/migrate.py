@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dtopt_cli import output
+from dtopt_cli import importing, output
 from dtopt_cli.commands import migrate_printing as printing
 from dtopt_cli.commands.batch import batch
 from dtopt_cli.commands.migrate_code import code, from_program
@@ -141,7 +141,7 @@ def verify(
 
     progress = _byte_bar("comparing", as_json=as_json)
     needless = os.path.isfile(dest)  # a list needs no step, and Keras takes one in a process of its own
-    with nullcontext() if needless else output.importing_tensorflow():  # while arrays are compared
+    with nullcontext() if needless else importing.tensorflow_meanwhile():  # while arrays are compared
         try:
             result = compare(source, dest, order=order, progress=progress, **given)
         finally:

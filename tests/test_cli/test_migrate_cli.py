@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dtopt_cli import output
+from dtopt_cli import importing
 from migrate.proof import loaded
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -185,17 +185,17 @@ def test_verify_imports_tensorflow_only_where_this_process_needs_it(
 ) -> None:
     """And without Keras and JAX, which are there again afterwards."""
     ahead = []
-    monkeypatch.setattr(output, "importing_tensorflow", lambda: ahead.append("") or nullcontext())
+    monkeypatch.setattr(importing, "tensorflow_meanwhile", lambda: ahead.append("") or nullcontext())
     for to, dest in (("slots", "out"), ("list", "out.npz"), ("tf-keras", "out.h5")):
         assert dtopt("checkpoint", SGD, str(tmp_path / dest), "--to", to)[0] == 0
     monkeypatch.setattr(loaded, "_run", lambda *_: "the process ended with 1, saying nothing")
     assert [dtopt("verify", SGD, str(tmp_path / dest))[0] for dest in ("out", "out.npz", "out.h5")] == [0, 0, 1]
     assert ahead == [""]
-    for module in output.NEEDLESS:
+    for module in importing.NEEDLESS:
         monkeypatch.delitem(sys.modules, module, raising=False)
     kept = ModuleType("kept")
     monkeypatch.setitem(sys.modules, "jax", kept)
-    with output._without_others():
+    with importing._without_others():
         with pytest.raises(ImportError):
             import_module("keras.src.optimizers")
         assert sys.modules["jax"] is kept
@@ -208,16 +208,16 @@ def test_a_command_takes_its_step_without_the_kernel_and_leaves_the_rest_as_it_w
 ) -> None:
     """It would spend more time to find the kernel, or even compile it."""
     done = []
-    monkeypatch.setattr(output, "import_tensorflow_quietly", lambda: done.append(""))
+    monkeypatch.setattr(importing, "tensorflow_quietly", lambda: done.append(""))
     monkeypatch.delitem(sys.modules, "tensorflow")
     for asked in (None, "build"):
-        monkeypatch.delenv(output.KERNELS, raising=False)
+        monkeypatch.delenv(importing.KERNELS, raising=False)
         if asked:
-            monkeypatch.setenv(output.KERNELS, asked)
+            monkeypatch.setenv(importing.KERNELS, asked)
         before = sys.getswitchinterval()
-        with output.importing_tensorflow():
-            assert os.environ[output.KERNELS] == (asked or "off")
-        assert (os.environ.get(output.KERNELS), sys.getswitchinterval()) == (asked, before)
+        with importing.tensorflow_meanwhile():
+            assert os.environ[importing.KERNELS] == (asked or "off")
+        assert (os.environ.get(importing.KERNELS), sys.getswitchinterval()) == (asked, before)
     assert done == ["", ""]
 
 
