@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from migrate.bytes.bundle import STRING, BundleReader, BundleWriter, is_numeric
+from migrate.bytes.bundle import STRING, BundleReader, is_numeric
+from migrate.bytes.bundle_writer import BundleWriter
 
 
 def written(prefix: Path, tensors: Mapping[str, np.ndarray]) -> str:

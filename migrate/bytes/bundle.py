@@ -1,4 +1,4 @@
-"""TensorFlow's TensorBundle (checkpoint V2), read and written without TensorFlow.
+"""TensorFlow's TensorBundle (checkpoint V2), read without TensorFlow; `bundle_writer` writes it.
 
 A bundle is `PREFIX.index`, a sorted string table from tensor name to BundleEntryProto (the header under the
 empty name), and `PREFIX.data-?????-of-?????`, the raw little-endian bytes. Source: TensorFlow 2.21,
@@ -8,11 +8,9 @@ tensorflow/core/util/tensor_bundle/tensor_bundle.cc, which reads and writes the 
 from __future__ import annotations
 
 import math
-import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 import google_crc32c
@@ -20,14 +18,13 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from migrate.bytes import files, protos, sstable
-from migrate.bytes.ranges import CHUNK, Extent
+from migrate.bytes.ranges import Extent
 from migrate.errors import DamagedFileError
 from optim.errors import CheckpointError
 
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 STRING = "string"
-# TensorFlow's DataType numbers. bfloat16 and float8 have no numpy type; unsigned integers keep their bits.
-_DTYPES: dict[str, tuple[int, str]] = {
+DTYPES: dict[str, tuple[int, str]] = {
     "float32": (1, "<f4"),
     "float64": (2, "<f8"),
     "int32": (3, "<i4"),
@@ -46,25 +43,27 @@ _DTYPES: dict[str, tuple[int, str]] = {
     "float8_e5m2": (24, "u1"),
     "float8_e4m3fn": (25, "u1"),
 }
+"""TensorFlow's DataType numbers, numpy's types; bfloat16 and float8 have none, unsigned integers keep their bits."""
 _OTHER = {11: "qint8", 12: "quint8", 13: "qint32", 15: "qint16", 16: "quint16", 21: "variant"}
-_NUMBER_TO_NAME = {number: name for name, (number, _) in _DTYPES.items()} | {7: STRING} | _OTHER
+_NUMBER_TO_NAME = {number: name for name, (number, _) in DTYPES.items()} | {7: STRING} | _OTHER
 _UNSAVED = {0, 20}
 """DT_INVALID, and resources, of which TensorFlow saves what they hold; from 101 on are references."""
-_VERSION = 1
+VERSION = 1
+"""Of the format."""
 _MAX_RANK = 32
 _WHOLE = -1
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """numpy's type that holds a TensorFlow dtype's bits. Raises CheckpointError for one that has none."""
-    if name not in _DTYPES:
-        raise CheckpointError(f"tensors of dtype {name} are not supported; known: {', '.join(_DTYPES)}")
-    return np.dtype(_DTYPES[name][1])
+    if name not in DTYPES:
+        raise CheckpointError(f"tensors of dtype {name} are not supported; known: {', '.join(DTYPES)}")
+    return np.dtype(DTYPES[name][1])
 
 
 def is_numeric(name: str) -> bool:
     """Whether a tensor of this dtype is an array of numbers: not text, and not what an iterator or a table saves."""
-    return name in _DTYPES
+    return name in DTYPES
 
 
 def shard_name(prefix: str, shard: int, shards: int) -> str:
@@ -137,10 +136,10 @@ class BundleReader(Mapping[str, Entry]):
             raise DamagedFileError(f"{index} is damaged: it has no header; copy it again")
         if header.endianness != 0:
             raise CheckpointError(f"{index} was written on a big-endian machine; save it again on a little-endian one")
-        if header.version.min_consumer > _VERSION or _VERSION in header.version.bad_consumers:
+        if header.version.min_consumer > VERSION or VERSION in header.version.bad_consumers:
             raise CheckpointError(
                 f"{index} needs a reader of version {header.version.min_consumer}, this dtopt reads version"
-                f" {_VERSION}; upgrade dtopt"
+                f" {VERSION}; upgrade dtopt"
             )
         return int(header.num_shards)
 
@@ -159,7 +158,7 @@ class BundleReader(Mapping[str, Entry]):
         wrong = wrong or proto.dtype in _UNSAVED or not 0 <= proto.dtype <= 100
         if not wrong and not slices:
             wrong = not 0 <= entry.shard < self.shards or entry.offset < 0 or entry.size < 0
-            if dtype in _DTYPES:
+            if dtype in DTYPES:
                 wrong = wrong or entry.size != math.prod(shape) * numpy_dtype(dtype).itemsize
         if wrong:
             raise DamagedFileError(f"{index} is damaged: the entry of {key!r} contradicts itself; copy it again")
@@ -222,7 +221,7 @@ class BundleReader(Mapping[str, Entry]):
           DamagedFileError: they are not all there.
         """
         entry = self._entries[key]
-        if entry.slices or entry.dtype not in _DTYPES or entry.dtype == "bool":
+        if entry.slices or entry.dtype not in DTYPES or entry.dtype == "bool":
             return None
         return self._place(key, entry, entry.crc32c)
 
@@ -260,7 +259,7 @@ class BundleReader(Mapping[str, Entry]):
             length, position = sstable.read_varint(data, position, self.prefix)
             lengths.append(length)
         checksum = data[position : position + 4]
-        crc = google_crc32c.value(_fixed_lengths(lengths))
+        crc = google_crc32c.value(fixed_lengths(lengths))
         position += 4
         if position + sum(lengths) != len(data) or checksum != struct.pack("<I", sstable.mask_crc(crc)):
             raise self._flipped(key, entry)
@@ -307,7 +306,7 @@ def _overlap(a: tuple[tuple[int, int], ...], b: tuple[tuple[int, int], ...]) -> 
     return all(s < t + m and t < s + n for (s, n), (t, m) in zip(a, b, strict=True))
 
 
-def _fixed_lengths(lengths: list[int]) -> bytes:
+def fixed_lengths(lengths: list[int]) -> bytes:
     """What the checksum of string lengths covers: 4 bytes each, or 8 where 4 do not hold it."""
     return b"".join(struct.pack("<I" if n <= 0xFFFFFFFF else "<Q", n) for n in lengths)
 
@@ -332,90 +331,3 @@ def _ordered_signed(value: int) -> bytes:
     if length == 1:
         return bytes([padded[-1] ^ (header >> 8)])
     return bytes([padded[0] ^ (header >> 8), padded[1] ^ (header & 0xFF)]) + padded[2:]
-
-
-class BundleWriter:
-    """Writes a bundle of one shard, tensor by tensor; nothing is readable before `close`.
-
-    Use it as a context manager: leaving it without an error closes it. Files are synced to disk, their folder
-    is not.
-
-    Args:
-      prefix: path without `.index`; its folder exists, its files do not.
-    """
-
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
-        self._entries: dict[bytes, bytes] = {}
-        self._offset = 0
-        self._file = open(shard_name(prefix, 0, 1), "xb", buffering=0)  # noqa: SIM115 - kept open
-
-    def __enter__(self) -> BundleWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: object, traceback: TracebackType | None) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._file.close()
-
-    def add(self, key: str, array: np.ndarray, dtype: str | None = None) -> None:
-        """Append a tensor. `dtype` is TensorFlow's name, if numpy's differs (bfloat16 in uint16)."""
-        name = dtype or array.dtype.name
-        expected = numpy_dtype(name)
-        if array.dtype != expected:
-            raise CheckpointError(f"{key}: an array of {array.dtype} cannot be stored as {name}")
-        flat = np.ascontiguousarray(array, expected).reshape(-1).view(np.uint8)
-        chunks = (flat[start : start + CHUNK] for start in range(0, flat.size, CHUNK))
-        self.add_chunks(key, name, array.shape, chunks)
-
-    def add_chunks(self, key: str, dtype: str, shape: tuple[int, ...], chunks: Iterable[np.ndarray]) -> None:
-        """Append a tensor whose bytes (uint8, little-endian, C order) come one part after the other.
-
-        A part is not kept, so that all may come in one buffer; small ones are still in the processor's cache when they
-        are written.
-        """
-        crc = size = 0
-        for chunk in chunks:
-            crc = google_crc32c.extend(crc, chunk)
-            self._write(chunk.data)
-            size += chunk.size
-        if size != math.prod(shape) * numpy_dtype(dtype).itemsize:
-            raise CheckpointError(f"{key}: {size} bytes are no {dtype}{list(shape)}")
-        self._record(key, _DTYPES[dtype][0], shape, size, crc)
-
-    def add_string(self, key: str, value: bytes) -> None:
-        """Append a scalar string."""
-        crc = google_crc32c.value(_fixed_lengths([len(value)]))
-        checksum = struct.pack("<I", sstable.mask_crc(crc))
-        crc = google_crc32c.extend(google_crc32c.extend(crc, checksum), value)
-        data = sstable.write_varint(len(value)) + checksum + value
-        self._write(memoryview(data))
-        self._record(key, 7, (), len(data), crc)
-
-    def close(self) -> None:
-        """Finish: sync the data, then write and sync the index."""
-        with self._file:
-            os.fsync(self._file.fileno())
-        header = protos.BundleHeader(num_shards=1)
-        header.version.producer = _VERSION
-        items = [(b"", header.SerializeToString()), *sorted(self._entries.items())]
-        with open(self.prefix + ".index", "xb") as file:
-            file.write(sstable.build_table(items))
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _write(self, view: memoryview) -> None:
-        while view:
-            view = view[self._file.write(view) :]
-
-    def _record(self, key: str, number: int, shape: tuple[int, ...], size: int, crc: int) -> None:
-        encoded = key.encode("utf-8", "surrogateescape")
-        if encoded in self._entries or not encoded:
-            raise CheckpointError(f"tensor name {key!r} is empty or used twice in {self.prefix}")
-        entry = protos.BundleEntry(dtype=number, offset=self._offset, size=size, crc32c=sstable.mask_crc(crc))
-        for n in shape:
-            entry.shape.dim.add(size=n)
-        entry.shape.SetInParent()
-        self._entries[encoded] = entry.SerializeToString()
-        self._offset += size

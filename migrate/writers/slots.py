@@ -11,7 +11,8 @@ import numpy as np
 
 from migrate.bytes import atomic, files, object_graph, urls
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import GRAPH_KEY, STRING, BundleWriter, numpy_dtype, shard_name
+from migrate.bytes.bundle import GRAPH_KEY, STRING, numpy_dtype, shard_name
+from migrate.bytes.bundle_writer import BundleWriter
 from migrate.bytes.ranges import CHUNK
 from migrate.bytes.source import still_the_same
 from migrate.errors import TargetExistsError

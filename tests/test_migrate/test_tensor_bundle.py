@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from migrate.bytes import protos, sstable
-from migrate.bytes.bundle import BundleReader, BundleWriter, numpy_dtype, shard_name
+from migrate.bytes.bundle import BundleReader, numpy_dtype, shard_name
+from migrate.bytes.bundle_writer import BundleWriter
 from migrate.errors import DamagedFileError
 from optim.errors import CheckpointError
 from tests.examples import drawn

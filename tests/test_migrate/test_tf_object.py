@@ -12,7 +12,7 @@ import pytest
 
 import migrate
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import BundleWriter
+from migrate.bytes.bundle_writer import BundleWriter
 from migrate.bytes.checkpoint_paths import find_prefix
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError, UnknownFormatError
