@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from migrate import algorithms, evidence, readers
-from migrate.algorithms import nadam, rates, repeated_rows
+from migrate import evidence, readers
+from migrate.algorithms import nadam
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.messages import line, some
+from migrate.bytes.messages import line
 from migrate.bytes.source import open_source, still_the_same, watching
 from migrate.errors import StrictError
-from migrate.evidence import Origin
 from migrate.live import adapt, conversions, matching, optax_optimizers, torch_optimizers, values
 from migrate.live.base import Live
+from migrate.live.differences import Differences
 from migrate.live.matching import Given, Pair
 from migrate.live.optax_state import Optax
-from migrate.live.ours import Ours
 from migrate.operations import edge, soundness
 from migrate.operations.convert import PathLike, Progress, Report, read
 from migrate.operations.hints import Told
@@ -100,7 +98,7 @@ def restore(
         _check_class(state, live)
         pairs = matching.pairs(state, given, not isinstance(variables, Mapping), restore_variables)
         done = _Restoring(state, live, given, pairs, restore_variables)
-        _check_strict(done.reasons, strict)
+        _check_strict(done.differences.reasons, strict)
         done.run(progress)
         return done.report(path, [note] if note else [])
 
@@ -168,19 +166,12 @@ class _Restoring:
     def __init__(
         self, state: OptimizerState, live: Live, given: Sequence[Given], pairs: Sequence[Pair], restore_variables: bool
     ):
-        from optim.state.tracked import unwrap
-
         self._state, self._live, self._given, self._pairs = state, live, given, pairs
         self._restore_variables = restore_variables
         self._trained = [p for p in pairs if p.live.trainable]
         self._trainable = [g for g in given if g.trainable]
         self._check_values()
-        self._source_rule = comparison.rule_of(state.algorithm, state.hyperparameters)
-        self._rule = live.rule(sorted({unwrap(g.variable).dtype.name for g in self._trainable}))
-        found = comparison.compare(self._source_rule, self._rule)
-        self._plan = conversions.plan(self._source_rule, self._rule, found, state.iterations, frozenset(state.slots))
-        self.origins = tuple(self._origins())
-        self.reasons = tuple(map(line, evidence.reasons(self.origins)))
+        self.differences = Differences(state, live, self._trainable, pairs)
         missing, others = live.missing([g.variable for g in self._trainable])
         if missing or others:
             raise MismatchError(
@@ -203,91 +194,6 @@ class _Restoring:
                 f"the source holds no value of {', '.join(lacking[:8])}; leave them out, or pass"
                 " restore_variables=False"
             )
-
-    def _origins(self) -> Iterator[Origin]:
-        names = [p.stored.name for p in self._trained]
-        theirs = [*self._rule.reasons, *self._live.lazy_reasons(names)]
-        apart = set(repeated_rows.of_source(self._state, algorithms.find(self._state.algorithm)))
-        alike = not isinstance(self._live, Ours) and set(self._live.repeated()) == apart
-        for o in self._state.origins:  # what both do alike is no matter
-            if o.certain or not (o.reason in theirs or (alike and o.subject == repeated_rows.REPEATED)):
-                yield o
-        yield from evidence.doubts("live optimizer", (r for r in theirs if line(r) not in self._state.reasons))
-        yield from evidence.doubts("live optimizer", self._differences())
-
-    def _differences(self) -> Iterator[str]:
-        yield from self._plan.reasons
-        yield from (comparison.described(key, *both) for key, both in self._plan.left.items())
-        if rates.shown(self._plan.left.get("learning_rate", (None,))[0]):
-            made = f"optim.{self._state.algorithm}.from_config(migrate.read(source).hyperparameters)"
-            yield f"the source's Formula is in {made}, which optim.for_keras(...) takes into compile"
-        yield from self._row_reasons()
-        algorithm = algorithms.find(self._state.algorithm)
-        different = repeated_rows.difference(self._state, algorithm, self._live.repeated(), "the live optimizer")
-        if different:
-            yield different
-        yield from self._decay_reasons()
-        yield from self._frozen_reasons()
-        yield from self._position_reasons()
-        yield from self._dtype_reasons()
-
-    def _position_reasons(self) -> Iterator[str]:
-        """Where only the order of a sequence says which variable is which."""
-        weak = [f"{p.live.name} = {p.stored.name}" for p in self._trained if not p.proven]
-        if weak:
-            yield (
-                f"{some(weak)}: matched by position alone, as names differ, shapes are not unique and values do not"
-                " tell; if it is right, give a mapping of the source's names to variables"
-            )
-
-    def _row_reasons(self) -> Iterator[str]:
-        """Embeddings whose rows without a gradient one side moves and the other leaves alone."""
-        patterns = self._source_rule.values.get("lazy_rows") or ()
-        for pair in self._trained:
-            theirs = any(re.search(p, pair.stored.name) for p in patterns)
-            if theirs != self._live.lazy(pair.live.variable, pair.stored.name):
-                kept, moved = ("source", "live optimizer") if theirs else ("live optimizer", "source")
-                yield (
-                    f"{pair.live.name}: rows that a sparse gradient leaves out keep their state in the {kept} and move"
-                    f" in the {moved} (lazy_rows of optim says which)"
-                )
-
-    def _frozen_reasons(self) -> Iterator[str]:
-        """`fit` hands an optimizer the gradients of what can be trained."""
-        frozen = [p.live.name for p in self._pairs if p.stored.trainable and not p.live.trainable]
-        if frozen:
-            yield f"{some(frozen)}: trained in the source, and trainable is False in the live model"
-
-    def _decay_reasons(self) -> Iterator[str]:
-        """Only `optim`'s own checkpoints record which variables are excluded from weight decay."""
-        recorded = self._state.source is not None and self._state.source.format == "slots"
-        if not recorded or not self._source_rule.values.get("weight_decay"):
-            return
-        patterns = self._source_rule.values.get("weight_decay_exclude") or ()
-        for pair in self._trained:
-            decayed = not any(re.search(p, pair.stored.name) for p in patterns)
-            if decayed != self._live.decayed(pair.live.variable):
-                yield f"{pair.live.name}: weight decay applies in only one of source and live optimizer"
-
-    def _dtype_reasons(self) -> Iterator[str]:
-        """Raises MismatchError for a slot that its live variable's dtype cannot hold."""
-        from optim.state.tracked import unwrap
-
-        wider = []
-        for pair in self._trained:
-            want = unwrap(pair.live.variable).dtype.name
-            for slot in self._state.slots:
-                array = self._state.slots[slot].get(pair.stored.name)
-                if array is None or array.dtype == want or slot == slot_layout.ACCUMULATED_GRADIENT:
-                    continue
-                if not values.holds(want, array.dtype):
-                    raise MismatchError(
-                        f"slot {slot} of {pair.stored.name!r} is {array.dtype}, and {pair.live.name!r} is {want}, which"
-                        " cannot hold it; make the live variable in that dtype"
-                    )
-                wider.append(pair.live.name)
-        if wider:
-            yield f"{', '.join(dict.fromkeys(wider))}: computed in a wider dtype than in the source"
 
     # Assigning.
 
@@ -331,7 +237,7 @@ class _Restoring:
         array = self._stored_slot(slot, own)
         what = f"slot {slot} of {given.name!r}"
         if array is not None:
-            return values.stored(what, array, variable.dtype, self._plan.changes.get(slot))
+            return values.stored(what, array, variable.dtype, self.differences.plan.changes.get(slot))
         start = self._live.start(slot)
         if start is None and own is not None and own.array is not None and self._restore_variables:
             return values.stored(what, own.array, variable.dtype, None)
@@ -347,14 +253,13 @@ class _Restoring:
 
     @property
     def _scalars(self) -> dict[str, float]:
-        state = self._state
+        state, source, live = self._state, self.differences.source_rule, self.differences.rule
         known: dict[str, float] = {slot_layout.ITERATIONS: state.iterations, slot_layout.ACCUMULATED_STEPS: 0}
-        steps = self._rule.values.get("gradient_accumulation_steps")
-        if steps and steps == self._source_rule.values.get("gradient_accumulation_steps"):
+        steps = live.values.get("gradient_accumulation_steps")
+        if steps and steps == source.values.get("gradient_accumulation_steps"):
             known |= {k: v for k, v in state.scalars.items() if k == slot_layout.ACCUMULATED_STEPS}
         if state.algorithm == "Nadam":
-            product = conversions.momentum_product(self._source_rule, self._rule, state.scalars, state.iterations)
-            known[nadam.PRODUCT] = product
+            known[nadam.PRODUCT] = conversions.momentum_product(source, live, state.scalars, state.iterations)
         return known
 
     def _scalar_assignments(self) -> Iterator[Any]:
@@ -377,7 +282,7 @@ class _Restoring:
     # Report.
 
     def report(self, source: str, notes: Sequence[str]) -> Restoration:
-        state = self._state
+        state, differs = self._state, self.differences
         names = {p.stored.name: p for p in self._trained}
         matched = {}
         for slot, owners in state.slots.items():
@@ -392,13 +297,13 @@ class _Restoring:
             optimizer=state.algorithm,
             generation=state.source.generation if state.source else None,
             iterations=state.iterations,
-            fidelity=evidence.fidelity(self.origins),
-            reasons=self.reasons,
-            origins=self.origins,
+            fidelity=evidence.fidelity(differs.origins),
+            reasons=differs.reasons,
+            origins=differs.origins,
             matched=matched,
             unmapped=tuple(self._unmapped),
             warnings=tuple(
-                map(line, (*state.warnings, *self._rule.warnings, *self._plan.warnings, *notes, *self._notes()))
+                map(line, (*state.warnings, *differs.rule.warnings, *differs.plan.warnings, *notes, *self._notes()))
             ),
             variables=len(self._pairs) if self._restore_variables else 0,
             slots=self._slots,
