@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from migrate import generations
-from migrate.algorithms import addons, keras_config, lazy_rows, patterns, tf_train, wrappers
+from migrate.algorithms import addons, keras_config, lazy_rows, patterns, wrappers
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.lazy_rows import Sparse
 from migrate.algorithms.spec import AVERAGE, SLOW, Algorithm, number
 from migrate.bytes.arrays import LazyArray
-from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, RELEASE, SET, TRAINED, UNINTERPRETED, Origin, confirming
+from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, RELEASE, SET, TRAINED, UNINTERPRETED, Origin
 from migrate.generations import BACKEND
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.models import sparse_inputs, unsaved
-from migrate.operations import carried, counting, hinted, overriding, proven, settled
+from migrate.operations import carried, counting, hinted, outside, overriding, proven, settled
 from migrate.operations.configuration import RATES, Configuration, configure
 from migrate.operations.hints import checked_config, with_hints
 from migrate.state import (
-    GATHERED,
-    LATE_READ,
-    LOST,
-    NO_KERNEL,
-    OTHER_COMPILE,
-    OTHERS_GRAPH,
-    SPARSE_CLIPPING,
     NamedVariables,
     OptimizerState,
     Stored,
     StoredVariable,
 )
 from optim import slot_layout
-from optim.errors import HyperparameterError, MismatchError, UnsupportedError
+from optim.errors import MismatchError, UnsupportedError
 
 Slots = Mapping[str, Mapping[str, LazyArray]]
 """Slot -> variable -> array."""
@@ -68,41 +61,62 @@ def interpret(
     made = configure(stored, hint, overrides)
     found = _slot_table(stored, made, named)
     flagged = settled.with_untrained(stored, made)
-    told_steps = counting.iterations(stored, found, made)
-    scalars, kept = _scalars(stored, found, made)
-    told = _arguments(stored, made, found, scalars)
-    slots = carried.slots(found, made, stored, told.values, told_steps[0])
-    proven.ftrl(told, slots, stored, told_steps[0])
-    _put_rows_in(stored, made, found, told)
-    _override(told, made, stored.generation, overrides)
-    iterations, of_steps, gathered = counting.steps(told_steps, told.values)
-    settled.check_slow(slots.get(SLOW.name, {}), stored.variables, told.values.get("lookahead"), iterations)
-    state, of_state = made.algorithm.state(told.values, kept, stored.generation, iterations)
-    state |= {slot_layout.ACCUMULATED_STEPS: gathered} if gathered is not None else {}
-    _check_used(made, overrides, stored.generation, told.values, state)
+    values = _values(stored, made, found, overrides)
     return OptimizerState(
         algorithm=made.algorithm.name,
-        hyperparameters=told.values,
-        iterations=iterations,
-        iterations_source=of_steps.where,
-        slots=slots,
+        hyperparameters=values.told.values,
+        iterations=values.iterations,
+        iterations_source=values.counted_where,
+        slots=values.slots,
         variables=_ordered(flagged, found.order),
-        scalars=state,
+        scalars=values.scalars,
         unmapped=found.unmapped,
-        matched=_matched(found, slots),
+        matched=_matched(found, values.slots),
         source=replace(flagged, optimizer_config=_whole_config(stored, hint, made)),
         origins=(
-            *_stated(made, told.origins),
+            *_stated(made, values.told.origins),
             of_generation,
-            *told.origins.values(),
-            of_steps,
-            *(replace(o, kind=SET, doubt="") if o.subject in overrides else o for o in of_state),
-            *_of_owners(stored, made, found, named, slots, alike),
-            *_outside(stored, made, told.origins),
+            *values.origins,
+            *_of_owners(stored, made, found, named, values.slots, alike),
+            *outside.origins(stored, made, values.told.origins),
             *found.origins,
         ),
-        warnings=(*stored.warnings, *_wrapped(made), *made.notes, *told.warnings, *found.warnings),
+        warnings=(*stored.warnings, *_wrapped(made), *made.notes, *values.told.warnings, *found.warnings),
     )
+
+
+@dataclass(frozen=True)
+class _Values:
+    """What the source holds, as `optim` has it.
+
+    Attributes: told: hyperparameters; iterations: steps taken, and where they are counted; scalars: state of the whole
+      optimizer; origins: of all these.
+    """
+
+    told: Arguments
+    slots: Slots
+    iterations: int
+    counted_where: str
+    scalars: Mapping[str, float]
+    origins: tuple[Origin, ...]
+
+
+def _values(stored: Stored, made: Configuration, found: SlotTable, overrides: Mapping[str, Any]) -> _Values:
+    assert stored.generation is not None
+    counted = counting.iterations(stored, found, made)
+    told, kept = _arguments(stored, made, found)
+    slots = carried.slots(found, made, stored, told.values, counted[0])
+    proven.ftrl(told, slots, stored, counted[0])
+    _put_rows_in(stored, made, found, told)
+    _override(told, made, stored.generation, overrides)
+    iterations, of_steps, gathered = counting.steps(counted, told.values)
+    settled.check_slow(slots.get(SLOW.name, {}), stored.variables, told.values.get("lookahead"), iterations)
+    scalars, of_scalars = made.algorithm.state(told.values, kept, stored.generation, iterations)
+    scalars |= {slot_layout.ACCUMULATED_STEPS: gathered} if gathered is not None else {}
+    _check_used(made, overrides, stored.generation, told.values, scalars)
+    set_scalars = [replace(o, kind=SET, doubt="") if o.subject in overrides else o for o in of_scalars]
+    origins = (*told.origins.values(), of_steps, *set_scalars)
+    return _Values(told, slots, iterations, of_steps.where, scalars, origins)
 
 
 def _check_used(
@@ -163,12 +177,15 @@ def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | Non
     return found
 
 
-def _arguments(stored: Stored, made: Configuration, found: SlotTable, scalars: Mapping[str, float]) -> Arguments:
+def _arguments(stored: Stored, made: Configuration, found: SlotTable) -> tuple[Arguments, dict[str, float]]:
+    """What the optimizer's class is given, and the state of the whole optimizer."""
     assert stored.generation is not None
+    scalars, kept = _scalars(stored, found, made)
     dtypes = {array.dtype for array in found.pairs.values()} or {v.dtype for v in stored.variables if v.trainable}
-    return keras_config.arguments(
+    told = keras_config.arguments(
         made.config, scalars, made.algorithm, stored.generation, stored.versions, dtypes, made.origins
     )
+    return told, kept
 
 
 def _put_rows_in(stored: Stored, made: Configuration, found: SlotTable, told: Arguments) -> None:
@@ -256,68 +273,6 @@ def _check_generation(algorithm: Algorithm, generation: str) -> None:
             f"generation {generation} of Keras has no {algorithm.name} (only {has} have), so this is another project's,"
             " whose rule is not known; if it is one of those generations after all, say so with --generation"
         )
-
-
-def _outside(stored: Stored, made: Configuration, origins: Mapping[str, Origin]) -> list[Origin]:
-    """What the program did around the optimizer, where neither graph nor config says with which numbers, and what
-    dtopt doubted when it wrote the source.
-
-    Raises:
-      HyperparameterError: another word for what is done to gradients than `program`, or for what is gathered of them
-        than none.
-    """
-    overrides = made.overrides
-    if overrides.get(overriding.GRADIENTS, overriding.OF_PROGRAM) != overriding.OF_PROGRAM:
-        raise HyperparameterError(
-            f"{overriding.GRADIENTS} is {overrides[overriding.GRADIENTS]!r}; it takes {overriding.OF_PROGRAM}: the"
-            " program goes on changing gradients as it did before it gives them to the optimizer"
-        )
-    if overrides.get(GATHERED) is not None:
-        raise HyperparameterError(
-            f"{GATHERED} is {overrides[GATHERED]!r}; it takes none: the program clears what it has gathered of"
-            " gradients before the next step"
-        )
-    names = {"learning_rate": ("learning_rate",)}
-    limit = next((origins[key] for key in LIMITS if key in origins and origins[key].value), None)
-    found = []
-    for what, how in stored.outside.items():
-        told = limit is not None and limit.kind in (SET, GRAPH, FILE)
-        if what == "clipping" and (told or overriding.GRADIENTS in overrides):
-            continue
-        if what == GATHERED and GATHERED in overrides:
-            continue
-        if what == NO_KERNEL and not tf_train.has_kernel(made.algorithm, made.config):
-            continue
-        if what in origins and origins[what].kind == DEFAULT and origins[what].doubt:  # which says it already
-            continue
-        doubt, confirm = f"{what}: {how}, which is not understood", CONFIRMS.get(what, "")
-        if what in (OTHERS_GRAPH, OTHER_COMPILE, GATHERED, LATE_READ, LOST, NO_KERNEL):
-            doubt = how
-        read = what == "learning_rate" and what in origins and origins[what].kind == GRAPH
-        if read or (what in origins and what not in (*names, "trust_coefficient")):
-            if origins[what].kind == SET:
-                continue
-            confirm = confirming(what, origins[what].value)
-        if what == SPARSE_CLIPPING:
-            if limit is None or limit.kind == SET:
-                continue
-            doubt, confirm = f"clipping: {how}", confirming(limit.subject, limit.value)
-        known = not read and any(
-            key in origins and origins[key].kind in (SET, GRAPH, FILE) for key in names.get(what, ())
-        )
-        if not known and not (what == "trust_coefficient" and what in origins):
-            found.append(Origin(what, None, UNINTERPRETED, doubt=doubt, confirm=confirm))
-    return [*found, *stored.doubts]
-
-
-CONFIRMS = {
-    "learning_rate": "--set learning_rate=VALUE",
-    GATHERED: confirming(GATHERED, None),
-    "clipping": (
-        "--set clipnorm=VALUE, if that is its limit, or"
-        f" {confirming(overriding.GRADIENTS, overriding.OF_PROGRAM)}, if the program goes on doing it"
-    ),
-}
 
 
 def _leave_averages_out(made: Configuration, found: SlotTable) -> None:

@@ -1,0 +1,83 @@
+"""What the program did around the optimizer, and nobody says with which numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from migrate.algorithms import tf_train
+from migrate.algorithms.clipping import LIMITS
+from migrate.evidence import DEFAULT, FILE, GRAPH, SET, UNINTERPRETED, Origin, confirming
+from migrate.operations import overriding
+from migrate.operations.configuration import Configuration
+from migrate.state import GATHERED, LATE_READ, LOST, NO_KERNEL, OTHER_COMPILE, OTHERS_GRAPH, SPARSE_CLIPPING, Stored
+from optim.errors import HyperparameterError
+
+WHOLE = (OTHERS_GRAPH, OTHER_COMPILE, GATHERED, LATE_READ, LOST, NO_KERNEL)
+"""What is said of these is a whole sentence."""
+CONFIRMS = {
+    "learning_rate": "--set learning_rate=VALUE",
+    GATHERED: confirming(GATHERED, None),
+    "clipping": (
+        "--set clipnorm=VALUE, if that is its limit, or"
+        f" {confirming(overriding.GRADIENTS, overriding.OF_PROGRAM)}, if the program goes on doing it"
+    ),
+}
+
+
+def origins(stored: Stored, made: Configuration, known: Mapping[str, Origin]) -> list[Origin]:
+    """Doubts about what neither graph nor config says in numbers, and what dtopt doubted when it wrote the source.
+
+    Args:
+      known: origins of the hyperparameters.
+
+    Raises:
+      HyperparameterError: another word for what is done to gradients than `program`, or for what is gathered of them
+        than none.
+    """
+    _check_words(made.overrides)
+    found = (_doubt(what, how, made, known) for what, how in stored.outside.items())
+    return [*(origin for origin in found if origin is not None), *stored.doubts]
+
+
+def _check_words(overrides: Mapping[str, object]) -> None:
+    if overrides.get(overriding.GRADIENTS, overriding.OF_PROGRAM) != overriding.OF_PROGRAM:
+        raise HyperparameterError(
+            f"{overriding.GRADIENTS} is {overrides[overriding.GRADIENTS]!r}; it takes {overriding.OF_PROGRAM}: the"
+            " program goes on changing gradients as it did before it gives them to the optimizer"
+        )
+    if overrides.get(GATHERED) is not None:
+        raise HyperparameterError(
+            f"{GATHERED} is {overrides[GATHERED]!r}; it takes none: the program clears what it has gathered of"
+            " gradients before the next step"
+        )
+
+
+def _doubt(what: str, how: str, made: Configuration, known: Mapping[str, Origin]) -> Origin | None:
+    """None where a person or the source has settled it."""
+    own = known.get(what)
+    limit = next((known[key] for key in LIMITS if key in known and known[key].value), None)
+    if _is_settled(what, made, own, limit):
+        return None
+    doubt = how if what in WHOLE else f"{what}: {how}, which is not understood"
+    confirm = CONFIRMS.get(what, "")
+    if own is not None and (what != "learning_rate" or own.kind == GRAPH):
+        confirm = confirming(what, own.value)
+    if what == SPARSE_CLIPPING and limit is not None:
+        doubt, confirm = f"clipping: {how}", confirming(limit.subject, limit.value)
+    return Origin(what, None, UNINTERPRETED, doubt=doubt, confirm=confirm)
+
+
+def _is_settled(what: str, made: Configuration, own: Origin | None, limit: Origin | None) -> bool:
+    """Whether a person or the source says it after all, or another doubt does, or it does not come into play."""
+    if what == "clipping" and limit is not None and limit.kind in (SET, GRAPH, FILE):
+        return True
+    if what == SPARSE_CLIPPING and (limit is None or limit.kind == SET):
+        return True
+    if {"clipping": overriding.GRADIENTS, GATHERED: GATHERED}.get(what) in made.overrides:
+        return True
+    if what == NO_KERNEL and not tf_train.has_kernel(made.algorithm, made.config):
+        return True
+    if own is None:
+        return False
+    said = own.kind == DEFAULT and bool(own.doubt)
+    return said or what == "trust_coefficient" or own.kind in ((SET, FILE) if what == "learning_rate" else (SET,))
