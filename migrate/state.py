@@ -10,6 +10,7 @@ from migrate import evidence
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import line
 from migrate.bytes.ranges import Check
+from migrate.bytes.source import Source
 from migrate.evidence import Origin
 
 GLOBAL_STEP = "global_step"
@@ -200,6 +201,7 @@ class OptimizerState:
       source: what the reader found; None for a slot-variable checkpoint.
       origins: where every value came from that the next step depends on.
       warnings: what a person may like to know; none of it decides whether the state is exact.
+      opened: the files that it was read from, some of which are read later; None where it was not read from any.
     """
 
     algorithm: str
@@ -214,6 +216,7 @@ class OptimizerState:
     source: Stored | None = None
     origins: tuple[Origin, ...] = ()
     warnings: tuple[str, ...] = ()
+    opened: Source | None = None
 
     @property
     def fidelity(self) -> str:
@@ -224,6 +227,11 @@ class OptimizerState:
     def reasons(self) -> tuple[str, ...]:
         """Why it is not exact."""
         return tuple(map(line, evidence.reasons(self.origins)))
+
+    def check_unchanged(self) -> None:
+        """Raises DamagedFileError if a file is not what it was when the state was read."""
+        if self.opened is not None:
+            self.opened.check()
 
     def arrays(self) -> Iterator[LazyArray]:
         """Every array: of slots, of variables, and unmapped."""

@@ -54,8 +54,8 @@ def open_source(path: str) -> Source:
 
 
 @contextmanager
-def watching(source: Source) -> Iterator[None]:
-    """Inside, `still_the_same` compares this source."""
+def watching(source: Source | None) -> Iterator[None]:
+    """Inside, `still_the_same` compares this source, if there is one."""
     token = _WATCHED.set(source)
     try:
         yield
@@ -86,7 +86,10 @@ def _files(path: str) -> list[str]:
     prefix = checkpoint_paths.find_prefix(path) or ""
     if not prefix and not urls.is_signed(path) and files.is_file(os.path.join(path, MEMBERS[2])):
         prefix = os.path.join(path, MEMBERS[2]).removesuffix(".index")
-    return list(dict.fromkeys([*found, *(checkpoint_paths.files_of(prefix) if prefix else ())]))
+    if prefix:
+        found += checkpoint_paths.files_of(prefix)
+        found += [graph for graph in (f"{prefix}.meta",) if files.is_file(graph)]
+    return list(dict.fromkeys(found))
 
 
 def _regular(path: str) -> files.Identity:

@@ -111,16 +111,18 @@ def read(
     """
     path = os.fspath(source)
     with edge.reading(path), files.answers_kept(path):
-        open_source(path)
+        opened = open_source(path)
         found = readers.detect(path, format).read(path, generation, optimizer_path)
         if isinstance(found, Stored):
-            return interpret(
+            state = interpret(
                 found,
                 optimizer_config=optimizer_config,
                 variables=variables,
                 generation=generation,
                 overrides=overrides,
             )
+            opened.check()
+            return replace(state, opened=opened)
         given = {
             "--optimizer-config": optimizer_config,
             "--variables": variables,
@@ -133,7 +135,8 @@ def read(
                 f"{path} is of dtopt's own making and says all of its optimizer; leave out {', '.join(swallowed)}, and"
                 " change what it says where it is loaded"
             )
-        return found
+        opened.check()
+        return replace(found, opened=opened)
 
 
 @edge.speaking()
@@ -159,7 +162,9 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
                 "the checksum of the whole file was not checked, which takes as long as reading it: --stats checks it"
             )
             state = replace(state, warnings=(*state.warnings, note))
-        return _inspection.inspection(state, urls.shown(path), stats=stats)
+        found = _inspection.inspection(state, urls.shown(path), stats=stats)
+        state.check_unchanged()
+        return found
 
 
 @edge.speaking()
@@ -183,9 +188,11 @@ def contents(
     """
     path = os.fspath(source)
     with edge.reading(path), files.answers_kept(path):
-        open_source(path)
+        opened = open_source(path)
         found = readers.detect(path, format).read(path, generation, optimizer_path)
-        return _contents.contents(found, urls.shown(path), stats=stats) if isinstance(found, Stored) else None
+        shown = _contents.contents(found, urls.shown(path), stats=stats) if isinstance(found, Stored) else None
+        opened.check()
+        return shown
 
 
 @edge.speaking()
@@ -219,7 +226,7 @@ def write(
     if urls.is_url(place):
         writer.check_target(place, overwrite=overwrite)
     more = {"order": order} if to == "list" else {}
-    with uploads.sent_to(place) as path:
+    with watching(state.opened), uploads.sent_to(place) as path:
         writer.write(state, path, overwrite=overwrite, progress=progress, **more)
 
 
@@ -284,8 +291,6 @@ def migrate_checkpoint(
     if files.exists(path) and not overwrite:
         raise TargetExistsError(f"{path} exists; give another name, or --overwrite to replace it")
     with edge.reading(os.fspath(source)):
-        opened = open_source(os.fspath(source))
-    with edge.reading(os.fspath(source)), watching(opened):
         state = read(source, **hints)
         state = soundness.checked(state)
         advice = partial(instead, state, to, os.fspath(source), hints)
@@ -294,9 +299,9 @@ def migrate_checkpoint(
             raise StrictError(f"refused by --strict, as the conversion is {state.fidelity}: {'; '.join(state.reasons)}")
         if dry_run:
             original.finish_checks()
+            original.check_unchanged()
         else:
             write(original, path, to=to, order=order, overwrite=overwrite, progress=progress)
-        opened.check()
     return _report(state, urls.shown(os.fspath(source)), urls.shown(path), to, written=not dry_run)
 
 

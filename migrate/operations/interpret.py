@@ -201,11 +201,11 @@ def _override(told: Arguments, made: Configuration, generation: str, overrides: 
     for key, value in overrides.items():
         if not overriding.is_carried(key, made.algorithm, told.values):
             continue
+        is_rounded = isinstance(value, float) and keras_config.same_number(told.values.get(key), value)
         if key == "learning_rate" and isinstance(value, Mapping):  # read above, with what it leaves out
-            value = told.values[key]
             if told.origins[key].doubt:
                 continue
-        if value is not None or key not in made.algorithm.defaults(generation):  # None: what the class makes of it
+        elif not is_rounded and (value is not None or key not in made.algorithm.defaults(generation)):  # None: its own
             told.values[key] = value
         told.origins[key] = Origin(key, told.values[key], SET, made.origins[key].where)
 

@@ -224,6 +224,37 @@ def _options(source: OptimizerState, target: OptimizerState) -> Iterator[str]:
             yield f"the target has {key} = {get!r}, the source {have!r}"
 
 
+def number_differences(told: OptimizerState, target: OptimizerState) -> Iterator[str]:
+    """Numbers of the whole optimizer that are not what the source makes of them now, to the last bit of a float32.
+
+    Args:
+      told: the source as the target is to have it.
+    """
+    rate = "learning_rate"
+    have, get = ({rate: s.hyperparameters.get(rate), **s.scalars} for s in (told, target))
+    have |= dict(_of_loss_scale(told, target))
+    get |= {name: np.asarray(target.unmapped[name].load()).item() for name in have if name in target.unmapped}
+    for name in dict.fromkeys((*have, *get)):
+        one, other = (numbers.get(name) for numbers in (have, get))
+        is_number = isinstance(one, (int, float)) or isinstance(other, (int, float))
+        if is_number and (None in (one, other) or np.float32(one) != np.float32(other)):
+            yield f"the target has {name} = {other!r}, and the source makes {one!r} of it"
+
+
+def _of_loss_scale(told: OptimizerState, target: OptimizerState) -> Iterator[tuple[str, float]]:
+    """Keras 3's wrapper has a counter and a rate that it does not use, the steps since its last change, and its scale:
+    those of the source where it has them, else as a new one's."""
+    places = [f"optimizer/vars/{i}" for i in range(4)]
+    if target.source is None or any(place not in target.unmapped for place in places):
+        return
+    settings = (target.source.optimizer_config or {}).get("config", {})
+    values = [0, 0.0, 0, settings.get("initial_scale")]
+    if told.source is not None and told.source.generation == "keras3":
+        kept = [told.source.unmapped.get(place) for place in places[2:]]
+        values[2:] = [v if a is None else np.asarray(a.load()).item() for a, v in zip(kept, values[2:], strict=True)]
+    yield from zip(places, values, strict=True)
+
+
 def _rates(source: OptimizerState, target: OptimizerState) -> Iterator[str]:
     """Learning rates now and later."""
     ours, theirs = (stepping.parity_source(state) for state in (source, target))

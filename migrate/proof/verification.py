@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from migrate import evidence, readers
 from migrate.bytes import files, urls
+from migrate.bytes.source import open_source
 from migrate.lists import planning
 from migrate.operations import edge
 from migrate.operations.convert import PathLike, Progress, described, for_target, read
@@ -90,7 +91,10 @@ def verify(
     """
     state = read(source, **hints)
     with files.here(os.fspath(dest)) as local, edge.reading(urls.shown(os.fspath(dest))):
+        target = open_source(local)
         found = _compared(state, urls.shown(os.fspath(source)), local, order, progress)
+        target.check()
+        state.check_unchanged()
     return replace(found, dest=urls.shown(os.fspath(dest)))
 
 
@@ -179,6 +183,7 @@ def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification
         notes += done + (otherwise if known else [])
     if not differences:
         differences += [*documents.differences(dest, described(state, to)), *_forgotten(told, target)]
+        differences += model_target.number_differences(told, target)
     return Verification(
         ok=not differences,
         source=source,

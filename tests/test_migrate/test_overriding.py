@@ -259,3 +259,14 @@ def test_a_limit_of_zero_is_one_in_optimizer_v2() -> None:
     with pytest.raises(UnsupportedError, match="makes every gradient zero"):
         migrate.read(source, **told)
     assert "clipnorm" not in migrate.read(source, **told, overrides={"clipnorm": None}).hyperparameters
+
+
+def test_a_confirmed_beta_is_rounded_as_the_release_rounds_it(tmp_path: Path) -> None:
+    """tf.train's Adam takes 1 - beta_2 in float32; the release's own next steps are nearer to that by a factor of 3."""
+    folder = FIXTURES / "corpus" / "extra-tf24-train-adam-in-keras"
+    found = adversary.case(folder)
+    told = {"overrides": {"clipnorm": None, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}, **found.hints}
+    report = migrate.migrate_checkpoint(found.folder / found.source, tmp_path / "out", **told)
+    assert report.fidelity == "exact"
+    assert migrate.verify(found.folder / found.source, tmp_path / "out", **told).ok
+    assert adversary.error(folder, tmp_path / "out") < 0.06

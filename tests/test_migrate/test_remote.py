@@ -181,17 +181,21 @@ def test_a_folder_behind_a_url_is_asked_for_once(monkeypatch: pytest.MonkeyPatch
 def test_a_store_is_asked_once_about_each_file(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, load_case: Any
 ) -> None:
-    """However many tensors it has, and whichever formats it is tried as."""
+    """However many tensors it has, and whichever formats it is tried as; once more in the end."""
     system = fsspec.filesystem("memory")
     system.put(str(_folder(tmp_path, load_case)), "/once", recursive=True)
     asked, info = list[str](), type(system).info
     monkeypatch.setattr(
         type(system), "info", lambda self, path, **how: [asked.append(path), info(self, path, **how)][1]
     )
-    migrate.inspect(f"memory://once/{name}")
-    monkeypatch.undo()
+    state = migrate.read(f"memory://once/{name}")
     assert asked
     assert sorted(set(asked)) == sorted(asked)
+    asked.clear()
+    state.check_unchanged()
+    monkeypatch.undo()
+    assert state.opened is not None
+    assert len(asked) == len(state.opened.files)
     system.rm("/once", recursive=True)
 
 

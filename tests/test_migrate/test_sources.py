@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -14,7 +15,8 @@ import migrate
 from dtopt_cli import output
 from migrate.bytes import messages
 from migrate.errors import ContradictionError, DamagedFileError, UnknownFormatError
-from migrate.operations import edge
+from migrate.operations import edge, inspection
+from migrate.proof import verification
 from migrate.writers import slots
 from optim.errors import UnsupportedError
 
@@ -57,6 +59,53 @@ def test_a_source_that_is_rewritten_meanwhile_leaves_no_target(
     with pytest.raises(DamagedFileError, match="was changed while it was read"):
         migrate.migrate_checkpoint(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def _moved_on(source: Path) -> None:
+    """The next state of the same training, of the same size and in the same place."""
+    with h5py.File(source, "r+") as file:
+        file["optimizer_weights/Adam/iterations:0"][...] += 3
+        for name in file["optimizer_weights"].attrs["weight_names"][1:]:
+            file["optimizer_weights"][name][...] *= np.float32(1.5)
+
+
+def test_a_state_whose_source_moved_on_is_not_written(tmp_path: Path) -> None:
+    """Arrays are read when they are asked for: the old counter would go with the new slots."""
+    source = Path(shutil.copy(H5, tmp_path / "model.h5"))
+    state = migrate.read(source)
+    _moved_on(source)
+    with pytest.raises(DamagedFileError, match="was changed while it was read"):
+        migrate.write(state, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("of", ["verify", "inspect"])
+def test_a_source_that_moves_on_while_it_is_looked_at_is_refused(
+    of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(shutil.copy(H5, tmp_path / "model.h5"))
+    migrate.migrate_checkpoint(source, tmp_path / "out")
+    module, name = (verification, "_compared") if of == "verify" else (inspection, "inspection")
+    look = getattr(module, name)
+
+    def then(*arguments: Any, **options: Any) -> Any:
+        found = look(*arguments, **options)
+        _moved_on(source)
+        return found
+
+    monkeypatch.setattr(module, name, then)
+    with pytest.raises(DamagedFileError, match="was changed while it was read"):
+        migrate.verify(source, tmp_path / "out") if of == "verify" else migrate.inspect(source, stats=True)
+
+
+def test_the_graph_beside_a_checkpoint_is_a_part_of_it(tmp_path: Path) -> None:
+    folder = CORPUS / "tf115-train-sgd-expdecay-convbn" / "source"
+    shutil.copytree(folder, tmp_path / "source")
+    graph = next((tmp_path / "source").glob("*.meta"))
+    state = migrate.read(graph.with_suffix(""))
+    graph.write_bytes(graph.read_bytes())
+    with pytest.raises(DamagedFileError, match=r"meta was changed while it was read"):
+        migrate.write(state, tmp_path / "out")
 
 
 @pytest.mark.parametrize("raised", [OSError(22, "Invalid argument"), KeyError("a"), OverflowError(), MemoryError()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import shutil
 from pathlib import Path
@@ -175,6 +176,36 @@ def test_why_it_is_not_exact_may_not_be_forgotten(to: str, tmp_path: Path, monke
     assert migrate.verify(source, dest).ok
     _without_doubts(dest)
     assert "does not say why it is not exact" in migrate.verify(source, dest).differences[0]
+
+
+def _number(dest: Path, place: str, change: Any) -> None:
+    members = unzipped(dest)
+    with h5py.File(io.BytesIO(members["model.weights.h5"]), "r+") as file:
+        file[place][...] = change(file[place][()])
+        file.flush()
+        members["model.weights.h5"] = file.id.get_file_image()
+    zipped(dest, members)
+
+
+@pytest.mark.parametrize(
+    ("case", "place", "change"),
+    [
+        ("extra-tf215-new-adam-lss-mixed-h5", "optimizer/vars/3", lambda scale: scale * 0),
+        ("extra-tf215-new-adam-lss-mixed-h5", "optimizer/vars/2", lambda steps: steps + 1),
+        ("tf24-adam-convbn", "optimizer/vars/1", lambda rate: np.nextafter(rate, np.float32(1))),
+        ("keras224-nadam-mlp", "optimizer/vars/10", lambda product: product * np.float32(1.01)),
+    ],
+)
+def test_a_number_of_the_whole_optimizer_is_compared(
+    case: str, place: str, change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scale of 0 makes every gradient NaN, and no step of a formula shows it."""
+    monkeypatch.setattr(loaded, "find_spec", lambda name: None)
+    source, dest = CORPUS / case / "source" / "model.h5", tmp_path / "model.keras"
+    migrate.migrate_checkpoint(source, dest, to="keras")
+    assert migrate.verify(source, dest).ok
+    _number(dest, place, change)
+    assert any("the source makes" in each for each in migrate.verify(source, dest).differences)
 
 
 def test_what_keras_does_otherwise_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
