@@ -1,6 +1,6 @@
 """RectifiedAdam of TensorFlow Addons, whose weight decay goes with the rate and is kept as a variable.
 
-Source: `optimizers/rectified_adam.py` of TensorFlow Addons 0.6 - 0.23.
+Sources: `optimizers/rectified_adam.py` of TensorFlow Addons 0.6 - 0.23; keras-rectified-adam, see `keras_packages`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 from migrate.algorithms import adam
 from migrate.algorithms.spec import STILL, Config, number, rounded
+from migrate.generations import NATIVE
 
 WARMED = ("sma_threshold", "total_steps", "warmup_proportion", "min_lr")
 
@@ -36,8 +37,8 @@ def in_float32(arguments: Config, generation: str) -> dict[str, Any]:
 
 
 def lazy(config: Config, generation: str) -> str | None:
-    """Rows without a gradient stay, and their means decay."""
-    return STILL
+    """Rows without a gradient stay in OptimizerV2, and their means decay."""
+    return STILL if generation == "optimizer_v2" else None
 
 
 ALGORITHM = replace(
@@ -47,7 +48,7 @@ ALGORITHM = replace(
     defaults=_defaults,
     scalars=("beta_1", "beta_2", "weight_decay", *WARMED),
     in_float32=in_float32,
-    generations=frozenset({"optimizer_v2"}),
-    elsewhere=frozenset({"optimizer_v2"}),
+    generations=NATIVE | {"optimizer_v2"},
+    elsewhere=NATIVE | {"optimizer_v2"},
     lazy=lazy,
 )

@@ -1,6 +1,7 @@
-"""Yogi of TensorFlow Addons, whose list has v and m of one variable after the other.
+"""Yogi of TensorFlow Addons, whose list has v and m of one variable after the other, and that of keras-contrib, which
+keeps Adam's.
 
-Source: `optimizers/yogi.py` of TensorFlow Addons 0.8 - 0.23.
+Sources: `optimizers/yogi.py` of TensorFlow Addons 0.8 - 0.23; keras-contrib, see `keras_packages`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from migrate.algorithms.spec import (
     rounded,
     slots_of,
 )
+from migrate.generations import NATIVE
 from optim.rules.yogi import YogiRule
 
 NUMBERS = ("beta_1", "beta_2", "epsilon", "l1_regularization_strength", "l2_regularization_strength")
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
+    if generation in NATIVE:
+        return ((Block(("m",)), Block(("v",)), Block(("v",), placeholder=True)),)
     return ((Block(("v", "m")),),)
 
 
@@ -54,6 +58,10 @@ def _check(config: Config, generation: str, versions: Versions) -> str | None:
     return "Yogi with beta1 = 0 keeps no slot m, and optim's keeps one always: start it anew from the weights"
 
 
+def _lazy(config: Config, generation: str) -> str | None:
+    return apart(config, generation) if generation == "optimizer_v2" else None
+
+
 ALGORITHM = Algorithm(
     name="Yogi",
     slots=slots_of(YogiRule(), v=("v",), m=("m",)),
@@ -65,8 +73,8 @@ ALGORITHM = Algorithm(
     scalars=NUMBERS,
     in_float32=rounded("beta_1", "beta_2"),
     uses_count=True,
-    generations=frozenset({"optimizer_v2"}),
-    elsewhere=frozenset({"optimizer_v2"}),
-    lazy=apart,
+    generations=NATIVE | {"optimizer_v2"},
+    elsewhere=NATIVE | {"optimizer_v2"},
+    lazy=_lazy,
     check=_check,
 )

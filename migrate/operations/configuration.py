@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from migrate import algorithms, generations
-from migrate.algorithms import addons, foreign, keras_config, patterns, tf_train, wrappers
+from migrate.algorithms import addons, foreign, keras_config, keras_packages, patterns, tf_train, wrappers
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.messages import some
 from migrate.errors import ContradictionError
 from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.matching.slot_table import COUNTERS
@@ -71,6 +72,8 @@ class _Said:
     config: dict[str, Any]
     kind: str
     where: str
+    doubt: str = ""
+    """Why the class need not have the rule that it is taken for."""
 
 
 def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> Configuration:
@@ -114,6 +117,7 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
     open_options = [
         *_open(stored, sides, full, algorithm, origins),
         *_hidden(origin, stored.generation, {**full, **overrides}),
+        *_unfound(stored, hint, overrides),
     ]
     changing = addons.rate_doubt(str(origin.value), full["learning_rate"])
     if changing and origins["learning_rate"].kind != SET:
@@ -154,7 +158,7 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
         (hint, HINT, "--optimizer-config"),
         ({"config": {}} if told else None, SET, f"--set class_name={told}"),
     )
-    sides = []
+    sides, names = [], [v.name for v in stored.variables]
     for document, kind, where in named:
         if document is None:
             continue
@@ -164,17 +168,19 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
         raw = inner.get("config")
         class_name, config = str(inner.get(CLASS) or ""), dict(raw) if isinstance(raw, Mapping) else {}
         config = wrappers.with_limits(document, config)
-        called = class_name.rpartition(".")[2]
+        called, generation, doubt = class_name.rpartition(".")[2], stored.generation or "", ""
         if not own_rule:
-            given, config = addons.as_keras(class_name or told, config, stored.generation or "", kind == FILE)
-            if stored.generation == "tf1":
+            doubt = keras_packages.doubt(called, config, generation)
+            packaged = keras_packages.as_keras(called, config, generation, names)
+            given, config = packaged or addons.as_keras(class_name or told, config, generation, kind == FILE)
+            if generation == "tf1":
                 given, config = tf_train.keras_style(given, config)
             class_name = given if class_name else ""
         if "lr" in config:
             _check_one_rate(config, where)
             config.setdefault("learning_rate", config.pop("lr"))
         config = _as_stored(config, class_name, stored.generation)
-        sides.append(_Said(class_name, called, config, kind, where))
+        sides.append(_Said(class_name, called, config, kind, where, doubt))
     return sides
 
 
@@ -231,7 +237,8 @@ def _check_stock(document: Mapping[str, Any]) -> None:
 def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> tuple[str, Origin]:
     if CLASS in overrides:
         called = str(overrides[CLASS])
-        name, _ = addons.as_keras(called, {}, stored.generation or "")
+        generation = stored.generation or ""
+        name = keras_packages.inner(called, generation) or addons.as_keras(called, {}, generation)[0]
         if stored.generation == "tf1":
             name, _ = tf_train.keras_style(name, {})
         others = ", ".join(f"{side.where} says {side.class_name}" for side in sides if side.class_name)
@@ -239,6 +246,8 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
     said = [side for side in sides if side.class_name]
     first = said[0]
     doubt, confirm = addons.doubt(first.called, stored.generation or "", first.kind == FILE, first.class_name)
+    if first.doubt:
+        doubt, confirm = first.doubt, confirming(CLASS, first.called)
     for other in said[1:]:
         own_rule = {addons.BERT} & {first.called, other.called}  # Keras's Adam by name, and by nothing else
         if _plain(first.class_name) != _plain(other.class_name) or (own_rule and first.called != other.called):
@@ -347,6 +356,18 @@ def _hidden(origin: Origin, generation: str, config: Mapping[str, Any]) -> list[
     """Options of a class that no source of it holds."""
     found = addons.hidden(str(origin.value), generation).items()
     return [Origin(n, None, DEFAULT, doubt=text, confirm=confirming(n, None)) for n, text in found if n not in config]
+
+
+def _unfound(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> list[Origin]:
+    """Weights that the config lets decay by name, and that the source has under another one."""
+    config = wrappers.innermost(stored.optimizer_config or hint).get("config")
+    names = keras_packages.unfound(config, [v.name for v in stored.variables]) if isinstance(config, Mapping) else []
+    if not names or keras_config.EXCLUDED in overrides:
+        return []
+    text = f"weight_decays names {some(names)}, and no variable is called so"
+    return [
+        Origin(keras_config.EXCLUDED, None, UNINTERPRETED, doubt=text, confirm=confirming(keras_config.EXCLUDED, []))
+    ]
 
 
 def _is_whole(side: _Said, algorithm: Algorithm, generation: str, config: Mapping[str, Any]) -> bool:

@@ -1,0 +1,126 @@
+"""Optimizers of packages that were used beside Keras 2: their configs in Keras's terms, or those of TensorFlow Addons.
+
+| class | package, source | rule |
+|---|---|---|
+| AdamW, NadamW, SGDW | keras-adamw 1.38, `optimizers*.py` | Adam, Nadam, SGD, and p ← p − λ·√(1/total_iterations)·p |
+| NadamW of tf.keras | keras-adamw 1.38, `optimizers_v2.py` | none of Keras's: another momentum, and √(v + ε) |
+| RAdam | keras-rectified-adam 0.15, `optimizers.py`, `optimizer_v2.py` | RectifiedAdam, with a threshold of 5 |
+| Yogi | keras-contrib 2.0.8, `yogi.py` | Yogi, without regularization |
+| LARS | keras-contrib 2.0.8, `lars.py` | SGD: it looks for weights to take a norm of, and finds none |
+
+No file says of which package a class is. Its config does, nearly: what these classes have in theirs, no other of
+their names is known to have.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from migrate.algorithms.addons import EXCLUDED, PER_STEP
+from migrate.generations import NATIVE
+from optim.errors import UnsupportedError
+
+ADAMW, RADAM, CONTRIB = "keras-adamw", "keras-rectified-adam", "keras-contrib"
+GENERATIONS = NATIVE | {"optimizer_v2"}
+_DECAYED = {"AdamW": "Adam", "NadamW": "Nadam", "SGDW": "SGD"}
+_MARKS = {"weight_decays", "total_iterations", "use_cosine_annealing", "eta_t", "t_cur"}
+_ANNEALING = {*_MARKS, "lr_multipliers", "autorestart", "eta_min", "eta_max", "init_verbose"}
+_WARMED = {"total_steps", "warmup_proportion", "min_lr", "weight_decay"}
+_YOGI = {
+    "l1_regularization_strength": 0.0,
+    "l2_regularization_strength": 0.0,
+    "initial_accumulator_value": 0.0,
+    "activation": "sign",
+}
+_LARS = {"eeta", "weight_decay", "epsilon"}
+
+
+def package(plain: str, config: Mapping[str, Any], generation: str) -> str:
+    """Whose class that is, by its config; empty if it is none of these packages'."""
+    if generation in GENERATIONS and plain in _DECAYED and config.keys() >= _MARKS:
+        return ADAMW
+    if generation in GENERATIONS and plain == "RAdam" and config.keys() >= _WARMED:
+        return RADAM
+    is_contrib = (plain == "LARS" and config.keys() >= _LARS) or (plain == "Yogi" and "beta_1" in config)
+    return CONTRIB if is_contrib and generation in NATIVE else ""
+
+
+def as_keras(
+    plain: str, config: Mapping[str, Any], generation: str, variables: Sequence[str]
+) -> tuple[str, dict[str, Any]] | None:
+    """Class and config under names that are known here, None if it is none of these packages'.
+
+    Args:
+      variables: names of all of them, of which keras-adamw names those that decay.
+
+    Raises:
+      UnsupportedError: options of keras-adamw that no rule here has.
+    """
+    whose = package(plain, config, generation)
+    if whose == ADAMW:
+        return _DECAYED[plain], _decayed(plain, config, generation, variables)
+    if whose == RADAM:
+        return "RectifiedAdam", {**config, "sma_threshold": 5.0}
+    if whose == CONTRIB and plain == "LARS":
+        return "SGD", {"decay": 0.0, **{key: value for key, value in config.items() if key not in _LARS}}
+    return ("Yogi", {**_YOGI, **config}) if whose == CONTRIB else None
+
+
+def inner(called: str, generation: str) -> str:
+    """The class that stands for one that a person names, `class_name=SGDW`, of these generations; else empty."""
+    if generation in NATIVE:
+        return {**_DECAYED, "RAdam": "RectifiedAdam", "LARS": "SGD"}.get(called, "")
+    return "RectifiedAdam" if generation in GENERATIONS and called == "RAdam" else ""
+
+
+def _decayed(plain: str, config: Mapping[str, Any], generation: str, variables: Sequence[str]) -> dict[str, Any]:
+    if plain == "NadamW" and generation not in NATIVE:
+        raise UnsupportedError(
+            f"{plain} of {ADAMW} for tf.keras takes another momentum than Keras's and adds epsilon before the root,"
+            " which no rule here does; to carry its state for a rule of your own, add --set own_rule=true"
+        )
+    if config.get("use_cosine_annealing") or config.get("lr_multipliers") or config["eta_t"] != 1:
+        raise UnsupportedError(
+            f"{plain} of {ADAMW} anneals its rate, and the decay with it, or multiplies it by layer, which no rule here"
+            " does; to carry its state for a rule of your own, add --set own_rule=true"
+        )
+    own = {key: value for key, value in config.items() if key not in _ANNEALING}
+    if plain == "SGDW" and generation in NATIVE:
+        own["decay"] = 0.0  # its steps read the rate itself
+    own[PER_STEP] = 0.0
+    penalties = {name: tuple(pair) for name, pair in (config["weight_decays"] or {}).items() if any(pair)}
+    if penalties:
+        own[PER_STEP] = _amount(plain, set(penalties.values())) / math.sqrt(config["total_iterations"])
+        decaying = {name.removesuffix(":0") for name in penalties}
+        own[EXCLUDED] = [f"^{re.escape(name)}(:0)?$" for name in variables if name.removesuffix(":0") not in decaying]
+    return own
+
+
+def _amount(plain: str, penalties: set[tuple[float, ...]]) -> float:
+    if len(penalties) == 1:
+        (l1, l2), *_ = penalties
+        if not l1:
+            return float(l2)
+    raise UnsupportedError(
+        f"{plain} of {ADAMW} lets weights decay by their signs, or each by another amount, which no rule here does; to"
+        " carry its state for a rule of your own, add --set own_rule=true"
+    )
+
+
+def doubt(plain: str, config: Mapping[str, Any], generation: str) -> str:
+    """Why the class need not have the rule that it is taken for; empty if it is none of these packages'."""
+    whose = package(plain, config, generation)
+    if not whose:
+        return ""
+    unsaid = ", without lr_multipliers and total_iterations_wd, which it may not keep" if whose == ADAMW else ""
+    return f"the class is {plain}, taken by its config for that of {whose}{unsaid}"
+
+
+def unfound(config: Mapping[str, Any], variables: Sequence[str]) -> list[str]:
+    """Weights that keras-adamw lets decay and that no variable is called after."""
+    known = {name.removesuffix(":0") for name in variables}
+    decaying = config.get("weight_decays") if config.keys() >= _MARKS else None
+    return [name for name in decaying or () if name.removesuffix(":0") not in known]

@@ -1,0 +1,90 @@
+"""Optimizers of packages beside Keras 2: their own next steps taken by `optim`, once the class is confirmed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import migrate
+import optim
+from optim.errors import UnsupportedError
+from tests.test_migrate.confirm import confirmed
+
+PACKAGES = Path(__file__).parents[1] / "fixtures" / "packages"
+TAKEN = {
+    "keras224-adamw": "Adam",
+    "keras224-nadamw": "Nadam",
+    "keras224-sgdw-decay": "SGD",
+    "keras224-yogi": "Yogi",
+    "keras224-lars": "SGD",
+    "tf115-adamw": "Adam",
+    "tf115-radam": "RectifiedAdam",
+    "tf115-radam-amsgrad": "RectifiedAdam",
+}
+"""Case -> the class of `optim`."""
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_the_packages_own_next_steps_are_taken(name: str, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    source, oracle = PACKAGES / f"{name}.h5", np.load(PACKAGES / f"{name}.npz")
+    state = migrate.read(source)
+    assert state.fidelity == "approximate"
+    assert "taken by its config for that of keras-" in state.reasons[0]
+    report = migrate.migrate_checkpoint(source, tmp_path / "slots", overrides=confirmed(source))
+    assert report.fidelity == "exact", report.reasons
+    info = optim.describe_checkpoint(tmp_path / "slots")
+    assert info.algorithm == TAKEN[name]
+    live = [tf.Variable(oracle[f"save/{i}"]) for i in range(len(info.variables))]
+    onto = {v.name: variable for v, variable in zip(info.variables, live, strict=True)}
+    optimizer = optim.load_checkpoint(tmp_path / "slots", onto)
+    for step in range(3):
+        optimizer.apply_gradients([(tf.constant(oracle[f"grad/{step}/{i}"]), v) for i, v in enumerate(live)])
+        for i, variable in enumerate(live):
+            np.testing.assert_allclose(variable.numpy(), oracle[f"var/{step}/{i}"], rtol=2e-6, atol=4e-7)
+
+
+@pytest.mark.parametrize("name", ["tf115-adamw-annealed", "tf115-nadamw"])
+def test_what_no_rule_here_does_is_refused_and_carried_for_ones_own(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=r"no rule here does; to carry its state .* --set own_rule=true"):
+        migrate.read(PACKAGES / f"{name}.h5")
+    assert migrate.read(PACKAGES / f"{name}.h5", overrides={"own_rule": True}).fidelity == "approximate"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"lr_multipliers": {"first": 0.1}}, "multiplies it by layer"),
+        ({"eta_t": 0.5}, "anneals its rate"),
+        ({"weight_decays": {"first/kernel:0": [0.01, 0.0]}}, "decay by their signs"),
+        ({"weight_decays": {"first/kernel:0": [0, 0.01], "mid/kernel:0": [0, 0.02]}}, "each by another amount"),
+    ],
+)
+def test_options_of_keras_adamw_that_are_not_known_are_refused(
+    changes: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedError, match=reason):
+        migrate.read(_altered("keras224-adamw", changes, tmp_path))
+
+
+def test_a_weight_that_is_not_there_is_told(tmp_path: Path) -> None:
+    source = _altered("keras224-adamw", {"weight_decays": {"renamed/kernel:0": [0, 0.01]}}, tmp_path)
+    assert any("names renamed/kernel:0, and no variable is called so" in r for r in migrate.read(source).reasons)
+    sure = migrate.read(source, overrides={"class_name": "AdamW"})
+    assert sure.fidelity == "approximate"
+
+
+def _altered(name: str, changes: dict[str, Any], folder: Path) -> Path:
+    copy = folder / "model.h5"
+    copy.write_bytes((PACKAGES / f"{name}.h5").read_bytes())
+    with h5py.File(copy, "r+") as file:
+        training = json.loads(file.attrs["training_config"])
+        training["optimizer_config"]["config"].update(changes)
+        file.attrs["training_config"] = json.dumps(training).encode()
+    return copy
