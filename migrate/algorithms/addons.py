@@ -75,6 +75,14 @@ def is_known(class_name: str) -> bool:
     return class_name.rpartition(">")[0] == PACKAGE
 
 
+def as_registered(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Keras JSON of an optimizer with its class called `Addons>Yogi`: in a wrapper, and from `serialize`, Keras 2.12 to
+    2.15 say `Yogi`, and beside it the module and that name."""
+    plain, registered, module = (document.get(key) for key in ("class_name", "registered_name", "module"))
+    is_theirs = registered == f"{PACKAGE}>{plain}" and str(module).partition(".")[0] == "tensorflow_addons"
+    return {**document, "class_name": registered} if is_theirs else document
+
+
 def setting(name: str, config: Mapping[str, Any]) -> str:
     """What `as_keras` calls a setting that the optimizer keeps as a variable of that name."""
     key = {"weight_decay": PER_STEP, "weight_decay_rate": PER_RATE}.get(name, name)

@@ -121,6 +121,7 @@ def arguments(
     elif current.get(AVERAGED):
         out.values |= {"use_ema": True, "ema_momentum": number(current, AVERAGED)}
     out.values |= {key: current[key] for key in AROUND if current.get(key)}
+    _check_decay(current)
     if any(number(current, key) for key in (PER_RATE, PER_STEP) if key in current):
         _foreign_decay(current, generation, out)
     if generation == "keras3":
@@ -267,16 +268,24 @@ def _averaging(config: Mapping[str, Any], out: Arguments) -> None:
         _exclusions(config, out)
 
 
+def _check_decay(config: Mapping[str, Any]) -> None:
+    """Refuse a schedule of weight decay, which no number continues."""
+    decay = config.get(PER_STEP)
+    if isinstance(decay, Mapping):
+        raise UnsupportedError(
+            f"weights decay by a schedule, {decay.get('class_name')}, and optim's weight_decay is a number: give it"
+            f" with --set {PER_STEP}=VALUE if it has come to its last value, else carry the state for a rule of your"
+            " own with --set own_rule=true"
+        )
+
+
 def _foreign_decay(config: Mapping[str, Any], generation: str, out: Arguments) -> None:
     """Weight decay of classes that are not Keras's own, see `addons`."""
-    rate = out.values["learning_rate"]
-    if not config.get(PER_STEP):
+    rate, decay = out.values["learning_rate"], config.get(PER_STEP)
+    if not decay:
         out.values["weight_decay"] = number(config, PER_RATE)
     elif isinstance(rate, Mapping) or out.values.get("decay") or not rate:
-        raise UnsupportedError(
-            "weights decay by a part of themselves at each step, whatever the learning rate, and the rate changes from"
-            " step to step; optim's weight_decay is multiplied by the rate, so that no number of it is the same"
-        )
+        out.values |= {"weight_decay": number(config, PER_STEP), "learning_rate_in_weight_decay": False}
     else:
         out.values["weight_decay"] = number(config, PER_STEP) / float(rate)
         out.warnings.append(

@@ -54,7 +54,8 @@ class Sparse:
     `kind`: of the origin. `names`: the variables that have them, None where only names tell. `stock`: whether the
     model has no layers but Keras's own, of which Embedding alone has sparse gradients. `scaled`: whether the loss was
     scaled, in a release that nothing tells. `more`: variables that have them besides those that names tell. `loose`:
-    whether other kernels of Dense layers may have them, too.
+    whether other kernels of Dense layers may have them, too. `single`: the variables of one row or none, of which no
+    lookup leaves a row out.
     """
 
     kind: str = NAME
@@ -63,6 +64,7 @@ class Sparse:
     scaled: bool = False
     more: frozenset[str] = frozenset()
     loose: bool = False
+    single: frozenset[str] = frozenset()
 
 
 def only_stock(model: Any) -> bool:
@@ -181,7 +183,8 @@ def _doubt(told: Arguments, names: Sequence[str], found: Sequence[str], sparse: 
 
 def _unsure(names: Sequence[str], found: Sequence[str], sparse: Sparse) -> list[str]:
     """Variables besides those found of which nothing says whether their gradients are sparse."""
-    unsure = [] if sparse.names is not None or sparse.stock else [name for name in names if not _ROLE.fullmatch(name)]
+    told = sparse.names is not None or sparse.stock
+    unsure = [] if told else [name for name in names if not _ROLE.fullmatch(name) and name not in sparse.single]
     return unsure + [name for name in names if sparse.loose and _KERNEL.fullmatch(name) and name not in found]
 
 

@@ -1,6 +1,7 @@
-"""ProximalAdagrad of TensorFlow Addons.
+"""ProximalAdagrad of tf.train and of TensorFlow Addons, which call one kernel.
 
-Source: `optimizers/proximal_adagrad.py` of TensorFlow Addons 0.9 - 0.23.
+Sources: `tensorflow/python/training/proximal_adagrad.py` 1.15; `optimizers/proximal_adagrad.py` of TensorFlow Addons
+0.9 - 0.23.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 
 
 def _defaults(generation: str) -> dict[str, Any]:
+    defaults = {} if generation == "tf1" else {"learning_rate": 0.001}
     return {
-        "learning_rate": 0.001,
+        **defaults,
         "initial_accumulator_value": 0.1,
         "l1_regularization_strength": 0.0,
         "l2_regularization_strength": 0.0,
@@ -45,7 +47,7 @@ ALGORITHM = Algorithm(
     adjust=always("accumulator"),
     counts=ALWAYS_COUNTED,
     scalars=("l1_regularization_strength", "l2_regularization_strength"),
-    generations=frozenset({"optimizer_v2"}),
-    elsewhere=frozenset({"optimizer_v2"}),
+    generations=frozenset({"tf1", "optimizer_v2"}),
+    elsewhere=frozenset({"tf1", "optimizer_v2"}),
     lazy=apart,
 )

@@ -45,6 +45,7 @@ KERNELS = {
     "GradientDescent": Kernel("GradientDescentOptimizer", 2, {_RATE: 1}),
     "Momentum": Kernel("MomentumOptimizer", 3, {_RATE: 2, "momentum": 4}, {_RATE: 2, "momentum": 5}),
     "Adagrad": Kernel("AdagradOptimizer", 3, {_RATE: 2}, {_RATE: 2}),
+    "ProximalAdagrad": Kernel("ProximalAdagradOptimizer", 5, {_RATE: 2, _L1: 3, _L2: 4}, {_RATE: 2, _L1: 3, _L2: 4}),
     "Adadelta": Kernel("AdadeltaOptimizer", 6, _DELTA, _DELTA),
     "RMSProp": Kernel("RMSPropOptimizer", 7, _MEANS, _MEANS, {"centered": False}),
     "CenteredRMSProp": Kernel("RMSPropOptimizer", 8, _CENTERED, _CENTERED, {"centered": True}),
@@ -70,9 +71,7 @@ ARGUMENTS = frozenset(key for kernel in KERNELS.values() for key in (*kernel.inp
 ROWS_APART = "rows of sparse gradients that occur twice are clipped apart in some tables, and added up before in others"
 WITH_DECAY = {"AdamOptimizer": "AdamWOptimizer", "MomentumOptimizer": "MomentumWOptimizer"}
 """What `tf.contrib.opt` calls a class that decays weights before its step (`weight_decay_optimizers.py` 1.15)."""
-_OTHER_KERNELS = re.compile(
-    r"(?:Resource)?(?:Sparse)?Apply(?:ProximalGradientDescent|ProximalAdagrad|AdagradDA|PowerSign|AddSign)"
-)
+_OTHER_KERNELS = re.compile(r"(?:Resource)?(?:Sparse)?Apply(?:ProximalGradientDescent|AdagradDA|PowerSign|AddSign)")
 """Kernels of classes without a rule here."""
 _AS_USUAL = {"update_slots": True, "multiply_linear_by_lr": False}
 """Flags of kernels by which they would step otherwise than their class; absent ones are these."""

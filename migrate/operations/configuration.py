@@ -162,7 +162,7 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
     for document, kind, where in named:
         if document is None:
             continue
-        inner = wrappers.innermost(document)
+        inner = addons.as_registered(wrappers.innermost(document))
         if kind in (FILE, HINT) and not own_rule:
             _check_stock(inner)
         raw = inner.get("config")

@@ -246,14 +246,14 @@ def _sparse(stored: Stored, made: Configuration) -> Sparse:
         return Sparse(FILE, frozenset())  # its optimizers raise for sparse gradients
     if stored.generation == "keras3" and stored.versions.get(BACKEND) not in (None, "tensorflow"):
         return Sparse(FILE, frozenset())  # Keras has none there
-    dense = wrappers.makes_dense(made.wrappers, stored.generation or "", stored.versions)
-    if dense:
+    if dense := wrappers.makes_dense(made.wrappers, stored.generation or "", stored.versions):
         return Sparse(RELEASE, frozenset())
     model = stored.model.config if stored.model is not None else None
     layers, loose = sparse_inputs.fed(model, stored.versions) if stored.generation == "optimizer_v2" else ((), False)
     more = frozenset(v.name for v in stored.variables for layer in layers if _is_kernel(v.name, layer))
-    kind = NAME if model is None else FILE
-    return Sparse(kind, None, lazy_rows.only_stock(model), dense is None, more, loose or (bool(layers) and not more))
+    kind, stock = NAME if model is None else FILE, lazy_rows.only_stock(model)
+    single = frozenset(v.name for v in stored.variables if v.shape[:1] in ((), (1,)))
+    return Sparse(kind, None, stock, dense is None, more, loose or (bool(layers) and not more), single)
 
 
 def _is_kernel(name: str, layer: str) -> bool:

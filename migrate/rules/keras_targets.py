@@ -276,6 +276,11 @@ def _options(change: _Change, algorithm: Algorithm) -> None:
     for option, slot in (("lookahead", "slow"), ("stochastic_average", "average")):
         if values.get(option):
             change.drop(slot, f"as no class there knows {option}")
+    if values.get("weight_decay") and values.get("learning_rate_in_weight_decay") is False:
+        raise UnsupportedError(
+            "weights decay by a part of themselves at each step, whatever the learning rate, and the rate changes from"
+            " step to step: classes there multiply weight_decay by the rate, so that no number of it is the same"
+        )
     if values.get("gradient_accumulation_steps") and generation != "keras3":
         raise UnsupportedError("it accumulates gradients over several batches, which tf_keras does not")
     if generation in NEW:

@@ -30,6 +30,8 @@ SOURCE = {"h5": "model.h5", "ckpt": "ckpts"}
 EXACT = {
     "tf29-g-adamw-h5": {},
     "tf29-g-adamw-ckpt": {},
+    "tf29-g-adamw-cosine-h5": {},
+    "tf215-g-ranger-h5": {},
     "tf29-g-sgdw-h5": {},
     "tf29-g-moving-average-adam-ckpt": {},
     "tf29-g-lookahead-adam-h5": {},
@@ -239,13 +241,45 @@ def test_what_the_source_does_not_say_is_not_called_exact(name: str, tmp_path: P
         migrate.migrate_checkpoint(source, tmp_path / "slots", **hints, strict=True)
 
 
-def test_decay_apart_from_a_rate_that_changes_is_refused() -> None:
-    source, _, document, _ = _case("tf29-g-adamw-ckpt")
-    of_schedule = {"initial_learning_rate": 0.01, "decay_steps": 9, "decay_rate": 0.5}
-    schedule = {"class_name": "ExponentialDecay", "config": of_schedule}
-    config = {**document["optimizer_config"]["config"], "learning_rate": schedule}
-    with pytest.raises(UnsupportedError, match="whatever the learning rate"):
-        migrate.read(source, optimizer_config={"class_name": "AdamW", "config": config})
+def test_decay_apart_from_a_rate_that_changes_goes_into_no_class_of_keras(tmp_path: Path) -> None:
+    """`EXACT` takes its next steps in `optim`; Keras's classes multiply the decay by the rate."""
+    source, hints, _, _ = _case("tf29-g-adamw-cosine-h5")
+    state = migrate.read(source, **hints)
+    assert state.hyperparameters["learning_rate_in_weight_decay"] is False
+    for to, suffix in (("keras", ".keras"), ("tf-keras", ".h5")):
+        with pytest.raises(UnsupportedError, match="whatever the learning rate"):
+            migrate.migrate_checkpoint(source, tmp_path / f"model{suffix}", to=to, **hints)
+    migrate.migrate_checkpoint(source, tmp_path / "slots", **hints)
+    compared = migrate.verify(source, tmp_path / "slots", **hints)
+    assert compared.ok
+    assert compared.parity is not None
+    assert compared.parity <= 1
+
+
+def test_a_schedule_of_weight_decay_is_refused_and_says_what_goes(tmp_path: Path) -> None:
+    falling = {"class_name": "PiecewiseConstantDecay", "config": {"boundaries": [3], "values": [1e-3, 1e-4]}}
+    source = tmp_path / "model.h5"
+    shutil.copy(_case("tf29-g-adamw-h5")[0], source)
+    with h5py.File(source, "r+") as file:
+        training = json.loads(file.attrs["training_config"])
+        training["optimizer_config"]["config"]["weight_decay"] = falling
+        file.attrs["training_config"] = json.dumps(training)
+    with pytest.raises(UnsupportedError, match="decay by a schedule, PiecewiseConstantDecay") as refused:
+        migrate.read(source)
+    assert "--set weight_decay_per_step=VALUE" in str(refused.value)
+    last = migrate.read(source, overrides={"weight_decay_per_step": 1e-4})
+    assert (last.fidelity, last.hyperparameters["weight_decay"]) == ("exact", pytest.approx(0.01))
+    assert migrate.read(source, overrides={"own_rule": True}).fidelity == "approximate"
+
+
+@pytest.mark.parametrize("name", ["Yogi", "AdamW"])
+def test_a_class_of_addons_is_known_as_keras_215_serializes_it(name: str) -> None:
+    """What `tf.keras.optimizers.serialize` gives in TF 2.12 to 2.15, and what is inside a wrapper there."""
+    module = f"tensorflow_addons.optimizers.{name.lower()}"
+    document = {"module": module, "class_name": name, "config": {}, "registered_name": f"Addons>{name}"}
+    assert addons.as_registered(document)["class_name"] == f"Addons>{name}"
+    for other in ({"registered_name": f"mine>{name}"}, {"module": "mine.optimizers"}, {"module": None}):
+        assert addons.as_registered({**document, **other})["class_name"] == name
 
 
 @pytest.mark.parametrize(("name", "decayed"), [("tf29-g-adamw-h5", "AdamW"), ("tf29-g-sgdw-h5", "SGDW")])

@@ -415,6 +415,16 @@ def test_rows_that_addons_left_alone_in_a_way_of_its_own_are_doubted(
     assert (doubted in told.reasons[0]) if doubted else not told.reasons
 
 
+def test_variables_of_one_row_leave_no_row_out() -> None:
+    """A scalar is not looked up in, and of one row every lookup names it."""
+    algorithm, told = find("Adamax"), Arguments()
+    config, single = algorithm.defaults("optimizer_v2"), lazy_rows.Sparse(single=frozenset({"scale", "cls_token"}))
+    lazy_rows.put_in(told, config, algorithm, "optimizer_v2", ["scale", "cls_token"], single)
+    assert not told.reasons
+    lazy_rows.put_in(told, config, algorithm, "optimizer_v2", ["scale", "memory"], single)
+    assert told.reasons[0].startswith("memory: ")
+
+
 def test_rows_of_which_nothing_tells_how_they_went_on_are_doubted() -> None:
     """TF 2.3 to 2.5 multiplied Ftrl's `linear` by the learning rate, and for rows did not (run in each)."""
     config = {"l2_shrinkage_regularization_strength": 0.1}

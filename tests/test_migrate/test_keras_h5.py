@@ -212,6 +212,8 @@ def test_flags_of_nested_models_wrappers_and_statistics() -> None:
     assert [leaf.name for leaf in leaves(timed)] == ["a", "b"]
     norm = {"class_name": "BatchNormalization", "config": {"name": "bn", "trainable": True}}
     assert trainable_flags(norm, ["bn/gamma:0", "bn/moving_mean:0", "bn_running_std:0"]) == [True, False, False]
+    slashed = {"class_name": "Functional", "config": {"layers": [dense("conv1/bn", False), dense("bn")]}}  # DenseNet
+    assert trainable_flags(slashed, ["conv1/bn/gamma:0", "bn/gamma:0"]) == [False, True]
 
 
 def test_long_name_lists_in_chunks_are_joined(tmp_path: Path) -> None:

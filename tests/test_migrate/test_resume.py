@@ -65,6 +65,7 @@ CASES = {
     "extra-k108-rmsprop-same-saver": None,
     "extra-k204-sgd-frozen-saver": None,
     "extra-k224py27-sgd-protocol0-pkl": "keras2",
+    "extra-tf115-proximal-adagrad-saver": None,
     "extra-tf115-contrib-adamax-saver": None,
     "extra-tf115-contrib-lars-saver": None,
     "extra-tf115-contrib-nadam-saver": None,

@@ -125,10 +125,13 @@ def _owners(found: Sequence[Leaf], weights: Sequence[str]) -> list[Leaf | None]:
 
 
 def _named(parts: list[str], names: Collection[str]) -> str | None:
-    """The innermost of the layers that a weight's name goes through, else the longest name that it begins with."""
-    exact = [part for part in parts[:-1] if part in names]
-    if exact:
-        return max(exact, key=parts.index)
+    """The innermost of the layers that a weight's name goes through, else the longest name that it begins with. A layer
+    may have slashes in its own name: DenseNet's `conv1/bn` is not its `bn`."""
+    for end in range(len(parts) - 1, 0, -1):
+        ending = ("/".join(parts[start:end]) for start in range(end))
+        found = next((name for name in ending if name in names), None)
+        if found is not None:
+            return found
     begun = [parts[0][:i] for i, c in enumerate(parts[0]) if i and c == "_"]
     return next((name for name in reversed(begun) if name in names), None)
 
