@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from migrate import generations
+from migrate.algorithms import ALGORITHMS
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.readers.objects import optimizers as object_optimizers
 from migrate.readers.objects.optimizers import slot_lists, slot_name
+
+_SLOTS = frozenset(slot.name for algorithm in ALGORITHMS for slot in algorithm.slots)
 
 
 def generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
@@ -75,6 +78,7 @@ def _full_name_of_counter(graph: ObjectGraph, optimizer: int) -> str:
 
 
 def _heads_of_slots(graph: ObjectGraph, optimizer: int) -> set[str]:
-    """What the names of the slots in its lists begin with."""
+    """What the names of the slots in its lists begin with, unless it is what the slot is called: `m/dense/kernel`, as
+    in a LossScaleOptimizer and after `load_model`."""
     lists = slot_lists(graph, optimizer).values()
-    return {slot_name(graph, i).partition("/")[0] for members in lists for i in members.values()}
+    return {slot_name(graph, i).partition("/")[0] for members in lists for i in members.values()} - _SLOTS
