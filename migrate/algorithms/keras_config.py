@@ -25,6 +25,8 @@ NO_EFFECT = {"name", "iterations", "jit_compile", "is_legacy_optimizer", "loss_s
 """Config keys that change nothing about how state is used."""
 LAZY_ROWS = "lazy_rows"
 """A key of `optim`'s own that --optimizer-config may have, where a source cannot know it."""
+OWN = ("repeated_rows", LAZY_ROWS, EXCLUDED, PER_STEP, PER_RATE, AVERAGED, LAZY)
+"""Such keys, and those that `addons` makes of what other projects call otherwise."""
 SHARED = {
     "learning_rate",
     "lr",
@@ -355,21 +357,29 @@ def _accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None, ou
         )
 
 
-def _say_what_is_left(config: Mapping[str, Any], algorithm: Algorithm, generation: str, out: Arguments) -> None:
+def _known(algorithm: Algorithm, generation: str) -> set[str]:
+    """Keys of a config that are carried, or that change nothing."""
     known = SHARED - {name for name, had in HAVE.items() if generation not in had}
     known |= set() if algorithm.time_decay or generation in generations.NEW else {"decay"}  # another decay, or ignored
-    known |= NO_EFFECT | set(algorithm.defaults(generation)) | set(algorithm.scalars)
-    known |= {
-        "epsilon",
-        "repeated_rows",
-        LAZY_ROWS,
-        EXCLUDED,
-        PER_STEP,
-        PER_RATE,
-        AVERAGED,
-        LAZY,
-        *(name for name, _ in algorithm.state_scalars),
-    }
+    known |= NO_EFFECT | set(algorithm.defaults(generation)) | set(algorithm.scalars) | {"epsilon", *OWN}
+    return known | {name for name, _ in algorithm.state_scalars}
+
+
+def unheard_of(
+    stored: Mapping[str, Any], config: Mapping[str, Any], algorithm: Algorithm, generation: str
+) -> list[str]:
+    """Options that a source says to be off, or that only `optim` has, and that no class of that name ever saved.
+
+    Args:
+      stored: as the source has it. config: under Keras's names.
+    """
+    heard = _known(algorithm, generation) | SHARED | {"adam_weight_decay"}
+    off = [key for key, value in config.items() if key not in heard and value in (None, False, 0, 0.0)]
+    return off + [key for key in (*OWN, CORRECTED) if key in stored and key not in off]
+
+
+def _say_what_is_left(config: Mapping[str, Any], algorithm: Algorithm, generation: str, out: Arguments) -> None:
+    known = _known(algorithm, generation)
     for key, value in config.items():
         told = out.origins.get(key)
         if told is not None and told.kind == SET:

@@ -6,7 +6,7 @@ and both values are shown. Only `--set` overrides, on purpose.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -94,6 +94,7 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
         origin = replace(origin, doubt=foreign.doubt(algorithm.name), confirm="")
     else:
         algorithm = algorithms.find(class_name)
+        origin = _checked(origin, stored, sides, algorithm)
         for key, number in _kept(stored, algorithm, origin.value, config).items():
             config[key], origins[key] = number, Origin(key, number, FILE, f"the variable {key} of the optimizer")
     for key, value in overrides.items():
@@ -260,6 +261,19 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
         doubt = f"updates in the graph read what those of {first.called} do, as those of a class of one's own may, too"
         confirm = confirming(CLASS, first.called)
     return first.class_name, Origin("optimizer", first.called, first.kind, first.where, doubt, confirm)
+
+
+def _checked(origin: Origin, stored: Stored, sides: Sequence[_Said], algorithm: Algorithm) -> Origin:
+    """The class, in doubt where its config says what no class of Keras by that name has ever said."""
+    if origin.kind != FILE or origin.doubt:
+        return origin
+    raw = wrappers.innermost(stored.optimizer_config).get("config")
+    saved = raw if isinstance(raw, Mapping) else {}
+    strange = keras_config.unheard_of(saved, sides[0].config, algorithm, stored.generation or "")
+    if not strange:
+        return origin
+    doubt = f"the config has {some(strange)}, which {origin.value} of no release has: it may be another of that name"
+    return replace(origin, doubt=doubt, confirm=confirming(CLASS, str(origin.value)))
 
 
 def _plain(class_name: str) -> str:

@@ -88,3 +88,16 @@ def _altered(name: str, changes: dict[str, Any], folder: Path) -> Path:
         training["optimizer_config"]["config"].update(changes)
         file.attrs["training_config"] = json.dumps(training).encode()
     return copy
+
+
+@pytest.mark.parametrize("option", [{"adapt": False}, {"bias_correction": True}, {"lazy": False}, {"partial": 0}])
+def test_an_option_that_no_release_saved_tells_of_another_class(option: dict[str, Any], tmp_path: Path) -> None:
+    source = tmp_path / "model.h5"
+    source.write_bytes((PACKAGES.parent / "corpus" / "tf29-adam-clipnorm-decay-nested/source/model.h5").read_bytes())
+    assert migrate.read(source).fidelity == "exact"
+    with h5py.File(source, "r+") as file:
+        training = json.loads(file.attrs["training_config"])
+        training["optimizer_config"]["config"].update(option)
+        file.attrs["training_config"] = json.dumps(training).encode()
+    reason = f"the config has {next(iter(option))}, which Adam of no release has: it may be another of that name"
+    assert any(reason in each and "--set class_name=Adam" in each for each in migrate.read(source).reasons)
