@@ -16,7 +16,7 @@ import migrate
 from migrate.bytes import protos
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY
-from migrate.errors import ContradictionError, DamagedFileError
+from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError
 from migrate.proof import one_step, parity_sample, slots_target, stepping
 from optim import slot_layout
 from optim.errors import CheckpointError
@@ -228,5 +228,5 @@ def test_an_altered_state_file_is_a_difference(tmp_path: Path) -> None:
         "its file checkpoint, in which TensorFlow looks for the newest state, was altered",
     )
     pointer.write_text(text.replace("state-", "state-\0", 1))
-    with pytest.raises(CheckpointError, match="does not name a state"):
+    with pytest.raises(AmbiguousError, match="which is not there; name the one that is meant"):
         migrate.verify(ADAM, tmp_path / "out")
