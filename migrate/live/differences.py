@@ -24,6 +24,7 @@ class Differences:
 
     Args:
       trainable: the live variables that are trained; pairs: of live and stored variables.
+      denied: what the values that the live variables have say against these, see `held`.
 
     Attributes:
       source_rule, rule: of the source, of the live optimizer; plan: from one to the other.
@@ -33,10 +34,17 @@ class Differences:
       MismatchError: a slot that its live variable's dtype cannot hold.
     """
 
-    def __init__(self, state: OptimizerState, live: Live, trainable: Sequence[Given], pairs: Sequence[Pair]):
+    def __init__(
+        self,
+        state: OptimizerState,
+        live: Live,
+        trainable: Sequence[Given],
+        pairs: Sequence[Pair],
+        denied: Sequence[str] = (),
+    ):
         from optim.state.tracked import unwrap
 
-        self._state, self._live, self._pairs = state, live, pairs
+        self._state, self._live, self._pairs, self._denied = state, live, pairs, denied
         self._trained = [p for p in pairs if p.live.trainable]
         self.source_rule = comparison.rule_of(state.algorithm, state.hyperparameters)
         self.rule = live.rule(sorted({unwrap(g.variable).dtype.name for g in trainable}))
@@ -70,6 +78,7 @@ class Differences:
         yield from self._decay_reasons()
         yield from self._frozen_reasons()
         yield from self._position_reasons()
+        yield from self._denied
         yield from self._dtype_reasons()
 
     def _position_reasons(self) -> Iterator[str]:

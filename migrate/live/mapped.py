@@ -75,7 +75,7 @@ def targets(
     for name, given in variables.items():
         if name in stored:
             made += _target(stored[name], given, found, called, problems)
-    owners = {name for per in state.slots.values() for name in per}
+    owners = {name for per in state.slots.values() for name in per} or {v.name for v in state.variables if v.trainable}
     problems += [f"no {called} is given for {name!r}" for name in sorted(owners - set(variables))]
     taken = {target.place for target in made}
     lacking = [place for place in places if place not in taken]

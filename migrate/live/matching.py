@@ -10,6 +10,7 @@ import numpy as np
 
 from migrate import generations
 from migrate.errors import AmbiguousError
+from migrate.live.held import Held
 from migrate.matching.stages import plain
 from migrate.state import OptimizerState, StoredVariable
 from optim.errors import MismatchError
@@ -73,6 +74,17 @@ def _in_model_order(state: OptimizerState) -> Sequence[StoredVariable]:
         return state.variables
     order = {v.name: i for i, v in enumerate(stored.variables)}
     return sorted(state.variables, key=lambda v: order.get(v.name, len(order)))
+
+
+def held(pair: Pair) -> Held:
+    """What the live variable of a pair has."""
+    from optim.layouts import placement
+    from optim.state.tracked import unwrap
+
+    def value() -> np.ndarray:
+        return np.asarray(placement.to_host(unwrap(pair.live.variable)), np.float64)
+
+    return Held(pair.stored, value, tuple(range(len(pair.stored.shape))))
 
 
 def _equal(live: Given, stored: StoredVariable) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy as np
 from migrate import evidence
 from migrate.algorithms import rates
 from migrate.bytes.source import still_the_same
-from migrate.live import mapped, optax_state, optax_trial
+from migrate.live import held, mapped, optax_state, optax_trial
+from migrate.live.held import Held
 from migrate.live.optax_state import COUNT, FIELDS, KEPT, Leaf, Optax
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
@@ -40,6 +42,10 @@ class Restored:
         self.targets = mapped.targets(state, variables, self._found, tuple(self._parameters), "leaf")
         self._leaves = optax_state.leaves(training.state, training.params)
         self._check_places()
+        rows = (
+            Held(t.stored, partial(np.asarray, self._parameters[t.place], np.float64), t.axes) for t in self.targets
+        )
+        self._denied = held.reasons(rows, restore_variables)
         self._trial = optax_trial.Outcome()
         rate = state.hyperparameters.get("learning_rate")
         self._own_schedule = rates.is_own(rate)
@@ -81,6 +87,7 @@ class Restored:
         if self._own_schedule:
             name = state.hyperparameters["learning_rate"]["class_name"]
             yield f"the source's learning rate is {name}, no schedule of Keras, so that no steps can be compared"
+        yield from self._denied
         yield from self._trial.reasons
         for option, what in optax_trial.APART.items():
             if state.hyperparameters.get(option):

@@ -13,7 +13,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import line
 from migrate.bytes.source import open_source, still_the_same, watching
 from migrate.errors import StrictError
-from migrate.live import adapt, conversions, matching, optax_optimizers, torch_optimizers, values
+from migrate.live import adapt, conversions, held, matching, optax_optimizers, torch_optimizers, values
 from migrate.live.base import Live
 from migrate.live.differences import Differences
 from migrate.live.matching import Given, Pair
@@ -171,7 +171,8 @@ class _Restoring:
         self._trained = [p for p in pairs if p.live.trainable]
         self._trainable = [g for g in given if g.trainable]
         self._check_values()
-        self.differences = Differences(state, live, self._trainable, pairs)
+        denied = held.reasons(map(matching.held, pairs), restore_variables)
+        self.differences = Differences(state, live, self._trainable, pairs, denied)
         missing, others = live.missing([g.variable for g in self._trainable])
         if missing or others:
             raise MismatchError(

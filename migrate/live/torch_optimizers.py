@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ from migrate import evidence
 from migrate.algorithms import rates
 from migrate.bytes.messages import some
 from migrate.bytes.source import still_the_same
-from migrate.live import conversions, mapped
+from migrate.live import conversions, held, mapped
 from migrate.live.conversions import Plan
+from migrate.live.held import Held
 from migrate.live.mapped import Target
-from migrate.live.torch_rules import KINDS, Kind, rule_of
+from migrate.live.torch_rules import KINDS, NEEDED_BY, Kind, rule_of
 from migrate.rules import comparison
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
@@ -64,6 +66,9 @@ class Restored:
             self.warnings = tuple(plan.warnings)
             self._product = self._momentum_product(source, live)
         reasons += [*mapped.row_reasons(state, self.targets), *self._decay_reasons(source), *self._frozen_reasons()]
+        reasons += held.reasons(
+            (Held(t.stored, partial(_held, t.place), t.axes) for t in self.targets), restore_variables
+        )
         self.origins = (*state.origins, *evidence.doubts("live optimizer", dict.fromkeys(reasons)))
         self.reasons = evidence.reasons(self.origins)
 
@@ -133,11 +138,16 @@ class Restored:
             return  # never trained, so that its state begins anew
         if self._kind.counts:
             yield "step", torch.tensor(float(self.state.iterations))
+        group = self._groups[target.place]
         for slot, key in self._kind.slots.items():
             if slot not in owned:
+                if group.get(NEEDED_BY.get(slot, "")):
+                    old = owned.get("v") if slot == "vhat" else None
+                    new = np.zeros(target.stored.shape) if old is None else mapped.numbers(old)
+                    yield key, self._tensor(target, target.laid_out(new))
                 continue
             wide = mapped.numbers(owned[slot])
-            change = self._plans[id(self._groups[target.place])].changes.get(slot)
+            change = self._plans[id(group)].changes.get(slot)
             yield key, self._tensor(target, target.laid_out(wide if change is None else change(wide)))
         for name, key in self._kind.scalars.items():
             if name == "u_product" and self._product is not None:
@@ -148,6 +158,12 @@ class Restored:
 
         parameter = target.place
         return torch.from_numpy(array).to(dtype=parameter.dtype, device=parameter.device)
+
+
+def _held(parameter: Any) -> np.ndarray:
+    import torch
+
+    return np.asarray(parameter.detach().to("cpu", torch.float64).numpy())
 
 
 OF_SCHEDULER = "a scheduler of torch changes the learning rate of the live optimizer, in a way that is not compared"

@@ -104,6 +104,8 @@ KINDS = {
     "NAdam": Kind("Nadam", _nadam, ADAM_SLOTS, scalars={"u_product": "mu_product"}),
 }
 """By the name of the class in `torch.optim`."""
+NEEDED_BY = {"vhat": "amsgrad", "momentum": "momentum", "average_gradient": "centered"}
+"""Slot -> the option with which torch takes no step without it: where a source has none, it begins anew."""
 
 
 def rule_of(kind: Kind, group: Group) -> Rule:
@@ -111,8 +113,9 @@ def rule_of(kind: Kind, group: Group) -> Rule:
     rate = group["lr"]
     values = {"learning_rate": float(rate), **kind.arguments(group)}
     reasons = []
-    if kind.coupled and group.get("weight_decay"):
-        if group.get("decoupled_weight_decay"):
+    is_apart = group.get("decoupled_weight_decay", not kind.coupled)
+    if group.get("weight_decay") and (kind.coupled or not is_apart):
+        if is_apart:
             values["weight_decay"] = float(group["weight_decay"])
         else:
             reasons.append("weight_decay of the live optimizer is added to the gradient, which no source's rule does")

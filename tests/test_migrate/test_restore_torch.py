@@ -228,3 +228,52 @@ def test_a_scheduler_of_torch_is_not_called_exact() -> None:
     torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     report = migrate.restore(source, optimizer, live)
     assert any("a scheduler of torch" in reason for reason in report.reasons)
+
+
+def test_values_that_a_parameter_has_deny_a_wrong_mapping(load_case: Any) -> None:
+    """Two of one shape exchanged: the next steps would be 1e5 times what rounding explains off."""
+    torch = _torch()
+    case = load_case("keras224-sgd-momentum-convbn")
+    state, onto, rows = _parameters(case)
+    one, other = "batch_normalization_1/gamma", "batch_normalization_1/beta"
+    wrong = {**onto, one: onto[other], other: onto[one]}
+    optimizer = CASES["keras224-sgd-momentum-convbn"](torch.optim, [p for p, _, _ in rows], state.hyperparameters)
+    with pytest.raises(MismatchError, match=f"given for '{one}' has the values of '{other}'"):
+        migrate.restore(case.source, optimizer, wrong)
+    assert migrate.restore(case.source, optimizer, wrong, restore_variables=True).fidelity == "approximate"
+    assert migrate.restore(case.source, optimizer, onto, restore_variables=True).fidelity == "approximate"
+    assert migrate.restore(case.source, optimizer, onto, restore_variables=True).fidelity == "exact"  # now they fit
+
+
+def test_what_a_source_without_slots_trains_may_not_be_left_out() -> None:
+    """An optimizer that lacks it takes no step with it: that was exact, and 4e4 times what rounding explains off."""
+    torch = _torch()
+    source = CORPUS / "tf215-legacy-sgd-mlp" / "source" / "model.h5"
+    state = migrate.read(source)
+    assert not state.slots
+    live = {v.name: torch.nn.Parameter(torch.zeros(v.shape)) for v in state.variables if v.trainable}
+    rest = dict(list(live.items())[1:])
+    optimizer = torch.optim.SGD(rest.values(), lr=state.hyperparameters["learning_rate"])
+    with pytest.raises(MismatchError, match="no parameter is given for"):
+        migrate.restore(source, optimizer, rest)
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("tf115-rmsprop-mlp", {"centered": True}),
+        ("tf115-rmsprop-mlp", {"momentum": 0.9}),
+        ("tf24-adam-convbn", {"amsgrad": True}),
+    ],
+)
+def test_torch_can_step_with_slots_that_the_source_has_not(name: str, option: dict[str, Any], load_case: Any) -> None:
+    torch = _torch()
+    case = load_case(name)
+    _, onto, rows = _parameters(case)
+    make = torch.optim.Adam if "adam" in name else torch.optim.RMSprop
+    optimizer = make([p for p, _, _ in rows], lr=0.01, **option)
+    assert migrate.restore(case.source, optimizer, onto, **_hints(case)).fidelity == "approximate"
+    for parameter, _, _ in rows:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert all(torch.isfinite(parameter).all() for parameter, _, _ in rows)

@@ -1,0 +1,36 @@
+"""What live variables hold already says which stored ones they are, whatever a mapping or a name says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from migrate.bytes.arrays import LazyArray
+from migrate.live import held
+from migrate.state import StoredVariable
+from optim.errors import MismatchError
+
+VALUES = {name: np.random.default_rng(i).standard_normal((3, 3)).astype(np.float32) for i, name in enumerate("abc")}
+
+
+def _row(name: str, live: np.ndarray, axes: tuple[int, ...] = (0, 1)) -> held.Held:
+    array = LazyArray((3, 3), "float32", lambda: VALUES[name], name)
+    return held.Held(StoredVariable(name, array, (3, 3), "float32", True), lambda: live.astype(np.float64), axes)
+
+
+def test_right_values_and_none_deny_nothing() -> None:
+    assert held.reasons([_row(name, value) for name, value in VALUES.items()], restores=False) == []
+    assert held.reasons([_row(name, value.T, (1, 0)) for name, value in VALUES.items()], restores=False) == []
+    assert held.reasons([_row(name, np.ones((3, 3))) for name in VALUES], restores=False) == []
+    assert held.reasons([_row(name, value + 1) for name, value in VALUES.items()], restores=False) == []
+
+
+def test_values_of_another_one_and_other_axes_deny_a_mapping() -> None:
+    exchanged = [_row("a", VALUES["b"]), _row("b", VALUES["a"]), _row("c", VALUES["c"])]
+    with pytest.raises(
+        MismatchError, match="given for 'a' has the values of 'b'; what is given for 'b' has the values"
+    ):
+        held.reasons(exchanged, restores=False)
+    assert len(held.reasons(exchanged, restores=True)) == 2
+    with pytest.raises(MismatchError, match=r"given for 'c' has its values with the axes \(1, 0\), not \(0, 1\)"):
+        held.reasons([_row("c", VALUES["c"].T)], restores=False)
