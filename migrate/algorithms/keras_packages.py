@@ -29,6 +29,8 @@ _DECAYED = {"AdamW": "Adam", "NadamW": "Nadam", "SGDW": "SGD"}
 _MARKS = {"weight_decays", "total_iterations", "use_cosine_annealing", "eta_t", "t_cur"}
 _ANNEALING = {*_MARKS, "lr_multipliers", "autorestart", "eta_min", "eta_max", "init_verbose"}
 _WARMED = {"total_steps", "warmup_proportion", "min_lr", "weight_decay"}
+_WRAPPERS = {"Lookahead": ("slow_step", "keras-lookahead"), "LRMultiplier": ("multipliers", "keras-lr-multiplier")}
+"""Classes around an optimizer -> a key that their config has and no other's of that name, and their package."""
 _YOGI = {
     "l1_regularization_strength": 0.0,
     "l2_regularization_strength": 0.0,
@@ -124,3 +126,19 @@ def unfound(config: Mapping[str, Any], variables: Sequence[str]) -> list[str]:
     known = {name.removesuffix(":0") for name in variables}
     decaying = config.get("weight_decays") if config.keys() >= _MARKS else None
     return [name for name in decaying or () if name.removesuffix(":0") not in known]
+
+
+def check_wrappers(layers: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse what is around an optimizer and keeps its state among its own.
+
+    Args:
+      layers: class and config of each, see `wrappers.layers`.
+    """
+    for layer in layers:
+        name, config = str(layer.get("class_name")), layer.get("config")
+        mark, whose = _WRAPPERS.get(name.rpartition(">")[2], ("", ""))
+        if whose and isinstance(config, Mapping) and mark in config:
+            raise UnsupportedError(
+                f"{name} of {whose} is around the optimizer, and neither its steps nor its list of weights are known"
+                " here: begin anew from the weights, with the optimizer that is in it"
+            )

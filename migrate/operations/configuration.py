@@ -166,6 +166,7 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
         inner = addons.as_registered(wrappers.innermost(document))
         if kind in (FILE, HINT) and not own_rule:
             _check_stock(inner)
+            keras_packages.check_wrappers(wrappers.layers(document))
         raw = inner.get("config")
         class_name, config = str(inner.get(CLASS) or ""), dict(raw) if isinstance(raw, Mapping) else {}
         config = wrappers.with_limits(document, config)

@@ -80,14 +80,29 @@ def test_a_weight_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert sure.fidelity == "approximate"
 
 
+def test_a_wrapper_of_a_package_is_refused_by_name(tmp_path: Path) -> None:
+    """As keras-lr-multiplier 0.9 and keras-lookahead 0.9 save themselves around Keras's Adam."""
+    source = _altered("keras224-adamw", {}, tmp_path)
+    inner = {"class_name": "Adam", "config": {"lr": 0.01}}
+    for name, own in (("LRMultiplier", {"multipliers": {"first": 0.1}}), ("Lookahead", {"slow_step": 0.5})):
+        _set_optimizer(source, {"class_name": name, "config": {"optimizer": inner, **own}})
+        with pytest.raises(UnsupportedError, match=f"^{name} of keras-.* begin anew from the weights"):
+            migrate.read(source)
+
+
 def _altered(name: str, changes: dict[str, Any], folder: Path) -> Path:
     copy = folder / "model.h5"
     copy.write_bytes((PACKAGES / f"{name}.h5").read_bytes())
-    with h5py.File(copy, "r+") as file:
-        training = json.loads(file.attrs["training_config"])
-        training["optimizer_config"]["config"].update(changes)
-        file.attrs["training_config"] = json.dumps(training).encode()
+    with h5py.File(copy, "r") as file:
+        optimizer = json.loads(file.attrs["training_config"])["optimizer_config"]
+    _set_optimizer(copy, {**optimizer, "config": {**optimizer["config"], **changes}})
     return copy
+
+
+def _set_optimizer(source: Path, optimizer: dict[str, Any]) -> None:
+    with h5py.File(source, "r+") as file:
+        training = {**json.loads(file.attrs["training_config"]), "optimizer_config": optimizer}
+        file.attrs["training_config"] = json.dumps(training).encode()
 
 
 @pytest.mark.parametrize("option", [{"adapt": False}, {"bias_correction": True}, {"lazy": False}, {"partial": 0}])
@@ -95,9 +110,8 @@ def test_an_option_that_no_release_saved_tells_of_another_class(option: dict[str
     source = tmp_path / "model.h5"
     source.write_bytes((PACKAGES.parent / "corpus" / "tf29-adam-clipnorm-decay-nested/source/model.h5").read_bytes())
     assert migrate.read(source).fidelity == "exact"
-    with h5py.File(source, "r+") as file:
-        training = json.loads(file.attrs["training_config"])
-        training["optimizer_config"]["config"].update(option)
-        file.attrs["training_config"] = json.dumps(training).encode()
+    with h5py.File(source, "r") as file:
+        optimizer = json.loads(file.attrs["training_config"])["optimizer_config"]
+    _set_optimizer(source, {**optimizer, "config": {**optimizer["config"], **option}})
     reason = f"the config has {next(iter(option))}, which Adam of no release has: it may be another of that name"
     assert any(reason in each and "--set class_name=Adam" in each for each in migrate.read(source).reasons)
