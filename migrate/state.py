@@ -48,18 +48,22 @@ class LayerVariable:
 @dataclass(frozen=True)
 class Layers:
     """A layer or model: its own variables, then what is in it; members of one chain follow each other, while the
-    chains may be interleaved in any way."""
+    chains may be interleaved in any way. `own_last`: its own variables stand behind, None where nothing says it."""
 
     own: tuple[LayerVariable, ...] = ()
     chains: tuple[tuple[Layers, ...], ...] = ()
+    own_last: bool | None = False
 
     def variables(self) -> list[LayerVariable]:
         """All of them, chain after chain."""
-        return [*self.own, *(v for chain in self.chains for layer in chain for v in layer.variables())]
+        within = [v for chain in self.chains for layer in chain for v in layer.variables()]
+        return [*within, *self.own] if self.own_last else [*self.own, *within]
 
     def ordered(self) -> bool:
         """Whether only one order is possible."""
         trained = [chain for chain in self.chains if any(layer.trained() for layer in chain)]
+        if self.own_last is None and trained and any(v.trainable is not False for v in self.own):
+            return False
         return len(trained) <= 1 and all(layer.ordered() for chain in trained for layer in chain)
 
     def trained(self) -> bool:

@@ -76,9 +76,12 @@ class _Search:
         key = id(layers), start
         if key not in self.known:
             found: Ways = {}
-            for end, names in self.own(layers.own, start).items():
-                for last, more in self.merged(layers.chains, end).items():
-                    _add(found, last, [(*a, *b) for a in names for b in more])
+            steps = [lambda at: self.own(layers.own, at), lambda at: self.merged(layers.chains, at)]
+            orders = [steps, steps[::-1]] if layers.own_last is None else [steps[::-1] if layers.own_last else steps]
+            for first, second in orders:
+                for end, names in first(start).items():
+                    for last, more in second(end).items():
+                        _add(found, last, [(*a, *b) for a in names for b in more])
             self.known[key] = found
         return self.known[key]
 

@@ -190,6 +190,17 @@ def test_orders_of_layers() -> None:
         match(Layers((), ((norm,), (_layer((3,), (3,), name="o"),))), [(3,), (3,)], "x")
 
 
+def test_own_variables_stand_before_or_behind_what_is_in_a_layer() -> None:
+    within, (own,) = _layer((3,), (2,), name="in"), _layer((4,), name="own").own
+    first, last, either = (Layers((own,), ((within,),), place) for place in (False, True, None))
+    assert match(first, [(4,), (3,), (2,)], "x") == match(either, [(4,), (3,), (2,)], "x") == ["own/0", "in/0", "in/1"]
+    assert match(last, [(3,), (2,), (4,)], "x") == match(either, [(3,), (2,), (4,)], "x") == ["in/0", "in/1", "own/0"]
+    assert [each.ordered() for each in (first, last, either)] == [True, True, False]
+    assert [v.name for v in last.variables()] == ["in/0", "in/1", "own/0"]
+    with pytest.raises(MismatchError):
+        match(last, [(4,), (3,), (2,)], "x")
+
+
 def test_layers_known_to_be_trained_are_all_matched() -> None:
     told = Layers((), ((_layer((2,), name="a", trainable=True),), (_layer((3,), name="b", trainable=True),)))
     assert match(told, [(3,), (2,)], "x") == ["b/0", "a/0"]

@@ -12,6 +12,7 @@ import pytest
 
 import migrate
 import optim
+from migrate.errors import AmbiguousError
 from optim.errors import CheckpointError
 from tests.test_migrate.confirm import confirmed
 
@@ -24,8 +25,13 @@ CASES = {
     "tf29-i-backup-and-restore": "backup",
     "tf215-d-loaded-sgdm-weights": "weights",  # slots called m/..., after load_model
     "tf29-e-own-scale-adamax-h5": "model.h5",  # a scalar and a row of a layer of its own
+    "tf215-d-own-in-top-keras": "model.keras",  # a model's own variable, which it trains last
+    "tf215-d-own-in-model-keras": "model.keras",  # as much in a model inside of it
 }
-UNASKED = ("tf215-d-loaded-sgdm-weights", "tf29-e-own-scale-adamax-h5")
+OWN = [("block/norm/0", [4]), ("block/norm/1", [4]), ("block/0", [4]), ("out/0", [4, 4]), ("out/1", [4])]
+TOLD = {"tf215-d-own-in-model-keras": {"variables": [{"name": name, "shape": shape} for name, shape in OWN]}}
+"""What only the program knows."""
+UNASKED = ("tf215-d-loaded-sgdm-weights", "tf29-e-own-scale-adamax-h5", *(c for c in CASES if "-own-in-" in c))
 """Of which nothing is left to confirm."""
 
 
@@ -58,7 +64,7 @@ def test_the_sources_own_next_steps_are_taken(name: str, tmp_path: Path) -> None
 
     document, oracle = _case(name)
     target = tmp_path / "slots"
-    source, hints = WILD / name / "source" / CASES[name], _hints(document)
+    source, hints = WILD / name / "source" / CASES[name], _hints(document) | TOLD.get(name, {})
     overrides = {} if name in UNASKED else confirmed(source, **hints)
     report = migrate.migrate_checkpoint(source, target, overrides=overrides, **hints)
     assert report.fidelity == "exact"
@@ -72,6 +78,13 @@ def test_the_sources_own_next_steps_are_taken(name: str, tmp_path: Path) -> None
         optimizer.apply_gradients(list(zip(gradients, live, strict=True)))
         for i in range(count):
             np.testing.assert_allclose(live[i].numpy(), oracle[f"var/{step}/{i}"], rtol=2e-6, atol=2e-7)
+
+
+def test_whether_a_layer_or_a_model_owns_a_variable_is_not_assumed() -> None:
+    """Layers of tf.keras train their own variables first, models theirs last, and the file does not tell them apart."""
+    source = WILD / "tf215-d-own-in-model-keras" / "source" / "model.keras"
+    with pytest.raises(AmbiguousError, match=r"block/0, block/norm/0, .*; or block/norm/0, block/norm/1, block/0, "):
+        migrate.read(source)
 
 
 def test_what_is_no_array_stays_in_the_source_and_is_named(tmp_path: Path) -> None:

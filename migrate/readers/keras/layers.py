@@ -112,7 +112,7 @@ class _At:
 
 @dataclass
 class _Found:
-    keras3: bool
+    keras3: bool | None
     rows: dict[str, tuple[str, str, LazyArray]] = field(default_factory=dict)
     """By path in the file: (short name, full name, array)."""
     alike: list[tuple[str, ...]] = field(default_factory=list)
@@ -121,14 +121,16 @@ class _Found:
 
 
 def arrange(
-    root: Node, config: Mapping[str, Any] | None, keras3: bool
+    root: Node, config: Mapping[str, Any] | None, keras3: bool | None
 ) -> tuple[tuple[StoredVariable, ...], Layers, Twins | None]:
     """The model's variables, what is known of their order (if all is, they are in it), and what of it is assumed.
 
     Args:
       root: the tree, without the optimizer and metrics.
       config: `config.json`, or None.
-      keras3: whether names are as Keras 3's `variable.path`, which begins with a Sequential's own name.
+      keras3: whether Keras 3 wrote it, whose `variable.path` begins with a Sequential's own name; None where nothing
+        tells. Its layers and models train their own variables first; in tf.keras layers do, and models train theirs
+        last (`engine/base_layer.py`, `engine/training.py` 2.12 - 2.15).
     """
     found = _Found(keras3)
     name = layer_name(config) if config is not None else root.name or ""
@@ -158,7 +160,7 @@ def _unique(rows: Mapping[str, tuple[str, str, LazyArray]]) -> dict[str, str]:
 
 def _renamed(layers: Layers, names: Mapping[str, str]) -> Layers:
     own = tuple(LayerVariable(names[v.name], v.shape, v.trainable) for v in layers.own)
-    return Layers(own, tuple(tuple(_renamed(x, names) for x in chain) for chain in layers.chains))
+    return Layers(own, tuple(tuple(_renamed(x, names) for x in chain) for chain in layers.chains), layers.own_last)
 
 
 def _node(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found, kind: str | None = None) -> Layers:
@@ -172,7 +174,8 @@ def _node(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found, 
     kind = kind or (snake_case(str(config.get("class_name", ""))) if config is not None else _kind_of(node))
     keys = [key for key in node.children if key not in LISTS]
     chains += _attributes(node, keys, kind, settings, at, found)
-    return Layers(_own(node, config, at, found, kind), tuple(chains))
+    behind = False if found.keras3 else True if found.keras3 is False and not node.path else None
+    return Layers(_own(node, config, at, found, kind), tuple(chains), behind)
 
 
 def _own(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found, kind: str) -> tuple[LayerVariable, ...]:

@@ -54,7 +54,7 @@ def stored(
     for name in NOT_MODEL:
         measured = root.children.pop(name, None)
         rest.update(_all_variables(measured) if measured is not None else {})
-    variables, layers, twins = arrange(root, config, generation == "keras3")
+    variables, layers, twins = arrange(root, config, None if generation is None else generation == "keras3")
     return Stored(
         format_name,
         generation,
