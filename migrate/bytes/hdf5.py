@@ -7,6 +7,7 @@ Imports h5py and numpy only. Upstream layout: `keras/engine/saving.py` (Keras 2.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -116,20 +117,41 @@ def name_list(node: h5py.Group, name: str) -> list[str] | None:
     return chunks if index else None
 
 
-def member(group: h5py.Group, name: str, where: str) -> h5py.Group | h5py.Dataset:
+def member(group: h5py.Group, name: str, where: str) -> h5py.Group | h5py.Dataset | h5py.Datatype:
     """A member by path, every step of which must be a hard link inside the same file.
 
     A path that begins with a slash begins at the root, as in HDF5: Keras 2.0 on Theano wrote `/iterations` so.
     """
-    node: Any = group.file if name.startswith("/") else group
-    for part in [p for p in name.split("/") if p]:
-        link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
-        if link is None:
+    node = (group.file if name.startswith("/") else group).id
+    for part in [p.encode("utf-8", "surrogateescape") for p in name.split("/") if p]:
+        kind = _link(node, part)
+        if kind is None:
             raise DamagedFileError(f"{where}: it lists {name!r}, which is not in it; the file is incomplete")
-        if not isinstance(link, h5py.HardLink):
+        if kind != h5py.h5l.TYPE_HARD:
             raise DamagedFileError(f"{where}: {name!r} is a link out of the file's own tree; such files are refused")
-        node = node[part]
-    return node
+        node = h5py.h5o.open(node, part)
+    if isinstance(node, h5py.h5d.DatasetID):
+        return h5py.Dataset(node, readonly=True)
+    return h5py.Group(node) if isinstance(node, h5py.h5g.GroupID) else h5py.Datatype(node)
+
+
+def _link(node: Any, part: bytes) -> int | None:
+    """Which kind of link a member is; None where there is no such member."""
+    if not isinstance(node, h5py.h5g.GroupID) or not node.links.exists(part):
+        return None
+    return int(node.links.get_info(part).type)
+
+
+def dataset_names(group: h5py.Group) -> list[str]:
+    """Paths of all datasets below."""
+    found: list[str] = []
+
+    def look(name: bytes, info: h5py.h5o.ObjInfo) -> None:
+        if info.type == h5py.h5o.TYPE_DATASET:
+            found.append(name.decode("utf-8", "surrogateescape"))
+
+    h5py.h5o.visit(group.id, look, info=True)
+    return found
 
 
 def lazy_dataset(group: h5py.Group, name: str, path: Source) -> LazyArray:
@@ -165,7 +187,7 @@ def _extent(dataset: h5py.Dataset, path: Source) -> Extent | None:
     plain = dtype.kind in "iufc" and dtype.newbyteorder("<") == dtype
     if offset is None or not plain or not dataset.id.get_type().equal(h5py.h5t.py_create(dtype)):
         return None
-    size = int(np.prod(dataset.shape, dtype=object)) * dtype.itemsize
+    size = math.prod(dataset.shape) * dtype.itemsize
     if size != dataset.id.get_storage_size() or offset + size > _size(path):
         return None  # the HDF5 library says what is wrong with it
     if isinstance(path, str):
@@ -190,7 +212,7 @@ def _check_dataset(dataset: Any, path: Source) -> None:
         raise DamagedFileError(f"{where} has dtype {dataset.dtype}, which no optimizer state has")
     if kind == "V" and dataset.dtype.itemsize != 2:
         raise DamagedFileError(f"{where} has an opaque dtype of {dataset.dtype.itemsize} bytes")
-    declared = int(np.prod(dataset.shape, dtype=object)) * dataset.dtype.itemsize
+    declared = math.prod(dataset.shape) * dataset.dtype.itemsize
     stored = dataset.id.get_storage_size()
     if len(dataset.shape) > MAX_RANK or stored > _size(path):
         raise DamagedFileError(f"{where} declares more bytes than the file has; the file is damaged")

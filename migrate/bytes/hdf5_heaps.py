@@ -42,9 +42,10 @@ def check_heaps(file: h5py.File, raw: BinaryIO, size: int, where: str) -> None:
 def _tensors(file: h5py.File, raw: BinaryIO, size: int, where: str) -> list[tuple[int, int]]:
     """(first byte, end) of all datasets in one piece, in order, after the attributes of all objects were checked."""
     found: list[tuple[int, int]] = []
+    base = file.userblock_size
 
     def look(name: bytes, info: h5py.h5o.ObjInfo) -> None:
-        check_attributes(raw, info.addr, file.userblock_size, size, where)
+        check_attributes(raw, info.addr, base, size, where)
         if info.type == h5py.h5o.TYPE_DATASET:
             dataset = h5py.h5d.open(file.id, name)
             offset = dataset.get_offset()

@@ -120,7 +120,8 @@ def match(
     """
     pairs = _by_name(live, stored)
     _check_shapes(pairs)
-    free_live = [g for g in live if g.trainable and all(p.live is not g for p in pairs)]
+    done = {id(p.live) for p in pairs}
+    free_live = [g for g in live if g.trainable and id(g) not in done]
     taken = {p.stored.name for p in pairs}
     free = [v for v in stored if v.name not in taken and (needed(v) or v.trainable)]
     by_shape, free_live, free = _by_shape(free_live, free)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -141,8 +142,8 @@ def _by_position(candidates: Mapping[int, Sequence[Owner]], every: Sequence[Owne
 
 
 def _checked(owners: Mapping[int, Owner], method: str, where: str, twins: Twins | None = None) -> Match:
-    nodes = [o.node for o in owners.values()]
-    twice = [o.name for o in owners.values() if nodes.count(o.node) > 1]
+    slots = Counter(o.node for o in owners.values())
+    twice = [o.name for o in owners.values() if slots[o.node] > 1]
     if twice:
         raise AmbiguousError(f"{where}: several slots of one kind fit variable {twice[0]}; save the checkpoint again")
     return Match(owners, method, twins)

@@ -3,6 +3,7 @@ guess."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -243,20 +244,24 @@ def _selections(wanted: list[tuple[int, ...]], groups: Sequence[list[StoredVaria
     # ways[i] holds up to two selections, of the groups seen so far, that cover the first i wanted shapes.
     ways: list[list[list[StoredVariable]]] = [[] for _ in range(len(wanted) + 1)]
     ways[0] = [[]]
+    seen, left = 0, sum(map(len, groups))
     for group in groups:
         shapes = [v.shape for v in group]
-        for end in range(len(wanted), len(shapes) - 1, -1):
-            if shapes and wanted[end - len(shapes) : end] == shapes:
+        seen, left = seen + len(group), left - len(group)
+        least = max(len(shapes), len(wanted) - left)  # of what ends before, the groups to come are too few
+        for end in range(min(len(wanted), seen), least - 1, -1):
+            if shapes and ways[end - len(shapes)] and wanted[end - len(shapes) : end] == shapes:
                 taken = [way + group for way in ways[end - len(shapes)]]
                 ways[end] = (ways[end] + taken)[:2]
     return ways[-1]
 
 
 def _by_unique_shape(wanted: list[tuple[int, ...]], usable: Sequence[StoredVariable]) -> list[StoredVariable] | None:
-    have = [v.shape for v in usable]
-    if any(wanted.count(s) != 1 or have.count(s) != 1 for s in wanted):
+    have = {v.shape: v for v in usable}
+    of_wanted, of_usable = Counter(wanted), Counter(v.shape for v in usable)
+    if any(of_wanted[s] != 1 or of_usable[s] != 1 for s in wanted):
         return None
-    return [usable[have.index(s)] for s in wanted]
+    return [have[s] for s in wanted]
 
 
 def _ambiguous(where: str, wanted: Sequence[tuple[int, ...]], fits: Sequence[Sequence[StoredVariable]]) -> str:

@@ -190,7 +190,7 @@ def _arguments(stored: Stored, made: Configuration, found: SlotTable) -> tuple[A
 
 def _put_rows_in(stored: Stored, made: Configuration, found: SlotTable, told: Arguments) -> None:
     assert stored.generation is not None
-    trained = [*found.order, *(v.name for v in stored.variables if v.trainable and v.name not in found.order)]
+    trained = list(dict.fromkeys([*found.order, *(v.name for v in stored.variables if v.trainable)]))
     lazy_rows.put_in(
         told, made.config, made.algorithm, stored.generation, trained, _sparse(stored, made), stored.versions
     )
@@ -347,9 +347,9 @@ def _scalars(stored: Stored, found: SlotTable, made: Configuration) -> tuple[dic
 
 def _ordered(stored: Stored, order: Sequence[str]) -> tuple[StoredVariable, ...]:
     """Those with slots first, in optimizer order; then the other trainable ones; then the rest."""
-    by_name = {v.name: v for v in stored.variables}
+    by_name, slotted = {v.name: v for v in stored.variables}, set(order)
     first = [replace(by_name[name], trainable=True) for name in order]
-    others = [v for v in stored.variables if v.name not in set(order)]
+    others = [v for v in stored.variables if v.name not in slotted]
     # Where the source does not say, a variable without slots among others with slots is not trained.
     settled = [replace(v, trainable=not first) if v.trainable is None else v for v in others]
     return (*first, *(v for v in settled if v.trainable), *(v for v in settled if not v.trainable))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -225,10 +226,8 @@ def _around(weights: Weights) -> tuple[Weights, Weights]:
 
 def _check_listed(group: h5py.Group, names: Collection[str], path: str) -> None:
     """Refuse arrays that no list names: Keras lists all that it writes, so that a list has lost some."""
-    found: list[str] = []
-    group.visititems(lambda name, node: found.append(name) if isinstance(node, h5py.Dataset) else None)
     listed = {"/".join(part for part in name.split("/") if part not in ("", ".")) for name in names}
-    lost = sorted(set(found) - listed)
+    lost = sorted(set(hdf5.dataset_names(group)) - listed)
     if lost:
         raise DamagedFileError(
             f"{path}: its group {group.name.strip('/')} holds {some([repr(name) for name in lost], 2)}, which its lists"
@@ -363,4 +362,5 @@ def _equal(a: LazyArray, b: LazyArray) -> bool:
 def unique_names(pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Variable names without `:0`, with the layer's name in front where two layers use the same one."""
     plain = [name.removesuffix(":0") for _, name in pairs]
-    return [f"{layer}/{name}" if plain.count(name) > 1 else name for (layer, _), name in zip(pairs, plain, strict=True)]
+    times = Counter(plain)
+    return [f"{layer}/{name}" if times[name] > 1 else name for (layer, _), name in zip(pairs, plain, strict=True)]

@@ -171,7 +171,8 @@ class Found:
         """Names of the variables with slots, in the optimizer's order."""
         slotted = self.order or list(dict.fromkeys(name for per in self.slots.values() for name in per))
         if generation in TABLES:  # whose order is breadth first; the model's is depth first, as `trainable_variables`
-            return [owner.name for owner in owners if owner.name in set(slotted)]
+            known = set(slotted)
+            return [owner.name for owner in owners if owner.name in known]
         return slotted
 
     def unplaced(self, owners: Sequence[Owner]) -> dict[str, LazyArray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from migrate.bytes.bundle import BundleReader
@@ -25,9 +26,10 @@ def owners(graph: ObjectGraph, bundle: BundleReader, optimizers: Sequence[GraphO
     nodes = [(n, _attribute_path(graph.keys[n], path)) for n, path in nodes]
     found = [(n, path) for n, path in nodes if graph.keys[n] is not None and _is_model_variable(graph, bundle, n, path)]
     full_names = [graph.full_names[n] for n, _ in found]
+    times = Counter(full_names)
     result = []
     for (node, path), full_name in zip(found, full_names, strict=True):
-        unique = bool(full_name) and full_names.count(full_name) == 1
+        unique = bool(full_name) and times[full_name] == 1
         shape = bundle[graph.keys[node] or ""].shape
         result.append(Owner(node, full_name if unique else ".".join(path), full_name, path, shape))
     return result
