@@ -6,7 +6,6 @@ numbers of another one is that other one, whatever a mapping or a name says.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import permutations
@@ -54,32 +53,38 @@ def reasons(rows: Iterable[Held], restores: bool) -> list[str]:
 
 def against(rows: Iterable[Held]) -> Iterator[str]:
     """Where the live numbers are those of another variable, or the right ones with dims in another order."""
-    owners: dict[bytes, str] = {}
-    strange: list[tuple[Held, bytes]] = []
+    alike: dict[bytes, list[Held]] = {}
+    strange = []
     for row in rows:
         if row.stored.array is None:
             continue
-        wanted, live = np.transpose(numbers(row.stored.array), row.axes), row.value()
-        owners.setdefault(_digest(wanted), row.stored.name)
+        wanted, live = _wanted(row), row.value()
+        alike.setdefault(_beginning(wanted), []).append(row)
         if not np.array_equal(wanted, live) and np.any(live != live.flat[0]):  # one number everywhere tells nothing
-            strange.append((row, _digest(live)))
-    for row, digest in strange:
-        name = row.stored.name
-        if owners.get(digest, name) != name:
-            yield f"what is given for {name!r} has the values of {owners[digest]!r}"
-        elif axes := _other_axes(row):
+            strange.append(row)
+    for row in strange:
+        live, name = row.value(), row.stored.name
+        owner = next((o for o in alike.get(_beginning(live), ()) if np.array_equal(_wanted(o), live)), None)
+        if owner is not None:
+            yield f"what is given for {name!r} has the values of {owner.stored.name!r}"
+        elif axes := _other_axes(row, live):
             yield f"what is given for {name!r} has its values with the axes {axes}, not {row.axes}"
 
 
-def _other_axes(row: Held) -> tuple[int, ...]:
+def _wanted(row: Held) -> np.ndarray:
     assert row.stored.array is not None
-    stored, live = numbers(row.stored.array), row.value()
-    if stored.ndim > MOST_DIMS:
+    return np.transpose(numbers(row.stored.array), row.axes)
+
+
+def _beginning(array: np.ndarray) -> bytes:
+    """What arrays of the same numbers have in common, and few others."""
+    return repr(array.shape).encode() + np.asarray(array.flat[:1024], np.float64).tobytes()
+
+
+def _other_axes(row: Held, live: np.ndarray) -> tuple[int, ...]:
+    assert row.stored.array is not None
+    stored = numbers(row.stored.array)
+    if not 2 <= stored.ndim <= MOST_DIMS or (stored.min(), stored.max()) != (live.min(), live.max()):
         return ()
     orders = (axes for axes in permutations(range(stored.ndim)) if axes != row.axes)
     return next((axes for axes in orders if np.array_equal(np.transpose(stored, axes), live)), ())
-
-
-def _digest(array: np.ndarray) -> bytes:
-    data = np.ascontiguousarray(array, np.float64)
-    return repr(data.shape).encode() + hashlib.blake2b(data.reshape(-1).view(np.uint8).data, digest_size=16).digest()
