@@ -11,6 +11,8 @@ STAMP := $(VENV)/.installed
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 0
+# Else each of the processes that tests start would compile all of dtopt again, which takes a second.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo check test test-all docs format lint types lock clean
 

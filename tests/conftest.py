@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def devices() -> list[str]:
-    """Names of the logical CPU devices, set before any test starts TensorFlow."""
+    """Names of the logical CPU devices, set before any test starts TensorFlow.
+
+    What was imported until then is no garbage: to look through it again and again takes a seventh of all tests' time.
+    """
     import tensorflow as tf
 
+    gc.collect()
+    gc.freeze()
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * LOGICAL_CPUS)
     return [f"CPU:{i}" for i in range(LOGICAL_CPUS)]

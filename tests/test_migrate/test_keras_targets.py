@@ -215,7 +215,7 @@ def test_layers_mean_the_same_in_both(tmp_path: Path) -> None:
     inner = tf_keras.Sequential([layers.InputLayer((3,)), layers.Dense(3, activation="gelu"), layers.PReLU()])
     z = layers.Concatenate()([x, layers.Add()([inner(y), layers.Dropout(0.2)(y)])])
     model = tf_keras.Model([image, text], layers.Dense(2, kernel_constraint=tf_keras.constraints.MaxNorm(3.0))(z))
-    model.compile(tf_keras.optimizers.legacy.Adam(0.01, decay=0.1), "mse")
+    model.compile(tf_keras.optimizers.legacy.Adam(0.01, decay=0.1), "mse", run_eagerly=True)
     random = np.random.default_rng(0)
     inputs = [random.uniform(size=(4, 6, 6, 2)).astype(np.float32), random.integers(0, 7, (4, 5)).astype(np.float32)]
     model.train_on_batch(inputs, random.uniform(size=(4, 2)))

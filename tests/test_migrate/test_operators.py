@@ -54,7 +54,7 @@ def test_functions_are_the_same_in_keras_3(suffix: str, tmp_path: Path) -> None:
     used = {layer.get_config().get("function") for layer in model.layers} - {None}
     assert used == operators.FUNCTIONS.keys() - ALIASES
     classes = tf_keras.optimizers.legacy if suffix == ".h5" else tf_keras.optimizers
-    model.compile(classes.SGD(0.01, momentum=0.9), "mse")
+    model.compile(classes.SGD(0.01, momentum=0.9), "mse", run_eagerly=True)
     x = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
     targets = [np.zeros(end.shape, np.float32) for end in model(x)]
     model.train_on_batch(x, targets)
