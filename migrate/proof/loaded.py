@@ -18,9 +18,9 @@ import numpy as np
 from migrate.bytes.arrays import widened
 from migrate.generations import version_tuple
 from migrate.proof import model_target, parity, stepping
-from migrate.proof.loading import LARGEST
+from migrate.proof.loading import FULL, LARGEST
 from migrate.state import OptimizerState
-from optim.errors import UnsupportedError
+from optim.errors import CheckpointError, UnsupportedError
 
 SECONDS = 3600
 NEAR, NEAR_HALF = 1e-3, 5e-2
@@ -128,6 +128,8 @@ def _run(*words: str) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"loading took more than {SECONDS} s"
+    if done.returncode == FULL:
+        raise CheckpointError(f"{done.stderr.strip().splitlines()[-1]}: Keras had no room for what it found; make room")
     return f"the process ended with {done.returncode}, saying {(done.stderr.strip().splitlines() or ['nothing'])[-1]}"
 
 

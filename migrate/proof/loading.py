@@ -22,6 +22,8 @@ LARGEST = 1 << 24
 LENGTH = 64
 """Of dims that a model leaves open, but for the first."""
 EXAMPLES = 3
+FULL = 74
+"""Exit code where the system took a file from it; `sysexits.h` calls it an error of input or output."""
 
 
 def main(out: str, path: str, library: str, *source: str) -> None:
@@ -59,9 +61,10 @@ def _seen(model: Any, out: str) -> dict[str, Any]:
     if sum(int(np.prod(v.shape)) for v in trained) <= LARGEST:
         start = [np.asarray(v).copy() for v in trained]
         try:
-            np.savez(os.path.join(out, "after.npz"), **_after_step(optimizer, trained))
+            after = _after_step(optimizer, trained)
         except Exception as error:
             return {**found, "problem": f"a step raises {type(error).__name__}: {error}"}
+        np.savez(os.path.join(out, "after.npz"), **after)
         for variable, value in zip(trained, start, strict=True):
             variable.assign(value)
     return found
@@ -123,4 +126,8 @@ def _difference(have: list[np.ndarray], get: list[np.ndarray]) -> float:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except OSError as system:  # no room for what it found, which says nothing of the model
+        print(system, file=sys.stderr)
+        sys.exit(FULL)

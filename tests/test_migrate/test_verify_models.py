@@ -6,6 +6,7 @@ import ast
 import io
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 import migrate
 from migrate.proof import loaded, loading
+from optim.errors import CheckpointError
 from tests.alterations.arrays import unzipped, zipped
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +68,15 @@ def test_answers_that_cannot_be_compared_are_no_difference(tmp_path: Path, monke
     _, otherwise, notes = loaded.compared(state, str(ADAM), target, str(dest), "keras")
     assert otherwise == []
     assert notes[-1] == "answers were not compared: the process ended with -11, saying nothing"
+
+
+def test_a_full_disk_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where the target is right: nothing is said of it."""
+    dest = _target(tmp_path, "keras")
+    done = subprocess.CompletedProcess[str]([], loading.FULL, "", "[Errno 28] No space left on device\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    with pytest.raises(CheckpointError, match="No space left on device: Keras had no room"):
+        migrate.verify(ADAM, dest)
 
 
 def test_it_says_where_keras_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
