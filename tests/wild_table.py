@@ -168,10 +168,22 @@ def _warm_up(document: dict[str, Any]) -> Any:
     return WarmUp()
 
 
-SCHEDULES = {"d-manager-schedule-subclass": _of_the_tutorial, "g-hf-adamweightdecay-warmup": _warm_up}
+def _warmed_up(document: dict[str, Any]) -> Any:
+    """`PolynomialWarmUp` of tf-models behind its warm-up: the PolynomialDecay in it."""
+    from optim import schedules
+
+    config = document["optimizer_config"]["config"]["learning_rate"]["config"]["after_warmup_lr_sched"]
+    return schedules.from_config({"class_name": "PolynomialDecay", "config": config})
+
+
+SCHEDULES = {
+    "d-manager-schedule-subclass": _of_the_tutorial,
+    "g-hf-adamweightdecay-warmup": _warm_up,
+    "g-tfm-adamw-poly": _warmed_up,
+}
 """Schedules of the user's own, which loading asks for."""
-NOT_CONFIRMED = ("f-bert-adamweightdecay",)
-"""Cases where what the report says it assumes is wrong, as their users know: a rate that warms up and falls."""
+NOT_CONFIRMED = ("f-bert-adamweightdecay", "g-tfm-adamw-poly")
+"""Cases where what the report says it assumes is wrong, as their users know: a rate that falls, a limit of the norm."""
 KNOWN = {"g-hf-adamweightdecay-warmup": {"weight_decay_exclude": ["LayerNorm", "layer_norm", "bias"]}}
 """What only the user knows, and is asked for: the program's own exclusions."""
 

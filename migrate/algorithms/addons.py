@@ -190,6 +190,6 @@ def hidden(class_name: str, generation: str) -> Mapping[str, str]:
         return unsaid
     return {
         **unsaid,
-        "clipnorm": "the class AdamWeightDecay of tf-models clips gradients to a norm of 1 and does not save that, the"
-        " one of transformers does not clip: taken as no",
+        "clipnorm": "the class AdamWeightDecay of tf-models clips all gradients together, --set global_clipnorm=1.0,"
+        " and does not save that, the one of transformers does not clip: taken as no",
     }

@@ -231,7 +231,7 @@ def _rate(value: Any, generation: str, out: Arguments) -> None:
     if assumed:
         out.doubt("learning_rate", assumed, confirm=confirming("learning_rate", rate))
     if isinstance(rate, dict) and rates.is_own(rate):
-        name = rate["class_name"]
+        name = str(rate["class_name"]).rpartition(">")[2]
         out.warnings.append(
             f"the learning rate is {name}, a schedule of your own, of which the source says the arguments alone: give"
             f" the object when you load, optim.load_checkpoint(..., learning_rate={name}(...))"

@@ -370,7 +370,8 @@ def _unsaid(name: str) -> Origin:
 def _hidden(origin: Origin, generation: str, config: Mapping[str, Any]) -> list[Origin]:
     """Options of a class that no source of it holds."""
     found = addons.hidden(str(origin.value), generation).items()
-    return [Origin(n, None, DEFAULT, doubt=text, confirm=confirming(n, None)) for n, text in found if n not in config]
+    open_ones = {n: text for n, text in found if not {n, *(LIMITS if n in LIMITS else ())} & config.keys()}
+    return [Origin(n, None, DEFAULT, doubt=text, confirm=confirming(n, None)) for n, text in open_ones.items()]
 
 
 def _unfound(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> list[Origin]:

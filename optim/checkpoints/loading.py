@@ -176,7 +176,7 @@ def _rate(folder: str, metadata: Metadata, given: Any) -> dict[str, Any]:
     if given is not None:
         return {"learning_rate": given}
     if isinstance(saved, Mapping) and saved.get("class_name") not in schedules.KNOWN:
-        name = saved.get("class_name")
+        name = str(saved.get("class_name")).rpartition(">")[2]
         raise CheckpointError(
             f"the optimizer in {folder} had the learning rate {name}({saved.get('config')}), a schedule of your own:"
             f" pass the object, load_checkpoint(..., learning_rate={name}(...))"

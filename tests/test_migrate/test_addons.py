@@ -22,6 +22,7 @@ from migrate.bytes import protos
 from migrate.errors import ContradictionError, DamagedFileError, StrictError
 from migrate.readers import tf1_saver
 from optim.errors import UnsupportedError
+from tests import wild_table
 from tests.test_migrate.confirm import confirmed
 
 WILD = Path(__file__).parents[1] / "fixtures" / "wild"
@@ -270,6 +271,16 @@ def test_a_schedule_of_weight_decay_is_refused_and_says_what_goes(tmp_path: Path
     last = migrate.read(source, overrides={"weight_decay_per_step": 1e-4})
     assert (last.fidelity, last.hyperparameters["weight_decay"]) == ("exact", pytest.approx(0.01))
     assert migrate.read(source, overrides={"own_rule": True}).fidelity == "approximate"
+
+
+def test_what_adamweightdecay_of_tf_models_does_not_save_can_be_said(tmp_path: Path) -> None:
+    """Its gradients are clipped by the norm of all together, as its message says; the norm of each is another rule."""
+    source, hints, document, oracle = _case("tf29-g-tfm-adamw-poly-ckpt")
+    assert any("--set global_clipnorm=1.0" in reason for reason in migrate.read(source, **hints).reasons)
+    told = {"global_clipnorm": 1.0, "weight_decay_exclude": ["LayerNorm", "layer_norm", "bias"]}
+    report = migrate.migrate_checkpoint(source, tmp_path / "slots", overrides=told, **hints)
+    assert report.fidelity == "exact", report.reasons
+    assert wild_table.replayed(tmp_path / "slots", document, oracle, len(document["trainable"])) <= 1
 
 
 @pytest.mark.parametrize("name", ["Yogi", "AdamW"])
