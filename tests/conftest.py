@@ -36,7 +36,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def devices() -> list[str]:
     """Names of the logical CPU devices, set before any test starts TensorFlow.
 
-    What was imported until then is no garbage: to look through it again and again takes a seventh of all tests' time.
+    What was imported until then is no garbage: to look through it again and again takes up to a seventh of their time.
     """
     import tensorflow as tf
 
