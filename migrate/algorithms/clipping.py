@@ -8,7 +8,7 @@ from typing import Any
 from migrate import generations
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import number
-from migrate.evidence import SET, confirming
+from migrate.evidence import FILE, HINT, SET, confirming
 from optim.errors import UnsupportedError
 
 LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
@@ -29,6 +29,7 @@ def put_in(config: Mapping[str, Any], generation: str, versions: Mapping[str, st
         limits = {first: limits[first]}
     if generation == "optimizer_v2" and not _always_clips(versions):
         _may_be_idle(limits, out)
+    _check_known(limits, generation, version, out)
     if len(limits) > 1:
         _clip_order(generation, version, versions.get("tensorflow", versions.get(generations.AFTER, "")), out)
     if "clipnorm" in limits and _norm_is_global(limits, generation, version, out):
@@ -37,6 +38,19 @@ def put_in(config: Mapping[str, Any], generation: str, versions: Mapping[str, st
             "clipnorm limited the norm over all gradients in this generation: carried as global_clipnorm"
         )
     out.values.update(limits)
+
+
+def _check_known(limits: Mapping[str, float], generation: str, version: tuple[int, ...] | None, out: Arguments) -> None:
+    """`global_clipnorm` came with TF 2.4 (`optimizer_v2.py`): no release before wrote it, or acted on it."""
+    before = generation in generations.NATIVE or (version is not None and version < (2, 4))
+    limit, told = limits.get("global_clipnorm"), out.origins.get("global_clipnorm")
+    is_said = told is None or told.kind in (FILE, HINT)
+    if limit is not None and before and is_said and generation not in generations.NEW:
+        out.doubt(
+            "global_clipnorm",
+            "global_clipnorm is set, which no release of that generation has: TF 2.4 brought it",
+            confirm=f"{confirming('global_clipnorm', limit)} or {confirming('global_clipnorm', None)}",
+        )
 
 
 def _check_zero(limits: Mapping[str, float], generation: str, out: Arguments) -> None:

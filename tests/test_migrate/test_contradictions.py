@@ -231,3 +231,18 @@ def test_an_order_of_variables_that_a_graph_denies_is_refused(case: str) -> None
     for other in (named[::-1], named[1:] + named[:1]):
         with pytest.raises(ContradictionError, match="the other way round"):
             read(variables=other)
+
+
+@pytest.mark.parametrize("case", ["keras224-adam-eps-none-nested", "tf115-rmsprop-mlp"])
+def test_a_limit_that_its_release_did_not_have_is_not_exact(case: str, tmp_path: Path) -> None:
+    """The release's own next steps are 1e5 times what rounding explains from steps with that limit."""
+    source = tmp_path / "model.h5"
+    shutil.copy(CORPUS / case / "source" / "model.h5", source)
+    assert migrate.read(source).fidelity == "exact"
+    with h5py.File(source, "r+") as file:
+        document = json.loads(file.attrs["training_config"])
+        document["optimizer_config"]["config"]["global_clipnorm"] = 0.05
+        file.attrs["training_config"] = json.dumps(document)
+    assert "TF 2.4 brought it" in " ".join(migrate.read(source).reasons)
+    for said in (0.05, None):
+        assert migrate.read(source, overrides={"global_clipnorm": said}).fidelity == "exact"
