@@ -181,7 +181,8 @@ def _arguments(stored: Stored, made: Configuration, found: SlotTable) -> tuple[A
     """What the optimizer's class is given, and the state of the whole optimizer."""
     assert stored.generation is not None
     scalars, kept = _scalars(stored, found, made)
-    dtypes = {array.dtype for array in found.pairs.values()} or {v.dtype for v in stored.variables if v.trainable}
+    trained = {v.dtype for v in _trained(stored, found) if v.dtype.startswith(("float", "bfloat"))}
+    dtypes = {array.dtype for array in found.pairs.values()} or trained
     told = keras_config.arguments(
         made.config, scalars, made.algorithm, stored.generation, stored.versions, dtypes, made.origins
     )
@@ -190,7 +191,7 @@ def _arguments(stored: Stored, made: Configuration, found: SlotTable) -> tuple[A
 
 def _put_rows_in(stored: Stored, made: Configuration, found: SlotTable, told: Arguments) -> None:
     assert stored.generation is not None
-    trained = list(dict.fromkeys([*found.order, *(v.name for v in stored.variables if v.trainable)]))
+    trained = [v.name for v in _trained(stored, found)]
     lazy_rows.put_in(
         told, made.config, made.algorithm, stored.generation, trained, _sparse(stored, made), stored.versions
     )
@@ -343,6 +344,10 @@ def _scalars(stored: Stored, found: SlotTable, made: Configuration) -> tuple[dic
     for name in (name for name, _ in algorithm.state_scalars if name in made.overrides):
         state[name] = number(made.overrides, name)
     return values, state
+
+
+def _trained(stored: Stored, found: SlotTable) -> list[StoredVariable]:
+    return [v for v in _ordered(stored, found.order) if v.trainable]
 
 
 def _ordered(stored: Stored, order: Sequence[str]) -> tuple[StoredVariable, ...]:

@@ -23,15 +23,24 @@ CASES = {
     "tf115-f-moving-average-optimizer": "model.ckpt-4",  # averages under the names of the variables
     "tf29-h-mirrored-sm": "saved_model",  # variables without names
     "tf29-i-backup-and-restore": "backup",
+    "tf215-j-untrained-ckpt": "ckpt-1",  # saved before its first step: no slots tell what is trained
+    "tf29-j-untrained-table-ckpt": "ckpt-1",  # the same, with a table, of whose rows the first steps leave some alone
     "tf215-d-loaded-sgdm-weights": "weights",  # slots called m/..., after load_model
     "tf29-e-own-scale-adamax-h5": "model.h5",  # a scalar and a row of a layer of its own
     "tf215-d-own-in-top-keras": "model.keras",  # a model's own variable, which it trains last
     "tf215-d-own-in-model-keras": "model.keras",  # as much in a model inside of it
 }
 OWN = [("block/norm/0", [4]), ("block/norm/1", [4]), ("block/0", [4]), ("out/0", [4, 4]), ("out/1", [4])]
-TOLD = {"tf215-d-own-in-model-keras": {"variables": [{"name": name, "shape": shape} for name, shape in OWN]}}
+TOLD = {
+    "tf215-d-own-in-model-keras": {"variables": [{"name": name, "shape": shape} for name, shape in OWN]},
+    "tf29-j-untrained-table-ckpt": {"generation": "optimizer_v2"},
+}
 """What only the program knows."""
-UNASKED = ("tf215-d-loaded-sgdm-weights", "tf29-e-own-scale-adamax-h5", *(c for c in CASES if "-own-in-" in c))
+UNASKED = (
+    "tf215-d-loaded-sgdm-weights",
+    "tf29-e-own-scale-adamax-h5",
+    *(c for c in CASES if "-own-in-" in c or "-untrained-" in c),
+)
 """Of which nothing is left to confirm."""
 
 
