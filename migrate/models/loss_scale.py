@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from migrate.models.canonical import Layer, leaves
 from migrate.state import OptimizerState
 
@@ -54,11 +52,14 @@ def _since_2_4(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _kept(state: OptimizerState) -> tuple[int, float] | None:
-    """What a `.keras` of Keras 3 keeps: its wrapper's variables are [0, 0.0, steps, scale]."""
+    """What Keras 3 keeps: its wrapper's variables are [0, 0.0, steps, scale], which an `.h5` has by their names."""
     if state.source is None or state.source.generation != "keras3":
         return None
-    arrays = [state.unmapped.get(f"optimizer/vars/{i}") for i in (2, 3)]
-    if any(a is None or a.shape != () for a in arrays):
+    found = (
+        [a for name, a in state.unmapped.items() if name == place or name.rpartition("/")[2] == called]
+        for place, called in (("optimizer/vars/2", "step_counter"), ("optimizer/vars/3", "dynamic_scale"))
+    )
+    steps, scales = found
+    if len(steps) != 1 or len(scales) != 1 or steps[0].shape != () or scales[0].shape != ():
         return None
-    since, current = (float(np.asarray(a.load())) for a in arrays if a is not None)
-    return int(since), current
+    return int(steps[0].load()), float(scales[0].load())

@@ -224,15 +224,15 @@ def _options(source: OptimizerState, target: OptimizerState) -> Iterator[str]:
             yield f"the target has {key} = {get!r}, the source {have!r}"
 
 
-def number_differences(told: OptimizerState, target: OptimizerState) -> Iterator[str]:
+def number_differences(told: OptimizerState, target: OptimizerState, source: OptimizerState) -> Iterator[str]:
     """Numbers of the whole optimizer that are not what the source makes of them now, to the last bit of a float32.
 
     Args:
-      told: the source as the target is to have it.
+      told: the source as the target is to have it; source: as it is.
     """
     rate = "learning_rate"
     have, get = ({rate: s.hyperparameters.get(rate), **s.scalars} for s in (told, target))
-    have |= dict(_of_loss_scale(told, target))
+    have |= dict(_of_loss_scale(source, target))
     get |= {name: np.asarray(target.unmapped[name].load()).item() for name in have if name in target.unmapped}
     for name in dict.fromkeys((*have, *get)):
         one, other = (numbers.get(name) for numbers in (have, get))
@@ -241,7 +241,7 @@ def number_differences(told: OptimizerState, target: OptimizerState) -> Iterator
             yield f"the target has {name} = {other!r}, and the source makes {one!r} of it"
 
 
-def _of_loss_scale(told: OptimizerState, target: OptimizerState) -> Iterator[tuple[str, float]]:
+def _of_loss_scale(source: OptimizerState, target: OptimizerState) -> Iterator[tuple[str, float]]:
     """Keras 3's wrapper has a counter and a rate that it does not use, the steps since its last change, and its scale:
     those of the source where it has them, else as a new one's."""
     places = [f"optimizer/vars/{i}" for i in range(4)]
@@ -249,8 +249,10 @@ def _of_loss_scale(told: OptimizerState, target: OptimizerState) -> Iterator[tup
         return
     settings = (target.source.optimizer_config or {}).get("config", {})
     values = [0, 0.0, 0, settings.get("initial_scale")]
-    if told.source is not None and told.source.generation == "keras3":
-        kept = [told.source.unmapped.get(place) for place in places[2:]]
+    if source.source is not None and source.source.generation == "keras3":
+        named = {name.rpartition("/")[2]: array for name, array in source.unmapped.items()}
+        names = zip(places[2:], ("step_counter", "dynamic_scale"), strict=True)
+        kept = [source.unmapped.get(place, named.get(name)) for place, name in names]
         values[2:] = [v if a is None else np.asarray(a.load()).item() for a, v in zip(kept, values[2:], strict=True)]
     yield from zip(places, values, strict=True)
 

@@ -183,7 +183,7 @@ def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification
         notes += done + (otherwise if known else [])
     if not differences:
         differences += [*documents.differences(dest, described(state, to)), *_forgotten(told, target)]
-        differences += model_target.number_differences(told, target)
+        differences += model_target.number_differences(told, target, state)
     return Verification(
         ok=not differences,
         source=source,

@@ -219,6 +219,21 @@ def test_a_number_of_the_whole_optimizer_is_compared(
     assert any("the source makes" in each for each in migrate.verify(source, dest).differences)
 
 
+@pytest.mark.parametrize(
+    "source",
+    ["extra-keras36-adam-lss-mixed-h5/source/model.h5", "extra-keras315-adam-lss-mixed-keras/source/model.keras"],
+)
+def test_the_scale_that_keras_3_has_come_to_is_carried(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both had an initial scale of 1024, which was doubled."""
+    monkeypatch.setattr(loaded, "find_spec", lambda name: None)
+    dest = tmp_path / "model.keras"
+    migrate.migrate_checkpoint(CORPUS / source, dest, to="keras")
+    assert migrate.read(dest).unmapped["optimizer/vars/3"].load() == 2048
+    assert migrate.verify(CORPUS / source, dest).ok
+
+
 def test_what_keras_does_otherwise_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever this package believes of the file: Keras's own answers decide."""
     dest = _target(tmp_path, "keras")
