@@ -18,6 +18,8 @@ from migrate.bytes.arrays import LazyArray
 
 ITERATIONS = "iterations"
 LEARNING_RATE = "learning_rate"
+BEGINNING = 1 << 18
+"""Bytes of an array that show whether it is of a slot with signs."""
 
 
 @dataclass(frozen=True)
@@ -248,17 +250,26 @@ def _cut_some(
     return Resolved(order, named, slots, [], (shapes,)) if _consistent(bare, float_counter) else None
 
 
-def plausible(resolved: Resolved, algorithm: Algorithm) -> bool:
-    """Whether every sum of squares is without a negative number (NaN is carried as it is)."""
+def plausible(resolved: Resolved, algorithm: Algorithm, *, whole: bool) -> bool:
+    """Whether no sum of squares has a negative number (NaN is carried as it is).
+
+    Args:
+      whole: whether to look at all of each array; the beginnings of another slot's arrays show as much.
+    """
     for slot, arrays in resolved.slots.items():
-        if algorithm.slot(slot).nonnegative and any(a is not None and _has_negative(a) for a in arrays):
+        if algorithm.slot(slot).nonnegative and any(a is not None and _has_negative(a, whole) for a in arrays):
             return False
     return not any(np.any(a.load() != 0) for a in resolved.placeholders)
 
 
-def _has_negative(array: LazyArray) -> bool:
-    values = array.load()
-    if array.dtype == "bfloat16":
+def _has_negative(array: LazyArray, whole: bool) -> bool:
+    is_bfloat16 = array.dtype == "bfloat16"
+    if whole or array.extent is None:
+        values = array.load()
+    else:
+        dtype = np.dtype("uint16" if is_bfloat16 else array.dtype).newbyteorder("<")
+        values = array.extent.part(0, min(array.extent.size, BEGINNING)).read().view(dtype)
+    if is_bfloat16:
         return bool(np.any((values >> 15 == 1) & (values << 1 != 0) & (values & 0x7FFF <= 0x7F80)))
     return bool(np.any(values < 0))
 

@@ -133,7 +133,8 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], nam
     if not readings and generation == "optimizer_v2":
         readings, late = _readings(orders.staged(possible, arrays), whose)
         problem = problem or late
-    fitting = [reading for reading in readings if orders.plausible(reading[0], algorithm)]
+    whole = len(readings) > 1  # else signs decide nothing, and whoever writes the state looks at all of it
+    fitting = [reading for reading in readings if orders.plausible(reading[0], algorithm, whole=whole)]
     if len(fitting) == 1:
         _check_numbers(stored, algorithm, fitting[0][0])
         return _from_reading(*fitting[0])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ import optim
 from migrate.algorithms import ALGORITHMS, find
 from migrate.algorithms.spec import Block
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.ranges import Extent
 from migrate.errors import AmbiguousError, DamagedFileError, MissingHintError
 from migrate.generations import NATIVE
 from migrate.lists import orders
@@ -287,3 +290,18 @@ def test_choosing_among_layers_takes_time_in_proportion_to_them() -> None:
         return least(lambda: stages.another_choice(variables, variables), 3)
 
     assert_cheaper(lambda: seconds(1200), lambda: seconds(150), factor=24)
+
+
+def test_the_beginnings_of_arrays_show_another_order(tmp_path: Path) -> None:
+    """Where signs decide nothing, no more of a large array is read."""
+    negative = np.r_[-np.ones(1), np.ones(orders.BEGINNING)].astype("f4")
+    for values, whole, wanted in (
+        (negative, False, False),
+        (negative[::-1], False, True),
+        (negative[::-1], True, False),
+    ):
+        (tmp_path / "numbers").write_bytes(values.tobytes())
+        extent = Extent(str(tmp_path / "numbers"), 0, values.nbytes, "v")
+        array = LazyArray(values.shape, "float32", partial(np.asarray, values), "v", extent)
+        found = orders.Resolved((), {}, {"v": [array]}, [])
+        assert orders.plausible(found, find("Adam"), whole=whole) is wanted
