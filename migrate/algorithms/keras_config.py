@@ -106,7 +106,7 @@ def arguments(
     more, doubts = algorithm.by_release(current, generation, versions)
     out.values.update(more)
     for subject, text in doubts.items():
-        confirm = confirming(subject, bool(out.values.get(subject)))
+        confirm = confirming(subject, out.values.get(subject) or False)
         out.doubt(subject, text, confirm=confirm)
     if not algorithm.time_decay:
         pass

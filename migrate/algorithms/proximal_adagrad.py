@@ -11,13 +11,16 @@ from typing import Any
 from migrate.algorithms.spec import (
     ALWAYS_COUNTED,
     Algorithm,
+    ByRelease,
     Config,
+    Versions,
     always,
     apart,
     each_alone,
     number,
     slots_of,
 )
+from migrate.generations import version_tuple
 from optim.rules.proximal_adagrad import ProximalAdagradRule
 
 
@@ -38,6 +41,15 @@ def _defaults(generation: str) -> dict[str, Any]:
     }
 
 
+def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
+    """With l₁ the kernel of TF 1.0 takes another step, with the sign lost (run); those of 1.4, 1.12 and 1.15 do not."""
+    release = version_tuple(versions.get("tensorflow"))
+    l1 = "l1_regularization_strength"
+    if generation != "tf1" or not number(config, l1) or (release is not None and release >= (1, 4)):
+        return {}, {}
+    return {}, {l1: "with l1, ProximalAdagradOptimizer of TF 1.0 and perhaps up to 1.3 steps by another formula"}
+
+
 ALGORITHM = Algorithm(
     name="ProximalAdagrad",
     slots=slots_of(ProximalAdagradRule(), accumulator=("accumulator",)),
@@ -50,4 +62,5 @@ ALGORITHM = Algorithm(
     generations=frozenset({"tf1", "optimizer_v2"}),
     elsewhere=frozenset({"tf1", "optimizer_v2"}),
     lazy=apart,
+    by_release=_by_release,
 )

@@ -20,6 +20,7 @@ from migrate import algorithms
 from migrate.algorithms import addons, tf_train
 from migrate.bytes import protos
 from migrate.errors import ContradictionError, DamagedFileError, StrictError
+from migrate.operations.interpret import interpret
 from migrate.readers import tf1_saver
 from optim.errors import UnsupportedError
 from tests import wild_table
@@ -433,3 +434,17 @@ def test_adamax_of_contrib_is_in_its_graph_and_rows_that_it_moves_alone_are_doub
     graph.graph_def.node.add(name=f"AdaMax/update_{owner}/ScatterAdd", op="ScatterAdd", input=[owner, "rows", "by"])
     meta.write_bytes(graph.SerializeToString())
     assert "moves only the rows of net/hidden/kernel" in " ".join(migrate.read(meta.with_suffix("")).reasons)
+
+
+def test_proximal_adagrad_of_the_first_releases_lost_signs() -> None:
+    """With l1 a variable of -0.3 was positive after a step of TF 1.0.1; 1.4.1, 1.12.3 and 1.15.5 take the paper's."""
+    told = {
+        "class_name": "ProximalAdagradOptimizer",
+        "config": {"learning_rate": 0.05, "l1_regularization_strength": 0.01},
+    }
+    stored = tf1_saver.read(str(CORPUS / "extra-tf115-proximal-adagrad-saver" / "source" / "model.ckpt"))
+    old = replace(stored, versions={**stored.versions, "tensorflow": "1.0.1"}, graph_config=None)
+    doubts = [o for o in interpret(old, optimizer_config=told).origins if "TF 1.0" in o.doubt]
+    assert [o.confirm for o in doubts] == ["--set l1_regularization_strength=0.01"]
+    new = replace(stored, versions={**stored.versions, "tensorflow": "1.4.1"}, graph_config=None)
+    assert not any("TF 1.0" in o.doubt for o in interpret(new, optimizer_config=told).origins)
