@@ -16,7 +16,7 @@ from migrate.algorithms import clipping, rates, tf_train
 from migrate.algorithms.addons import AVERAGED, CORRECTED, EXCLUDED, LAZY, NESTEROV, PER_RATE, PER_STEP
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import Algorithm, number, whole
-from migrate.algorithms.wrappers import AROUND
+from migrate.algorithms.wrappers import AROUND, plain
 from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence import COMPUTED, DEFAULT, FILE, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from optim.errors import HyperparameterError, UnsupportedError
@@ -231,7 +231,7 @@ def _rate(value: Any, generation: str, out: Arguments) -> None:
     if assumed:
         out.doubt("learning_rate", assumed, confirm=confirming("learning_rate", rate))
     if isinstance(rate, dict) and rates.is_own(rate):
-        name = str(rate["class_name"]).rpartition(">")[2]
+        name = plain(str(rate["class_name"]))
         out.warnings.append(
             f"the learning rate is {name}, a schedule of your own, of which the source says the arguments alone: give"
             f" the object when you load, optim.load_checkpoint(..., learning_rate={name}(...))"

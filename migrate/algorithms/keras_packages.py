@@ -19,7 +19,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from migrate.algorithms import foreign
 from migrate.algorithms.addons import EXCLUDED, PER_STEP
+from migrate.algorithms.wrappers import plain as plain_name
 from migrate.generations import NATIVE
 from optim.errors import UnsupportedError
 
@@ -31,6 +33,7 @@ _ANNEALING = {*_MARKS, "lr_multipliers", "autorestart", "eta_min", "eta_max", "i
 _WARMED = {"total_steps", "warmup_proportion", "min_lr", "weight_decay"}
 _WRAPPERS = {"Lookahead": ("slow_step", "keras-lookahead"), "LRMultiplier": ("multipliers", "keras-lr-multiplier")}
 """Classes around an optimizer -> a key that their config has and no other's of that name, and their package."""
+_NO_RULE = f"no rule here does; {foreign.HOW}"
 _YOGI = {
     "l1_regularization_strength": 0.0,
     "l2_regularization_strength": 0.0,
@@ -82,12 +85,11 @@ def _decayed(plain: str, config: Mapping[str, Any], generation: str, variables: 
     if plain == "NadamW" and generation not in NATIVE:
         raise UnsupportedError(
             f"{plain} of {ADAMW} for tf.keras takes another momentum than Keras's and adds epsilon before the root,"
-            " which no rule here does; to carry its state for a rule of your own, add --set own_rule=true"
+            f" which {_NO_RULE}"
         )
     if config.get("use_cosine_annealing") or config.get("lr_multipliers") or config["eta_t"] != 1:
         raise UnsupportedError(
-            f"{plain} of {ADAMW} anneals its rate, and the decay with it, or multiplies it by layer, which no rule here"
-            " does; to carry its state for a rule of your own, add --set own_rule=true"
+            f"{plain} of {ADAMW} anneals its rate, and the decay with it, or multiplies it by layer, which {_NO_RULE}"
         )
     own = {key: value for key, value in config.items() if key not in _ANNEALING}
     if plain == "SGDW" and generation in NATIVE:
@@ -107,8 +109,7 @@ def _amount(plain: str, penalties: set[tuple[float, ...]]) -> float:
         if not l1:
             return float(l2)
     raise UnsupportedError(
-        f"{plain} of {ADAMW} lets weights decay by their signs, or each by another amount, which no rule here does; to"
-        " carry its state for a rule of your own, add --set own_rule=true"
+        f"{plain} of {ADAMW} lets weights decay by their signs, or each by another amount, which {_NO_RULE}"
     )
 
 
@@ -136,7 +137,7 @@ def check_wrappers(layers: Sequence[Mapping[str, Any]]) -> None:
     """
     for layer in layers:
         name, config = str(layer.get("class_name")), layer.get("config")
-        mark, whose = _WRAPPERS.get(name.rpartition(">")[2], ("", ""))
+        mark, whose = _WRAPPERS.get(plain_name(name), ("", ""))
         if whose and isinstance(config, Mapping) and mark in config:
             raise UnsupportedError(
                 f"{name} of {whose} is around the optimizer, and neither its steps nor its list of weights are known"

@@ -32,6 +32,11 @@ class LazyArray:
         return math.prod(self.shape)
 
 
+def loaded_dtype(name: str) -> np.dtype:
+    """numpy's dtype of what `load` gives of a TensorFlow dtype."""
+    return np.dtype(np.uint16 if name == "bfloat16" else name)
+
+
 def widened(values: np.ndarray, dtype: str) -> np.ndarray:
     """As flat float64; `dtype` bfloat16 comes as uint16 bits, which are the upper half of a float32."""
     if dtype == "bfloat16":

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, Algorithm, Block, Config, FlatOrder
-from migrate.bytes.arrays import LazyArray
+from migrate.bytes.arrays import LazyArray, loaded_dtype, widened
 
 ITERATIONS = "iterations"
 LEARNING_RATE = "learning_rate"
@@ -263,14 +263,13 @@ def plausible(resolved: Resolved, algorithm: Algorithm, *, whole: bool) -> bool:
 
 
 def _has_negative(array: LazyArray, whole: bool) -> bool:
-    is_bfloat16 = array.dtype == "bfloat16"
     if whole or array.extent is None:
         values = array.load()
     else:
-        dtype = np.dtype("uint16" if is_bfloat16 else array.dtype).newbyteorder("<")
-        values = array.extent.part(0, min(array.extent.size, BEGINNING)).read().view(dtype)
-    if is_bfloat16:
-        return bool(np.any((values >> 15 == 1) & (values << 1 != 0) & (values & 0x7FFF <= 0x7F80)))
+        beginning = array.extent.part(0, min(array.extent.size, BEGINNING))
+        values = beginning.read().view(loaded_dtype(array.dtype))
+    if array.dtype == "bfloat16":
+        values = widened(values, array.dtype)
     return bool(np.any(values < 0))
 
 

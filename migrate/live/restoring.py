@@ -11,7 +11,7 @@ from migrate import evidence, readers
 from migrate.algorithms import nadam
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import line
-from migrate.bytes.source import open_source, still_the_same, watching
+from migrate.bytes.source import still_the_same, watching
 from migrate.errors import StrictError
 from migrate.live import adapt, conversions, held, matching, optax_optimizers, torch_optimizers, values
 from migrate.live.base import Live
@@ -88,8 +88,8 @@ def restore(
     in_torch, in_optax = torch_optimizers.is_torch(optimizer), isinstance(optimizer, Optax)
     restored = torch_optimizers.Restored if in_torch else optax_optimizers.Restored if in_optax else None
     given = [] if restored else matching.given(variables)
-    with watching(open_source(path)):
-        state = _read(path, source_variables, given, told)
+    state = _read(path, source_variables, given, told)
+    with watching(state.opened):
         if restored:
             return _by_mapping(
                 path, restored(state, optimizer, variables, restore_variables), restore_variables, strict

@@ -72,6 +72,8 @@ class _Said:
     config: dict[str, Any]
     kind: str
     where: str
+    raw: Mapping[str, Any]
+    """The config as that side has it."""
     doubt: str = ""
     """Why the class need not have the rule that it is taken for."""
 
@@ -94,7 +96,7 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
         origin = replace(origin, doubt=foreign.doubt(algorithm.name), confirm="")
     else:
         algorithm = algorithms.find(class_name)
-        origin = _checked(origin, stored, sides, algorithm)
+        origin = _checked(origin, sides, algorithm, stored.generation)
         for key, number in _kept(stored, algorithm, origin.value, config).items():
             config[key], origins[key] = number, Origin(key, number, FILE, f"the variable {key} of the optimizer")
     for key, value in overrides.items():
@@ -118,7 +120,7 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
     open_options = [
         *_open(stored, sides, full, algorithm, origins),
         *_hidden(origin, stored.generation, {**full, **overrides}),
-        *_unfound(stored, hint, overrides),
+        *_unfound(stored, sides, overrides),
     ]
     changing = addons.rate_doubt(str(origin.value), full["learning_rate"])
     if changing and origins["learning_rate"].kind != SET:
@@ -167,9 +169,9 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
         if kind in (FILE, HINT) and not own_rule:
             _check_stock(inner)
             keras_packages.check_wrappers(wrappers.layers(document))
-        raw = inner.get("config")
-        class_name, config = str(inner.get(CLASS) or ""), dict(raw) if isinstance(raw, Mapping) else {}
-        config = wrappers.with_limits(document, config)
+        held = inner.get("config")
+        raw = held if isinstance(held, Mapping) else {}
+        class_name, config = str(inner.get(CLASS) or ""), wrappers.with_limits(document, raw)
         called, generation, doubt = class_name.rpartition(".")[2], stored.generation or "", ""
         if not own_rule:
             doubt = keras_packages.doubt(called, config, generation)
@@ -182,7 +184,7 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
             _check_one_rate(config, where)
             config.setdefault("learning_rate", config.pop("lr"))
         config = _as_stored(config, class_name, stored.generation)
-        sides.append(_Said(class_name, called, config, kind, where, doubt))
+        sides.append(_Said(class_name, called, config, kind, where, raw, doubt))
     return sides
 
 
@@ -264,13 +266,11 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
     return first.class_name, Origin("optimizer", first.called, first.kind, first.where, doubt, confirm)
 
 
-def _checked(origin: Origin, stored: Stored, sides: Sequence[_Said], algorithm: Algorithm) -> Origin:
+def _checked(origin: Origin, sides: Sequence[_Said], algorithm: Algorithm, generation: str) -> Origin:
     """The class, in doubt where its config says what no class of Keras by that name has ever said."""
     if origin.kind != FILE or origin.doubt:
         return origin
-    raw = wrappers.innermost(stored.optimizer_config).get("config")
-    saved = raw if isinstance(raw, Mapping) else {}
-    strange = keras_config.unheard_of(saved, sides[0].config, algorithm, stored.generation or "")
+    strange = keras_config.unheard_of(sides[0].raw, sides[0].config, algorithm, generation)
     if not strange:
         return origin
     doubt = f"the config has {some(strange)}, which {origin.value} of no release has: it may be another of that name"
@@ -374,16 +374,15 @@ def _hidden(origin: Origin, generation: str, config: Mapping[str, Any]) -> list[
     return [Origin(n, None, DEFAULT, doubt=text, confirm=confirming(n, None)) for n, text in open_ones.items()]
 
 
-def _unfound(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> list[Origin]:
-    """Weights that the config lets decay by name, and that the source has under another one."""
-    config = wrappers.innermost(stored.optimizer_config or hint).get("config")
-    names = keras_packages.unfound(config, [v.name for v in stored.variables]) if isinstance(config, Mapping) else []
+def _unfound(stored: Stored, sides: Sequence[_Said], overrides: Mapping[str, Any]) -> list[Origin]:
+    """Weights that a config lets decay by name, and that the source has under another one."""
+    variables = [v.name for v in stored.variables]
+    names = list(dict.fromkeys(name for side in sides for name in keras_packages.unfound(side.raw, variables)))
     if not names or keras_config.EXCLUDED in overrides:
         return []
     text = f"weight_decays names {some(names)}, and no variable is called so"
-    return [
-        Origin(keras_config.EXCLUDED, None, UNINTERPRETED, doubt=text, confirm=confirming(keras_config.EXCLUDED, []))
-    ]
+    confirm = confirming(keras_config.EXCLUDED, [])
+    return [Origin(keras_config.EXCLUDED, None, UNINTERPRETED, doubt=text, confirm=confirm)]
 
 
 def _is_whole(side: _Said, algorithm: Algorithm, generation: str, config: Mapping[str, Any]) -> bool:

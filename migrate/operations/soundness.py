@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.bytes.arrays import LazyArray, widened
+from migrate.bytes.arrays import LazyArray, loaded_dtype, widened
 from migrate.bytes.messages import some
 from migrate.evidence import UNINTERPRETED, Origin
 from migrate.operations import bounds
@@ -179,7 +179,7 @@ def _parts(held: Mapping[str, LazyArray]) -> Iterator[Part]:
 
 
 def _flat(array: LazyArray) -> Iterator[np.ndarray]:
-    dtype = np.dtype(np.uint16 if array.dtype == "bfloat16" else array.dtype)
+    dtype = loaded_dtype(array.dtype)
     if array.extent is not None:
         buffer = np.empty(min(AT_ONCE, array.size) * dtype.itemsize, np.uint8)
         for chunk in array.extent.chunks(buffer):
