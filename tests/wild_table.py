@@ -23,6 +23,7 @@ import numpy as np
 
 import migrate
 from optim.errors import DtoptError
+from tests import next_steps
 from tests.test_migrate.confirm import confirmed
 
 WILD = Path(__file__).parent / "fixtures" / "wild"
@@ -51,16 +52,6 @@ def hints_of(document: dict[str, Any]) -> dict[str, Any]:
     return hints | ({"optimizer_path": document["optimizer"]} if document.get("optimizer") else {})
 
 
-def _units(got: np.ndarray, want: np.ndarray, start: np.ndarray) -> float:
-    """Error in units of what rounding explains: 1e-5 of the movement or 2e-6 of the value."""
-    got, want, start = (np.asarray(x, np.float64) for x in (got, want, start))
-    if got.shape != want.shape or not np.array_equal(np.isfinite(got), np.isfinite(want)):
-        return float("inf")
-    error = np.linalg.norm(got - want)
-    moved, size = (np.linalg.norm(x) + 1e-12 for x in (want - start, want))
-    return float(min(error / moved / 1e-5, error / size / 2e-6))
-
-
 NOT_OF_A_MIGRATION = {
     "tf29-b-stateful-lstm-h5": "no file holds the state of a stateful RNN",
     "tf29-h-mirrored-sm": "BatchNormalization saw one replica's part of each batch",
@@ -69,8 +60,8 @@ NOT_OF_A_MIGRATION = {
 """Cases whose losses say nothing; their steps with the source's own gradients do."""
 
 
-def oracle_of(path: Path, document: dict[str, Any]) -> tuple[dict[str, np.ndarray], int]:
-    """What the source's own process did, parts of one variable put together; and the number of its variables."""
+def oracle_of(path: Path, document: dict[str, Any]) -> dict[str, np.ndarray]:
+    """What the source's own process did, parts of one variable put together."""
     raw = dict(np.load(path))
     names = [re.sub(r"/part_\d+$", "", name) for name in document["trainable"]]
     whole = list(dict.fromkeys(names))
@@ -81,55 +72,19 @@ def oracle_of(path: Path, document: dict[str, Any]) -> tuple[dict[str, np.ndarra
             parts = [raw[key] for key in keys if key in raw]
             if parts:
                 found[f"{prefix}/{i}"] = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    return found, len(whole)
-
-
-def _onto(values: dict[Any, np.ndarray], oracle: Any, count: int) -> list[Any]:
-    """Keys of the oracle's variables, by their values at the save."""
-    left, found = dict(values), []
-    for i in range(count):
-        wanted = oracle[f"at_save/var/{i}"]
-        key = next((k for k, v in left.items() if v.shape == wanted.shape and np.array_equal(v, wanted)), None)
-        if key is None:
-            raise LookupError(f"no variable has the value of number {i}")
-        left.pop(key)
-        found.append(key)
     return found
 
 
-def _steps(apply: Any, live: list[Any], document: dict[str, Any], oracle: Any) -> float:
-    """Worst error when the source's own gradients are applied."""
-    worst = 0.0
-    for step in range(document["n"]):
-        apply([oracle.get(f"grad/{step}/{i}") for i in range(len(live))])
-        for i, variable in enumerate(live):
-            worst = max(worst, _units(np.asarray(variable), oracle[f"var/{step}/{i}"], oracle[f"at_save/var/{i}"]))
-    return worst
-
-
-def replayed(target: str | Path, document: dict[str, Any], oracle: Any, count: int) -> float:
+def replayed(target: str | Path, document: dict[str, Any], oracle: Any) -> float:
     """Worst error of a slot-variable checkpoint's next steps, in units of what rounding explains."""
-    import tensorflow as tf
-
-    import optim
-
-    stored = {v.name: np.asarray(v.array.load()) for v in migrate.read(target).variables if v.array is not None}
-    names = _onto(stored, oracle, count)
-    live = [tf.Variable(oracle[f"at_save/var/{i}"]) for i in range(count)]
     made = SCHEDULES.get(document["what"])
     rate = {} if made is None else {"learning_rate": made(document)}
-    optimizer = optim.load_checkpoint(target, dict(zip(names, live, strict=True)), restore_variables=False, **rate)
-
-    def apply(gradients: list[Any]) -> None:
-        given = [(tf.constant(g), v) for g, v in zip(gradients, live, strict=True) if g is not None]
-        optimizer.apply_gradients(given)
-
-    return _steps(apply, live, document, oracle)
+    return next_steps.of_slots(target, oracle, document["n"], **rate)
 
 
-def _wrong_steps(target: str, document: dict[str, Any], oracle: Any, count: int) -> str:
+def _wrong_steps(target: str, document: dict[str, Any], oracle: Any) -> str:
     """What is wrong with a slot-variable checkpoint; empty if nothing is."""
-    worst = replayed(target, document, oracle, count)
+    worst = replayed(target, document, oracle)
     return "" if worst <= 1 else f"{worst:.3g} times what rounding explains"
 
 
@@ -188,7 +143,7 @@ KNOWN = {"g-hf-adamweightdecay-warmup": {"weight_decay_exclude": ["LayerNorm", "
 """What only the user knows, and is asked for: the program's own exclusions."""
 
 
-def _trained(path: str, to: str, document: dict[str, Any], oracle: Any, count: int) -> str:
+def _trained(path: str, to: str, document: dict[str, Any], oracle: Any) -> str:
     """What is wrong with a model that Keras loads; empty if nothing is."""
     if to == "keras":
         import keras as library
@@ -197,16 +152,17 @@ def _trained(path: str, to: str, document: dict[str, Any], oracle: Any, count: i
 
     model = library.models.load_model(path)
     values = {i: np.asarray(v) for i, v in enumerate(model.trainable_variables)}
-    if len(values) != count:
-        return f"{len(values)} trainable variables, not {count}"
-    live = [model.trainable_variables[i] for i in _onto(values, oracle, count)]
+    starts = next_steps.starts_of(oracle)
+    if len(values) != len(starts):
+        return f"{len(values)} trainable variables, not {len(starts)}"
+    live = [model.trainable_variables[i] for i in next_steps.owners(values, starts)]
 
     def apply(gradients: list[Any]) -> None:
         given = [(_sparse(g, v.name), v) for g, v in zip(gradients, live, strict=True) if g is not None]
         inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
         inner.apply_gradients(given)
 
-    worst = _steps(apply, live, document, oracle)
+    worst = next_steps.error(apply, live, oracle, document["n"])
     problems = [] if worst <= 1 else [f"steps: {worst:.3g} times what rounding explains"]
     if document["id"] in NOT_OF_A_MIGRATION:
         return "; ".join(problems)
@@ -238,7 +194,7 @@ def _batch(oracle: Any, prefix: str) -> Any:
 def row(folder: Path, case: str, to: str) -> Row:
     """One case migrated into one target and replayed."""
     document = json.loads((folder / case / "case.json").read_text())
-    oracle, count = oracle_of(folder / case / "oracle.npz", document)
+    oracle = oracle_of(folder / case / "oracle.npz", document)
     source, hints = folder / case / document["source"], hints_of(document)
     with tempfile.TemporaryDirectory() as scratch:
         target = os.path.join(scratch, f"target{SUFFIX[to]}")
@@ -262,9 +218,7 @@ def row(folder: Path, case: str, to: str) -> Row:
         if document["n"] == 0:
             return Row(case, to, f"{called}, nothing to replay", reasons)
         try:
-            wrong = (_wrong_steps if to == "slots" else lambda *a: _trained(a[0], to, *a[1:]))(
-                target, document, oracle, count
-            )
+            wrong = (_wrong_steps if to == "slots" else lambda *a: _trained(a[0], to, *a[1:]))(target, document, oracle)
         except Exception as error:  # whatever a library raises: the target is not usable
             wrong = f"{type(error).__name__}: {error}"
     if called == "approximate":

@@ -19,10 +19,10 @@ import tf_keras
 
 import migrate
 import optim
+from tests import next_steps
 from tests.test_migrate.confirm import confirmed
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
-ROUNDING_OF_MOVEMENT, ROUNDING_OF_VALUE = 1e-5, 2e-6
 EXACT, LOST = 1.0, 1000.0
 """Distance from the run's own next six steps, in units of what float32 rounding explains."""
 H5 = {
@@ -51,15 +51,7 @@ class Run:
 
     def distance(self, variables: Sequence[Any], step: Step) -> float:
         """The worst over steps and variables, after training with the recorded gradients."""
-        worst = 0.0
-        for s in range(self.document["n"]):
-            step([tf.constant(self.oracle[f"grad/{s}/{i}"]) for i in self.count])
-            for i in self.count:
-                want = self.oracle[f"var/{s}/{i}"].astype(np.float64)
-                error = np.linalg.norm(variables[i].numpy() - want)
-                moved = np.linalg.norm(want - self.start(i))
-                worst = max(worst, error / max(ROUNDING_OF_MOVEMENT * moved, ROUNDING_OF_VALUE * np.linalg.norm(want)))
-        return float(worst)
+        return next_steps.error(step, variables, self.oracle, self.document["n"])
 
     def with_dtopt(self, folder: Path, source: Path, **hints: Any) -> float:
         overrides = confirmed(source, **hints)
@@ -68,7 +60,7 @@ class Run:
         live = {name: tf.Variable(self.start(i)) for i, name in enumerate(names)}
         optimizer = optim.load_checkpoint(folder / "migrated", live, restore_variables=False)
         variables = list(live.values())
-        return self.distance(variables, lambda g: optimizer.apply_gradients(zip(g, variables, strict=True)))
+        return self.distance(variables, next_steps.applying(optimizer, variables))
 
 
 @pytest.mark.parametrize("name", H5)
@@ -78,7 +70,7 @@ def test_h5_files_that_tf_keras_loads_and_continues_otherwise(name: str, tmp_pat
     variables = model.trainable_variables
     for i in run.count:
         np.testing.assert_array_equal(variables[i].numpy(), run.start(i))
-    theirs = run.distance(variables, lambda g: model.optimizer.apply_gradients(list(zip(g, variables, strict=True))))
+    theirs = run.distance(variables, next_steps.applying(model.optimizer, variables))
     assert theirs > LOST
     assert run.with_dtopt(tmp_path, run.source / "model.h5") <= EXACT
 
@@ -104,7 +96,7 @@ def test_a_checkpoint_of_tf_2_4_that_a_new_optimizer_restores_as_nothing(tmp_pat
     optimizer.build(variables)
     tf.train.Checkpoint(optimizer=optimizer).restore(str(prefix)).expect_partial()
     assert int(optimizer.iterations) == 0
-    theirs = run.distance(variables, lambda g: optimizer.apply_gradients(zip(g, variables, strict=True)))
+    theirs = run.distance(variables, next_steps.applying(optimizer, variables))
     assert theirs > LOST
     config = {"class_name": "Adam", "config": run.document["optimizer"]["args"]}
     assert run.with_dtopt(tmp_path, prefix, optimizer_config=config) <= EXACT

@@ -17,6 +17,7 @@ import optim
 from migrate.errors import StrictError
 from optim.errors import CheckpointError, UnsupportedError
 from optim.rules.adam import AdamRule
+from tests import next_steps
 
 CASE = Path(__file__).parents[1] / "fixtures" / "wild" / "tf29-g-custom-subclass-adam-h5"
 SOURCE = CASE / "source" / "model.h5"
@@ -65,10 +66,7 @@ def test_the_users_own_rule_takes_the_next_steps(tmp_path: Path) -> None:
         optim.load_checkpoint(target, onto, restore_variables=False)
     mine = {"CenteredGradAdam": CenteredGradAdam}
     optimizer = optim.load_checkpoint(target, onto, restore_variables=False, custom_objects=mine)
-    for step in range(document["n"]):
-        optimizer.apply_gradients([(tf.constant(oracle[f"grad/{step}/{i}"]), v) for i, v in enumerate(live)])
-        for i, variable in enumerate(live):
-            np.testing.assert_allclose(variable.numpy(), oracle[f"var/{step}/{i}"], rtol=2e-6, atol=2e-7)
+    assert next_steps.error(next_steps.applying(optimizer, live), live, oracle, document["n"]) < next_steps.NEAR
 
 
 @pytest.mark.parametrize(("said", "carried"), [("Adam", "own>Adam"), ("Mine>Adam", "Mine>Adam"), ("Mine>Own", "Own")])

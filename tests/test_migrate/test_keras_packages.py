@@ -13,6 +13,7 @@ import pytest
 import migrate
 import optim
 from optim.errors import UnsupportedError
+from tests import next_steps
 from tests.test_migrate.confirm import confirmed
 
 PACKAGES = Path(__file__).parents[1] / "fixtures" / "packages"
@@ -31,8 +32,6 @@ TAKEN = {
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_the_packages_own_next_steps_are_taken(name: str, tmp_path: Path) -> None:
-    import tensorflow as tf
-
     source, oracle = PACKAGES / f"{name}.h5", np.load(PACKAGES / f"{name}.npz")
     state = migrate.read(source)
     assert state.fidelity == "approximate"
@@ -41,13 +40,10 @@ def test_the_packages_own_next_steps_are_taken(name: str, tmp_path: Path) -> Non
     assert report.fidelity == "exact", report.reasons
     info = optim.describe_checkpoint(tmp_path / "slots")
     assert info.algorithm == TAKEN[name]
-    live = [tf.Variable(oracle[f"save/{i}"]) for i in range(len(info.variables))]
-    onto = {v.name: variable for v, variable in zip(info.variables, live, strict=True)}
-    optimizer = optim.load_checkpoint(tmp_path / "slots", onto)
-    for step in range(3):
-        optimizer.apply_gradients([(tf.constant(oracle[f"grad/{step}/{i}"]), v) for i, v in enumerate(live)])
-        for i, variable in enumerate(live):
-            np.testing.assert_allclose(variable.numpy(), oracle[f"var/{step}/{i}"], rtol=2e-6, atol=4e-7)
+    assert (
+        next_steps.of_slots(tmp_path / "slots", oracle, 3, [v.name for v in info.variables], saved="save/")
+        < next_steps.NEAR
+    )
 
 
 @pytest.mark.parametrize("name", ["tf115-adamw-annealed", "tf115-nadamw"])

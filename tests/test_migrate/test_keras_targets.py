@@ -16,6 +16,7 @@ from migrate.errors import StrictError, TargetExistsError
 from migrate.proof import loaded, loading
 from migrate.rules import keras_targets
 from optim.errors import HyperparameterError, UnsupportedError
+from tests import next_steps
 from tests.breadth import broad
 from tests.test_migrate.confirm import confirmed
 
@@ -82,34 +83,11 @@ def _keras(to: str) -> Any:
     return pytest.importorskip("keras" if to == "keras" else "tf_keras")
 
 
-def _owners(case: Any, variables: list[Any]) -> list[int]:
-    """For each variable of a loaded model the number that the oracle gives it, by its values."""
-    found: list[int] = []
-    for variable in variables:
-        fits = [
-            i
-            for i in range(len(case.names))
-            if i not in found and np.array_equal(case.oracle[f"at_save/var/{i}"], np.asarray(variable))
-        ]
-        assert fits, f"{variable.name} has other values than at the save"
-        found.append(fits[0])
-    return found
-
-
-def _check_steps(case: Any, optimizer: Any, variables: list[Any]) -> float:
-    """Greatest error of the six recorded steps in units of what float32 explains, as shared by all replays."""
-    import tensorflow as tf
-
-    owners, worst = _owners(case, variables), 0.0
-    for step in range(case.document["n"]):
-        gradients = [tf.constant(case.oracle[f"grad/{step}/{i}"]) for i in owners]
-        optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
-        for i, variable in zip(owners, variables, strict=True):
-            got, want = np.asarray(variable, np.float64), case.oracle[f"var/{step}/{i}"].astype(np.float64)
-            moved = np.linalg.norm(want - case.oracle[f"at_save/var/{i}"]) + 1e-12
-            error = np.linalg.norm(got - want)
-            worst = max(worst, min(error / moved / 1e-5, error / (np.linalg.norm(want) + 1e-12) / 2e-6))
-    return worst
+def _error(case: Any, optimizer: Any, variables: list[Any]) -> float:
+    starts = dict(enumerate(next_steps.starts_of(case.oracle)))
+    owners = next_steps.owners(starts, [np.asarray(v) for v in variables])
+    apply = next_steps.applying(optimizer, variables)
+    return next_steps.error(apply, variables, case.oracle, case.document["n"], owners)
 
 
 def _loaded(case: Any, to: str, folder: Path) -> tuple[migrate.Report, str, Any]:
@@ -126,7 +104,7 @@ def test_keras_takes_the_sources_own_next_steps(to: str, name: str, tmp_path: Pa
     assert len(model.trainable_variables) == len(case.names)
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     assert int(np.asarray(optimizer.iterations)) == report.iterations
-    assert _check_steps(case, optimizer, list(model.trainable_variables)) <= 1
+    assert _error(case, optimizer, list(model.trainable_variables)) <= 1
     verification = migrate.verify(_source(case), dest, overrides=confirmed(_source(case)))
     assert verification.ok, verification.differences
 
@@ -146,7 +124,7 @@ def test_another_rule_is_said_and_strict_refuses_it(to: str, name: str, tmp_path
 def test_a_rule_that_differs_is_not_called_exact(tmp_path: Path, load_case: Any) -> None:
     case = load_case("keras224-nadam-mlp")
     _, _, model = _loaded(case, "keras", tmp_path)
-    assert _check_steps(case, model.optimizer, list(model.trainable_variables)) > 1
+    assert _error(case, model.optimizer, list(model.trainable_variables)) > 1
 
 
 def test_momentum_without_the_learning_rate_is_converted(load_case: Any) -> None:
@@ -164,7 +142,7 @@ def test_momentum_without_the_learning_rate_is_converted(load_case: Any) -> None
     made.build(variables)
     for slot, name in zip(made.momentums, names, strict=True):
         slot.assign(live.state.slots["m"][name].load())
-    assert _check_steps(case, made, variables) <= 1
+    assert _error(case, made, variables) <= 1
 
 
 def test_a_schedule_of_adagrad_goes_to_the_new_class_as_the_legacy_one_reads_none_from_a_file(load_case: Any) -> None:

@@ -15,6 +15,7 @@ import migrate
 from migrate.errors import StrictError
 from migrate.live import values
 from optim.errors import DtoptError, MismatchError, UnsupportedError
+from tests import next_steps
 from tests.test_migrate import test_resume as cases
 from tests.test_migrate.confirm import confirmed
 
@@ -107,18 +108,8 @@ def restore_hints(name: str) -> dict[str, Any]:
 
 def _errors(optimizer: Any, live: dict[str, Any], name: str, oracle: Any) -> float:
     """The worst error over the recorded steps, in units of what rounding explains."""
-    import tensorflow as tf
-
-    worst, variables = 0.0, list(live.values())
-    for step in range(cases._document(name)["n"]):
-        gradients = [tf.constant(oracle[f"grad/{step}/{i}"]) for i in range(len(variables))]
-        optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
-        for i, variable in enumerate(variables):
-            want = oracle[f"var/{step}/{i}"].astype(np.float64)
-            moved = np.linalg.norm(want - oracle[f"at_save/var/{i}"])
-            limit = max(cases.ROUNDING_OF_MOVEMENT * moved, cases.ROUNDING_OF_VALUE * np.linalg.norm(want))
-            worst = max(worst, float(np.linalg.norm(variable.numpy() - want)) / limit)
-    return worst
+    variables = list(live.values())
+    return next_steps.error(next_steps.applying(optimizer, variables), variables, oracle, cases._document(name)["n"])
 
 
 @pytest.mark.parametrize(("name", "kind"), PARAMETERS)
