@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +86,18 @@ def _edited(path: Path, edit: Callable[[h5py.File], object]) -> None:
         edit(file)
 
 
-def _training(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+@contextmanager
+def training_config(path: Path) -> Iterator[dict[str, Any]]:
+    """What the model was compiled with, to be changed."""
     with h5py.File(path, "r+") as file:
         document = json.loads(file.attrs["training_config"])
-        edit(document["optimizer_config"])
+        yield document
         file.attrs["training_config"] = json.dumps(document)
+
+
+def _training(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    with training_config(path) as document:
+        edit(document["optimizer_config"])
 
 
 def _said_twice(file: h5py.File) -> None:

@@ -24,6 +24,7 @@ from migrate.operations.interpret import interpret
 from migrate.readers import tf1_saver
 from optim.errors import UnsupportedError
 from tests import next_steps, wild_table
+from tests.alterations.hdf5 import training_config
 from tests.test_migrate.confirm import confirmed
 
 WILD = Path(__file__).parents[1] / "fixtures" / "wild"
@@ -234,10 +235,8 @@ def test_a_schedule_of_weight_decay_is_refused_and_says_what_goes(tmp_path: Path
     falling = {"class_name": "PiecewiseConstantDecay", "config": {"boundaries": [3], "values": [1e-3, 1e-4]}}
     source = tmp_path / "model.h5"
     shutil.copy(_case("tf29-g-adamw-h5")[0], source)
-    with h5py.File(source, "r+") as file:
-        training = json.loads(file.attrs["training_config"])
+    with training_config(source) as training:
         training["optimizer_config"]["config"]["weight_decay"] = falling
-        file.attrs["training_config"] = json.dumps(training)
     with pytest.raises(UnsupportedError, match="decay by a schedule, PiecewiseConstantDecay") as refused:
         migrate.read(source)
     assert "--set weight_decay_per_step=VALUE" in str(refused.value)
@@ -272,10 +271,8 @@ def test_a_class_that_addons_made_of_another_is_known_by_its_config(name: str, d
     made = migrate.read(_case(name)[0])
     source = tmp_path / "model.h5"
     shutil.copy(_case(name)[0], source)
-    with h5py.File(source, "r+") as file:
-        training = json.loads(file.attrs["training_config"])
+    with training_config(source) as training:
         training["optimizer_config"]["class_name"] = "OptimizerWithDecoupledWeightDecay"
-        file.attrs["training_config"] = json.dumps(training)
     doubted = migrate.read(source)
     assert any(reason.endswith(f"confirm it with --set class_name={decayed}") for reason in doubted.reasons)
     state = migrate.read(source, overrides={"class_name": decayed})

@@ -18,6 +18,7 @@ import migrate
 from migrate.errors import ContradictionError, DamagedFileError
 from migrate.rules.comparison import same
 from tests.alterations.arrays import arrays, unzipped, zipped
+from tests.alterations.hdf5 import training_config
 from tests.test_migrate.confirm import typed
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -84,10 +85,8 @@ def test_ftrls_variables_follow_from_its_slots(ftrl: Path, tmp_path: Path) -> No
     assert not migrate.read(ftrl).hyperparameters.get("learning_rate_in_linear")
     path = tmp_path / "model.h5"
     shutil.copy(ftrl, path)
-    with h5py.File(path, "r+") as file:
-        document = json.loads(file.attrs["training_config"])
+    with training_config(path) as document:
         document["optimizer_config"]["config"]["learning_rate"] *= 2
-        file.attrs["training_config"] = json.dumps(document)
     with pytest.raises(ContradictionError, match="make another variable") as refused:
         migrate.read(path)
     command = str(refused.value)[str(refused.value).index("--set ") :]
@@ -135,10 +134,8 @@ def test_ftrls_variables_follow_from_the_decayed_rate_of_the_last_step(tmp_path:
 
     path = _ftrl_saved(tf_keras.optimizers.legacy.Ftrl(RATE, decay=0.1), tmp_path)
     assert migrate.read(path).hyperparameters["decay"] == pytest.approx(0.1)
-    with h5py.File(path, "r+") as file:
-        document = json.loads(file.attrs["training_config"])
+    with training_config(path) as document:
         document["optimizer_config"]["config"]["decay"] = 0.2
-        file.attrs["training_config"] = json.dumps(document)
     with pytest.raises(ContradictionError, match="make another variable"):
         migrate.read(path)
 
@@ -239,10 +236,8 @@ def test_a_limit_that_its_release_did_not_have_is_not_exact(case: str, tmp_path:
     source = tmp_path / "model.h5"
     shutil.copy(CORPUS / case / "source" / "model.h5", source)
     assert migrate.read(source).fidelity == "exact"
-    with h5py.File(source, "r+") as file:
-        document = json.loads(file.attrs["training_config"])
+    with training_config(source) as document:
         document["optimizer_config"]["config"]["global_clipnorm"] = 0.05
-        file.attrs["training_config"] = json.dumps(document)
     assert "TF 2.4 brought it" in " ".join(migrate.read(source).reasons)
     for said in (0.05, None):
         assert migrate.read(source, overrides={"global_clipnorm": said}).fidelity == "exact"

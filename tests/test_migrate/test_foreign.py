@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
@@ -18,6 +17,7 @@ from migrate.errors import StrictError
 from optim.errors import CheckpointError, UnsupportedError
 from optim.rules.adam import AdamRule
 from tests import next_steps
+from tests.alterations.hdf5 import training_config
 
 CASE = Path(__file__).parents[1] / "fixtures" / "wild" / "tf29-g-custom-subclass-adam-h5"
 SOURCE = CASE / "source" / "model.h5"
@@ -73,10 +73,8 @@ def test_the_users_own_rule_takes_the_next_steps(tmp_path: Path) -> None:
 def test_it_is_never_called_as_one_of_ours(said: str, carried: str, tmp_path: Path) -> None:
     copy = tmp_path / "model.h5"
     shutil.copy(SOURCE, copy)
-    with h5py.File(copy, "r+") as file:
-        document = json.loads(file.attrs["training_config"])
+    with training_config(copy) as document:
         document["optimizer_config"]["class_name"] = said
-        file.attrs["training_config"] = json.dumps(document)
     state = migrate.read(copy, overrides=OWN)
     assert (state.algorithm, state.fidelity) == (carried, "approximate")
     assert set(state.slots) == {"m", "v"}

@@ -14,6 +14,7 @@ import migrate
 import optim
 from optim.errors import UnsupportedError
 from tests import next_steps
+from tests.alterations.hdf5 import training_config
 from tests.test_migrate.confirm import confirmed
 
 PACKAGES = Path(__file__).parents[1] / "fixtures" / "packages"
@@ -96,9 +97,8 @@ def _altered(name: str, changes: dict[str, Any], folder: Path) -> Path:
 
 
 def _set_optimizer(source: Path, optimizer: dict[str, Any]) -> None:
-    with h5py.File(source, "r+") as file:
-        training = {**json.loads(file.attrs["training_config"]), "optimizer_config": optimizer}
-        file.attrs["training_config"] = json.dumps(training).encode()
+    with training_config(source) as training:
+        training["optimizer_config"] = optimizer
 
 
 @pytest.mark.parametrize("option", [{"adapt": False}, {"bias_correction": True}, {"lazy": False}, {"partial": 0}])

@@ -17,6 +17,7 @@ from migrate.bytes import bundle, protos
 from migrate.errors import ContradictionError, DamagedFileError
 from optim.errors import HyperparameterError, UnsupportedError
 from tests import adversary
+from tests.alterations.hdf5 import training_config
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 ROWS = np.array([[0, 1, 1], [2, 2, 2]])
@@ -220,11 +221,10 @@ def test_clipping_by_fit_of_tf_20_is_asked_for(names: str, asked: bool, tmp_path
     """TF 1.14 to 2.1 call their Keras 2.2.4-tf; fit clipped in graphs alone, where names begin with `training`."""
     source = next(iter(sorted(CORPUS.glob("tf20-*/source/model.h5"))))
     shutil.copy(source, tmp_path / "model.h5")
-    with h5py.File(tmp_path / "model.h5", "r+") as file:
-        training = json.loads(file.attrs["training_config"])
+    with training_config(tmp_path / "model.h5") as training:
         training["optimizer_config"]["config"]["clipnorm"] = 0.5
-        file.attrs["training_config"] = json.dumps(training)
-        if names.startswith("training"):
+    if names.startswith("training"):
+        with h5py.File(tmp_path / "model.h5", "r+") as file:
             group = file["optimizer_weights"]
             held = [name.decode() for name in group.attrs["weight_names"]]
             for name in held:
