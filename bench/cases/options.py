@@ -15,7 +15,6 @@ PLACEMENTS = ("like_variable", "zero1")
 DTYPES = ("float32", "bfloat16")
 CACHES = ("warm", "cold")
 WAYS = ("eager", "function", "fit")
-EMA_MOMENTUM = 0.99
 
 
 @dataclass(frozen=True)

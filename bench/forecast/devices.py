@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bench.errors import UnknownNameError
 
-GB, TB, GIB = 10**9, 10**12, 2**30
+GB, GIB = 10**9, 2**30
 
 
 @dataclass(frozen=True)

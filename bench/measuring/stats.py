@@ -30,9 +30,6 @@ DIFFERENT = 0.01
 """Others are called faster or slower that differ by more than this for certain: what the place of code and data in
 memory can do."""
 
-FEWEST_ROUNDS = 6
-"""Below it no two order statistics cover a median with 95%."""
-
 FEWEST_FOR_IQR = 4
 
 UNSTEADY_IQR = 0.10

@@ -125,10 +125,6 @@ class Group:
             self.stop()
             raise
 
-    @property
-    def pids(self) -> list[int]:
-        return [child.pid for child in self._children]
-
     def started(self, timeout: float) -> None:
         """Waits until every process runs."""
         self._answers(timeout)
