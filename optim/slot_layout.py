@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -79,9 +80,13 @@ class VariableEntry:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> VariableEntry:
-        shape = tuple(int(n) for n in document["shape"])
-        flags = {name: bool(document[name]) for name in ("trainable", "stored")}
-        return cls(str(document["name"]), shape, str(document["dtype"]), **flags)
+        shape = tuple(operator.index(n) for n in document["shape"])
+        entry = cls(document["name"], shape, document["dtype"], document["trainable"], document["stored"])
+        if not all(isinstance(x, str) for x in (entry.name, entry.dtype)):
+            raise TypeError(f"name and dtype are {entry.name!r} and {entry.dtype!r}")
+        if not all(isinstance(x, bool) for x in (entry.trainable, entry.stored)):
+            raise TypeError(f"{entry.name!r} is trainable: {entry.trainable!r}, stored: {entry.stored!r}")
+        return entry
 
 
 @dataclass(frozen=True)
