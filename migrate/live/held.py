@@ -6,7 +6,7 @@ numbers of another one is that other one, whatever a mapping or a name says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -25,12 +25,13 @@ MOST_DIMS = 5
 class Held:
     """A stored variable, the live one that is taken for it, and in which order that one has its dims.
 
-    `value` gives the live one's numbers, in float64.
+    `value` gives the live one's numbers, in float64. `is_told`: whether nobody need ask for the order of dims.
     """
 
     stored: StoredVariable
     value: Callable[[], np.ndarray]
     axes: tuple[int, ...]
+    is_told: bool = True
 
 
 def reasons(rows: Iterable[Held], restores: bool) -> list[str]:
@@ -42,13 +43,38 @@ def reasons(rows: Iterable[Held], restores: bool) -> list[str]:
     Raises:
       MismatchError: they keep values that deny it.
     """
+    rows = list(rows)
     found = list(against(rows))
     if found and not restores:
         raise MismatchError(
             f"{some(found, between='; ')}: give each variable of the source the live one that it is, with its axes, or"
             " pass restore_variables=True where the live ones shall have other values"
         )
-    return [f"{each}, before it was restored; where that is right, restore again" for each in found]
+    return [f"{each}, before it was restored; where that is right, restore again" for each in found] + _open(rows)
+
+
+def _open(rows: Sequence[Held]) -> list[str]:
+    """A doubt where kernels fit in the order of dims of another framework as well, and neither axes nor values say."""
+    names = [row.stored.name for row in rows if not row.is_told and _fits_otherwise(row) and not _is_held(row)]
+    text = (
+        f"{some(names)}: dims are alike, so that shapes do not tell their order, which is another in torch than in"
+        " Keras, and no axes are given; say them: (..., (1, 0)) where a kernel is transposed, (..., (0, 1)) where not"
+    )
+    return [text] if names else []
+
+
+def _fits_otherwise(row: Held) -> bool:
+    """Whether a kernel of this shape has the same shape with outputs and inputs in front, as torch has them."""
+    shape = row.stored.shape
+    return len(shape) > 1 and (shape[-1], shape[-2], *shape[:-2]) == shape and max(shape) > 1
+
+
+def _is_held(row: Held) -> bool:
+    """Whether the live variable has the stored values, which are others with dims in another order."""
+    if row.stored.array is None:
+        return False
+    live = row.value()
+    return np.array_equal(_wanted(row), live) and not _other_axes(row, live)
 
 
 def against(rows: Iterable[Held]) -> Iterator[str]:

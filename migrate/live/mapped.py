@@ -22,11 +22,13 @@ class Target:
     """A parameter, the stored variable that it is, and the order in which it has that one's dims.
 
     `place` is what finds the parameter in its framework: itself for torch, its name in the pytree for optax.
+    `is_told`: whether a person said the axes.
     """
 
     stored: StoredVariable
     place: Any
     axes: tuple[int, ...]
+    is_told: bool
 
     def laid_out(self, array: np.ndarray) -> np.ndarray:
         """An array shaped like the stored variable, as the parameter has its dims; others as they are."""
@@ -113,7 +115,7 @@ def _target(
     if dtype != stored.dtype:
         problems.append(f"{stored.name!r} is {stored.dtype}, its {called} {dtype}")
         return []
-    return [Target(stored, place, axes)]
+    return [Target(stored, place, axes, isinstance(given, tuple))]
 
 
 def row_reasons(state: OptimizerState, found: Sequence[Target]) -> Iterator[str]:

@@ -43,7 +43,8 @@ class Restored:
         self._leaves = optax_state.leaves(training.state, training.params)
         self._check_places()
         rows = (
-            Held(t.stored, partial(np.asarray, self._parameters[t.place], np.float64), t.axes) for t in self.targets
+            Held(t.stored, partial(np.asarray, self._parameters[t.place], np.float64), t.axes, t.is_told)
+            for t in self.targets
         )
         self._denied = held.reasons(rows, restore_variables)
         self._trial = optax_trial.Outcome()

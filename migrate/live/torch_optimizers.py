@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,11 +11,13 @@ import numpy as np
 
 from migrate import evidence
 from migrate.algorithms import rates
+from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.bytes.source import still_the_same
 from migrate.live import conversions, held, mapped
 from migrate.live.conversions import Plan
 from migrate.live.held import Held
+from migrate.live.keras import start_of
 from migrate.live.mapped import Target
 from migrate.live.torch_rules import KINDS, NEEDED_BY, Kind, rule_of
 from migrate.rules import comparison
@@ -50,8 +52,9 @@ class Restored:
             )
         self._groups = {p: group for group in optimizer.param_groups for p in group["params"]}
         self.targets = mapped.targets(state, variables, self._found, tuple(self._groups), "parameter")
-        source = comparison.rule_of(state.algorithm, state.hyperparameters)
+        self._source = source = comparison.rule_of(state.algorithm, state.hyperparameters)
         self._plans: dict[int, Plan] = {}
+        self.warnings: tuple[str, ...] = ()
         reasons: list[str] = []
         for group in optimizer.param_groups:
             live = rule_of(self._kind, group)
@@ -63,11 +66,11 @@ class Restored:
             reasons += [comparison.described(key, *both) for key, both in plan.left.items()]
             reasons += [OF_SCHEDULER] if "initial_lr" in group else []
             reasons += [OF_FORMULA] if rates.shown(plan.left.get("learning_rate", (None,))[0]) else []
-            self.warnings = tuple(plan.warnings)
+            self.warnings = tuple(dict.fromkeys((*self.warnings, *plan.warnings)))
             self._product = self._momentum_product(source, live)
         reasons += [*mapped.row_reasons(state, self.targets), *self._decay_reasons(source), *self._frozen_reasons()]
         reasons += held.reasons(
-            (Held(t.stored, partial(_held, t.place), t.axes) for t in self.targets), restore_variables
+            (Held(t.stored, partial(_held, t.place), t.axes, t.is_told) for t in self.targets), restore_variables
         )
         self.origins = (*state.origins, *evidence.doubts("live optimizer", dict.fromkeys(reasons)))
         self.reasons = evidence.reasons(self.origins)
@@ -130,28 +133,36 @@ class Restored:
         return sum(e.element_size() * e.nelement() for entries in made.values() for e in entries.values())
 
     def _entries(self, target: Target) -> Iterator[tuple[str, Any]]:
-        """What torch keeps of one parameter."""
-        import torch
-
+        """What torch keeps of one parameter. Keras counts steps for all together, also for one never trained."""
         owned = {slot: per[target.stored.name] for slot, per in self.state.slots.items() if target.stored.name in per}
-        if not owned and self.state.slots:
-            return  # never trained, so that its state begins anew
-        if self._kind.counts:
-            yield "step", torch.tensor(float(self.state.iterations))
         group = self._groups[target.place]
+        if self._kind.counts:
+            yield "step", self._number(target, self.state.iterations)
         for slot, key in self._kind.slots.items():
             if slot not in owned:
-                if group.get(NEEDED_BY.get(slot, "")):
-                    old = owned.get("v") if slot == "vhat" else None
-                    new = np.zeros(target.stored.shape) if old is None else mapped.numbers(old)
-                    yield key, self._tensor(target, target.laid_out(new))
+                if group.get(NEEDED_BY.get(slot, ""), self._kind.counts):
+                    yield key, self._tensor(target, target.laid_out(self._new(slot, target, owned)))
                 continue
             wide = mapped.numbers(owned[slot])
             change = self._plans[id(group)].changes.get(slot)
             yield key, self._tensor(target, target.laid_out(wide if change is None else change(wide)))
         for name, key in self._kind.scalars.items():
             if name == "u_product" and self._product is not None:
-                yield key, torch.tensor(self._product)
+                yield key, self._number(target, self._product)
+
+    def _new(self, slot: str, target: Target, owned: Mapping[str, LazyArray]) -> np.ndarray:
+        """What a slot that the source has not begins with."""
+        if slot == "vhat" and "v" in owned:
+            return mapped.numbers(owned["v"])
+        return np.full(target.stored.shape, start_of(slot, self._source.values))
+
+    def _number(self, target: Target, value: float) -> Any:
+        """A number that torch keeps with a parameter, where its kernels ask for it."""
+        import torch
+
+        group = self._groups[target.place]
+        is_beside = group.get("capturable") or group.get("fused")
+        return torch.tensor(float(value), device=target.place.device if is_beside else None)
 
     def _tensor(self, target: Target, array: np.ndarray) -> Any:
         import torch
