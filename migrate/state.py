@@ -90,12 +90,14 @@ class NamedVariables:
       in_source: all variables in the order of the source, `trainable` as the person said.
       left_out: those that the source calls trainable, and the person does not name.
       denied: two of them that the source has the other way round, where its order is that of the optimizer.
+      unnamed: the source as it is without what the person said.
     """
 
     order: tuple[str, ...]
     in_source: tuple[StoredVariable, ...]
     left_out: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
+    unnamed: Stored | None = None
 
 
 @dataclass(frozen=True)

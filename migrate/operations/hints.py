@@ -66,6 +66,8 @@ def with_hints(
     """
     stored, origin = _with_generation(stored, generation, overrides)
     named = None
+    if variables is not None and not variables:
+        raise HyperparameterError("--variables names no variable: name all that the optimizer trains, or leave it out")
     if variables is not None and stored.nameless:
         stored = _named(stored, variables)
         named = _as_named(stored, stored.variables)
@@ -94,7 +96,7 @@ def _as_named(stored: Stored, hinted: Sequence[StoredVariable]) -> NamedVariable
     by_model = stored.format in ORDERED and stored.layers is None and stored.generation in generations.NATIVE
     turned = [pair for pair in pairwise(order) if at.get(pair[0], 0) > at.get(pair[1], 0)]
     known = by_model and all(flags.get(name) is not None for name in order)
-    return NamedVariables(order, in_source, left_out, turned[0] if turned and known else ())
+    return NamedVariables(order, in_source, left_out, turned[0] if turned and known else (), stored)
 
 
 def _with_generation(stored: Stored, generation: str | None, overrides: Mapping[str, Any]) -> tuple[Stored, Origin]:
@@ -232,12 +234,13 @@ def _row(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str | None]:
 
 
 def _check_known(stored: Stored, hinted: Sequence[StoredVariable]) -> None:
-    """Refuse names that a source with values of its own does not have: their slots would belong to nothing in it.
+    """Refuse names that a source with values, or at least slots, by name does not have.
 
     Raises:
       ContradictionError: with the names that the source has.
     """
     held = {v.name for v in stored.variables if v.array is not None}
+    held = held or {name for owners in stored.slots.values() for name in owners}
     strange = [v.name for v in hinted if v.trainable and v.name not in held]
     if held and strange:
         others = some(sorted(held - {v.name for v in hinted if v.trainable}) or sorted(held), SHOWN)

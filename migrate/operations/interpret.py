@@ -17,7 +17,7 @@ from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, RELEASE, SET, TRAINED, 
 from migrate.generations import BACKEND
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.models import sparse_inputs, unsaved
-from migrate.operations import carried, counting, hinted, outside, overriding, proven, settled
+from migrate.operations import carried, counting, hinted, outside, overriding, proven, settled, trained
 from migrate.operations.configuration import RATES, Configuration, configure
 from migrate.operations.hints import checked_config, with_hints
 from migrate.state import (
@@ -56,11 +56,11 @@ def interpret(
     overrides = overriding.with_one_rate(overrides or {})
     stored, named, of_generation = with_hints(stored, hint, variables, generation, overrides)
     assert stored.generation is not None
-    alike = settled.of_twins(stored, overrides)
+    alike = trained.of_twins(stored, overrides, named is not None)
     hinted.check_document(hint, stored.optimizer_config)
     made = configure(stored, hint, overrides)
     found = _slot_table(stored, made, named)
-    flagged = settled.with_untrained(stored, made)
+    flagged = trained.with_untrained(stored, made)
     values = _values(stored, made, found, overrides)
     return OptimizerState(
         algorithm=made.algorithm.name,
@@ -144,9 +144,9 @@ def _of_owners(
     return [
         *settled.of_slots(slots, _matched(found, slots)),
         *(alike if slots else ()),
-        settled.of_trained(stored, found.order, named is not None),
-        *settled.of_late(stored, found, made, named is not None),
-        *settled.of_several(stored, named),
+        trained.of_trained(stored, found.order, named is not None),
+        *trained.of_late(stored, found, made, named is not None),
+        *trained.of_several(stored, named),
     ]
 
 
@@ -171,8 +171,9 @@ def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | Non
         raise UnsupportedError(problem)
     _leave_averages_out(made, found)
     settled.by_slots(stored, made, found)
-    found.origins += settled.of_flags(stored, found, made) if named is None else []
-    settled.check_left_out(named, found)
+    found.origins += trained.of_flags(stored, found, made) if named is None else []
+    trained.check_left_out(stored, named, found)
+    found.origins += trained.of_order(made, found, named)
     _leave_frozen_out(stored, found, told=named is not None)
     return found
 

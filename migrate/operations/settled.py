@@ -12,15 +12,12 @@ import numpy as np
 from migrate.algorithms import ALGORITHMS, addons, keras_config, tf_train
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.messages import some
-from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
-from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, NAME, SET, TRAINED, UNINTERPRETED, Origin, confirming
+from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
+from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, SET, Origin, confirming
 from migrate.generations import NATIVE
-from migrate.matching import stages
 from migrate.matching.slot_table import COUNTERS, SlotTable
 from migrate.operations.configuration import CLASS, PROVEN_BY_SLOTS, Configuration
-from migrate.state import LOST, NamedVariables, Stored, StoredVariable
-from optim.errors import HyperparameterError
+from migrate.state import Stored, StoredVariable
 
 SWITCHES = {"vhat": ("amsgrad", False), "average_gradient": ("centered", False), "average": ("use_ema", False)}
 """Slot -> the option that it stands and falls with, and what that is where there is no such slot."""
@@ -246,134 +243,3 @@ def of_slots(slots: Mapping[str, Mapping[str, LazyArray]], matched: Mapping[str,
         for how, count in ways.items():
             found.append(Origin(f"slot {slot}", f"{count} variables", FILE, f"matched by {how}"))
     return found
-
-
-def of_twins(stored: Stored, overrides: Mapping[str, Any]) -> list[Origin]:
-    """Whose the slots are that neither names nor shapes tell apart.
-
-    Raises:
-      AmbiguousError: their order in the source does not tell it either. HyperparameterError: no order that is known.
-    """
-    said = overrides.get(TWINS, IN_SOURCE)
-    if said != IN_SOURCE:
-        raise HyperparameterError(
-            f"{TWINS} is {said!r}; it takes {IN_SOURCE}, the order in which the source has variables that are alike;"
-            " name them in another order in --variables"
-        )
-    if stored.twins is None:
-        return []
-    alike = [name for group in stored.twins.groups for name in group]
-    text = f"only their order tells the slots of {some(alike, 6)} apart"
-    form = "--variables FILE can name all that the optimizer trains, in its order"
-    open_ = any(len(set(group) & set(stored.twins.order)) < len(group) for group in stored.twins.groups)
-    if open_ or (stored.twins.denied and TWINS not in overrides):
-        why = "some of these have none" if open_ else "the optimizer had others in another order than the source has"
-        json_ = '[{"name": "dense/kernel", "shape": [5, 7]}, ...]'
-        raise AmbiguousError(f"{text}, and {why}, so that nothing tells whose is whose; {form}, as JSON: {json_}")
-    if TWINS in overrides:
-        return [Origin("order of variables", alike, SET, "that of the source")]
-    text += f": whose is whose is taken from the order of the source, which need not be the optimizer's ({form})"
-    return [Origin("order of variables", alike, DEFAULT, doubt=text, confirm=f"--set {TWINS}={IN_SOURCE}")]
-
-
-def of_several(stored: Stored, named: NamedVariables | None) -> list[Origin]:
-    """A doubt where AdamOptimizers cannot be told apart, and nobody said which variables one of them trains."""
-    powers = tf_train.of_several(stored.scalars) if stored.generation == "tf1" and named is None else []
-    text = f"{some(powers)} are of several Adam optimizers: name the variables of the one meant in --variables"
-    return [Origin("optimizer", powers, UNINTERPRETED, doubt=text)] if powers else []
-
-
-TWINS, IN_SOURCE = "slot_order", "source"
-"""An override that confirms the order of variables that are alike."""
-
-
-def of_late(stored: Stored, found: SlotTable, made: Configuration, hinted: bool) -> list[Origin]:
-    """Variables that the source calls trainable and that have no slots although others have.
-
-    Raises:
-      ContradictionError: a person calls one untrained that has slots.
-    """
-    owned, untrained = set(found.order), _untrained(stored, made)
-    if owned & untrained:
-        raise ContradictionError(
-            f"untrained names {some(sorted(owned & untrained))}, which have slots in the source, as what was trained"
-            " has; leave them out of it"
-        )
-    late = [v.name for v in stored.variables if v.trainable and v.name not in owned]
-    if hinted or not owned or not late or untrained.issuperset(late) or LOST in stored.outside:
-        return []
-    text = f"{some(late)}: can be trained and have no slots, although others have: lost, or not trained yet"
-    return [Origin(TRAINED, late, UNINTERPRETED, doubt=text, confirm=confirming("untrained", late))]
-
-
-def _untrained(stored: Stored, made: Configuration) -> frozenset[str]:
-    """The variables of which a person says that they were not trained.
-
-    Raises:
-      HyperparameterError: not a list of variables of the source.
-    """
-    given, known = made.overrides.get("untrained") or [], [v.name for v in stored.variables]
-    if not isinstance(given, (list, tuple)) or not all(name in known for name in given):
-        raise HyperparameterError(
-            f"untrained must be a list of variables of the source, got {given!r}; it has {some(known)}"
-        )
-    return frozenset(given)
-
-
-def with_untrained(stored: Stored, made: Configuration) -> Stored:
-    """The source with the flags of the variables that a person calls untrained."""
-    untrained = _untrained(stored, made)
-    if not untrained:
-        return stored
-    flagged = (replace(v, trainable=False) if v.name in untrained else v for v in stored.variables)
-    return replace(stored, variables=tuple(flagged))
-
-
-def check_left_out(named: NamedVariables | None, found: SlotTable) -> None:
-    """Refuse a list of trained variables that lacks one which the source trains, and has slots of.
-
-    Raises:
-      ContradictionError: with these.
-    """
-    lacking = [name for name in (named.left_out if named is not None else ()) if name in found.order]
-    if lacking:
-        raise ContradictionError(
-            f"--variables leaves out {some(lacking)}, which can be trained in the source, and has slots there: name all"
-            " that are trained; what is to be frozen from here on, freeze in the program"
-        )
-
-
-WITH_FLAGS = ("h5", "keras")
-"""Formats that list slots by position, next to a config that says which layers are frozen."""
-
-
-def of_flags(stored: Stored, found: SlotTable, made: Configuration) -> list[Origin]:
-    """Other variables that the slots would fit, where only flags of the moment of the save tell the trained ones."""
-    if stored.format not in WITH_FLAGS or not set(found.how.values()) & {"position", "shape"}:
-        return []
-    untrained, by_name = _untrained(stored, made), {v.name: v for v in stored.variables}
-    chosen = [by_name[name] for name in found.order]
-    unknown = [v.name for v in chosen if v.trainable is None]
-    if unknown and stored.generation in NATIVE and TWINS not in made.overrides:
-        text = f"{some(unknown)}: names do not tell their layers, of which those that are frozen by now are saved last"
-        return [Origin("order of variables", unknown, DEFAULT, doubt=text, confirm=f"--set {TWINS}={IN_SOURCE}")]
-    variables = [v for v in stored.variables if v.name not in untrained]
-    other = stages.another_choice(chosen, variables)
-    if other is None:
-        return []
-    frozen = [v.name for v in variables if v.name not in found.order]
-    text = (
-        f"the slots would fit {some([v.name for v in other])} as well: whose they are is taken from the flags of the"
-        " layers, and one that was frozen or unfrozen after compile has another flag than the optimizer saw"
-    )
-    return [Origin(TRAINED, found.order, UNINTERPRETED, doubt=text, confirm=confirming("untrained", frozen))]
-
-
-def of_trained(stored: Stored, order: Sequence[str], hinted: bool) -> Origin:
-    """Which variables the optimizer trains."""
-    trained = {v.name for v in stored.variables if v.trainable}
-    count = f"{len(order) or len(trained)} of {len(stored.variables)}"
-    if hinted:
-        return Origin(TRAINED, count, HINT, "--variables")
-    where = "those with slots" if order else "flags of the model" if trained else "names"
-    return Origin(TRAINED, count, FILE if order or trained else NAME, where)

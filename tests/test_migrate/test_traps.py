@@ -73,9 +73,8 @@ def test_slots_in_the_order_of_a_loop_come_into_that_of_the_model(tmp_path: Path
     model = _of_keras3(order)
     model.save(tmp_path / "model.keras")
     variables = [{"name": model.weights[i].path, "shape": list(model.weights[i].shape)} for i in order]
-    report = migrate.migrate_checkpoint(
-        tmp_path / "model.keras", tmp_path / "new.keras", to="keras", variables=variables
-    )
+    said = {"variables": variables, "overrides": {"slot_order": "variables"}}
+    report = migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "new.keras", to="keras", **said)
     assert report.fidelity == "exact", report.reasons
     loaded = keras.models.load_model(tmp_path / "new.keras")
     slots = dict(zip(order, model.optimizer._accumulators, strict=True))
