@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from migrate.models.layers import ADVICE
@@ -25,10 +25,16 @@ RENAMED = {
     "p": "rate",
     "pool_length": "pool_size",
     "stride": "strides",
+    "U_regularizer": "recurrent_regularizer",
+    "inner_init": "recurrent_initializer",
+    "inner_activation": "recurrent_activation",
+    "dropout_W": "dropout",
+    "dropout_U": "recurrent_dropout",
 }
-DENSE = {"output_dim": "units"}
+UNITS = {"output_dim": "units"}
 ROLES = {
     "W": "kernel",
+    "U": "recurrent_kernel",
     "b": "bias",
     "gamma": "gamma",
     "beta": "beta",
@@ -49,13 +55,23 @@ INITIALIZERS = {
     "one": "Ones",
     "identity": "Identity",
 }
-KNOWN = (
-    *("Dense", "Activation", "Dropout", "Flatten", "Reshape", "Permute", "RepeatVector", "InputLayer", "Embedding"),
-    *("Convolution1D", "Convolution2D", "BatchNormalization", "MaxPooling1D", "MaxPooling2D"),
-    *("AveragePooling1D", "AveragePooling2D", "LeakyReLU", "ELU"),
+GATED = ("LSTM", "GRU")
+RECURRENT = ("SimpleRNN", *GATED)
+WITHIN_TIME = (
+    *("Dense", "Activation", "Dropout", "Flatten", "Reshape", "Convolution1D", "Convolution2D", "LeakyReLU", "ELU"),
+    *("MaxPooling1D", "MaxPooling2D", "AveragePooling1D", "AveragePooling2D"),
     *("GlobalAveragePooling1D", "GlobalAveragePooling2D", "GlobalMaxPooling1D", "GlobalMaxPooling2D"),
 )
+"""What a TimeDistributed may hold: with a fixed size of batches Keras 1 normalizes each step alone, and else all."""
+WITHIN = {"TimeDistributed": WITHIN_TIME, "Bidirectional": RECURRENT}
+KNOWN = (
+    *("Permute", "RepeatVector", "InputLayer", "Embedding", "BatchNormalization", "Masking"),
+    *(*WITHIN_TIME, *RECURRENT, *WITHIN),
+)
+IMPLEMENTATIONS = {"cpu": 1, "mem": 1, "gpu": 2}
+"""What `consume_less` is since Keras 2: 2 has one mask of dropout for all gates."""
 GONE = ("input_dim", "input_length", "create_input_layer", "weights", "activity_regularizer", "dropout")
+REGULARIZERS = ("L1L2Regularizer", "WeightRegularizer", "ActivityRegularizer")
 
 
 def role(tail: str, class_name: str) -> str:
@@ -85,11 +101,54 @@ def _layer(layer: Mapping[str, Any]) -> dict[str, Any]:
     changed: dict[str, Any] = {RENAMED.get(str(key), str(key)): value for key, value in config.items()}
     changed = {key: value for key, value in changed.items() if key not in GONE or value}
     special = {"Dense": _dense, "Embedding": _embedding, "BatchNormalization": _normalization}.get(name, _other)
+    if name in RECURRENT:
+        special = _gated if name in GATED else _simple
+    if name in WITHIN:
+        changed["layer"] = _held(changed, WITHIN[name], name)
     return {**layer, "config": _objects(special(changed))}
 
 
+def _held(config: Mapping[str, Any], known: Sequence[str], kind: str) -> dict[str, Any]:
+    """The layer in a wrapper. Bidirectional passes over its own `trainable`; slots, which each optimizer has, tell."""
+    inner = config.get("layer")
+    if not isinstance(inner, Mapping) or inner.get("class_name") not in known:
+        held = inner.get("class_name") if isinstance(inner, Mapping) else inner
+        raise UnsupportedError(
+            f"the layer {config.get('name')!r} is a {kind} of Keras 1 around {held!r}, which this dtopt does not"
+            f" translate; {ADVICE}"
+        )
+    return _layer(inner)
+
+
+def _gated(config: dict[str, Any]) -> dict[str, Any]:
+    """LSTM and GRU. Of gates apart Keras 1.2 regularizes U as W, and 1.0 and 1.1 as they are told."""
+    one, other = config.get("kernel_regularizer"), config.get("recurrent_regularizer")
+    if one != other and config.get("consume_less", "cpu") != "gpu":
+        raise UnsupportedError(
+            f"the layer {config.get('name')!r} has W_regularizer={one!r} and U_regularizer={other!r}, and releases of"
+            f" Keras 1 differ in which of them they take for U; {ADVICE}"
+        )
+    forgets = config.pop("forget_bias_init", None)
+    unit = {} if forgets is None else {"unit_forget_bias": forgets == "one"}
+    return {**_recurrent(config), **unit}
+
+
+def _simple(config: dict[str, Any]) -> dict[str, Any]:
+    if config.get("dropout") and config.get("consume_less", "cpu") != "cpu":
+        raise UnsupportedError(
+            f"the layer {config.get('name')!r} has dropout_W={config['dropout']}, which a SimpleRNN of Keras 1 takes"
+            f" with consume_less='cpu' only; {ADVICE}"
+        )
+    return _recurrent(config)
+
+
+def _recurrent(config: dict[str, Any]) -> dict[str, Any]:
+    means = IMPLEMENTATIONS[config.pop("consume_less", "cpu")]
+    return {**{k: v for k, v in _dense(config).items() if k != "input_length"}, "implementation": means}
+
+
 def _dense(config: dict[str, Any]) -> dict[str, Any]:
-    return {DENSE.get(key, key): value for key, value in config.items() if key != "input_dim"}
+    return {UNITS.get(key, key): value for key, value in config.items() if key != "input_dim"}
 
 
 def _embedding(config: dict[str, Any]) -> dict[str, Any]:
@@ -125,6 +184,10 @@ def _objects(config: dict[str, Any]) -> dict[str, Any]:
         if key.endswith("_initializer") and isinstance(value, str):
             config[key] = {"class_name": INITIALIZERS.get(value, "GlorotUniform"), "config": {}}
         elif key.endswith("_regularizer") and isinstance(value, Mapping):
+            if value.get("name") not in REGULARIZERS:
+                raise UnsupportedError(
+                    f"the layer {config.get('name')!r} has an {value.get('name')} of Keras 1, which is not translated"
+                )
             config[key] = {"class_name": "L1L2", "config": {k: value.get(k, 0.0) for k in ("l1", "l2")}}
         elif key.endswith("_constraint") and value is not None:
             raise UnsupportedError(

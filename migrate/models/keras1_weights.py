@@ -1,31 +1,48 @@
-"""Keras 1's weights in Keras 2's shapes. Source: `keras/engine/saving.py::preprocess_weights_for_loading` 2.2.4."""
+"""Keras 1's weights in Keras 2's shapes, and gates side by side.
+
+Source: `keras/engine/saving.py::preprocess_weights_for_loading` 2.2.4.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.messages import some
 from migrate.models import canonical, weights
 from migrate.models.layers import ADVICE
-from migrate.state import OptimizerState
-from optim.errors import UnsupportedError
+from migrate.state import OptimizerState, Stored, StoredModel, StoredVariable
+from optim.errors import MismatchError, UnsupportedError
+
+GATE = re.compile(r"(.+_[WUb]_)([ifcozrh])((?:_\d+)?(?::0)?)")
+"""Name of a weight of one gate: layer, and which weight; gate; what TensorFlow adds."""
+GATES = ("ifco", "zrh")
+"""Those of LSTM and GRU, in the order of Keras 2."""
+ONE_BY_ONE = ("SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "Adamax", "Nadam")
+"""Classes of Keras 1, whose steps treat each number of a variable by itself."""
 
 
 def modern(state: OptimizerState) -> OptimizerState:
-    """A state whose kernels of Convolution1D have three dims, and so their slots, where Keras 1 has a width of 1.
+    """A state with the variables of Keras 2, and their slots: one for all gates of an LSTM or GRU, where Keras 1 may
+    have one for each; kernels of Convolution1D with three dims, where Keras 1 has a width of 1.
 
     Raises:
-      UnsupportedError: a kernel lies otherwise, as before Keras 1.1. Others as `canonical` and `weights.assign`.
+      UnsupportedError: a kernel lies otherwise, as before Keras 1.1, or gates differ in more than their numbers.
+        Others as `canonical` and `weights.assign`.
     """
     source = state.source
     if source is None or source.model is None or source.generation != "keras1":
         return state
     document = canonical.canonical(source.model.config, source.generation)
-    places = weights.assign(source, source.model, document)
-    kernels = {places[leaf.path, "kernel"] for leaf in canonical.leaves(document) if leaf.class_name == "Conv1D"}
+    state = _joined(state, source, source.model)
+    assert state.source is not None
+    assert state.source.model is not None
+    places = weights.assign(state.source, state.source.model, document)
+    kernels = {places[leaf.path, "kernel"] for leaf in _with_convolutions(document)}
     return replace(
         state,
         variables=tuple(
@@ -38,6 +55,93 @@ def modern(state: OptimizerState) -> OptimizerState:
             slot: {name: _narrow(name, array) if name in kernels else array for name, array in per.items()}
             for slot, per in state.slots.items()
         },
+    )
+
+
+def _with_convolutions(document: canonical.Layer) -> Iterator[canonical.Leaf]:
+    for leaf in canonical.leaves(document):
+        if "Conv1D" in (leaf.class_name, leaf.config.get("layer", {}).get("class_name")):
+            yield leaf
+
+
+def _joined(state: OptimizerState, source: Stored, model: StoredModel) -> OptimizerState:
+    """With one variable for the gates of a layer, called after them: `lstm_1_W_ifco`."""
+    gates: dict[str, tuple[str, ...]] = {}
+    groups = {layer: _group(members, gates) for layer, members in (model.groups or {}).items()}
+    if not gates:
+        return state
+    if state.algorithm not in ONE_BY_ONE or state.hyperparameters.get("clipnorm"):
+        raise UnsupportedError(
+            f"{some([*gates])}: each gate was trained for itself, and of one variable for all {state.algorithm} takes"
+            f" other steps; {ADVICE}"
+        )
+    firsts = {parts[0]: name for name, parts in gates.items()}
+    inside = {part for parts in gates.values() for part in parts}
+    by_name = {v.name: v for v in state.variables}
+    kept = [v for v in state.variables if v.name not in inside or v.name in firsts]
+    return replace(
+        state,
+        source=replace(source, model=replace(model, groups=groups)),
+        variables=tuple(
+            _variable(firsts[v.name], [by_name[part] for part in gates[firsts[v.name]]]) if v.name in firsts else v
+            for v in kept
+        ),
+        slots={slot: _slots(slot, per, gates) for slot, per in state.slots.items()},
+    )
+
+
+def _group(members: Sequence[tuple[str, str]], gates: dict[str, tuple[str, ...]]) -> tuple[tuple[str, str], ...]:
+    """The weights of a top-level layer, gates joined; what is joined is written into `gates`."""
+    found: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
+    for weight, variable in members:
+        if told := GATE.fullmatch(weight):
+            found.setdefault((told[1], told[3]), {})[told[2]] = weight, variable
+    group = dict(members)
+    for (start, end), parts in found.items():
+        order = next((each for each in GATES if set(each) == set(parts)), None)
+        if order is None:
+            continue
+        for weight, _ in parts.values():
+            del group[weight]
+        cut = len(end.removesuffix(":0")) + 1
+        name = parts[order[0]][1][:-cut] + order + end.removesuffix(":0")
+        gates[name] = tuple(parts[gate][1] for gate in order)
+        group[start.removesuffix("_") + end] = name
+    return tuple(group.items())
+
+
+def _variable(name: str, parts: Sequence[StoredVariable]) -> StoredVariable:
+    if len({part.trainable for part in parts}) > 1:
+        raise UnsupportedError(f"{name} was trained in part, which no config can say; migrate to slots")
+    arrays = [part.array for part in parts if part.array is not None]
+    if len(arrays) < len(parts):
+        shape = (*parts[0].shape[:-1], sum(part.shape[-1] for part in parts))
+        return replace(parts[0], name=name, shape=shape, array=None)
+    array = _side_by_side(name, arrays)
+    return replace(parts[0], name=name, shape=array.shape, array=array)
+
+
+def _slots(slot: str, per: Mapping[str, LazyArray], gates: Mapping[str, tuple[str, ...]]) -> dict[str, LazyArray]:
+    owner = {part: name for name, parts in gates.items() for part in parts}
+    found = {name: array for name, array in per.items() if name not in owner}
+    for name in dict.fromkeys(owner[part] for part in per if part in owner):
+        lacking = [part for part in gates[name] if part not in per]
+        if lacking:
+            raise UnsupportedError(f"{some(lacking)}: slot {slot} is missing, and other gates have it; {ADVICE}")
+        found[name] = _side_by_side(name, [per[part] for part in gates[name]])
+    return found
+
+
+def _side_by_side(name: str, parts: Sequence[LazyArray]) -> LazyArray:
+    first = parts[0]
+    if len({(part.shape, part.dtype) for part in parts}) > 1:
+        raise MismatchError(f"{name}: its gates have the shapes {[list(part.shape) for part in parts]}")
+    shape = (*first.shape[:-1], first.shape[-1] * len(parts))
+    return LazyArray(
+        shape,
+        first.dtype,
+        lambda: np.concatenate([part.load() for part in parts], axis=-1),
+        ", ".join(part.stored_as for part in parts),
     )
 
 

@@ -102,8 +102,9 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
         if passing.possible(state, families):
             return _passed_through(state, model, families, scaled)
         raise
-    places = weights.assign(source, model, document)
     state = keras1_weights.modern(state)
+    assert state.source is not None
+    places = weights.assign(state.source, stored_model(state), document)
     weights.settle_input(document, places, {v.name: v.shape for v in state.variables})
     notes: list[str] = []
     whole = all(leaf.frozen for leaf in canonical.leaves(document) if _has_weights(leaf))

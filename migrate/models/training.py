@@ -22,6 +22,7 @@ from optim.errors import UnsupportedError
 KERAS3, TF_KERAS, STANDALONE = "Keras 3", "tf.keras", "Keras 1 or 2"
 NEVER = (99,)
 ACTIVATIONS = ("activation", "recurrent_activation")
+GATED = ("LSTM", "GRU")
 LEAST_EPSILON = 1.001e-5
 """TensorFlow before 2.12 raises a smaller one to it where it normalizes a batch of images in one op
 (`fused_batch_norm` in `nn_impl.py` of 2.11.1, and no more in 2.12.0)."""
@@ -130,6 +131,13 @@ def _hard(item: Any) -> bool:
     return any((key in ACTIVATIONS and value == "hard_sigmoid") or _hard(value) for key, value in item.items())
 
 
+def _drops(leaf: Leaf, implementations: Sequence[int], key: str) -> bool:
+    """Whether an LSTM or GRU, or one in a Bidirectional, has a rate, and one of these implementations."""
+    inner = leaf.config.get("layer") or {"class_name": leaf.class_name, "config": leaf.config}
+    config = inner["config"]
+    return inner["class_name"] in GATED and config.get("implementation") in implementations and bool(config.get(key))
+
+
 def _attending(kind: str, dropout: bool) -> Callable[[Layer, Sequence[masks.Meeting]], list[str]]:
     """Names of the MultiHeadAttention with dropout, or without, that are met."""
 
@@ -188,7 +196,11 @@ MASKED = (
     ),
     Difference(
         _met(masks.DISTRIBUTED),
-        lambda r: f"hands masks to the layer in it {'at each step' if r.since() else 'for all steps at once'}",
+        lambda r: (
+            "hands no masks to the layer in it"
+            if r.family == STANDALONE and r.version < (2,)
+            else f"hands masks to the layer in it {'at each step' if r.since() else 'for all steps at once'}"
+        ),
     ),
     Difference(_met(masks.PASSED), lambda r: "hands masks on" if r.since() else "drops masks"),
     Difference(
@@ -206,6 +218,14 @@ DIFFERENCES = (
     Difference(
         _leaves(lambda leaf: _hard(leaf.config)),
         lambda r: f"takes hard_sigmoid for min(max(x/{6 if r.since() else 5} + 1/2, 0), 1)",
+    ),
+    Difference(
+        _leaves(lambda leaf: _drops(leaf, (0, 1), "dropout") and not _drops(leaf, (0, 1), "recurrent_dropout")),
+        lambda r: f"drops out inputs of {'all gates alike' if r.since() else 'each gate apart'}",
+    ),
+    Difference(
+        _leaves(lambda leaf: _drops(leaf, (2,), "recurrent_dropout")),
+        lambda r: f"drops out inputs and states of {'each gate apart' if r.since((2, 1)) else 'all gates alike'}",
     ),
     Difference(
         lambda document, _: list(dict.fromkeys(calls.held_back(document))),

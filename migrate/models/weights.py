@@ -170,21 +170,38 @@ def legacy_order(inside: Sequence[Leaf]) -> list[Place]:
 
 def _readings(weight: str, weighted: Sequence[Leaf], keras_1: bool) -> Iterator[tuple[Leaf, str]]:
     """(layer, role) that a weight's name may mean, the most literal first."""
+    if keras_1:
+        yield from _readings_1(weight.removesuffix(":0"), weighted)
+        return
     parts = weight.split(":")[0].split("/")
     named = [leaf for leaf in weighted if f"/{leaf.path[-1]}/" in "/" + "/".join(parts[:-1]) + "/"]
-    if keras_1:
-        named = [leaf for leaf in weighted if parts[0].startswith(leaf.path[-1] + "_")]
     longest = max((len(leaf.path[-1]) for leaf in named), default=0)
     chosen = [leaf for leaf in named if len(leaf.path[-1]) == longest] or (weighted if len(weighted) == 1 else [])
     for leaf in chosen:
         roles = {w.role for w in KINDS[leaf.class_name].weights(leaf.config)}
-        role = _role_1(parts[0], leaf) if keras_1 else _role(parts, roles)
+        role = _role(parts, roles)
         if role in roles:
             yield leaf, role
 
 
-def _role_1(weight: str, leaf: Leaf) -> str:
-    return keras1.role(weight.removeprefix(leaf.path[-1] + "_"), leaf.class_name)
+def _readings_1(weight: str, weighted: Sequence[Leaf]) -> Iterator[tuple[Leaf, str]]:
+    """As `_readings`, of Keras 1: `dense_1_W`, in a graph with another of that name `dense_1_W_1`."""
+    owners = [(start, leaf, kind, part) for leaf in weighted for start, kind, part in _owners_1(leaf)]
+    for start, leaf, kind, part in sorted(owners, key=lambda each: -len(each[0])):
+        if weight.startswith(start):
+            role = part + keras1.role(re.sub(r"_\d+$", "", weight.removeprefix(start)), kind)
+            if role in {w.role for w in KINDS[leaf.class_name].weights(leaf.config)}:
+                yield leaf, role
+
+
+def _owners_1(leaf: Leaf) -> Iterator[tuple[str, str, str]]:
+    """(with what names of weights begin, class, part) of a layer, or of those in it."""
+    inner = leaf.config.get("layer")
+    if inner is None:
+        yield f"{leaf.path[-1]}_", leaf.class_name, ""
+        return
+    for part in ("forward", "backward") if leaf.class_name == "Bidirectional" else ("",):
+        yield f"{part}_{layer_name(inner)}_".lstrip("_"), inner["class_name"], part and f"{part}/"
 
 
 def _role(parts: Sequence[str], roles: set[str]) -> str:

@@ -1,24 +1,59 @@
-"""Keras 1's Convolution1D, whose kernels are (length, 1, inputs, filters), as every later Keras has them."""
+"""Keras 1's weights as every later Keras has them: kernels of Convolution1D, which are (length, 1, inputs, filters),
+and the gates of LSTM and GRU, each a variable of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray
 from migrate.readers.keras.model import names_of_class
-from migrate.state import OptimizerState
+from migrate.state import OptimizerState, StoredModel, StoredVariable
+
+GATES = {"LSTM": "ifco", "GRU": "zrh"}
 
 
-def without_widths(state: OptimizerState) -> OptimizerState:
-    """The state with three dims in these kernels and their slots: the numbers are the same, in the same order."""
+def as_later(state: OptimizerState) -> OptimizerState:
+    """The state with the same numbers, in variables and slots of the later shapes."""
     source = state.source
     if source is None or source.generation != "keras1" or source.model is None or not source.model.groups:
         return state
-    called = {f"{name}_W" for name in names_of_class(source.model.config, "Convolution1D")}
-    stored = [each for own in source.model.groups.values() for each in own]
+    return _with_gates(_without_widths(state, source.model), source.model)
+
+
+def _with_gates(state: OptimizerState, model: StoredModel) -> OptimizerState:
+    variables = {v.name: v for v in state.variables}
+    slots = {slot: dict(per) for slot, per in state.slots.items()}
+    listed = [each for own in (model.groups or {}).values() for each in own]
+    for kind, order in GATES.items():
+        for name in sorted(names_of_class(model.config, kind)):
+            for start in (f"{part}{name}_{letter}" for part in ("", "forward_", "backward_") for letter in "WUb"):
+                each = [[v for weight, v in listed if weight.removesuffix(":0") == f"{start}_{g}"] for g in order]
+                for parts in zip(*each, strict=True):  # of several layers of a name, in turn
+                    _join(variables, parts)
+                    for per in slots.values():
+                        _join(per, parts)
+    return replace(state, variables=tuple(variables.values()), slots=slots)
+
+
+def _join(held: dict[str, Any], parts: Sequence[str]) -> None:
+    """Put what is held of several variables side by side, under the name of the first."""
+    found = [held.pop(part) for part in parts if part in held]
+    if len(found) != len(parts):
+        return
+    arrays: list[Any] = [each.array if isinstance(each, StoredVariable) else each for each in found]
+    numbers = np.concatenate([array.load() for array in arrays], axis=-1)
+    array = LazyArray(numbers.shape, arrays[0].dtype, lambda: numbers, arrays[0].stored_as)
+    whole = replace(found[0], shape=array.shape, array=array) if isinstance(found[0], StoredVariable) else array
+    held[parts[0]] = whole
+
+
+def _without_widths(state: OptimizerState, model: StoredModel) -> OptimizerState:
+    called = {f"{name}_W" for name in names_of_class(model.config, "Convolution1D")}
+    stored = [each for own in (model.groups or {}).values() for each in own]
     kernels = {variable for weight, variable in stored if weight.removesuffix(":0") in called}
     return replace(
         state,

@@ -174,7 +174,7 @@ def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification
     to = {"keras": "keras", "tf_keras": "tf-keras"}[library]
     told, target = for_target(state, to, None), read(dest)
     known = told.reasons
-    ours = narrow.without_widths(state)
+    ours = narrow.as_later(state)
     compared = model_target.compared(ours, target, known)
     differences, notes = list(compared.differences), list(compared.notes)
     if not differences:

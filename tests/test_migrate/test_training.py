@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import migrate
 from migrate import algorithms
 from migrate.algorithms import repeated_rows
 from migrate.bytes.arrays import LazyArray
-from migrate.models import frozen, training, unsaved
+from migrate.models import frozen, keras1, keras1_weights, training, unsaved
 from migrate.readers.keras.left_out import settled, with_paddings
 from migrate.state import OptimizerState, Stored, StoredModel
 from optim.errors import UnsupportedError
@@ -82,11 +84,75 @@ def test_exact_is_said_where_the_target_trains_alike(case: str, to: str, tmp_pat
 
 
 @pytest.mark.parametrize("to", SUFFIX)
-def test_layers_of_keras_1_are_written_as_today_has_them(to: str, tmp_path: Path) -> None:
-    exact, target = is_exact("keras1.2.2-convolved-words", to, tmp_path)
+@pytest.mark.parametrize("feature", ["convolved-words", "gates-of-words", "gates-in-series"])
+def test_layers_of_keras_1_are_written_as_today_has_them(feature: str, to: str, tmp_path: Path) -> None:
+    exact, target = is_exact(f"keras1.2.2-{feature}", to, tmp_path)
     assert exact
-    assert replayed("keras1.2.2-convolved-words", to, target)
-    assert migrate.verify(SOURCES["keras1.2.2-convolved-words"], target).ok
+    assert replayed(f"keras1.2.2-{feature}", to, target)
+    assert migrate.verify(SOURCES[f"keras1.2.2-{feature}"], target).ok
+
+
+def _of_gates(state: OptimizerState, slots: Any = None, **settings: Any) -> OptimizerState:
+    return replace(state, slots=slots or state.slots, hyperparameters={**state.hyperparameters, **settings})
+
+
+def test_gates_are_joined_only_where_a_step_takes_each_number_by_itself() -> None:
+    state = migrate.read(SOURCES["keras1.2.2-gates-in-series"])
+    joined = keras1_weights.modern(state)
+    names = ["lstm_1_W", "lstm_1_U", "lstm_1_b"]
+    gates = {name: [f"{name}_{gate}" for gate in "ifco"] for name in names}
+    for kind, per in joined.slots.items():
+        assert not {v for parts in gates.values() for v in parts} & set(per)
+        for name in names:
+            each = [state.slots[kind][part].load() for part in gates[name]]
+            np.testing.assert_array_equal(per[f"{name}_ifco"].load(), np.concatenate(each, axis=-1))
+    ((slot, per),) = state.slots.items()
+    lost = {slot: {name: array for name, array in per.items() if name != "lstm_1_U_c"}}
+    for changed, why in [
+        (replace(state, algorithm="Lamb"), "each gate was trained for itself"),
+        (_of_gates(state, clipnorm=0.5), "each gate was trained for itself"),
+        (_of_gates(state, lost), "lstm_1_U_c: slot m is missing"),
+    ]:
+        with pytest.raises(UnsupportedError, match=why):
+            keras1_weights.modern(changed)
+
+
+LSTM_1: dict[str, Any] = {"name": "lstm_1", "output_dim": 3, "consume_less": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "why"),
+    [
+        ("LSTM", {**LSTM_1, "W_regularizer": {"name": "L1L2Regularizer", "l2": 0.1}}, "differ in which of them"),
+        ("SimpleRNN", {**LSTM_1, "consume_less": "mem", "dropout_W": 0.5}, "takes with consume_less='cpu' only"),
+        ("Dense", {"name": "d", "W_regularizer": {"name": "EigenvalueRegularizer"}}, "EigenvalueRegularizer of Keras"),
+        (
+            "TimeDistributed",
+            {"name": "t", "layer": {"class_name": "BatchNormalization", "config": {}}},
+            "around 'BatchNormalization'",
+        ),
+    ],
+)
+def test_what_only_keras_1_does_is_refused(kind: str, config: dict[str, Any], why: str) -> None:
+    with pytest.raises(UnsupportedError, match=why):
+        keras1.modern({"class_name": "Sequential", "config": [{"class_name": kind, "config": config}]})
+
+
+@pytest.mark.parametrize(
+    ("implementation", "rates", "told"),
+    [
+        (1, ("dropout",), {"keras"}),
+        (1, ("dropout", "recurrent_dropout"), set()),
+        (2, ("dropout",), set()),
+        (2, ("recurrent_dropout",), {"keras", "tf-keras"}),
+    ],
+)
+def test_gates_that_drop_out_otherwise_are_told(implementation: int, rates: tuple[str, ...], told: set[str]) -> None:
+    lstm = {"name": "lstm", "implementation": implementation, **dict.fromkeys(rates, 0.5)}
+    layer = {"class_name": "Bidirectional", "config": {"name": "b", "layer": {"class_name": "LSTM", "config": lstm}}}
+    document = {"class_name": "Sequential", "config": {"name": "m", "layers": [layer]}}
+    source = Stored("h5", "keras2.3", (), None, (), model=StoredModel(document, None, None))
+    assert {to for to in SUFFIX if training.differences(document, source, to)} == told
 
 
 def test_the_tables_of_keras_1_are_known() -> None:
@@ -116,21 +182,40 @@ def given(recorded: Any, key: str) -> Any:
     return [*found.values()] if len(found) > 1 else found["0"]
 
 
+GATE = re.compile(r"(.*_[WUb])_([ifcozrh])(?::0)?")
+
+
+def as_later(case: str, weights: list[np.ndarray]) -> list[np.ndarray]:
+    """With what Keras 1 has for each gate put side by side, in the order of Keras 2."""
+    if not case.startswith("keras1."):
+        return weights
+    with h5py.File(SOURCES[case]) as file:
+        layers = [file["model_weights"][name] for name in file["model_weights"].attrs["layer_names"]]
+        names = [name.decode() for layer in layers for name in layer.attrs["weight_names"]]
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for name, weight in zip(names, weights, strict=True):
+        told = GATE.fullmatch(name)
+        found.setdefault(told[1] if told else name, {})[told[2] if told else ""] = weight
+    return [np.concatenate([each[gate] for gate in sorted(each, key="ifcozrh".index)], -1) for each in found.values()]
+
+
 def replayed(case: str, to: str, target: Path) -> bool:
     """Whether Keras goes on from a target as the source's release did: its first loss, and trained weights after each
     of three steps on the same batch."""
     recorded = np.load(FEATURES / f"{case}.npz")
     model = import_module(LIBRARY[to]).models.load_model(target)
     count = sum(name.startswith("at_save/") for name in recorded.files)
-    start = [np.squeeze(recorded[f"at_save/{i}"]) for i in range(count)]
+    kept = as_later(case, [recorded[f"at_save/{i}"] for i in range(count)])
+    start = [np.squeeze(each) for each in kept]
     trained = {i: w for w in model.trainable_weights for i, v in enumerate(start) if np.array_equal(v, np.squeeze(w))}
     assert len(trained) == len(model.trainable_weights)
     for step in range(3):
         loss = np.ravel(model.train_on_batch(given(recorded, "x"), given(recorded, "y")))[0]
         if step == 0 and not np.isclose(loss, recorded["loss/0"], rtol=1e-4):
             return False
+        after = as_later(case, [recorded[f"weight/{step}/{i}"] for i in range(count)])
         for i, weight in trained.items():
-            want = np.squeeze(recorded[f"weight/{step}/{i}"])
+            want = np.squeeze(after[i])
             moved = np.linalg.norm(want - start[i])
             if np.linalg.norm(np.squeeze(weight) - want) > 1e-3 * moved + 1e-6 * np.linalg.norm(want):
                 return False
