@@ -6,12 +6,13 @@ import math
 import os
 import struct
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from types import TracebackType
 
 import google_crc32c
 import numpy as np
 
-from migrate.bytes import protos, sstable
+from migrate.bytes import atomic, protos, sstable
 from migrate.bytes.bundle import DTYPES, VERSION, fixed_lengths, numpy_dtype, shard_name
 from migrate.bytes.ranges import CHUNK
 from optim.errors import CheckpointError
@@ -41,6 +42,10 @@ class BundleWriter:
             self.close()
         else:
             self._file.close()
+
+    def syncing(self) -> AbstractContextManager[None]:
+        """As `atomic.syncing`, of the tensors."""
+        return atomic.syncing(self._file.fileno())
 
     def add(self, key: str, array: np.ndarray, dtype: str | None = None) -> None:
         """Append a tensor. `dtype` is TensorFlow's name, if numpy's differs (bfloat16 in uint16)."""

@@ -292,6 +292,8 @@ def migrate_checkpoint(
         raise TargetExistsError(f"{path} exists; give another name, or --overwrite to replace it")
     with edge.reading(os.fspath(source)):
         state = read(source, **hints)
+        for check in state.checks():
+            check.start()  # while its numbers are looked at
         state = soundness.checked(state)
         advice = partial(instead, state, to, os.fspath(source), hints)
         original, state = state, _for_target_or_advice(state, to, order, advice)

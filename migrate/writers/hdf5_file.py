@@ -14,6 +14,8 @@ from typing import Any
 
 import h5py
 
+from migrate.bytes import atomic
+
 
 class Sink(io.RawIOBase):
     """A file for h5py: a new one, or all of one that is there from `start` on. `error` is what the system refused
@@ -55,6 +57,10 @@ class Sink(io.RawIOBase):
     def tell(self) -> int:
         return self._raw.tell() - self._start
 
+    @property
+    def descriptor(self) -> int:
+        return self._raw.fileno()
+
     def close(self) -> None:
         self._raw.close()
 
@@ -70,7 +76,7 @@ def created(path: str, start: int = 0) -> Iterator[tuple[h5py.File, Sink]]:
     sink = Sink(path, start)
     try:
         try:
-            with h5py.File(sink, "w") as file:
+            with atomic.syncing(sink.descriptor), h5py.File(sink, "w") as file:
                 yield file, sink
         finally:
             sink.check()

@@ -145,7 +145,7 @@ def _write_bundle(prefix: str, tensors: Mapping[str, LazyArray], metadata: bytes
 
     total, done = sum(map(size, tensors.values())), 0
     buffer: np.ndarray = np.empty(CHUNK, np.uint8)
-    with BundleWriter(prefix) as bundle:
+    with BundleWriter(prefix) as bundle, bundle.syncing():
         for key, array in tensors.items():
             if array.extent is not None:
                 bundle.add_chunks(key, array.dtype, array.shape, _counted(array.extent.chunks(buffer), done, report))

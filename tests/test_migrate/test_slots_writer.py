@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,9 +23,11 @@ from migrate.errors import DamagedFileError, TargetExistsError
 from migrate.readers import slots as reader
 from migrate.readers import tf_object
 from migrate.state import OptimizerState, StoredVariable
+from migrate.writers import hdf5_file
 from migrate.writers import slots as writer
 from optim import slot_layout
 from optim.errors import CheckpointError
+from tests.timing import HANGS
 
 
 def _lazy(array: np.ndarray, dtype: str | None = None) -> LazyArray:
@@ -218,6 +221,28 @@ def test_a_refusing_system_is_a_dtopt_error(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(CheckpointError, match="No space left"):
         writer.write(_state(), str(tmp_path / "out"))
     assert os.listdir(tmp_path) == []
+
+
+def test_a_disk_that_refuses_while_more_is_written_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a sync at the end that succeeds: the system tells such an error once."""
+    refused = threading.Event()
+
+    def full(descriptor: int) -> None:
+        refused.set()
+        raise OSError(28, "No space left on device")
+
+    def late() -> np.ndarray:
+        assert refused.wait(HANGS)
+        return np.float32(1)
+
+    monkeypatch.setattr(os, "fdatasync", full)
+    state = replace(_state(), unmapped={"x": LazyArray((), "float32", late, "x")})
+    with pytest.raises(CheckpointError, match="No space left"):
+        writer.write(state, str(tmp_path / "out"))
+    assert os.listdir(tmp_path) == []
+    refused.clear()
+    with pytest.raises(OSError, match="No space left"), hdf5_file.created(str(tmp_path / "out.h5")):
+        late()
 
 
 def test_a_state_that_json_cannot_say_is_refused(tmp_path: Path) -> None:
