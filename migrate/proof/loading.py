@@ -8,11 +8,13 @@ Gradient i is `numpy.random.default_rng(i).standard_normal(shape)`.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
 import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,13 +24,15 @@ LARGEST = 1 << 24
 LENGTH = 64
 """Of dims that a model leaves open, but for the first."""
 EXAMPLES = 3
+NEEDLESS = ("jax", "matplotlib", "scipy")
+"""What TensorFlow and Keras import where it is there, for converters and pictures: half of the time of their start."""
 FULL = 74
 """Exit code where the system took a file from it; `sysexits.h` calls it an error of input or output."""
 
 
 def main(out: str, path: str, library: str, *source: str) -> None:
     """Each result is there as soon as it is known."""
-    keras = import_module(library)
+    keras = _imported(library)
     try:
         model = keras.models.load_model(path)
     except Exception as error:  # whatever it raises, it is the answer
@@ -37,6 +41,21 @@ def main(out: str, path: str, library: str, *source: str) -> None:
         _write(out, "seen", {"version": keras.__version__, **_seen(model, out)})
         if source:
             _write(out, "answers", _compared(model, *source))
+
+
+def _imported(library: str) -> ModuleType:
+    """`keras` or `tf_keras`, without what it does without; afterwards a model's own code finds all of that."""
+    modules: dict[str, Any] = sys.modules
+    absent = [name for name in NEEDLESS if name not in modules]
+    modules.update(dict.fromkeys(absent))
+    gc.disable()  # what an import makes stays, and would be searched for garbage again and again
+    try:
+        return import_module(library)
+    finally:
+        gc.freeze()
+        gc.enable()
+        for name in absent:
+            del modules[name]
 
 
 def _write(out: str, name: str, found: dict[str, Any]) -> None:
