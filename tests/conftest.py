@@ -14,6 +14,9 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 # The native kernel is compiled into the test run's own cache, not into the user's.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "xdg")
 LOGICAL_CPUS = 8
+gc.disable()  # until `devices`: what is imported and collected stays
+SELDOM = (20_000, 20, 20)
+"""Thresholds of the garbage collector, which with its own takes a fifteenth of the time of tests that trace graphs."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,6 +45,8 @@ def devices() -> list[str]:
 
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*SELDOM)
+    gc.enable()
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * LOGICAL_CPUS)
     return [f"CPU:{i}" for i in range(LOGICAL_CPUS)]
