@@ -48,7 +48,7 @@ GRAPH_MODE = "in graph mode"
 """Among versions: whether names show that `fit` made a graph of the step, as in TF 1.14 and 1.15 without eager."""
 BACKEND = "backend"
 """Among versions: that of Keras 3 (`tensorflow`, `jax`, `torch`)."""
-JAX_OR_PYTORCH = "jax or torch"
+TENSORFLOW, JAX_OR_PYTORCH = "tensorflow", "jax or torch"
 AFTER = "tensorflow after"
 """Among versions: a release that the one which wrote the source is later than."""
 

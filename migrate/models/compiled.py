@@ -112,10 +112,10 @@ def _loss_of_keras3(item: Any) -> Any:
 
 
 def _loss(item: Any, losses: Mapping[str, str] = LOSSES, reductions: Sequence[str] = REDUCTIONS) -> Any:
-    item = _named(item)
+    item = named(item)
     if isinstance(item, str):
         name = SHORT.get(item.lower(), item)
-        name = name if name in losses else _snake(name)
+        name = name if name in losses else snake(name)
         return name if name in losses else NotImplemented
     if not isinstance(item, Mapping) or item.get("class_name") not in losses.values():
         return NotImplemented
@@ -131,17 +131,17 @@ def _loss(item: Any, losses: Mapping[str, str] = LOSSES, reductions: Sequence[st
 def _metric(item: Any) -> Any:
     if isinstance(item, Mapping) and item.get("class_name") == "MeanMetricWrapper":
         item = (item.get("config") or {}).get("fn")
-    item = _named(item)
+    item = named(item)
     return item if isinstance(item, str) and item in METRICS else NotImplemented
 
 
-def _named(item: Any) -> Any:
+def named(item: Any) -> Any:
     """A function as Keras 3 writes it, by its name."""
     is_function = isinstance(item, Mapping) and item.get("class_name") == "function"
     return item.get("config") if is_function else item
 
 
-def _snake(name: str) -> str:
+def snake(name: str) -> str:
     """`MeanSquaredError` -> mean_squared_error."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 

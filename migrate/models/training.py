@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from migrate.bytes.messages import some
-from migrate.generations import version_tuple
-from migrate.models import calls, frozen, masks, unsaved
+from migrate.generations import BACKEND, TENSORFLOW, version_tuple
+from migrate.models import activated, backends, calls, frozen, masks, unsaved
 from migrate.models.canonical import Layer, Leaf, canonical, leaves
 from migrate.readers.keras.left_out import TRANSPOSED
-from migrate.state import Stored
+from migrate.state import Stored, StoredModel
 from optim.errors import UnsupportedError
 
 KERAS3, TF_KERAS, STANDALONE = "Keras 3", "tf.keras", "Keras 1 or 2"
@@ -34,6 +34,7 @@ class Release:
 
     family: str
     version: tuple[int, ...]
+    backend: str = TENSORFLOW
 
     @property
     def name(self) -> str:
@@ -58,7 +59,7 @@ def release(source: Stored) -> Release:
     """Of the source."""
     version = version_tuple(source.versions.get("keras") or source.versions.get("tensorflow")) or ()
     if source.generation == "keras3":
-        return Release(KERAS3, version or (3,))
+        return Release(KERAS3, version or (3,), source.versions.get(BACKEND, TENSORFLOW))
     if source.generation in ("keras1", "keras2", "keras2.3"):
         return Release(STANDALONE, version or (2, 3) if source.generation == "keras2.3" else version)
     return Release(TF_KERAS, version)
@@ -286,7 +287,8 @@ def differences(document: Layer | None, source: Stored | None, target: str) -> l
         return []
     old, new = release(source), TARGETS[target]
     by_keras3 = old.family == KERAS3
-    missing = unsaved.of_model(source.model, by_keras3)
+    missing = [*unsaved.of_model(source.model, by_keras3), *_of_losses(source.model, old, new[0])]
+    missing += backends.differences(source.model.config, old.backend) if by_keras3 else ()
     since = old.version if by_keras3 else None
     attending = source.model.config if by_keras3 or target == "keras" else None
     try:
@@ -331,6 +333,23 @@ def _told(document: Layer, old: Release, new: Sequence[Release]) -> Iterator[str
         names = each.found(document, met) if [*ways] != [each.way(old)] else []
         if names:
             yield f"{some(names)}: the source's {old.family} {each.way(old)}, and {new[0].name} {' or '.join(ways)}"
+
+
+def _of_losses(model: StoredModel, old: Release, new: Release) -> Iterator[str]:
+    for last, loss in activated.unfit(model):
+        before, now = ("what stands before it" if _goes_back(r, last) else "what it returns" for r in (old, new))
+        if before != now:
+            yield (
+                f"{last.name}: its {last.activation} is not for the loss {loss}, which the source's {old.family}"
+                f"{backends.shown(old.backend)} takes of {before}, and {new.name} of {now}"
+            )
+
+
+def _goes_back(r: Release, last: activated.Last) -> bool:
+    """Whether it takes a crossentropy of what stands before the last activation."""
+    if r.family == KERAS3:
+        return r.backend == TENSORFLOW
+    return r.since((2, 4)) and last.class_name != activated.SOFTMAX
 
 
 def _of_any(config: Mapping[str, Any], old: Release, new: Sequence[Release]) -> list[str]:

@@ -1,0 +1,74 @@
+"""Layers that train otherwise on another backend of Keras 3 than on TensorFlow.
+
+Found by training each layer, activation and loss of Keras 3.15.1 alone on TensorFlow, JAX and PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from migrate.bytes.messages import some
+from migrate.generations import JAX_OR_PYTORCH, TENSORFLOW
+
+
+@dataclass(frozen=True)
+class Otherwise:
+    """What a layer does on `backend`. `chosen`: of its class and config."""
+
+    backend: str
+    chosen: Callable[[str, Mapping[str, Any]], bool]
+    way: str
+
+
+def _bicubic(_: str, config: Mapping[str, Any]) -> bool:
+    return config.get("interpolation") == "bicubic"
+
+
+def _padded(kind: str, config: Mapping[str, Any]) -> bool:
+    """Whether means are over more than a number and what repeats it, with which PyTorch pads."""
+    size = config.get("pool_size")
+    sizes = size if isinstance(size, list) else [size]
+    return kind.startswith("AveragePooling") and config.get("padding") == "same" and sizes not in ([1], [2], [2, 2])
+
+
+OTHERWISE = (
+    Otherwise("jax", lambda kind, _: kind == "SpectralNormalization", "learns through the norm by which it divides"),
+    Otherwise("jax", lambda kind, config: kind == "Resizing" and _bicubic(kind, config), "interpolates otherwise"),
+    Otherwise("torch", _bicubic, "interpolates otherwise"),
+    Otherwise("torch", _padded, "counts what it pads in its means"),
+)
+SHOWN = {TENSORFLOW: "", "jax": " on JAX", "torch": " on PyTorch", JAX_OR_PYTORCH: " on JAX or PyTorch"}
+
+
+def differences(config: Any, backend: str) -> Iterator[str]:
+    """Why a model that was trained on a backend does not train alike on TensorFlow.
+
+    Args:
+      backend: `tensorflow`, `jax`, `torch`, or `JAX_OR_PYTORCH` where nothing tells these two apart.
+    """
+    layers = list(_layers(config)) if backend != TENSORFLOW else []
+    for each in OTHERWISE:
+        names = dict.fromkeys(str(inside.get("name")) for kind, inside in layers if each.chosen(kind, inside))
+        if names and backend in (each.backend, JAX_OR_PYTORCH):
+            written = "wrote" if each.backend == backend else "may have written"
+            by = f"Keras 3{shown(each.backend)}, which {written} it,"
+            yield f"{some(list(names))}: {by} {each.way}, and not on TensorFlow"
+
+
+def shown(backend: str) -> str:
+    """For behind the name of Keras 3; nothing of TensorFlow, which is what a target has."""
+    return SHOWN.get(backend, f" on {backend}")
+
+
+def _layers(item: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Class and config of whatever a config has in it."""
+    if isinstance(item, list):
+        for each in item:
+            yield from _layers(each)
+    if isinstance(item, Mapping):
+        if isinstance(item.get("class_name"), str) and isinstance(item.get("config"), Mapping):
+            yield item["class_name"], item["config"]
+        for each in item.values():
+            yield from _layers(each)
