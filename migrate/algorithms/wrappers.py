@@ -10,7 +10,7 @@ from typing import Any
 from migrate import generations
 from migrate.algorithms.addons import AVERAGED
 from migrate.algorithms.clipping import LIMITS
-from optim.errors import HyperparameterError
+from optim.errors import HyperparameterError, UnsupportedError
 
 KEYS = ("inner_optimizer", "optimizer")
 """Where a wrapper's config has the optimizer inside it."""
@@ -92,6 +92,40 @@ def makes_dense(around: Sequence[str], generation: str, versions: Mapping[str, s
     if keras is not None:
         return keras < (2, 4)
     return False if generations.AFTER in versions else None
+
+
+def check_nested(optimizer: Mapping[str, Any] | None, config: Mapping[str, Any], counts: bool) -> None:
+    """Refuse wrappers of TensorFlow Addons around each other in which steps are not counted or not averaged as here.
+
+    Each hands its count to the one in it, at its own `apply_gradients`, which the outermost alone is called by: an
+    optimizer inside of two takes every step as its first (run with 0.19 on TF 2.9).
+
+    Args:
+      config: of the optimizer proper, with the options that stand for wrappers.
+      counts: whether a step of the optimizer proper depends on how many there were.
+
+    Raises:
+      UnsupportedError: all but MovingAverage of Lookahead of an optimizer that does not count.
+    """
+    proper, around = unwrapped(optimizer)
+    own = [name for name in map(plain, around) if name in SETTINGS]
+    said = [name for option, name in {AVERAGED: AVERAGING, **AROUND}.items() if config.get(option)]
+    if max(len(own), len(said)) < 2 or (own == [AVERAGING, LOOKAHEAD] and not counts):
+        return
+    way = "go on in the program that wrote it, or begin a new optimizer with its weights"
+    why = "averages are taken otherwise than by one of them, and no class of optim does"
+    if counts:
+        why = (
+            "TensorFlow Addons counts no step of an optimizer inside of two, so that it took each as its first, and no"
+            " class of optim does"
+        )
+    elif len(own) < len(said):
+        why, way = (
+            "nothing says which is around which",
+            "give the whole config, wrappers included, as --optimizer-config",
+        )
+    name = plain(str(proper.get("class_name") or "an optimizer"))
+    raise UnsupportedError(f"{' of '.join([*(own if len(own) > 1 else said), name])}: {why}; {way}")
 
 
 def numbers(option: str, given: Any) -> dict[str, Any]:

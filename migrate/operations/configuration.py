@@ -117,6 +117,8 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
         if key in overrides:
             continue
         full[key], origins[key] = value, Origin(key, value, sides[0].kind, f"a wrapper in {sides[0].where}")
+    changes = isinstance(full["learning_rate"], Mapping) or bool(full.get("decay"))
+    wrappers.check_nested(document, full, algorithm.uses_count or changes)
     open_options = [
         *_open(stored, sides, full, algorithm, origins),
         *_hidden(origin, stored.generation, {**full, **overrides}),

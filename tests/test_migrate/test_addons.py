@@ -17,7 +17,7 @@ import pytest
 import migrate
 import optim
 from migrate import algorithms
-from migrate.algorithms import addons, tf_train
+from migrate.algorithms import addons, tf_train, wrappers
 from migrate.bytes import protos
 from migrate.errors import ContradictionError, DamagedFileError, StrictError
 from migrate.operations.interpret import interpret
@@ -179,6 +179,37 @@ def test_settings_of_lookahead_are_read_asked_for_and_compared() -> None:
     with pytest.raises(ContradictionError, match="sync_period"):
         read(sync_period=4)  # four steps were taken
     assert "nothing says" in " ".join(read(slow_step_size=None).reasons)
+
+
+def _inside_two(inner: dict[str, Any], around: tuple[str, ...] = ("MovingAverage", "Lookahead")) -> dict[str, Any]:
+    settings = {"MovingAverage": {"average_decay": 0.9}, "Lookahead": {"sync_period": 3, "slow_step_size": 0.5}}
+    made = inner
+    for name in reversed(around):
+        made = {"class_name": name, "config": {**settings[name], "optimizer": made}}
+    return made
+
+
+def test_what_is_inside_two_wrappers_of_addons_and_counts_is_refused() -> None:
+    """Adam there takes each step as its first, as does a rate that decays; averages inside of Lookahead are others."""
+    source = str(CORPUS / "extra-tfa19-nested-rmsprop-ckpt" / "source" / "ckpt-1")
+    config = {"learning_rate": 0.01, "rho": 0.9, "momentum": 0.0, "epsilon": 1e-7, "centered": False}
+    plain = {"class_name": "RMSprop", "config": config}
+    decayed = {"class_name": "RMSprop", "config": {**config, "decay": 0.1}}
+    state = migrate.read(source, optimizer_config=_inside_two(plain))
+    assert (state.iterations, set(state.slots)) == (4, {"velocity", "average", "slow"})
+    for given, why in [
+        (_inside_two(decayed), "MovingAverage of Lookahead of RMSprop: TensorFlow Addons counts no step"),
+        (_inside_two(plain, ("Lookahead", "MovingAverage")), "averages are taken otherwise"),
+    ]:
+        with pytest.raises(UnsupportedError, match=why):
+            migrate.read(source, optimizer_config=given)
+    said = {"class_name": "RMSprop", **config, "average_decay": 0.9}
+    ahead = {"sync_period": 3, "slow_step_size": 0.5}
+    with pytest.raises(UnsupportedError, match="nothing says which is around which"):
+        migrate.read(source, overrides={**said, "lookahead": ahead})
+    adam = {"lookahead": ahead, addons.AVERAGED: 0.9}
+    with pytest.raises(UnsupportedError, match="counts no step"):
+        wrappers.check_nested(_inside_two({"class_name": "Adam", "config": {}}), adam, counts=True)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ CASES = {
     "extra-tf115-contrib-lars-saver": None,
     "extra-tf115-contrib-nadam-saver": None,
     "extra-tfa19-lookahead-adam-ckpt": None,
+    "extra-tfa19-nested-rmsprop-ckpt": None,
     "extra-tfa19-radam-mlp-h5": None,
     "extra-tfa19-radam-late-amsgrad-ckpt": None,
     "extra-tfa19-adabelief-mlp-h5": None,

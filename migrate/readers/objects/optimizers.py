@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from migrate.bytes.object_graph import ObjectGraph
@@ -24,8 +24,8 @@ class GraphOptimizer:
 
     node: int
     path: tuple[str, ...]
-    wrapper: int | None = None
-    """The optimizer around it, as a LossScaleOptimizer is."""
+    around: tuple[int, ...] = ()
+    """The optimizers around it, as a LossScaleOptimizer is, the innermost first."""
 
     @property
     def name(self) -> str:
@@ -33,7 +33,7 @@ class GraphOptimizer:
 
     @property
     def nodes(self) -> list[int]:
-        return [node for node in (self.node, self.wrapper) if node is not None]
+        return [self.node, *self.around]
 
 
 def find(graph: ObjectGraph) -> list[GraphOptimizer]:
@@ -52,7 +52,15 @@ def find(graph: ObjectGraph) -> list[GraphOptimizer]:
         inside = {name: inner for name, inner in graph.children[node].items() if inner in found and inner != node}
         around |= {node} if inside else set()
         wrappers |= {inner: node for name, inner in inside.items() if _wraps(graph, node, name, inner)}
-    return [GraphOptimizer(node, path, wrappers.get(node)) for node, path in found.items() if node not in around]
+    return [GraphOptimizer(node, path, _around(node, wrappers)) for node, path in found.items() if node not in around]
+
+
+def _around(node: int, wrappers: Mapping[int, int]) -> tuple[int, ...]:
+    found: list[int] = []
+    while node in wrappers and wrappers[node] not in found:
+        node = wrappers[node]
+        found.append(node)
+    return tuple(found)
 
 
 def _wraps(graph: ObjectGraph, node: int, name: str, inner: int) -> bool:

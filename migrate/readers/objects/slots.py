@@ -105,7 +105,7 @@ class Found:
         """Lists of slots without their variables, as tf.train.Checkpoint(optimizer=...) has them."""
         slots, lists = self.slots, self._lists(optimizer.node)
         named = self._shapes(lists)
-        names = slot_owners.named_alone(named, 1 if optimizer.wrapper is not None else 2)
+        names = slot_owners.named_alone(named, 1 if optimizer.around else 2)
         self.nameless = names is None
         names = names or {i: f"variable {i}" for m in named.values() for i in m}
         for slot in named:
@@ -147,11 +147,11 @@ class Found:
                 self.scalars[name] = self._array(node)
             if name == "loss_scale":
                 self._add_below(node, name)
-        if optimizer.wrapper is not None:
-            step = self.graph.children[optimizer.wrapper].get("iter")
+        for around in optimizer.around:
+            step = self.graph.children[around].get("iter")
             if step is not None and self.graph.keys[step] is not None:
                 self.scalars.setdefault("iter", self._array(step))  # with which the optimizer inside counts, too
-            self._add_below(optimizer.wrapper, "loss_scale")
+            self._add_below(around, "loss_scale")
         step = self.graph.children[self._above(optimizer)].get(GLOBAL_STEP)
         if step is not None and self.graph.keys[step] is not None:  # of Keras's TFOptimizer around tf.train's
             self.scalars[GLOBAL_STEP] = self._array(step)
