@@ -205,6 +205,11 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm
         if name is None or not isinstance(beta, (int, float)) or not 0.0 < beta < 1.0:
             continue
         stored = np.asarray(scalars[name].load()).reshape(-1)[0]
+        if not 0.0 <= stored <= 1.0:
+            raise ContradictionError(
+                f"{name} is {stored:.9g} in the source, which is no power of {key}: the run was spoiled, or the file"
+                " altered; migrate a checkpoint before it, or say the steps with --set iterations=N"
+            )
         factor = stored.dtype.type(beta)
         power, taken = factor, 0
         least = np.finfo(stored.dtype).tiny  # below it a product can be its own factor, and was flushed to 0 or not

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from migrate.algorithms import lazy_rows, repeated_rows
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SLOW
 from migrate.bytes.messages import some
 from migrate.evidence import FILE, GRAPH, HINT, SET, UNINTERPRETED, Origin, confirming
+from migrate.generations import NATIVE
 from migrate.state import OptimizerState
 from optim.errors import HyperparameterError
 from optim.slot_layout import ACCUMULATED_STEPS
@@ -29,6 +31,8 @@ LOST = 1e-34
 """Squares below are flushed to zero by some devices, or lose their digits."""
 UNCOUNTED = ("keras1", "tf1")
 """Generations that count steps only where something asks for it."""
+COUNTED_BY_ALL = ("Adam", "Adamax", "Nadam")
+"""Algorithms that ask for it in every generation of Keras."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,8 @@ def of_whole(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]]) ->
     own = {slot: m for slot, m in moved.items() if slot in FROM_ZERO or slot in SQUARES}
     used = {slot: m for slot, m in own.items() if told.get(IDLE.get((state.algorithm, slot), ""), 1)}
     zero = [slot for slot, is_moved in used.items() if not is_moved]
-    said = (zero if steps else [] if generation in UNCOUNTED else list(used)) if counted else []
+    counts = generation not in UNCOUNTED or (generation == "keras1" and state.algorithm in COUNTED_BY_ALL)
+    said = (zero if steps else list(used) if counts else []) if counted else []
     yield from _still(state, sizes, [slot for slot in used if slot not in said])
     if count is None or not counted:
         return
@@ -131,10 +136,20 @@ def of_whole(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]]) ->
         others = "and the others are not" if len(zero) < len(used) else "as before the first"
         text = f"slot {' and slot '.join(zero)}: all zero after {steps} steps, {others}; lost, or never restored"
         yield Origin(f"slot {zero[0]}", None, UNINTERPRETED, doubt=text, confirm=f"--set iterations={steps}")
-    starts = [slot for slot, is_moved in used.items() if is_moved and slot in FROM_ZERO]
-    if not steps and starts and not told.get("gradient_accumulation_steps") and generation not in UNCOUNTED:
-        text = f"iterations is 0, and slot {' and slot '.join(starts)} is not zero, as it is before the first step"
+    starts = [slot for slot in used if not _is_new(slot, sizes, generation, told)]
+    if not steps and starts and not told.get("gradient_accumulation_steps") and counts:
+        text = f"iterations is 0, and slot {' and slot '.join(starts)} is not as it is before the first step"
         yield Origin("iterations", 0, UNINTERPRETED, doubt=text, confirm="--set iterations=0")
+
+
+def _is_new(
+    slot: str, sizes: Mapping[str, Mapping[str, float]], generation: str | None, told: Mapping[str, Any]
+) -> bool:
+    """Whether a slot may be as it is before the first step."""
+    start = told.get("initial_accumulator_value") if slot == "accumulator" and generation not in NATIVE else 0.0
+    if not isinstance(start, (int, float)) or slot not in (*FROM_ZERO, *STARTS):
+        return True
+    return all(abs(held[slot] - start) <= 1e-6 * start for held in sizes.values() if slot in held)
 
 
 def _still(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]], used: Sequence[str]) -> Iterator[Origin]:
@@ -189,3 +204,5 @@ FROM_ZERO = (
 """Slots that every release starts at zero."""
 SQUARES = ("velocity", "accumulator", "largest_gradient")
 """Slots that start at zero, or above."""
+STARTS = ("velocity", "accumulator")
+"""Those of which it is known, but of tf.train: at zero, or where a config says."""

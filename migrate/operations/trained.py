@@ -19,6 +19,8 @@ from optim.errors import DtoptError, HyperparameterError
 
 TWINS, IN_SOURCE, AS_NAMED = "slot_order", "source", "variables"
 """An override that confirms the order of variables that are alike: that of the source, or that of --variables."""
+ORDER = "order of variables"
+"""The subject of origins that tell whose slots by position are."""
 WITH_FLAGS = ("h5", "keras")
 """Formats that list slots by position, next to a config that says which layers are frozen."""
 
@@ -49,9 +51,9 @@ def of_twins(stored: Stored, overrides: Mapping[str, Any], named: bool) -> list[
         json_ = '[{"name": "dense/kernel", "shape": [5, 7]}, ...]'
         raise AmbiguousError(f"{text}, and {why}, so that nothing tells whose is whose; {form}, as JSON: {json_}")
     if TWINS in overrides:
-        return [Origin("order of variables", alike, SET, "that of the source")]
+        return [Origin(ORDER, alike, SET, "that of the source")]
     text += f": whose is whose is taken from the order of the source, which need not be the optimizer's ({form})"
-    return [Origin("order of variables", alike, DEFAULT, doubt=text, confirm=f"--set {TWINS}={IN_SOURCE}")]
+    return [Origin(ORDER, alike, DEFAULT, doubt=text, confirm=f"--set {TWINS}={IN_SOURCE}")]
 
 
 def of_several(stored: Stored, named: NamedVariables | None) -> list[Origin]:
@@ -80,15 +82,16 @@ def of_order(made: Configuration, found: SlotTable, named: NamedVariables | None
     except DtoptError:  # it does not tell the order
         return []
     apart = next(((a, b) for a, b in zip(found.order, own.order, strict=True) if a != b), None)
-    if apart is None:
+    open_ = {origin.subject for origin in of_flags(source, own, made)}
+    if apart is None or ORDER in open_:
         return []
     if made.overrides.get(TWINS) == AS_NAMED:
-        return [Origin("order of variables", list(found.order), SET, "that of --variables")]
+        return [Origin(ORDER, list(found.order), SET, "that of --variables")]
     text = (
         f"--variables takes slots for those of {apart[0]} that are {apart[1]}'s in the order of the model in the"
         " source, in which compile hands variables to an optimizer"
     )
-    return [Origin("order of variables", list(found.order), HINT, doubt=text, confirm=f"--set {TWINS}={AS_NAMED}")]
+    return [Origin(ORDER, list(found.order), HINT, doubt=text, confirm=f"--set {TWINS}={AS_NAMED}")]
 
 
 def of_late(stored: Stored, found: SlotTable, made: Configuration, hinted: bool) -> list[Origin]:
@@ -158,7 +161,7 @@ def of_flags(stored: Stored, found: SlotTable, made: Configuration) -> list[Orig
     unknown = [v.name for v in chosen if v.trainable is None]
     if unknown and stored.generation in NATIVE and TWINS not in made.overrides:
         text = f"{some(unknown)}: names do not tell their layers, of which those that are frozen by now are saved last"
-        return [Origin("order of variables", unknown, DEFAULT, doubt=text, confirm=f"--set {TWINS}={IN_SOURCE}")]
+        return [Origin(ORDER, unknown, DEFAULT, doubt=text, confirm=f"--set {TWINS}={IN_SOURCE}")]
     variables = [v for v in stored.variables if v.name not in untrained]
     other = stages.another_choice(chosen, variables)
     if other is None:

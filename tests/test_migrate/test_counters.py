@@ -1,0 +1,51 @@
+"""Step counters and powers that the slots, or arithmetic, deny."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from pathlib import Path
+
+import pytest
+
+import migrate
+from migrate.errors import ContradictionError
+from tests import adversary
+from tests.alterations import Case
+from tests.test_migrate.confirm import confirmed
+
+
+def _altered(name: str, what: str, folder: Path) -> Case:
+    """A copy of a case with one of `tests.alterations`, and everything else confirmed."""
+    case = adversary.case(adversary.CORPUS / name)
+    told = confirmed(case.folder / case.source, **case.hints)
+    told.pop("iterations", None)
+    alteration = next(each for each in case.alterations() if each.what == what)
+    hints = copy.deepcopy({**case.hints, "overrides": told})
+    shutil.copytree(case.folder, folder / "source")
+    alteration.alter(folder / "source", hints)
+    return Case(folder / "source", case.source, hints)
+
+
+@pytest.mark.parametrize(
+    ("name", "counter", "slot"),
+    [
+        ("keras231-adagrad-decay-eps-nested", "weights[0]", "accumulator"),
+        ("tf24-adagrad-decay-iav-nested", "weights[0]", "accumulator"),
+        ("extra-k122-adam-clip-saver", "Variable", "m and slot v"),
+    ],
+)
+def test_slots_that_have_moved_deny_a_counter_of_no_steps(name: str, counter: str, slot: str, tmp_path: Path) -> None:
+    """The next steps were 4e4 times what rounding explains off, and exact."""
+    case = _altered(name, f"{counter} is 0.0", tmp_path)
+    report = migrate.migrate_checkpoint(case.folder / case.source, tmp_path / "out", dry_run=True, **case.hints)
+    (reason,) = report.reasons
+    assert reason.startswith(f"iterations is 0, and slot {slot} is not as it is before the first step")
+
+
+@pytest.mark.parametrize("what", ["beta1_power is nan", "beta1_power is -1.0"])
+def test_what_is_no_power_of_beta_is_refused(what: str, tmp_path: Path) -> None:
+    """TensorFlow's next step is NaN with it; global_step stood for it, and the report said exact."""
+    case = _altered("extra-tf115-contrib-adamax-saver", what, tmp_path)
+    with pytest.raises(ContradictionError, match="no power of beta_1"):
+        migrate.read(case.folder / case.source, **case.hints)
