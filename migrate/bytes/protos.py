@@ -75,9 +75,11 @@ _MESSAGES: dict[str, tuple[_Spec, ...]] = {
     ),
     "SavedModel": (_Spec(2, "meta_graphs", "MetaGraphDef", repeated=True),),
     "SavedUserObject": (_Spec(1, "identifier", "string"), _Spec(3, "metadata", "string")),
+    "SavedVariable": (_Spec(2, "shape", "TensorShapeProto"), _Spec(6, "name", "string")),
     "SavedObject": (
         _Spec(1, "children", "ObjectReference", repeated=True),
         _Spec(4, "user_object", "SavedUserObject"),
+        _Spec(7, "variable", "SavedVariable"),
     ),
     "SavedObjectGraph": (_Spec(1, "nodes", "SavedObject", repeated=True),),
     # `PREFIX.meta` of tf.train.Saver: of the graph what says which variable an update reads and writes, and constants.

@@ -55,6 +55,7 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
         return tf1_saver.read_bundle(bundle, NAME, saver.read_saved_model(path), path, optimizer_path)
     stored = tf_object.read_bundle(bundle, NAME, optimizer_path)
     model = _parse(protos.SavedModel(), os.path.join(folder, _GRAPH_FILE))
+    _check_whole(folder, model, bundle)
     versions = {"tensorflow": str(model.meta_graphs[0].meta_info_def.tensorflow_version)} if model.meta_graphs else {}
     config, where, described = None, "", None
     for name, text in _metadata(folder, model):
@@ -72,6 +73,39 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
         evidence=tuple(evidence),
         model=described,
     )
+
+
+def _check_whole(folder: str, model: Any, bundle: BundleReader) -> None:
+    """Compare the objects in the three files, which number them alike (`saved_model/save.py` 2.0 to 2.21).
+
+    Raises:
+      DamagedFileError: one of them is of another model.
+    """
+    graph, nodes = ObjectGraph(bundle), [node for each in model.meta_graphs[:1] for node in each.object_graph_def.nodes]
+    for i, (key, name) in enumerate(zip(graph.keys, graph.full_names, strict=True)):
+        kept = nodes[i].variable if i < len(nodes) and nodes[i].HasField("variable") else None
+        if key is None or (kept is None and not name):  # other objects have values under that key, too
+            continue
+        shape = None if kept is None else tuple(int(dim.size) for dim in kept.shape.dim)
+        called = "" if kept is None else str(kept.name).removesuffix(":0")
+        if shape != bundle[key].shape or (name and called and name != called):
+            raise DamagedFileError(
+                f"{folder}: variables/ has {name or key!r} of shape {list(bundle[key].shape)} where {_GRAPH_FILE} has"
+                f" {called or 'none'!r}{'' if shape is None else f' of shape {list(shape)}'}: one is of another model;"
+                " copy the whole folder again"
+            )
+    for told in _keras_nodes(folder):
+        node = nodes[told.node_id] if 0 <= told.node_id < len(nodes) else None
+        if node is None or (node.user_object.identifier or told.identifier) != told.identifier:
+            raise DamagedFileError(
+                f"{folder}: {_KERAS_FILE} has {told.node_path!r} where {_GRAPH_FILE} has another object: one is of"
+                " another model; copy the whole folder again"
+            )
+
+
+def _keras_nodes(folder: str) -> list[Any]:
+    keras = os.path.join(folder, _KERAS_FILE)
+    return list(_parse(protos.KerasMetadata(), keras).nodes) if files.is_file(keras) else []
 
 
 def _model(text: str, stored: Stored, aliases: Mapping[str, str]) -> StoredModel | None:
@@ -105,10 +139,8 @@ def _readable(name: str, config: Mapping[str, Any], aliases: Mapping[str, str]) 
 
 def _metadata(folder: str, model: Any) -> Iterator[tuple[str, str]]:
     """(file, JSON document) of every Keras object, the model first."""
-    keras = os.path.join(folder, _KERAS_FILE)
-    if files.is_file(keras):
-        nodes = sorted(_parse(protos.KerasMetadata(), keras).nodes, key=lambda node: int(node.node_id))
-        yield from ((_KERAS_FILE, str(node.metadata)) for node in nodes)
+    nodes = sorted(_keras_nodes(folder), key=lambda node: int(node.node_id))
+    yield from ((_KERAS_FILE, str(node.metadata)) for node in nodes)
     for graph in model.meta_graphs:
         yield from ((_GRAPH_FILE, str(node.user_object.metadata)) for node in graph.object_graph_def.nodes)
 

@@ -1,0 +1,57 @@
+"""SavedModels whose files are of two models: TensorFlow numbers the objects in all three alike."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import migrate
+from migrate.bytes import protos
+from migrate.errors import DamagedFileError
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+MODELS = {
+    name: FIXTURES / place / name / "source" / "saved_model"
+    for name, place in (
+        ("tf20-adam-amsgrad-savedmodel-mlp", "corpus"),
+        ("tf29-h-mirrored-sm", "wild"),
+    )
+}
+OTHERS = {
+    **MODELS,
+    "tf29-j-untrained-table-ckpt": FIXTURES / "wild" / "tf29-j-untrained-table-ckpt" / "source",
+    "tf24-sgd-momentum-ckpt-convbn": FIXTURES / "corpus" / "tf24-sgd-momentum-ckpt-convbn" / "source",
+}
+
+
+def _with_variables(model: Path, other: Path, folder: Path) -> Path:
+    """A copy of a SavedModel that has the variables of another checkpoint."""
+    shutil.copytree(model, folder / "mixed")
+    for path in (folder / "mixed" / "variables").iterdir():
+        path.unlink()
+    index = next(other.rglob("*.index"))
+    for path in (index, *index.parent.glob(f"{index.stem}.data-*")):
+        shutil.copy(path, folder / "mixed" / "variables" / path.name.replace(index.stem, "variables"))
+    return folder / "mixed"
+
+
+@pytest.mark.parametrize(("name", "other"), [(a, b) for a in MODELS for b in OTHERS if a != b])
+def test_variables_of_another_model_are_refused(name: str, other: str, tmp_path: Path) -> None:
+    """They were exact, up to 4e5 times what rounding explains off."""
+    assert migrate.read(_with_variables(MODELS[name], MODELS[name], tmp_path / "sound")).fidelity == "exact"
+    with pytest.raises(DamagedFileError, match="one is of another model; copy the whole folder again"):
+        migrate.read(_with_variables(MODELS[name], OTHERS[other], tmp_path))
+
+
+def test_metadata_of_another_model_are_refused(tmp_path: Path) -> None:
+    shutil.copytree(MODELS["tf29-h-mirrored-sm"], tmp_path / "mixed")
+    path = tmp_path / "mixed" / "keras_metadata.pb"
+    metadata = protos.KerasMetadata()
+    metadata.ParseFromString(path.read_bytes())
+    for node in metadata.nodes:
+        node.node_id += 1
+    path.write_bytes(metadata.SerializeToString())
+    with pytest.raises(DamagedFileError, match=r"keras_metadata\.pb has 'root' where saved_model\.pb has another"):
+        migrate.read(tmp_path / "mixed")
