@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.addons import CORRECTED, LAZY, NESTEROV, PER_STEP
+from migrate.algorithms.addons import CORRECTED, LAZY, NESTEROV
 from migrate.algorithms.spec import (
     APART,
     COUNTED,
     KEPT,
     SLOT_MAJOR,
-    UNDECAYED,
     Algorithm,
     Block,
     Blocks,
@@ -71,10 +70,10 @@ def _in_float32(arguments: Config, generation: str) -> dict[str, Any]:
 
 
 def _lazy(config: Config, generation: str) -> str | None:
-    """Only LazyAdam, the Nadam of tf.contrib.opt, and AdamW of Addons, see `addons`."""
+    """Only LazyAdam and the Nadam of tf.contrib.opt, see `addons`."""
     if config.get(LAZY):
         return KEPT
-    return APART if config.get(NESTEROV) else UNDECAYED if config.get(PER_STEP) else None
+    return APART if config.get(NESTEROV) else None
 
 
 ALGORITHM = Algorithm(

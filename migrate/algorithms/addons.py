@@ -3,7 +3,7 @@
 | class | project, source | rule |
 |---|---|---|
 | AdamW, SGDW | TensorFlow Addons 0.6 - 0.23, `weight_decay_optimizers.py` | Adam, SGD; first p ← p·(1 − weight_decay) |
-| OptimizerWithDecoupledWeightDecay | the same, `extend_with_decoupled_weight_decay` | the same, of Adam or SGD |
+| OptimizerWithDecoupledWeightDecay | the same, `extend_with_decoupled_weight_decay` | also of `_EXTENDED_BY` |
 | AdamWOptimizer, MomentumWOptimizer | `tf.contrib.opt` 1.15, `weight_decay_optimizers.py` | the same |
 | AdamWeightDecay | transformers, tf-models-official | Adam; first p ← p·(1 − weight_decay_rate·lr) |
 | LazyAdam, LazyAdamOptimizer | TensorFlow Addons, `tf.contrib.opt` | Adam; rows without a gradient keep their state |
@@ -50,8 +50,14 @@ DECAYED = {
 }
 EXTENDED = "OptimizerWithDecoupledWeightDecay"
 """What `extend_with_decoupled_weight_decay` of TensorFlow Addons calls the class that it makes of another."""
-_EXTENDED_BY = {"AdamW": frozenset({"beta_1", "beta_2", "amsgrad"}), "SGDW": frozenset({"momentum", "nesterov"})}
-"""The classes of `DECAYED` that are so made -> what the config of the class in them has alone among Keras's."""
+_EXTENDED_BY = {
+    "AdamW": frozenset({"beta_1", "beta_2", "amsgrad"}),
+    "SGDW": frozenset({"momentum", "nesterov"}),
+    "RMSprop": frozenset({"rho", "momentum", "centered"}),
+    "Adadelta": frozenset({"rho", "epsilon"}),
+    "Adagrad": frozenset({"initial_accumulator_value", "epsilon"}),
+}
+"""A class that is so made, or the one in it -> what its config has, and none of Keras's that stands behind it here."""
 LAZY_CLASSES = {"LazyAdam": "Adam", "LazyAdamOptimizer": "AdamOptimizer"}
 BERT = "AdamWeightDecayOptimizer"
 OWNERS: Mapping[str, tuple[str, ...]] = {
@@ -113,6 +119,8 @@ def as_keras(
         )
     if plain == EXTENDED:
         plain = next((name for name, keys in _EXTENDED_BY.items() if keys <= own.keys()), plain)
+        if plain in _EXTENDED_BY and plain not in DECAYED:
+            return plain, _decayed(own, {"weight_decay": PER_STEP})
     decays = {"weight_decay": PER_STEP} if plain in DECAYED else {"weight_decay_rate": PER_RATE}
     if plain in DECAYED and (not is_stored or "weight_decay" in own or "exclude_from_weight_decay" in own):
         return DECAYED[plain], _decayed(own, decays)
@@ -149,8 +157,8 @@ def doubt(class_name: str, generation: str, is_stored: bool, taken: str) -> tupl
       taken: the class of Keras that `as_keras` takes it for.
     """
     plain = class_name.rpartition(">")[2]
-    decayed = next((name for name, inner in DECAYED.items() if inner == taken), None)
-    if plain == EXTENDED and decayed is not None:
+    decayed = next((name for name, inner in DECAYED.items() if inner == taken), taken)
+    if plain == EXTENDED and decayed in _EXTENDED_BY:
         text = f"the class is {plain}, as TensorFlow Addons calls all that it lets decay: taken for that of {taken}"
         return text, confirming("class_name", decayed)
     if is_stored and plain == "LARS" and generation == "optimizer_v2":

@@ -13,9 +13,9 @@ from typing import Any
 
 from migrate.algorithms import repeated_rows
 from migrate.algorithms.arguments import Arguments
-from migrate.algorithms.keras_config import EXCLUDED, LAZY_ROWS
+from migrate.algorithms.keras_config import EXCLUDED, LAZY_ROWS, PER_STEP
 from migrate.algorithms.repeated_rows import embeddings
-from migrate.algorithms.spec import APART, NEARLY, STILL, UNDECAYED, Algorithm
+from migrate.algorithms.spec import APART, NEARLY, STILL, Algorithm
 from migrate.bytes.messages import some
 from migrate.evidence import NAME, Origin, confirming
 from optim.errors import HyperparameterError
@@ -110,10 +110,9 @@ def put_in(
         told.values[LAZY_ROWS] = _patterns(config[LAZY_ROWS])
         return
     kind = algorithm.lazy({**config, **told.values}, generation)
-    if kind is None:
-        return
-    if kind == UNDECAYED:
+    if kind is None and config.get(PER_STEP):  # of SGD without momentum those with one decay no more than others
         _doubt_decay(told, found, _unsure(names, found, sparse), algorithm)
+    if kind is None:
         return
     if found and (kind == APART or told.values.get("lookahead")):
         told.doubt(

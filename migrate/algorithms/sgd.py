@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.addons import PER_STEP
 from migrate.algorithms.spec import (
     COUNTED,
-    UNDECAYED,
     Algorithm,
     Block,
     Blocks,
@@ -46,11 +44,6 @@ def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any],
     return ({"momentum_slot": True}, ("m",)) if "m" in present else ({}, ())
 
 
-def _lazy(config: Config, generation: str) -> str | None:
-    """Without momentum OptimizerV2 adds sparse gradients in a place where SGDW of Addons has no decay."""
-    return kept_with_momentum(config, generation) or (UNDECAYED if config.get(PER_STEP) else None)
-
-
 ALGORITHM = Algorithm(
     name="SGD",
     slots=slots_of(SGDRule(momentum_slot=True), m=("momentums", "momentum", "moments")),
@@ -60,5 +53,5 @@ ALGORITHM = Algorithm(
     adjust=_adjust,
     counts=COUNTED,
     scalars=("momentum",),
-    lazy=_lazy,
+    lazy=kept_with_momentum,
 )

@@ -113,7 +113,7 @@ ALWAYS_COUNTED = frozenset({"keras2.3", "optimizer_v2"}) | NEW
 COUNTED = ALWAYS_COUNTED | NATIVE
 KERAS = NATIVE | {"optimizer_v2"} | NEW
 EVERY = KERAS | {"tf1"}
-KEPT, STILL, NEARLY, APART, UNDECAYED = "kept", "still", "nearly still", "apart", "undecayed"
+KEPT, STILL, NEARLY, APART = "kept", "still", "nearly still", "apart"
 
 
 def _never(config: Config, generation: str) -> str | None:
@@ -216,7 +216,7 @@ class Algorithm:
       time_decay: whether the hyperparameter `decay` of generations before 2.11 is inverse time decay.
       lazy: (config, generation) -> what became of the rows that a sparse gradient leaves out: `"kept"`, with their
         slots, `"still"`, while their slots went on, `"nearly still"`, while these went on in a way of their own,
-        `"apart"`, as no option of `optim` has it, `"undecayed"`, where they did not decay, or None, where they did what
+        `"apart"`, as no option of `optim` has it, or None, where they did what
         a dense gradient of zeros does.
       has: (config or arguments, slot, shape and name of a variable) -> whether that variable has the slot, as far as
         its shape leaves that open; None where nobody can tell.

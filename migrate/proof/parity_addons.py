@@ -16,6 +16,8 @@ from migrate.proof.parity_source import Slots, Source
 
 EXCLUDED = ("exclude_from_weight_decay", "weight_decay_exclude")
 """Keys of the variables that are left out: of the classes themselves, and of configs that hints have completed."""
+PER_STEP = ("AdamW", "SGDW", "AdamWOptimizer", "MomentumWOptimizer", "OptimizerWithDecoupledWeightDecay")
+"""Classes whose `weight_decay` no rate multiplies."""
 Change = tuple[np.ndarray, np.ndarray]
 """What is added to the variable, and how large it would be without cancellation."""
 
@@ -29,7 +31,7 @@ def shrinks(source: Source, lr: float) -> float:
     """The part of itself that a variable loses before the step."""
     if _matches(source, *EXCLUDED):
         return 0.0
-    if source.called in ("AdamW", "SGDW", "AdamWOptimizer", "MomentumWOptimizer"):
+    if source.called in PER_STEP:
         return source.get("weight_decay")
     if source.called in ("AdamWeightDecay", "AdamWeightDecayOptimizer"):
         return source.get("weight_decay_rate") * lr

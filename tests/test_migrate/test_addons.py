@@ -17,7 +17,8 @@ import pytest
 import migrate
 import optim
 from migrate import algorithms
-from migrate.algorithms import addons, tf_train, wrappers
+from migrate.algorithms import addons, keras_config, lazy_rows, tf_train, wrappers
+from migrate.algorithms.arguments import Arguments
 from migrate.bytes import protos
 from migrate.errors import ContradictionError, DamagedFileError, StrictError
 from migrate.operations.interpret import interpret
@@ -308,6 +309,33 @@ def test_a_class_that_addons_made_of_another_is_known_by_its_config(name: str, d
     assert any(reason.endswith(f"confirm it with --set class_name={decayed}") for reason in doubted.reasons)
     state = migrate.read(source, overrides={"class_name": decayed})
     assert (state.fidelity, state.algorithm, state.hyperparameters) == ("exact", made.algorithm, made.hyperparameters)
+
+
+@pytest.mark.parametrize(
+    ("config", "taken"),
+    [
+        ({"rho": 0.9, "momentum": 0.9, "centered": False, "epsilon": 1e-7}, "RMSprop"),
+        ({"rho": 0.9, "epsilon": 1e-7}, "Adadelta"),
+        ({"initial_accumulator_value": 0.1, "epsilon": 1e-7}, "Adagrad"),
+        ({"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}, addons.EXTENDED),  # Adamax or Nadam
+        ({"initial_accumulator_value": 0.1, "learning_rate_power": -0.5, "beta": 0.0}, addons.EXTENDED),  # Ftrl
+    ],
+)
+def test_which_class_addons_let_decay_its_config_tells(config: dict[str, Any], taken: str) -> None:
+    name, own = addons.as_keras(addons.EXTENDED, {**config, "weight_decay": 0.1}, "optimizer_v2", True)
+    assert (name, own.get(addons.PER_STEP)) == (taken, 0.1 if taken != addons.EXTENDED else None)
+    _, confirm = addons.doubt(addons.EXTENDED, "optimizer_v2", True, name)
+    assert confirm == ("" if taken == addons.EXTENDED else f"--set class_name={taken}")
+
+
+@pytest.mark.parametrize("name", ["SGD", "RMSprop", "Adagrad", "Adam"])
+def test_rows_that_did_not_decay_are_told_of_every_class(name: str) -> None:
+    """Addons decays the rows that a gradient names; run with RMSprop, Adagrad and Adam in 0.19 on TF 2.9."""
+    told = Arguments({"weight_decay": 0.1})
+    config = {addons.PER_STEP: 0.1, "momentum": 0.0}
+    lazy_rows.put_in(told, config, algorithms.find(name), "optimizer_v2", ["table/embeddings", "dense/kernel"])
+    reason = told.origins[keras_config.LAZY_ROWS].doubt
+    assert reason.startswith("table/embeddings: rows that have no sparse gradient do not decay")
 
 
 def test_a_class_of_optim_whose_state_is_not_read_is_not_called_unknown() -> None:

@@ -72,6 +72,7 @@ CASES = {
     "extra-tf115-contrib-nadam-saver": None,
     "extra-tfa19-lookahead-adam-ckpt": None,
     "extra-tfa19-nested-rmsprop-ckpt": None,
+    "extra-tfa19-extended-rmsprop-h5": None,
     "extra-tfa19-radam-mlp-h5": None,
     "extra-tfa19-radam-late-amsgrad-ckpt": None,
     "extra-tfa19-adabelief-mlp-h5": None,
@@ -100,6 +101,7 @@ APPROXIMATE = {
     "extra-tf24-train-adam-in-keras": "--set clipnorm=none",
     "extra-tf215-adam-alone": "--set clipnorm=none",
     "extra-tf29-exp-sgd-alone": "--set clipnorm=none",
+    "extra-tfa19-extended-rmsprop-h5": "--set class_name=RMSprop",
     "extra-tfa19-novograd-mlp-h5": "--set decay=none",  # which its config never names
     "extra-tfa19-novograd-amsgrad-h5": "--set decay=none",
     "extra-tfa19-proximal-adagrad-h5": "--set decay=none",
