@@ -22,6 +22,7 @@ from migrate.models import frozen, keras1, keras1_weights, training, unsaved
 from migrate.readers.keras.left_out import settled, with_paddings
 from migrate.state import OptimizerState, Stored, StoredModel
 from optim.errors import UnsupportedError
+from tests.breadth import covering
 
 FEATURES = Path(__file__).parent.parent / "fixtures" / "features"
 SOURCES = {path.stem: path for path in sorted(FEATURES.glob("*")) if path.suffix in (".h5", ".keras")}
@@ -92,8 +93,7 @@ def test_exact_is_said_where_the_target_trains_alike(case: str, to: str, tmp_pat
     assert exact == (feature not in OTHERWISE[release][to])
 
 
-@pytest.mark.parametrize("to", SUFFIX)
-@pytest.mark.parametrize("feature", ["convolved-words", "gates-of-words", "gates-in-series"])
+@covering(1, feature=["convolved-words", "gates-of-words", "gates-in-series"], to=SUFFIX)
 def test_layers_of_keras_1_are_written_as_today_has_them(feature: str, to: str, tmp_path: Path) -> None:
     exact, target = is_exact(f"keras1.2.2-{feature}", to, tmp_path)
     assert exact
