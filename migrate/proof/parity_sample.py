@@ -17,8 +17,10 @@ from migrate.proof.parity import ELEMENTWISE
 from migrate.state import OptimizerState, StoredVariable
 
 NUMBERS = 1 << 21
-"""Of all variables together that a step is compared on."""
-MOST, LEAST = 1 << 16, 1 << 10
+"""Of all variables together up to which a step is compared on all of them."""
+SPREAD = 1 << 19
+"""Of all variables together beyond that: in the precisions of both sides and their slots a hundred bytes each."""
+MOST, LEAST = 1 << 13, 1 << 10
 """Of one variable."""
 BLOCKS = 16
 """Pieces in which they lie, from its first number to its last."""
@@ -34,7 +36,7 @@ def sample(state: OptimizerState) -> tuple[Chosen, str]:
     if sum(sizes.values()) <= NUMBERS:
         return dict.fromkeys(sizes), ""
     if state.algorithm in ELEMENTWISE:
-        most = min(MOST, max(LEAST, NUMBERS // len(sizes)))
+        most = min(MOST, max(LEAST, SPREAD // len(sizes)))
         chosen = {name: None if size <= most else _spread(size, most) for name, size in sizes.items()}
         return chosen, f"the step was compared on up to {most} numbers of each variable, spread over it"
     whole: dict[str, Pieces] = {}
