@@ -41,9 +41,9 @@ def _with_gates(state: OptimizerState, model: StoredModel) -> OptimizerState:
 
 def _join(held: dict[str, Any], parts: Sequence[str]) -> None:
     """Put what is held of several variables side by side, under the name of the first."""
-    found = [held.pop(part) for part in parts if part in held]
-    if len(found) != len(parts):
+    if not held.keys() >= set(parts):
         return
+    found = [held.pop(part) for part in parts]
     arrays: list[Any] = [each.array if isinstance(each, StoredVariable) else each for each in found]
     numbers = np.concatenate([array.load() for array in arrays], axis=-1)
     array = LazyArray(numbers.shape, arrays[0].dtype, lambda: numbers, arrays[0].stored_as)
