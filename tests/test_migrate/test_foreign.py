@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,42 @@ def test_the_users_own_rule_takes_the_next_steps(tmp_path: Path) -> None:
         optim.load_checkpoint(target, onto, restore_variables=False)
     mine = {"CenteredGradAdam": CenteredGradAdam}
     optimizer = optim.load_checkpoint(target, onto, restore_variables=False, custom_objects=mine)
+    assert next_steps.error(next_steps.applying(optimizer, live), live, oracle, document["n"]) < next_steps.NEAR
+
+
+class PowerSignRule(optim.Rule):
+    """Bello et al., "Neural Optimizer Search" (2017), as `powersign.py` of tf.contrib.opt has it."""
+
+    learning_rate = optim.Hyperparameter(0.1, "the size of a step")
+    base = optim.Hyperparameter(math.e, "to the power of 1 or -1", low=1.0)
+    beta = optim.Hyperparameter(0.9, "decay rate of the mean of gradients", high=1.0)
+    slots = (optim.Slot("PowerSignOptimizer", unit="gradient"),)
+
+    def update(self, xp: Any, variable: Any, gradient: Any, slots: Any, c: Any) -> Any:
+        mean = c["beta"] * slots["PowerSignOptimizer"] + (1.0 - c["beta"]) * gradient
+        power = xp.exp(xp.log(c["base"]) * xp.sign(gradient) * xp.sign(mean))
+        return -c["learning_rate"] * power * gradient, {"PowerSignOptimizer": mean}
+
+
+class PowerSign(optim.RuleOptimizer, rule=PowerSignRule):
+    """Of a program of one's own."""
+
+
+def test_the_rule_of_a_class_of_tf_contrib_that_optim_has_not_takes_the_next_steps(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    case = CASE.parents[1] / "corpus" / "extra-tf115-contrib-powersign-saver"
+    document, oracle = json.loads((case / "case.json").read_text()), np.load(case / "oracle.npz")
+    source, said = case / "source" / "model.ckpt", {"learning_rate": 0.05, "clipnorm": None}
+    with pytest.raises(UnsupportedError, match="--set own_rule=true"):
+        migrate.read(source, overrides={"class_name": "PowerSignOptimizer", **said})
+    as_another = {"class_name": "MomentumOptimizer", "momentum": 0.9, "nesterov": False, **said}
+    assert "ApplyPowerSign" in " ".join(migrate.read(source, overrides=as_another).reasons)
+    mine = {"class_name": "PowerSign", **OWN, **said}
+    assert migrate.migrate_checkpoint(source, tmp_path / "slots", overrides=mine).fidelity == "approximate"
+    live = [tf.Variable(oracle[f"at_save/var/{i}"]) for i in range(len(document["trainable"]))]
+    onto = {v["name"].removesuffix(":0"): each for v, each in zip(document["trainable"], live, strict=True)}
+    optimizer = optim.load_checkpoint(tmp_path / "slots", onto, custom_objects={"PowerSign": PowerSign})
     assert next_steps.error(next_steps.applying(optimizer, live), live, oracle, document["n"]) < next_steps.NEAR
 
 
