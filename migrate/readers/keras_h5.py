@@ -236,6 +236,8 @@ def _check_listed(group: h5py.Group, names: Collection[str], path: str) -> None:
 
 
 Groups = dict[str, tuple[tuple[str, str], ...]]
+OF_MODEL = "top_level_model_weights"
+"""The group of weights that a model itself has, and none of its layers."""
 
 
 def _variables(
@@ -248,8 +250,8 @@ def _variables(
     order = hdf5.name_list(group, "layer_names")
     if order is None:
         raise DamagedFileError(f"{path}: its group model_weights lists no layer_names; the file is damaged")
-    if "top_level_model_weights" in group and "top_level_model_weights" not in order:
-        order = ["top_level_model_weights", *order]
+    if OF_MODEL in group and OF_MODEL not in order:
+        order = [OF_MODEL, *order]
     check_inputs(_json_attribute(file, "model_config", path), path)
     _check_layers(order, list(layers), path)
     listed: list[Row] = []
@@ -257,6 +259,11 @@ def _variables(
     for layer in order:
         node = hdf5.member(group, layer, path)
         names = hdf5.name_list(node, "weight_names") or []
+        if names and layers and layer not in (*layers, OF_MODEL):
+            raise DamagedFileError(
+                f"{path}: it has weights of a layer {layer!r}, and its model has none of that name, but"
+                f" {some(list(layers), 4)}: one of the two is of another file; copy it again"
+            )
         _check_order(layers.get(layer), names, path)
         flags = trainable_flags(layers.get(layer), names, generation != "keras3")
         own = [(layer, n, hdf5.lazy_dataset(node, n, path), flag) for n, flag in zip(names, flags, strict=True)]

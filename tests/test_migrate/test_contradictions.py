@@ -241,3 +241,16 @@ def test_a_limit_that_its_release_did_not_have_is_not_exact(case: str, tmp_path:
     assert "TF 2.4 brought it" in " ".join(migrate.read(source).reasons)
     for said in (0.05, None):
         assert migrate.read(source, overrides={"global_clipnorm": said}).fidelity == "exact"
+
+
+def test_a_model_without_the_layers_of_the_weights_is_refused(tmp_path: Path) -> None:
+    """Config and hyperparameters of another file: it was exact, 3e4 times what rounding explains off."""
+    other = CORPUS / "extra-k224-adam-nested-flipped-h5" / "source" / "model.h5"
+
+    def change(file: h5py.File) -> None:
+        with h5py.File(other) as given:
+            for name in ("model_config", "training_config"):
+                file.attrs[name] = given.attrs[name]
+
+    with pytest.raises(DamagedFileError, match="has weights of a layer 'conv2d', and its model has none of that name"):
+        migrate.read(_altered("tf24-adam-convbn", tmp_path, change))
