@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import sys
 from typing import Annotated, Any
@@ -56,8 +58,17 @@ def _end_like_ctrl_c(context: typer.Context) -> None:
     context.call_on_close(lambda: signal.signal(signal.SIGTERM, before))
 
 
+def _say(text: str) -> None:
+    """On stderr, if anybody can read it: the exit code says the same."""
+    with contextlib.suppress(OSError):
+        typer.echo(text, err=True)
+
+
 def main() -> None:
     """Entry point of the console script."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, by `>&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     debug = "--debug" in sys.argv[1:]
     both = release.installed()
     if len(both) > 1:
@@ -72,16 +83,19 @@ def main() -> None:
         if debug:
             raise
         if isinstance(interruption(error), KeyboardInterrupt):
-            typer.echo("dtopt: interrupted", err=True)
+            _say("dtopt: interrupted")
             sys.exit(Exit.INTERRUPTED)
         if isinstance(error, DtoptError):
-            typer.echo(output.message(str(error)), err=True)
+            _say(output.message(str(error)))
             sys.exit(error.exit_code)
         if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
-            typer.echo("dtopt: this needs TensorFlow, which is not installed: pip install tensorflow", err=True)
+            _say("dtopt: this needs TensorFlow, which is not installed: pip install tensorflow")
             sys.exit(Exit.USAGE)
         what = f"{type(error).__name__}: {error}"
-        typer.echo(output.message(f"{what}; please report it, with what --debug shows"), err=True)
+        if isinstance(error, OSError) and error.filename is None:  # of a file it has the name
+            _say(output.message(f"the output cannot be written: {error.strerror}"))
+            sys.exit(Exit.BROKEN)
+        _say(output.message(f"{what}; please report it, with what --debug shows"))
         sys.exit(Exit.BROKEN)
 
 

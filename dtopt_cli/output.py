@@ -33,7 +33,10 @@ def _console(**options: Any) -> Console:
     return Plain(**options)
 
 
+_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+"""What turns the direction of text, or breaks lines, in Unicode."""
 _CONTROLS = {i: f"\\x{i:02x}" for i in (*range(32), *range(127, 160)) if i != 10}
+_CONTROLS |= {i: f"\\u{i:04x}" for i in _DIRECTIONS}
 
 
 def plain(text: str) -> str:
