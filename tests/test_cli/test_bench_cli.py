@@ -228,6 +228,7 @@ def dtopt(*words: str) -> list[str]:
     return [sys.executable, "-m", "dtopt_cli", *words]
 
 
+@pytest.mark.breadth  # `dtopt bench --quick` of README.md ends well in test_docs.py only where every row does
 def test_a_real_run() -> None:
     words = ("bench", "--quick", "-p", "optim-local,tf_keras-mesh,torch-fused", "--rounds", "2", "--json")
     done = subprocess.run(dtopt(*words), cwd=ROOT, capture_output=True, text=True, timeout=HANGS, check=False)

@@ -259,6 +259,7 @@ print(weights.numpy().tolist(), optimizer.executor_report().kernels)
 """
 
 
+@pytest.mark.parametrize("_kernel", [True], indirect=True, ids=["in a process of its own"])
 def test_a_gradient_that_python_still_computes_is_waited_for() -> None:
     done = subprocess.run([sys.executable, "-c", PENDING], capture_output=True, text=True, timeout=HANGS, check=False)
     assert done.stdout.strip() == "[-3.0, -3.0, -3.0, -3.0] {'Variable': 'native'}", done.stderr[-2000:]
