@@ -36,6 +36,7 @@ def check_config(stored: Stored, made: Configuration) -> None:
     generation = stored.generation or ""
     if generation == "tf1" or CLASS in made.overrides or made.algorithm not in ALGORITHMS:
         return
+    _check_release(stored, made)
     mine, own = made.algorithm, set(made.algorithm.defaults(generation))
     others = [a for a in ALGORITHMS if a.name != mine.name and generation in a.generations]
     said = [key for key, origin in made.origins.items() if origin.kind in (FILE, HINT) and key in made.config]
@@ -47,6 +48,29 @@ def check_config(stored: Stored, made: Configuration) -> None:
                 f" {', '.join(owners)} {'have' if len(owners) > 1 else 'has'}: it is the config of another class; leave"
                 f" {key} out if it is not, or decide with {confirming(CLASS, made.stated[0].value)}"
             )
+
+
+OWN = ("SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "Adamax", "Nadam")
+"""Classes that Keras has had in every generation."""
+
+
+def _check_release(stored: Stored, made: Configuration) -> None:
+    """Compare what a file says of its optimizer with its generation: a name and `learning_rate` came with OptimizerV2.
+
+    Raises:
+      ContradictionError: the config is that of another release's file.
+    """
+    document = stored.optimizer_config or {}
+    said, config = document.get("class_name"), document.get("config")
+    if said not in OWN or not isinstance(config, Mapping) or "generation" in made.overrides:
+        return
+    is_named, is_native = "name" in config, stored.generation in NATIVE
+    if (is_named and is_native) or ("lr" in config and not is_named and not is_native):
+        key = "name" if is_named else "lr"
+        raise ContradictionError(
+            f"the optimizer's config has {key}, which no {said} of generation {stored.generation} saves: it is of"
+            f" another release's file; copy the file again, or decide with {confirming(CLASS, said)}"
+        )
 
 
 _SAID_APART = (
