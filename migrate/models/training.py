@@ -338,11 +338,13 @@ def _told(document: Layer, old: Release, new: Sequence[Release]) -> Iterator[str
 def _of_losses(model: StoredModel, old: Release, new: Release) -> Iterator[str]:
     for last, loss in activated.unfit(model):
         before, now = ("what stands before it" if _goes_back(r, last) else "what it returns" for r in (old, new))
+        unfit = f"{last.name}: its {last.activation} is not for the loss {loss}, which"
         if before != now:
-            yield (
-                f"{last.name}: its {last.activation} is not for the loss {loss}, which the source's {old.family}"
-                f"{backends.shown(old.backend)} takes of {before}, and {new.name} of {now}"
-            )
+            by = f"the source's {old.family}{backends.shown(old.backend)}"
+            yield f"{unfit} {by} takes of {before}, and {new.name} of {now}"
+        elif old.family == TF_KERAS and now == "what stands before it":
+            function = f"tf.nn.{last.activation}"
+            yield f"{unfit} is taken of {now}, and was of what it returns if the program gave {function}, saved alike"
 
 
 def _goes_back(r: Release, last: activated.Last) -> bool:

@@ -46,6 +46,7 @@ OTHERWISE = {
     "keras3.2.1": {"keras": ("masked-residual", "masked-softmax"), "tf-keras": ("masked-residual",)},
     "keras3.10.0": dict.fromkeys(SUFFIX, ("weight-by-name",)),
     "tf2.13.1": dict.fromkeys(SUFFIX, ()),
+    "tf2.12.1": dict.fromkeys(SUFFIX, ("plain-softmax",)),
     "keras3.9.2": {"keras": (), "tf-keras": ("masked-multiply",)},
     "keras3.13.2": {
         "keras": ("huber",),
@@ -246,7 +247,8 @@ def _behind(activation: str, kind: str = "Dense", name: str = "out") -> dict[str
     ("release", "kind", "activation", "loss", "told"),
     [
         ("2.3.0", "Dense", "softmax", "binary_crossentropy", True),
-        ("2.4.0", "Dense", "softmax", "binary_crossentropy", False),
+        ("2.4.0", "Dense", "softmax", "binary_crossentropy", True),
+        ("2.4.0", "Dense", "softmax", "categorical_crossentropy", False),
         ("2.4.0", "Softmax", "", {"class_name": "BinaryCrossentropy", "config": {}}, True),
         ("2.3.0", "Dense", "sigmoid", "binary_crossentropy", False),
         ("2.3.0", "Dense", "sigmoid", "sparse_categorical_crossentropy", True),
@@ -258,7 +260,8 @@ def _behind(activation: str, kind: str = "Dense", name: str = "out") -> dict[str
 def test_a_loss_for_another_activation_is_told_where_releases_take_it_of_other_values(
     release: str, kind: str, activation: str, loss: Any, told: bool
 ) -> None:
-    """tf.keras keeps logits from 2.4 on, but not of the layer Softmax; Keras 3 keeps these, too."""
+    """tf.keras keeps logits from 2.4 on, but not of the layer Softmax nor of tf.nn.softmax, saved under the name of its
+    own; Keras 3 keeps these, too."""
     inner = {"class_name": "Sequential", "config": {"name": "inner", "layers": [_behind(activation, kind)]}}
     fitting = _behind("sigmoid", name="other")
     ends = [["inner", 0, 0], ["other", 0, 0]]
