@@ -200,8 +200,13 @@ def _owners_1(leaf: Leaf) -> Iterator[tuple[str, str, str]]:
     if inner is None:
         yield f"{leaf.path[-1]}_", leaf.class_name, ""
         return
-    for part in ("forward", "backward") if leaf.class_name == "Bidirectional" else ("",):
-        yield f"{part}_{layer_name(inner)}_".lstrip("_"), inner["class_name"], part and f"{part}/"
+    name, kind = layer_name(inner), inner["class_name"]
+    if leaf.class_name != "Bidirectional":
+        yield f"{name}_", kind, ""
+        return
+    for part in ("forward", "backward"):
+        for plain in dict.fromkeys((name, name.removeprefix("forward_"))):  # before 1.2 the config has the part's name
+            yield f"{part}_{plain}_", kind, f"{part}/"
 
 
 def _role(parts: Sequence[str], roles: set[str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from migrate import generations
-from migrate.algorithms import addons, keras_config, lazy_rows, patterns, wrappers
+from migrate.algorithms import addons, foreign, keras_config, lazy_rows, patterns, wrappers
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.lazy_rows import Sparse
@@ -273,7 +273,8 @@ def _check_generation(algorithm: Algorithm, generation: str) -> None:
         has = ", ".join(g for g in generations.GENERATIONS if g in algorithm.generations)
         raise UnsupportedError(
             f"generation {generation} of Keras has no {algorithm.name} (only {has} have), so this is another project's,"
-            " whose rule is not known; if it is one of those generations after all, say so with --generation"
+            f" whose rule is not known: {foreign.HOW}; if it is one of those generations after all, say so with"
+            " --generation"
         )
 
 

@@ -29,7 +29,8 @@ def _with_gates(state: OptimizerState, model: StoredModel) -> OptimizerState:
     slots = {slot: dict(per) for slot, per in state.slots.items()}
     listed = [each for own in (model.groups or {}).values() for each in own]
     for kind, order in GATES.items():
-        for name in sorted(names_of_class(model.config, kind)):
+        names = names_of_class(model.config, kind)  # of which Keras before 1.2 calls one in a wrapper forward_...
+        for name in sorted({*names, *(each.removeprefix("forward_") for each in names)}):
             for start in (f"{part}{name}_{letter}" for part in ("", "forward_", "backward_") for letter in "WUb"):
                 each = [[v for weight, v in listed if weight.removesuffix(":0") == f"{start}_{g}"] for g in order]
                 for parts in zip(*each, strict=True):  # of several layers of a name, in turn

@@ -96,6 +96,8 @@ def test_the_rule_of_a_class_of_tf_contrib_that_optim_has_not_takes_the_next_ste
     source, said = case / "source" / "model.ckpt", {"learning_rate": 0.05, "clipnorm": None}
     with pytest.raises(UnsupportedError, match="--set own_rule=true"):
         migrate.read(source, overrides={"class_name": "PowerSignOptimizer", **said})
+    with pytest.raises(UnsupportedError, match=r"tf1 of Keras has no Lamb .* --set own_rule=true"):
+        migrate.read(source, overrides={"class_name": "LAMB", **said})
     as_another = {"class_name": "MomentumOptimizer", "momentum": 0.9, "nesterov": False, **said}
     assert "ApplyPowerSign" in " ".join(migrate.read(source, overrides=as_another).reasons)
     mine = {"class_name": "PowerSign", **OWN, **said}

@@ -102,6 +102,22 @@ def test_layers_of_keras_1_are_written_as_today_has_them(feature: str, to: str, 
     assert migrate.verify(SOURCES[f"keras1.2.2-{feature}"], target).ok
 
 
+def test_a_layer_in_a_wrapper_is_found_as_keras_before_1_2_calls_it(tmp_path: Path) -> None:
+    """Its config has the forward layer's own name; as 1.0.8 and 1.1.2 wrote it, whose steps were compared by hand."""
+    source, target = tmp_path / "source.h5", tmp_path / "model.h5"
+    shutil.copy(SOURCES["keras1.2.2-gates-of-words"], source)
+    with h5py.File(source, "r+") as file:
+        model = json.loads(file.attrs["model_config"])
+        for layer in model["config"]["layers"]:
+            if layer["class_name"] == "Bidirectional":
+                inner = layer["config"]["layer"]["config"]
+                inner["name"] = f"forward_{inner['name']}"
+        file.attrs["model_config"] = json.dumps(model).encode()
+    assert migrate.migrate_checkpoint(source, target, to="tf-keras").fidelity == "exact"
+    assert migrate.verify(source, target).ok
+    assert replayed("keras1.2.2-gates-of-words", "tf-keras", target)
+
+
 def _of_gates(state: OptimizerState, slots: Any = None, **settings: Any) -> OptimizerState:
     return replace(state, slots=slots or state.slots, hyperparameters={**state.hyperparameters, **settings})
 
