@@ -39,6 +39,8 @@ SIZES = {
     1e6: "which tells about clipping",
 }
 """Of gradients, besides usual ones -> what a difference there comes from."""
+SMALL = 1e-6
+"""Of gradients beside variables that are not."""
 LAST = 2**31 - 1 - STEPS
 CLOSE, ROUNDED = 1e-6, 2e-7
 """Relative to the step, and to the largest step that the same numbers make: optax computes schedules in float32."""
@@ -138,6 +140,13 @@ class _Trial:
             apart = "" if any(why in reason for reason in made.reasons) else self._apart(self._drawn(size), count)
             if apart:
                 made.reasons.append(f"with gradients of about {size:g}, {why}, its steps are not the source's: {apart}")
+        small = replace(self._drawn(SMALL), start=usual.start)
+        apart = "" if made.reasons else self._apart(small, count)
+        if apart:
+            made.reasons.append(
+                f"with gradients of about {SMALL:g} and usual variables, which tells about weight decay, its steps are"
+                f" not the source's: {apart}"
+            )
         largest = self._ours.steps(usual, count)[0]
         for later in _counts(count, rate):
             apart = self._apart(usual, later, largest)

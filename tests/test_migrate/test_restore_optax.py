@@ -244,3 +244,11 @@ def test_nothing_changes_where_it_is_refused(load_case: Any, optax: Any) -> None
     with pytest.raises(UnsupportedError, match=r"migrate\.Optax\(tx, params\)"):
         migrate.restore(_source(case), training.tx, [])
     assert before == (training.state, training.params) or before[0] is training.state
+
+
+def test_a_slight_weight_decay_is_told(restored: Any) -> None:
+    """A tenth of the step where gradients are as small as 1e-6; on weights as small as they are nothing shows."""
+    name = "keras224-sgd-momentum-convbn"
+    report, _, _ = restored(name, lambda o, h: o.chain(o.add_decayed_weights(1e-7), CASES[name](o, h)))
+    assert report.fidelity == "approximate"
+    assert "which tells about weight decay" in " ".join(report.reasons)
