@@ -406,3 +406,19 @@ def test_a_frozen_conv_lstm_is_one_that_keras_3_trains_when_it_loads_it(around: 
     if around:
         layer = {**around, "config": {"name": "both", "trainable": False, "layer": layer}}
     assert [*frozen.thawed_by_loading({"class_name": "Functional", "config": {"layers": [layer]}})] == ["moving"]
+
+
+@pytest.mark.parametrize(("dtype", "fidelity"), [("float32", "exact"), ("bfloat16", "approximate")])
+def test_a_step_in_sixteen_bits_is_not_exact_in_float32(dtype: str, fidelity: str, tmp_path: Path) -> None:
+    """In bfloat16 Adam's beta_2 is 1, so that Keras's variables do not move at all."""
+    import keras
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, dtype=dtype)])
+    model.compile(keras.optimizers.Adam(0.1), "mse")
+    batch = np.ones((4, 2), np.float32), np.full((4, 1), 9, np.float32)
+    model.train_on_batch(*batch)
+    model.save(tmp_path / "model.keras")
+    before = np.asarray(model.weights[0], np.float32)
+    model.train_on_batch(*batch)
+    assert np.array_equal(np.asarray(model.weights[0], np.float32), before) == (dtype == "bfloat16")
+    assert migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "slots").fidelity == fidelity
