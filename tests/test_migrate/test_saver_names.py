@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from migrate.graphs import saver
 from migrate.readers import tf1_saver
 from optim.errors import UnsupportedError
 from tests.bundles import written
+from tests.test_migrate.confirm import confirmed
 
 
 def _float(*shape: int) -> np.ndarray:
@@ -119,3 +121,15 @@ def test_a_partitioned_variable_is_trained_if_its_parts_are(tmp_path: Path, monk
     graph = saver.SaverGraph("1.15.0", ("e/part_0", "e/part_1"))
     monkeypatch.setattr(saver, "read", lambda _: graph)
     assert {v.name: v.trainable for v in tf1_saver.read(prefix).variables} == {"e": True, "frozen": False}
+
+
+def test_a_class_that_is_set_does_not_settle_a_name_that_is_another_class_s(tmp_path: Path) -> None:
+    """PowerSignOptimizer keeps one slot, as MomentumOptimizer does; without a graph the name alone tells them apart."""
+    source = Path(__file__).parents[1] / "fixtures" / "corpus" / "extra-tf115-contrib-powersign-saver" / "source"
+    for part in source.iterdir():
+        if part.suffix != ".meta":
+            shutil.copy(part, tmp_path)
+    told = {"class_name": "MomentumOptimizer", "learning_rate": 0.01, "momentum": 0.9, "nesterov": False}
+    said = migrate.read(tmp_path, overrides=told | {"clipnorm": None, "gradients": "program"})
+    assert [reason for reason in said.reasons if "PowerSignOptimizer/..., which is not the name of SGD" in reason]
+    assert confirmed(tmp_path, overrides=told)["name"] == "PowerSignOptimizer"
