@@ -104,7 +104,13 @@ __all__ = sorted(_HOME)
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+        try:
+            return getattr(import_module(_HOME[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name != "tensorflow":
+                raise
+            needs = f"optim.{name} needs TensorFlow, which is not installed: pip install tensorflow"
+            raise ModuleNotFoundError(needs, name="tensorflow") from error
     if name in FOLDERS:
         return import_module(f"optim.{name}")
     raise AttributeError(f"module 'optim' has no attribute {name!r}")

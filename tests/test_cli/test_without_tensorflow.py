@@ -55,6 +55,22 @@ def test_what_is_read_written_and_verified(dtopt: Any, tmp_path: Path) -> None:
             assert "not loaded" in verified.stderr
 
 
+def test_what_needs_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    import optim
+
+    monkeypatch.setitem(sys.modules, "optim.optimizers.lion", None)
+    with pytest.raises(ModuleNotFoundError, match="halted"):
+        _ = optim.Lion
+    absent = dict.fromkeys(name for name in sys.modules if name.startswith("optim.checkpoints"))
+    for name in ("tensorflow", *absent):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    with pytest.raises(
+        ModuleNotFoundError, match=r"optim\.save_checkpoint needs TensorFlow, .*: pip install tensorflow"
+    ):
+        _ = optim.save_checkpoint
+
+
 def test_the_step_of_a_rule_alone(tmp_path: Path) -> None:
     """Of other hyperparameters it is another; with an option around the rule it is not taken."""
     state = migrate.read(H5, overrides={"iterations": 5})
