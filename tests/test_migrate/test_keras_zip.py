@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ import pytest
 
 import migrate
 from migrate.algorithms import find
-from migrate.errors import AmbiguousError, DamagedFileError
+from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
 from migrate.readers import keras_zip
 from migrate.readers.keras.layers import snake_case
 from optim.errors import UnsupportedError
@@ -431,3 +434,22 @@ def test_optimizers_of_a_model_of_ones_own_are_not_passed_over(
     (gan.save if name.endswith(".keras") else gan.save_weights)(tmp_path / name)
     with pytest.raises(UnsupportedError, match=rf"holds {attribute} besides .*{attribute}=model.{attribute}"):
         migrate.read(tmp_path / name, optimizer_config={"class_name": "RMSprop", "config": {}})
+
+
+def test_a_folder_of_keras_3_is_named_with_what_makes_a_file_of_it(tmp_path: Path) -> None:
+    import keras
+
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)])
+    model.compile("adam", "mse")
+    model.train_on_batch(np.ones((4, 3)), np.ones((4, 2)))
+    folder = tmp_path / "its model"
+    model.save(folder, zipped=False)
+    model.save(tmp_path / "packed.keras")
+    with pytest.raises(UnknownFormatError) as refused:
+        migrate.read(folder)
+    command = re.search(r"python (-m zipfile -c model\.keras .*/\*), and", str(refused.value))
+    assert command is not None
+    subprocess.run(f"{sys.executable} {command[1]}", shell=True, cwd=tmp_path, check=True)
+    assert (
+        migrate.read(tmp_path / "model.keras").fidelity == migrate.read(tmp_path / "packed.keras").fidelity == "exact"
+    )
