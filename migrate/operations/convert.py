@@ -21,8 +21,6 @@ from migrate.operations import inspection as _inspection
 from migrate.operations.advice import instead
 from migrate.operations.hints import Hints, require_known
 from migrate.operations.interpret import interpret
-from migrate.readers import slots
-from migrate.readers.keras import for_keras
 from migrate.state import OptimizerState, Stored
 from migrate.writers import uploads
 from optim.errors import HyperparameterError, UnsupportedError
@@ -359,7 +357,9 @@ def _in_float32(state: OptimizerState) -> OptimizerState:
 
 def _is_own(source: Stored) -> bool:
     """Whether `optim` wrote it; what was approximate before is among its reasons."""
-    return source.format == slots.NAME or for_keras.is_config(source.optimizer_config)
+    from migrate.readers.keras import for_keras
+
+    return source.format == "slots" or for_keras.is_config(source.optimizer_config)
 
 
 def described(state: OptimizerState, to: str) -> dict[str, Any]:
