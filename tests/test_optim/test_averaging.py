@@ -25,8 +25,6 @@ from tests.test_optim.support import (
 )
 from tests.test_optim.test_ordering import Slow
 
-pytestmark = pytest.mark.as_traced
-
 DTYPES = (tf.float32, tf.bfloat16, tf.float64, tf.float16)
 ZERO1 = {"slot_placement": "zero1"}
 EMA = {"use_ema": True, "ema_momentum": 0.7}

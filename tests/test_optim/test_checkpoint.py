@@ -26,8 +26,6 @@ from tests.dtensor_asserts import assert_dtensor_equal, layout_of, value_of
 from tests.test_optim.cases import ROWS, VARIANTS
 from tests.test_optim.support import Place, gradient_values, put, put_gradients, snapshot, start_values, variable
 
-pytestmark = pytest.mark.as_traced
-
 ADAM = next(c for c in VARIANTS if c.name == "adam-amsgrad")
 EVERYTHING = next(c for c in ROWS if c.name == "adam-amsgrad+everything")
 

@@ -32,8 +32,6 @@ from tests.test_optim.support import (
     stepper,
 )
 
-pytestmark = pytest.mark.as_traced
-
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-14}
 ALL_PLACES = [
     (layout, mode) for layout in LAYOUTS for mode in MODES if "native" not in mode or layout in ("plain", "mixed")

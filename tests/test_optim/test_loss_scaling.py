@@ -15,8 +15,6 @@ from tests.breadth import broad, covering
 from tests.dtensor_asserts import value_of
 from tests.test_optim.support import Place, executor_for, put, put_gradients, snapshot, start_values, stepper, variable
 
-pytestmark = pytest.mark.as_traced
-
 MODES = ("local", "portable", "function", "native")
 
 

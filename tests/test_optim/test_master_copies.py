@@ -16,8 +16,6 @@ from tests.dtensor_asserts import layout_of, value_of
 from tests.test_optim.cases import FIRST, RATE, WHOLE, Case, is_one_of_few, marked
 from tests.test_optim.support import Place, executor_for, put, put_gradients, snapshot, start_values, stepper, variable
 
-pytestmark = pytest.mark.as_traced
-
 LOW = (tf.bfloat16, tf.float16)
 STEPS = 6
 

@@ -17,8 +17,6 @@ from tests.dtensor_asserts import assert_dtensor_equal, layout_of
 from tests.test_optim.cases import OPTIONS, VARIANTS, Case
 from tests.test_optim.support import SHAPES, gradient_values, put_gradients, start_values, variable
 
-pytestmark = pytest.mark.as_traced
-
 
 @pytest.fixture
 def scattered(mesh_2: Any, mesh_2x2: Any, mesh_2x2x2: Any) -> dict[str, Any]:

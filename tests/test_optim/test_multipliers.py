@@ -16,8 +16,6 @@ from tests.dtensor_asserts import value_of
 from tests.test_optim.cases import FIRST, Case, is_one_of_few, marked
 from tests.test_optim.support import Place, executor_for, gradient_values, put, put_gradients, start_values, variable
 
-pytestmark = pytest.mark.as_traced
-
 
 @pytest.mark.parametrize(
     ("case", "mode", "layout"),

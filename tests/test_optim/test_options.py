@@ -16,8 +16,6 @@ from tests.breadth import covering
 from tests.dtensor_asserts import value_of
 from tests.test_optim.support import put, variable
 
-pytestmark = pytest.mark.as_traced
-
 BASE = {"SGD": {"momentum": 0.9}, "Adam": {"learning_rate": 0.1, "beta_2": 0.9}, "Adadelta": {}}
 # Own hyperparameters first, then options. Each list of values must give another trajectory than the defaults.
 OWN: dict[str, dict[str, Any]] = {

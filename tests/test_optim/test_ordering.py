@@ -11,7 +11,6 @@ import time
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
@@ -20,8 +19,6 @@ from tests.breadth import covering
 from tests.dtensor_asserts import assert_dtensor_equal, value_of
 from tests.test_optim.support import put, variable
 from tests.timing import ATTEMPTS, once
-
-pytestmark = pytest.mark.as_traced
 
 
 class Slow:

@@ -22,8 +22,6 @@ from tests.dtensor_asserts import assert_dtensor_equal, layout_of
 from tests.reference.common import Options, Training
 from tests.test_optim.support import Place, executor_for, gradient_values, put_gradients, start_values, stepper
 
-pytestmark = pytest.mark.as_traced
-
 
 @dataclass(frozen=True)
 class SoftSignRule(optim.Rule):

@@ -14,8 +14,6 @@ from optim.errors import HyperparameterError, MismatchError, UnsupportedError
 from tests.dtensor_asserts import value_of
 from tests.test_optim.support import Place, put, put_gradients, variable
 
-pytestmark = pytest.mark.as_traced
-
 
 def _kernel(mesh: Any, *specs: str) -> Any:
     return variable(np.ones((8, 6)), dtensor.Layout(list(specs), mesh), "kernel", tf.float32)

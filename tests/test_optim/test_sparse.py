@@ -16,8 +16,6 @@ from tests.dtensor_asserts import assert_dtensor_equal, layout_of, value_of
 from tests.test_optim.cases import VARIANTS, Case
 from tests.test_optim.support import put, variable
 
-pytestmark = pytest.mark.as_traced
-
 IDS = [3, 0, 3, 3, 7, 0]
 
 

@@ -21,8 +21,6 @@ from tests.test_optim.kernel_support import ops_of
 from tests.test_optim.support import put, variable
 from tests.test_optim.test_native import RULES
 
-pytestmark = pytest.mark.as_traced
-
 ROWS, COLUMNS, STEPS = 8, 4, 3
 IDS = [3, 0, 3, 3, 6, 0]
 """Row 5 is never named, row 7 is infinite."""

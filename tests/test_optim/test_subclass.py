@@ -17,8 +17,6 @@ from tests.reference.common import Options, Training
 from tests.reference.sgd import SGD
 from tests.test_optim.support import Place, executor_for, gradient_values, put_gradients, start_values, stepper
 
-pytestmark = pytest.mark.as_traced
-
 OPTIONS = {
     "clipvalue": 0.5,
     "global_clipnorm": 2.0,

@@ -15,8 +15,6 @@ from tests.reference.common import Options, Training
 from tests.test_optim.cases import FIRST, VARIANTS, Case, is_one_of_few, marked
 from tests.test_optim.support import Place, gradient_values, put, put_gradients, start_values, stepper, variable
 
-pytestmark = pytest.mark.as_traced
-
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-14}
 # kernel (6, 4), table (8, 3), bias (4,), scale () and odd (3, 5), which divides over no axis; batch is used by none.
 SHARDING = {"kernel": ["data", "model"], "table": ["model", "unsharded"], "bias": ["data"]}

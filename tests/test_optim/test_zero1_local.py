@@ -18,8 +18,6 @@ from tests.dtensor_asserts import value_of
 from tests.test_optim.cases import VARIANTS, WHOLE, Case, is_one_of_few, marked
 from tests.test_optim.support import put_gradients, start_values, variable
 
-pytestmark = pytest.mark.as_traced
-
 CASES = [case for case in VARIANTS if case.optimizer not in WHOLE]
 OPTIONS = {"weight_decay": 0.1, "use_ema": True, "ema_overwrite_frequency": 2, "global_clipnorm": 1.0}
 SHARDING = {

@@ -18,8 +18,6 @@ from tests.breadth import covering
 from tests.dtensor_asserts import value_of
 from tests.test_optim.support import put, variable
 
-pytestmark = pytest.mark.as_traced
-
 ROWS, COLUMNS, CALLS = 8, 4, 4
 IDS = [3, 0, 3, 3, 6, 0]
 SPECS = {"whole": [None, None], "rows": ["batch", None], "columns": [None, "model"]}
