@@ -15,6 +15,7 @@ from migrate.bytes.messages import some
 from migrate.generations import BACKEND, TENSORFLOW, version_tuple
 from migrate.models import activated, backends, calls, frozen, masks, unsaved
 from migrate.models.canonical import Layer, Leaf, canonical, leaves
+from migrate.models.keras1 import GATED
 from migrate.readers.keras.left_out import TRANSPOSED
 from migrate.state import Stored, StoredModel
 from optim.errors import UnsupportedError
@@ -22,7 +23,6 @@ from optim.errors import UnsupportedError
 KERAS3, TF_KERAS, STANDALONE = "Keras 3", "tf.keras", "Keras 1 or 2"
 NEVER = (99,)
 ACTIVATIONS = ("activation", "recurrent_activation")
-GATED = ("LSTM", "GRU")
 LEAST_EPSILON = 1.001e-5
 """TensorFlow before 2.12 raises a smaller one to it where it normalizes a batch of images in one op
 (`fused_batch_norm` in `nn_impl.py` of 2.11.1, and no more in 2.12.0)."""
