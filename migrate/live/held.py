@@ -50,12 +50,18 @@ def reasons(rows: Iterable[Held], restores: bool) -> list[str]:
             f"{some(found, between='; ')}: give each variable of the source the live one that it is, with its axes, or"
             " pass restore_variables=True where the live ones shall have other values"
         )
-    return [f"{each}, before it was restored; where that is right, restore again" for each in found] + _open(rows)
+    return [f"{each}, before it was restored; where that is right, restore again" for each in found] + _open(
+        rows, restores
+    )
 
 
-def _open(rows: Sequence[Held]) -> list[str]:
-    """A doubt where kernels fit in the order of dims of another framework as well, and neither axes nor values say."""
-    names = [row.stored.name for row in rows if not row.is_told and _fits_otherwise(row) and not _is_held(row)]
+def _open(rows: Sequence[Held], restores: bool) -> list[str]:
+    """A doubt where kernels fit in the order of dims of another framework as well, and neither axes nor values say.
+
+    Values that are restored prove no order: they may stand there since the same call was made before.
+    """
+    open_ = (row for row in rows if not row.is_told and _fits_otherwise(row))
+    names = [row.stored.name for row in open_ if restores or not _is_held(row)]
     text = (
         f"{some(names)}: dims are alike, so that shapes do not tell their order, which is another in torch than in"
         " Keras, and no axes are given; say them: (..., (1, 0)) where a kernel is transposed, (..., (0, 1)) where not"
