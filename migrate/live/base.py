@@ -15,6 +15,8 @@ class Live(Protocol):
     """Class and release, for messages and reports."""
     algorithm: str
     """Name of the class of `optim` with the same slots."""
+    generation: str
+    """Of Keras, or `rounding.OPTIM`."""
 
     def rule(self, dtypes: Sequence[str]) -> Rule:
         """Its rule in `optim`'s terms, for variables of these dtypes (TensorFlow's names)."""

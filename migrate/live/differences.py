@@ -13,6 +13,7 @@ from migrate.live import conversions, values
 from migrate.live.base import Live
 from migrate.live.matching import Given, Pair
 from migrate.live.ours import Ours
+from migrate.operations import rounding
 from migrate.rules import comparison
 from migrate.state import OptimizerState
 from optim import slot_layout
@@ -70,6 +71,8 @@ class Differences:
         if rates.shown(self.plan.left.get("learning_rate", (None,))[0]):
             made = f"optim.{self._state.algorithm}.from_config(migrate.read(source).hyperparameters)"
             yield f"the source's Formula is in {made}, which optim.for_keras(...) takes into compile"
+        if rounded := rounding.difference(self._state, self._live.generation):
+            yield rounded
         yield from self._row_reasons()
         algorithm = algorithms.find(self._state.algorithm)
         different = repeated_rows.difference(self._state, algorithm, self._live.repeated(), "the live optimizer")

@@ -24,7 +24,7 @@ class Indexed:
 
     def __init__(self, optimizer: Any, library: str, generation: str, home: str, version: str):
         self._optimizer = optimizer
-        self._generation, self._version = generation, version
+        self.generation, self._version = generation, version
         self._spec, self._stock = keras.algorithm_of(optimizer, home)
         self.algorithm = self._spec.name
         self.what = f"{library}.optimizers.{type(optimizer).__name__} ({library} {version})"
@@ -40,9 +40,9 @@ class Indexed:
             )
 
     def rule(self, dtypes: Sequence[str]) -> comparison.Rule:
-        rule = keras.rule_of(self._optimizer, self._spec, self._stock, self._generation, self._version, dtypes)
+        rule = keras.rule_of(self._optimizer, self._spec, self._stock, self.generation, self._version, dtypes)
         self._values = rule.values
-        if self.algorithm == "Nadam" and self._generation == "optimizer":
+        if self.algorithm == "Nadam" and self.generation == "optimizer":
             return comparison.Rule(
                 rule.algorithm,
                 rule.values,
@@ -54,10 +54,10 @@ class Indexed:
 
     @property
     def _built(self) -> bool:
-        return bool(getattr(self._optimizer, "built" if self._generation == "keras3" else "_built", False))
+        return bool(getattr(self._optimizer, "built" if self.generation == "keras3" else "_built", False))
 
     def _index(self) -> dict[Any, int]:
-        keras3 = self._generation == "keras3"
+        keras3 = self.generation == "keras3"
         return dict(self._optimizer._trainable_variables_indices if keras3 else self._optimizer._index_dict)
 
     def missing(self, variables: Sequence[Any]) -> tuple[list[str], list[str]]:
@@ -94,13 +94,13 @@ class Indexed:
         return keras.start_of(slot, self._values)
 
     def lazy(self, variable: Any, source_name: str) -> bool:
-        return keras.lazy_by_convention(self._spec, self._values, self._generation, source_name)
+        return keras.lazy_by_convention(self._spec, self._values, self.generation, source_name)
 
     def lazy_reasons(self, names: Sequence[str]) -> list[str]:
-        return keras.lazy_reasons(self._spec, self._values, self._generation, names)
+        return keras.lazy_reasons(self._spec, self._values, self.generation, names)
 
     def repeated(self) -> tuple[str, ...]:
-        return repeated_rows.done(self._generation, self._spec, self._values, {})
+        return repeated_rows.done(self.generation, self._spec, self._values, {})
 
     def decayed(self, variable: Any) -> bool:
         return bool(self._optimizer._use_weight_decay(variable))

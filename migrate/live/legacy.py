@@ -18,6 +18,8 @@ GENERATION = "optimizer_v2"
 class Legacy:
     """See `migrate.live.base.Live`. It makes slots of any variable at any time, so none are missing or too many."""
 
+    generation = GENERATION
+
     def __init__(self, optimizer: Any, home: str, version: str):
         self._optimizer, self._version = optimizer, version
         self._spec, self._stock = keras.algorithm_of(optimizer, home)

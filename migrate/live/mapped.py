@@ -13,6 +13,7 @@ from migrate import algorithms
 from migrate.algorithms import repeated_rows
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.bytes.messages import some
+from migrate.operations import rounding
 from migrate.state import OptimizerState, StoredVariable
 from optim.errors import MismatchError
 
@@ -118,8 +119,9 @@ def _target(
     return [Target(stored, place, axes, isinstance(given, tuple))]
 
 
-def row_reasons(state: OptimizerState, found: Sequence[Target]) -> Iterator[str]:
-    """Embeddings whose rows without a gradient stand still in the source: elsewhere every row moves."""
+def variable_reasons(state: OptimizerState, found: Sequence[Target]) -> Iterator[str]:
+    """What steps make of some variables alone. Rows of embeddings without a gradient stand still in the source, and
+    elsewhere every row moves; 16 bits are rounded otherwise."""
     patterns = state.hyperparameters.get("lazy_rows") or ()
     for target in found:
         if any(re.search(pattern, target.stored.name) for pattern in patterns):
@@ -127,6 +129,8 @@ def row_reasons(state: OptimizerState, found: Sequence[Target]) -> Iterator[str]
                 f"{target.stored.name}: rows that a sparse gradient leaves out keep their state in the source and move"
                 " in the live optimizer"
             )
+    if rounded := rounding.difference(state, None):
+        yield rounded
     different = repeated_rows.difference(state, algorithms.find(state.algorithm), (), "the live optimizer")
     if different:
         yield different

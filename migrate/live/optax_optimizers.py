@@ -95,7 +95,7 @@ class Restored:
                 yield f"the source has {what} ({option}), and the state of a transformation has no place for them"
         if state.algorithm in ("RectifiedAdam", "AdaBelief") and state.hyperparameters.get("float32_powers"):
             yield "the source rounds its rectification to float32, by which steps differ by up to 1 %"
-        yield from mapped.row_reasons(state, self.targets)
+        yield from mapped.variable_reasons(state, self.targets)
         slot_of = {field: slot for slot, field in self._fields.items()}
         fresh = {leaf.what for leaf in self._leaves if leaf.name and slot_of.get(leaf.what) not in state.slots}
         if fresh and state.slots:

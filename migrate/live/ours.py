@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from migrate.operations import rounding
 from migrate.rules import comparison
 from optim import slot_layout
 from optim.errors import HyperparameterError, UnsupportedError
@@ -13,6 +14,8 @@ from optim.errors import HyperparameterError, UnsupportedError
 
 class Ours:
     """See `migrate.live.base.Live`."""
+
+    generation = rounding.OPTIM
 
     def __init__(self, optimizer: Any):
         import optim

@@ -68,7 +68,11 @@ class Restored:
             reasons += [OF_FORMULA] if rates.shown(plan.left.get("learning_rate", (None,))[0]) else []
             self.warnings = tuple(dict.fromkeys((*self.warnings, *plan.warnings)))
             self._product = self._momentum_product(source, live)
-        reasons += [*mapped.row_reasons(state, self.targets), *self._decay_reasons(source), *self._frozen_reasons()]
+        reasons += [
+            *mapped.variable_reasons(state, self.targets),
+            *self._decay_reasons(source),
+            *self._frozen_reasons(),
+        ]
         reasons += held.reasons(
             (Held(t.stored, partial(_held, t.place), t.axes, t.is_told) for t in self.targets), restore_variables
         )

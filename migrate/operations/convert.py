@@ -16,7 +16,7 @@ from migrate.bytes.source import open_source, watching
 from migrate.errors import StrictError, TargetExistsError
 from migrate.evidence import Origin, doubts
 from migrate.operations import contents as _contents
-from migrate.operations import edge, proven, soundness
+from migrate.operations import edge, proven, rounding, soundness
 from migrate.operations import inspection as _inspection
 from migrate.operations.advice import instead
 from migrate.operations.hints import Hints, require_known
@@ -334,7 +334,8 @@ def for_target(state: OptimizerState, to: str, order: str | None) -> OptimizerSt
         from migrate.writers import keras_h5
 
         return keras_h5.converted(state)[0]
-    state = _in_float32(state)
+    if rounded := rounding.difference(state, rounding.OPTIM):
+        state = replace(state, origins=(*state.origins, *doubts("step", [rounded])))
     trained = [variable.name for variable in state.variables if variable.trainable]
     kept = proven.constrained(state.source, trained) if state.source is not None else []
     note = (
@@ -343,23 +344,6 @@ def for_target(state: OptimizerState, to: str, order: str | None) -> OptimizerSt
         " them"
     )
     return replace(state, warnings=(*state.warnings, note)) if kept else state
-
-
-def _in_float32(state: OptimizerState) -> OptimizerState:
-    """With a doubt where another's optimizer computed in 16 bits, as Keras and TensorFlow do in a variable's dtype."""
-    half = [v for v in state.variables if v.trainable and v.dtype in ("float16", "bfloat16")]
-    if not half or state.source is None or _is_own(state.source):
-        return state
-    names, dtypes = some([v.name for v in half]), " and ".join(dict.fromkeys(v.dtype for v in half))
-    text = f"{names}: {dtypes}, to which the source rounds rates, betas and each part of a step; optim steps in float32"
-    return replace(state, origins=(*state.origins, *doubts("step", [text])))
-
-
-def _is_own(source: Stored) -> bool:
-    """Whether `optim` wrote it; what was approximate before is among its reasons."""
-    from migrate.readers.keras import for_keras
-
-    return source.format == "slots" or for_keras.is_config(source.optimizer_config)
 
 
 def described(state: OptimizerState, to: str) -> dict[str, Any]:

@@ -1,0 +1,31 @@
+"""Variables of 16 bits: Keras and TensorFlow round each part of a step to their dtype, `optim` steps in float32."""
+
+from __future__ import annotations
+
+from migrate.bytes.messages import some
+from migrate.readers.keras import for_keras
+from migrate.state import OptimizerState, Stored
+
+OPTIM = "optim"
+
+
+def difference(state: OptimizerState, by: str | None) -> str:
+    """Why steps of such variables are not those of the source; empty where they are, or there are none.
+
+    Args:
+      by: what takes them: a generation of Keras, OPTIM, or None for another project's optimizer.
+    """
+    half = [v for v in state.variables if v.trainable and v.dtype in ("float16", "bfloat16")]
+    if not half or state.source is None or _rounded_by(state.source) == by:
+        return ""
+    names, dtypes = some([v.name for v in half]), " and ".join(dict.fromkeys(v.dtype for v in half))
+    return (
+        f"{names}: {dtypes}, to which each generation of Keras rounds rates, betas and the parts of a step in its own"
+        " way; optim steps in float32"
+    )
+
+
+def _rounded_by(source: Stored) -> str | None:
+    """The generation that wrote a source, or OPTIM; what was approximate before that is among its reasons."""
+    is_own = source.format == "slots" or for_keras.is_config(source.optimizer_config)
+    return OPTIM if is_own else source.generation
