@@ -117,7 +117,7 @@ def as_keras(
             " --optimizer base or --optimizer head and its own --optimizer-config; else begin with new ones over the"
             " same variables, which optimizer_specs in its config names"
         )
-    if plain == EXTENDED:
+    if plain == EXTENDED and "weight_decay" in own:
         plain = next((name for name, keys in _EXTENDED_BY.items() if keys <= own.keys()), plain)
         if plain in _EXTENDED_BY and plain not in DECAYED:
             return plain, _decayed(own, {"weight_decay": PER_STEP})

@@ -473,3 +473,13 @@ def test_proximal_adagrad_of_the_first_releases_lost_signs() -> None:
     assert [o.confirm for o in doubts] == ["--set l1_regularization_strength=0.01"]
     new = replace(stored, versions={**stored.versions, "tensorflow": "1.4.1"}, graph_config=None)
     assert not any("TF 1.0" in o.doubt for o in interpret(new, optimizer_config=told).origins)
+
+
+def test_an_extended_class_that_does_not_say_its_decay_is_another(tmp_path: Path) -> None:
+    """Without it the class was taken for RMSprop, and exact once that was confirmed."""
+    source = tmp_path / "model.h5"
+    shutil.copy(CORPUS / "extra-tfa19-extended-rmsprop-h5" / "source" / "model.h5", source)
+    with training_config(source) as training:
+        del training["optimizer_config"]["config"]["weight_decay"]
+    with pytest.raises(UnsupportedError, match="OptimizerWithDecoupledWeightDecay"):
+        migrate.read(source)

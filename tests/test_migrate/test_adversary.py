@@ -50,6 +50,7 @@ NOT_RIGHT = (
     "extra-k224-sgd-twins-flipped-h5",
     "tf29-exp-rmsprop-centered-momentum-embed",
     "extra-keras314-schedule-free-text-keras",
+    "extra-tf115-contrib-powersign-saver",
 )
 """Cases that are refused as they are, or that a wrong confirmation makes exact."""
 
