@@ -197,7 +197,7 @@ def test_a_live_optimizer_that_takes_repeated_rows_otherwise_is_told(done: list[
     report = migrate.restore(source, optim.Adagrad(0.1, epsilon_inside=True, repeated_rows=done), variables)
     differs = any("a row several times" in reason for reason in report.reasons)
     assert differs is not bool(done), report.reasons
-    assert any("the live optimizer takes their sum" in reason for reason in mapped.row_reasons(state, []))
+    assert any("the live optimizer takes their sum" in reason for reason in mapped.variable_reasons(state, []))
 
 
 def test_clipping_of_a_loop_before_tf_24_is_asked_for() -> None:
