@@ -118,9 +118,9 @@ def as_keras(
             " same variables, which optimizer_specs in its config names"
         )
     if plain == EXTENDED and "weight_decay" in own:
-        plain = next((name for name, keys in _EXTENDED_BY.items() if keys <= own.keys()), plain)
-        if plain in _EXTENDED_BY and plain not in DECAYED:
-            return plain, _decayed(own, {"weight_decay": PER_STEP})
+        made = next((name for name, keys in _EXTENDED_BY.items() if keys <= own.keys()), None)
+        if made is not None:
+            return DECAYED.get(made, made), _decayed(own, {"weight_decay": PER_STEP})
     decays = {"weight_decay": PER_STEP} if plain in DECAYED else {"weight_decay_rate": PER_RATE}
     if plain in DECAYED and (not is_stored or "weight_decay" in own or "exclude_from_weight_decay" in own):
         return DECAYED[plain], _decayed(own, decays)

@@ -110,9 +110,9 @@ def put_in(
         told.values[LAZY_ROWS] = _patterns(config[LAZY_ROWS])
         return
     kind = algorithm.lazy({**config, **told.values}, generation)
-    if kind is None and config.get(PER_STEP):  # of SGD without momentum those with one decay no more than others
-        _doubt_decay(told, found, _unsure(names, found, sparse), algorithm)
     if kind is None:
+        if config.get(PER_STEP):  # only rows with a gradient decay, and in SGD without momentum not even these
+            _doubt_decay(told, found, _unsure(names, found, sparse), algorithm)
         return
     if found and (kind == APART or told.values.get("lookahead")):
         told.doubt(

@@ -50,9 +50,8 @@ def reasons(rows: Iterable[Held], restores: bool) -> list[str]:
             f"{some(found, between='; ')}: give each variable of the source the live one that it is, with its axes, or"
             " pass restore_variables=True where the live ones shall have other values"
         )
-    return [f"{each}, before it was restored; where that is right, restore again" for each in found] + _open(
-        rows, restores
-    )
+    denied = [f"{each}, before it was restored; where that is right, restore again" for each in found]
+    return [*denied, *_open(rows, restores)]
 
 
 def _open(rows: Sequence[Held], restores: bool) -> list[str]:

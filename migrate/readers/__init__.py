@@ -122,7 +122,7 @@ def _unknown(path: str) -> str:
         return f"{path} is empty; copy it again from where it was written"
     if (by_orbax := of_orbax(path)) is not None:
         return by_orbax
-    if files.is_folder(path) and {*UNZIPPED} <= set(files.names(path)):
+    if _is_unzipped(path):
         return (
             f"{path} is a folder as save(zipped=False) of Keras 3 writes it; make it a file with python -m zipfile -c"
             f" model.keras {shlex.quote(path.rstrip('/'))}/*, and give model.keras"
@@ -159,12 +159,17 @@ def _below(path: str) -> list[str]:
     return found
 
 
+def _is_unzipped(path: str) -> bool:
+    """Whether a folder on this machine has the members of a `.keras` file."""
+    from migrate.readers.keras_zip import CONFIG, METADATA, WEIGHTS
+
+    return not urls.is_url(path) and files.is_folder(path) and {METADATA, CONFIG, WEIGHTS} <= set(files.names(path))
+
+
 def _is_saved_model(folder: str) -> bool:
     return files.is_file(os.path.join(folder, SAVED_MODEL))
 
 
-UNZIPPED = ("metadata.json", "config.json", "model.weights.h5")
-"""What is in a `.keras` file, and in such a folder."""
 ENDS = (".index", ".h5", ".hdf5", ".keras")
 SAVED_MODEL = "saved_model.pb"
 FOLDERS = 200

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,13 +55,14 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
         return tf1_saver.read_bundle(bundle, NAME, saver.read_saved_model(path), path, optimizer_path)
     stored = tf_object.read_bundle(bundle, NAME, optimizer_path)
     model = _parse(protos.SavedModel(), os.path.join(folder, _GRAPH_FILE))
-    _check_whole(folder, model, bundle)
+    graph, keras = ObjectGraph(bundle), _keras_nodes(folder)
+    _check_whole(folder, model, keras, graph, bundle)
     versions = {"tensorflow": str(model.meta_graphs[0].meta_info_def.tensorflow_version)} if model.meta_graphs else {}
     config, where, described = None, "", None
-    for name, text in _metadata(folder, model):
+    for name, text in _metadata(keras, model):
         config, where = _optimizer_config(text, name), name
         if config is not None:
-            described = _model(text, stored, _aliases(bundle))
+            described = _model(text, stored, _aliases(graph))
             break
     evidence = [f"{folder} holds {_GRAPH_FILE}", *stored.evidence]
     if config is not None:
@@ -75,13 +76,13 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     )
 
 
-def _check_whole(folder: str, model: Any, bundle: BundleReader) -> None:
+def _check_whole(folder: str, model: Any, keras: Sequence[Any], graph: ObjectGraph, bundle: BundleReader) -> None:
     """Compare the objects in the three files, which number them alike (`saved_model/save.py` 2.0 to 2.21).
 
     Raises:
       DamagedFileError: one of them is of another model.
     """
-    graph, nodes = ObjectGraph(bundle), [node for each in model.meta_graphs[:1] for node in each.object_graph_def.nodes]
+    nodes = [node for each in model.meta_graphs[:1] for node in each.object_graph_def.nodes]
     for i, (key, name) in enumerate(zip(graph.keys, graph.full_names, strict=True)):
         kept = nodes[i].variable if i < len(nodes) and nodes[i].HasField("variable") else None
         if key is None or (kept is None and not name):  # other objects have values under that key, too
@@ -94,7 +95,7 @@ def _check_whole(folder: str, model: Any, bundle: BundleReader) -> None:
                 f" {called or 'none'!r}{'' if shape is None else f' of shape {list(shape)}'}: one is of another model;"
                 " copy the whole folder again"
             )
-    for told in _keras_nodes(folder):
+    for told in keras:
         node = nodes[told.node_id] if 0 <= told.node_id < len(nodes) else None
         if node is None or (node.user_object.identifier or told.identifier) != told.identifier:
             raise DamagedFileError(
@@ -118,9 +119,8 @@ def _model(text: str, stored: Stored, aliases: Mapping[str, str]) -> StoredModel
     return StoredModel(config, metadata.get("training_config"), {"": names})
 
 
-def _aliases(bundle: BundleReader) -> dict[str, str]:
+def _aliases(graph: ObjectGraph) -> dict[str, str]:
     """`layer_with_weights-1` -> `layer-3`: two names of one layer of the model."""
-    graph = ObjectGraph(bundle)
     numbered = {node: name for name, node in graph.children[0].items() if re.fullmatch(r"layer-\d+", name)}
     return {name: numbered[node] for name, node in graph.children[0].items() if node in numbered}
 
@@ -137,9 +137,9 @@ def _readable(name: str, config: Mapping[str, Any], aliases: Mapping[str, str]) 
     return f"{layer_name(listed[number])}/{rest.replace('.', '/')}"
 
 
-def _metadata(folder: str, model: Any) -> Iterator[tuple[str, str]]:
+def _metadata(keras: Sequence[Any], model: Any) -> Iterator[tuple[str, str]]:
     """(file, JSON document) of every Keras object, the model first."""
-    nodes = sorted(_keras_nodes(folder), key=lambda node: int(node.node_id))
+    nodes = sorted(keras, key=lambda node: int(node.node_id))
     yield from ((_KERAS_FILE, str(node.metadata)) for node in nodes)
     for graph in model.meta_graphs:
         yield from ((_GRAPH_FILE, str(node.user_object.metadata)) for node in graph.object_graph_def.nodes)
