@@ -7,9 +7,12 @@ never called exact.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,7 +47,16 @@ SHOWN = 4
 AT_ONCE = 1 << 16
 """Numbers of each array that are looked at together: they stay in the processor's cache, and what is computed of them
 takes no memory that the system would fetch anew each time."""
+SIDE_BY_SIDE = 2
+"""Variables whose arrays are looked at together, each in a thread: reading and numpy leave Python to the other."""
 Part = Mapping[str, np.ndarray]
+
+
+class Seen(NamedTuple):
+    """Of the arrays of a variable: what is wrong with them, and the largest absolute value of each slot."""
+
+    wrong: tuple[str, ...]
+    largest: dict[str, float]
 
 
 def checked(state: OptimizerState, *, with_values: bool = True) -> OptimizerState:
@@ -114,31 +126,44 @@ def _slots(state: OptimizerState, rule: type[Rule] | None) -> dict[str, Slot]:
 
 def _spoiled(state: OptimizerState, rule: type[Rule] | None) -> Iterator[Origin]:
     """NaN and infinities, squares below zero, a largest value that is not the largest, and what `bounds` denies."""
-    declared, limits = _slots(state, rule), bounds.of(state)
     found: dict[str, list[str]] = {}
     moved: dict[str, dict[str, float]] = {}
-    values = {v.name: v.array for v in state.variables}
-    for name in dict.fromkeys(name for owners in state.slots.values() for name in owners):
-        held = {slot: owners[name] for slot, owners in state.slots.items() if name in owners}
-        variable = values.get(name)
-        if variable is not None:
-            held[bounds.VARIABLE] = variable
-        moved[name] = {}
-        for text in _of_one(held, declared, [] if bounds.is_apart(state, name) else limits, moved[name]):
+    for name, (texts, largest) in _looked_at(state, _slots(state, rule)).items():
+        moved[name] = largest
+        for text in texts:
             found.setdefault(text, []).append(name)
     for text, names in found.items():
         yield Origin(text.partition(" holds")[0], names, UNINTERPRETED, doubt=f"{some(names, SHOWN)}: {text}")
     yield from bounds.of_whole(state, moved)
 
 
-def _of_one(
-    held: Mapping[str, LazyArray],
-    declared: Mapping[str, Slot],
-    limits: Sequence[bounds.Limit],
-    moved: dict[str, float],
-) -> dict[str, None]:
-    """What is wrong with the arrays of one variable. `moved` learns the largest absolute value of each slot."""
+def _looked_at(state: OptimizerState, declared: Mapping[str, Slot]) -> dict[str, Seen]:
+    """Variable -> what its arrays show. Two are looked at side by side, but whole arrays are loaded one after the
+    other, as memory is bounded by the largest."""
+    limits, alone = bounds.of(state), threading.Lock()
+    values = {v.name: v.array for v in state.variables}
+
+    def look(name: str) -> Seen:
+        held = {slot: owners[name] for slot, owners in state.slots.items() if name in owners}
+        variable = values.get(name)
+        if variable is not None:
+            held[bounds.VARIABLE] = variable
+        streamed = all(array.extent is not None for array in held.values())
+        with nullcontext() if streamed else alone:
+            return _of_one(held, declared, [] if bounds.is_apart(state, name) else limits)
+
+    names = list(dict.fromkeys(name for owners in state.slots.values() for name in owners))
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        try:
+            return dict(zip(names, pool.map(look, names), strict=True))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _of_one(held: Mapping[str, LazyArray], declared: Mapping[str, Slot], limits: Sequence[bounds.Limit]) -> Seen:
+    """What the arrays of one variable show."""
     found: dict[str, None] = {}
+    moved: dict[str, float] = {}
     for shape in dict.fromkeys(array.shape for array in held.values()):
         for part in _parts({slot: array for slot, array in held.items() if array.shape == shape}):
             for slot, values in part.items():
@@ -150,7 +175,7 @@ def _of_one(
             for limit in (*limits, *_at_least(declared)):
                 if {limit.slot, limit.by} <= part.keys() and limit.is_broken(part[limit.slot], part[limit.by]):
                     found[limit.text] = None
-    return found
+    return Seen(tuple(found), moved)
 
 
 def _of_values(slot: str, least: float, most: float, known: Slot | None) -> Iterator[str]:
