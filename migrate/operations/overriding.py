@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any
 
 from migrate import generations
@@ -135,7 +136,8 @@ def check_owner(said: str, key: str, value: Any, algorithm: Algorithm, called: s
     )
 
 
-def known() -> set[str]:
+@cache
+def known() -> frozenset[str]:
     """Names of all hyperparameters of all generations."""
     own = {key for a in ALGORITHMS for generation in a.generations for key in a.defaults(generation)}
-    return {*own, *SHARED, *LIMITS, *BECOMES, *OPTIM_ONLY, CLIP_ORDER, *AROUND, LAZY_ROWS, addons.EXCLUDED}
+    return frozenset({*own, *SHARED, *LIMITS, *BECOMES, *OPTIM_ONLY, CLIP_ORDER, *AROUND, LAZY_ROWS, addons.EXCLUDED})

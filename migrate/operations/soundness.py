@@ -49,6 +49,8 @@ AT_ONCE = 1 << 16
 takes no memory that the system would fetch anew each time."""
 SIDE_BY_SIDE = 2
 """Variables whose arrays are looked at together, each in a thread: reading and numpy leave Python to the other."""
+WORTH_THREADS = 1 << 22
+"""Numbers in all slots from which on the threads save more than they cost."""
 Part = Mapping[str, np.ndarray]
 
 
@@ -153,6 +155,8 @@ def _looked_at(state: OptimizerState, declared: Mapping[str, Slot]) -> dict[str,
             return _of_one(held, declared, [] if bounds.is_apart(state, name) else limits)
 
     names = list(dict.fromkeys(name for owners in state.slots.values() for name in owners))
+    if sum(array.size for owners in state.slots.values() for array in owners.values()) < WORTH_THREADS:
+        return {name: look(name) for name in names}
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         try:
             return dict(zip(names, pool.map(look, names), strict=True))

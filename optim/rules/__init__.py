@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 
 from optim.rule import Rule
 
 
-def every() -> list[type[Rule]]:
+@cache
+def every() -> tuple[type[Rule], ...]:
     """The class of each rule here, in the order of the files' names."""
     modules = [import_module(f"{__name__}.{info.name}") for info in iter_modules(__path__)]
-    return [
+    return tuple(
         value
         for module in modules
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, Rule) and value.__module__ == module.__name__
-    ]
+    )
 
 
 def of(optimizer: str) -> type[Rule] | None:
