@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from migrate.operations.convert import Report, contents, inspect, migrate_checkpoint, read, write
     from migrate.operations.inspection import Inspection
     from migrate.proof.verification import Verification, verify
+    from migrate.rules.comparison import learning_rate
     from migrate.state import OptimizerState
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "batch",
     "contents",
     "inspect",
+    "learning_rate",
     "migrate_batch",
     "migrate_checkpoint",
     "read",
@@ -77,6 +79,7 @@ _HOMES = {
     "Inspection": "migrate.operations.inspection",
     "Optax": "migrate.live.optax_state",
     "OptimizerState": "migrate.state",
+    "learning_rate": "migrate.rules.comparison",
     **dict.fromkeys(("Restoration", "restore"), "migrate.live.restoring"),
     **dict.fromkeys(("Verification", "verify"), "migrate.proof.verification"),
 }

@@ -1,4 +1,5 @@
-"""Learning-rate schedules with the names, arguments and formulas of Keras, computed in float64.
+"""Learning-rate schedules with the names, arguments and formulas of Keras, computed in float64: in TensorFlow where a
+schedule is called, and by NumPy alone in `at`.
 
 They exist so that an optimizer's config can be read back without Keras: any stock schedule of Keras 3, tf_keras or
 tf.keras is described by `{"class_name", "config"}`, and `from_config` gives the class of that name from here.
@@ -10,21 +11,30 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+import numpy as np
 
-from optim import hyperparameters
 from optim.errors import HyperparameterError
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def _finite(name: str, value: Any) -> float:
     """The number, or what a scalar tensor or variable holds now (an optimizer's `learning_rate`, for one)."""
-    number = hyperparameters.to_number(name, value)
+    number = float(value) if type(value) in (int, float) else _to_number(name, value)
     if number is None or not math.isfinite(number):
         raise HyperparameterError(f"{name} must be a finite number, got {value!r}")
     return number
+
+
+def _to_number(name: str, value: Any) -> float | None:
+    from optim import hyperparameters
+
+    return hyperparameters.to_number(name, value)
 
 
 def _steps(name: str, value: Any) -> float:
@@ -44,6 +54,10 @@ class LearningRateSchedule(abc.ABC):
     def __call__(self, step: Any) -> tf.Tensor:
         """The learning rate of the step after `step` steps."""
 
+    def at(self, step: int) -> float:
+        """The same as a number."""
+        return float(self(step))
+
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments as JSON values."""
         return dict(vars(self))
@@ -53,7 +67,26 @@ class LearningRateSchedule(abc.ABC):
         return cls(**config)
 
 
-class ExponentialDecay(LearningRateSchedule):
+class Stock(LearningRateSchedule):
+    """One of Keras's. Its formula is written once, on an array namespace, as those of rules are."""
+
+    @abc.abstractmethod
+    def formula(self, xp: Any, step: Any) -> Any:
+        """The rate after `step` steps, which are in float64; `xp` is `numpy` or that of TensorFlow."""
+
+    def __call__(self, step: Any) -> tf.Tensor:
+        import tensorflow as tf
+
+        from optim.namespace import XP
+
+        return self.formula(XP, tf.cast(step, tf.float64))
+
+    def at(self, step: int) -> float:
+        with np.errstate(all="ignore"):  # both sides of a choice are computed
+            return float(self.formula(np, np.float64(step)))
+
+
+class ExponentialDecay(Stock):
     """initial · decay_rate ^ (step / decay_steps), the exponent rounded down if `staircase`."""
 
     def __init__(
@@ -70,14 +103,14 @@ class ExponentialDecay(LearningRateSchedule):
         self.staircase = bool(staircase)
         self.name = name
 
-    def __call__(self, step: Any) -> tf.Tensor:
-        periods = tf.cast(step, tf.float64) / self.decay_steps
+    def formula(self, xp: Any, step: Any) -> Any:
+        periods = step / self.decay_steps
         if self.staircase:
-            periods = tf.floor(periods)
-        return self.initial_learning_rate * tf.pow(tf.constant(self.decay_rate, tf.float64), periods)
+            periods = xp.floor(periods)
+        return self.initial_learning_rate * xp.power(xp.zeros_like(step) + self.decay_rate, periods)
 
 
-class InverseTimeDecay(LearningRateSchedule):
+class InverseTimeDecay(Stock):
     """initial / (1 + decay_rate · step / decay_steps), the quotient rounded down if `staircase`."""
 
     def __init__(
@@ -94,14 +127,14 @@ class InverseTimeDecay(LearningRateSchedule):
         self.staircase = bool(staircase)
         self.name = name
 
-    def __call__(self, step: Any) -> tf.Tensor:
-        periods = tf.cast(step, tf.float64) / self.decay_steps
+    def formula(self, xp: Any, step: Any) -> Any:
+        periods = step / self.decay_steps
         if self.staircase:
-            periods = tf.floor(periods)
+            periods = xp.floor(periods)
         return self.initial_learning_rate / (1.0 + self.decay_rate * periods)
 
 
-class PiecewiseConstantDecay(LearningRateSchedule):
+class PiecewiseConstantDecay(Stock):
     """values[k] while step <= boundaries[k], and the last value after the last boundary."""
 
     def __init__(self, boundaries: Sequence[float], values: Sequence[float], name: str = "PiecewiseConstant"):
@@ -113,15 +146,14 @@ class PiecewiseConstantDecay(LearningRateSchedule):
         self.values = [_finite("values", v) for v in values]
         self.name = name
 
-    def __call__(self, step: Any) -> tf.Tensor:
-        step = tf.cast(step, tf.float64)
-        rate = tf.zeros_like(step) + self.values[-1]
+    def formula(self, xp: Any, step: Any) -> Any:
+        rate = xp.zeros_like(step) + self.values[-1]
         for boundary, value in zip(reversed(self.boundaries), reversed(self.values[:-1]), strict=True):
-            rate = tf.where(step <= boundary, tf.zeros_like(step) + value, rate)
+            rate = xp.where(step <= boundary, xp.zeros_like(step) + value, rate)
         return rate
 
 
-class PolynomialDecay(LearningRateSchedule):
+class PolynomialDecay(Stock):
     """(initial − end) · (1 − step / decay_steps) ^ power + end; with `cycle`, decay_steps grows by whole multiples."""
 
     def __init__(
@@ -140,18 +172,17 @@ class PolynomialDecay(LearningRateSchedule):
         self.cycle = bool(cycle)
         self.name = name
 
-    def __call__(self, step: Any) -> tf.Tensor:
-        step = tf.cast(step, tf.float64)
-        steps = tf.zeros_like(step) + self.decay_steps
+    def formula(self, xp: Any, step: Any) -> Any:
+        steps = xp.zeros_like(step) + self.decay_steps
         if self.cycle:
-            steps = steps * tf.maximum(tf.math.ceil(step / self.decay_steps), 1.0)
+            steps = steps * xp.maximum(xp.ceil(step / self.decay_steps), 1.0)
         else:
-            step = tf.minimum(step, steps)
-        left = tf.pow(1.0 - step / steps, tf.constant(self.power, tf.float64))
+            step = xp.minimum(step, steps)
+        left = xp.power(1.0 - step / steps, xp.zeros_like(step) + self.power)
         return (self.initial_learning_rate - self.end_learning_rate) * left + self.end_learning_rate
 
 
-class CosineDecay(LearningRateSchedule):
+class CosineDecay(Stock):
     """Optional linear warm-up to `warmup_target`, then half a cosine down to alpha · (warmup_target or initial)."""
 
     def __init__(
@@ -170,22 +201,21 @@ class CosineDecay(LearningRateSchedule):
         self.warmup_target = None if warmup_target is None else _finite("warmup_target", warmup_target)
         self.warmup_steps = _finite("warmup_steps", warmup_steps)
 
-    def _decayed(self, step: Any, top: float) -> tf.Tensor:
-        fraction = tf.minimum(step, self.decay_steps) / self.decay_steps
-        cosine = 0.5 * (1.0 + tf.cos(math.pi * fraction))
+    def _decayed(self, xp: Any, step: Any, top: float) -> Any:
+        fraction = xp.minimum(step, self.decay_steps) / self.decay_steps
+        cosine = 0.5 * (1.0 + xp.cos(math.pi * fraction))
         return top * ((1.0 - self.alpha) * cosine + self.alpha)
 
-    def __call__(self, step: Any) -> tf.Tensor:
-        step = tf.cast(step, tf.float64)
+    def formula(self, xp: Any, step: Any) -> Any:
         if self.warmup_target is None:
-            return self._decayed(step, self.initial_learning_rate)
+            return self._decayed(xp, step, self.initial_learning_rate)
         steps = max(self.warmup_steps, 1e-300)
         rise = (self.warmup_target - self.initial_learning_rate) * step / steps + self.initial_learning_rate
-        fall = self._decayed(tf.maximum(step - self.warmup_steps, 0.0), self.warmup_target)
-        return tf.where(step < self.warmup_steps, rise, fall)
+        fall = self._decayed(xp, xp.maximum(step - self.warmup_steps, 0.0), self.warmup_target)
+        return xp.where(step < self.warmup_steps, rise, fall)
 
 
-class CosineDecayRestarts(LearningRateSchedule):
+class CosineDecayRestarts(Stock):
     """Cosine decay that starts again, each period `t_mul` times as long and its top `m_mul` times as high."""
 
     def __init__(
@@ -204,22 +234,22 @@ class CosineDecayRestarts(LearningRateSchedule):
         self.alpha = _finite("alpha", alpha)
         self.name = name
 
-    def __call__(self, step: Any) -> tf.Tensor:
-        fraction = tf.cast(step, tf.float64) / self.first_decay_steps
+    def formula(self, xp: Any, step: Any) -> Any:
+        fraction = step / self.first_decay_steps
         if self.t_mul == 1.0:
-            restarts = tf.floor(fraction)
+            restarts = xp.floor(fraction)
             fraction = fraction - restarts
         else:
-            ratio = tf.constant(self.t_mul, tf.float64)
-            restarts = tf.floor(tf.math.log(1.0 - fraction * (1.0 - ratio)) / tf.math.log(ratio))
+            ratio = xp.zeros_like(step) + self.t_mul
+            restarts = xp.floor(xp.log(1.0 - fraction * (1.0 - ratio)) / xp.log(ratio))
             before = (1.0 - ratio**restarts) / (1.0 - ratio)
             fraction = (fraction - before) / ratio**restarts
-        top = tf.constant(self.m_mul, tf.float64) ** restarts
-        cosine = 0.5 * top * (1.0 + tf.cos(math.pi * fraction))
+        top = (xp.zeros_like(step) + self.m_mul) ** restarts
+        cosine = 0.5 * top * (1.0 + xp.cos(math.pi * fraction))
         return self.initial_learning_rate * ((1.0 - self.alpha) * cosine + self.alpha)
 
 
-STOCK: dict[str, type[LearningRateSchedule]] = {
+STOCK: dict[str, type[Stock]] = {
     cls.__name__: cls
     for cls in (
         ExponentialDecay,
@@ -261,32 +291,72 @@ class Formula(LearningRateSchedule):
         self.operations = [list(each) for each in operations]
         self.name = name
         try:
-            with tf.init_scope():
-                rate = self(0)
-        except (LookupError, TypeError, ValueError, tf.errors.OpError) as error:
+            rate = self._first()
+        except Exception as error:  # TensorFlow's own errors are no built-in ones
             text = str(error).strip().partition("\n")[0]
             raise HyperparameterError(f"operations of a Formula cannot be computed: {text}") from error
-        if rate.shape.rank != 0 or not rate.dtype.is_floating:
-            raise HyperparameterError(f"operations of a Formula must give one number, got {rate.dtype} {rate.shape}")
+        if len(rate.shape) or rate.dtype.name not in ("float32", "float64"):
+            raise HyperparameterError(
+                f"operations of a Formula must give one number, got {rate.dtype.name} {tuple(rate.shape)}"
+            )
+
+    def _first(self) -> Any:
+        """The rate of the first step, in TensorFlow where that is installed, whose ops refuse more."""
+        if find_spec("tensorflow") is None:
+            return self._computed(0, np.asarray, np.asarray, _in_numpy)
+        import tensorflow as tf
+
+        with tf.init_scope():
+            return self(0)
 
     def __call__(self, step: Any) -> tf.Tensor:
-        made: list[tf.Tensor] = []
-        for op, *taken in self.operations:
-            made.append(self._one(op, taken, step, made))
-        return made[-1]
+        import tensorflow as tf
 
-    def _one(self, op: str, taken: Sequence[Any], step: Any, made: Sequence[tf.Tensor]) -> tf.Tensor:
-        if op in ("Step", "Const", "Cast"):
+        return self._computed(step, tf.constant, tf.cast, lambda op, inputs: getattr(tf.raw_ops, op)(**inputs))
+
+    def at(self, step: int) -> float:
+        with np.errstate(all="ignore"):  # both sides of a choice are computed
+            return float(self._computed(step, np.asarray, np.asarray, _in_numpy))
+
+    def _computed(
+        self,
+        step: Any,
+        constant: Callable[[Any, str], Any],
+        cast: Callable[[Any, str], Any],
+        run: Callable[[str, Mapping[str, Any]], Any],
+    ) -> Any:
+        made: list[Any] = []
+        for op, *taken in self.operations:
+            if op not in ("Step", "Const", "Cast"):
+                inputs = zip(self.TAKES[op].split(), (made[place] for place in taken), strict=True)
+                made.append(run(op, dict(inputs)))
+                continue
             dtype = taken[0 if op != "Cast" else 1]
             if dtype not in self.DTYPES:
                 raise ValueError(f"{dtype!r} is none of {', '.join(self.DTYPES)}")
-            return (
-                tf.constant(taken[1], dtype)
-                if op == "Const"
-                else tf.cast(step if op == "Step" else made[taken[0]], dtype)
+            made.append(
+                constant(taken[1], dtype) if op == "Const" else cast(step if op == "Step" else made[taken[0]], dtype)
             )
-        names = self.TAKES[op].split()
-        return getattr(tf.raw_ops, op)(**{key: made[place] for key, place in zip(names, taken, strict=True)})
+        return made[-1]
+
+
+_IN_NUMPY: Mapping[str, Callable[..., Any]] = {
+    "AddV2": np.add, "Sub": np.subtract, "Mul": np.multiply, "RealDiv": np.divide, "FloorDiv": np.floor_divide,
+    "FloorMod": np.mod, "Pow": np.power, "Minimum": np.minimum, "Maximum": np.maximum, "Less": np.less,
+    "LessEqual": np.less_equal, "Greater": np.greater, "GreaterEqual": np.greater_equal, "Equal": np.equal,
+    "NotEqual": np.not_equal, "LogicalAnd": np.logical_and, "LogicalOr": np.logical_or, "LogicalNot": np.logical_not,
+    "Neg": np.negative, "Abs": np.abs, "Floor": np.floor, "Ceil": np.ceil, "Exp": np.exp, "Log": np.log,
+    "Sqrt": np.sqrt, "Rsqrt": lambda x: 1 / np.sqrt(x), "Square": np.square, "Sin": np.sin, "Cos": np.cos,
+    "Tanh": np.tanh, "Sigmoid": lambda x: 1 / (1 + np.exp(-x)), "SelectV2": np.where,
+    "Max": lambda x, axis: np.max(x, tuple(np.ravel(axis))), "Min": lambda x, axis: np.min(x, tuple(np.ravel(axis))),
+    "Sum": lambda x, axis: np.sum(x, tuple(np.ravel(axis)), x.dtype),
+    "OneHot": lambda index, depth, on, off: np.where(np.arange(depth) == index, on, off),
+}  # fmt: skip
+"""`Formula.TAKES` without TensorFlow."""
+
+
+def _in_numpy(op: str, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    return np.asarray(_IN_NUMPY[op](*inputs.values()))
 
 
 KNOWN: dict[str, type[LearningRateSchedule]] = {**STOCK, Formula.__name__: Formula}

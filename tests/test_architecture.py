@@ -132,7 +132,7 @@ def test_frameworks_are_imported_where_they_are_used(path: Path) -> None:
     "modules",
     [
         "optim, optim.errors, optim.slot_layout, optim.rule, optim.rules.adam, optim.rules.sgd, optim.rules.adadelta",
-        "optim.layouts.sharding, bench.forecast.query, bench.forecast.report",
+        "optim.schedules, optim.layouts.sharding, bench.forecast.query, bench.forecast.report",
         "migrate",
         "dtopt_cli.app",
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Any
 
 from migrate.live.base import Live
@@ -22,6 +23,11 @@ def adapt(optimizer: Any) -> tuple[Live, str]:
     if wrapper:
         note = f"{wrapper} wraps the live optimizer: its loss scale is left as it is"
     homes = [cls.__module__ for cls in type(inner).__mro__]
+    if any(h.startswith((KERAS3, TF_KERAS)) for h in homes) and find_spec("tensorflow") is None:
+        raise UnsupportedError(
+            f"{type(inner).__name__} is of Keras, into whose live optimizers restoring needs TensorFlow (pip install"
+            " tensorflow); dtopt migrate checkpoint --to keras writes a file that Keras loads on JAX and PyTorch, too"
+        )
     if any(home.startswith("optim.") for home in homes) and _is_ours(inner):
         from migrate.live.ours import Ours
 

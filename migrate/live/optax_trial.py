@@ -64,8 +64,6 @@ MOMENTA = {"SGD": "m", "RMSprop": "momentum"}
 """The slot that holds steps, or gradients, whichever a transformation keeps there."""
 TRIED = {"learning_rate", "decay", "weight_decay", "weight_decay_exclude", "clip_order", *LIMITS}
 """Options besides the rule's own that are tried."""
-USUAL = ("decoupled_weight_decay", "learning_rate_in_weight_decay")
-"""Options that are on where nothing else is said, and are tried as such."""
 Arrays = dict[str, np.ndarray]
 Slots = dict[str, Arrays]
 """Slot -> variable -> array."""
@@ -326,7 +324,7 @@ def _is_idle(name: str, value: Any) -> bool:
     """Whether an option besides the rule's own is taken part of, or does nothing."""
     if name in TRIED or name in comparison.NOT_THE_RULE:
         return True
-    return not value or (name in USUAL and value is True)
+    return not value or (name in comparison.ON and value is True)
 
 
 class _Transformation:

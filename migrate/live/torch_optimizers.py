@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from migrate import evidence
-from migrate.algorithms import rates
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.bytes.source import still_the_same
@@ -65,7 +64,7 @@ class Restored:
             reasons += [*live.reasons, *plan.reasons, *([differs] if differs else [])]
             reasons += [comparison.described(key, *both) for key, both in plan.left.items()]
             reasons += [OF_SCHEDULER] if "initial_lr" in group else []
-            reasons += [OF_FORMULA] if rates.shown(plan.left.get("learning_rate", (None,))[0]) else []
+            reasons += [OF_SCHEDULE] if isinstance(plan.left.get("learning_rate", (None,))[0], Mapping) else []
             self.warnings = tuple(dict.fromkeys((*self.warnings, *plan.warnings)))
             self._product = self._momentum_product(source, live)
         reasons += [
@@ -182,10 +181,9 @@ def _held(parameter: Any) -> np.ndarray:
 
 
 OF_SCHEDULER = "a scheduler of torch changes the learning rate of the live optimizer, in a way that is not compared"
-OF_FORMULA = (
-    "the source's Formula is rate = optim.schedules.Formula(**migrate.read(source).hyperparameters['learning_rate']"
-    "['config']): before each step set group['lr'] = float(rate(steps taken)) in each group of the optimizer's"
-    " param_groups"
+OF_SCHEDULE = (
+    "before each step set group['lr'] = migrate.learning_rate(state, steps taken), where state = migrate.read(source),"
+    " in each group of the optimizer's param_groups to have the source's"
 )
 
 

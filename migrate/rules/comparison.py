@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,10 @@ import numpy as np
 
 from migrate.algorithms import rates
 from migrate.algorithms.clipping import LIMITS
+from migrate.state import OptimizerState
+from optim import rules, schedules
 from optim.errors import UnsupportedError
+from optim.rule import arguments as declared
 
 FAMILIES = ({"Adam", "AdamW"},)
 """Classes with one rule and the same slots, between which only the defaults differ."""
@@ -36,6 +38,8 @@ NOT_THE_RULE = {
 """Options that do not change what a step makes of its slots, or that are compared by functions of their own."""
 APART = NOT_THE_RULE | {"gradient_accumulation_steps", "initial_accumulator_value", "learning_rate", "decay"}
 """And those that `compare` looks at in its own way, or that only matter to slots not made yet."""
+ON = ("decoupled_weight_decay", "learning_rate_in_weight_decay")
+"""Options of every class that are on where nothing else is said."""
 MOMENTA = {"SGD": ("m", -1.0), "RMSprop": ("momentum", 1.0)}
 """The slot that has the learning rate inside or outside, and its sign where it is inside."""
 CLOSE = 1e-6
@@ -60,13 +64,21 @@ class Rule:
 
 
 def spelled_out(algorithm: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments with every default of the `optim` class put in."""
-    import optim
+    """The keyword arguments with every default put in that is not off: those of the rule, and of `ON`.
 
-    given = {key: value for key, value in arguments.items() if key != "mesh"}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # `decay` is what is asked for here
-        return dict(getattr(optim, algorithm).from_config(given).get_config())
+    Raises:
+      HyperparameterError: an argument of the rule that it refuses.
+    """
+    cls = rules.of(algorithm)
+    if cls is None:
+        raise UnsupportedError(f"no rule is known of {algorithm}")
+    own = declared(cls)
+    values = {**dict.fromkeys(ON, True), **{name: each.default for name, each in own.items()}, **arguments}
+    for name, each in own.items():
+        if not isinstance(values[name], Mapping):  # a schedule
+            values[name] = each.check(name, values[name])
+    values.pop("mesh", None)
+    return values
 
 
 def rule_of(algorithm: str, arguments: Mapping[str, Any]) -> Rule:
@@ -188,17 +200,20 @@ def rate_at(rule: Rule, iterations: int) -> float:
     name = rate.get("class_name") if isinstance(rate, Mapping) else None
     if rule.unknown_rate or (name and rates.is_own(rate)):
         raise UnsupportedError(
-            f"the learning rate is {rule.unknown_rate or name}, whose value is not known, and a slot has to be"
-            " multiplied or divided by it; give a number, or a schedule that is called with the step"
+            f"the learning rate is {rule.unknown_rate or name}, whose value is not known; give a number, or a schedule"
+            " that is called with the step"
         )
-    base = _scheduled(rate, iterations) if isinstance(rate, Mapping) else float(rate or 0.0)
+    base = schedules.from_config(rate).at(iterations) if isinstance(rate, Mapping) else float(rate or 0.0)
     return base / (1.0 + float(rule.values.get("decay") or 0.0) * iterations)
 
 
-def _scheduled(schedule: Mapping[str, Any], iterations: int) -> float:
-    from optim import schedules
+def learning_rate(state: OptimizerState, steps: int) -> float:
+    """The learning rate with which a source takes its step after so many, `decay` and schedules included.
 
-    return float(schedules.from_config(schedule)(iterations))
+    Raises:
+      UnsupportedError: a schedule whose formula is not known.
+    """
+    return rate_at(Rule(state.algorithm, state.hyperparameters), steps)
 
 
 def is_constant(rule: Rule) -> bool:

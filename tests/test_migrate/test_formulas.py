@@ -56,6 +56,7 @@ def test_an_op_gives_the_same_here_and_in_the_proof(op: str) -> None:
             operations.append(["Cast", len(operations) - 1, "float32"])
         want = parity_formula.rate(operations, 0)
         assert float(Formula(operations)(0)) == pytest.approx(want, rel=1e-6)
+        assert Formula(operations).at(0) == pytest.approx(want, rel=1e-6)
 
 
 def test_the_proof_computes_a_formula_by_itself() -> None:

@@ -60,6 +60,7 @@ def test_the_same_numbers_as_keras(name: str, arguments: dict[str, Any]) -> None
                 continue
             ours = own(tf.constant(step, tf.int64))
             assert ours.dtype == tf.float64
+            assert own.at(step) == pytest.approx(float(ours), rel=1e-12)
             np.testing.assert_allclose(
                 float(ours), float(theirs(step)), rtol=3e-6, atol=1e-7, err_msg=f"{module} {step}"
             )

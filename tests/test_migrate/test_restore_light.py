@@ -1,0 +1,83 @@
+"""`migrate.restore` into PyTorch and optax where TensorFlow is not installed; processes of their own, which lack it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.timing import HANGS
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+BEGIN = """
+import sys
+sys.modules["tensorflow"] = None
+import migrate, numpy as np
+state = migrate.read(source)
+h = state.hyperparameters
+trained = [v for v in state.variables if v.trainable]
+"""
+TORCH = """
+import torch
+onto = {v.name: (torch.nn.Parameter(torch.zeros(v.shape)), range(len(v.shape))) for v in trained}
+parameters = [parameter for parameter, _ in onto.values()]
+live = torch.optim.SGD(parameters, lr=rate(0), momentum=h["momentum"])
+"""
+OPTAX = """
+import optax
+onto = {v.name: v.name.replace("/", "_") for v in trained}
+tx = optax.chain(optax.trace(h["momentum"]), optax.scale_by_learning_rate(schedule))
+live = migrate.Optax(tx, {name: np.zeros(v.shape, np.float32) for v, name in zip(trained, onto.values())})
+"""
+CONSTANT = """
+rate = schedule = lambda count: h["learning_rate"]
+"""
+FORMULA = """
+rate = lambda count: migrate.learning_rate(state, count)
+schedule = lambda count: sum(rate(n) * (count == n) for n in range(8)) + 0.001 * (count > 7)
+"""
+END = """
+report = migrate.restore(source, live, onto)
+assert "keras" not in sys.modules
+print(report.fidelity, *report.reasons)
+"""
+SGD = "corpus/keras224-sgd-momentum-convbn/source/model.h5"
+WARM = "scoped/warm/source/model.ckpt"
+
+
+def _run(program: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=HANGS)
+
+
+@pytest.mark.parametrize(
+    ("source", "rate", "live", "said"),
+    [
+        (SGD, CONSTANT, OPTAX, "exact"),
+        (WARM, FORMULA, OPTAX, "exact"),
+        (SGD, CONSTANT, TORCH, "exact"),
+        (WARM, FORMULA, TORCH, "approximate learning_rate is Formula"),
+    ],
+    ids=["constant-optax", "formula-optax", "constant-torch", "formula-torch"],
+)
+def test_no_tensorflow_is_needed_to_leave_it(source: str, rate: str, live: str, said: str) -> None:
+    if live == TORCH and find_spec("torch") is None:
+        pytest.skip("torch is not installed (pip install torch)")
+    program = f"source = {str(FIXTURES / source)!r}\n{BEGIN}{rate}{live}{END}"
+    done = _run(program)
+    assert done.stdout.startswith(said), done.stdout + done.stderr
+
+
+def test_keras_is_said_to_need_it() -> None:
+    program = """
+import sys
+sys.modules["tensorflow"] = None
+from migrate.live import adapt
+class Adam: __module__ = "keras.src.optimizers.adam"
+adapt(Adam())
+"""
+    assert "Adam is of Keras, into whose live optimizers restoring needs TensorFlow" in _run(program).stderr
