@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -69,7 +69,6 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, by `>&-`
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-    debug = "--debug" in sys.argv[1:]
     both = release.installed()
     if len(both) > 1:
         typer.echo(
@@ -77,26 +76,51 @@ def main() -> None:
             " then install one of them",
             err=True,
         )
+    output.printed.document = False
     try:
         app()
+    except SystemExit as end:  # of typer, which has said why
+        behind = end.__context__
+        if isinstance(behind, BrokenPipeError):  # as `| head` closes it
+            sys.exit(Exit.NOBODY_READS)
+        if behind is not None and isinstance(interruption(behind), KeyboardInterrupt):
+            _quit(behind)
+        _print_error(getattr(behind, "format_message", str)(), end.code)
+        raise
     except (Exception, KeyboardInterrupt) as error:
-        if debug:
+        if "--debug" in sys.argv[1:]:
             raise
-        if isinstance(interruption(error), KeyboardInterrupt):
-            _say("dtopt: interrupted")
-            sys.exit(Exit.INTERRUPTED)
-        if isinstance(error, DtoptError):
-            _say(output.message(str(error)))
-            sys.exit(error.exit_code)
-        if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
-            _say("dtopt: this needs TensorFlow, which is not installed: pip install tensorflow")
-            sys.exit(Exit.USAGE)
-        what = f"{type(error).__name__}: {error}"
-        if isinstance(error, OSError) and error.filename is None:  # of a file it has the name
-            _say(output.message(f"the output cannot be written: {error.strerror}"))
-            sys.exit(Exit.BROKEN)
-        _say(output.message(f"{what}; please report it, with what --debug shows"))
-        sys.exit(Exit.BROKEN)
+        _quit(error)
+
+
+def _quit(error: BaseException) -> NoReturn:
+    said, code = _told(error)
+    _say(said)
+    _print_error(said, code)
+    sys.exit(code)
+
+
+def _told(error: BaseException) -> tuple[str, int]:
+    """What is said of an error, and the exit code."""
+    stopped = interruption(error)
+    if isinstance(stopped, KeyboardInterrupt):
+        return f"dtopt: {str(stopped) or 'interrupted'}", Exit.INTERRUPTED
+    if isinstance(error, DtoptError):
+        return output.message(str(error)), error.exit_code
+    if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
+        return "dtopt: this needs TensorFlow, which is not installed: pip install tensorflow", Exit.USAGE
+    if isinstance(error, OSError) and error.filename is None:  # of a file it has the name
+        return output.message(f"the output cannot be written: {error.strerror}"), Exit.BROKEN
+    what = f"{type(error).__name__}: {error}"
+    return output.message(f"{what}; please report it, with what --debug shows"), Exit.BROKEN
+
+
+def _print_error(said: str, code: Any) -> None:
+    """With `--json` as the one document, where the command has printed none."""
+    if code and "--json" in sys.argv[1:] and not output.printed.document:
+        with contextlib.suppress(OSError):
+            output.print_json({"error": said.removeprefix("dtopt: "), "exit_code": int(code)})
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

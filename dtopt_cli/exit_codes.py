@@ -20,3 +20,5 @@ class Exit(IntEnum):
     """As of `timeout`."""
     INTERRUPTED = 130
     """As shells say of SIGINT."""
+    NOBODY_READS = 141
+    """The output's reader has left, as `head` does; as shells say of SIGPIPE."""

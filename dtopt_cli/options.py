@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -13,6 +14,11 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 HINTS = "Hints, for sources that do not say everything"
+FORMS: dict[type, str] = {
+    dict: 'an object, {"class_name": ..., "config": {...}}',
+    list: 'a list of objects, [{"name": ..., "shape": [...]}, ...]',
+}
+"""What the JSON of hints looks like."""
 
 From = Annotated[
     str,
@@ -108,7 +114,7 @@ class Hints:
             "variables": _json(self.variables, "--variables", list),
             "generation": self.generation,
             "optimizer_path": self.optimizer_path,
-            "overrides": dict(map(_setting, self.overrides or ())),
+            "overrides": _without_doubles(map(_setting, self.overrides or ()), "--set"),
         }
 
     def typed(self) -> str:
@@ -150,12 +156,26 @@ def _setting(text: str) -> tuple[str, Any]:
     name, value = name.strip(), value.strip()
     if not equals or not name or not value:
         raise typer.BadParameter(f"{text!r} is not NAME=VALUE, such as learning_rate=0.001", param_hint="--set")
-    if value.lower() in ("none", "null"):
-        return name, None
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
+    return name, _value({"none": "null"}.get(value.lower(), value))
+
+
+def _value(text: str) -> Any:
+    """What JSON, or Python, makes of a text; else the text."""
+    plain = text.lower() if text.lower() in ("null", "true", "false") else text
+    for read in (json.loads, float):
+        with suppress(ValueError):
+            return read(plain)
+    return text
+
+
+def _without_doubles(pairs: Iterable[tuple[str, Any]], option: str) -> dict[str, Any]:
+    """What is said, each thing once: of two values of one name the first would be passed over."""
+    said: dict[str, Any] = {}
+    for name, value in pairs:
+        if said.setdefault(name, value) != value:
+            shown = f"{json.dumps(said[name])} and {json.dumps(value)}"
+            raise typer.BadParameter(f"{name} is there twice, as {shown}; leave the wrong one out", param_hint=option)
+    return said
 
 
 def _json(given: str | None, option: str, kind: type) -> Any:
@@ -173,11 +193,11 @@ def _json(given: str | None, option: str, kind: type) -> Any:
 
         if safe_pickle.is_pickle(text):
             return safe_pickle.loads_config(text, given)
+    form = FORMS[kind]
     try:
-        value = json.loads(text.decode("utf-8"))
+        value = json.loads(text, object_pairs_hook=lambda pairs: _without_doubles(pairs, option))  # of any UTF
     except (ValueError, RecursionError) as error:
-        raise typer.BadParameter(f"{shown} is not JSON: {error}", param_hint=option) from error
+        raise typer.BadParameter(f"{shown} is not JSON: {error}; it must be {form}", param_hint=option) from error
     if not isinstance(value, kind):
-        wanted = "an object" if kind is dict else "a list"
-        raise typer.BadParameter(f"{shown} holds no JSON {wanted.split()[1]}; it must be {wanted}", param_hint=option)
+        raise typer.BadParameter(f"{shown} holds other JSON; it must be {form}", param_hint=option)
     return value

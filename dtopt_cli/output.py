@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -65,8 +66,19 @@ def message(text: str) -> str:
     return begins + messages.line(" ".join(text.split("\n")), messages.LONGEST - len(begins))
 
 
+@dataclass
+class Printed:
+    """What this run has printed already."""
+
+    document: bool = False
+
+
+printed = Printed()
+
+
 def print_json(document: Any) -> None:
     """The only thing that `--json` prints. NaN and infinity are written as null: JSON has no word for them."""
+    printed.document = True
     sys.stdout.write(json.dumps(_finite(document), indent=2, default=str) + "\n")
 
 

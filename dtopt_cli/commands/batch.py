@@ -97,7 +97,6 @@ def batch(
             )
     except BatchInterrupted as interrupted:
         _print(interrupted.report, as_json, quiet, by_reason)
-        output.messages().print("interrupted: what is done is kept; --resume goes on from there", markup=False)
         raise
     finally:
         if progress is not None:

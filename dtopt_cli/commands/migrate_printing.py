@@ -70,14 +70,14 @@ def _fidelity(fidelity: str, reasons: tuple[str, ...]) -> None:
 
 
 def _origins(origins: tuple[Origin, ...], steps: int, explain: bool) -> None:
-    """In one line how many values are from where; with `explain` each of them."""
+    """In one line how many values are from where, and what was set against the source; with `explain` each of them."""
     console = output.results()
     counts: dict[str, int] = {}
     for origin in origins:
         kind = origin.kind if origin.certain else f"{origin.kind}, not certain"
         counts[kind] = counts.get(kind, 0) + 1
     console.print("  values from: " + "; ".join(f"{kind} ({count})" for kind, count in counts.items()), markup=False)
-    for origin in origins if explain else ():
+    for origin in origins if explain else (o for o in origins if o.kind == "set" and o.where):
         mark = " " if origin.certain else "?"
         told = origin.doubt or origin.where
         value = "" if origin.value is None else f" = {_shown(origin.value, steps)}"

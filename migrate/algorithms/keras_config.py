@@ -149,15 +149,20 @@ def only_value(key: str, algorithm: Algorithm, generation: str, class_name: str,
         return f"tf.train's {algorithm.name} has no such argument" if class_name in tf_train.ARGUMENTS else ""
     if key == "schedule_decay" and "decay" in config:
         return "its config calls it decay"
+    is_unsaid = key == "relative_step" or (key == "beta" and generation == "optimizer_v2")
+    lacking = is_unsaid or lacks(key, algorithm, generation)
+    return f"{algorithm.name} of that release has no such argument" if lacking else ""
+
+
+def lacks(key: str, algorithm: Algorithm, generation: str) -> bool:
+    """Whether no release of a generation has an argument, which `optim` has under its own default."""
     lacking = {
         "learning_rate": tuple(generations.GENERATIONS) if algorithm.name == "COCOB" else (),
         "amsgrad": ("keras1", "tf1"),
-        "beta": ("optimizer_v2",),
         "momentum": tuple(generations.NATIVE) if algorithm.name == "RMSprop" else (),
         "centered": tuple(generations.NATIVE),
-        "relative_step": tuple(generations.GENERATIONS),
     }
-    return f"{algorithm.name} of that release has no such argument" if generation in lacking.get(key, ()) else ""
+    return generation in lacking.get(key, ())
 
 
 def options(generation: str) -> tuple[str, ...]:

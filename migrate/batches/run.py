@@ -29,7 +29,7 @@ class BatchInterrupted(KeyboardInterrupt):
     """Ctrl-C during a batch. What was migrated is kept; `report` says what, and `resume` goes on from there."""
 
     def __init__(self, report: BatchReport):
-        super().__init__("interrupted")
+        super().__init__("interrupted: what is done is kept; --resume goes on from there")
         self.report = report
 
 

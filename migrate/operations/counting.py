@@ -33,8 +33,9 @@ def iterations(stored: Stored, found: SlotTable, made: Configuration) -> tuple[i
     algorithm, told = made.algorithm, made.origins.get("iterations")
     given = None if told is None else _told(made.config.get("iterations"))
     if told is not None and told.kind == SET:
-        found.scalars = {name: array for name, array in found.scalars.items() if name not in COUNTERS}
-        return given, replace(told, value=given)
+        counters = [found.scalars.pop(name) for name in [*found.scalars] if name in COUNTERS]
+        where = f"instead of {counters[0].stored_as}" if counters else told.where
+        return given, replace(told, value=given, where=where)
     try:
         counted = _counted(stored, found, made)
     except AmbiguousError:

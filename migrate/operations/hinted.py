@@ -11,7 +11,7 @@ from typing import Any
 from migrate import generations
 from migrate.algorithms import addons, wrappers
 from migrate.algorithms.clipping import LIMITS
-from migrate.algorithms.keras_config import NO_EFFECT, SHARED
+from migrate.algorithms.keras_config import NO_EFFECT, SHARED, lacks
 from migrate.algorithms.spec import Algorithm, number, whole
 from migrate.bytes.messages import some
 from migrate.errors import ContradictionError
@@ -111,6 +111,10 @@ def check(
             continue
         _check_number(key, value)
         overriding.check_owner(f"{key} = {value!r} in {WHERE}", key, value, algorithm, called, generation)
+        if lacks(key, algorithm, generation) and value != algorithm.defaults(generation).get(key, value):
+            raise _refused(
+                key, value, f"{algorithm.name} of generation {generation} has no such argument; leave it out"
+            )
         if algorithm.is_foreign or overriding.acts(key, value, algorithm, generation, carried):
             continue
         if _is_written(key, called, generation, config):

@@ -230,7 +230,7 @@ def _row(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str | None]:
             f"--variables takes the variables that the optimizer trains, in its order, and says of {name!r} that it is"
             " not trained; leave it out"
         )
-    return stages.plain(name), tuple(int(n) for n in sizes), dtype
+    return stages.plain(name.strip()), tuple(int(n) for n in sizes), dtype
 
 
 def _check_known(stored: Stored, hinted: Sequence[StoredVariable]) -> None:

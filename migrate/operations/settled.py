@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from migrate.algorithms import ALGORITHMS, addons, keras_config, tf_train
+from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
-from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, SET, Origin, confirming
-from migrate.generations import NATIVE
+from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, Origin, confirming
+from migrate.generations import NATIVE, NEW
 from migrate.matching.slot_table import COUNTERS, SlotTable
 from migrate.operations.configuration import CLASS, PROVEN_BY_SLOTS, Configuration
 from migrate.state import Stored, StoredVariable
@@ -37,6 +38,7 @@ def check_config(stored: Stored, made: Configuration) -> None:
     if generation == "tf1" or CLASS in made.overrides or made.algorithm not in ALGORITHMS:
         return
     _check_release(stored, made)
+    _check_limits(stored, made)
     mine, own = made.algorithm, set(made.algorithm.defaults(generation))
     others = [a for a in ALGORITHMS if a.name != mine.name and generation in a.generations]
     said = [key for key, origin in made.origins.items() if origin.kind in (FILE, HINT) and key in made.config]
@@ -71,6 +73,25 @@ def _check_release(stored: Stored, made: Configuration) -> None:
             f"the optimizer's config has {key}, which no {said} of generation {stored.generation} saves: it is of"
             f" another release's file; copy the file again, or decide with {confirming(CLASS, said)}"
         )
+
+
+def _check_limits(stored: Stored, made: Configuration) -> None:
+    """Compare limits of gradients, and averages, in a hint with the source's own config: before Keras 2.9 one that is
+    whole, with what is around it, has each that is set, and no other.
+
+    Raises:
+      ContradictionError: the source has none.
+    """
+    whole = (made.origins[key].kind in (FILE, RELEASE) for key in made.algorithm.defaults(stored.generation or ""))
+    if stored.optimizer_config is None or stored.generation in NEW or not all(whole):
+        return
+    for key in (*LIMITS, addons.AVERAGED):
+        value = made.config.get(key)
+        if value and made.origins[key].kind == HINT:
+            raise ContradictionError(
+                f"{key} is {value!r} in {made.origins[key].where}, and the optimizer's config in the source, which has"
+                f" it where it is set, has none; leave it out, or decide with {confirming(key, value)}"
+            )
 
 
 _SAID_APART = (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,3 +34,49 @@ def test_names_steer_no_terminal(character: str) -> None:
 def test_output_that_nobody_takes(redirection: str, code: int, said: str) -> None:
     done = subprocess.run(f"{INSPECT} {redirection}", shell=True, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (code, said)
+
+
+@pytest.mark.parametrize("words", ["migrate inspect {source}", "migrate inspect {source} --json", "bench list"])
+def test_a_reader_that_leaves_is_no_answer(words: str) -> None:
+    """`verify` ends with 1 where two differ: `| head` must not look like that."""
+    command = f"set -o pipefail; {sys.executable} -m dtopt_cli {words.format(source=SOURCE)} | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("migrate inspect nowhere", 3, "nowhere does not exist"),
+        ("migrate inspect", 2, "Missing argument"),
+        ("migrate inspect {source} --no-such-option", 2, "No such option"),
+        ("migrate inspect {source} --set lr", 2, "is not NAME=VALUE"),
+        ("migrate checkpoint {source} {folder}/out --strict --set beta_1=0.5", 2, "would change nothing"),
+        ("migrate verify {source} nowhere", 3, "nowhere is not a slot-variable checkpoint"),
+        ("migrate batch {source} --into {folder} --shard 3/2", 2, "is not I/N"),
+        ("migrate code nowhere.py", 2, "no such file"),
+        ("bench plan -w nothing", 2, "no workload is called"),
+    ],
+)
+def test_json_of_an_error_is_a_document_too(words: str, code: int, said: str, main: Any, tmp_path: Path) -> None:
+    found = main(*words.format(source=SOURCE, folder=tmp_path).split(), "--json")
+    document = json.loads(found[1])
+    assert (found[0], document["exit_code"]) == (code, code)
+    assert said in document["error"]
+    assert found[2], "people read it on stderr"
+
+
+def test_json_of_what_does_not_say_everything_is_one_document(main: Any) -> None:
+    source = SOURCE.parents[2] / "tf24-sgd-momentum-ckpt-convbn" / "source" / "ckpt-1"
+    code, out, _ = main("migrate", "inspect", str(source), "--json")
+    assert (code, "--set class_name=CLASS" in json.loads(out)["refused"]) == (3, True)
+
+
+def test_ctrl_c_during_imports_ends_quietly() -> None:
+    """Typer's import stands for any."""
+    interrupted = (
+        "import sys\nclass Finder:\n def find_spec(self, name, *_):\n  if name == 'typer': raise KeyboardInterrupt\n"
+    )
+    program = f"{interrupted}sys.meta_path.insert(0, Finder())\nfrom dtopt_cli.__main__ import main\nmain()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "dtopt: interrupted\n")

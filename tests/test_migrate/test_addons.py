@@ -23,7 +23,7 @@ from migrate.bytes import protos
 from migrate.errors import ContradictionError, DamagedFileError, StrictError
 from migrate.operations.interpret import interpret
 from migrate.readers import tf1_saver
-from optim.errors import UnsupportedError
+from optim.errors import HyperparameterError, UnsupportedError
 from tests import next_steps, wild_table
 from tests.alterations.hdf5 import training_config
 from tests.test_migrate.confirm import confirmed
@@ -483,3 +483,13 @@ def test_an_extended_class_that_does_not_say_its_decay_is_another(tmp_path: Path
         del training["optimizer_config"]["config"]["weight_decay"]
     with pytest.raises(UnsupportedError, match="OptimizerWithDecoupledWeightDecay"):
         migrate.read(source)
+
+
+def test_cocob_takes_no_learning_rate_from_a_hint() -> None:
+    """The release has none, and `optim`'s would multiply its steps."""
+    source = CORPUS / "extra-tfa19-cocob-h5" / "source" / "model.h5"
+    hint = {"class_name": "COCOB", "config": {"learning_rate": 0.01}}
+    with pytest.raises(HyperparameterError, match="COCOB of generation optimizer_v2 has no such argument"):
+        migrate.read(source, optimizer_config=hint)
+    hint["config"] = {"learning_rate": 1.0}
+    assert migrate.read(source, optimizer_config=hint).hyperparameters["learning_rate"] == 1.0

@@ -275,3 +275,24 @@ def test_a_config_of_another_release_is_refused(case: str, other: str, key: str,
         migrate.read(_altered(case, tmp_path, change))
     settled = typed(str(e.value).rpartition("decide with ")[2])
     assert migrate.read(tmp_path / "model.h5", overrides=settled)
+
+
+@pytest.mark.parametrize("limit", ["clipnorm", "clipvalue", "global_clipnorm"])
+@pytest.mark.parametrize("case", ["keras224-adam-eps-none-nested", "tf24-adam-convbn"])
+def test_a_limit_that_a_whole_config_lacks_is_no_hint_to_believe(case: str, limit: str) -> None:
+    """These configs have limits where they are set, so that a file without one denies it."""
+    source = CORPUS / case / "source" / "model.h5"
+    said = {"class_name": "Adam", "config": {limit: 1.0}}
+    with pytest.raises(ContradictionError, match=f"{limit} is 1.0 in --optimizer-config") as told:
+        migrate.read(source, optimizer_config=said)
+    decided = migrate.read(
+        source, optimizer_config=said, overrides=typed(str(told.value).rpartition("decide with ")[2])
+    )
+    assert 1.0 in (decided.hyperparameters.get(limit), decided.hyperparameters.get("global_clipnorm"))
+    assert migrate.read(source, optimizer_config={**said, "config": {limit: None}}).fidelity == "exact"
+
+
+def test_averages_that_a_whole_config_lacks_are_no_hint_to_believe() -> None:
+    source = CORPUS / "extra-tf24-adam-untrained-h5" / "source" / "model.h5"  # where no slot denies them
+    with pytest.raises(ContradictionError, match=r"average_decay is 0.9 in --optimizer-config"):
+        migrate.read(source, optimizer_config={"class_name": "Adam", "config": {"average_decay": 0.9}})
