@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 LEAST_OF_COPY = 0.5
-MOST_OF_MIGRATION = 2.0
+MOST_OF_MIGRATION = 2.5
 MOST_INSPECTING = 1.0
 MEMORY = 500_000_000
 LEAST_JUDGED = 1_000_000_000
-"""Aims, for the input in the page cache, where the disk hides least: half of `cp`'s throughput; migration and `verify`
-together in twice the time of the migration; `inspect` in a second; this memory and two of the largest tensor."""
+"""Aims, for the input in the page cache, where the disk hides least: half of `cp`'s throughput; `verify` in two and a
+half times the time of the migration; `inspect` in a second; this memory and two of the largest tensor."""
 
 
 def render(result: Result) -> list[RenderableType]:
@@ -42,11 +42,11 @@ def render(result: Result) -> list[RenderableType]:
 def _aims(row: Row) -> Iterator[str]:
     times = {command.name: command.median for command in row.commands}
     peaks = [command.peak_bytes or 0 for command in row.commands]
-    both = 1 + times["verify"] / times["migrate"]
+    longer = times["verify"] / times["migrate"]
     most = MEMORY + 2 * (row.largest_tensor_bytes or 0)
     copied = row.of_copy.median if row.of_copy else 0.0
     yield f"{copied:.2f} of cp's throughput, aim {LEAST_OF_COPY} {_met(copied >= LEAST_OF_COPY)}"
-    yield f"with verify {both:.2f} times as long, aim {MOST_OF_MIGRATION:g} {_met(both <= MOST_OF_MIGRATION)}"
+    yield f"verify {longer:.2f} times as long, aim {MOST_OF_MIGRATION:g} {_met(longer <= MOST_OF_MIGRATION)}"
     yield f"memory {size(max(peaks))}, aim {size(most)} {_met(max(peaks) <= most)}"
     yield f"inspect {times['inspect']:.2f} s, aim {MOST_INSPECTING:g} s {_met(times['inspect'] <= MOST_INSPECTING)}"
 
