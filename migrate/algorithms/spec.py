@@ -14,6 +14,7 @@ from migrate.errors import DamagedFileError
 from migrate.evidence import Origin
 from migrate.generations import NATIVE, NEW
 from optim.rule import Rule, Slot, slot_dims
+from optim.rules.powers import MULTIPLIED
 
 Config = Mapping[str, Any]
 Shape = tuple[int, ...]
@@ -154,7 +155,7 @@ def rounded_betas(arguments: Config, generation: str) -> dict[str, Any]:
     variables at each step.
     """
     betas = {} if generation in NEW else rounded("beta_1", "beta_2")(arguments, generation)
-    return betas if generation == "tf1" else {"float32_powers": True, **betas}
+    return {"float32_powers": MULTIPLIED if generation == "tf1" else True, **betas}
 
 
 def _same_in_all(config: Config, generation: str, versions: Versions) -> ByRelease:

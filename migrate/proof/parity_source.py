@@ -40,9 +40,10 @@ class Source:
         return float(np.float32(value)) if self.dtype == "float32" else value
 
     def power(self, beta: float, steps: int) -> float:
-        """β to the power of the steps: of a float32 β a float32. tf.train multiplies it at each step instead."""
-        rounds = self.generation != "tf1" and self.dtype == "float32"
-        return float(np.float32(beta**steps)) if rounds else beta**steps
+        """β to the power of the steps: of a float32 β a float32, and tf.train multiplies it at each step."""
+        if self.generation == "tf1":
+            return float(np.cumprod(np.full(steps, beta, np.float32))[-1])
+        return float(np.float32(beta**steps)) if self.dtype == "float32" else beta**steps
 
     def in_means(self, key: str, default: float) -> float:
         """β or ρ as the means have it: a Python number from 2.9's experimental classes on, before that a float32."""

@@ -20,6 +20,7 @@ from optim.rules.adagrad import AdagradRule
 from optim.rules.adam import AdamRule
 from optim.rules.adamax import AdamaxRule
 from optim.rules.ftrl import FtrlRule
+from optim.rules.powers import MULTIPLIED
 from optim.rules.rmsprop import RMSpropRule
 from optim.rules.sgd import SGDRule
 
@@ -85,8 +86,8 @@ def _has_adams_formula(rule: Any) -> bool:
 
 
 def _rounds_as_the_kernel(rule: Any) -> bool:
-    """The kernels form 1 − β in the variable's dtype. A rule that rounds the powers alone wants it exact."""
-    return not rule.float32_powers
+    """The kernels form 1 − β in the variable's dtype. A rule that rounds the powers alone, at once, wants it exact."""
+    return rule.float32_powers in (False, MULTIPLIED)
 
 
 KERNELS: Mapping[type, tuple[Kernel, Callable[[Any], bool]]] = {

@@ -32,7 +32,7 @@ class AdaBeliefRule(Rule):
     total_steps = rectification.TOTAL_STEPS
     warmup_proportion = rectification.WARMUP_PROPORTION
     min_lr = rectification.MIN_LR
-    float32_powers: bool = float32_powers()
+    float32_powers: bool | str = float32_powers()
     lazy_rows_keep_slots: bool = rectification.lazy_rows_keep_slots()
 
     @property

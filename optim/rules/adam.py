@@ -27,7 +27,7 @@ class AdamRule(Rule):
     beta_2 = Hyperparameter(0.999, "decay rate of the mean of squared gradients", high=1.0)
     epsilon = Hyperparameter(1e-07, 'added to the root; "epsilon hat" of the paper\'s section 2')
     amsgrad: bool = choice(False, "use the largest `v` so far", keyword=False)
-    float32_powers: bool = float32_powers()
+    float32_powers: bool | str = float32_powers()
     nesterov: bool = choice(
         False,
         "step by β₁·m + (1−β₁)·g, as `tf.contrib.opt.NadamOptimizer` and TensorFlow's kernel `ApplyAdam` with"

@@ -22,7 +22,7 @@ class AdamaxRule(Rule):
     beta_1 = Hyperparameter(0.9, "decay rate of the mean of gradients", high=1.0)
     beta_2 = Hyperparameter(0.999, "decay rate of the maximum", high=1.0)
     epsilon = Hyperparameter(1e-07, "added to the maximum")
-    float32_powers: bool = float32_powers()
+    float32_powers: bool | str = float32_powers()
 
     @property
     def slots(self) -> tuple[Slot, ...]:

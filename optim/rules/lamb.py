@@ -27,7 +27,7 @@ class LambRule(Whole):
     beta_1 = Hyperparameter(0.9, "decay rate of the mean of gradients", high=1.0)
     beta_2 = Hyperparameter(0.999, "decay rate of the mean of squared gradients", high=1.0)
     epsilon = Hyperparameter(1e-07, "added to the root")
-    float32_powers: bool = float32_powers()
+    float32_powers: bool | str = float32_powers()
     decay_in_step: bool = choice(
         False, "add λ·p, λ being `weight_decay`, to u, so that it is scaled as u is, as the paper and Addons have it"
     )

@@ -69,7 +69,7 @@ class MuonRule(Whole):
         "whether Muon updates variables of rank 3, too, each of whose matrices in the last two dims is made orthogonal"
         " by itself, as Keras 3.10 to 3.12 do",
     )
-    float32_powers: bool = float32_powers()
+    float32_powers: bool | str = float32_powers()
 
     def uses_adam(self, shape: Sequence[int], names: Sequence[str]) -> bool:
         """Whether Adam updates a variable of that shape, which goes by `names`."""

@@ -35,7 +35,7 @@ class NadamRule(Rule):
         " its config calls it `decay`) and Keras before it",
         keyword=True,
     )
-    float32_powers: bool = float32_powers()
+    float32_powers: bool | str = float32_powers()
     lazy_rows_keep_slots: bool = choice(
         True,
         "False: in rows that `lazy_rows` leaves out, `m` and `v` decay all the same, as the sparse steps of"

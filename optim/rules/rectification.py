@@ -32,15 +32,15 @@ def lazy_rows_keep_slots() -> Any:
 
 
 def rectification(
-    xp: Any, beta_2: Any, step: Any, threshold: Any, in_float32: bool = False, inverted: bool = False
+    xp: Any, beta_2: Any, step: Any, threshold: Any, in_float32: bool | str = False, inverted: bool = False
 ) -> tuple[Any, Any]:
     """Whether the second moment is used, as 1.0 or 0.0, and what multiplies the step: r, or 1 where it is not.
 
     ρ_t is the small difference of two numbers near ρ∞, so that after few steps float32 misses it by up to 1 %.
 
     Args:
-      in_float32: round every operation on the way to ρ_t to float32; `inverted`: and divide by 1 − β₂ᵗ as Addons'
-        RectifiedAdam does, by a multiplication with its inverse.
+      in_float32: the choice of the powers; unless False, every operation on the way to ρ_t is rounded to float32, too.
+      inverted: divide by 1 − β₂ᵗ as Addons' RectifiedAdam does, by a multiplication with its inverse.
     """
     to = (lambda number: rounded(xp, number)) if in_float32 else (lambda number: number)
     falling = power(xp, beta_2, step, in_float32)

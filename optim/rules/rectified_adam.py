@@ -33,7 +33,7 @@ class RectifiedAdamRule(Rule):
     warmup_proportion = rectification.WARMUP_PROPORTION
     min_lr = rectification.MIN_LR
     epsilon_hat: bool = choice(False, "add ε to √v, and not to √(v/(1−β₂ᵗ)), as torch does")
-    float32_powers: bool = float32_powers()
+    float32_powers: bool | str = float32_powers()
     lazy_rows_keep_slots: bool = rectification.lazy_rows_keep_slots()
 
     @property

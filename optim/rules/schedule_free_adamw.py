@@ -42,7 +42,7 @@ class ScheduleFreeAdamWRule(Rule):
     weight_decay_in_step: bool = choice(
         True, "whether `weight_decay` joins the direction of a step; False shrinks y before it, as Keras does"
     )
-    float32_powers: bool = float32_powers()
+    float32_powers: bool | str = float32_powers()
 
     @property
     def slots(self) -> tuple[Slot, ...]:

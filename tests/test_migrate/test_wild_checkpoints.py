@@ -57,16 +57,13 @@ def _case(name: str) -> tuple[dict[str, Any], Any]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_sources_own_next_steps_are_taken(name: str, tmp_path: Path) -> None:
-
     document, oracle = _case(name)
     target = tmp_path / "slots"
     source, hints = WILD / name / "source" / CASES[name], _hints(document) | TOLD.get(name, {})
     overrides = {} if name in UNASKED else confirmed(source, **hints)
     report = migrate.migrate_checkpoint(source, target, overrides=overrides, **hints)
     assert report.fidelity == "exact"
-    # tf.train multiplies its powers in float32, which counts most in the first steps, from zeros.
-    near = 0.31 if name == "tf115-f-keras-with-tftrain-adam-save-weights" else next_steps.NEAR
-    assert next_steps.of_slots(target, oracle, document["n"]) < near
+    assert next_steps.of_slots(target, oracle, document["n"]) < next_steps.NEAR
 
 
 def test_whether_a_layer_or_a_model_owns_a_variable_is_not_assumed() -> None:

@@ -11,8 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
 import optim
+from optim.errors import HyperparameterError
+from optim.rules.powers import KEPT, power
+from tests.dtensor_asserts import value_of
+from tests.test_optim.support import put, variable
 
 STEPS, START = 4, np.zeros(8, np.float32)
 GRADIENTS = np.random.default_rng(3).normal(size=(STEPS, 8)).astype(np.float32)
@@ -76,3 +81,38 @@ def test_keras_rounds_beta_in_these_places(family: str, name: str, executor: str
 def _apart(a: np.ndarray, b: np.ndarray) -> float:
     wide = np.asarray(a, np.float64), np.asarray(b, np.float64)
     return float(np.linalg.norm(wide[0] - wide[1]) / np.linalg.norm(wide[1]))
+
+
+@pytest.mark.parametrize("how", ["eager", "portable", "function", "xla", "on a mesh", "function on a mesh"])
+def test_tf_train_multiplies_its_powers(how: str, mesh_2: Any) -> None:
+    """From the first step, where 1 − βᵗ has the fewest digits; TensorFlow's own optimizer is the oracle."""
+    expected = _variable_after(tf.compat.v1.train.AdamOptimizer(0.01), tf.Variable(START))
+    layout = dtensor.Layout(["x"], mesh_2) if "mesh" in how else None
+    betas = {f"beta_{i}": float(np.float32(b)) for i, b in ((1, 0.9), (2, 0.999))}
+    executor, found = "portable" if how == "portable" else "auto", {}
+    for form in ("multiplied", True):
+        weights = variable(START, layout, "w", tf.float32)
+        optimizer = optim.Adam(0.01, epsilon=1e-8, float32_powers=form, executor=executor, **betas)
+        optimizer.build([weights])
+
+        def step(gradient: Any, optimizer: Any = optimizer, weights: Any = weights) -> None:
+            optimizer.apply_gradients([(gradient, weights)])
+
+        run = tf.function(step, jit_compile=how == "xla") if "function" in how or how == "xla" else step
+        for gradient in GRADIENTS:
+            run(put(gradient, layout, tf.float32))
+        found[form] = _apart(value_of(weights), expected)
+    assert found["multiplied"] < 3e-7 < found[True], found
+
+
+def test_a_product_is_kept_as_long_as_it_differs() -> None:
+    """Where the table ends, the power goes on within a rounding of the step; a β that changes has no product."""
+    for beta in (0.9, 0.999, 0.9999):
+        product = np.float32(1)
+        for _ in range(KEPT):
+            product *= np.float32(beta)
+        last, after = (1 - power(np, beta, float(step), "multiplied") for step in (KEPT, KEPT + 1))
+        assert last == 1 - float(product)
+        assert after / last == pytest.approx((1 - beta ** (KEPT + 1)) / (1 - beta**KEPT), rel=2e-6)
+    with pytest.raises(HyperparameterError, match="float32_powers must be one of 'multiplied', got 'powers'"):
+        optim.Adam(float32_powers="powers")
