@@ -92,7 +92,8 @@ def as_registered(document: Mapping[str, Any]) -> Mapping[str, Any]:
 def setting(name: str, config: Mapping[str, Any]) -> str:
     """What `as_keras` calls a setting that the optimizer keeps as a variable of that name."""
     key = {"weight_decay": PER_STEP, "weight_decay_rate": PER_RATE}.get(name, name)
-    return key if key in config else name
+    known = key if key in config else name
+    return RENAMED["LAMB"].get(known, known) if known not in config else known
 
 
 def as_keras(

@@ -343,6 +343,7 @@ def _scalars(stored: Stored, found: SlotTable, made: Configuration) -> tuple[dic
             if not algorithm.is_foreign:
                 settled.check_foreign(stored, key, name, algorithm)
             found.unmapped[name] = array
+    settled.check_kept(stored, made, values)
     for name in (name for name, _ in algorithm.state_scalars if name in made.overrides):
         state[name] = number(made.overrides, name)
     return values, state

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from migrate.algorithms import ALGORITHMS, addons, keras_config, tf_train
+from migrate.algorithms import ALGORITHMS, addons, keras_config, keras_packages, tf_train
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.messages import some
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
 from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, Origin, confirming
 from migrate.generations import NATIVE, NEW
@@ -120,6 +121,8 @@ def check_name(stored: Stored, made: Configuration) -> None:
         return  # which its program may call so
     known = {_folded(a.name): a.name for a in ALGORITHMS}
     if CLASS in made.overrides and (_folded(called) in known or stored.generation != "tf1"):
+        said = confirming(CLASS, made.stated[0].value)
+        made.notes = (*made.notes, f"its variables are named {called}/..., and {said} overrides what that tells")
         return
     if _folded(called) in known:
         other = known[_folded(called)]
@@ -262,6 +265,31 @@ def check_foreign(stored: Stored, key: str, name: str, algorithm: Algorithm) -> 
         raise ContradictionError(
             f"the source keeps {name}, which {algorithm.name} does not have; {', '.join(owners)}"
             f" {'have' if len(owners) > 1 else 'has'} it, so the class is wrong"
+        )
+
+
+def check_kept(stored: Stored, made: Configuration, kept: Collection[str]) -> None:
+    """Compare the class with the hyperparameters that OptimizerV2 keeps as variables: all of its class's, or none.
+
+    Raises:
+      ContradictionError: only those of another class are there.
+    """
+    called, generation = str(made.stated[0].value), stored.generation or ""
+    if (
+        generation != "optimizer_v2"
+        or not kept
+        or made.algorithm.is_foreign
+        or keras_packages.inner(called, generation)
+    ):
+        return
+    decayed = [addons.PER_STEP] if called.rpartition(">")[2] in (*addons.DECAYED, addons.EXTENDED) else []
+    settled = {*kept, "beta", *(key for key, origin in made.origins.items() if origin.kind not in (HINT, DEFAULT))}
+    lacking = [key for key in (*made.algorithm.scalars, *decayed) if key not in settled]  # beta came with TF 2.5
+    if lacking:
+        raise ContradictionError(
+            f"the source keeps {some(sorted(kept))} as variables, and no {some(lacking)}, as {called} of generation"
+            f" {generation} does with them: the class is wrong; if it is right, say {lacking[0]} with"
+            f" --set {lacking[0]}=VALUE"
         )
 
 

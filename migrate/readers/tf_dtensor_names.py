@@ -51,7 +51,7 @@ def read(path: str) -> Stored:
         if name in arrays:
             raise AmbiguousError(f"{prefix} holds two tensors named {name!r}: {arrays[name].stored_as!r} and {key!r}")
         arrays[name] = lazy(bundle, key)
-    slots, owned = _slots(arrays)
+    slots, owned, optimizer = _slots(arrays, prefix)
     used = {a.stored_as for per in slots.values() for a in per.values()}
     scalars = {name: a for name, a in arrays.items() if a.stored_as not in used and _is_scalar(name, a, owned)}
     scalars = {("_iterations" if name in _COUNTERS else name): a for name, a in scalars.items()}
@@ -71,14 +71,21 @@ def read(path: str) -> Stored:
         ),
         slots=slots,
         scalars=scalars,
+        optimizer_name=optimizer,
         versions={"dtensor": "yes"},
         matched={f"{slot}/{name}": "name" for slot, owners in slots.items() for name in owners},
         warnings=() if slots else ("the checkpoint holds no slots: none of its names is OPTIMIZER/SLOT/VARIABLE",),
     )
 
 
-def _slots(arrays: dict[str, LazyArray]) -> tuple[dict[str, dict[str, LazyArray]], dict[str, int]]:
-    """Slots by name and variable, and for each variable its place in the optimizer's order."""
+def _slots(
+    arrays: dict[str, LazyArray], prefix: str
+) -> tuple[dict[str, dict[str, LazyArray]], dict[str, int], str | None]:
+    """Slots by name and variable, for each variable its place in the optimizer's order, and what that is called.
+
+    Raises:
+      AmbiguousError: two optimizers have slots.
+    """
     slots: dict[str, dict[str, LazyArray]] = {}
     order: dict[str, int] = {}
     scopes: set[str] = set()
@@ -91,7 +98,13 @@ def _slots(arrays: dict[str, LazyArray]) -> tuple[dict[str, dict[str, LazyArray]
             place = int(number.group(1)) if number else len(order)
             order[variable] = min(place, order.get(variable, place))
     _check_owned(arrays, scopes)
-    return slots, order
+    called = sorted({scope.split("/")[0] for scope in scopes})
+    if len(called) > 1:
+        raise AmbiguousError(
+            f"{prefix} holds slots of {len(called)} optimizers, {', '.join(called)}, and names alone do not say whose"
+            " counter and learning rate the others are; save each in a checkpoint of its own"
+        )
+    return slots, order, called[0] if called else None
 
 
 def _parts(name: str) -> list[str]:

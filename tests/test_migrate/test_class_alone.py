@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import migrate
+from migrate.algorithms import addons
 from migrate.errors import ContradictionError, MissingHintError
 from optim.errors import HyperparameterError, UnsupportedError
 
@@ -111,3 +112,34 @@ def test_contents_need_no_hint() -> None:
     assert {row.variable for row in found.slots} < {row.variable for row in found.variables}
     assert {row.slot for row in found.slots} == {"momentum"}
     assert all(row.stats is not None and row.stats.finite for row in found.slots)
+
+
+@pytest.mark.parametrize(
+    ("class_name", "lacks"),
+    [
+        ("LAMB", "weight_decay"),
+        ("AdamW", "weight_decay_per_step"),
+        ("Yogi", "l1_regularization_strength"),
+        ("RectifiedAdam", "weight_decay, sma_threshold"),
+        ("AdaBelief", "weight_decay, sma_threshold"),
+    ],
+)
+def test_a_class_whose_variables_are_not_among_the_optimizers_is_denied(class_name: str, lacks: str) -> None:
+    """Slots of Adam are called as theirs are; OptimizerV2 keeps the hyperparameters of each class beside them."""
+    source = CORPUS / "extra-tf24-adam-twins-ckpt" / "source" / "ckpt-1"
+    with pytest.raises(ContradictionError, match=f"keeps beta_1, beta_2, decay, learning_rate .* no {lacks}"):
+        migrate.read(source, overrides={"class_name": class_name, "epsilon": 1e-7})
+
+
+def test_a_value_that_no_variable_holds_can_be_set_for_such_a_class() -> None:
+    """A weight decay that was a function of the program's own is no variable."""
+    source = CORPUS / "extra-tf24-adam-twins-ckpt" / "source" / "ckpt-1"
+    said = {"class_name": "AdamW", "epsilon": 1e-7, "weight_decay_per_step": 0.01}
+    told = migrate.read(source, overrides=said).hyperparameters
+    assert told["weight_decay"] == pytest.approx(0.01 / told["learning_rate"])
+
+
+def test_lambs_weight_decay_has_two_names() -> None:
+    """`weight_decay_rate` up to Addons 0.16, as the variable is called that is kept."""
+    assert addons.setting("weight_decay_rate", {"weight_decay": 0.0}) == "weight_decay"
+    assert addons.setting("weight_decay_rate", {addons.PER_RATE: 0.0, "weight_decay": 0.0}) == addons.PER_RATE

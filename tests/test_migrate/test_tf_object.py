@@ -20,7 +20,7 @@ from migrate.matching.slot_owners import Owner, match
 from migrate.readers import saved_model, tf_dtensor_names, tf_object
 from migrate.state import Stored
 from optim.errors import HyperparameterError, MismatchError, UnsupportedError
-from tests.bundles import rewritten
+from tests.bundles import rewritten, written
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 # Case -> the reader, what is given to it, the generation, the slots under the source's own names.
@@ -450,3 +450,21 @@ def test_arrays_are_lazy(monkeypatch: pytest.MonkeyPatch) -> None:
     array: LazyArray = stored.slots["momentum"]["conv2d/kernel"]
     assert array.load().shape == array.shape == (3, 3, 2, 3)
     assert loaded[1:] == [array.stored_as]
+
+
+def test_names_of_dtensor_slots_tell_the_class() -> None:
+    source = _source("tf29-dtensor-adagrad-named-embed")
+    config = {"learning_rate": 0.05, "rho": 0.9, "momentum": 0.0, "epsilon": 1e-7, "centered": False}
+    hint = {"class_name": "RMSprop", "config": {**config, "clipnorm": None, "use_ema": False}}
+    with pytest.raises(ContradictionError, match="its variables are named Adagrad/"):
+        migrate.read(source, optimizer_config=hint)
+    believed = migrate.read(source, optimizer_config=hint, overrides={"class_name": "RMSprop"})
+    assert any("--set class_name=RMSprop overrides what that tells" in said for said in believed.warnings)
+
+
+def test_names_of_two_dtensor_optimizers_are_refused(tmp_path: Path) -> None:
+    """Slots were taken of one for some variables, and of the other for the rest."""
+    names = ("kernel:0", "Adam/m/kernel:0", "Adam/v/kernel:0", "Other/m/kernel:0", "Other/v/kernel:0")
+    source = written(tmp_path / "ckpt", dict.fromkeys(sorted(names), np.ones(3, np.float32)))
+    with pytest.raises(AmbiguousError, match="slots of 2 optimizers, Adam, Other"):
+        tf_dtensor_names.read(source)
