@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from migrate.errors import MissingHintError
 from migrate.evidence import confirming
 from optim.errors import UnsupportedError
 
@@ -56,8 +57,13 @@ _EXTENDED_BY = {
     "RMSprop": frozenset({"rho", "momentum", "centered"}),
     "Adadelta": frozenset({"rho", "epsilon"}),
     "Adagrad": frozenset({"initial_accumulator_value", "epsilon"}),
+    "Ftrl": frozenset({"initial_accumulator_value", "learning_rate_power"}),
+    "Adamax": frozenset({"beta_1", "beta_2"}),
+    "Nadam": frozenset({"beta_1", "beta_2"}),
 }
 """A class that is so made, or the one in it -> what its config has, and none of Keras's that stands behind it here."""
+_BY_NAME = ("Adamax", "Nadam")
+"""Their configs are alike but for `name`, which is the class's unless another was given."""
 LAZY_CLASSES = {"LazyAdam": "Adam", "LazyAdamOptimizer": "AdamOptimizer"}
 BERT = "AdamWeightDecayOptimizer"
 OWNERS: Mapping[str, tuple[str, ...]] = {
@@ -97,15 +103,16 @@ def setting(name: str, config: Mapping[str, Any]) -> str:
 
 
 def as_keras(
-    class_name: str, config: Mapping[str, Any], generation: str, is_stored: bool = False
+    class_name: str, config: Mapping[str, Any], generation: str, is_stored: bool = False, told: str = ""
 ) -> tuple[str, dict[str, Any]]:
     """Class and config of Keras, or of tf.train, with options of `optim` for what these have not.
 
     Args:
       is_stored: whether the source itself says it; then a class that does not say how much weights decay is another.
+      told: the class that a person says besides.
 
     Raises:
-      UnsupportedError: MultiOptimizer, which saves no state.
+      UnsupportedError: MultiOptimizer, which saves no state. MissingHintError: Addons made it of one of several.
     """
     plain, own = class_name.rpartition(">")[2].rpartition(".")[2], dict(config)
     if generation not in GENERATIONS:
@@ -119,7 +126,7 @@ def as_keras(
             " same variables, which optimizer_specs in its config names"
         )
     if plain == EXTENDED and "weight_decay" in own:
-        made = next((name for name, keys in _EXTENDED_BY.items() if keys <= own.keys()), None)
+        made = _extended(own, told)
         if made is not None:
             return DECAYED.get(made, made), _decayed(own, {"weight_decay": PER_STEP})
     decays = {"weight_decay": PER_STEP} if plain in DECAYED else {"weight_decay_rate": PER_RATE}
@@ -139,6 +146,31 @@ def as_keras(
     if plain in ("LAMB", "LARS") and "exclude_from_weight_decay" in own:
         own[EXCLUDED] = own.pop("exclude_from_weight_decay")
     return plain if is_known(class_name) else class_name, own
+
+
+def _extended(config: Mapping[str, Any], told: str) -> str | None:
+    """The class that `extend_with_decoupled_weight_decay` was given, None where it is none of these."""
+    fitting = [name for name, keys in _EXTENDED_BY.items() if keys <= config.keys()]
+    if not fitting or fitting[0] not in _BY_NAME:
+        return next(iter(fitting), None)
+    said = next((name for name in (told, config.get("name")) if name in _BY_NAME), None)
+    if said is None:
+        ways = " or ".join(confirming("class_name", name) for name in _BY_NAME)
+        raise MissingHintError(
+            f"the optimizer is {EXTENDED}, as TensorFlow Addons calls all that it lets decay, and its config is that of"
+            f" {' and of '.join(_BY_NAME)}: say which with {ways}"
+        )
+    return said
+
+
+def implied(class_name: str, is_confirmed: bool, generation: str) -> set[str]:
+    """Options for which a class stands.
+
+    Args:
+      is_confirmed: whether a person says which class Addons extended; then its decay is that of the class here.
+    """
+    decays = {PER_STEP, EXCLUDED} if class_name == EXTENDED and is_confirmed else set()
+    return decays | as_keras(class_name, {}, generation)[1].keys()
 
 
 def _decayed(config: Mapping[str, Any], decays: Mapping[str, str]) -> dict[str, Any]:

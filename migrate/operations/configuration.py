@@ -178,7 +178,7 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
         if not own_rule:
             doubt = keras_packages.doubt(called, config, generation)
             packaged = keras_packages.as_keras(called, config, generation, names)
-            given, config = packaged or addons.as_keras(class_name or told, config, generation, kind == FILE)
+            given, config = packaged or addons.as_keras(class_name or told, config, generation, kind == FILE, told)
             if generation == "tf1":
                 given, config = tf_train.keras_style(given, config)
             class_name = given if class_name else ""
@@ -192,7 +192,7 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
 
 def _typed(side: _Said, told: str, generation: str) -> dict[str, Any]:
     """What a side says, without the options for which its class stands."""
-    added = addons.as_keras(side.called or told, {}, generation)[1]
+    added = addons.implied(side.called or told, side.class_name == told, generation)
     return {key: value for key, value in side.config.items() if key not in added}
 
 

@@ -20,7 +20,7 @@ from migrate import algorithms
 from migrate.algorithms import addons, keras_config, lazy_rows, tf_train, wrappers
 from migrate.algorithms.arguments import Arguments
 from migrate.bytes import protos
-from migrate.errors import ContradictionError, DamagedFileError, StrictError
+from migrate.errors import ContradictionError, DamagedFileError, MissingHintError, StrictError
 from migrate.operations.interpret import interpret
 from migrate.readers import tf1_saver
 from optim.errors import HyperparameterError, UnsupportedError
@@ -317,15 +317,40 @@ def test_a_class_that_addons_made_of_another_is_known_by_its_config(name: str, d
         ({"rho": 0.9, "momentum": 0.9, "centered": False, "epsilon": 1e-7}, "RMSprop"),
         ({"rho": 0.9, "epsilon": 1e-7}, "Adadelta"),
         ({"initial_accumulator_value": 0.1, "epsilon": 1e-7}, "Adagrad"),
-        ({"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}, addons.EXTENDED),  # Adamax or Nadam
-        ({"initial_accumulator_value": 0.1, "learning_rate_power": -0.5, "beta": 0.0}, addons.EXTENDED),  # Ftrl
+        ({"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7, "name": "Adamax"}, "Adamax"),
+        ({"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7, "name": "Nadam"}, "Nadam"),
+        ({"initial_accumulator_value": 0.1, "learning_rate_power": -0.5, "beta": 0.0}, "Ftrl"),
     ],
 )
 def test_which_class_addons_let_decay_its_config_tells(config: dict[str, Any], taken: str) -> None:
     name, own = addons.as_keras(addons.EXTENDED, {**config, "weight_decay": 0.1}, "optimizer_v2", True)
-    assert (name, own.get(addons.PER_STEP)) == (taken, 0.1 if taken != addons.EXTENDED else None)
+    assert (name, own.get(addons.PER_STEP)) == (taken, 0.1)
     _, confirm = addons.doubt(addons.EXTENDED, "optimizer_v2", True, name)
-    assert confirm == ("" if taken == addons.EXTENDED else f"--set class_name={taken}")
+    assert confirm == f"--set class_name={taken}"
+
+
+def test_of_two_classes_that_addons_let_decay_only_their_name_tells(tmp_path: Path) -> None:
+    source = tmp_path / "model.h5"
+    shutil.copy(CORPUS / "extra-tfa19-extended-nadam-h5" / "source" / "model.h5", source)
+    right = migrate.read(source, overrides={"class_name": "Nadam"})
+    with training_config(source) as training:
+        training["optimizer_config"]["config"]["name"] = "Mine"
+    with pytest.raises(MissingHintError, match="say which with --set class_name=Adamax or --set class_name=Nadam"):
+        migrate.read(source)
+    with pytest.raises(ContradictionError, match="momentum_cache, which Adamax does not have"):
+        migrate.read(source, overrides={"class_name": "Adamax"})
+    told = migrate.read(source, overrides={"class_name": "Nadam"})
+    assert told.hyperparameters == right.hyperparameters | {"name": "Mine"}
+
+
+def test_what_addons_let_decay_is_confirmed_beside_its_config(tmp_path: Path) -> None:
+    folder = CORPUS / "extra-tfa19-extended-adamax-ckpt"
+    document = json.loads((folder / "case.json").read_text())
+    config = {"class_name": addons.EXTENDED, "config": document["optimizer"]["config"]}
+    given: dict[str, Any] = {"optimizer_config": config, "overrides": {"class_name": "Adamax"}}
+    report = migrate.migrate_checkpoint(folder / "source" / "ckpt-1", tmp_path / "slots", **given)
+    assert report.fidelity == "exact", report.reasons
+    assert next_steps.of_slots(tmp_path / "slots", np.load(folder / "oracle.npz"), document["n"]) < next_steps.NEAR
 
 
 @pytest.mark.parametrize("name", ["SGD", "RMSprop", "Adagrad", "Adam"])
