@@ -13,7 +13,7 @@ from itertools import permutations
 import numpy as np
 
 from migrate.bytes.messages import some
-from migrate.live.mapped import numbers
+from migrate.live.mapped import Order, numbers
 from migrate.state import StoredVariable
 from optim.errors import MismatchError
 
@@ -23,15 +23,14 @@ MOST_DIMS = 5
 
 @dataclass(frozen=True)
 class Held:
-    """A stored variable, the live one that is taken for it, and in which order that one has its dims.
+    """A stored variable, the live one that is taken for it, and in which order that one has its numbers.
 
-    `value` gives the live one's numbers, in float64. `is_told`: whether nobody need ask for the order of dims.
+    `value` gives the live one's numbers, in float64.
     """
 
     stored: StoredVariable
     value: Callable[[], np.ndarray]
-    axes: tuple[int, ...]
-    is_told: bool = True
+    order: Order
 
 
 def reasons(rows: Iterable[Held], restores: bool) -> list[str]:
@@ -47,8 +46,8 @@ def reasons(rows: Iterable[Held], restores: bool) -> list[str]:
     found = list(against(rows))
     if found and not restores:
         raise MismatchError(
-            f"{some(found, between='; ')}: give each variable of the source the live one that it is, with its axes, or"
-            " pass restore_variables=True where the live ones shall have other values"
+            f"{some(found, between='; ')}: give each variable of the source the live one that it is, with its axes or a"
+            " function, or pass restore_variables=True where the live ones shall have other values"
         )
     denied = [f"{each}, before it was restored; where that is right, restore again" for each in found]
     return [*denied, *_open(rows, restores)]
@@ -59,7 +58,7 @@ def _open(rows: Sequence[Held], restores: bool) -> list[str]:
 
     Values that are restored prove no order: they may stand there since the same call was made before.
     """
-    open_ = (row for row in rows if not row.is_told and _fits_otherwise(row))
+    open_ = (row for row in rows if not row.order.is_told and _fits_otherwise(row))
     names = [row.stored.name for row in open_ if restores or not _is_held(row)]
     text = (
         f"{some(names)}: dims are alike, so that shapes do not tell their order, which is another in torch than in"
@@ -99,12 +98,20 @@ def against(rows: Iterable[Held]) -> Iterator[str]:
         if owner is not None:
             yield f"what is given for {name!r} has the values of {owner.stored.name!r}"
         elif axes := _other_axes(row, live):
-            yield f"what is given for {name!r} has its values with the axes {axes}, not {row.axes}"
+            yield f"what is given for {name!r} has its values with the axes {axes}, not with {row.order}"
+        elif _has_the_same(_wanted(row), live):
+            yield f"what is given for {name!r} has its values in an order that is not that of {row.order}"
 
 
 def _wanted(row: Held) -> np.ndarray:
     assert row.stored.array is not None
-    return np.transpose(numbers(row.stored.array), row.axes)
+    return row.order.of(numbers(row.stored.array))
+
+
+def _has_the_same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays have the same numbers, in whatever order: gates of a layer, rows behind a Flatten."""
+    is_near = (a.min(), a.max()) == (b.min(), b.max())
+    return is_near and np.array_equal(np.sort(a, axis=None), np.sort(b, axis=None))
 
 
 def _beginning(array: np.ndarray) -> bytes:
@@ -117,5 +124,5 @@ def _other_axes(row: Held, live: np.ndarray) -> tuple[int, ...]:
     stored = numbers(row.stored.array)
     if not 2 <= stored.ndim <= MOST_DIMS or (stored.min(), stored.max()) != (live.min(), live.max()):
         return ()
-    orders = (axes for axes in permutations(range(stored.ndim)) if axes != row.axes)
+    orders = (axes for axes in permutations(range(stored.ndim)) if axes != row.order.axes)
     return next((axes for axes in orders if np.array_equal(np.transpose(stored, axes), live)), ())

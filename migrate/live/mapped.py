@@ -19,22 +19,44 @@ from optim.errors import MismatchError
 
 
 @dataclass(frozen=True)
+class Order:
+    """In which order a parameter has the numbers of its variable: with dims transposed, or as an array of places says.
+
+    `is_told`: whether a person said it.
+    """
+
+    axes: tuple[int, ...] = ()
+    places: np.ndarray | None = None
+    is_told: bool = True
+
+    def of(self, array: np.ndarray) -> np.ndarray:
+        """An array of the variable's shape, in the parameter's."""
+        return np.transpose(array, self.axes) if self.places is None else np.ravel(array)[self.places]
+
+    def __str__(self) -> str:
+        return f"the axes {self.axes}" if self.places is None else "its function"
+
+
+@dataclass(frozen=True)
 class Target:
-    """A parameter, the stored variable that it is, and the order in which it has that one's dims.
+    """A parameter, the stored variable that it is, and the order in which it has that one's numbers.
 
     `place` is what finds the parameter in its framework: itself for torch, its name in the pytree for optax.
-    `is_told`: whether a person said the axes.
     """
 
     stored: StoredVariable
     place: Any
-    axes: tuple[int, ...]
-    is_told: bool
+    order: Order
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The parameter's."""
+        places = self.order.places
+        return tuple(self.stored.shape[a] for a in self.order.axes) if places is None else places.shape
 
     def laid_out(self, array: np.ndarray) -> np.ndarray:
-        """An array shaped like the stored variable, as the parameter has its dims; others as they are."""
-        moved = np.transpose(array, self.axes) if array.ndim == len(self.axes) else array
-        return np.ascontiguousarray(moved).reshape(moved.shape)
+        """An array shaped like the stored variable, as the parameter has its numbers; others as they are."""
+        return np.array(self.order.of(array), order="C") if array.shape == self.stored.shape else array
 
     def value(self) -> np.ndarray:
         """The stored value in the parameter's order of dims. Raises MismatchError where the source has none."""
@@ -59,7 +81,7 @@ def targets(
 
     Args:
       variables: name in the source -> parameter, or (parameter, axes) where the parameter is the variable with its dims
-        in another order: `numpy.transpose(variable, axes)`.
+        in another order, `numpy.transpose(variable, axes)`, or (parameter, function) where it is `function(variable)`.
       found: what was given for a parameter -> its place, shape and dtype; None if the optimizer does not have it.
       places: of all parameters of the optimizer. called: what a parameter is called in messages.
 
@@ -97,26 +119,49 @@ def _target(
     called: str,
     problems: list[str],
 ) -> list[Target]:
-    wanted, axes = given if isinstance(given, tuple) else (given, range(len(stored.shape)))
+    wanted, told = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
     try:
-        axes = tuple(int(a) for a in axes)
-    except (TypeError, ValueError):
-        problems.append(f"axes of {stored.name!r} are {axes!r}, and not a permutation such as (1, 0)")
-        return []
-    known = found(wanted)
+        known = found(wanted)
+    except TypeError:  # what cannot be looked up
+        known = None
     if known is None:
         problems.append(f"the optimizer has not what is given for {stored.name!r}")
         return []
     place, shape, dtype = known
-    if sorted(axes) != list(range(len(stored.shape))) or tuple(stored.shape[a] for a in axes) != shape:
-        problems.append(
-            f"{stored.name!r} has shape {list(stored.shape)}, its {called} {list(shape)}, axes {list(axes)}"
-        )
-        return []
     if dtype != stored.dtype:
         problems.append(f"{stored.name!r} is {stored.dtype}, its {called} {dtype}")
         return []
-    return [Target(stored, place, axes, isinstance(given, tuple))]
+    try:
+        return [Target(stored, place, _order(stored.shape, shape, told))]
+    except ValueError as error:
+        problems.append(f"{stored.name!r} has shape {list(stored.shape)}, its {called} {list(shape)}: {error}")
+        return []
+
+
+def _order(stored: tuple[int, ...], shape: tuple[int, ...], told: Any) -> Order:
+    """How an array of the stored shape gets the parameter's.
+
+    Args:
+      told: axes; or a function of an array, which rearranges it; None where nothing was said.
+
+    Raises:
+      ValueError: it does not get that shape, or not each number once.
+    """
+    if callable(told):
+        places = np.arange(np.prod(stored, dtype=np.int64)).reshape(stored)
+        moved = np.asarray(told(places))
+        if moved.shape != shape or not np.array_equal(np.sort(moved, axis=None), np.ravel(places)):
+            raise ValueError(
+                f"the function given makes shape {list(moved.shape)}, or does not put each number there once"
+            )
+        return Order(places=moved)
+    try:
+        axes = tuple(int(a) for a in (range(len(stored)) if told is None else told))
+    except (TypeError, ValueError):
+        raise ValueError(f"axes {told!r} are no permutation such as (1, 0)") from None
+    if sorted(axes) != list(range(len(stored))) or tuple(stored[a] for a in axes) != shape:
+        raise ValueError(f"axes {list(axes)} do not make the one of the other")
+    return Order(axes, is_told=told is not None)
 
 
 def variable_reasons(state: OptimizerState, found: Sequence[Target]) -> Iterator[str]:

@@ -11,6 +11,7 @@ import numpy as np
 from migrate import generations
 from migrate.errors import AmbiguousError
 from migrate.live.held import Held
+from migrate.live.mapped import Order
 from migrate.matching.stages import plain
 from migrate.state import OptimizerState, StoredVariable
 from optim.errors import MismatchError
@@ -84,7 +85,7 @@ def held(pair: Pair) -> Held:
     def value() -> np.ndarray:
         return np.asarray(placement.to_host(unwrap(pair.live.variable)), np.float64)
 
-    return Held(pair.stored, value, tuple(range(len(pair.stored.shape))))
+    return Held(pair.stored, value, Order(tuple(range(len(pair.stored.shape)))))
 
 
 def _equal(live: Given, stored: StoredVariable) -> bool:

@@ -22,8 +22,8 @@ class Restored:
     """One restoration on its way: what differs is known when it is made, `run` replaces state and parameters.
 
     Args:
-      variables: name in the source -> name of a leaf of the parameters, keys joined by slashes, or (name, axes) where
-        the leaf is the variable with its dims in another order: `numpy.transpose(variable, axes)`.
+      variables: name in the source -> name of a leaf of the parameters, keys joined by slashes, or as `mapped.targets`
+        has it.
 
     Raises:
       UnsupportedError: an algorithm that optax does not have, or a state that has no place for its slots.
@@ -43,8 +43,7 @@ class Restored:
         self._leaves = optax_state.leaves(training.state, training.params)
         self._check_places()
         rows = (
-            Held(t.stored, partial(np.asarray, self._parameters[t.place], np.float64), t.axes, t.is_told)
-            for t in self.targets
+            Held(t.stored, partial(np.asarray, self._parameters[t.place], np.float64), t.order) for t in self.targets
         )
         self._denied = held.reasons(rows, restore_variables)
         self._trial = optax_trial.Outcome()

@@ -3,7 +3,7 @@
 The hyperparameters of a transformation are hidden in functions, so that nothing but its steps tells them. They are
 compared with those of `optim` where they differ if anything does: at gradients of many sizes (epsilon, clipping), at
 step counts as far as int32 goes (schedules), on random slots and variables of the real names (weight decay and what is
-left out of it), several steps in a row (what is kept for later). Dims are cut to CUT.
+left out of it), several steps in a row (what is kept for later). Dims are the leaf's, cut to CUT.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class _Source:
         self.left_out = [n for n, v in values.items() if n not in own and not _is_idle(n, v)]
         self.left_out += ["clip_order"] if len(self._limits) > 1 else []
         self.left_out += ["weight_decay"] if state.algorithm == "AdamW" and "weight_decay" not in values else []
-        self._shapes = {t.stored.name: tuple(min(n, CUT) for n in t.stored.shape) for t in targets}
+        self._shapes = {t.stored.name: tuple(min(n, CUT) for n in t.shape) for t in targets}
 
     def rate_at(self, count: int) -> float:
         return comparison.rate_at(self._rule, count)
@@ -360,7 +360,7 @@ class _Transformation:
                     f" {type(error).__name__}: {str(error)[:200]}"
                 ) from error
             added = {name: np.asarray(update) for name, update in optax_state.named(updates).items()}
-            made.append({self._targets[n].stored.name: self._back(n, value) for n, value in added.items()})
+            made.append({self._targets[n].stored.name: value for n, value in added.items()})
             params = self._unflatten([old + added[name] for name, old in optax_state.named(params).items()])
         return made
 
@@ -376,17 +376,14 @@ class _Transformation:
                 return jax.numpy.asarray(count, "int64")  # a power of an int32 would be a float32
             per = slots.get(self._slot_of.get(what.what, ""))
             target = self._targets[what.name]
-            return old if per is None else optax_state.like(target.laid_out(per[target.stored.name]), old)
+            return old if per is None else optax_state.like(per[target.stored.name], old)
 
         return optax_state.filled(state, params, value)
 
     def _tree(self, arrays: Arrays) -> Any:
-        return self._unflatten([self._targets[n].laid_out(arrays[self._targets[n].stored.name]) for n in self._names])
+        return self._unflatten([arrays[self._targets[n].stored.name] for n in self._names])
 
     def _unflatten(self, leaves: Sequence[np.ndarray]) -> Any:
         import jax
 
         return jax.tree_util.tree_unflatten(self._structure, [jax.numpy.asarray(leaf) for leaf in leaves])
-
-    def _back(self, name: str, array: np.ndarray) -> np.ndarray:
-        return np.transpose(array, np.argsort(self._targets[name].axes))

@@ -65,7 +65,8 @@ def restore(
         (`optimizers` or `optimizers.legacy`), in a LossScaleOptimizer or not. New slots are made for the trainable ones
         of `variables`, in their order. Or of torch.optim, with a mapping name in the source -> parameter; or
         `migrate.Optax(tx, params)`, with a mapping name in the source -> name in the pytree, `Dense_0/kernel`. Where
-        dims are in another order, (parameter, axes) or (name, axes).
+        dims are in another order, (parameter, axes) or (name, axes); where more is, (parameter, function), which gives
+        NumPy arrays of the source's shape in the parameter's order.
       variables: the model's variables, at least the trainable ones: a sequence in the model's order, matched to the
         source by name (`variable.path` or `.name`), then shape, then position; or a mapping name in the source ->
         variable, matched by name and shape alone.

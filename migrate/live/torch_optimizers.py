@@ -33,8 +33,7 @@ class Restored:
     """One restoration on its way: what differs is known when it is made, `run` assigns.
 
     Args:
-      variables: name in the source -> parameter, or (parameter, axes) where the parameter is the variable with its dims
-        in another order: `numpy.transpose(variable, axes)`.
+      variables: name in the source -> parameter, or as `mapped.targets` has it.
 
     Raises:
       UnsupportedError: a class that is not known, or another algorithm than the source's.
@@ -73,7 +72,7 @@ class Restored:
             *self._frozen_reasons(),
         ]
         reasons += held.reasons(
-            (Held(t.stored, partial(_held, t.place), t.axes, t.is_told) for t in self.targets), restore_variables
+            (Held(t.stored, partial(_held, t.place), t.order) for t in self.targets), restore_variables
         )
         self.origins = (*state.origins, *evidence.doubts("live optimizer", dict.fromkeys(reasons)))
         self.reasons = evidence.reasons(self.origins)
@@ -165,13 +164,14 @@ class Restored:
 
         group = self._groups[target.place]
         is_beside = group.get("capturable") or group.get("fused")
-        return torch.tensor(float(value), device=target.place.device if is_beside else None)
+        dtype = torch.float32 if group.get("fused") else None
+        return torch.tensor(float(value), dtype=dtype, device=target.place.device if is_beside else None)
 
     def _tensor(self, target: Target, array: np.ndarray) -> Any:
+        """In memory as the parameter is: fused steps go through both from the first address to the last."""
         import torch
 
-        parameter = target.place
-        return torch.from_numpy(array).to(dtype=parameter.dtype, device=parameter.device)
+        return torch.empty_like(target.place, requires_grad=False).copy_(torch.from_numpy(array))
 
 
 def _held(parameter: Any) -> np.ndarray:

@@ -7,15 +7,17 @@ import pytest
 
 from migrate.bytes.arrays import LazyArray
 from migrate.live import held
+from migrate.live.mapped import Order
 from migrate.state import StoredVariable
 from optim.errors import MismatchError
 
 VALUES = {name: np.random.default_rng(i).standard_normal((3, 3)).astype(np.float32) for i, name in enumerate("abc")}
 
 
-def _row(name: str, live: np.ndarray, axes: tuple[int, ...] = (0, 1)) -> held.Held:
+def _row(name: str, live: np.ndarray, order: tuple[int, ...] | Order = (0, 1)) -> held.Held:
     array = LazyArray((3, 3), "float32", lambda: VALUES[name], name)
-    return held.Held(StoredVariable(name, array, (3, 3), "float32", True), lambda: live.astype(np.float64), axes)
+    stored = StoredVariable(name, array, (3, 3), "float32", True)
+    return held.Held(stored, lambda: live.astype(np.float64), order if isinstance(order, Order) else Order(order))
 
 
 def test_right_values_and_none_deny_nothing() -> None:
@@ -32,5 +34,20 @@ def test_values_of_another_one_and_other_axes_deny_a_mapping() -> None:
     ):
         held.reasons(exchanged, restores=False)
     assert len(held.reasons(exchanged, restores=True)) == 2
-    with pytest.raises(MismatchError, match=r"given for 'c' has its values with the axes \(1, 0\), not \(0, 1\)"):
+    with pytest.raises(
+        MismatchError, match=r"given for 'c' has its values with the axes \(1, 0\), not with the axes \(0, 1\)"
+    ):
         held.reasons([_row("c", VALUES["c"].T)], restores=False)
+
+
+def test_the_same_numbers_in_another_order_deny_a_mapping() -> None:
+    """As gates of a layer are in another framework, or rows of a kernel behind a Flatten."""
+    moved = VALUES["a"][[1, 0, 2]]
+    with pytest.raises(
+        MismatchError, match=r"given for 'a' has its values in an order .* the axes \(0, 1\): give each"
+    ):
+        held.reasons([_row("a", moved)], restores=False)
+    places = np.arange(9).reshape(3, 3)
+    assert held.reasons([_row("a", moved, Order(places=places[[1, 0, 2]]))], restores=False) == []
+    with pytest.raises(MismatchError, match=r"with the axes \(0, 1\), not with its function"):
+        held.reasons([_row("a", VALUES["a"], Order(places=places[[1, 0, 2]]))], restores=False)
