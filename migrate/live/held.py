@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 
@@ -33,17 +34,18 @@ class Held:
     order: Order
 
 
-def reasons(rows: Iterable[Held], restores: bool) -> list[str]:
+def reasons(rows: Iterable[Held], stored: Sequence[StoredVariable], restores: bool) -> list[str]:
     """Why a restoration is not exact, whose live variables get the stored values over others that deny it.
 
     Args:
-      restores: whether they get them. If so and the mapping is right, they prove it when it is used again.
+      stored: all variables of the source, also those for which no live one is given.
+      restores: whether they get the values. If so and the mapping is right, they prove it when it is used again.
 
     Raises:
       MismatchError: they keep values that deny it.
     """
     rows = list(rows)
-    found = list(against(rows))
+    found = list(against(rows, stored))
     if found and not restores:
         raise MismatchError(
             f"{some(found, between='; ')}: give each variable of the source the live one that it is, with its axes or a"
@@ -81,26 +83,34 @@ def _is_held(row: Held) -> bool:
     return np.array_equal(_wanted(row), live) and not _other_axes(row, live)
 
 
-def against(rows: Iterable[Held]) -> Iterator[str]:
-    """Where the live numbers are those of another variable, or the right ones with dims in another order."""
-    alike: dict[bytes, list[Held]] = {}
-    strange = []
-    for row in rows:
-        if row.stored.array is None:
-            continue
-        wanted, live = _wanted(row), row.value()
-        alike.setdefault(_beginning(wanted), []).append(row)
-        if not np.array_equal(wanted, live) and np.any(live != live.flat[0]):  # one number everywhere tells nothing
-            strange.append(row)
+def against(rows: Sequence[Held], stored: Sequence[StoredVariable]) -> Iterator[str]:
+    """Where the live numbers are those of another variable, or the right ones in another order."""
+    strange = [row for row in rows if row.stored.array is not None and _is_strange(row)]
+    alike: dict[Any, list[StoredVariable]] = {}
+    for variable in stored if strange else ():
+        if variable.array is not None:
+            alike.setdefault(_extremes(numbers(variable.array)), []).append(variable)
+    orders = {row.stored.name: row.order for row in rows}
     for row in strange:
         live, name = row.value(), row.stored.name
-        owner = next((o for o in alike.get(_beginning(live), ()) if np.array_equal(_wanted(o), live)), None)
-        if owner is not None:
-            yield f"what is given for {name!r} has the values of {owner.stored.name!r}"
-        elif axes := _other_axes(row, live):
-            yield f"what is given for {name!r} has its values with the axes {axes}, not with {row.order}"
-        elif _has_the_same(_wanted(row), live):
-            yield f"what is given for {name!r} has its values in an order that is not that of {row.order}"
+        for other in alike.get(_extremes(live), ()):
+            held = Held(other, row.value, orders.get(other.name, row.order))
+            if other.name != name and other.shape == row.stored.shape and np.array_equal(_wanted(held), live):
+                yield f"what is given for {name!r} has the values of {other.name!r}"
+                break
+        else:
+            if axes := _other_axes(row, live):
+                yield f"what is given for {name!r} has its values with the axes {axes}, not with {row.order}"
+            elif _has_the_same(_wanted(row), live):
+                yield f"what is given for {name!r} has its values in an order that is not that of {row.order}"
+
+
+def _is_strange(row: Held) -> bool:
+    """Whether the live numbers are others than the stored ones; one everywhere, or zeros and ones, are those of any new
+    variable."""
+    live = row.value()
+    is_new = np.all(live == live.flat[:1]) or np.isin(live, (0.0, 1.0)).all()
+    return not is_new and not np.array_equal(_wanted(row), live)
 
 
 def _wanted(row: Held) -> np.ndarray:
@@ -110,19 +120,18 @@ def _wanted(row: Held) -> np.ndarray:
 
 def _has_the_same(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether two arrays have the same numbers, in whatever order: gates of a layer, rows behind a Flatten."""
-    is_near = (a.min(), a.max()) == (b.min(), b.max())
-    return is_near and np.array_equal(np.sort(a, axis=None), np.sort(b, axis=None))
+    return _extremes(a) == _extremes(b) and np.array_equal(np.sort(a, axis=None), np.sort(b, axis=None))
 
 
-def _beginning(array: np.ndarray) -> bytes:
-    """What arrays of the same numbers have in common, and few others."""
-    return repr(array.shape).encode() + np.asarray(array.flat[:1024], np.float64).tobytes()
+def _extremes(array: np.ndarray) -> tuple[int, float, float]:
+    """What arrays of the same numbers have in common, in whatever order, and few others."""
+    return array.size, float(array.min(initial=np.inf)), float(array.max(initial=-np.inf))
 
 
 def _other_axes(row: Held, live: np.ndarray) -> tuple[int, ...]:
     assert row.stored.array is not None
     stored = numbers(row.stored.array)
-    if not 2 <= stored.ndim <= MOST_DIMS or (stored.min(), stored.max()) != (live.min(), live.max()):
+    if not 2 <= stored.ndim <= MOST_DIMS or _extremes(stored) != _extremes(live):
         return ()
     orders = (axes for axes in permutations(range(stored.ndim)) if axes != row.order.axes)
     return next((axes for axes in orders if np.array_equal(np.transpose(stored, axes), live)), ())

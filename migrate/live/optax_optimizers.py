@@ -45,7 +45,7 @@ class Restored:
         rows = (
             Held(t.stored, partial(np.asarray, self._parameters[t.place], np.float64), t.order) for t in self.targets
         )
-        self._denied = held.reasons(rows, restore_variables)
+        self._denied = held.reasons(rows, state.variables, restore_variables)
         self._trial = optax_trial.Outcome()
         rate = state.hyperparameters.get("learning_rate")
         self._own_schedule = rates.is_own(rate)

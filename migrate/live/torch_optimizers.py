@@ -72,7 +72,9 @@ class Restored:
             *self._frozen_reasons(),
         ]
         reasons += held.reasons(
-            (Held(t.stored, partial(_held, t.place), t.order) for t in self.targets), restore_variables
+            (Held(t.stored, partial(_held, t.place), t.order) for t in self.targets),
+            state.variables,
+            restore_variables,
         )
         self.origins = (*state.origins, *evidence.doubts("live optimizer", dict.fromkeys(reasons)))
         self.reasons = evidence.reasons(self.origins)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -20,11 +22,16 @@ def _row(name: str, live: np.ndarray, order: tuple[int, ...] | Order = (0, 1)) -
     return held.Held(stored, lambda: live.astype(np.float64), order if isinstance(order, Order) else Order(order))
 
 
+def _reasons(rows: Sequence[held.Held], restores: bool) -> list[str]:
+    return held.reasons(rows, [_row(name, value).stored for name, value in VALUES.items()], restores)
+
+
 def test_right_values_and_none_deny_nothing() -> None:
-    assert held.reasons([_row(name, value) for name, value in VALUES.items()], restores=False) == []
-    assert held.reasons([_row(name, value.T, (1, 0)) for name, value in VALUES.items()], restores=False) == []
-    assert held.reasons([_row(name, np.ones((3, 3))) for name in VALUES], restores=False) == []
-    assert held.reasons([_row(name, value + 1) for name, value in VALUES.items()], restores=False) == []
+    assert _reasons([_row(name, value) for name, value in VALUES.items()], restores=False) == []
+    assert _reasons([_row(name, value.T, (1, 0)) for name, value in VALUES.items()], restores=False) == []
+    assert _reasons([_row(name, np.ones((3, 3))) for name in VALUES], restores=False) == []
+    assert _reasons([_row(name, np.eye(3)) for name in VALUES], restores=False) == []
+    assert _reasons([_row(name, value + 1) for name, value in VALUES.items()], restores=False) == []
 
 
 def test_values_of_another_one_and_other_axes_deny_a_mapping() -> None:
@@ -32,12 +39,12 @@ def test_values_of_another_one_and_other_axes_deny_a_mapping() -> None:
     with pytest.raises(
         MismatchError, match="given for 'a' has the values of 'b'; what is given for 'b' has the values"
     ):
-        held.reasons(exchanged, restores=False)
-    assert len(held.reasons(exchanged, restores=True)) == 2
+        _reasons(exchanged, restores=False)
+    assert len(_reasons(exchanged, restores=True)) == 2
     with pytest.raises(
         MismatchError, match=r"given for 'c' has its values with the axes \(1, 0\), not with the axes \(0, 1\)"
     ):
-        held.reasons([_row("c", VALUES["c"].T)], restores=False)
+        _reasons([_row("c", VALUES["c"].T)], restores=False)
 
 
 def test_the_same_numbers_in_another_order_deny_a_mapping() -> None:
@@ -46,8 +53,15 @@ def test_the_same_numbers_in_another_order_deny_a_mapping() -> None:
     with pytest.raises(
         MismatchError, match=r"given for 'a' has its values in an order .* the axes \(0, 1\): give each"
     ):
-        held.reasons([_row("a", moved)], restores=False)
+        _reasons([_row("a", moved)], restores=False)
     places = np.arange(9).reshape(3, 3)
-    assert held.reasons([_row("a", moved, Order(places=places[[1, 0, 2]]))], restores=False) == []
+    assert _reasons([_row("a", moved, Order(places=places[[1, 0, 2]]))], restores=False) == []
     with pytest.raises(MismatchError, match=r"with the axes \(0, 1\), not with its function"):
-        held.reasons([_row("a", VALUES["a"], Order(places=places[[1, 0, 2]]))], restores=False)
+        _reasons([_row("a", VALUES["a"], Order(places=places[[1, 0, 2]]))], restores=False)
+
+
+def test_values_of_one_that_is_not_given_deny_a_mapping() -> None:
+    with pytest.raises(MismatchError, match="given for 'a' has the values of 'c'"):
+        _reasons([_row("a", VALUES["c"])], restores=False)
+    with pytest.raises(MismatchError, match="given for 'a' has the values of 'c'"):
+        _reasons([_row("a", VALUES["c"].T, (1, 0))], restores=False)
