@@ -22,7 +22,7 @@ CASES = (
     "corpus/extra-k224-adadelta-decay-mlp-npz",
     pytest.param("corpus/keras38-adam-convbn", marks=pytest.mark.breadth),
     "corpus/tf215-new-sgd-gclip-weights-mlp",
-    "corpus/tf24-sgd-clipboth-mlp",
+    pytest.param("corpus/tf24-sgd-clipboth-mlp", marks=pytest.mark.breadth),
     "wild/tf29-g-moving-average-adam-ckpt",
 )
 ADAM = FIXTURES / "corpus" / "keras38-adam-convbn" / "source" / "model.keras"
@@ -148,7 +148,7 @@ def test_a_config_has_no_word_that_is_passed_over(told: dict[str, Any]) -> None:
 
 HINTED = (
     "corpus/extra-k224-adadelta-decay-mlp-npz",
-    "corpus/keras224-adam-saver-mlp",
+    pytest.param("corpus/keras224-adam-saver-mlp", marks=pytest.mark.breadth),
     "corpus/tf215-new-sgd-gclip-weights-mlp",
     pytest.param("corpus/tf29-exp-adam-clipnorm-nested", marks=pytest.mark.breadth),
     pytest.param("wild/tf29-g-adamw-ckpt", marks=pytest.mark.breadth),

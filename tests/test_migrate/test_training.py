@@ -22,7 +22,7 @@ from migrate.models import frozen, keras1, keras1_weights, training, unsaved
 from migrate.readers.keras.left_out import settled, with_paddings
 from migrate.state import OptimizerState, Stored, StoredModel
 from optim.errors import UnsupportedError
-from tests.breadth import covering
+from tests.breadth import broad
 
 FEATURES = Path(__file__).parent.parent / "fixtures" / "features"
 SOURCES = {path.stem: path for path in sorted(FEATURES.glob("*")) if path.suffix in (".h5", ".keras")}
@@ -94,7 +94,16 @@ def test_exact_is_said_where_the_target_trains_alike(case: str, to: str, tmp_pat
     assert exact == (feature not in OTHERWISE[release][to])
 
 
-@covering(1, feature=["convolved-words", "gates-of-words", "gates-in-series"], to=SUFFIX)
+@pytest.mark.parametrize(
+    ("feature", "to"),
+    [
+        ("convolved-words", "keras"),
+        ("gates-in-series", "tf-keras"),
+        broad("convolved-words", "tf-keras"),
+        broad("gates-in-series", "keras"),
+        *(broad("gates-of-words", to) for to in SUFFIX),  # altered, they are below
+    ],
+)
 def test_layers_of_keras_1_are_written_as_today_has_them(feature: str, to: str, tmp_path: Path) -> None:
     exact, target = is_exact(f"keras1.2.2-{feature}", to, tmp_path)
     assert exact

@@ -82,7 +82,7 @@ def train(optimizer: Any, how: str, scale: float = 1.0, dtype: Any = np.float64)
     return table, bias
 
 
-@covering(2, case=KERAS_3, clipping=CLIPPING, how=WAYS, mode=MODES)
+@covering(1, case=KERAS_3, clipping=CLIPPING, how=WAYS, mode=MODES)
 def test_as_keras_3_on_tensorflow(case: str, clipping: str, how: str, mode: str) -> None:
     """It clips by a joint norm by products with a tensor, which sums first; so squares are of sums then.
 

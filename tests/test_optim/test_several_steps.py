@@ -38,7 +38,7 @@ FIRST = ["SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "AdamW", "Adamax", "Na
 FIRST += ["Adafactor", "Lamb", "Muon"]
 """In every way; the others in one."""
 
-USUAL = [("Lamb", "both", "bare", "function"), ("Adam", "both", "all", "native_function")]
+USUAL = [("Adam", "both", "all", "native_function")]
 
 
 def _cases() -> list[Any]:
