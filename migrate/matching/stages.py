@@ -17,7 +17,10 @@ from optim.errors import MismatchError
 Pairs = dict[tuple[str, str], LazyArray]
 """(slot, variable name) -> array."""
 SHOWN = 6
-NOT_STATE = ("moving_mean", "moving_variance", "running_mean", "running_std", "running_variance")
+NOT_STATE = (
+    *("moving_mean", "moving_variance", "running_mean", "running_std", "running_variance"),
+    *("moving_stddev", "renorm_mean", "renorm_stddev"),
+)
 
 
 def plain(name: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from migrate.readers.keras.layers import snake_case
+from migrate.readers.keras.model import MOVING, RENORM
 
 Config = Mapping[str, Any]
 ADVICE = "migrate to slots, or build the model in today's code and restore into it"
@@ -67,6 +68,10 @@ def _normalized(*moving: str) -> Callable[[Config], tuple[Weight, ...]]:
         return tuple(Weight(role, f"vars/{i}", role in own) for i, role in enumerate((*own, *moving)))
 
     return weights
+
+
+def _batch_normalized(config: Config) -> tuple[Weight, ...]:
+    return _normalized(*MOVING, *(RENORM if config.get("renorm") else ()))(config)
 
 
 def _recurrent(config: Config) -> tuple[Weight, ...]:
@@ -171,7 +176,7 @@ KINDS: dict[str, Kind] = {
     **{f"SeparableConv{n}D": SEPARABLE for n in (1, 2)},
     "Embedding": Kind(_fixed("embeddings"), dropped={"input_length": (...,), "sparse": (False,)}),
     "BatchNormalization": Kind(
-        _normalized("moving_mean", "moving_variance"),
+        _batch_normalized,
         dropped={
             "renorm": (False,),
             "virtual_batch_size": (None,),

@@ -22,6 +22,8 @@ ACTIVATIONS = (
     *("linear", "relu", "relu6", "elu", "selu", "gelu", "leaky_relu", "sigmoid", "hard_sigmoid", "tanh", "softmax"),
     *("softplus", "softsign", "exponential", "swish", "silu", "mish", "log_softmax"),
 )
+SINCE = {"renorm": "3.14"}
+"""Arguments that a layer of Keras 3 has from a release on that is not the earliest target."""
 WITH_STATE = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D")
 """Layers that a model may give an initial state."""
 
@@ -246,7 +248,10 @@ def _only(axes: Sequence[int], shown: str) -> int:
 
 def _check_dropped(shown: str, name: str, key: str, value: Any, neutral: tuple[Any, ...]) -> None:
     if ... not in neutral and value is not None and value not in neutral:
-        raise UnsupportedError(f"the layer {shown!r} has {key}={value!r}, and Keras 3's {name} has no {key}; {ADVICE}")
+        before = f" before {SINCE[key]}" if key in SINCE else ""
+        raise UnsupportedError(
+            f"the layer {shown!r} has {key}={value!r}, and Keras 3's {name}{before} has no {key}; {ADVICE}"
+        )
 
 
 def _value(key: str, value: Any, shown: str) -> Any:

@@ -83,6 +83,16 @@ def test_frozen_layers_and_moving_averages_are_not_trained() -> None:
     assert flags["sequential/batch_normalization/gamma"] is True
 
 
+def test_what_a_batch_renormalization_measures_is_not_trained() -> None:
+    state = migrate.read(CORPUS.parent / "features" / "keras3.15.1-batch-renorm.keras")
+    at = "batch_normalization/"
+    measured = {v.name for v in state.variables if v.trainable is False}
+    assert measured == {
+        *(f"{at}moving_mean", f"{at}moving_variance", f"{at}moving_stddev"),
+        *(f"{at}renorm_mean", f"{at}renorm_stddev"),
+    }
+
+
 def test_flags_that_were_turned_after_compile_are_never_exact(tmp_path: Path) -> None:
     """Keras 3 itself would give the slots of the last layer to the first."""
     import keras

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from migrate.bytes.arrays import LazyArray
-from migrate.readers.keras.model import layer_name, leaves, never_trained, sublayers
+from migrate.readers.keras.model import MOVING, RENORM, layer_name, leaves, never_trained, sublayers
 from migrate.readers.keras.tree import Node, by_class
 from migrate.state import Layers, LayerVariable, StoredVariable, Twins
 
@@ -31,8 +31,12 @@ ROLES: dict[str, dict[int, tuple[str, ...]]] = {
     **{f"conv{n}d{t}": CONV for n in (1, 2, 3) for t in ("", "_transpose", "transpose")},
     "embedding": {1: ("embeddings",)},
     "batch_normalization": {
-        4: ("gamma", "beta", "moving_mean", "moving_variance"),
-        2: ("moving_mean", "moving_variance"),
+        7: ("gamma", "beta", *MOVING, *RENORM),
+        6: ("0", *MOVING, *RENORM),
+        5: (*MOVING, *RENORM),
+        4: ("gamma", "beta", *MOVING),
+        3: ("0", *MOVING),
+        2: MOVING,
     },
     **dict.fromkeys(("layer_normalization", "group_normalization"), NORM),
     "normalization": {3: ("mean", "variance", "count")},
@@ -203,7 +207,8 @@ def _roles(kind: str, count: int, config: Mapping[str, Any] | None) -> tuple[str
     settings = config.get("config") if config is not None else None
     if kind == "batch_normalization" and isinstance(settings, Mapping):
         roles = [name for name, key in (("gamma", "scale"), ("beta", "center")) if settings.get(key, True)]
-        return (*roles, "moving_mean", "moving_variance") if count == len(roles) + 2 else None
+        roles += [*MOVING, *(RENORM if settings.get("renorm") else ())]
+        return tuple(roles) if count == len(roles) else None
     return ROLES.get(kind, {}).get(count)
 
 

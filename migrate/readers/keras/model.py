@@ -15,9 +15,12 @@ from typing import Any
 
 from migrate.errors import DamagedFileError
 
+MOVING = ("moving_mean", "moving_variance")
+RENORM = ("moving_stddev", "renorm_mean", "renorm_stddev")
+"""What a BatchNormalization keeps besides where `renorm` is set, in its order."""
 NEVER_TRAINED = (
-    "moving_mean",
-    "moving_variance",
+    *MOVING,
+    *RENORM,
     "moving_std",
     "running_mean",
     "running_std",
@@ -31,7 +34,7 @@ NEVER_TRAINED = (
 ROLES = frozenset(
     {
         *("kernel", "bias", "recurrent_kernel", "depthwise_kernel", "pointwise_kernel", "embeddings"),
-        *("gamma", "beta", "moving_mean", "moving_variance"),
+        *("gamma", "beta", *MOVING, *RENORM),
     }
 )
 """Tails of weight names, and the attributes of Keras's own layers that hold these weights."""

@@ -9,10 +9,9 @@ from migrate.bytes.bundle import BundleReader
 from migrate.bytes.object_graph import ObjectGraph, unescape
 from migrate.matching.slot_owners import Owner
 from migrate.readers.bundle_arrays import lazy
+from migrate.readers.keras.model import MOVING, RENORM
 from migrate.readers.objects.optimizers import GraphOptimizer, slot_lists, tracked
 from migrate.state import StoredVariable
-
-_NEVER_TRAINED = frozenset({"moving_mean", "moving_variance"})
 
 
 def owners(graph: ObjectGraph, bundle: BundleReader, optimizers: Sequence[GraphOptimizer]) -> list[Owner]:
@@ -82,7 +81,7 @@ def stored(
         trainable: bool | None = told.get(owner.node)
         if owner.name in slotted:
             trainable = True
-        elif owner.path[-1] in _NEVER_TRAINED or owner.name in foreign:
+        elif owner.path[-1] in (*MOVING, *RENORM) or owner.name in foreign:
             trainable = False
         by_name[owner.name] = StoredVariable(owner.name, array, array.shape, array.dtype, trainable)
     return tuple(by_name.pop(name) for name in slotted) + tuple(by_name.values())

@@ -29,6 +29,7 @@ ROLES = (
     "bias",
     "moving_mean",
     "moving_variance",
+    *("moving_stddev", "renorm_mean", "renorm_stddev"),
 )
 """Names of stock layers' weights, in the order in which a layer creates them."""
 
