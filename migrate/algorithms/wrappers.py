@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from migrate import generations
-from migrate.algorithms.addons import AVERAGED
+from migrate.algorithms.addons import AVERAGED, PACKAGE, as_registered
 from migrate.algorithms.clipping import LIMITS
+from migrate.evidence import FILE, HINT, Origin, confirming
 from optim.errors import HyperparameterError, UnsupportedError
 
 KEYS = ("inner_optimizer", "optimizer")
@@ -62,6 +64,28 @@ def options(optimizer: Mapping[str, Any] | None) -> dict[str, Any]:
         config = _config_of(optimizer, wrapper)
         if config is not None:
             found[option] = numbers(option, {k: config.get(k, default) for k, default in SETTINGS[wrapper].items()})
+    return found
+
+
+def origins(optimizer: Mapping[str, Any] | None, is_stored: bool) -> dict[str, Origin]:
+    """Where these options come from. A class that the source does not call as TensorFlow Addons registers it may be
+    somebody else's.
+
+    Args:
+      is_stored: whether the source itself says it, and not a person.
+    """
+    kind, where = (FILE, "the optimizer's config in the source") if is_stored else (HINT, "--optimizer-config")
+    called = [str(as_registered(each).get("class_name")) for each in layers(optimizer)]
+    found = {}
+    for option, value in options(optimizer).items():
+        name = {AVERAGED: AVERAGING, **AROUND}[option]
+        found[option] = Origin(option, value, kind, f"a wrapper in {where}")
+        if is_stored and name in called:
+            text = (
+                f"the source calls what is around the optimizer {name}, and TensorFlow Addons would say"
+                f" {PACKAGE}>{name}: it may be somebody else's of that name, and is taken for that of Addons"
+            )
+            found[option] = replace(found[option], doubt=text, confirm=confirming(option, value))
     return found
 
 
@@ -170,9 +194,14 @@ def doubts(optimizer: Mapping[str, Any] | None) -> dict[str, str]:
             config = _config_of(optimizer, called) or {}
             unsaid = [f"{key} = {value!r}" for key, value in SETTINGS[called].items() if key not in config]
             found |= {called: f"nothing says {', '.join(unsaid)} of {called}: the defaults are taken"} if unsaid else {}
-        elif called not in (*LOSS_SCALE, *AVERAGES):
+        elif called in unknown([name]):
             found[called] = f"{called} wraps the optimizer, and what it does is not known here"
     return found
+
+
+def unknown(around: Sequence[str]) -> list[str]:
+    """Those of the classes around an optimizer of which nothing is known here."""
+    return [name for name in map(plain, around) if name not in (*LOSS_SCALE, *SETTINGS, *AVERAGES)]
 
 
 def idle_limits(optimizer: Mapping[str, Any]) -> list[str]:

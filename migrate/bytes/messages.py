@@ -8,6 +8,8 @@ from migrate.bytes import urls
 
 LONGEST = 500
 """Characters of a message."""
+BRIEF = 120
+"""Characters of a value in a message."""
 CUT = " ... (--debug shows all of it) ... "
 IN_JSON = " ... (--json has all of it) ... "
 END = " ..."
@@ -29,6 +31,11 @@ def line(text: str, longest: int = LONGEST, cut: str = CUT) -> str:
     room = longest - len(cut)
     ends = room * 2 // 5
     return shown[: room - ends] + cut + shown[-ends:]
+
+
+def brief(value: object) -> str:
+    """A value beside another in one message: of one that is long, as a schedule may be, its beginning and its end."""
+    return line(repr(value), BRIEF, END)
 
 
 def some(items: Sequence[str], most: int = 5, between: str = ", ") -> str:

@@ -15,7 +15,7 @@ from migrate.algorithms import addons, foreign, keras_config, keras_packages, pa
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.messages import some
+from migrate.bytes.messages import BRIEF, brief, some
 from migrate.errors import ContradictionError
 from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.matching.slot_table import COUNTERS
@@ -113,10 +113,9 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
     if not full.get(addons.CORRECTED, True):
         algorithm = replace(algorithm, uses_count=False)
     document = stored.optimizer_config or hint
-    for key, value in wrappers.options(document).items():
-        if key in overrides:
-            continue
-        full[key], origins[key] = value, Origin(key, value, sides[0].kind, f"a wrapper in {sides[0].where}")
+    for key, found in wrappers.origins(document, stored.optimizer_config is not None).items():
+        if key not in overrides:
+            full[key], origins[key] = found.value, found
     changes = isinstance(full["learning_rate"], Mapping) or bool(full.get("decay"))
     wrappers.check_nested(document, full, algorithm.uses_count or changes)
     open_options = [
@@ -301,10 +300,10 @@ def _merged(sides: list[_Said], names: list[str]) -> tuple[dict[str, Any], dict[
             elif key == "epsilon" and value is None and origins[key].kind == GRAPH:
                 continue  # None stands for the backend's, and the graph has its number
             elif key not in keras_config.NO_EFFECT and not _agree(config[key], value):
-                known = origins[key]
+                decide = confirming(key, config[key])
                 raise ContradictionError(
-                    f"{key} is {config[key]!r} in {known.where} and {value!r} in {side.where}; leave the wrong one out,"
-                    f" or decide with {confirming(key, config[key])}"
+                    f"{key} is {brief(config[key])} in {origins[key].where} and {brief(value)} in {side.where}; leave"
+                    f" the wrong one out, or decide with {decide if len(decide) < BRIEF else f'--set {key}=VALUE'}"
                 )
     return config, origins
 

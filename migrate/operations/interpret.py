@@ -13,6 +13,7 @@ from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.lazy_rows import Sparse
 from migrate.algorithms.spec import AVERAGE, SLOW, Algorithm, number
 from migrate.bytes.arrays import LazyArray
+from migrate.errors import ContradictionError
 from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, RELEASE, SET, TRAINED, UNINTERPRETED, Origin
 from migrate.generations import BACKEND
 from migrate.matching.slot_table import SlotTable, slot_table
@@ -160,12 +161,11 @@ def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | Non
         keras_config.check_accumulation(made.config, generations.version_tuple(stored.versions.get("keras")))
     try:
         found = slot_table(stored, made.algorithm, made.config, named)
-    except MismatchError as error:
-        adapted = unsaved.adapted(stored.model)
-        if not adapted:
+    except (ContradictionError, MismatchError) as error:
+        why = _why_slots_differ(error, stored, made)
+        if not why:
             raise
-        text = f"{adapted[0]}, so that the slots of that have no variables: there is no training to continue"
-        raise UnsupportedError(text) from error
+        raise UnsupportedError(why) from error
     problem = made.algorithm.check(made.config, stored.generation, {**stored.versions, **found.release})
     if problem is not None:
         raise UnsupportedError(problem)
@@ -176,6 +176,18 @@ def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | Non
     found.origins += trained.of_order(made, found, named)
     _leave_frozen_out(stored, found, told=named is not None)
     return found
+
+
+def _why_slots_differ(error: Exception, stored: Stored, made: Configuration) -> str:
+    """From what the class keeps, where the source says more of it than the error does; else empty."""
+    for name in wrappers.unknown(made.wrappers):
+        return (
+            f"{name} is around the optimizer, and neither its steps nor what it keeps are known here: begin anew from"
+            " the weights, with the optimizer that is in it"
+        )
+    for adapted in unsaved.adapted(stored.model) if isinstance(error, MismatchError) else ():
+        return f"{adapted}, so that the slots of that have no variables: there is no training to continue"
+    return ""
 
 
 def _arguments(stored: Stored, made: Configuration, found: SlotTable) -> tuple[Arguments, dict[str, float]]:

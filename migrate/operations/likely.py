@@ -17,7 +17,7 @@ def classes(stored: Stored) -> list[str]:
         return []
     if stored.generation == "tf1" and not tf_train.of_objects(stored):
         bases = {re.sub(r"_\d+$", "", name) for name in slots}
-        return sorted(base for base in bases if f"{base}Optimizer" in tf_train.CLASSES) or sorted(bases)
+        return sorted(b for b in bases if {b, f"{b}Optimizer"} & tf_train.CLASSES.keys() or b in tf_train.NAMED)
     known = [a for a in ALGORITHMS if stored.generation is None or stored.generation in a.generations]
     found = [a.name for a in known if _keeps(a, {a.slot_of(name) for name in slots})]
     named = (stored.optimizer_name or "").lower()

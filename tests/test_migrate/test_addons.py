@@ -297,6 +297,47 @@ def test_a_class_of_addons_is_known_as_keras_215_serializes_it(name: str) -> Non
         assert addons.as_registered({**document, **other})["class_name"] == name
 
 
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("wild/tf29-g-lookahead-adam-h5", "lookahead"),
+        ("wild/tf29-g-swa-adam-h5", "stochastic_average"),
+        ("corpus/extra-tfa20-moving-average-clip-h5", "average_decay"),
+    ],
+)
+def test_a_wrapper_that_is_not_called_as_addons_registers_it_may_be_anybodys(
+    name: str, option: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "model.h5"
+    shutil.copy(WILD.parent / name / "source" / "model.h5", source)
+    right = migrate.read(source)
+    assert right.fidelity == "exact", right.reasons
+    with training_config(source) as training:
+        outer = training["optimizer_config"]
+        outer["class_name"] = wrappers.plain(outer["class_name"])
+    (reason,) = migrate.read(source).reasons
+    assert f"calls what is around the optimizer {outer['class_name']}," in reason
+    told = confirmed(source)
+    state = migrate.read(source, overrides=told)
+    assert ([*told], state.fidelity, state.hyperparameters) == ([option], "exact", right.hyperparameters)
+
+
+def test_slots_of_a_wrapper_that_is_not_known_are_said_to_be_its(tmp_path: Path) -> None:
+    """As those of GradientAccumulateOptimizer are, in which gradients wait: no optimizer in it has them."""
+    source = tmp_path / "model.h5"
+    shutil.copy(WILD / "tf29-g-lookahead-adam-h5" / "source" / "model.h5", source)
+    with training_config(source) as training:
+        training["optimizer_config"]["class_name"] = "gradient-accumulator>GradientAccumulateOptimizer"
+    with h5py.File(source, "r+") as file:
+        group = file["optimizer_weights"]
+        kept = [name for name in group.attrs["weight_names"] if name.endswith(("/slow:0", "/iter:0"))]
+        for name in (name for name in group.attrs["weight_names"] if name not in kept):
+            del group[name]
+        group.attrs["weight_names"] = kept
+    with pytest.raises(UnsupportedError, match=r"^GradientAccumulateOptimizer is around the optimizer, .* begin anew"):
+        migrate.read(source)
+
+
 @pytest.mark.parametrize(("name", "decayed"), [("tf29-g-adamw-h5", "AdamW"), ("tf29-g-sgdw-h5", "SGDW")])
 def test_a_class_that_addons_made_of_another_is_known_by_its_config(name: str, decayed: str, tmp_path: Path) -> None:
     """`extend_with_decoupled_weight_decay` calls all that it makes alike; run with Adam and SGD in TF 2.7."""

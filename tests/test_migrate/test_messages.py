@@ -21,6 +21,7 @@ import migrate
 import optim
 from dtopt_cli.app import app
 from migrate.bytes import messages
+from migrate.errors import ContradictionError
 from migrate.operations import overriding
 
 ROOT = Path(__file__).parents[2]
@@ -136,6 +137,19 @@ def test_a_text_takes_no_more_than_its_room(room: int) -> None:
     shown = messages.line("because " * 50, room)
     assert len(shown) <= max(room, len(messages.END))
     assert shown[: max(room, 0) // 4] == ("because " * 50)[: max(room, 0) // 4]
+
+
+def test_of_two_schedules_that_differ_both_are_shown_and_the_way_out() -> None:
+    source = CORPUS / "extra-tf10-adam-polynomial-saver" / "source" / "model.ckpt"
+    other = {"class_name": "PiecewiseConstantDecay", "config": {"boundaries": [*range(60)], "values": [0.1] * 61}}
+    config = {"class_name": "AdamOptimizer", "config": {"learning_rate": other}}
+    with pytest.raises(ContradictionError) as error:
+        migrate.read(source, optimizer_config=config)
+    text = str(error.value)
+    assert text.startswith("learning_rate is {'class_name': 'PolynomialDecay'")
+    assert "in the source's graph and {'class_name': 'PiecewiseConstantDecay'" in text
+    assert re.search(r"in --optimizer-config; leave the wrong one out, or decide with --set learning_rate=", text)
+    assert messages.CUT not in text
 
 
 def test_constraints_are_said_to_be_of_the_variables(tmp_path: Path) -> None:

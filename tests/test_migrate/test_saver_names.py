@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.errors import AmbiguousError, DamagedFileError
+from migrate.errors import AmbiguousError, DamagedFileError, MissingHintError
 from migrate.graphs import saver
 from migrate.readers import tf1_saver
 from optim.errors import UnsupportedError
@@ -59,6 +59,24 @@ def test_slots_of_a_variable_that_is_not_there_are_no_variables(other: np.ndarra
     )
     with pytest.raises(expected, match=f"'a/w/Momentum' is called as a slot of 'a/w', .*{text}"):
         tf1_saver.read(lacking)
+
+
+def test_factors_of_grovers_adafactor_are_no_variables(tmp_path: Path) -> None:
+    """`adafactor_vr` and `adafactor_vc` of a matrix, `adafactor_v` of what is none (`lm/optimization_adafactor.py`)."""
+    tensors = {"net/w": _float(3, 4), "net/w/adafactor_vr": _float(3), "net/w/adafactor_vc": _float(4)}
+    tensors |= {"net/b": _float(4), "net/b/adafactor_v": _float(4)}
+    with pytest.raises(UnsupportedError, match=r"'net/w/adafactor_vc' is called as a slot of 'net/w', .* of Grover"):
+        tf1_saver.read(written(tmp_path / "made", tensors))
+
+
+def test_slots_that_no_class_here_has_are_not_said_to_be_ones(tmp_path: Path) -> None:
+    """As LAMBOptimizer of ALBERT calls them, and BERT's AdamWeightDecayOptimizer, whose rule is another."""
+    prefix = written(tmp_path / "made", {name: _float(3) for name in ("w", "w/adam_m", "w/adam_v")})
+    with pytest.raises(MissingHintError, match=r"class \(its slots are called adam_m, adam_v\), or"):
+        migrate.read(prefix)
+    prefix = written(tmp_path / "lars", {name: _float(3) for name in ("w", "w/LARSOptimizer")})
+    with pytest.raises(MissingHintError, match=r"called LARSOptimizer, as in LARSOptimizer\)"):
+        migrate.read(prefix)
 
 
 def test_adam_counts_its_steps_by_its_powers(tmp_path: Path) -> None:

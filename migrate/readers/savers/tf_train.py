@@ -13,6 +13,8 @@ from migrate.readers.savers.parts import Parts, in_order, stored_variable, train
 from optim.errors import UnsupportedError
 
 AVERAGES = "ExponentialMovingAverage"
+_FACTORS = ("adafactor_vr", "adafactor_vc")
+"""What Grover's Adafactor (`lm/optimization_adafactor.py`) keeps of a matrix, of rows and of columns."""
 _COUNTED = re.compile(r"(.+?)_([1-9]\d*)")
 
 
@@ -82,17 +84,17 @@ def _check_owned(keys: Iterable[str], slots: Collection[str], arrays: Mapping[st
     """Refuse what is called as other variables' slots are, and belongs to no variable: that one is lost, or the slots
     are those of a class that does not keep them in the shape of their variable."""
     for key in sorted(keys):
-        suffix = next((suffix for suffix in slots if key.endswith(f"/{suffix}")), None)
+        suffix = next((suffix for suffix in (*slots, *_FACTORS) if key.endswith(f"/{suffix}")), None)
         owner = key.removesuffix(f"/{suffix}")
         if suffix is not None and owner not in arrays:
             raise DamagedFileError(f"{key!r} is called as a slot of {owner!r}, which is not there; save both")
         if suffix is not None:
             raise UnsupportedError(
                 f"{key!r} is called as a slot of {owner!r}, and its shape is {arrays[key].shape} and not"
-                f" {arrays[owner].shape}: no optimizer of tf.train keeps such slots; Adafactor of Tensor2Tensor and"
-                " ShampooOptimizer of tf.contrib.opt do, whose rules are not known here: tf.train.load_checkpoint"
-                " still reads the weights, and an optimizer begins anew from them; if it was neither, the checkpoint"
-                " is damaged: copy it again"
+                f" {arrays[owner].shape}: no optimizer of tf.train keeps such slots; Adafactor of Tensor2Tensor and of"
+                " Grover and ShampooOptimizer of tf.contrib.opt do, whose rules are not known here:"
+                " tf.train.load_checkpoint still reads the weights, and an optimizer begins anew from them; if it was"
+                " none of these, the checkpoint is damaged: copy it again"
             )
 
 
