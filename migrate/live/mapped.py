@@ -13,6 +13,7 @@ from migrate import algorithms
 from migrate.algorithms import repeated_rows
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.bytes.messages import some
+from migrate.live import values
 from migrate.operations import rounding
 from migrate.state import OptimizerState, StoredVariable
 from optim.errors import MismatchError
@@ -47,6 +48,7 @@ class Target:
     stored: StoredVariable
     place: Any
     order: Order
+    dtype: str
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -128,11 +130,11 @@ def _target(
         problems.append(f"the optimizer has not what is given for {stored.name!r}")
         return []
     place, shape, dtype = known
-    if dtype != stored.dtype:
-        problems.append(f"{stored.name!r} is {stored.dtype}, its {called} {dtype}")
+    if dtype != stored.dtype and not values.holds(dtype, stored.dtype):
+        problems.append(f"{stored.name!r} is {stored.dtype}, its {called} {dtype}, which cannot hold it")
         return []
     try:
-        return [Target(stored, place, _order(stored.shape, shape, told))]
+        return [Target(stored, place, _order(stored.shape, shape, told), dtype)]
     except ValueError as error:
         problems.append(f"{stored.name!r} has shape {list(stored.shape)}, its {called} {list(shape)}: {error}")
         return []
@@ -166,7 +168,7 @@ def _order(stored: tuple[int, ...], shape: tuple[int, ...], told: Any) -> Order:
 
 def variable_reasons(state: OptimizerState, found: Sequence[Target]) -> Iterator[str]:
     """What steps make of some variables alone. Rows of embeddings without a gradient stand still in the source, and
-    elsewhere every row moves; 16 bits are rounded otherwise."""
+    elsewhere every row moves; other dtypes are rounded otherwise."""
     patterns = state.hyperparameters.get("lazy_rows") or ()
     for target in found:
         if any(re.search(pattern, target.stored.name) for pattern in patterns):
@@ -174,6 +176,8 @@ def variable_reasons(state: OptimizerState, found: Sequence[Target]) -> Iterator
                 f"{target.stored.name}: rows that a sparse gradient leaves out keep their state in the source and move"
                 " in the live optimizer"
             )
+    if wider := [target.stored.name for target in found if target.dtype != target.stored.dtype]:
+        yield f"{some(wider)}: computed in a wider dtype than in the source"
     if rounded := rounding.difference(state, None):
         yield rounded
     different = repeated_rows.difference(state, algorithms.find(state.algorithm), (), "the live optimizer")

@@ -54,7 +54,8 @@ class Restored:
         self._plans: dict[int, Plan] = {}
         self.warnings: tuple[str, ...] = ()
         reasons: list[str] = []
-        for group in optimizer.param_groups:
+        self._products: dict[int, float | None] = {}
+        for group in (group for group in optimizer.param_groups if group["params"]):
             live = rule_of(self._kind, group)
             found = comparison.compare(source, live)
             plan = conversions.plan(source, live, found, state.iterations, frozenset(state.slots))
@@ -65,7 +66,9 @@ class Restored:
             reasons += [OF_SCHEDULER] if "initial_lr" in group else []
             reasons += [OF_SCHEDULE] if isinstance(plan.left.get("learning_rate", (None,))[0], Mapping) else []
             self.warnings = tuple(dict.fromkeys((*self.warnings, *plan.warnings)))
-            self._product = self._momentum_product(source, live)
+            self._products[id(group)] = self._momentum_product(source, live)
+        if any(getattr(optimizer, hooks, None) for hooks in HOOKS):
+            reasons.append("the live optimizer calls hooks at each step, and what they do is not compared")
         reasons += [
             *mapped.variable_reasons(state, self.targets),
             *self._decay_reasons(source),
@@ -82,6 +85,8 @@ class Restored:
     def _found(self, parameter: Any) -> tuple[Any, tuple[int, ...], str] | None:
         if parameter not in self._groups:
             return None
+        if parameter.is_meta:
+            raise UnsupportedError("parameters are on torch's meta device, without numbers; make them (to_empty) first")
         shape = tuple(int(n) for n in parameter.shape)
         return parameter, shape, str(parameter.dtype).removeprefix("torch.")
 
@@ -150,9 +155,9 @@ class Restored:
             wide = mapped.numbers(owned[slot])
             change = self._plans[id(group)].changes.get(slot)
             yield key, self._tensor(target, target.laid_out(wide if change is None else change(wide)))
-        for name, key in self._kind.scalars.items():
-            if name == "u_product" and self._product is not None:
-                yield key, self._number(target, self._product)
+        product = self._products[id(group)]
+        if product is not None:
+            yield self._kind.scalars["u_product"], self._number(target, product)
 
     def _new(self, slot: str, target: Target, owned: Mapping[str, LazyArray]) -> np.ndarray:
         """What a slot that the source has not begins with."""
@@ -182,6 +187,7 @@ def _held(parameter: Any) -> np.ndarray:
     return np.asarray(parameter.detach().to("cpu", torch.float64).numpy())
 
 
+HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 OF_SCHEDULER = "a scheduler of torch changes the learning rate of the live optimizer, in a way that is not compared"
 OF_SCHEDULE = (
     "before each step set group['lr'] = migrate.learning_rate(state, steps taken), where state = migrate.read(source),"

@@ -113,12 +113,9 @@ def rule_of(kind: Kind, group: Group) -> Rule:
     rate = group["lr"]
     values = {"learning_rate": float(rate), **kind.arguments(group)}
     reasons = []
-    is_apart = group.get("decoupled_weight_decay", not kind.coupled)
-    if group.get("weight_decay") and (kind.coupled or not is_apart):
-        if is_apart:
-            values["weight_decay"] = float(group["weight_decay"])
-        else:
-            reasons.append("weight_decay of the live optimizer is added to the gradient, which no source's rule does")
+    if group.get("weight_decay"):
+        values["weight_decay"] = float(group["weight_decay"])
+        values["decoupled_weight_decay"] = bool(group.get("decoupled_weight_decay", not kind.coupled))
     if group.get("maximize"):
         reasons.append("the live optimizer maximizes")
     if group.get("dampening"):

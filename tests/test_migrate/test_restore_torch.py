@@ -222,7 +222,8 @@ def test_other_rules_parameters_and_classes_are_said(load_case: Any) -> None:
     report = migrate.restore(case.source, optimizer, onto)
     assert report.fidelity == "approximate"
     assert any(reason.startswith("learning_rate is") for reason in report.reasons)
-    assert any("added to the gradient" in reason for reason in report.reasons)
+    assert any(reason.startswith("weight_decay is None") for reason in report.reasons)
+    assert any(reason.startswith("decoupled_weight_decay is True") for reason in report.reasons)
     with pytest.raises(StrictError):
         migrate.restore(case.source, optimizer, onto, strict=True)
     with pytest.raises(MismatchError, match="no parameter is given"):
@@ -254,6 +255,68 @@ def test_what_is_frozen_on_one_side_alone_is_not_exact(load_case: Any) -> None:
     optimizer.add_param_group({"params": [more]})
     reasons = migrate.restore(case.source, optimizer, {**onto, statistics.name: more}, **case.hints).reasons
     assert f"{statistics.name}: not trained in the source, and requires_grad is True in the live model" in reasons
+
+
+def test_weight_decay_in_the_gradient_is_that_of_optim(tmp_path: Path, load_case: Any) -> None:
+    torch = _torch()
+    import tensorflow as tf
+
+    import optim
+
+    case = load_case(SGD)
+    state, onto, rows = _parameters(case)
+    decay = {"weight_decay": 0.1, "decoupled_weight_decay": False}
+    migrate.write(replace(state, hyperparameters={**state.hyperparameters, **decay}), tmp_path / "slots")
+    options = {name: state.hyperparameters[name] for name in ("learning_rate", "momentum")}
+    live = torch.optim.SGD([p for p, _, _ in rows], options["learning_rate"], options["momentum"], weight_decay=0.1)
+    assert migrate.restore(tmp_path / "slots", live, onto).fidelity == "exact"
+    variables = {v.name: tf.Variable(tf.zeros(v.shape)) for v in state.variables}
+    ours = optim.load_checkpoint(str(tmp_path / "slots"), variables)
+    for _ in range(3):
+        for parameter, _ in onto.values():
+            parameter.grad = torch.ones_like(parameter)
+        live.step()
+        ours.apply_gradients([(tf.ones_like(variables[name]), variables[name]) for name in onto])
+    for name, (parameter, axes) in onto.items():
+        np.testing.assert_allclose(parameter.detach().numpy(), variables[name].numpy().transpose(axes), rtol=1e-5)
+
+
+def test_each_group_is_asked_by_itself(load_case: Any) -> None:
+    torch = _torch()
+    case = load_case("keras224-nadam-mlp")
+    state, onto, rows = _parameters(case)
+    h = state.hyperparameters
+    first, *others = [p for p, _, _ in rows]
+    groups = [{"params": [first]}, {"params": others, "betas": (0.8, 0.99)}, {"params": [], "eps": 1.0}]
+    optimizer = torch.optim.NAdam(
+        groups, h["learning_rate"], (h["beta_1"], h["beta_2"]), h["epsilon"], momentum_decay=h["schedule_decay"]
+    )
+    reasons = migrate.restore(case.source, optimizer, onto, **_hints(case)).reasons
+    assert not any("epsilon" in reason for reason in reasons), "no parameter is in the last group"
+    products = [float(optimizer.state[p]["mu_product"]) for p in (first, others[0])]
+    terms = [[b * (1 - 0.5 * 0.96 ** (t * h["schedule_decay"])) for t in range(1, 6)] for b in (h["beta_1"], 0.8)]
+    assert products == pytest.approx([np.prod(each) for each in terms], rel=1e-6)
+
+
+def test_wider_parameters_hooks_and_no_numbers_are_said(load_case: Any) -> None:
+    torch = _torch()
+    case = load_case(SGD)
+    state, onto, _ = _parameters(case)
+    options = {"lr": state.hyperparameters["learning_rate"], "momentum": state.hyperparameters["momentum"]}
+
+    def restored(dtype: Any, **place: Any) -> Any:
+        live = {n: (torch.nn.Parameter(p.detach().to(dtype=dtype, **place)), axes) for n, (p, axes) in onto.items()}
+        optimizer = torch.optim.SGD([p for p, _ in live.values()], **options)
+        optimizer.register_step_pre_hook(lambda *given: None)
+        return migrate.restore(case.source, optimizer, live)
+
+    wider, hooks = sorted(restored(torch.float64).reasons)
+    assert "computed in a wider dtype" in wider
+    assert "calls hooks" in hooks
+    with pytest.raises(MismatchError, match="its parameter bfloat16, which cannot hold it"):
+        restored(torch.bfloat16)
+    with pytest.raises(UnsupportedError, match="meta device"):
+        restored(torch.float32, device="meta")
 
 
 @pytest.mark.parametrize("axes", ["ab", (None, 0), 5])
