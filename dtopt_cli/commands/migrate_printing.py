@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dtopt_cli import output
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from migrate.evidence import Origin
     from migrate.operations.contents import Contents
@@ -19,7 +19,10 @@ SHOWN = 5
 """Differences, and notes of a comparison; `--json` has them all."""
 LISTED = 12
 """Names of what is carried without interpretation; likewise."""
-PIPED_WIDTH = 200
+STATISTICS = ("norm", "min", "max", "finite")
+LEAST = 12
+"""Columns of a variable's name in a narrow terminal."""
+GAP = "  "
 
 
 def report(made: Report, hints_typed: str, explain: bool) -> None:
@@ -141,10 +144,11 @@ def contents(found: Contents) -> None:
 
 
 def _rows(rows: tuple[SlotRow, ...]) -> None:
+    """A table, which rich would take seconds for where there are thousands of rows."""
     console = output.results()
-    if not console.is_terminal:
-        console.width = PIPED_WIDTH
-    console.print(_slot_table(rows))
+    title, *lines = _table(rows, console.width if console.is_terminal else None)
+    console.print(title, style="bold", markup=False)
+    console.print("\n".join(lines), markup=False, soft_wrap=True)
 
 
 def _unmapped(unmapped: Mapping[str, tuple[int, ...]]) -> None:
@@ -153,29 +157,40 @@ def _unmapped(unmapped: Mapping[str, tuple[int, ...]]) -> None:
         output.results().print("  unmapped    " + _listed(told), markup=False)
 
 
-def _slot_table(rows: tuple[SlotRow, ...]) -> Any:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+def _table(rows: tuple[SlotRow, ...], width: int | None) -> Iterator[str]:
+    """The titles, a rule and the rows; names of variables are folded where all is wider than `width`."""
+    from rich.cells import cell_len, chop_cells, set_cell_size
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     with_stats = any(row.stats for row in rows)
-    table.add_column("variable", overflow="fold", min_width=12)
-    for title in ("slot", "shape", "dtype", "matched by"):
-        table.add_column(title, no_wrap=True)
-    for title in ("norm", "min", "max", "finite") if with_stats else ():
-        table.add_column(title, justify="right", no_wrap=True)
-    for row in rows:
-        cells = [row.variable, row.slot, "x".join(map(str, row.shape)) or "scalar", row.dtype, row.matched]
-        if row.stats:
-            cells += [
-                f"{row.stats.norm:.3g}",
-                f"{row.stats.min:.2g}",
-                f"{row.stats.max:.2g}",
-                "yes" if row.stats.finite else "NO",
-            ]
-        table.add_row(*(Text(output.plain(cell)) for cell in cells))
-    return table
+    titles = ("variable", "slot", "shape", "dtype", "matched by", *(STATISTICS if with_stats else ()))
+    cells = [[output.line(cell) for cell in (*_cells(row), *(_numbers(row) if with_stats else ()))] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(titles, *cells, strict=True)]
+    if width is not None:
+        widths[0] = min(widths[0], max(LEAST, width - sum(widths[1:]) - len(GAP) * (len(widths) - 1)))
+
+    def joined(name: str, others: Iterable[str]) -> str:
+        shown = [set_cell_size(name, widths[0])]
+        for i, (other, wide) in enumerate(zip(others, widths[1:], strict=True), 1):
+            shown.append(other.rjust(wide) if titles[i] in STATISTICS else set_cell_size(other, wide))
+        return GAP.join(shown).rstrip()
+
+    yield joined(titles[0], titles[1:])
+    yield "─" * (sum(widths) + len(GAP) * (len(widths) - 1))
+    for name, *others in cells:
+        first, *rest = chop_cells(name, widths[0]) or [""]
+        yield joined(first, others)
+        yield from rest
+
+
+def _cells(row: SlotRow) -> tuple[str, ...]:
+    return row.variable, row.slot, "x".join(map(str, row.shape)) or "scalar", row.dtype, row.matched
+
+
+def _numbers(row: SlotRow) -> tuple[str, ...]:
+    found = row.stats
+    if found is None:
+        return ("",) * len(STATISTICS)
+    return f"{found.norm:.3g}", f"{found.min:.2g}", f"{found.max:.2g}", "yes" if found.finite else "NO"
 
 
 def verification(result: Verification) -> None:

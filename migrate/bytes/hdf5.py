@@ -8,7 +8,7 @@ Imports h5py and numpy only. Upstream layout: `keras/engine/saving.py` (Keras 2.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -117,29 +117,40 @@ def name_list(node: h5py.Group, name: str) -> list[str] | None:
     return chunks if index else None
 
 
-def member(group: h5py.Group, name: str, where: str) -> h5py.Group | h5py.Dataset | h5py.Datatype:
+def member(
+    group: h5py.Group, name: str, where: str, known: dict[bytes, h5py.h5g.GroupID] | None = None
+) -> h5py.Group | h5py.Dataset | h5py.Datatype:
     """A member by path, every step of which must be a hard link inside the same file.
 
     A path that begins with a slash begins at the root, as in HDF5: Keras 2.0 on Theano wrote `/iterations` so.
+
+    Args:
+      known: groups on the way to other members, which need not be looked up again; those on this way are put in.
     """
-    node = (group.file if name.startswith("/") else group).id
+    known = {} if known is None else known
+    is_absolute = name.startswith("/")
+    node, way = (group.file if is_absolute else group).id, b"/" if is_absolute else b""
     for part in [p.encode("utf-8", "surrogateescape") for p in name.split("/") if p]:
-        kind = _link(node, part)
-        if kind is None:
-            raise DamagedFileError(f"{where}: it lists {name!r}, which is not in it; the file is incomplete")
-        if kind != h5py.h5l.TYPE_HARD:
-            raise DamagedFileError(f"{where}: {name!r} is a link out of the file's own tree; such files are refused")
-        node = h5py.h5o.open(node, part)
+        way += part + b"/"
+        node = known.get(way) or _step(node, part, name, where)
+        if isinstance(node, h5py.h5g.GroupID):
+            known[way] = node
     if isinstance(node, h5py.h5d.DatasetID):
         return h5py.Dataset(node, readonly=True)
     return h5py.Group(node) if isinstance(node, h5py.h5g.GroupID) else h5py.Datatype(node)
 
 
-def _link(node: Any, part: bytes) -> int | None:
-    """Which kind of link a member is; None where there is no such member."""
+def _step(node: Any, part: bytes, name: str, where: str) -> Any:
+    """What a hard link of a group leads to.
+
+    Raises:
+      DamagedFileError: there is no such link, or another kind of link.
+    """
     if not isinstance(node, h5py.h5g.GroupID) or not node.links.exists(part):
-        return None
-    return int(node.links.get_info(part).type)
+        raise DamagedFileError(f"{where}: it lists {name!r}, which is not in it; the file is incomplete")
+    if node.links.get_info(part).type != h5py.h5l.TYPE_HARD:
+        raise DamagedFileError(f"{where}: {name!r} is a link out of the file's own tree; such files are refused")
+    return h5py.h5o.open(node, part)
 
 
 def dataset_names(group: h5py.Group) -> list[str]:
@@ -154,19 +165,34 @@ def dataset_names(group: h5py.Group) -> list[str]:
     return found
 
 
-def lazy_dataset(group: h5py.Group, name: str, path: Source) -> LazyArray:
-    """A numeric dataset, read again from the file by each `load()`.
+def lazy_datasets(group: h5py.Group, names: Iterable[str], path: Source) -> list[LazyArray]:
+    """Numeric datasets, each of which is read again from the file by each `load()`.
 
     Raises:
-      DamagedFileError: it is missing, a link, not numeric, stored outside the file, or larger than the file.
+      DamagedFileError: one is missing, a link, not numeric, stored outside the file, or larger than the file.
     """
-    dataset = member(group, name, str(path))
-    full = dataset.name
-    _check_dataset(dataset, path)
-    bfloat16 = dataset.attrs.get("dtype") == "bfloat16" or dataset.dtype.kind == "V"
-    shape = tuple(int(n) for n in dataset.shape)
-    extent = _extent(dataset, path)
-    stored = np.dtype(np.uint16) if bfloat16 and dataset.dtype.itemsize == 2 else dataset.dtype
+    known: dict[bytes, h5py.h5g.GroupID] = {}
+    size = _size(path)
+    return [_lazy(_checked(member(group, name, str(path), known), path, size), path, size) for name in names]
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A dataset, and what h5py asks the library for each time. `stored`: bytes in the file."""
+
+    id: h5py.h5d.DatasetID
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    stored: int
+
+
+def _lazy(dataset: _Checked, path: Source, size: int) -> LazyArray:
+    full, shape, dtype = dataset.name, dataset.shape, dataset.dtype
+    is_marked = h5py.h5a.exists(dataset.id, b"dtype") and h5py.Dataset(dataset.id).attrs["dtype"] == "bfloat16"
+    bfloat16 = is_marked or dtype.kind == "V"
+    extent = _extent(dataset, path, size)
+    stored = np.dtype(np.uint16) if bfloat16 and dtype.itemsize == 2 else dtype
 
     def load() -> np.ndarray:
         if isinstance(path, Embedded) and shape:  # a number alone is but shown, or written with the rest
@@ -177,59 +203,68 @@ def lazy_dataset(group: h5py.Group, name: str, path: Source) -> LazyArray:
             value = np.asarray(member(file, full, str(path))[()])
         return value.view(np.uint16) if bfloat16 and value.dtype.itemsize == 2 else value
 
-    dtype = "bfloat16" if bfloat16 else dataset.dtype.newbyteorder("=").name
-    return LazyArray(shape, dtype, load, full, extent)
+    return LazyArray(shape, "bfloat16" if bfloat16 else dtype.newbyteorder("=").name, load, full, extent)
 
 
-def _extent(dataset: h5py.Dataset, path: Source) -> Extent | None:
+def _extent(dataset: _Checked, path: Source, size: int) -> Extent | None:
     """Where the bytes of a dataset lie, None unless they are in one piece and just those of a little-endian array."""
     offset, dtype = dataset.id.get_offset(), dataset.dtype
     plain = dtype.kind in "iufc" and dtype.newbyteorder("<") == dtype
     if offset is None or not plain or not dataset.id.get_type().equal(h5py.h5t.py_create(dtype)):
         return None
-    size = math.prod(dataset.shape) * dtype.itemsize
-    if size != dataset.id.get_storage_size() or offset + size > _size(path):
+    length = math.prod(dataset.shape) * dtype.itemsize
+    if length != dataset.stored or offset + length > size:
         return None  # the HDF5 library says what is wrong with it
     if isinstance(path, str):
-        return Extent(path, offset, size, dataset.name)
-    return None if path.path is None else Extent(path.path, path.start + offset, size, dataset.name, check=path.check)
+        return Extent(path, offset, length, dataset.name)
+    return None if path.path is None else Extent(path.path, path.start + offset, length, dataset.name, check=path.check)
 
 
-def _check_dataset(dataset: Any, path: Source) -> None:
+def _checked(dataset: Any, path: Source, size: int) -> _Checked:
     """Only shape and storage are looked at: refusing must not read what is refused."""
-    where = f"{path}: {getattr(dataset, 'name', '?')!r}"
-    if not isinstance(dataset, h5py.Dataset) or dataset.shape is None:
+    name = getattr(dataset, "name", "?")
+    where = f"{path}: {name!r}"
+    shape = dataset.shape if isinstance(dataset, h5py.Dataset) else None
+    if shape is None:
         raise DamagedFileError(f"{where} is not a tensor; the file is damaged or of another kind")
-    if dataset.external or dataset.is_virtual:
+    made = dataset.id.get_create_plist()
+    layout = made.get_layout()
+    if made.get_external_count() or layout == h5py.h5d.VIRTUAL:
         raise DamagedFileError(f"{where} keeps its data in another file; such files are refused")
     try:
-        kind = dataset.dtype.kind
+        dtype = dataset.dtype
     except (TypeError, ValueError) as error:
         raise DamagedFileError(
             f"{where} has a dtype that numpy does not know ({error}); the file is damaged"
         ) from error
-    if kind not in "biufcV" or dataset.dtype.names or dataset.dtype.hasobject:
-        raise DamagedFileError(f"{where} has dtype {dataset.dtype}, which no optimizer state has")
-    if kind == "V" and dataset.dtype.itemsize != 2:
-        raise DamagedFileError(f"{where} has an opaque dtype of {dataset.dtype.itemsize} bytes")
-    declared = math.prod(dataset.shape) * dataset.dtype.itemsize
-    stored = dataset.id.get_storage_size()
-    if len(dataset.shape) > MAX_RANK or stored > _size(path):
+    if dtype.kind not in "biufcV" or dtype.names or dtype.hasobject:
+        raise DamagedFileError(f"{where} has dtype {dtype}, which no optimizer state has")
+    if dtype.kind == "V" and dtype.itemsize != 2:
+        raise DamagedFileError(f"{where} has an opaque dtype of {dtype.itemsize} bytes")
+    found = _Checked(dataset.id, name, tuple(map(int, shape)), dtype, dataset.id.get_storage_size())
+    declared = math.prod(found.shape) * dtype.itemsize
+    if len(found.shape) > MAX_RANK or found.stored > size:
         raise DamagedFileError(f"{where} declares more bytes than the file has; the file is damaged")
-    if stored < declared and dataset.compression is None and not dataset.chunks and declared:
+    is_chunked = layout == h5py.h5d.CHUNKED
+    if found.stored < declared and not is_chunked:
         raise DamagedFileError(
-            f"{where} declares {declared} bytes and {stored} are stored; the file is incomplete or damaged"
+            f"{where} declares {declared} bytes and {found.stored} are stored; the file is incomplete or damaged"
         )
-    if declared > max(stored, 1) * 1100:  # deflate cannot do better than about 1030 to 1
-        raise DamagedFileError(f"{where} declares {declared} bytes and {stored} are stored; refused")
-    if dataset.chunks and declared:
-        wanted = int(np.prod([-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True)], dtype=object))
-        written = dataset.id.get_num_chunks()
-        if written < wanted:
-            raise DamagedFileError(
-                f"{where} has {wanted} chunks, of which {written} were written: the others would be read as"
-                f" {np.asarray(dataset.fillvalue).item()!r}; the file is incomplete"
-            )
+    if declared > max(found.stored, 1) * 1100:  # deflate cannot do better than about 1030 to 1
+        raise DamagedFileError(f"{where} declares {declared} bytes and {found.stored} are stored; refused")
+    if is_chunked and declared:
+        _check_chunks(dataset, where)
+    return found
+
+
+def _check_chunks(dataset: h5py.Dataset, where: str) -> None:
+    wanted = int(np.prod([-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True)], dtype=object))
+    written = dataset.id.get_num_chunks()
+    if written < wanted:
+        raise DamagedFileError(
+            f"{where} has {wanted} chunks, of which {written} were written: the others would be read as"
+            f" {np.asarray(dataset.fillvalue).item()!r}; the file is incomplete"
+        )
 
 
 def _raw(path: Source) -> BinaryIO:

@@ -214,7 +214,7 @@ def _optimizer_weights(file: h5py.File, path: str) -> Weights | None:
     if len(set(names)) != len(names):
         raise DamagedFileError(f"{path}: its group optimizer_weights lists a weight twice; the file is damaged")
     _check_listed(group, names, path)
-    return tuple((name, hdf5.lazy_dataset(group, name, path)) for name in names)
+    return tuple(zip(names, hdf5.lazy_datasets(group, names, path), strict=True))
 
 
 def _around(weights: Weights) -> tuple[Weights, Weights]:
@@ -266,7 +266,8 @@ def _variables(
             )
         _check_order(layers.get(layer), names, path)
         flags = trainable_flags(layers.get(layer), names, generation != "keras3")
-        own = [(layer, n, hdf5.lazy_dataset(node, n, path), flag) for n, flag in zip(names, flags, strict=True)]
+        arrays = hdf5.lazy_datasets(node, names, path)
+        own = [(layer, *row) for row in zip(names, arrays, flags, strict=True)]
         listed += own
         # Saving puts what is frozen in a layer behind the rest of it, wherever it stands there.
         trained += [own[i] for i in trained_order(layers.get(layer), names)]

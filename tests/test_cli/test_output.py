@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from dtopt_cli import output
+from dtopt_cli.commands import migrate_printing
+from migrate.operations.inspection import SlotRow
 
 SOURCE = Path(__file__).parents[1] / "fixtures" / "corpus" / "keras224-sgd-momentum-convbn" / "source" / "model.h5"
 INSPECT = f"{sys.executable} -m dtopt_cli migrate inspect {SOURCE}"
@@ -80,3 +82,18 @@ def test_ctrl_c_during_imports_ends_quietly() -> None:
     program = f"{interrupted}sys.meta_path.insert(0, Finder())\nfrom dtopt_cli.__main__ import main\nmain()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "dtopt: interrupted\n")
+
+
+def test_names_that_are_too_wide_are_folded() -> None:
+    """By the columns that a terminal takes for them, two for each of these letters."""
+    rows = tuple(SlotRow(name, "m", (2, 3), "float32", "name", "x") for name in ("层" * 10, "a\nb", "short"))
+    title, _, *lines = migrate_printing._table(rows, 50)
+    assert lines == [
+        "层层层层层层层层  m     2x3    float32  name",
+        "层层",
+        "a\\nb              m     2x3    float32  name",
+        "short             m     2x3    float32  name",
+    ]
+    assert title.split() == ["variable", "slot", "shape", "dtype", "matched", "by"]
+    wide = list(migrate_printing._table(rows, None))
+    assert wide[2].startswith("层" * 10 + "  m ")

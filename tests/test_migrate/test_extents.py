@@ -33,7 +33,7 @@ def test_a_plain_dataset_is_found_where_it_lies(block: int, tmp_path: Path) -> N
     with h5py.File(path, "w", userblock_size=block) as file:
         file["x"] = VALUES
     with h5py.File(path) as file:
-        array = hdf5.lazy_dataset(file, "x", path)
+        array = hdf5.lazy_datasets(file, ["x"], path)[0]
     assert array.extent is not None
     assert array.extent.read().tobytes() == array.load().tobytes() == VALUES.tobytes()
 
@@ -55,7 +55,7 @@ def test_what_has_to_be_decoded_is_not_copied(make: object, tmp_path: Path) -> N
         make(file)  # type: ignore[operator]
         want = file["x"][()]
     with h5py.File(path) as file:
-        array = hdf5.lazy_dataset(file, "x", path)
+        array = hdf5.lazy_datasets(file, ["x"], path)[0]
     assert array.extent is None
     assert np.array_equal(array.load(), want)
 

@@ -61,7 +61,8 @@ def _fill(node: Node, group: h5py.Group, where: hdf5.Source, seen: set[object], 
             raise DamagedFileError(f"{where}: {path!r} is no group; this is not a file of Keras's saving library")
         if key == VARS:
             node.name = hdf5.text_attribute(child, "name")
-            node.own = {name: hdf5.lazy_dataset(child, name, where) for name in _ordered(list(child))}
+            names = _ordered(list(child))
+            node.own = dict(zip(names, hdf5.lazy_datasets(child, names, where), strict=True))
         else:
             node.children[key] = Node(path)
             _fill(node.children[key], child, where, seen, depth + 1)
