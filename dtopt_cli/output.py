@@ -52,6 +52,7 @@ def line(text: str) -> str:
 
 def typed(path: str) -> str:
     """A path in a command to type, for the shells that people have: as `$'a\\nb'` where it holds control characters."""
+    path = f"./{path}" if path.startswith("-") else path  # else an option
     if line(path) == path:
         return shlex.quote(path)
     escaped = path.replace("\\", "\\\\").replace("'", "\\'")

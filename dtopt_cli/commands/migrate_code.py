@@ -46,6 +46,8 @@ def code(
 
     Exit code 0: all is rewritten or the same; 1: something differs or is left to you; 3: a file cannot be read.
     """
+    if as_json and sarif:
+        raise typer.BadParameter("give one of --json and --sarif: each prints one document")
     with _extra():
         from migrate.code.run import migrate_code
     report = migrate_code(paths, to=to, source=source, write=write)

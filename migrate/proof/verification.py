@@ -22,7 +22,7 @@ from migrate.operations.convert import PathLike, Progress, described, for_target
 from migrate.operations.hints import Hints
 from migrate.proof import documents, list_target, loaded, model_target, narrow, one_step, slots_target, tensorflow
 from migrate.state import OptimizerState
-from optim.errors import UnsupportedError
+from optim.errors import HyperparameterError, UnsupportedError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -105,6 +105,8 @@ def _compared(
         state.finish_checks()
     if list_target.is_list(dest):
         return _verify_list(state, source, dest, order)
+    if order is not None:
+        raise HyperparameterError(f"--order says how a list is ordered, and {dest} is none; leave it out")
     if os.path.isfile(dest):
         return _verify_model(state, source, dest)
     return _verify_slots(state, source, dest, progress)

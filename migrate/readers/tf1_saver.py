@@ -37,7 +37,7 @@ from migrate.readers.savers import optimizers as saver_optimizers
 from migrate.readers.savers import tf_train as saver_train
 from migrate.readers.savers.parts import Parts, give_values, in_order, stored_variable
 from migrate.state import GATHERED, GLOBAL_STEP, LOST, NO_KERNEL, OTHERS_GRAPH, Stored
-from optim.errors import CheckpointError, UnsupportedError
+from optim.errors import CheckpointError, HyperparameterError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 
 NAME = "tf1_saver"
@@ -315,6 +315,8 @@ def _choice(
                 f"{prefix} holds the settings of several optimizers of Keras 2.0 ({ROOT_COUNTER}, {ROOT_COUNTER}_1),"
                 " whose slots have no names; migrate the .h5 of model.save, which holds one optimizer"
             )
+        if path is not None:
+            raise HyperparameterError(f"{prefix} holds one optimizer, which has no name; leave out --optimizer")
         return saver_optimizers.Choice()
     slots = [key for key in arrays if saver_keras.is_slot(key)]
     scopes = [*(key.rpartition("/")[0] for key in counters), *uncounted]

@@ -47,7 +47,9 @@ def test_two_releases_that_differ_are_2_and_nothing_is_written(dtopt: Any, progr
     assert "lr=0.1" in path.read_text()
 
 
-@pytest.mark.parametrize("arguments", [("nowhere.py",), (".", "--to", "torch"), (".", "--from", "keras")])
+@pytest.mark.parametrize(
+    "arguments", [("nowhere.py",), (".", "--to", "torch"), (".", "--from", "keras"), (".", "--json", "--sarif")]
+)
 def test_wrong_arguments_are_2(dtopt: Any, program: Any, monkeypatch: pytest.MonkeyPatch, arguments: Any) -> None:
     monkeypatch.chdir(program(GOOD).parent)
     assert dtopt("code", *arguments)[0] == 2

@@ -26,6 +26,13 @@ def test_names_steer_no_terminal(character: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "typed"), [("-x", "./-x"), ("--it's", """'./--it'"'"'s'"""), ("-\n", "$'./-\\n'"), ("a-b", "a-b")]
+)
+def test_paths_are_no_options_where_they_are_typed(path: str, typed: str) -> None:
+    assert output.typed(path) == typed
+
+
+@pytest.mark.parametrize(
     ("redirection", "code", "said"),
     [
         (">/dev/full", 3, "dtopt: the output cannot be written: No space left on device\n"),

@@ -145,6 +145,9 @@ def test_a_source_with_one_optimizer_offers_no_choice() -> None:
     source = FIXTURES / "corpus" / "tf24-adam-convbn" / "source" / "model.h5"
     with pytest.raises(HyperparameterError, match="one optimizer only; leave out --optimizer"):
         migrate.read(source, optimizer_path="optimizer")
+    source = FIXTURES / "corpus" / "extra-k204-sgd-frozen-saver" / "source" / "ckpt"
+    with pytest.raises(HyperparameterError, match="one optimizer, which has no name; leave out --optimizer"):
+        migrate.read(source, optimizer_path="SGD")
 
 
 def test_commands_list_and_choose(tmp_path: Path) -> None:

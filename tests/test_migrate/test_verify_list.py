@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import migrate
 from dtopt_cli.app import app
 from migrate.errors import DamagedFileError
+from optim.errors import HyperparameterError
 
 SOURCE = str(Path(__file__).parents[1] / "fixtures" / "corpus" / "keras231-adam-amsgrad-mlp" / "source" / "model.h5")
 
@@ -45,6 +46,12 @@ def test_another_order_is_another_list(dest: Path, tmp_path: Path) -> None:
     assert migrate.verify(SOURCE, other, order="optimizer").ok
     assert not migrate.verify(SOURCE, other).ok
     assert not migrate.verify(SOURCE, dest, order="optimizer").ok
+
+
+def test_an_order_of_what_is_no_list_is_refused(tmp_path: Path) -> None:
+    migrate.migrate_checkpoint(SOURCE, tmp_path / "slots")
+    with pytest.raises(HyperparameterError, match=r"slots is none; leave it out"):
+        migrate.verify(SOURCE, tmp_path / "slots", order="keras2")
 
 
 def test_each_difference_is_named(dest: Path) -> None:
