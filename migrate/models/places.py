@@ -1,6 +1,6 @@
 """Where Keras's saving library keeps each layer: `layers/dense_1`, a class and a counter, not the layer's name.
 
-Source: `saving/saving_lib.py::_save_container_state` of tf_keras 2.14 - 2.21 and Keras 3.0 - 3.15.
+Source: `saving/saving_lib.py::_save_container_state` of tf.keras 2.12 - 2.15, tf_keras 2.16 - 2.21, Keras 3.0 - 3.15.
 """
 
 from __future__ import annotations
@@ -8,18 +8,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from migrate.models.canonical import Layer, layer_name
-from migrate.models.layers import MODELS
+from migrate.models.layers import KINDS, MODELS
 from migrate.readers.keras.layers import snake_case
 
 
-def places(model: Layer, path: tuple[str, ...] = (), below: str = "") -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """(path as in `canonical.Leaf`, group, layer's own name) of every layer, models too, as `model.layers` has them."""
+def places(
+    model: Layer, path: tuple[str, ...] = (), below: str = "", twice: bool = False
+) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """(path as in `canonical.Leaf`, group, layer's own name) of every layer, models too, as `model.layers` has them.
+
+    Args:
+      twice: whether layers with weights are counted twice, as where tf.keras 2.12 and 2.13 save
+        `_layer_checkpoint_dependencies`, in which each of them stands under two keys (`engine/functional.py`).
+    """
     used: dict[str, int] = {}
     for layer in model["config"]["layers"]:
         plain = snake_case(layer["class_name"])
         count = used[plain] = used.get(plain, -1) + 1
         group = f"{below}layers/{plain}_{count}" if count else f"{below}layers/{plain}"
+        used[plain] += twice and _has_weights(layer)
         here = (*path, layer_name(layer))
         yield here, group, layer_name(layer)
         if layer["class_name"] in MODELS:
-            yield from places(layer, here, group + "/")
+            yield from places(layer, here, group + "/", twice)
+
+
+def _has_weights(layer: Layer) -> bool:
+    if layer["class_name"] in MODELS:
+        return any(map(_has_weights, layer["config"]["layers"]))
+    return bool(KINDS[layer["class_name"]].weights(layer["config"]))

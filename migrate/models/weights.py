@@ -21,6 +21,8 @@ SHAPE_KEPT = (
     *("ReLU", "LeakyReLU", "ELU", "LayerNormalization", "BatchNormalization"),
 )
 """Layers whose output has the shape of their input."""
+DEPENDENCIES = "_layer_checkpoint_dependencies"
+"""What tf.keras 2.12 and 2.13 call the group of a model's layers."""
 DEPTHWISE = "depthwise_kernel"
 """What Keras 3 calls `kernel` where a layer has no other."""
 PARTS = ("query", "key", "value", "attention_output")
@@ -117,8 +119,10 @@ def _check(found: Mapping[Place, str], every: Sequence[Leaf]) -> None:
 
 def _by_place(stored: Stored, document: Layer, every: Sequence[Leaf]) -> dict[Place, str]:
     """In a `.keras` file, by group and number."""
-    there = {_normal(v.array.stored_as): v.name for v in stored.variables if v.array is not None}
-    groups = {path: group for path, group, _ in places(document)}
+    stored_at = {v.array.stored_as: v.name for v in stored.variables if v.array is not None}
+    there = {_normal(place): name for place, name in stored_at.items()}
+    twice = any(DEPENDENCIES in place for place in stored_at)
+    groups = {path: group for path, group, _ in places(document, twice=twice)}
     found = {}
     for leaf in every:
         for weight in KINDS[leaf.class_name].weights(leaf.config):
@@ -130,7 +134,7 @@ def _by_place(stored: Stored, document: Layer, every: Sequence[Leaf]) -> dict[Pl
 
 def _normal(place: str) -> str:
     """Without the underscores of private attributes, and with tf.keras 2.12's list of layers called as later."""
-    plain = place.strip("/").replace("_layer_checkpoint_dependencies", "layers")
+    plain = place.strip("/").replace(DEPENDENCIES, "layers")
     return "/".join(part.lstrip("_") for part in plain.split("/"))
 
 
