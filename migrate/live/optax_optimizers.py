@@ -39,7 +39,7 @@ class Restored:
         self.what = "optax"
         self._fields = FIELDS[state.algorithm]
         self._parameters = optax_state.named(training.params)
-        self.targets = mapped.targets(state, variables, self._found, tuple(self._parameters), "leaf")
+        self.targets = mapped.targets(state, variables, self._found, tuple(self._parameters), "leaf array")
         self._leaves = optax_state.leaves(training.state, training.params)
         self._check_places()
         rows = (
