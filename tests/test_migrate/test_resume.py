@@ -46,6 +46,7 @@ CASES = {
     "tf24-adagrad-decay-iav-nested": "optimizer_v2",
     "tf29-dtensor-adagrad-named-embed": None,
     "tf20-ftrl-mlp": "optimizer_v2",
+    "extra-tf211-legacy-ftrl-mlp-ckpt": None,
     "tf115-adamax-mlp": None,
     "tf215-new-lion-embed": None,
     "tfk221-new-adamw-convbn": "optimizer",
