@@ -206,6 +206,25 @@ def test_a_formula_of_a_graph_is_compared_with_a_schedule(optax: Any) -> None:
     assert "which tells about the schedule" in " ".join(report.reasons)
 
 
+def test_a_function_lays_out_what_axes_cannot(load_case: Any, optax: Any) -> None:
+    case = load_case(SGD)
+    state, source = _read(case), _source(case)
+    params, onto = _parameters(state, case)
+    rule = CASES[SGD](optax, state.hyperparameters)
+    plain = migrate.Optax(rule, params)
+    migrate.restore(source, plain, onto)
+
+    def shuffled(array: np.ndarray) -> np.ndarray:
+        return np.random.default_rng(1).permutation(np.ravel(array))
+
+    row = {name: {"w": shuffled(np.transpose(each["w"], _axes(each["w"].shape)))} for name, each in params.items()}
+    training = migrate.Optax(rule, row)
+    report = migrate.restore(source, training, {name: (leaf, shuffled) for name, (leaf, _) in onto.items()})
+    assert report.fidelity == "exact", report.reasons
+    for one, other in zip(training.state[0].trace.values(), plain.state[0].trace.values(), strict=True):
+        np.testing.assert_array_equal(one["w"], shuffled(np.transpose(other["w"], _axes(other["w"].shape))))
+
+
 def test_injected_hyperparameters_stay_and_are_compared(restored: Any, optax: Any) -> None:
     def made(o: Any, h: Mapping[str, Any]) -> Any:
         return o.inject_hyperparams(o.sgd)(h["learning_rate"], h["momentum"])
