@@ -202,7 +202,7 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm
             )
         name = names[0] if names else None
         beta = config.get(key)
-        if name is None or not isinstance(beta, (int, float)) or not 0.0 < beta < 1.0:
+        if name is None or not isinstance(beta, (int, float)) or not 0.0 <= beta <= 1.0:
             continue
         stored = np.asarray(scalars[name].load()).reshape(-1)[0]
         if not 0.0 <= stored <= 1.0:
@@ -211,6 +211,10 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm
                 " altered; migrate a checkpoint before it, or say the steps with --set iterations=N"
             )
         factor = stored.dtype.type(beta)
+        if factor in (0, 1):  # whose powers tell no steps
+            if stored != factor:
+                raise _denied(name, key, beta, stored)
+            continue
         power, taken = factor, 0
         least = np.finfo(stored.dtype).tiny  # below it a product can be its own factor, and was flushed to 0 or not
         while power > stored and power >= least:
@@ -218,13 +222,17 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm
         if not stored >= least or power < least:
             continue
         if power != stored or (told is not None and told[0] != taken):
-            raise ContradictionError(
-                f"{key} is {beta!r} and {name} is {stored:.9g} in the source, which no number of steps makes of it"
-                + (f" (those of {told[1].partition(',')[0]} are {told[0]})" if told else "")
-                + f"; give the {key} of the training run"
-            )
+            others = f" (those of {told[1].partition(',')[0]} are {told[0]})" if told else ""
+            raise _denied(name, key, beta, stored, others)
         told = told or (taken, f"{name}, which is {key} to the power of steps + 1")
     return told
+
+
+def _denied(name: str, key: str, beta: float, stored: np.generic, others: str = "") -> ContradictionError:
+    return ContradictionError(
+        f"{key} is {beta!r} and {name} is {stored:.9g} in the source, which no number of steps makes of it{others};"
+        f" give the {key} of the training run"
+    )
 
 
 def of_several(scalars: Mapping[str, LazyArray]) -> list[str]:

@@ -49,3 +49,13 @@ def test_what_is_no_power_of_beta_is_refused(what: str, tmp_path: Path) -> None:
     case = _altered("extra-tf115-contrib-adamax-saver", what, tmp_path)
     with pytest.raises(ContradictionError, match="no power of beta_1"):
         migrate.read(case.folder / case.source, **case.hints)
+
+
+@pytest.mark.parametrize("beta", ["beta_1", "beta_2"])
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_powers_deny_a_beta_whose_powers_are_itself(beta: str, value: float) -> None:
+    """They tell no steps, and were not looked at."""
+    case = adversary.case(adversary.CORPUS / "extra-tf24-train-adam-in-keras")
+    told = confirmed(case.folder / case.source, **case.hints)
+    with pytest.raises(ContradictionError, match=f"{beta} is {value} and beta{beta[-1]}_power is"):
+        migrate.read(case.folder / case.source, **case.hints, overrides={**told, beta: value})
