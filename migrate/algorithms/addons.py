@@ -112,9 +112,16 @@ def as_keras(
       told: the class that a person says besides.
 
     Raises:
-      UnsupportedError: MultiOptimizer, which saves no state. MissingHintError: Addons made it of one of several.
+      UnsupportedError: MultiOptimizer, with no state or several. MissingHintError: Addons made it of one of several.
     """
     plain, own = class_name.rpartition(">")[2].rpartition(".")[2], dict(config)
+    if plain == MULTIPLE and generation == "keras3":
+        raise UnsupportedError(
+            "the optimizer is MultiOptimizer, which has several, each for some of the variables, and a target has one."
+            " In the program that has it, or where keras.saving.load_model loads it, save them by name,"
+            " tf.train.Checkpoint(model=model, first=optimizer.optimizers[0], second=optimizer.optimizers[1]), and"
+            " migrate each with --optimizer first or --optimizer second and its own --optimizer-config"
+        )
     if generation not in GENERATIONS:
         return class_name, own
     if plain == MULTIPLE:

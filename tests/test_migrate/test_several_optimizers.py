@@ -273,3 +273,33 @@ def test_averages_around_an_optimizer_are_no_optimizer_of_their_own(tmp_path: Pa
     assert "ExponentialMovingAverage keeps averages in a way that optim does not" in state.reasons[0]
     assert list(state.slots) == ["m"]
     assert "average/w" in state.unmapped
+
+
+def test_the_optimizers_of_keras_3s_multioptimizer_are_saved_by_name_as_the_refusal_says(tmp_path: Path) -> None:
+    import keras
+    import tensorflow as tf
+
+    layers = keras.layers
+    model = keras.Sequential([layers.Input((4,)), layers.Dense(3, name="base"), layers.Dense(2, name="head")])
+    parts = keras.optimizers.OptimizerMap(keras.optimizers.Adam(0.01))
+    parts[".*base/.*"] = keras.optimizers.SGD(0.05, momentum=0.9)
+    model.compile(keras.optimizers.MultiOptimizer(parts), "mse")
+    model.fit(np.ones((4, 4)), np.ones((4, 2)), epochs=3, verbose=0)
+    model.save(tmp_path / "model.keras")
+    with pytest.raises(UnsupportedError, match=r"first=optimizer.optimizers\[0\].*--optimizer first") as refused:
+        migrate.read(tmp_path / "model.keras")
+    assert "own_rule" not in str(refused.value)
+    optimizer = keras.saving.load_model(tmp_path / "model.keras").optimizer
+    named = dict(zip(("first", "second"), optimizer.optimizers, strict=True))
+    tf.train.Checkpoint(model=model, **named).write(str(tmp_path / "parts"))
+    for each, one in named.items():
+        config = keras.saving.serialize_keras_object(one)
+        state = migrate.read(tmp_path / "parts", optimizer_path=each, optimizer_config=config)
+        assert (state.fidelity, state.iterations) == ("exact", 3)
+        for slot, own in state.slots.items():
+            assert set(own) == {v.path for v in one._trainable_variables}, slot
+        trained = model.optimizer.optimizers[list(named).index(each)]
+        stored = [array.load() for own in state.slots.values() for array in own.values()]
+        slots = [np.asarray(v) for v in trained.variables[2:]]
+        assert len(stored) == len(slots)
+        assert all(any(np.array_equal(a, b) for b in slots) for a in stored)
