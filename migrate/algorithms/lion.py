@@ -1,4 +1,4 @@
-"""Lion, from tf.keras 2.12 on; one slot.
+"""Lion, from tf.keras 2.13 on; one slot.
 
 Sources: `optimizers/lion.py` 2.15 and 3.15.
 """
@@ -11,13 +11,14 @@ from migrate.algorithms.spec import (
     ALWAYS_COUNTED,
     Algorithm,
     Config,
+    Versions,
     always,
     each_alone,
     number,
     rounded,
     slots_of,
 )
-from migrate.generations import NEW
+from migrate.generations import NEW, version_tuple
 from optim.rules.lion import LionRule
 
 
@@ -27,6 +28,16 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 
 def _defaults(generation: str) -> dict[str, Any]:
     return {"learning_rate": 0.001 if generation == "keras3" else 0.0001, "beta_1": 0.9, "beta_2": 0.99}
+
+
+def _check(config: Config, generation: str, versions: Versions) -> str | None:
+    release = version_tuple(versions.get("keras")) or version_tuple(versions.get("tensorflow"))
+    if generation != "optimizer" or release is None or release >= (2, 13):
+        return None
+    return (
+        f"Keras {release[0]}.{release[1]} has no Lion, which came with 2.13: it is somebody's own of that name, as of"
+        " lion-tf, whose rule is not known here; begin anew from the weights"
+    )
 
 
 ALGORITHM = Algorithm(
@@ -39,4 +50,5 @@ ALGORITHM = Algorithm(
     counts=ALWAYS_COUNTED,
     in_float32=rounded("beta_1", "beta_2"),
     generations=NEW,
+    check=_check,
 )

@@ -168,7 +168,7 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
             continue
         inner = addons.as_registered(wrappers.innermost(document))
         if kind in (FILE, HINT) and not own_rule:
-            _check_stock(inner)
+            _check_stock(inner, kind == FILE and stored.generation == "optimizer")
             keras_packages.check_wrappers(wrappers.layers(document))
         held = inner.get("config")
         raw = held if isinstance(held, Mapping) else {}
@@ -217,14 +217,17 @@ def _check_one_rate(config: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _check_stock(document: Mapping[str, Any]) -> None:
-    """Refuse a class of somebody's own that has the name of one of Keras's."""
+def _check_stock(document: Mapping[str, Any], is_registered: bool) -> None:
+    """Refuse a class of somebody's own that has the name of one of Keras's.
+
+    `is_registered`: whether those have a package before it, where no module tells (run in TF 2.11 to 2.14, tf_keras).
+    """
     class_name = str(document.get(CLASS) or "")
     package, _, plain = class_name.rpartition(">")
     registered, module = document.get("registered_name"), document.get("module")
     if addons.is_known(class_name):
         return
-    other = package not in STOCK_PACKAGES
+    other = package not in STOCK_PACKAGES or (is_registered and not package and "module" not in document)
     if isinstance(registered, str) and registered:
         other = other or registered.rpartition(">")[0] not in STOCK_PACKAGES
     if isinstance(module, str) and module:
