@@ -49,6 +49,22 @@ def adapted(model: StoredModel | None) -> list[str]:
     return [] if model is None else _lost(model.config, ADAPTED)
 
 
+def quantized(model: StoredModel | None) -> list[str]:
+    """Layers whose kernel `quantize` has made one of whole numbers, which nothing trains."""
+    names = [] if model is None else list(dict.fromkeys(_quantized(model.config)))
+    return [f"{some(names)}: quantized after training, which leaves no kernel to train"] if names else []
+
+
+def _quantized(item: Any) -> list[str]:
+    if isinstance(item, list):
+        return [name for each in item for name in _quantized(each)]
+    if not isinstance(item, Mapping):
+        return []
+    policy = item.get("dtype")
+    own = isinstance(policy, Mapping) and str(policy.get("class_name")).startswith("Quantized")
+    return [str(item.get("name"))] * own + [name for each in item.values() for name in _quantized(each)]
+
+
 def losses(training: Any) -> list[str]:
     """Losses that are objects with an argument that no Keras 3 saves."""
     if isinstance(training, list):

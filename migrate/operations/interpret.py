@@ -13,7 +13,7 @@ from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.lazy_rows import Sparse
 from migrate.algorithms.spec import AVERAGE, SLOW, Algorithm, number
 from migrate.bytes.arrays import LazyArray
-from migrate.errors import ContradictionError
+from migrate.errors import AmbiguousError, ContradictionError
 from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, RELEASE, SET, TRAINED, UNINTERPRETED, Origin
 from migrate.generations import BACKEND
 from migrate.matching.slot_table import SlotTable, slot_table
@@ -161,7 +161,7 @@ def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | Non
         keras_config.check_accumulation(made.config, generations.version_tuple(stored.versions.get("keras")))
     try:
         found = slot_table(stored, made.algorithm, made.config, named)
-    except (ContradictionError, MismatchError) as error:
+    except (AmbiguousError, ContradictionError, MismatchError) as error:
         why = _why_slots_differ(error, stored, made)
         if not why:
             raise
@@ -180,13 +180,14 @@ def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | Non
 
 def _why_slots_differ(error: Exception, stored: Stored, made: Configuration) -> str:
     """From what the class keeps, where the source says more of it than the error does; else empty."""
-    for name in wrappers.unknown(made.wrappers):
+    for name in wrappers.unknown(made.wrappers) if not isinstance(error, AmbiguousError) else ():
         return (
             f"{name} is around the optimizer, and neither its steps nor what it keeps are known here: begin anew from"
             " the weights, with the optimizer that is in it"
         )
-    for adapted in unsaved.adapted(stored.model) if isinstance(error, MismatchError) else ():
-        return f"{adapted}, so that the slots of that have no variables: there is no training to continue"
+    lost = unsaved.adapted(stored.model) if isinstance(error, MismatchError) else []
+    for why in (*lost, *unsaved.quantized(stored.model)):
+        return f"{why}, so that the slots of that have no variables: there is no training to continue"
     return ""
 
 

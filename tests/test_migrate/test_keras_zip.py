@@ -418,6 +418,18 @@ def test_slots_of_an_adapted_kernel_are_no_damage(tmp_path: Path) -> None:
         migrate.read(tmp_path / "adapted.keras")
 
 
+def test_slots_of_a_kernel_that_was_quantized_later_are_no_question_of_order(tmp_path: Path) -> None:
+    import keras
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="a"), keras.layers.Dense(3, name="b")])
+    model.compile("adam", "mse")
+    model.train_on_batch(np.ones((5, 4)), np.ones((5, 3)))
+    model.quantize("int8")
+    model.save(tmp_path / "quantized.keras")
+    with pytest.raises(UnsupportedError, match=r"a, b: quantized after training.*no training to continue"):
+        migrate.read(tmp_path / "quantized.keras")
+
+
 @pytest.mark.parametrize("name", ["gan.keras", "gan.weights.h5"])
 @pytest.mark.parametrize(("momentum", "attribute"), [(0.0, "g_optimizer"), (0.9, "g_optimizer"), (0.9, "optimizers")])
 def test_optimizers_of_a_model_of_ones_own_are_not_passed_over(
