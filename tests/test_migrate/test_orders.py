@@ -86,7 +86,7 @@ def _lay_out(
 def test_every_order_round_trips(shapes: Any, generation: str, name: str, amsgrad: bool, data: Any) -> None:
     config = {**CONFIGS[name], "iterations": 7}
     if name == "Adam":
-        config["amsgrad"] = amsgrad
+        config["amsgrad"] = amsgrad and generation != "keras1"  # which has no such argument
     if name == "RMSprop" and generation not in NATIVE:
         config |= {"momentum": 0.5, "centered": generation != "experimental"}
     algorithm = find(name)
