@@ -28,6 +28,8 @@ RATES = ("learning_rate", "_learning_rate", "lr")
 """Names of the variable that holds it."""
 STOCK_PACKAGES = ("", "Custom")
 """Before `>` in a class name: tf.keras 2.11 and later write `Custom>Adam` for their own classes."""
+OWN_PACKAGE = {"experimental": "Custom", "optimizer": "Custom", "keras3": ""}
+"""Of those in .h5 and SavedModels, which name no module (run in TF 2.9 to 2.14, tf_keras 2.18, Keras 3.0 to 3.15)."""
 STOCK_MODULES = (
     "keras.optimizers",
     "tf_keras.optimizers",
@@ -168,7 +170,7 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
             continue
         inner = addons.as_registered(wrappers.innermost(document))
         if kind in (FILE, HINT) and not own_rule:
-            _check_stock(inner, kind == FILE and stored.generation == "optimizer")
+            _check_stock(inner, OWN_PACKAGE.get(stored.generation or "") if kind == FILE else None)
             keras_packages.check_wrappers(wrappers.layers(document))
         held = inner.get("config")
         raw = held if isinstance(held, Mapping) else {}
@@ -217,17 +219,14 @@ def _check_one_rate(config: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _check_stock(document: Mapping[str, Any], is_registered: bool) -> None:
-    """Refuse a class of somebody's own that has the name of one of Keras's.
-
-    `is_registered`: whether those have a package before it, where no module tells (run in TF 2.11 to 2.14, tf_keras).
-    """
+def _check_stock(document: Mapping[str, Any], own: str | None) -> None:
+    """Refuse a class of somebody's own that has the name of one of Keras's. `own`: see OWN_PACKAGE."""
     class_name = str(document.get(CLASS) or "")
     package, _, plain = class_name.rpartition(">")
     registered, module = document.get("registered_name"), document.get("module")
     if addons.is_known(class_name):
         return
-    other = package not in STOCK_PACKAGES or (is_registered and not package and "module" not in document)
+    other = package not in STOCK_PACKAGES or (own not in (None, package) and "module" not in document)
     if isinstance(registered, str) and registered:
         other = other or registered.rpartition(">")[0] not in STOCK_PACKAGES
     if isinstance(module, str) and module:

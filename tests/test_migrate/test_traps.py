@@ -362,7 +362,7 @@ def test_a_slot_whose_dtype_was_altered_is_not_left_out_silently(dtype: str, mon
 
 def test_a_class_of_ones_own_that_is_called_as_one_of_keras_is_not_that(tmp_path: Path) -> None:
     """From TF 2.11 on h5 and SavedModels say Custom>Adam of Keras's own, and Adam of what a program calls so; run with
-    a subclass that takes the sign of gradients, in TF 2.11 to 2.14 and tf_keras 2.18."""
+    a subclass that takes the sign of gradients, in TF 2.11 to 2.14 and tf_keras 2.18. Keras 3 has it the other way."""
     source = tmp_path / "model.h5"
     shutil.copy(CORPUS / "extra-tf211-new-adam-wd-ema-h5" / "source" / "model.h5", source)
     migrate.read(source)
@@ -370,6 +370,12 @@ def test_a_class_of_ones_own_that_is_called_as_one_of_keras_is_not_that(tmp_path
         assert training["optimizer_config"]["class_name"] == "Custom>Adam"
         training["optimizer_config"]["class_name"] = "Adam"
     with pytest.raises(UnsupportedError, match="'Adam', a class that is not Keras's own"):
+        migrate.read(source)
+    shutil.copy(CORPUS / "extra-keras31-rmsprop-same-shapes-h5" / "source" / "model.h5", source)
+    migrate.read(source)
+    with training_config(source) as training:
+        training["optimizer_config"]["class_name"] = f"Custom>{training['optimizer_config']['class_name']}"
+    with pytest.raises(UnsupportedError, match=r"'Custom>.*, a class that is not Keras's own"):
         migrate.read(source)
     for release, own in (("2.12.0", True), ("2.13.1", False)):  # as lion-tf has it
         assert bool(algorithms.find("Lion").check({}, "optimizer", {"keras": release})) == own
