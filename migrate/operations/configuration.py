@@ -170,7 +170,8 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
             continue
         inner = addons.as_registered(wrappers.innermost(document))
         if kind in (FILE, HINT) and not own_rule:
-            _check_stock(inner, OWN_PACKAGE.get(stored.generation or "") if kind == FILE else None)
+            says_package = kind == FILE and stored.format in ("h5", "saved_model")  # .keras may have `adam` alone
+            _check_stock(inner, OWN_PACKAGE.get(stored.generation or "") if says_package else None)
             keras_packages.check_wrappers(wrappers.layers(document))
         held = inner.get("config")
         raw = held if isinstance(held, Mapping) else {}
