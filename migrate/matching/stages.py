@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
@@ -245,8 +246,8 @@ def _layer(name: str) -> str:
 def _selections(wanted: list[tuple[int, ...]], groups: Sequence[list[StoredVariable]]) -> list[list[StoredVariable]]:
     """Up to two ways of taking whole groups, in order, so that their shapes are those wanted."""
     # ways[i] holds up to two selections, of the groups seen so far, that cover the first i wanted shapes.
-    ways: list[list[list[StoredVariable]]] = [[] for _ in range(len(wanted) + 1)]
-    ways[0] = [[]]
+    ways: list[list[_Taken | None]] = [[] for _ in range(len(wanted) + 1)]
+    ways[0] = [None]
     seen, left = 0, sum(map(len, groups))
     for group in groups:
         shapes = [v.shape for v in group]
@@ -254,9 +255,24 @@ def _selections(wanted: list[tuple[int, ...]], groups: Sequence[list[StoredVaria
         least = max(len(shapes), len(wanted) - left)  # of what ends before, the groups to come are too few
         for end in range(min(len(wanted), seen), least - 1, -1):
             if shapes and ways[end - len(shapes)] and wanted[end - len(shapes) : end] == shapes:
-                taken = [way + group for way in ways[end - len(shapes)]]
+                taken = [_Taken(way, group) for way in ways[end - len(shapes)]]
                 ways[end] = (ways[end] + taken)[:2]
-    return ways[-1]
+    return [_all_of(way) for way in ways[-1]]
+
+
+class _Taken(NamedTuple):
+    """The last group of a selection, behind those before it: as lists, selections of many groups would be copied."""
+
+    before: _Taken | None
+    group: list[StoredVariable]
+
+
+def _all_of(way: _Taken | None) -> list[StoredVariable]:
+    groups = []
+    while way is not None:
+        groups.append(way.group)
+        way = way.before
+    return [variable for group in reversed(groups) for variable in group]
 
 
 def _by_unique_shape(wanted: list[tuple[int, ...]], usable: Sequence[StoredVariable]) -> list[StoredVariable] | None:

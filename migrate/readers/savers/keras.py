@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError
 from migrate.graphs.saver import SaverGraph
+from migrate.readers.keras.model import MOVING, RENORM
 from migrate.readers.savers.parts import Parts, in_order, stored_variable, trained_flag
 from migrate.state import Layers, LayerVariable, StoredVariable
 
@@ -27,9 +28,8 @@ ROLES = (
     "embeddings",
     "alpha",
     "bias",
-    "moving_mean",
-    "moving_variance",
-    *("moving_stddev", "renorm_mean", "renorm_stddev"),
+    *MOVING,
+    *RENORM,
 )
 """Names of stock layers' weights, in the order in which a layer creates them."""
 
