@@ -1,0 +1,76 @@
+"""Numbers that a run has spoiled are carried, said and never called exact, however large the arrays are."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import migrate
+from migrate.operations import soundness
+
+SOURCE = Path(__file__).parents[1] / "fixtures" / "corpus" / "keras231-adam-amsgrad-mlp" / "source" / "model.h5"
+PARTS = {"m": 0, "v": 1, "vhat": 2}
+"""Where a slot of Keras 2.3's Adam is in its list, in thirds behind the counter."""
+
+
+def _altered(path: Path, slot: str | None, value: float) -> None:
+    """A copy in which a number of the first variable, or of its slot, is another one."""
+    shutil.copy(SOURCE, path)
+    with h5py.File(path, "r+") as file:
+        slots = [name.decode() for name in file["optimizer_weights"].attrs["weight_names"]][1:]
+        if slot is None:
+            layer = file["model_weights"][file["model_weights"].attrs["layer_names"][0]]
+            array = layer[layer.attrs["weight_names"][0]]
+        else:
+            array = file["optimizer_weights"][slots[PARTS[slot] * (len(slots) // 3)]]
+        changed = array[()]
+        changed.flat[1] = value
+        array[...] = changed
+
+
+@pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.parametrize(
+    ("slot", "value", "said"),
+    [
+        ("m", np.nan, "slot m holds NaN or infinity"),
+        ("v", np.inf, "slot v holds NaN or infinity"),
+        (None, -np.inf, "the variable holds NaN or infinity"),
+        ("vhat", 0.0, "slot vhat is the largest v so far and lies below it"),
+    ],
+)
+def test_what_is_spoiled_is_said(
+    slot: str | None, value: float, said: str, threads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(soundness, "WORTH_THREADS", 0 if threads else 1 << 62)
+    source = tmp_path / "model.h5"
+    _altered(source, slot, value)
+    report = migrate.migrate_checkpoint(source, tmp_path / "slots")
+    assert report.fidelity == "approximate"
+    name = next(iter(migrate.read(source).slots["m"]))
+    assert [reason for reason in report.reasons if said in reason] == [f"{name}: {said}"]
+
+
+def test_squares_are_not_negative() -> None:
+    """In a list without names they tell of another order before; here they are not."""
+    state = migrate.read(SOURCE)
+    name, array = next(iter(state.slots["v"].items()))
+    negative = replace(array, load=lambda: -array.load(), extent=None)
+    made = soundness.checked(replace(state, slots={**state.slots, "v": {**state.slots["v"], name: negative}}))
+    assert f"{name}: slot v is a sum of squares and holds negative numbers" in [origin.doubt for origin in made.origins]
+
+
+def test_damage_that_a_thread_meets_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soundness, "WORTH_THREADS", 0)
+    state = migrate.read(SOURCE)
+
+    def broken(*_: object) -> soundness.Seen:
+        raise migrate.DamagedFileError("it became shorter")
+
+    monkeypatch.setattr(soundness, "_of_one", broken)
+    with pytest.raises(migrate.DamagedFileError, match="it became shorter"):
+        soundness.checked(state)
