@@ -112,7 +112,8 @@ def as_keras(
       told: the class that a person says besides.
 
     Raises:
-      UnsupportedError: MultiOptimizer, with no state or several. MissingHintError: Addons made it of one of several.
+      UnsupportedError: MultiOptimizer, with no state or several; a class that decays and does not say how much.
+        MissingHintError: Addons made it of one of several.
     """
     plain, own = class_name.rpartition(">")[2].rpartition(".")[2], dict(config)
     if plain == MULTIPLE and generation == "keras3":
@@ -132,7 +133,13 @@ def as_keras(
             " --optimizer base or --optimizer head and its own --optimizer-config; else begin with new ones over the"
             " same variables, which optimizer_specs in its config names"
         )
-    if plain == EXTENDED and "weight_decay" in own:
+    if plain == EXTENDED and own:
+        if "weight_decay" not in own:
+            raise UnsupportedError(
+                f"the optimizer is {EXTENDED} and its config says no weight_decay, which TensorFlow Addons always saves"
+                " of what it lets decay: it was altered, or is of another class of that name, whose state is carried"
+                f" for a rule of your own with {confirming('own_rule', True)}"
+            )
         made = _extended(own, told)
         if made is not None:
             return DECAYED.get(made, made), _decayed(own, {"weight_decay": PER_STEP})

@@ -208,7 +208,11 @@ def rate_at(rule: Rule, iterations: int) -> float:
 
 
 def learning_rate(state: OptimizerState, steps: int) -> float:
-    """The learning rate with which a source takes its step after so many, `decay` and schedules included.
+    """The learning rate with which a source takes its next step, `decay` and schedules included.
+
+    Args:
+      state: what `migrate.read` returned.
+      steps: how many were taken before, from 0 on.
 
     Raises:
       UnsupportedError: a schedule whose formula is not known.

@@ -541,14 +541,18 @@ def test_proximal_adagrad_of_the_first_releases_lost_signs() -> None:
     assert not any("TF 1.0" in o.doubt for o in interpret(new, optimizer_config=told).origins)
 
 
-def test_an_extended_class_that_does_not_say_its_decay_is_another(tmp_path: Path) -> None:
-    """Without it the class was taken for RMSprop, and exact once that was confirmed."""
+@pytest.mark.parametrize("name", ["rmsprop", "ftrl", "nadam"])
+def test_an_extended_class_that_does_not_say_its_decay_is_another(name: str, tmp_path: Path) -> None:
+    """Without it the class was taken for Keras's, and exact once that was confirmed."""
     source = tmp_path / "model.h5"
-    shutil.copy(CORPUS / "extra-tfa19-extended-rmsprop-h5" / "source" / "model.h5", source)
+    shutil.copy(CORPUS / f"extra-tfa19-extended-{name}-h5" / "source" / "model.h5", source)
+    told = confirmed(source)
     with training_config(source) as training:
         del training["optimizer_config"]["config"]["weight_decay"]
-    with pytest.raises(UnsupportedError, match="OptimizerWithDecoupledWeightDecay"):
-        migrate.read(source)
+    for overrides in ({}, told):
+        with pytest.raises(UnsupportedError, match=r"says no weight_decay, .* --set own_rule=true"):
+            migrate.read(source, overrides=overrides)
+    assert migrate.read(source, overrides={"own_rule": True}).fidelity == "approximate"
 
 
 def test_cocob_takes_no_learning_rate_from_a_hint() -> None:
