@@ -212,16 +212,25 @@ def doubt(class_name: str, generation: str, is_stored: bool, taken: str) -> tupl
         text = "the source calls the class LARS, which tf-models and others have: taken for that of tf-models-official"
         return text, confirming("class_name", plain)
     if is_stored and plain in ADDONS and generation == "optimizer_v2" and not is_known(class_name):
-        text = (
-            f"the source calls the class {class_name}, and TensorFlow Addons would say {PACKAGE}>{plain}: it may be"
-            f" somebody else's of that name, and is taken for that of Addons"
-        )
-        return text, confirming("class_name", plain)
+        return unregistered("the class", class_name), confirming("class_name", plain)
     if not plain.startswith(DISTRIBUTED):
         return "", ""
     inner = plain.removeprefix(DISTRIBUTED)
     text = f"the class is {plain}, as Horovod calls {inner} when it averages its gradients: taken for {inner}"
     return text, confirming("class_name", inner)
+
+
+def unregistered(what: str, class_name: str) -> str:
+    """Why a class with the name of one of Addons need not be that: the source does not call it as Addons registers it.
+
+    Args:
+      what: that is of this class.
+    """
+    return (
+        f"the source calls {what} {class_name}, and TensorFlow Addons would say"
+        f" {PACKAGE}>{class_name.rpartition('>')[2]}: it may be somebody else's of that name, and is taken for that of"
+        " Addons"
+    )
 
 
 def rate_doubt(class_name: str, rate: Any) -> str:

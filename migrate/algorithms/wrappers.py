@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from migrate import generations
-from migrate.algorithms.addons import AVERAGED, PACKAGE, as_registered
+from migrate.algorithms.addons import AVERAGED, as_registered, unregistered
 from migrate.algorithms.clipping import LIMITS
 from migrate.evidence import FILE, HINT, Origin, confirming
 from optim.errors import HyperparameterError, UnsupportedError
@@ -81,10 +81,7 @@ def origins(optimizer: Mapping[str, Any] | None, is_stored: bool) -> dict[str, O
         name = {AVERAGED: AVERAGING, **AROUND}[option]
         found[option] = Origin(option, value, kind, f"a wrapper in {where}")
         if is_stored and name in called:
-            text = (
-                f"the source calls what is around the optimizer {name}, and TensorFlow Addons would say"
-                f" {PACKAGE}>{name}: it may be somebody else's of that name, and is taken for that of Addons"
-            )
+            text = unregistered("what is around the optimizer", name)
             found[option] = replace(found[option], doubt=text, confirm=confirming(option, value))
     return found
 

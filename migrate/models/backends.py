@@ -11,6 +11,7 @@ from typing import Any
 
 from migrate.bytes.messages import some
 from migrate.generations import JAX_OR_PYTORCH, TENSORFLOW
+from migrate.readers.keras.model import objects
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,8 @@ def shown(backend: str) -> str:
     return SHOWN.get(backend, f" on {backend}")
 
 
-def _layers(item: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _layers(config: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Class and config of whatever a config has in it."""
-    if isinstance(item, list):
-        for each in item:
-            yield from _layers(each)
-    if isinstance(item, Mapping):
-        if isinstance(item.get("class_name"), str) and isinstance(item.get("config"), Mapping):
-            yield item["class_name"], item["config"]
-        for each in item.values():
-            yield from _layers(each)
+    for each in objects(config):
+        if isinstance(each.get("class_name"), str) and isinstance(each.get("config"), Mapping):
+            yield each["class_name"], each["config"]

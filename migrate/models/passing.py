@@ -13,6 +13,7 @@ from migrate.evidence import confirming
 from migrate.models.frozen import WITHIN
 from migrate.models.layers import ADVICE, KINDS, MODELS, is_stock, of_another_module
 from migrate.models.to_keras3 import ACTIVATIONS, CONSTRAINTS, INITIALIZERS, REGULARIZERS
+from migrate.readers.keras.model import objects
 from migrate.rules.keras_targets import KERAS3
 from migrate.state import OptimizerState, StoredModel
 from optim.errors import UnsupportedError
@@ -49,7 +50,7 @@ def possible(state: OptimizerState, families: Sequence[str]) -> bool:
 
 def check_code(model: StoredModel) -> None:
     """Raises UnsupportedError for code that only the Python that wrote it runs."""
-    if any(item.get("function_type") == "lambda" for item in _mappings(model.config)):
+    if any(item.get("function_type") == "lambda" for item in objects(model.config)):
         raise UnsupportedError(
             "the model has a Lambda layer that holds the bytecode of a Python function, which no other release of"
             f" Python runs; {ADVICE}"
@@ -63,7 +64,7 @@ def own_classes(config: Mapping[str, Any], activations: Sequence[str] = ()) -> l
     Args:
       activations: what the target's Keras has besides those of every Keras.
     """
-    if any(item.get("class_name") == "__lambda__" for item in _mappings(config)):
+    if any(item.get("class_name") == "__lambda__" for item in objects(config)):
         return [
             "a Lambda layer holds the bytecode of a Python function, so that the target cannot be loaded back here;"
             " load_model needs safe_mode=False, and the release of Python that wrote it"
@@ -80,7 +81,7 @@ def own_classes(config: Mapping[str, Any], activations: Sequence[str] = ()) -> l
 
 def _own_layers(config: Mapping[str, Any]) -> Iterator[str]:
     """Class names of layers, and of all that says its module."""
-    for item in _mappings(config):
+    for item in objects(config):
         name = item.get("config" if item.get("class_name") == "function" else "class_name")
         foreign = "module" in item and (item["class_name"] == "function" or of_another_module(item))
         if isinstance(name, str) and foreign:
@@ -92,7 +93,7 @@ def _own_layers(config: Mapping[str, Any]) -> Iterator[str]:
 
 def _own_arguments(config: Mapping[str, Any]) -> Iterator[str]:
     """What layers have for an initializer, activation and the like that Keras does not know."""
-    for item in _mappings(config):
+    for item in objects(config):
         for key, value in item.items():
             known = next((each for end, each in ARGUMENTS.items() if key.endswith(end)), None)
             if known is None or value is None or (isinstance(value, Mapping) and "module" in value):
@@ -107,7 +108,7 @@ def _own_arguments(config: Mapping[str, Any]) -> Iterator[str]:
 def _classes(item: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Class names and configs of layers that do not say their module: of what has a class and a config with a name, or
     stands where layers do."""
-    for each in _mappings(item):
+    for each in objects(item):
         config = each.get("config")
         named = isinstance(config, Mapping) and "name" in config and "dtype" in config
         if named and isinstance(each.get("class_name"), str) and "module" not in each:
@@ -117,18 +118,6 @@ def _classes(item: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
             for layer in inside if isinstance(inside, list) else [inside]:
                 if isinstance(layer, Mapping) and isinstance(layer.get("class_name"), str) and "module" not in layer:
                     yield str(layer["class_name"]), layer.get("config") or {}
-
-
-def _mappings(item: Any) -> Iterator[Mapping[str, Any]]:
-    """Every JSON object in `item`."""
-    rest = [item]
-    while rest:
-        each = rest.pop()
-        if isinstance(each, Mapping):
-            yield each
-            rest.extend(each.values())
-        elif isinstance(each, list):
-            rest.extend(each)
 
 
 def trained(state: OptimizerState) -> list[str]:

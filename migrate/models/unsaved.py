@@ -6,11 +6,12 @@ and only few models have is in docs/exact.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from migrate.bytes.messages import some
 from migrate.readers.keras.left_out import PADDING, SCALING, TRANSPOSED
+from migrate.readers.keras.model import objects
 from migrate.state import StoredModel
 
 LOSSES = {"Huber": "delta", "CosineSimilarity": "axis"}
@@ -51,18 +52,19 @@ def adapted(model: StoredModel | None) -> list[str]:
 
 def quantized(model: StoredModel | None) -> list[str]:
     """Layers whose kernel `quantize` has made one of whole numbers, which nothing trains."""
-    names = [] if model is None else list(dict.fromkeys(_quantized(model.config)))
+    names = [] if model is None else _names(model.config, _quantized)
     return [f"{some(names)}: quantized after training, which leaves no kernel to train"] if names else []
 
 
-def _quantized(item: Any) -> list[str]:
-    if isinstance(item, list):
-        return [name for each in item for name in _quantized(each)]
-    if not isinstance(item, Mapping):
-        return []
-    policy = item.get("dtype")
-    own = isinstance(policy, Mapping) and str(policy.get("class_name")).startswith("Quantized")
-    return [str(item.get("name"))] * own + [name for each in item.values() for name in _quantized(each)]
+def _quantized(config: Mapping[str, Any]) -> str | None:
+    policy = config.get("dtype")
+    is_so = isinstance(policy, Mapping) and str(policy.get("class_name")).startswith("Quantized")
+    return str(config.get("name")) if is_so else None
+
+
+def _names(config: Any, named: Callable[[Mapping[str, Any]], str | None]) -> list[str]:
+    """What `named` calls the objects in a config that it means, each once."""
+    return list(dict.fromkeys(name for each in objects(config) if (name := named(each)) is not None))
 
 
 def losses(training: Any) -> list[str]:
@@ -81,7 +83,7 @@ def losses(training: Any) -> list[str]:
 
 def paddings(config: Any) -> list[str]:
     """Transposed convolutions whose `output_padding` could be another than the default, and nothing tells."""
-    names = list(dict.fromkeys(_unpadded(config)))
+    names = _names(config, _unpadded)
     if not names:
         return []
     return [
@@ -92,22 +94,18 @@ def paddings(config: Any) -> list[str]:
 
 def scalings(config: Any) -> list[str]:
     """Layers that have one weight, which does not tell how it is used."""
-    names = list(dict.fromkeys(_unscaled(config)))
+    names = _names(config, _unscaled)
     if not names:
         return []
     return [f"{some(names)}: Keras before 3.4 does not save {SCALING}; right if your program does not set it"]
 
 
-def _unscaled(item: Any) -> list[str]:
-    if isinstance(item, list):
-        return [name for each in item for name in _unscaled(each)]
-    if not isinstance(item, Mapping):
-        return []
-    config = item.get("config")
-    if item.get("class_name") == "LayerNormalization" and isinstance(config, Mapping):
-        is_open = SCALING not in config and config.get("center") != config.get("scale")
-        return [str(config.get("name"))] if is_open else []
-    return [name for each in item.values() for name in _unscaled(each)]
+def _unscaled(layer: Mapping[str, Any]) -> str | None:
+    config = layer.get("config")
+    if layer.get("class_name") != "LayerNormalization" or not isinstance(config, Mapping):
+        return None
+    is_open = SCALING not in config and config.get("center") != config.get("scale")
+    return str(config.get("name")) if is_open else None
 
 
 ADAPTED = ("lora_rank", "Keras 3 adds to the kernel what its lora_rank trained, and begins that anew")
@@ -116,29 +114,16 @@ STATES = ("stateful", "no file holds the states of a stateful layer; right if yo
 
 
 def _lost(config: Any, argument: tuple[str, str]) -> list[str]:
-    names = list(dict.fromkeys(_with(config, argument[0])))
-    return [f"{some(names)}: {argument[1]}"] if names else []
+    key, what = argument
+    names = _names(config, lambda each: each["name"] if each.get(key) and isinstance(each.get("name"), str) else None)
+    return [f"{some(names)}: {what}"] if names else []
 
 
-def _with(item: Any, key: str) -> list[str]:
-    """Names of the layers in a config that have an argument set."""
-    if isinstance(item, list):
-        return [name for each in item for name in _with(each, key)]
-    if not isinstance(item, Mapping):
-        return []
-    own = [str(item.get("name"))] if item.get(key) and isinstance(item.get("name"), str) else []
-    return own + [name for each in item.values() for name in _with(each, key)]
-
-
-def _unpadded(item: Any) -> list[str]:
-    if isinstance(item, list):
-        return [name for each in item for name in _unpadded(each)]
-    if not isinstance(item, Mapping):
-        return []
-    config = item.get("config")
-    if item.get("class_name") in TRANSPOSED and isinstance(config, Mapping):
-        return [str(config.get("name"))] if PADDING not in config and _is_open(config) else []
-    return [name for each in item.values() for name in _unpadded(each)]
+def _unpadded(layer: Mapping[str, Any]) -> str | None:
+    config = layer.get("config")
+    if layer.get("class_name") not in TRANSPOSED or not isinstance(config, Mapping):
+        return None
+    return str(config.get("name")) if PADDING not in config and _is_open(config) else None
 
 
 def _is_open(config: Mapping[str, Any]) -> bool:

@@ -180,15 +180,15 @@ def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | Non
 
 def _why_slots_differ(error: Exception, stored: Stored, made: Configuration) -> str:
     """From what the class keeps, where the source says more of it than the error does; else empty."""
-    for name in wrappers.unknown(made.wrappers) if not isinstance(error, AmbiguousError) else ():
+    around = wrappers.unknown(made.wrappers)
+    if around and not isinstance(error, AmbiguousError):
         return (
-            f"{name} is around the optimizer, and neither its steps nor what it keeps are known here: begin anew from"
-            " the weights, with the optimizer that is in it"
+            f"{around[0]} is around the optimizer, and neither its steps nor what it keeps are known here: begin anew"
+            " from the weights, with the optimizer that is in it"
         )
     lost = unsaved.adapted(stored.model) if isinstance(error, MismatchError) else []
-    for why in (*lost, *unsaved.quantized(stored.model)):
-        return f"{why}, so that the slots of that have no variables: there is no training to continue"
-    return ""
+    lost += unsaved.quantized(stored.model)
+    return f"{lost[0]}, so that the slots of that have no variables: there is no training to continue" if lost else ""
 
 
 def _arguments(stored: Stored, made: Configuration, found: SlotTable) -> tuple[Arguments, dict[str, float]]:

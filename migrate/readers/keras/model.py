@@ -230,25 +230,23 @@ def _inputs(call: Any) -> Iterator[str]:
         yield from (name for value in call[3 if is_end else 0 :] for name in _inputs(value))
 
 
+def objects(item: Any) -> Iterator[Mapping[str, Any]]:
+    """Every JSON object in an item, the outer before those in it, in their order."""
+    rest = [item]
+    while rest:
+        each = rest.pop()
+        if isinstance(each, Mapping):
+            yield each
+            rest.extend(reversed(list(each.values())))
+        elif isinstance(each, (list, tuple)):
+            rest.extend(reversed(each))
+
+
 def class_names(config: Any) -> set[str]:
     """Class names of everything in a config: layers, layers in layers, and what they hold."""
-    found: set[str] = set()
-    rest = [config]
-    while rest:
-        item = rest.pop()
-        if isinstance(item, Mapping):
-            found |= {item["class_name"]} if isinstance(item.get("class_name"), str) else set()
-            rest.extend(item.values())
-        elif isinstance(item, list):
-            rest.extend(item)
-    return found
+    return {each["class_name"] for each in objects(config) if isinstance(each.get("class_name"), str)}
 
 
 def names_of_class(config: Any, kind: str) -> set[str]:
     """Names of the layers of a class in a model's config, however deep."""
-    if isinstance(config, (list, tuple)):
-        return {name for item in config for name in names_of_class(item, kind)}
-    if not isinstance(config, Mapping):
-        return set()
-    own = {layer_name(config)} if config.get("class_name") == kind else set()
-    return own | names_of_class(list(config.values()), kind)
+    return {layer_name(each) for each in objects(config) if each.get("class_name") == kind}
