@@ -31,10 +31,22 @@ class LazyArray:
     def size(self) -> int:
         return math.prod(self.shape)
 
+    def number(self) -> float:
+        """The only number that it holds."""
+        return float(widened(self.load(), self.dtype).item())
+
 
 def loaded_dtype(name: str) -> np.dtype:
     """numpy's dtype of what `load` gives of a TensorFlow dtype."""
     return np.dtype(np.uint16 if name == "bfloat16" else name)
+
+
+def narrowed(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Floats rounded to a dtype, as `load` gives it; numpy's own rounding is to the nearest, ties to even, too."""
+    if dtype != "bfloat16":
+        return values.astype(dtype)
+    bits = values.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 def widened(values: np.ndarray, dtype: str) -> np.ndarray:

@@ -13,7 +13,7 @@ from migrate.live import conversions, values
 from migrate.live.base import Live
 from migrate.live.matching import Given, Pair
 from migrate.live.ours import Ours
-from migrate.operations import rounding
+from migrate.models import rounding
 from migrate.rules import comparison
 from migrate.state import OptimizerState
 from optim import slot_layout

@@ -14,7 +14,7 @@ from migrate.algorithms import repeated_rows
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.bytes.messages import some
 from migrate.live import values
-from migrate.operations import rounding
+from migrate.models import rounding
 from migrate.state import OptimizerState, StoredVariable
 from optim.errors import MismatchError
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from migrate.operations import rounding
+from migrate.models import rounding
 from migrate.rules import comparison
 from optim import slot_layout
 from optim.errors import HyperparameterError, UnsupportedError

@@ -12,7 +12,7 @@ import numpy as np
 from migrate import algorithms
 from migrate.algorithms import rates
 from migrate.algorithms.spec import AVERAGE
-from migrate.bytes.arrays import LazyArray
+from migrate.bytes.arrays import LazyArray, narrowed
 from migrate.bytes.messages import some
 from migrate.evidence import HINT, TRAINED, UNINTERPRETED, Origin
 from migrate.generations import NATIVE
@@ -179,14 +179,13 @@ def _passed_through(
 
 
 def _flat(live: keras_targets.LiveClass, state: OptimizerState, scale: LossScale | None) -> tuple[planning.Entry, ...]:
-    """The list of the optimizer's variables. Raises UnsupportedError: one, or one of the model, is bfloat16."""
-    flat = planning.newest(live.state, keras_targets.GENERATION[live.family], is_wrapped=scale is not None)
-    arrays = [*(array for _, _, array in flat), *(v.array for v in state.variables if v.array is not None)]
-    if any(array.dtype == "bfloat16" for array in arrays):
+    """The list of the optimizer's variables. Raises UnsupportedError: tf_keras cannot load the model's."""
+    narrow = [v.name for v in state.variables if v.dtype == "bfloat16"]
+    if narrow and live.family != keras_targets.KERAS3:
         raise UnsupportedError(
-            "there are tensors in bfloat16, which this dtopt does not write for Keras; migrate to slots"
+            f"{some(narrow, SHOWN)}: bfloat16, which tf_keras cannot load from an .h5; migrate to keras or to slots"
         )
-    return flat
+    return planning.newest(live.state, keras_targets.GENERATION[live.family], is_wrapped=scale is not None)
 
 
 def _trained(
@@ -274,4 +273,6 @@ def _initial(state: OptimizerState, slot: str, variable: StoredVariable, shape: 
     if slot == AVERAGE.name and variable.array is not None:
         return variable.array
     value = keras_targets.initial_value(state, slot)
-    return LazyArray(shape, variable.dtype, lambda: np.full(shape, value, variable.dtype), "the initial value")
+    return LazyArray(
+        shape, variable.dtype, lambda: narrowed(np.full(shape, value), variable.dtype), "the initial value"
+    )

@@ -144,7 +144,7 @@ def _kept(stored: Stored, algorithm: Algorithm, called: str, config: Mapping[str
     for name, array in (*stored.scalars.items(), *_beside_counter(stored)):
         key = "learning_rate" if name in RATES else addons.setting(name.lstrip("_"), {**config, **decayed})
         if array.shape == () and key not in config and key in keras_config.kept_as_variables(algorithm):
-            found[key] = float(array.load())
+            found[key] = array.number()
     return found
 
 

@@ -15,8 +15,9 @@ from migrate.bytes.messages import LONGEST, line, some
 from migrate.bytes.source import open_source, watching
 from migrate.errors import StrictError, TargetExistsError
 from migrate.evidence import Origin, doubts
+from migrate.models import rounding
 from migrate.operations import contents as _contents
-from migrate.operations import edge, proven, rounding, soundness
+from migrate.operations import edge, proven, soundness
 from migrate.operations import inspection as _inspection
 from migrate.operations.advice import instead
 from migrate.operations.hints import Hints, require_known

@@ -351,7 +351,7 @@ def _scalars(stored: Stored, found: SlotTable, made: Configuration) -> tuple[dic
         if name in state_names and array.shape == ():
             state[state_names[name]] = settled.fraction(array)
         elif array.shape == () and key in keras_config.kept_as_variables(algorithm):
-            values[key] = float(array.load())
+            values[key] = array.number()
         else:
             if not algorithm.is_foreign:
                 settled.check_foreign(stored, key, name, algorithm)

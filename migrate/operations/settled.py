@@ -304,7 +304,7 @@ def fraction(array: LazyArray) -> float:
             f"{array.stored_as} is {array.dtype}, and optimizers keep it in floating point: the source was altered;"
             " copy it again"
         )
-    return float(array.load())
+    return array.number()
 
 
 def of_slots(slots: Mapping[str, Mapping[str, LazyArray]], matched: Mapping[str, str]) -> list[Origin]:

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,13 +19,13 @@ import numpy as np
 from migrate.bytes.arrays import widened
 from migrate.generations import version_tuple
 from migrate.proof import model_target, parity, stepping
-from migrate.proof.loading import FULL, LARGEST
+from migrate.proof.loading import FULL, LARGEST, gradient
 from migrate.state import OptimizerState
 from optim.errors import CheckpointError, UnsupportedError
 
 SECONDS = 3600
 NEAR, NEAR_HALF = 1e-3, 5e-2
-"""Of the greatest number of an output: what may be between kernels of two releases; with float16 variables."""
+"""Of the greatest number of an output: what may be between kernels of two releases; with variables of 16 bits."""
 CODE = "Lambda"
 """A layer that is Python code: a file with one is not loaded here."""
 HOMES = ("keras", "tf_keras", "builtins")
@@ -107,7 +108,7 @@ def _answers(source: OptimizerState, own: str, said: dict[str, Any]) -> tuple[st
     """How the target's model answers otherwise than the source's, or a note."""
     if "silent" in said:
         return "", f"answers were not compared: {said['silent']}"
-    if said["worst"] <= (NEAR if all(v.dtype != "float16" for v in source.variables) else NEAR_HALF):
+    if said["worst"] <= (NEAR if all("float16" not in v.dtype for v in source.variables) else NEAR_HALF):
         return "", f"it answers as the source does in {own}"
     return f"asked the same, the model answers otherwise than the source does in {own} ({said['worst']:.2g} of it)", ""
 
@@ -185,7 +186,7 @@ def _worst(source: OptimizerState, rows: list[model_target.Print], out: str) -> 
     for name in model_target.trained(source):
         if name in values:
             owners.setdefault(model_target.print_of(values[name]), []).append(name)
-    gradients = {str(i): _gradient(i, row) for i, row in enumerate(rows)}
+    gradients = {str(i): partial(gradient, i, *row[:2]) for i, row in enumerate(rows)}
     clip = parity.gradient_scale(ours, gradients)
     worst = 0.0
     with np.load(out) as after:
@@ -197,14 +198,6 @@ def _worst(source: OptimizerState, rows: list[model_target.Print], out: str) -> 
             ]
             worst = max(worst, min(found)) if found else worst
     return worst
-
-
-def _gradient(number: int, row: model_target.Print) -> Callable[[], np.ndarray]:
-    def made() -> np.ndarray:
-        values = np.random.default_rng(number).standard_normal(row[0])
-        return values.astype(row[1]).astype(np.float64)
-
-    return made
 
 
 def _error(

@@ -3,7 +3,7 @@
 It imports nothing of dtopt. `python -m migrate.proof.loading OUT FILE keras|tf_keras [SOURCE keras|tf_keras]` leaves in
 the folder OUT `seen.json`; `after.npz`, the variables after the step, called by their numbers; and `answers.json`:
 `worst`, the greatest difference of an output in units of its greatest number, or `silent`, why they were not compared.
-Gradient i is `numpy.random.default_rng(i).standard_normal(shape)`.
+Gradient i is `gradient(i, shape, dtype)`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -96,16 +97,33 @@ def _described(value: Any) -> tuple[list[int], str, str]:
     return list(array.shape), array.dtype.name, hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
+def representable(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Numbers near these that a dtype holds, as float64."""
+    if dtype == "bfloat16":  # numpy does not know it: the upper half of a float32
+        return (values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
+    return values.astype(dtype).astype(np.float64)
+
+
+def gradient(number: int, shape: Sequence[int], dtype: str) -> np.ndarray:
+    """The gradient of a variable, by its number."""
+    return representable(np.random.default_rng(number).standard_normal(tuple(shape)), dtype)
+
+
 def _after_step(optimizer: Any, trained: list[Any]) -> dict[str, Any]:
     import tensorflow as tf
 
-    gradients = [np.random.default_rng(i).standard_normal(tuple(v.shape)) for i, v in enumerate(trained)]
+    gradients = [gradient(i, v.shape, np.asarray(v).dtype.name) for i, v in enumerate(trained)]
     given = [tf.constant(g, v.dtype) for g, v in zip(gradients, trained, strict=True)]
     for variable in trained:  # the optimizer's own step is asked for; layers have their constraints from the config
         if variable.constraint is not None:
             variable._constraint = None
     optimizer.apply_gradients(list(zip(given, trained, strict=True)))
-    return {str(i): np.asarray(v) for i, v in enumerate(trained)}
+    return {str(i): _plain(np.asarray(v)) for i, v in enumerate(trained)}
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """As an `.npz` keeps it: of bfloat16 the bits."""
+    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
 
 
 def _compared(model: Any, path: str, library: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.generations import version_tuple
 from migrate.proof import parity
+from migrate.proof.loading import representable
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
 
@@ -97,7 +98,7 @@ def _kept_as_variables(scalars: Mapping[str, LazyArray], config: Mapping[str, An
     wanted = [k for k in ("learning_rate", "decay", "momentum", "rho", "beta_1", "beta_2") if k in named]
     if isinstance(config.get("learning_rate"), Mapping):
         wanted = [k for k in wanted if k != "learning_rate"]
-    return {k: float(np.asarray(named[k].load()).reshape(-1)[0]) for k in wanted}
+    return {k: float(numbers(named[k]).reshape(-1)[0]) for k in wanted}
 
 
 def numbers(array: LazyArray) -> np.ndarray:
@@ -108,10 +109,7 @@ def numbers(array: LazyArray) -> np.ndarray:
 def random(name: str, shape: tuple[int, ...], dtype: str, scale: float) -> np.ndarray:
     """Fixed pseudo-random numbers of a variable, representable in its dtype, as float64."""
     values = scale * np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)
-    if dtype == "bfloat16":
-        bits = np.asarray(values, np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
-        return bits.view(np.float32).astype(np.float64)
-    return values.astype(dtype).astype(np.float64)
+    return representable(values, dtype)
 
 
 def error(got: np.ndarray, want: np.ndarray, magnitude: np.ndarray, dtype: str) -> float:

@@ -166,10 +166,8 @@ def _changed(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> dict[
     for key, array in arrays.items() if nodes is not None else ():
         name = key.rpartition("/")[2]
         first = nodes.first_value(key) if nodes is not None and name in SETTINGS and array.shape == () else None
-        if first is not None and float(array.load()) != first:
-            found[name] = (
-                f"{key!r} is {float(array.load()):.9g} in the checkpoint and began as {first:.9g} in its graph"
-            )
+        if first is not None and array.number() != first:
+            found[name] = f"{key!r} is {array.number():.9g} in the checkpoint and began as {first:.9g} in its graph"
     return found
 
 

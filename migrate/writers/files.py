@@ -8,13 +8,15 @@ from dataclasses import replace
 import h5py
 import numpy as np
 
-from migrate.bytes.arrays import LazyArray
+from migrate.bytes.arrays import LazyArray, loaded_dtype
 from migrate.bytes.bundle import numpy_dtype
 from migrate.bytes.messages import some
 from migrate.bytes.ranges import CHUNK
 from migrate.evidence import doubts
+from migrate.models import rounding
 from migrate.models.compiled import without_loss
 from migrate.models.plan import ModelPlan, stored_model
+from migrate.rules.keras_targets import GENERATION
 from migrate.state import OptimizerState
 from migrate.writers.hdf5_file import Sink, created
 from optim.errors import CheckpointError
@@ -65,9 +67,21 @@ def _reserved(file: h5py.File, name: str, array: LazyArray) -> int:
     made.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     made.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     linked.set_create_intermediate_group(True)
-    kind = h5py.h5t.py_create(numpy_dtype(array.dtype), logical=True)
+    kind = h5py.h5t.py_create(_stored(array.dtype), logical=True)
     space = h5py.h5s.create_simple(array.shape) if array.shape else h5py.h5s.create(h5py.h5s.SCALAR)
-    return int(h5py.h5d.create(file.id, name.encode(), kind, space, made, linked).get_offset())
+    dataset = h5py.Dataset(h5py.h5d.create(file.id, name.encode(), kind, space, made, linked))
+    _mark(dataset, array.dtype)
+    return int(dataset.id.get_offset())
+
+
+def _stored(dtype: str) -> np.dtype:
+    """As Keras 3 writes it: bfloat16 as two bytes of an unknown kind, with `_mark` beside them."""
+    return np.dtype("V2") if dtype == "bfloat16" else numpy_dtype(dtype)
+
+
+def _mark(dataset: h5py.Dataset, dtype: str) -> None:
+    if dtype == "bfloat16":
+        dataset.attrs["dtype"] = dtype
 
 
 def _write_loaded(file: h5py.File, name: str, array: LazyArray) -> None:
@@ -76,16 +90,17 @@ def _write_loaded(file: h5py.File, name: str, array: LazyArray) -> None:
         raise CheckpointError(
             f"{array.stored_as} has shape {list(value.shape)}, its file's table says {list(array.shape)}"
         )
-    file.create_dataset(name, data=value)
+    _mark(file.create_dataset(name, data=value.view("V2") if array.dtype == "bfloat16" else value), array.dtype)
 
 
 def _size(array: LazyArray) -> int:
-    return array.size * np.dtype(array.dtype).itemsize
+    return array.size * loaded_dtype(array.dtype).itemsize
 
 
 def told(state: OptimizerState, plan: ModelPlan, reasons: Sequence[str], notes: Sequence[str]) -> OptimizerState:
     """A state for a report: what the plan and the translation of the model change is among its reasons and warnings."""
-    reasons = [*reasons, *without_loss(stored_model(state).training, plan.compiled)]
+    rounded = rounding.difference(plan.live.state, GENERATION[plan.live.family])
+    reasons = [*reasons, *without_loss(stored_model(state).training, plan.compiled), *filter(None, [rounded])]
     written = {f"{slot}/{owner}" for slot, owner, _ in plan.flat}
     left = [name for name in state.unmapped if plan.scale is None or not name.startswith("optimizer/vars/")]
     left = [name for name in left if name not in written]

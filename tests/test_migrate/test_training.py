@@ -17,7 +17,7 @@ import pytest
 import migrate
 from migrate import algorithms
 from migrate.algorithms import repeated_rows
-from migrate.bytes.arrays import LazyArray
+from migrate.bytes.arrays import LazyArray, narrowed
 from migrate.models import frozen, keras1, keras1_weights, training, unsaved
 from migrate.readers.keras.left_out import settled, with_paddings
 from migrate.state import OptimizerState, Stored, StoredModel
@@ -52,7 +52,7 @@ OTHERWISE = {
         "keras": ("huber",),
         "tf-keras": ("huber", "masked-attention", "masked-merge", "masked-concatenate"),
     },
-    "keras3.15.1": dict.fromkeys(SUFFIX, ("frozen-attention",)),
+    "keras3.15.1": {"keras": ("frozen-attention",), "tf-keras": ("frozen-attention", "float16")},
     "keras3.6.0": {"keras": ("activity", "masked-attention"), "tf-keras": ("activity", "masked-attention")},
     "tf1.15.5": dict.fromkeys(SUFFIX, ("frozen-batch-norm",)),
     "tf2.9.3": {
@@ -63,11 +63,15 @@ OTHERWISE = {
         ),
         "tf-keras": MASKS,
     },
-    "tf2.4.4": dict.fromkeys(SUFFIX, ()),
+    "tf2.4.4": {"keras": ("bfloat16",), "tf-keras": ()},
     "tf2.15.1": {"keras": ("masked-attention", "masked-merge", "masked-concatenate"), "tf-keras": ()},
 }
 """Release -> target -> features with which it trains otherwise: seen in the next steps, see `replayed`."""
-UNTRANSLATED = [("tf-keras", "keras3.15.1jax-spectral"), ("keras", "tf2.12.1-batch-renorm")]
+BFLOAT16 = ["keras3.15.1-bfloat16", "tf2.4.4-bfloat16"]
+UNTRANSLATED = [
+    *(("tf-keras", case) for case in (*BFLOAT16, "keras3.15.1jax-spectral")),
+    ("keras", "tf2.12.1-batch-renorm"),
+]
 BOTH = [(to, case) for case in CASES for to in SUFFIX if (to, case) not in UNTRANSLATED]
 ALIKE_HERE = (
     ("tf2.9.3-activity", "keras"),
@@ -75,10 +79,13 @@ ALIKE_HERE = (
     ("keras3.13.2-masked-concatenate", "tf-keras"),
     ("keras3.6.0-masked-attention", "tf-keras"),
     ("keras3.15.1-frozen-attention", "tf-keras"),
+    ("keras3.15.1-float16", "tf-keras"),
+    ("tf2.4.4-bfloat16", "keras"),
 )
 """Called approximate, and alike in these steps: the first is otherwise in Keras 3.10 to 3.13, and not in the one that
 is installed; in two others the mask, which is another one there, is handed to its only layer as an argument; in the
-next attention itself is the same, and the masks behind it are not; the last does not tell when it was frozen."""
+next attention itself is the same, and the masks behind it are not; one does not tell when it was frozen; SGD alone
+rounds to 16 bits alike in all."""
 
 
 def is_exact(case: str, to: str, folder: Path) -> tuple[bool, Path]:
@@ -255,6 +262,25 @@ def replayed(case: str, to: str, target: Path) -> bool:
             if np.linalg.norm(np.squeeze(weight) - want) > 1e-3 * moved + 1e-6 * np.linalg.norm(want):
                 return False
     return True
+
+
+@pytest.mark.parametrize("case", BFLOAT16)
+def test_bfloat16_goes_to_keras_3_alone(case: str, tmp_path: Path) -> None:
+    _, target = is_exact(case, "keras", tmp_path)
+    assert replayed(case, "keras", target)
+    assert migrate.verify(SOURCES[case], target).ok
+    again = tmp_path / "again.keras"
+    assert migrate.migrate_checkpoint(target, again, to="keras").fidelity == (
+        "exact" if "3." in case else "approximate"
+    )
+    with pytest.raises(UnsupportedError, match="bfloat16, which tf_keras cannot load"):
+        migrate.migrate_checkpoint(SOURCES[case], tmp_path / "model.h5", to="tf-keras")
+
+
+def test_numbers_of_bfloat16_are_read_and_rounded() -> None:
+    assert LazyArray((), "bfloat16", lambda: np.array(0x3D6F, np.uint16), "").number() == 0.058349609375
+    numbers = np.array([0.1, -1.0, 1.00390625, 1.01171875])  # the last two lie in the middle
+    assert [hex(bits) for bits in narrowed(numbers, "bfloat16")] == ["0x3dcd", "0xbf80", "0x3f80", "0x3f82"]
 
 
 @pytest.mark.breadth

@@ -34,7 +34,7 @@ def give_values(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> None:
         return
     trained = {*(graph.trainable or ()), *(name for each in graph.updates.values() for name in each)}
     numbers = {
-        key: float(array.load())
+        key: array.number()
         for key, array in arrays.items()
         if key in nodes.variables and key not in trained and array.shape == () and array.dtype in NUMBERS
     }

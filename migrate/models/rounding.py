@@ -16,12 +16,15 @@ def difference(state: OptimizerState, by: str | None) -> str:
       by: what takes them: a generation of Keras, OPTIM, or None for another project's optimizer.
     """
     half = [v for v in state.variables if v.trainable and v.dtype in ("float16", "bfloat16")]
-    if not half or state.source is None or _rounded_by(state.source) == by:
+    if not half or state.source is None:
+        return ""
+    before = _rounded_by(state.source)
+    if before == by:
         return ""
     names, dtypes = some([v.name for v in half]), " and ".join(dict.fromkeys(v.dtype for v in half))
     return (
         f"{names}: {dtypes}, to which each generation of Keras rounds rates, betas and the parts of a step in its own"
-        " way; optim steps in float32"
+        " way" + ("; optim steps in float32" if OPTIM in (before, by) else "")
     )
 
 
