@@ -22,6 +22,12 @@ SPARSE_CLIPPING = "sparse clipping"
 OTHERS_GRAPH = "graph"
 """In `Stored.outside`: the graph beside the source is not that of its program, or one of the two is altered."""
 
+CHANGED = "gradients"
+"""In `Stored.outside`: gradients are changed on their way to the optimizer, and not by a limit alone."""
+
+ON_THEIR_WAY = ("clipping", CHANGED)
+"""In `Stored.outside`: what is done to gradients; the first where it may be a limit and nothing else."""
+
 GATHERED = "gathered"
 """In `Stored.outside`: a loop has summed gradients up since the last step, which the next step would take."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from migrate.graphs.nodes import Nodes
@@ -31,6 +32,13 @@ def clipped(nodes: Nodes, name: str) -> Clip | None:
         limit = found.constants["limit"]
         return Clip(option, limit, **found.nodes) if found.constants.get("low", -limit) == -limit else None
     return None
+
+
+def may_limit(nodes: Nodes, name: str) -> bool:
+    """Whether a node that is none of these functions may be a limit all the same, which a program takes by itself."""
+    compares = any(_COMPARING.fullmatch(nodes.op(each)) for each in nodes.behind(name, to_gradients=True))
+    known = (*(pattern for _, pattern in _CLIPPINGS), _BY_AVERAGE)
+    return compares and not any(match(nodes, name, each, Found()) for each in known)
 
 
 def normed(nodes: Nodes, name: str) -> list[str]:
@@ -65,6 +73,13 @@ _SCALES: tuple[Pattern, ...] = (
     (ADD, _SCALE, ("Sub", _NORM, _NORM)),
 )
 """By all gradients' norm; from 1.13 on one that is not finite makes the gradients NaN."""
+_BY_AVERAGE: Pattern = (
+    "Mul",
+    ("Mul", _GRADIENT, "limit"),
+    ("Minimum", ("Mul", ("Rsqrt", _SQUARES), Anything()), (DIVIDE, 1.0, "limit")),
+)
+"""`tf.clip_by_average_norm`, which is another for each size."""
+_COMPARING = re.compile(r"Minimum|Maximum|ClipByValue|Select(V2)?|Greater|Less|Where|Merge")
 _CLIPPINGS: tuple[tuple[str, Pattern], ...] = (
     ("clipvalue", ("ClipByValue", _GRADIENT, "low", "limit")),
     ("clipvalue", ("Maximum", ("Minimum", _GRADIENT, "limit"), "low")),

@@ -13,9 +13,10 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from migrate.graphs.clipping import Clip, clipped, is_whole, normed
+from migrate.graphs.clipping import Clip, clipped, is_whole, may_limit, normed
 from migrate.graphs.nodes import FIRST, GIVEN, SETS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, match
+from migrate.state import CHANGED
 
 _SUMS = ("AddN", "AccumulateNV2", *ADD.split())
 _JOINS = ("ConcatV2", "Concat", "Pack", "ExpandDims", "Reshape", "Squeeze", "Mean", "Sum")
@@ -277,7 +278,7 @@ class Gradients:
         """
         rounded = self._rounded(name)
         if rounded is not None:
-            outside.setdefault("clipping", f"{rounded!r} rounds gradients before they reach the optimizer")
+            outside.setdefault(CHANGED, f"{rounded!r} rounds gradients before they reach the optimizer")
             return None
         name = self._nodes.source(name)
         while self._nodes.op(name) in _HANDED_ON and self._nodes.inputs[name]:
@@ -290,7 +291,8 @@ class Gradients:
         self.gathering[owner] = [op for ops in path.gathered.values() for op in ops]
         if strange is None and (clip is None or self._is_whole(clip, owner)):
             return None if clip is None else (clip.option, clip.limit)
-        outside.setdefault("clipping", f"gradients go through {strange or name!r} before they reach the optimizer")
+        what = "clipping" if strange == name and may_limit(self._nodes, name) else CHANGED
+        outside.setdefault(what, f"gradients go through {strange or name!r} before they reach the optimizer")
         return None
 
     def _rounded(self, name: str) -> str | None:

@@ -20,7 +20,7 @@ from migrate.graphs.late_reads import late_read
 from migrate.graphs.nodes import SCATTERS, SETS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Variable, match
 from migrate.graphs.writers import alone_written, other_writer
-from migrate.state import LATE_READ, SPARSE_CLIPPING
+from migrate.state import CHANGED, LATE_READ, SPARSE_CLIPPING
 
 
 class Kernel(NamedTuple):
@@ -194,7 +194,7 @@ class _Read:
 def _limit(limits: set[tuple[str, float] | None], outside: dict[str, str]) -> dict[str, float]:
     """The limit of gradients as an option, if all have the same."""
     if len(limits) > 1:
-        outside.setdefault("clipping", "not all gradients are clipped alike")
+        outside.setdefault(CHANGED, "not all gradients are clipped alike")
     limit = next(iter(limits)) if len(limits) == 1 else None
     return {} if limit is None else dict([limit])
 

@@ -20,7 +20,7 @@ from migrate.errors import ContradictionError
 from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.matching.slot_table import COUNTERS
 from migrate.rules.comparison import same
-from migrate.state import Stored
+from migrate.state import ON_THEIR_WAY, Stored
 from optim.errors import HyperparameterError, UnsupportedError
 
 CLASS, GENERATION = "class_name", "generation"
@@ -347,7 +347,7 @@ def _open(
     said = {*config, *origins}
     every = all if generation in generations.NEW else any  # configs from 2.9 on name all three
     named = (said - set(LIMITS)) | ({LIMITS[0]} if every(k in said for k in LIMITS) or _decided(origins) else set())
-    named |= {LIMITS[0]} if "clipping" in stored.outside else set()  # what is done to gradients is said there
+    named |= set() if stored.outside.keys().isdisjoint(ON_THEIR_WAY) else {LIMITS[0]}  # said there
     known = [n for n in keras_config.options(generation) if n != "decay" or algorithm.time_decay]
     missing = [name for name in known if name not in named]
     whole = next((s for s in sides if s.kind != GRAPH and _is_whole(s, algorithm, generation, config)), None)

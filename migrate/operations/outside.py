@@ -9,18 +9,28 @@ from migrate.algorithms.clipping import LIMITS
 from migrate.evidence import DEFAULT, FILE, GRAPH, SET, UNINTERPRETED, Origin, confirming
 from migrate.operations import overriding
 from migrate.operations.configuration import Configuration
-from migrate.state import GATHERED, LATE_READ, LOST, NO_KERNEL, OTHER_COMPILE, OTHERS_GRAPH, SPARSE_CLIPPING, Stored
+from migrate.state import (
+    CHANGED,
+    GATHERED,
+    LATE_READ,
+    LOST,
+    NO_KERNEL,
+    ON_THEIR_WAY,
+    OTHER_COMPILE,
+    OTHERS_GRAPH,
+    SPARSE_CLIPPING,
+    Stored,
+)
 from optim.errors import HyperparameterError
 
 WHOLE = (OTHERS_GRAPH, OTHER_COMPILE, GATHERED, LATE_READ, LOST, NO_KERNEL)
 """What is said of these is a whole sentence."""
+_OF_PROGRAM = f"{confirming(CHANGED, overriding.OF_PROGRAM)}, if the program goes on doing it"
 CONFIRMS = {
     "learning_rate": "--set learning_rate=VALUE",
     GATHERED: confirming(GATHERED, None),
-    "clipping": (
-        "--set clipnorm=VALUE, if that is its limit, or"
-        f" {confirming(overriding.GRADIENTS, overriding.OF_PROGRAM)}, if the program goes on doing it"
-    ),
+    CHANGED: _OF_PROGRAM,
+    "clipping": f"--set clipnorm=VALUE, if that is its limit, or {_OF_PROGRAM}",
 }
 
 
@@ -40,9 +50,9 @@ def origins(stored: Stored, made: Configuration, known: Mapping[str, Origin]) ->
 
 
 def _check_words(overrides: Mapping[str, object]) -> None:
-    if overrides.get(overriding.GRADIENTS, overriding.OF_PROGRAM) != overriding.OF_PROGRAM:
+    if overrides.get(CHANGED, overriding.OF_PROGRAM) != overriding.OF_PROGRAM:
         raise HyperparameterError(
-            f"{overriding.GRADIENTS} is {overrides[overriding.GRADIENTS]!r}; it takes {overriding.OF_PROGRAM}: the"
+            f"{CHANGED} is {overrides[CHANGED]!r}; it takes {overriding.OF_PROGRAM}: the"
             " program goes on changing gradients as it did before it gives them to the optimizer"
         )
     if overrides.get(GATHERED) is not None:
@@ -73,7 +83,7 @@ def _is_settled(what: str, made: Configuration, own: Origin | None, limit: Origi
         return True
     if what == SPARSE_CLIPPING and (limit is None or limit.kind == SET):
         return True
-    if {"clipping": overriding.GRADIENTS, GATHERED: GATHERED}.get(what) in made.overrides:
+    if (CHANGED if what in ON_THEIR_WAY else what) in {CHANGED, GATHERED} & made.overrides.keys():
         return True
     if what == NO_KERNEL and not tf_train.has_kernel(made.algorithm, made.config):
         return True

@@ -18,7 +18,7 @@ from migrate.errors import ContradictionError
 from migrate.evidence import confirming
 from migrate.operations.configuration import CLASS, GENERATION
 from migrate.rules.comparison import same
-from migrate.state import GATHERED
+from migrate.state import CHANGED, GATHERED
 from optim import rules
 from optim.errors import HyperparameterError
 from optim.rule import arguments
@@ -27,10 +27,10 @@ OPTIM_ONLY = ("learning_rate_in_linear", "new_delta_in_step")
 """Arguments of rules of `optim` that no config has, and that --set may give."""
 CLIP_ORDER = "clip_order"
 """One of every optimizer."""
-GRADIENTS, OF_PROGRAM = "gradients", "program"
-"""An override that says that the program itself goes on doing what it did to gradients."""
+OF_PROGRAM = "program"
+"""What `gradients` is set to where the program itself goes on doing what it did to them."""
 OF_THE_SOURCE = {
-    *(CLASS, GENERATION, foreign.OWN_RULE, REPEATED, GRADIENTS, GATHERED),
+    *(CLASS, GENERATION, foreign.OWN_RULE, REPEATED, CHANGED, GATHERED),
     *("iterations", "untrained", "slot_order", "zero_slots"),
 }
 """Names of what is no hyperparameter; whoever reads one checks its value."""

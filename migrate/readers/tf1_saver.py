@@ -36,7 +36,7 @@ from migrate.readers.savers import optimizer_v2 as saver_v2
 from migrate.readers.savers import optimizers as saver_optimizers
 from migrate.readers.savers import tf_train as saver_train
 from migrate.readers.savers.parts import Parts, give_values, in_order, stored_variable
-from migrate.state import GATHERED, GLOBAL_STEP, LOST, NO_KERNEL, OTHERS_GRAPH, Stored
+from migrate.state import GATHERED, GLOBAL_STEP, LOST, NO_KERNEL, ON_THEIR_WAY, OTHERS_GRAPH, Stored
 from optim.errors import CheckpointError, HyperparameterError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 
@@ -227,7 +227,7 @@ def _program(
     except (LookupError, ValueError):  # an op without the inputs that it must have: a damaged graph says nothing
         return {"graph_seen": False}
     # Where it shows all that happens to gradients, there is no other limit of them.
-    followed = told.seen or (told.class_name is not None and "clipping" not in told.outside)
+    followed = told.seen or (told.class_name is not None and told.outside.keys().isdisjoint(ON_THEIR_WAY))
     said = {**(dict.fromkeys(LIMITS) if followed else {}), **told.config}
     return {
         "graph_config": {"class_name": told.class_name or "", "config": said} if told.class_name or said else None,

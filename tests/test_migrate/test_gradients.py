@@ -96,7 +96,7 @@ def said(nodes: list[Node], dtype: int = 1, field: str | None = "float_val") -> 
 def test_a_constant_that_is_added_to_a_gradient_is_said_whatever_its_dtype(dtype: int, field: str | None) -> None:
     """Those of float16 (19) are not read, so that nobody knows that they are zeros."""
     added: list[Node] = [(GRADIENT, "MatMul", []), ("given", "AddV2", [GRADIENT, "2"])]
-    assert said(added, dtype, field) == {"clipping": "gradients go through '2' before they reach the optimizer"}
+    assert said(added, dtype, field) == {"gradients": "gradients go through '2' before they reach the optimizer"}
 
 
 @pytest.mark.parametrize("nodes", [TOWERS, GATHERED, SCALED, SCALED_BY_VARIABLE, TAKEN, GUARDED, ROWS, WORKERS, FED])
@@ -140,7 +140,37 @@ def test_what_gives_the_gradient_of_the_loss_is_passed_over(nodes: list[Node]) -
 )
 def test_what_else_is_done_to_a_gradient_is_said(nodes: list[Node], strange: str) -> None:
     told = said(nodes if GRADIENT in {name for name, *_ in nodes} else [(GRADIENT, "MatMul", []), *nodes])
-    assert told == {"clipping": f"gradients go through {strange!r} before they reach the optimizer"}
+    what = "clipping" if nodes[-1][1] == "Select" else "gradients"  # which may be a limit
+    assert told == {what: f"gradients go through {strange!r} before they reach the optimizer"}
+
+
+BY_AVERAGE: list[Node] = [
+    ("square", "Mul", [GRADIENT, GRADIENT]),
+    ("sum", "Sum", ["square", "0"]),
+    ("inverse", "Rsqrt", ["sum"]),
+    ("mean", "Mul", ["inverse", "15"]),
+    ("least", "RealDiv", ["1", "0.5"]),
+    ("shorter", "Minimum", ["mean", "least"]),
+    ("longer", "Mul", [GRADIENT, "0.5"]),
+    ("given", "Mul", ["longer", "shorter"]),
+]
+"""`tf.clip_by_average_norm(gradient, 0.5)` of a gradient of 15 numbers."""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "strange"),
+    [
+        ([("short", "Minimum", [GRADIENT, "0.5"]), ("given", "Mul", ["short", "2"])], "short"),
+        ([*GATHERED[:3], ("more", "AssignAdd", ["sum", "t"]), ("t", "ClipByValue", [GRADIENT, "-1", "1"])], "t"),
+        (BY_AVERAGE, "given"),
+        ([("given", "ClipByValue", [GRADIENT, "0", "1"])], "given"),
+    ],
+)
+def test_a_limit_that_is_not_all_that_is_done_is_none_of_the_optimizer(nodes: list[Node], strange: str) -> None:
+    """One before a multiplier, one of each batch that is gathered, one by a gradient's size, and one of two limits."""
+    ends = nodes if nodes[-1][0] == "given" else [*nodes, GATHERED[4]]
+    told = said([(GRADIENT, "MatMul", []), *ends])
+    assert told == {"gradients": f"gradients go through {strange!r} before they reach the optimizer"}
 
 
 def test_a_multiplier_of_one_layer_is_never_exact(tmp_path: Path) -> None:
@@ -157,7 +187,8 @@ def test_a_multiplier_of_one_layer_is_never_exact(tmp_path: Path) -> None:
     state = migrate.read(prefix)
     assert state.fidelity == "approximate"
     assert "gradients go through 'ten' before they reach the optimizer" in " ".join(state.reasons)
-    assert migrate.read(prefix, overrides={"clipnorm": None}).fidelity == "approximate"  # it does not clip, and scales
+    for limit in (None, 1.0):  # it does not clip, and scales
+        assert migrate.read(prefix, overrides={"clipnorm": limit}).fidelity == "approximate"
     assert migrate.read(prefix, overrides={"gradients": "program"}).fidelity == "exact"
     with pytest.raises(HyperparameterError, match="it takes program"):
         migrate.read(prefix, overrides={"gradients": "source"})
@@ -265,20 +296,20 @@ def test_a_norm_of_each_column_is_not_that_of_a_gradient(tmp_path: Path) -> None
         tensor = next(a.value.tensor for a in axes if a.key == "value")
         tensor.tensor_shape.dim[0].size, tensor.tensor_content = 1, bytes(4)
 
-    _refuses("clipped", tmp_path, change, "clipping: ")
+    _refuses("clipped", tmp_path, change, "gradients: ")
 
 
 @pytest.mark.parametrize("scope", ["clip_grad", "train/noisy_grad", "train/gradients/tower/my_grad"])
 def test_a_scope_that_is_called_like_one_of_the_backward_pass_is_none(scope: str) -> None:
     told = said([(GRADIENT, "MatMul", []), (f"{scope}/x", "Tanh", [GRADIENT]), ("given", "Identity", [f"{scope}/x"])])
-    assert f"'{scope}/x'" in told["clipping"]
+    assert f"'{scope}/x'" in told["gradients"]
 
 
 @pytest.mark.parametrize("name", [f"{GRADIENT}_noisy", f"{GRADIENT}_clipped/Tanh", "train/w_grad/Tanh"])
 def test_an_op_that_is_called_after_a_gradient_is_none(name: str) -> None:
     """`tf.tanh(g, name=g.op.name + "_noisy")`, and a scope called after a variable, which has no op `w_grad`."""
     made: list[Node] = [("w", "VarHandleOp", []), (GRADIENT, "MatMul", []), (name, "Tanh", [GRADIENT])]
-    assert f"{name!r}" in said([*made, ("given", "Identity", [name])])["clipping"]
+    assert f"{name!r}" in said([*made, ("given", "Identity", [name])])["gradients"]
 
 
 @pytest.mark.parametrize("clips", [False, True])
@@ -305,13 +336,13 @@ def test_gradients_that_are_rounded_on_their_way_are_said(first: int, second: in
             tensor.float_val.append(float(name))
     outside: dict[str, str] = {}
     limit = Gradients(Nodes(proto.graph_def.node), ["w"]).clipping("w", "given", outside)
-    assert outside == {"clipping": "'sent' rounds gradients before they reach the optimizer"}
+    assert outside == {"gradients": "'sent' rounds gradients before they reach the optimizer"}
     assert limit is None
 
 
 def test_a_sum_that_a_program_makes_in_a_scope_called_gradients_is_its_own() -> None:
     noise: list[Node] = [("noise", "RandomStandardNormal", ["shape"]), ("gradients/AddN", "AddN", [GRADIENT, "noise"])]
-    assert "'noise'" in said([(GRADIENT, "MatMul", []), *noise, ("given", "Identity", ["gradients/AddN"])])["clipping"]
+    assert "'noise'" in said([(GRADIENT, "MatMul", []), *noise, ("given", "Identity", ["gradients/AddN"])])["gradients"]
 
 
 def test_gradients_in_a_graph_that_was_imported_into_a_scope() -> None:
@@ -334,7 +365,7 @@ def test_the_name_of_a_scope_clips_nothing() -> None:
         told = said(
             [(GRADIENT, "MatMul", []), (f"{scope}/x", "Tanh", [GRADIENT]), ("given", "Identity", [f"{scope}/x"])]
         )
-        assert f"'{scope}/x'" in told["clipping"]
+        assert f"'{scope}/x'" in told["gradients"]
 
 
 CLIPPING = "train/OptimizeLoss/clip_by_global_norm/"
@@ -357,7 +388,7 @@ def test_what_is_not_quite_clipping_by_the_global_norm_is_said(name: str, op: st
     def change(nodes: Any) -> None:
         next(n for n in nodes if n.name == name).op = op
 
-    _refuses("loss", tmp_path, change, "clipping: ")
+    _refuses("loss", tmp_path, change, "before they reach the optimizer, which is not understood")
 
 
 def test_the_rule_of_another_class_is_never_exact_under_the_name_of_one(tmp_path: Path) -> None:
