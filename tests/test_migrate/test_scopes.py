@@ -66,6 +66,7 @@ def goes_on(name: str, folder: Path, *parts: Sequence[int], **hints: object) -> 
         "inverse",
         "warm",
         "manual",
+        "floating",
     ],
 )
 def test_slots_in_a_scope_and_settings_in_variables(name: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from migrate.errors import DamagedFileError
 from migrate.graphs import scopes, tf_train
 from migrate.graphs.saver import SaverGraph
 from migrate.readers.savers.parts import Parts, in_order, stored_variable, trained_flag
+from migrate.state import GLOBAL_STEP
 from optim.errors import UnsupportedError
 
 AVERAGES = "ExponentialMovingAverage"
@@ -99,5 +100,5 @@ def _check_owned(keys: Iterable[str], slots: Collection[str], arrays: Mapping[st
 
 
 def _is_scalar(key: str, array: LazyArray) -> bool:
-    counts = not array.dtype.startswith(("float", "bfloat", "complex"))
+    counts = key == GLOBAL_STEP or not array.dtype.startswith(("float", "bfloat", "complex"))  # tflearn's is a float
     return array.shape == () and (counts or re.search(r"(^|/)beta[12]_power(_\d+)?$", key) is not None)
