@@ -22,8 +22,9 @@ ACTIVATIONS = (
     *("linear", "relu", "relu6", "elu", "selu", "gelu", "leaky_relu", "sigmoid", "hard_sigmoid", "tanh", "softmax"),
     *("softplus", "softsign", "exponential", "swish", "silu", "mish", "log_softmax"),
 )
-SINCE = {"renorm": "3.14"}
-"""Arguments that a layer of Keras 3 has from a release on that is not the earliest target."""
+RENORM = ("renorm", "renorm_clipping", "renorm_momentum")
+RENORM_SINCE = "3.14.0"
+"""The first release of Keras 3 whose BatchNormalization has `renorm`."""
 WITH_STATE = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D")
 """Layers that a model may give an initial state."""
 
@@ -37,6 +38,8 @@ class Translation:
     """Layers that had to be renamed."""
     flattened: bool = False
     """Whether a layer puts axes together, and so needs their sizes."""
+    since: str = ""
+    """The first release of Keras 3 that loads it, if it is not the earliest target."""
 
 
 def to_keras3(document: Layer, told: Translation) -> dict[str, Any]:
@@ -200,13 +203,17 @@ def _layer(layer: Layer, told: Translation) -> dict[str, Any]:
     name, kind = layer["class_name"], KINDS[layer["class_name"]]
     shown = layer_name(layer)
     config: dict[str, Any] = {}
+    renorm = bool(layer["config"].get("renorm"))
     for key, value in layer["config"].items():
         if key in INERT and key not in kind.renamed:
             continue
-        if key in kind.dropped:
+        if key in kind.dropped and not (renorm and key in RENORM):
             _check_dropped(shown, name, key, value, kind.dropped[key])
             continue
         config[kind.renamed.get(key, key)] = _value(key, value, shown)
+    if renorm:
+        told.since = RENORM_SINCE
+        told.notes.append(f"the layer {shown!r} has renorm, so that Keras {RENORM_SINCE} or later has to load it")
     config["name"] = told.names.get(shown, shown)
     if name == "BatchNormalization" and isinstance(config.get("axis"), list):
         config["axis"] = _only(config["axis"], shown)
@@ -248,10 +255,7 @@ def _only(axes: Sequence[int], shown: str) -> int:
 
 def _check_dropped(shown: str, name: str, key: str, value: Any, neutral: tuple[Any, ...]) -> None:
     if ... not in neutral and value is not None and value not in neutral:
-        before = f" before {SINCE[key]}" if key in SINCE else ""
-        raise UnsupportedError(
-            f"the layer {shown!r} has {key}={value!r}, and Keras 3's {name}{before} has no {key}; {ADVICE}"
-        )
+        raise UnsupportedError(f"the layer {shown!r} has {key}={value!r}, and Keras 3's {name} has no {key}; {ADVICE}")
 
 
 def _value(key: str, value: Any, shown: str) -> Any:

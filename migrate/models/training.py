@@ -111,12 +111,14 @@ def _orthogonal(leaf: Leaf) -> bool:
 
 
 def _of_images(leaf: Leaf) -> bool:
-    """Whether its config says that a BatchNormalization has images, channels last."""
-    return leaf.class_name == "BatchNormalization" and leaf.config.get("axis") in ([3], 3)
+    """Whether its config says that a BatchNormalization has images, channels last, which one op normalizes."""
+    named = leaf.class_name == "BatchNormalization" and not leaf.config.get("renorm")
+    return named and leaf.config.get("axis") in ([3], 3)
 
 
 def _small(leaf: Leaf) -> bool:
-    return _normalizes(leaf) and not _of_images(leaf) and leaf.config.get("epsilon", 1.0) < LEAST_EPSILON
+    unsure = _normalizes(leaf) and not _of_images(leaf) and not leaf.config.get("renorm")
+    return unsure and leaf.config.get("epsilon", 1.0) < LEAST_EPSILON
 
 
 def _dilated(rate: Any) -> bool:

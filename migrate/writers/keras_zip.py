@@ -18,6 +18,7 @@ from migrate.algorithms.clipping import LIMITS
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.ranges import CHUNK, Check
+from migrate.generations import version_tuple
 from migrate.models import operators, passing, training
 from migrate.models.canonical import leaves, output_names
 from migrate.models.compiled import for_keras3, for_outputs
@@ -79,9 +80,10 @@ def write(
     """
     check_target(dest, overwrite=overwrite)
     told, plan = converted(state)
-    config = _config(plan, Translation())
+    translation = Translation()
+    config = _config(plan, translation)
     metadata: dict[str, Any] = {
-        **_release(state),
+        **_release(state, translation),
         "date_saved": datetime.now(timezone.utc).strftime("%Y-%m-%d@%H:%M:%S"),
     }
     if doubts := evidence.to_remember(told.origins):
@@ -105,11 +107,13 @@ def write(
 
 def described(state: OptimizerState) -> dict[str, Any]:
     """What a target says of model, loss and optimizer, and of its release."""
-    return {**_config(model_plan(state, (KERAS3,)), Translation()), **_release(state)}
+    translation = Translation()
+    return {**_config(model_plan(state, (KERAS3,)), translation), **_release(state, translation)}
 
 
-def _release(state: OptimizerState) -> dict[str, str]:
-    return {"keras_version": algorithms.find(state.algorithm).keras3_since or KERAS_VERSION}
+def _release(state: OptimizerState, translation: Translation) -> dict[str, str]:
+    needed = (KERAS_VERSION, algorithms.find(state.algorithm).keras3_since, translation.since)
+    return {"keras_version": max(needed, key=lambda version: version_tuple(version) or ())}
 
 
 class _Counted(BufferedRandom):

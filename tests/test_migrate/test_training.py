@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import zipfile
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -63,15 +64,13 @@ OTHERWISE = {
         ),
         "tf-keras": MASKS,
     },
+    "tf2.8.4": dict.fromkeys(SUFFIX, ()),
     "tf2.4.4": {"keras": ("bfloat16",), "tf-keras": ()},
     "tf2.15.1": {"keras": ("masked-attention", "masked-merge", "masked-concatenate"), "tf-keras": ()},
 }
 """Release -> target -> features with which it trains otherwise: seen in the next steps, see `replayed`."""
 BFLOAT16 = ["keras3.15.1-bfloat16", "tf2.4.4-bfloat16"]
-UNTRANSLATED = [
-    *(("tf-keras", case) for case in (*BFLOAT16, "keras3.15.1jax-spectral")),
-    ("keras", "tf2.12.1-batch-renorm"),
-]
+UNTRANSLATED = [("tf-keras", case) for case in (*BFLOAT16, "keras3.15.1jax-spectral")]
 BOTH = [(to, case) for case in CASES for to in SUFFIX if (to, case) not in UNTRANSLATED]
 ALIKE_HERE = (
     ("tf2.9.3-activity", "keras"),
@@ -262,6 +261,23 @@ def replayed(case: str, to: str, target: Path) -> bool:
             if np.linalg.norm(np.squeeze(weight) - want) > 1e-3 * moved + 1e-6 * np.linalg.norm(want):
                 return False
     return True
+
+
+@pytest.mark.parametrize("to", SUFFIX)
+def test_a_batch_renormalization_goes_on_as_it_was(to: str, tmp_path: Path) -> None:
+    """Of images, too, with an epsilon that TensorFlow does not raise there."""
+    for case in ("tf2.8.4-image-renorm", "tf1.15.5-batch-renorm"):
+        exact, target = is_exact(case, to, tmp_path / case)
+        assert exact
+        assert replayed(case, to, target)
+
+
+def test_a_batch_renormalization_says_which_keras_loads_it(tmp_path: Path) -> None:
+    target = tmp_path / "model.keras"
+    report = migrate.migrate_checkpoint(SOURCES["tf2.8.4-image-renorm"], target, to="keras")
+    assert any("has renorm, so that Keras 3.14.0 or later has to load it" in text for text in report.warnings)
+    with zipfile.ZipFile(target) as file:
+        assert json.loads(file.read("metadata.json"))["keras_version"] == "3.14.0"
 
 
 @pytest.mark.parametrize("case", BFLOAT16)
