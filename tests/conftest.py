@@ -1,4 +1,7 @@
-"""Eight logical CPU devices for every test that uses TensorFlow; they are fixed once it starts."""
+"""Eight logical devices for every test that uses TensorFlow; they are fixed once it starts.
+
+They are CPUs, or with `DTOPT_TEST_DEVICE=GPU` parts of a GPU; then variables without a mesh lie on it, too.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 # The native kernel is compiled into the test run's own cache, not into the user's.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "xdg")
-LOGICAL_CPUS = 8
+KIND = os.environ.get("DTOPT_TEST_DEVICE", "CPU")
+LOGICAL_DEVICES = 8
+GPU_MEMORY = 2048
+"""Of each logical device, in MiB."""
 gc.disable()  # until `devices`: what is imported and collected stays
 SELDOM = (20_000, 20, 20)
 """Thresholds of the garbage collector, which with its own takes a fifteenth of the time of tests that trace graphs."""
@@ -37,7 +43,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def devices() -> list[str]:
-    """Names of the logical CPU devices, set before any test starts TensorFlow.
+    """Names of the logical devices, set before any test starts TensorFlow.
 
     What was imported until then is no garbage: to look through it again and again takes up to a seventh of their time.
     """
@@ -47,9 +53,14 @@ def devices() -> list[str]:
     gc.freeze()
     gc.set_threshold(*SELDOM)
     gc.enable()
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * LOGICAL_CPUS)
-    return [f"CPU:{i}" for i in range(LOGICAL_CPUS)]
+    for kind in {"CPU", KIND}:
+        physical = tf.config.list_physical_devices(kind)
+        if not physical:
+            raise pytest.UsageError(f"DTOPT_TEST_DEVICE is {KIND}, and TensorFlow finds no such device")
+        memory = None if kind == "CPU" else GPU_MEMORY
+        each = tf.config.LogicalDeviceConfiguration(memory_limit=memory)
+        tf.config.set_logical_device_configuration(physical[0], [each] * LOGICAL_DEVICES)
+    return [f"{KIND}:{i}" for i in range(LOGICAL_DEVICES)]
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,7 @@
-"""One `.keras` goes on alike under Keras 3 on TensorFlow, JAX and PyTorch, each in a process of its own."""
+"""One `.keras` goes on alike under Keras 3 on TensorFlow, JAX and PyTorch, each in a process of its own.
+
+With `DTOPT_TEST_DEVICE=GPU` each takes the GPU that it finds.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,8 @@ def test_backends_see_the_same_losses(name: str, backend: str, tmp_path: Path) -
 
 
 def _losses(backend: str, model: Path, data: Path) -> list[float]:
-    environment = {**os.environ, "KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": ""}
+    hidden = {} if os.environ.get("DTOPT_TEST_DEVICE") == "GPU" else {"CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "KERAS_BACKEND": backend, **hidden}
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(model), str(data)], capture_output=True, text=True, env=environment
     )

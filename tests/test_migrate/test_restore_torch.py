@@ -1,15 +1,19 @@
 """`migrate.restore` into `torch.optim`: torch takes the source's own next steps, or the report says why not.
 
 torch is not among the locked packages. These tests run where it is installed, `pip install torch`, and are skipped with
-that reason where it is not: `pytest -m breadth tests/test_migrate/test_restore_torch.py`.
+that reason where it is not: `pytest -m breadth tests/test_migrate/test_restore_torch.py`. With `DTOPT_TEST_DEVICE=GPU`
+parameters lie on a GPU.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -23,10 +27,15 @@ from tests.test_migrate.confirm import confirmed
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 pytestmark = pytest.mark.breadth
+ON_GPU = os.environ.get("DTOPT_TEST_DEVICE") == "GPU"
 
 
 def _torch() -> Any:
     return pytest.importorskip("torch", reason="torch is not installed (pip install torch)")
+
+
+def _tensor(array: Any) -> Any:
+    return _torch().from_numpy(np.ascontiguousarray(array)).to("cuda" if ON_GPU else "cpu")
 
 
 def _adam(o: Any, p: Any, h: Mapping[str, Any]) -> Any:
@@ -70,6 +79,24 @@ CONFIRMED = {"keras231-adagrad-decay-eps-nested": {"iterations": 5}}
 """Keras 2.3 reads its counter before or after it is raised: the report says so, and how this is settled."""
 
 
+FUSED = ("keras224-sgd-momentum-convbn", "keras231-adagrad-decay-eps-nested", "tf24-adam-convbn")
+UNCAPTURED = ("keras224-sgd-momentum-convbn", "keras231-adagrad-decay-eps-nested")
+WAYS = [
+    *((name, option) for name in CASES for option in ("", "foreach")),
+    *((name, "fused") for name in FUSED),
+    *((name, "capturable") for name in CASES if ON_GPU and name not in UNCAPTURED),
+]
+"""How torch steps: as it chooses, all together, in one kernel, or as a CUDA graph may hold it (on GPUs alone)."""
+
+
+def _stepping(module: Any, option: str) -> Any:
+    """The classes of `torch.optim`, with an option set for all."""
+    names = ("SGD", "NAdam", "Adadelta", "Adagrad", "RMSprop", "Adam", "RAdam", "Adamax")
+    return SimpleNamespace(
+        **{name: partial(getattr(module, name), **({option: True} if option else {})) for name in names}
+    )
+
+
 def _axes(shape: tuple[int, ...]) -> tuple[int, ...]:
     """As torch lays out kernels."""
     return {4: (3, 2, 0, 1), 2: (1, 0)}.get(len(shape), tuple(range(len(shape))))
@@ -90,32 +117,30 @@ def _parameters(case: Any) -> tuple[Any, dict[str, Any], list[tuple[Any, tuple[i
             trained[i],  # a list holds no values
         )
         axes = _axes(start.shape)
-        parameter = torch.nn.Parameter(torch.from_numpy(np.ascontiguousarray(start.transpose(axes))))
+        parameter = torch.nn.Parameter(_tensor(start.transpose(axes)))
         onto[name] = (parameter, axes)
         rows.append((parameter, axes, i))
     return state, onto, rows
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_torch_takes_the_sources_own_next_steps(name: str, load_case: Any) -> None:
+@pytest.mark.parametrize(("name", "option"), WAYS)
+def test_torch_takes_the_sources_own_next_steps(name: str, option: str, load_case: Any) -> None:
     torch = _torch()
     case = load_case(name)
     state, onto, rows = _parameters(case)
-    optimizer = CASES[name](
-        torch.optim, [p for p, _, _ in rows], {**state.hyperparameters, "iterations": state.iterations}
-    )
+    hyperparameters = {**state.hyperparameters, "iterations": state.iterations}
+    optimizer = CASES[name](_stepping(torch.optim, option), [p for p, _, _ in rows], hyperparameters)
     report = migrate.restore(case.source, optimizer, onto, overrides=CONFIRMED.get(name), **_hints(case))
     assert report.fidelity == ("approximate" if name in APPROXIMATE else "exact"), report.reasons
     if name in APPROXIMATE:
         assert APPROXIMATE[name] in " ".join(report.reasons)
     for step in range(STEPS.get(name, 3)):
         for parameter, axes, i in rows:
-            gradient = np.ascontiguousarray(case.oracle[f"grad/{step}/{i}"].transpose(axes))
-            parameter.grad = torch.from_numpy(gradient)
+            parameter.grad = _tensor(case.oracle[f"grad/{step}/{i}"].transpose(axes))
         optimizer.step()
         for parameter, axes, i in rows:
             wanted, start = (case.oracle[key].transpose(axes) for key in (f"var/{step}/{i}", f"at_save/var/{i}"))
-            found = parameter.detach().numpy()
+            found = parameter.detach().cpu().numpy()
             moved = np.linalg.norm(wanted - start) + 1e-12
             off = np.linalg.norm(found - wanted)
             tolerance = 1e-3 if name in APPROXIMATE else 1e-5
@@ -156,11 +181,11 @@ def _steps_apart(optimizer: Any, case: Any, rows: list[tuple[Any, Any, int]]) ->
     worst = 0.0
     for step in range(3):
         for parameter, order, i in rows:
-            parameter.grad = torch.empty_like(parameter).copy_(torch.from_numpy(order(case.oracle[f"grad/{step}/{i}"])))
+            parameter.grad = torch.empty_like(parameter).copy_(_tensor(order(case.oracle[f"grad/{step}/{i}"])))
         optimizer.step()
         for parameter, order, i in rows:
             wanted = order(case.oracle[f"var/{step}/{i}"])
-            off = np.linalg.norm(parameter.detach().numpy() - wanted)
+            off = np.linalg.norm(parameter.detach().cpu().numpy() - wanted)
             worst = max(worst, float(off / np.linalg.norm(wanted)))
     return worst
 
@@ -193,10 +218,7 @@ def test_a_function_says_what_axes_cannot(load_case: Any) -> None:
         return np.random.default_rng(1).permutation(array.reshape(-1))
 
     names = {id(parameter): name for name, (parameter, _) in onto.items()}
-    live = {
-        names[id(p)]: torch.nn.Parameter(torch.from_numpy(shuffled(case.oracle[f"at_save/var/{i}"])))
-        for p, _, i in rows
-    }
+    live = {names[id(p)]: torch.nn.Parameter(_tensor(shuffled(case.oracle[f"at_save/var/{i}"]))) for p, _, i in rows}
     optimizer = torch.optim.SGD(
         list(live.values()), lr=state.hyperparameters["learning_rate"], momentum=state.hyperparameters["momentum"]
     )
@@ -251,7 +273,7 @@ def test_what_is_frozen_on_one_side_alone_is_not_exact(load_case: Any) -> None:
         f"{next(iter(onto))}: trained in the source, and requires_grad is False in the live model",
     )
     statistics = next(v for v in state.variables if not v.trainable)
-    more = torch.nn.Parameter(torch.from_numpy(np.array(statistics.array.load())))
+    more = torch.nn.Parameter(_tensor(np.array(statistics.array.load())))
     optimizer.add_param_group({"params": [more]})
     reasons = migrate.restore(case.source, optimizer, {**onto, statistics.name: more}, **case.hints).reasons
     assert f"{statistics.name}: not trained in the source, and requires_grad is True in the live model" in reasons
@@ -278,7 +300,7 @@ def test_weight_decay_in_the_gradient_is_that_of_optim(tmp_path: Path, load_case
         live.step()
         ours.apply_gradients([(tf.ones_like(variables[name]), variables[name]) for name in onto])
     for name, (parameter, axes) in onto.items():
-        np.testing.assert_allclose(parameter.detach().numpy(), variables[name].numpy().transpose(axes), rtol=1e-5)
+        np.testing.assert_allclose(parameter.detach().cpu().numpy(), variables[name].numpy().transpose(axes), rtol=1e-5)
 
 
 def test_each_group_is_asked_by_itself(load_case: Any) -> None:
