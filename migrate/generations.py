@@ -52,6 +52,9 @@ TENSORFLOW, JAX_OR_PYTORCH = "tensorflow", "jax or torch"
 AFTER = "tensorflow after"
 """Among versions: a release that the one which wrote the source is later than."""
 
+DTENSOR = "dtensor"
+"""Among versions: whether an optimizer of TF 2.9 is one of DTensor's, "yes", or "perhaps" one under a strategy."""
+
 
 def version_tuple(version: str | None) -> tuple[int, ...] | None:
     """`"2.1.6-tf"` -> (2, 1, 6); None where there is none."""

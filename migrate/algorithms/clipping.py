@@ -40,6 +40,28 @@ def put_in(config: Mapping[str, Any], generation: str, versions: Mapping[str, st
     out.values.update(limits)
 
 
+def as_dtensor(config: Mapping[str, Any], sure: str, out: Arguments) -> dict[str, Any]:
+    """The DTensor optimizers of 2.9 took options for clipping and averaging and did nothing about them. Those of a
+    strategy did, and keep averages: where these are set and the source has none, it is DTensor's.
+
+    Args:
+      sure: whether they are DTensor's, "yes" or "perhaps", of `generations.DTENSOR`.
+    """
+    idle = [key for key in (*LIMITS, "use_ema") if config.get(key)]
+    if sure != "yes" and idle and "use_ema" not in idle:
+        for key in idle:
+            out.doubt(
+                key,
+                f"{key} is set, and nothing says whether it acted: DTensor's optimizers of TF 2.9 ignored it, and"
+                " those under a tf.distribute strategy did not",
+                confirm=f"{confirming(key, config[key])} or {confirming(key, None)}",
+            )
+        return dict(config)
+    if idle:
+        out.warnings.append(f"{', '.join(idle)}: left out, as DTensor's optimizers of this generation ignored them")
+    return {key: value for key, value in config.items() if key not in idle}
+
+
 def _check_known(limits: Mapping[str, float], generation: str, version: tuple[int, ...] | None, out: Arguments) -> None:
     """`global_clipnorm` came with TF 2.4 (`optimizer_v2.py`): no release before wrote it, or acted on it."""
     before = generation in generations.NATIVE or (version is not None and version < (2, 4))

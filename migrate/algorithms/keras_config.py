@@ -115,8 +115,8 @@ def arguments(
             out.values["decay"] = number(current, "decay")
     elif current.get("decay") and generation == "keras3":
         out.warnings.append("decay is set, which Keras 3 takes and ignores: left out, as it had no effect")
-    if generation == "experimental" and versions.get("dtensor"):
-        current = _as_dtensor(current, out)
+    if generation == "experimental" and generations.DTENSOR in versions:
+        current = clipping.as_dtensor(current, versions[generations.DTENSOR], out)
     clipping.put_in(current, generation, versions, out)
     if generation in generations.NEW:
         _averaging(current, out)
@@ -252,14 +252,6 @@ def _check_switches(config: Mapping[str, Any], algorithm: Algorithm, generation:
                 f"the optimizer's config has {key} = {config[key]!r}, which is neither true nor false; give the value"
                 f" to use with --set {key}=true or --set {key}=false"
             )
-
-
-def _as_dtensor(config: dict[str, Any], out: Arguments) -> dict[str, Any]:
-    """The DTensor optimizers of 2.9 took options for clipping and averaging and did nothing about them."""
-    idle = [key for key in ("clipnorm", "clipvalue", "global_clipnorm", "use_ema") if config.get(key)]
-    if idle:
-        out.warnings.append(f"{', '.join(idle)}: left out, as DTensor's optimizers of this generation ignored them")
-    return {key: value for key, value in config.items() if key not in idle}
 
 
 def _averaging(config: Mapping[str, Any], out: Arguments) -> None:

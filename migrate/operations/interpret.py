@@ -15,7 +15,7 @@ from migrate.algorithms.spec import AVERAGE, SLOW, Algorithm, number
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError, ContradictionError
 from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, RELEASE, SET, TRAINED, UNINTERPRETED, Origin
-from migrate.generations import BACKEND
+from migrate.generations import BACKEND, DTENSOR
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.models import sparse_inputs, unsaved
 from migrate.operations import carried, counting, hinted, outside, overriding, proven, settled, trained
@@ -257,7 +257,7 @@ def _sparse(stored: Stored, made: Configuration) -> Sparse:
     """Which variables have sparse gradients, as far as the source tells it."""
     if stored.sparse is not None:
         return Sparse(GRAPH, stored.sparse)
-    if stored.versions.get("dtensor"):
+    if stored.versions.get(DTENSOR) == "yes":
         return Sparse(FILE, frozenset())  # its optimizers raise for sparse gradients
     if stored.generation == "keras3" and stored.versions.get(BACKEND) not in (None, "tensorflow"):
         return Sparse(FILE, frozenset())  # Keras has none there

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
+from migrate import generations
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
@@ -72,7 +73,7 @@ def read(path: str) -> Stored:
         slots=slots,
         scalars=scalars,
         optimizer_name=optimizer,
-        versions={"dtensor": "yes"},
+        versions={generations.DTENSOR: "yes"},
         matched={f"{slot}/{name}": "name" for slot, owners in slots.items() for name in owners},
         warnings=() if slots else ("the checkpoint holds no slots: none of its names is OPTIMIZER/SLOT/VARIABLE",),
     )

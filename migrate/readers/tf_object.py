@@ -97,7 +97,7 @@ def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | No
         slots=found.slots,
         scalars=found.scalars,
         weights=found.weights,
-        versions=object_writers.release(graph, optimizer.node, generation),
+        versions=object_writers.release(graph, optimizer.node, generation, bundle.shards),
         warnings=(*_no_slots(found, generation), *not_numbers(bundle)),
         doubts=doubts(bundle),
         matched=found.matched,

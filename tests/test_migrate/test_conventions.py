@@ -331,6 +331,8 @@ def test_dtensor_took_options_that_it_ignored() -> None:
     assert not {"clipnorm", "use_ema"} & set(found.values)
     assert "clipnorm, use_ema: left out" in found.warnings[0]
     assert _arguments("Adam", config, "experimental").values["clipnorm"] == 0.5
+    without_averages = _arguments("Adam", config, "experimental", dtensor="perhaps")  # which a strategy's would have
+    assert not {"clipnorm", "use_ema"} & set(without_averages.values)
 
 
 @pytest.mark.parametrize(

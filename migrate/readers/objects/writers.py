@@ -30,9 +30,10 @@ def generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
     )
 
 
-def release(graph: ObjectGraph, optimizer: int, generation: str) -> dict[str, str]:
-    """What the graph of an `experimental` optimizer tells of who wrote it: 2.10 keeps a list of its variables, 2.9 not;
-    and only DTensor's variables have no names. Keras 3 writes such checkpoints on TensorFlow alone."""
+def release(graph: ObjectGraph, optimizer: int, generation: str, shards: int) -> dict[str, str]:
+    """What a checkpoint of an `experimental` optimizer tells of who wrote it: 2.10 keeps a list of its variables, 2.9
+    not, whose variables have no names under DTensor and under a strategy that mirrors them. Each device of a mesh
+    writes a shard, a strategy one; and DTensor's optimizers keep no averages. Keras 3 writes on TensorFlow alone."""
     if generation == "optimizer_v2":
         in_graph = _full_name_of_counter(graph, optimizer).startswith("training")
         return {
@@ -43,7 +44,9 @@ def release(graph: ObjectGraph, optimizer: int, generation: str) -> dict[str, st
         return {generations.BACKEND: "tensorflow"} if generation == "keras3" else {}
     names = [graph.full_names[node] for node, _ in graph.walk(optimizer) if graph.keys[node] is not None]
     tensorflow = {"tensorflow": "2.10"} if "_variables" in graph.children[optimizer] else {"tensorflow": "2.9"}
-    return tensorflow | ({} if any(names) else {"dtensor": "yes"})
+    if any(names) or "_model_variables_moving_average" in graph.children[optimizer]:
+        return tensorflow
+    return tensorflow | {generations.DTENSOR: "yes" if shards > 1 else "perhaps"}
 
 
 def name(graph: ObjectGraph, optimizer: int) -> str | None:
