@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -23,11 +23,15 @@ from migrate.errors import DamagedFileError, UnknownFormatError
 from migrate.graphs import saver
 from migrate.readers import tf1_saver, tf_object
 from migrate.readers.keras.model import layer_name, sublayers
+from migrate.readers.objects import optimizers as object_optimizers
+from migrate.readers.objects.optimizers import GraphOptimizer
 from migrate.state import Stored, StoredModel
 
 NAME = "saved_model"
 _GRAPH_FILE = "saved_model.pb"
 _KERAS_FILE = "keras_metadata.pb"
+OPTIMIZER = "optimizer"
+"""Where a model has that of its `compile`."""
 
 
 def sniff(path: str) -> bool:
@@ -53,27 +57,51 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     if GRAPH_KEY not in bundle:
         path = os.path.join(folder, _GRAPH_FILE)
         return tf1_saver.read_bundle(bundle, NAME, saver.read_saved_model(path), path, optimizer_path)
-    stored = tf_object.read_bundle(bundle, NAME, optimizer_path)
     model = _parse(protos.SavedModel(), os.path.join(folder, _GRAPH_FILE))
     graph, keras = ObjectGraph(bundle), _keras_nodes(folder)
+    compiled = {each.node: each for each in _compiled(keras, model) if each.node < len(graph)}
+    every = object_optimizers.find(graph)
+    optimizer_path = optimizer_path or _of_model(graph, every, compiled)
+    stored = tf_object.read_bundle(bundle, NAME, optimizer_path)
     _check_whole(folder, model, keras, graph, bundle)
     versions = {"tensorflow": str(model.meta_graphs[0].meta_info_def.tensorflow_version)} if model.meta_graphs else {}
-    config, where, described = None, "", None
-    for name, text in _metadata(keras, model):
-        config, where = _optimizer_config(text, name), name
-        if config is not None:
-            described = _model(text, stored, _aliases(graph))
-            break
+    own = _owner(graph, object_optimizers.choose(every, optimizer_path, folder), compiled)
+    described = _model(own.text, stored, _aliases(graph)) if own and (own.node == 0 or len(every) < 2) else None
     evidence = [f"{folder} holds {_GRAPH_FILE}", *stored.evidence]
-    if config is not None:
-        evidence.append(f"the optimizer's config is in {where}: class {config['class_name']}")
+    if own is not None:
+        evidence.append(f"the optimizer's config is in {own.where}: class {own.config['class_name']}")
     return replace(
         stored,
-        optimizer_config=config,
+        optimizer_config=own.config if own is not None else None,
         versions={**stored.versions, **versions},
         evidence=tuple(evidence),
         model=described,
     )
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """A Keras object that was compiled: its number, the file that says so, its metadata, its optimizer's config."""
+
+    node: int
+    where: str
+    text: str
+    config: Mapping[str, Any]
+
+
+def _of_model(graph: ObjectGraph, every: Sequence[GraphOptimizer], compiled: Mapping[int, _Compiled]) -> str | None:
+    """The path to the optimizer of the whole model where it is not the only one: a GAN has its discriminator's, too."""
+    if len(every) < 2 or 0 not in compiled:
+        return None
+    return next((each.name for each in every if graph.children[0].get(OPTIMIZER) in each.nodes), None)
+
+
+def _owner(graph: ObjectGraph, optimizer: GraphOptimizer | None, compiled: Mapping[int, _Compiled]) -> _Compiled | None:
+    """What was compiled with an optimizer; the first that was compiled where the optimizer has no variables."""
+    if optimizer is None:
+        return next(iter(compiled.values()), None)
+    owners = (each for node, each in compiled.items() if graph.children[node].get(OPTIMIZER) in optimizer.nodes)
+    return next(owners, None)
 
 
 def _check_whole(folder: str, model: Any, keras: Sequence[Any], graph: ObjectGraph, bundle: BundleReader) -> None:
@@ -137,12 +165,16 @@ def _readable(name: str, config: Mapping[str, Any], aliases: Mapping[str, str]) 
     return f"{layer_name(listed[number])}/{rest.replace('.', '/')}"
 
 
-def _metadata(keras: Sequence[Any], model: Any) -> Iterator[tuple[str, str]]:
-    """(file, JSON document) of every Keras object, the model first."""
-    nodes = sorted(keras, key=lambda node: int(node.node_id))
-    yield from ((_KERAS_FILE, str(node.metadata)) for node in nodes)
-    for graph in model.meta_graphs:
-        yield from ((_GRAPH_FILE, str(node.user_object.metadata)) for node in graph.object_graph_def.nodes)
+def _compiled(keras: Sequence[Any], model: Any) -> Iterator[_Compiled]:
+    """Every Keras object that was compiled, the model first."""
+    told = [(int(node.node_id), _KERAS_FILE, str(node.metadata)) for node in keras]
+    for graph in model.meta_graphs[:1]:
+        nodes = graph.object_graph_def.nodes
+        told += [(i, _GRAPH_FILE, str(node.user_object.metadata)) for i, node in enumerate(nodes)]
+    for node, where, text in sorted(told):
+        config = _optimizer_config(text, where)
+        if config is not None:
+            yield _Compiled(node, where, text, config)
 
 
 def _parse(message: Any, path: str) -> Any:

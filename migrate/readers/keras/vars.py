@@ -51,9 +51,10 @@ def stored(
     if optimizer is None or not _all_variables(optimizer):
         raise UnsupportedError(_no_state(where, optimizer_config))
     weights, rest = _weights(optimizer, where)
-    for name in NOT_MODEL:
-        measured = root.children.pop(name, None)
-        rest.update(_all_variables(measured) if measured is not None else {})
+    rest.update(_taken(root, NOT_MODEL))
+    for node in root.walk():
+        if OPTIMIZER in node.children and _counts(node.children[OPTIMIZER]):  # a model that was compiled itself
+            rest.update(_taken(node, (OPTIMIZER, *NOT_MODEL)))
     variables, layers, twins = arrange(root, config, None if generation is None else generation == "keras3")
     return Stored(
         format_name,
@@ -83,6 +84,18 @@ def _check_alone(root: Node, where: str) -> None:
         )
 
 
+def _taken(node: Node, names: Sequence[str]) -> dict[str, LazyArray]:
+    """The variables of members that are no part of the model, which thereby lose their place in the tree."""
+    members = (node.children.pop(name, None) for name in names)
+    return {path: array for each in members if each is not None for path, array in _all_variables(each).items()}
+
+
+def _counts(node: Node) -> bool:
+    """Whether a member begins with a step counter, as an optimizer does, a LossScaleOptimizer included."""
+    first = next(iter(node.own.values()), None)
+    return first is not None and first.dtype.startswith("int") and not first.shape
+
+
 def _has_optimizer(root: Node, name: str) -> bool:
     """Whether a member is an optimizer, or a list or dict of some; not a model that has been compiled itself."""
     within = (child for key, child in root.children[name].children.items() if key not in (OPTIMIZER, *WRAPPED))
@@ -92,7 +105,7 @@ def _has_optimizer(root: Node, name: str) -> bool:
 def _is_optimizer(node: Node, root: Node) -> bool:
     """Whether a member has a step counter, then perhaps a rate, then arrays of shapes that the rest has as well."""
     arrays = list(node.own.values())
-    if node.children or not arrays or not arrays[0].dtype.startswith("int") or arrays[0].shape:
+    if node.children or not _counts(node):
         return False
     slots = arrays[2 if len(arrays) > 1 and not arrays[1].shape else 1 :]
     rest = {array.shape for each in root.walk() if each is not node for array in each.own.values()}
