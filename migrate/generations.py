@@ -74,7 +74,8 @@ def from_hdf5(
     evidence = [f"attribute keras_version is {version!r}" if version else "there is no attribute keras_version"]
     tails = {n.split(":")[0].rsplit("/", 1)[-1] for n in names}
     number = version_tuple(version)
-    if class_name.startswith("Custom>") or config.get("is_legacy_optimizer") is False or "iteration" in tails:
+    registered = class_name.startswith("Custom>") and "iter" not in tails and "decay" not in config
+    if registered or config.get("is_legacy_optimizer") is False or "iteration" in tails:
         generation = "keras3" if number and number[0] >= 3 else "optimizer"
         evidence.append("the optimizer's config and weight names are those of Keras 2.11 and later")
         return generation, tuple(evidence)

@@ -78,6 +78,8 @@ DISTRIBUTED = "Distributed"
 _ALIKE = ("RectifiedAdam", "AdaBelief", "Yogi", "NovoGrad", "ProximalAdagrad", "LAMB", "COCOB", "ConditionalGradient")
 ADDONS = (*DECAYED, *LAZY_CLASSES, *_ALIKE)
 """Classes whose rule is known as that of TensorFlow Addons."""
+OTHERS = (*ADDONS, "AdamWeightDecay", "LARS")
+"""Classes of other projects that are doubted where a program registered one of that name."""
 RENAMED = {"Yogi": {"beta1": "beta_1", "beta2": "beta_2"}, "LAMB": {"weight_decay_rate": "weight_decay"}}
 MULTIPLE = "MultiOptimizer"
 
@@ -147,7 +149,7 @@ def as_keras(
     if plain in DECAYED and (not is_stored or "weight_decay" in own or "exclude_from_weight_decay" in own):
         return DECAYED[plain], _decayed(own, decays)
     if plain == "AdamWeightDecay":
-        return "Adam", {decays.get(key, key): value for key, value in own.items()}
+        return "Adam", _decayed(own, decays)
     if plain == BERT:
         return plain, {**_decayed(own, decays), CORRECTED: False}
     if plain == "NadamOptimizer":
@@ -210,6 +212,11 @@ def doubt(class_name: str, generation: str, is_stored: bool, taken: str) -> tupl
         return text, confirming("class_name", decayed)
     if is_stored and plain == "LARS" and generation == "optimizer_v2":
         text = "the source calls the class LARS, which tf-models and others have: taken for that of tf-models-official"
+        return text, confirming("class_name", plain)
+    if is_stored and class_name == "Custom>AdamWeightDecay" and generation == "optimizer_v2":
+        text = (
+            f"a program registered the class {plain}, as autokeras does: taken for that of transformers and tf-models"
+        )
         return text, confirming("class_name", plain)
     if is_stored and plain in ADDONS and generation == "optimizer_v2" and not is_known(class_name):
         return unregistered("the class", class_name), confirming("class_name", plain)

@@ -28,8 +28,8 @@ RATES = ("learning_rate", "_learning_rate", "lr")
 """Names of the variable that holds it."""
 STOCK_PACKAGES = ("", "Custom")
 """Before `>` in a class name: tf.keras 2.11 and later write `Custom>Adam` for their own classes."""
-OWN_PACKAGE = {"experimental": "Custom", "optimizer": "Custom", "keras3": ""}
-"""Of those in .h5 and SavedModels, which name no module (run in TF 2.9 to 2.14, tf_keras 2.18, Keras 3.0 to 3.15)."""
+OWN_PACKAGE = {"optimizer_v2": "", "experimental": "Custom", "optimizer": "Custom", "keras3": ""}
+"""Of those in .h5 and SavedModels, which name no module (run in TF 2.4 to 2.14, tf_keras 2.18, Keras 3.0 to 3.15)."""
 STOCK_MODULES = (
     "keras.optimizers",
     "tf_keras.optimizers",
@@ -225,7 +225,7 @@ def _check_stock(document: Mapping[str, Any], own: str | None) -> None:
     class_name = str(document.get(CLASS) or "")
     package, _, plain = class_name.rpartition(">")
     registered, module = document.get("registered_name"), document.get("module")
-    if addons.is_known(class_name):
+    if addons.is_known(class_name) or (package == "Custom" and plain in addons.OTHERS):
         return
     other = package not in STOCK_PACKAGES or (own not in (None, package) and "module" not in document)
     if isinstance(registered, str) and registered:

@@ -186,6 +186,25 @@ def test_what_adamweightdecay_of_tf_models_does_not_save_can_be_said(tmp_path: P
     assert wild_table.replayed(tmp_path / "slots", document, oracle) <= 1
 
 
+def test_a_registered_adamweightdecay_is_confirmed_by_its_class(tmp_path: Path) -> None:
+    """As autokeras registers that of tf-models: with these answers its own next steps were taken (1.0.20, TF 2.9.3)."""
+    source, _, document, oracle = _case("tf29-g-hf-adamweightdecay-warmup-h5")
+    shutil.copy(source, tmp_path / "model.h5")
+    with training_config(tmp_path / "model.h5") as training:
+        training["optimizer_config"]["class_name"] = "Custom>AdamWeightDecay"
+    left_out = ["LayerNorm", "layer_norm", "bias"]
+    hint = {"class_name": "Custom>AdamWeightDecay", "config": {"exclude_from_weight_decay": left_out}}
+    said = {"clipnorm": None, "weight_decay_exclude": left_out}
+    (reason,) = migrate.read(tmp_path / "model.h5", overrides=said).reasons
+    assert "--set class_name=AdamWeightDecay" in reason
+    said = {"clipnorm": None, "class_name": "AdamWeightDecay"}
+    report = migrate.migrate_checkpoint(
+        tmp_path / "model.h5", tmp_path / "slots", overrides=said, optimizer_config=hint
+    )
+    assert report.fidelity == "exact", report.reasons
+    assert wild_table.replayed(tmp_path / "slots", document, oracle) <= 1
+
+
 @pytest.mark.parametrize("name", ["Yogi", "AdamW"])
 def test_a_class_of_addons_is_known_as_keras_215_serializes_it(name: str) -> None:
     """What `tf.keras.optimizers.serialize` gives in TF 2.12 to 2.15, and what is inside a wrapper there."""

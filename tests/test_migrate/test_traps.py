@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -358,6 +359,28 @@ def test_a_slot_whose_dtype_was_altered_is_not_left_out_silently(dtype: str, mon
     proto.dtype = -1
     with pytest.raises(DamagedFileError, match="contradicts itself"):
         bundle.BundleReader(str(source))._entry(b"x", proto.SerializeToString(), "index")
+
+
+@pytest.mark.parametrize("fields", [{}, {"is_legacy_optimizer": True}])
+def test_a_class_that_a_program_registered_is_none_of_optimizer_v2(fields: dict[str, Any], tmp_path: Path) -> None:
+    """`register_keras_serializable` calls it Custom>RMSprop, which h5 of TF 2.11 says of Keras's own; run with a
+    subclass in TF 2.8.4."""
+    source = tmp_path / "model.h5"
+    shutil.copy(CORPUS / "tf20-rmsprop-centered-momentum-embed" / "source" / "model.h5", source)
+    migrate.read(source)
+    with training_config(source) as training:
+        training["optimizer_config"]["class_name"] = "Custom>RMSprop"
+        training["optimizer_config"]["config"].update(fields)
+    with pytest.raises(UnsupportedError, match="'Custom>RMSprop', a class that is not Keras's own"):
+        migrate.read(source)
+    saved = tmp_path / "saved_model"
+    shutil.copytree(CORPUS.parent / "wild" / "tf29-h-mirrored-sm" / "source" / "saved_model", saved)
+    metadata = protos.KerasMetadata.FromString((saved / "keras_metadata.pb").read_bytes())
+    for node in metadata.nodes:
+        node.metadata = re.sub(r'("optimizer_config": {"class_name": ")', r"\1Custom>", node.metadata)
+    (saved / "keras_metadata.pb").write_bytes(metadata.SerializeToString())
+    with pytest.raises(UnsupportedError, match="a class that is not Keras's own"):
+        migrate.read(saved)
 
 
 def test_a_class_of_ones_own_that_is_called_as_one_of_keras_is_not_that(tmp_path: Path) -> None:
