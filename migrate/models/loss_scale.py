@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from migrate.bytes.arrays import LazyArray
 from migrate.models.canonical import Layer, leaves
 from migrate.state import OptimizerState
 
@@ -36,7 +37,8 @@ def find(state: OptimizerState, document: Layer | None) -> LossScale | None:
     settings = _since_2_4(settings)
     initial = float(settings.get("initial_scale") or DEFAULT_SCALE)
     growth = int(settings.get("dynamic_growth_steps") or DEFAULT_GROWTH) if settings.get("dynamic", True) else None
-    since, current = _kept(state) or (0, initial)
+    is_keras3 = state.source is not None and state.source.generation == "keras3"
+    since, current = (kept(state.unmapped) if is_keras3 else None) or (0, initial)
     return LossScale(current, since, initial, growth)
 
 
@@ -51,12 +53,11 @@ def _since_2_4(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"initial_scale": told.get("initial_loss_scale"), "dynamic_growth_steps": told.get("increment_period")}
 
 
-def _kept(state: OptimizerState) -> tuple[int, float] | None:
-    """What Keras 3 keeps: its wrapper's variables are [0, 0.0, steps, scale], which an `.h5` has by their names."""
-    if state.source is None or state.source.generation != "keras3":
-        return None
+def kept(unmapped: Mapping[str, LazyArray]) -> tuple[int, float] | None:
+    """What Keras 3 keeps: its wrapper's variables are [0, 0.0, steps, scale], which an `.h5` and a TensorFlow
+    checkpoint have by their names."""
     found = (
-        [a for name, a in state.unmapped.items() if name == place or name.rpartition("/")[2] == called]
+        [a for name, a in unmapped.items() if name == place or name.rpartition("/")[2] == called]
         for place, called in (("optimizer/vars/2", "step_counter"), ("optimizer/vars/3", "dynamic_scale"))
     )
     steps, scales = found

@@ -79,7 +79,7 @@ def interpret(
             of_generation,
             *values.origins,
             *_of_owners(stored, made, found, named, values.slots, alike),
-            *outside.origins(stored, made, values.told.origins),
+            *outside.origins(stored, made, values.told.origins, found.unmapped),
             *found.origins,
         ),
         warnings=(*stored.warnings, *_wrapped(made), *made.notes, *values.told.warnings, *found.warnings),

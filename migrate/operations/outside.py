@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from migrate.algorithms import tf_train
+from migrate.algorithms import tf_train, wrappers
 from migrate.algorithms.clipping import LIMITS
+from migrate.bytes.arrays import LazyArray
 from migrate.evidence import DEFAULT, FILE, GRAPH, SET, UNINTERPRETED, Origin, confirming
+from migrate.models import loss_scale
 from migrate.operations import overriding
 from migrate.operations.configuration import Configuration
 from migrate.state import (
@@ -34,11 +36,14 @@ CONFIRMS = {
 }
 
 
-def origins(stored: Stored, made: Configuration, known: Mapping[str, Origin]) -> list[Origin]:
+def origins(
+    stored: Stored, made: Configuration, known: Mapping[str, Origin], unmapped: Mapping[str, LazyArray]
+) -> list[Origin]:
     """Doubts about what neither graph nor config says in numbers, and what dtopt doubted when it wrote the source.
 
     Args:
       known: origins of the hyperparameters.
+      unmapped: what the source holds besides slots and variables.
 
     Raises:
       HyperparameterError: another word for what is done to gradients than `program`, or for what is gathered of them
@@ -46,7 +51,22 @@ def origins(stored: Stored, made: Configuration, known: Mapping[str, Origin]) ->
     """
     _check_words(made.overrides)
     found = (_doubt(what, how, made, known) for what, how in stored.outside.items())
-    return [*(origin for origin in found if origin is not None), *stored.doubts]
+    return [*(origin for origin in found if origin is not None), *_divided(stored, made, unmapped), *stored.doubts]
+
+
+def _divided(stored: Stored, made: Configuration, unmapped: Mapping[str, LazyArray]) -> list[Origin]:
+    """Each optimizer of Keras 3 divides gradients by its `loss_scale_factor`, and a LossScaleOptimizer around it
+    multiplies the loss by its own scale alone, until 3.10 took the factor off (`loss_scale_optimizer.py`)."""
+    factor = made.config.get("loss_scale_factor")
+    if stored.generation != "keras3" or not factor or factor == 1 or CHANGED in made.overrides:
+        return []
+    if {*map(wrappers.plain, made.wrappers)}.isdisjoint(wrappers.LOSS_SCALE) and loss_scale.kept(unmapped) is None:
+        return []
+    doubt = (
+        f"gradients: inside of a LossScaleOptimizer Keras before 3.10 divides them by loss_scale_factor = {factor!r},"
+        " and multiplies no loss by it; the target does not divide them"
+    )
+    return [Origin(CHANGED, None, UNINTERPRETED, doubt=doubt, confirm=CONFIRMS[CHANGED])]
 
 
 def _check_words(overrides: Mapping[str, object]) -> None:

@@ -12,6 +12,7 @@ import migrate
 from migrate.models import from_keras3, passing, to_keras3
 from migrate.models.compiled import compile_arguments, without_loss
 from optim.errors import UnsupportedError
+from tests import next_steps
 
 POLICIES = {"class_name": "DTypePolicyMap", "config": {"policy_map": {}}}
 LEAKY = {"class_name": "LeakyReLU", "config": {"name": "l", "trainable": True, "negative_slope": 0.2}}
@@ -159,3 +160,29 @@ def test_nadam_within_a_loss_scale_optimizer_is_read_without_its_product(tmp_pat
     live.train_on_batch(*batch)
     for one, other in zip(model.get_weights(), live.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+SCALED = Path(__file__).parents[1] / "fixtures" / "scaled"
+FACTOR = 8.0
+
+
+def test_keras_divides_gradients_inside_of_a_loss_scale_optimizer(tmp_path: Path) -> None:
+    """By the `loss_scale_factor` of the optimizer there, by which no loss is multiplied."""
+    source, target = SCALED / "model.keras", tmp_path / "slots"
+    told = " ".join(migrate.read(source).reasons)
+    assert f"divides them by loss_scale_factor = {FACTOR}" in told
+    assert "--set gradients=program" in told
+    assert migrate.migrate_checkpoint(source, target, overrides={"gradients": "program"}).fidelity == "exact"
+    given = {key: value / FACTOR if "grad/" in key else value for key, value in np.load(SCALED / "oracle.npz").items()}
+    assert next_steps.of_slots(target, given, 6) < next_steps.NEAR
+
+
+def test_gradients_are_divided_too_where_the_wrapper_shows_in_the_file_alone(tmp_path: Path) -> None:
+    import keras
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    model.train_on_batch(np.ones((4, 2)), np.ones((4, 1)))
+    model.save_weights(tmp_path / "x.weights.h5")
+    inner = {"class_name": "SGD", "config": {**model.optimizer.inner_optimizer.get_config(), "loss_scale_factor": 8.0}}
+    assert "loss_scale_factor" in " ".join(migrate.read(tmp_path / "x.weights.h5", optimizer_config=inner).reasons)
