@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 from migrate import generations
@@ -144,6 +145,9 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], nam
             f" {'; or '.join(dict.fromkeys(f[0].describe() for f in fitting))}; their shapes and signs are"
             " alike, so that only a format with names can carry it (save a TensorFlow checkpoint instead)"
         )
+    otherwise = "" if readings else _built_otherwise(algorithm, generation, config, arrays, whose)
+    if otherwise:
+        raise MismatchError(otherwise)
     if isinstance(problem, (AmbiguousError, ContradictionError)) and not readings:
         raise problem
     raise MismatchError(_unfitting(where, stored, algorithm, config, arrays, bool(readings), problem))
@@ -289,18 +293,53 @@ def _unfitting(
     if problem is not None:
         return str(problem)
     trained = sum(v.trainable is not False for v in stored.variables)
-    wanted = "; or ".join(orders.describe(o) for o in orders.candidates(algorithm, stored.generation or "", config))
+    generation = stored.generation or ""
+    wanted = "; or ".join(orders.describe(o) for o in orders.candidates(algorithm, generation, config))
     others = [
         g
         for g in generations.GENERATIONS
-        if g not in ("tf1", stored.generation) and orders.cuts(orders.candidates(algorithm, g, config), arrays, g)
+        if g not in ("tf1", generation) and orders.cuts(orders.candidates(algorithm, g, config), arrays, g)
     ]
-    hint = f" Its length would fit generation {' or '.join(others)}." if others else ""
+    is_told = stored.optimizer_config is None  # else the source says its generation, too
+    hint = f" Its length would fit generation {' or '.join(others)}." if others and is_told else ""
     return (
-        f"{where} does not fit {algorithm.name} of generation {stored.generation} with {trained}"
+        f"{where} does not fit {algorithm.name} of generation {generation} with {trained}"
         f" variables, which keeps: {wanted}. It is incomplete, or of another optimizer, or --variables lacks"
         f" some.{hint}"
     )
+
+
+BUILT_WITH: Mapping[str, tuple[Any, str]] = {
+    "momentum": (0.9, "VALUE"),
+    "amsgrad": (True, "true"),
+    "centered": (True, "true"),
+}
+"""Options that make slots when an optimizer is built: a value with which they do, and how a person says it."""
+
+
+def _built_otherwise(
+    algorithm: Algorithm, generation: str, config: Mapping[str, Any], arrays: Sequence[LazyArray], whose: _Owners
+) -> str:
+    """What to say of a list that fits with options that are off, the fewest; empty if it does not."""
+    off = [key for key in BUILT_WITH if key in config and not config[key]]
+    for count in range(1, len(off) + 1):
+        fitting = [
+            keys
+            for keys in combinations(off, count)
+            for built in [{**config, **{key: BUILT_WITH[key][0] for key in keys}}]
+            if _readings(orders.cuts(orders.candidates(algorithm, generation, built), arrays, generation), whose)[0]
+        ]
+        if fitting:
+            named = [" and ".join(keys) for keys in fitting]
+            said = [f"{key}={config[key]!r}" for key in dict.fromkeys(key for keys in fitting for key in keys)]
+            forms = [" ".join(f"--set {key}={BUILT_WITH[key][1]}" for key in keys) for keys in fitting]
+            return (
+                f"{whose.where} is as {algorithm.name} with {' or '.join(named)} keeps it, and the config says"
+                f" {' and '.join(said)}: that was changed after the optimizer was built, or the list is of another run."
+                f" Say what it was built with by {' or '.join(forms)}; it can be changed again in the optimizer that is"
+                " loaded"
+            )
+    return ""
 
 
 def _from_reading(resolved: orders.Resolved, owners: Sequence[StoredVariable], how: str) -> SlotTable:

@@ -63,25 +63,33 @@ def slots(
             chosen[name] = owners
         elif owners:
             raise _switched_off(made, name, values, next(iter(owners.values())).stored_as, stored.generation)
-    _check_complete(chosen, wanted, algorithm, iterations, {v.name: v.shape for v in stored.variables}, values)
+    if wanted and not chosen and iterations != 0:
+        raise DamagedFileError(_lost(wanted, algorithm, stored, values))
+    _check_complete(chosen, wanted, algorithm, {v.name: v.shape for v in stored.variables}, values)
     return chosen
+
+
+def _lost(wanted: Sequence[str], algorithm: Algorithm, stored: Stored, values: Mapping[str, Any]) -> str:
+    """What to say of a source that has taken steps, and has no slots."""
+    said = f"the source holds no slots ({', '.join(wanted)}) of {algorithm.name}, although it has taken steps"
+    if stored.format in ("tf_object", "tf1_saver"):
+        said += (
+            ": neither tf.train.Saver(tf.trainable_variables()) nor a tf.train.Checkpoint of the optimizer without its"
+            " model saves them"
+        )
+    idle = algorithm.name == "SGD" and values.get("momentum")
+    begin = "If its momentum was 0 in them, say so with --set momentum=0; else migrate" if idle else "Migrate"
+    return f"{said}. {begin} a checkpoint that has model and optimizer"
 
 
 def _check_complete(
     slots: Mapping[str, Mapping[str, LazyArray]],
     wanted: Sequence[str],
     algorithm: Algorithm,
-    iterations: int | None,
     shapes: Mapping[str, tuple[int, ...]],
     values: Mapping[str, Any],
 ) -> None:
-    """Every variable that has one slot has them all; a source with steps taken has slots."""
-    if wanted and not slots and iterations != 0:
-        raise DamagedFileError(
-            f"the source holds no slots ({', '.join(wanted)}) of {algorithm.name}, although it has taken steps: neither"
-            " tf.train.Saver(tf.trainable_variables()) nor a tf.train.Checkpoint of the optimizer without its model"
-            " saves them. Migrate a checkpoint that has model and optimizer"
-        )
+    """Every variable that has one slot has them all."""
     owners = dict.fromkeys(name for per in slots.values() for name in per)
     for slot, per in slots.items():
         last_slots.check(algorithm, values, slot, {name: shapes[name] for name in owners}, per)
@@ -108,5 +116,6 @@ def _switched_off(
         return MissingHintError(f"{keeps} nothing says {option}, which it belongs to; say it with --set {form}")
     return ContradictionError(
         f"{keeps} {told.where or 'a hint'} switches it off ({made.algorithm.name} with {option}="
-        f"{values.get(option)!r}); one of the two is of another run"
+        f"{values.get(option)!r}): it was changed after they were made, or one of the two is of another run; if it was"
+        f" on, say so with --set {form}"
     )

@@ -250,9 +250,9 @@ def _check_idle(stored: Stored, made: Configuration, arrays: Sequence[LazyArray]
             " --set momentum=VALUE"
         )
     raise ContradictionError(
-        f"momentum is 0 ({told.where}), and the source keeps slots of momentum ({arrays[0].stored_as}, ...), which mean"
-        f" nothing in {made.algorithm.name} of generation {stored.generation} without it; say it with"
-        " --set momentum=VALUE"
+        f"momentum is 0 ({told.where}), and the source keeps slots of momentum ({arrays[0].stored_as}, ...): it was"
+        " changed after they were made, or one of the two is of another run; say what it is from here on with"
+        " --set momentum=VALUE, be it 0"
     )
 
 
