@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import optim
 from migrate.algorithms import (
     adabelief,
@@ -58,6 +60,10 @@ ALGORITHMS: tuple[Algorithm, ...] = (
 )
 
 
+_IN_MODULE = re.compile(r"(tf|tensorflow|tfa|tensorflow_addons|keras|tf_keras)\.(\w+\.)*\w+")
+"""A class as programs name it. Files name it without its module, which they have apart."""
+
+
 def is_known(name: str) -> bool:
     """Whether it is the name of one of ALGORITHMS, and not of a class whose state alone is carried."""
     return any(algorithm.name == name for algorithm in ALGORITHMS)
@@ -78,6 +84,11 @@ def find(class_name: str) -> Algorithm:
             f"{plain} wraps the optimizer; say the class of the one in it with --set class_name=CLASS, and what {plain}"
             " itself has to be told is asked for"
         )
+    if _IN_MODULE.match(plain):
+        raise UnsupportedError(
+            f"the optimizer is said to be {class_name!r}: say the class without its module, as in"
+            f" --set class_name={plain.rpartition('.')[2]}"
+        )
     known = ", ".join(a.name for a in ALGORITHMS)
     if plain in optim.__all__:
         raise UnsupportedError(
@@ -85,7 +96,6 @@ def find(class_name: str) -> Algorithm:
             f" anew from the weights, with optim.{plain} or the class that wrote it"
         )
     raise UnsupportedError(
-        f"the optimizer is {class_name!r}, and this dtopt carries the state of {known}; the"
-        " rule of another class is not known here, and its state is not carried under the name of one of these; to"
-        " carry it for a rule of your own, add --set own_rule=true"
+        f"the optimizer is {class_name!r}, whose rule is not known here; this dtopt knows those of {known}. To carry"
+        " its state for a rule of your own, add --set own_rule=true"
     )

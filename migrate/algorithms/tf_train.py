@@ -164,9 +164,8 @@ def slot_names(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any]) 
     if wanted and len(ranked) > len(wanted):
         raise AmbiguousError(
             f"the checkpoint holds slots {', '.join(name for _, name in ranked)}, and {algorithm.name} keeps"
-            f" {len(wanted)}: they are of several optimizers of one name, or not of the class in --optimizer-config; of"
-            " several, the graph (.meta) that was written with the checkpoint tells --optimizer which is whose: put it"
-            " beside it"
+            f" {len(wanted)}: they are of several optimizers of one name, or of another class; of several, --optimizer"
+            " chooses one where the graph (.meta) that was written with the checkpoint is beside it"
         )
     slots: dict[str, str | None] = {name: None for name, _ in numbered}
     return slots | dict(zip((name for _, name in ranked), wanted, strict=False))

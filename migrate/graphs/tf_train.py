@@ -71,8 +71,8 @@ ARGUMENTS = frozenset(key for kernel in KERNELS.values() for key in (*kernel.inp
 ROWS_APART = "rows of sparse gradients that occur twice are clipped apart in some tables, and added up before in others"
 WITH_DECAY = {"AdamOptimizer": "AdamWOptimizer", "MomentumOptimizer": "MomentumWOptimizer"}
 """What `tf.contrib.opt` calls a class that decays weights before its step (`weight_decay_optimizers.py` 1.15)."""
-_OTHER_KERNELS = re.compile(r"(?:Resource)?(?:Sparse)?Apply(?:ProximalGradientDescent|AdagradDA|PowerSign|AddSign)")
-"""Kernels of classes without a rule here."""
+_OTHER_KERNELS = re.compile(r"(?:Resource)?(?:Sparse)?Apply(ProximalGradientDescent|AdagradDA|PowerSign|AddSign)")
+"""Kernels of classes without a rule here, which are called so."""
 _AS_USUAL = {"update_slots": True, "multiply_linear_by_lr": False}
 """Flags of kernels by which they would step otherwise than their class; absent ones are these."""
 NESTEROV = ("Momentum", "Adam")
@@ -110,7 +110,8 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     sparse = frozenset(v for v in owners if is_sparse(nodes, [n for n in found if owner_of(n) == v]))
     strange = _strange_rule(nodes, found, applied)
     if strange or not applied:
-        return Trained(sparse=sparse if owners else None, outside=strange)
+        called = None if applied else _without_rule(nodes, found)
+        return Trained(called, sparse=sparse if owners else None, outside=strange)
     read = _Read(nodes, owners)
     for name, (kernel, rows) in applied.items():
         read.kernel(name, kernel, rows)
@@ -142,6 +143,13 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
 def _updating(nodes: Nodes, scopes: Collection[str]) -> list[str]:
     """The ops that update variables in these scopes."""
     return [name for each in scopes for name in nodes.by_name if name.startswith(f"{each}/update_")]
+
+
+def _without_rule(nodes: Nodes, found: Collection[str]) -> str | None:
+    """The class whose kernels they are, where it has no rule here; None where they are of several, or of none."""
+    kernels = (_OTHER_KERNELS.fullmatch(nodes.op(name)) for name in found)
+    called = {kernel.group(1) for kernel in kernels if kernel is not None}
+    return f"{called.pop()}Optimizer" if len(called) == 1 else None
 
 
 def _strange_rule(nodes: Nodes, found: Collection[str], applied: Mapping[str, tuple[Kernel, bool]]) -> dict[str, str]:

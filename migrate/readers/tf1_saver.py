@@ -227,7 +227,8 @@ def _program(
     except (LookupError, ValueError):  # an op without the inputs that it must have: a damaged graph says nothing
         return {"graph_seen": False}
     # Where it shows all that happens to gradients, there is no other limit of them.
-    followed = told.seen or (told.class_name is not None and told.outside.keys().isdisjoint(ON_THEIR_WAY))
+    is_known = told.class_name is not None and told.outside.keys().isdisjoint({"optimizer", *ON_THEIR_WAY})
+    followed = told.seen or is_known
     said = {**(dict.fromkeys(LIMITS) if followed else {}), **told.config}
     return {
         "graph_config": {"class_name": told.class_name or "", "config": said} if told.class_name or said else None,

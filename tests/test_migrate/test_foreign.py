@@ -108,6 +108,19 @@ def test_the_rule_of_a_class_of_tf_contrib_that_optim_has_not_takes_the_next_ste
     assert next_steps.error(next_steps.applying(optimizer, live), live, oracle, document["n"]) < next_steps.NEAR
 
 
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [("adagrad_da", "AdagradDAOptimizer"), ("corpus/extra-tf115-contrib-powersign-saver", "PowerSignOptimizer")],
+)
+def test_a_class_that_the_graph_shows_is_refused_before_anything_is_asked(case: str, name: str) -> None:
+    source = CASE.parents[1] / case / "source" / "model.ckpt"
+    with pytest.raises(UnsupportedError, match=f"the optimizer is '{name}', whose rule is not known here"):
+        migrate.read(source)
+    state = migrate.read(source, overrides={**OWN, "learning_rate": 0.05})
+    assert (state.algorithm, state.fidelity) == (name, "approximate")
+    assert "gradients were clipped" in " ".join(state.reasons)  # which nothing followed in the graph
+
+
 @pytest.mark.parametrize(("said", "carried"), [("Adam", "own>Adam"), ("Mine>Adam", "Mine>Adam"), ("Mine>Own", "Own")])
 def test_it_is_never_called_as_one_of_ours(said: str, carried: str, tmp_path: Path) -> None:
     copy = tmp_path / "model.h5"
@@ -144,3 +157,15 @@ def test_messages_name_nothing_that_does_not_exist(tmp_path: Path) -> None:
             migrate.migrate_checkpoint(SOURCE, tmp_path / "model.keras", to=to, overrides=OWN)
     with pytest.raises(UnsupportedError, match="migrate to slots"):
         migrate.migrate_checkpoint(SOURCE, tmp_path / "list.npz", to="list", overrides=OWN)
+
+
+@pytest.mark.parametrize(
+    ("said", "typed"), [("keras.optimizers.SGD", "SGD"), ("tf.keras.optimizers.legacy.SGD", "SGD"), ("my.SGD", "")]
+)
+def test_a_class_is_said_without_its_module(said: str, typed: str) -> None:
+    source = CASE.parents[1] / "corpus" / "tf24-sgd-momentum-ckpt-convbn" / "source"
+    with pytest.raises(UnsupportedError) as caught:
+        migrate.read(source, overrides={"class_name": said})
+    assert (f"without its module, as in --set class_name={typed}" in str(caught.value)) == bool(typed)
+    if typed:
+        migrate.read(source, overrides={"class_name": typed})

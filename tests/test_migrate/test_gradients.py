@@ -11,6 +11,7 @@ import pytest
 
 import migrate
 from migrate.bytes import protos
+from migrate.errors import ContradictionError
 from migrate.graphs.gradients import Gradients
 from migrate.graphs.nodes import Nodes
 from optim.errors import HyperparameterError
@@ -402,7 +403,9 @@ def test_the_rule_of_another_class_is_never_exact_under_the_name_of_one(tmp_path
     proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
     change(proto.graph_def.node)
     meta.write_bytes(proto.SerializeToString())
-    hint = {"class_name": "SGD", "config": {"learning_rate": 0.05}}
-    state = migrate.read(tmp_path / "copy" / "model.ckpt", optimizer_config=hint, overrides={"clipnorm": None})
+    source, hint = tmp_path / "copy" / "model.ckpt", {"class_name": "SGD", "config": {"learning_rate": 0.05}}
+    with pytest.raises(ContradictionError, match=r"graph says that the optimizer is ProximalGradientDescentOptimizer"):
+        migrate.read(source, optimizer_config=hint)
+    state = migrate.read(source, optimizer_config=hint, overrides={"class_name": "SGD", "clipnorm": None})
     assert state.fidelity == "approximate"
     assert "moves a variable by the rule of another class" in " ".join(state.reasons)
