@@ -8,8 +8,8 @@ from typing import Any
 
 from migrate import evidence
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.checks import Check
 from migrate.bytes.messages import line
-from migrate.bytes.ranges import Check
 from migrate.bytes.source import Source
 from migrate.evidence import Origin
 

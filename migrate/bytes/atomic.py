@@ -12,7 +12,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 
-from migrate.bytes.ranges import Check
+from migrate.bytes.checks import Check
 from migrate.bytes.source import still_the_same
 from migrate.errors import TargetExistsError
 from optim.errors import CheckpointError, DtoptError

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Iterable
+import threading
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from types import TracebackType
 
 import google_crc32c
@@ -18,8 +19,53 @@ from migrate.bytes.ranges import CHUNK
 from optim.errors import CheckpointError
 
 
+@dataclass
+class Room:
+    """Where the bytes of a tensor go, little-endian in C order, which come in pieces; those of one in one thread.
+
+    `turn` is held while a piece is written: the system writes one at a time, and threads that wait there spin.
+    """
+
+    turn: threading.Lock
+    descriptor: int
+    offset: int
+    size: int
+    dtype: int
+    shape: tuple[int, ...]
+    done: int = 0
+    crc: int = 0
+
+    def take(self, start: int, piece: np.ndarray) -> int:
+        """Write a piece (uint8) that begins at `start`, unless it was there before; returns how many bytes of it.
+
+        It is not kept, so that all may come in one buffer; a small one is still in the processor's cache.
+        """
+        if start != self.done:
+            return 0
+        self.crc = google_crc32c.extend(self.crc, piece)
+        self.write(piece.data)
+        return piece.size
+
+    def write(self, view: memoryview) -> None:
+        """Write what comes next. It is not in the checksum."""
+        with self.turn:
+            while view:
+                count = os.pwrite(self.descriptor, view, self.offset + self.done)
+                view, self.done = view[count:], self.done + count
+
+    def entry(self) -> bytes:
+        """For the index."""
+        found = protos.BundleEntry(
+            dtype=self.dtype, offset=self.offset, size=self.size, crc32c=sstable.mask_crc(self.crc)
+        )
+        for n in self.shape:
+            found.shape.dim.add(size=n)
+        found.shape.SetInParent()
+        return bytes(found.SerializeToString())
+
+
 class BundleWriter:
-    """Writes a bundle of one shard, tensor by tensor; nothing is readable before `close`.
+    """Writes a bundle of one shard; nothing is readable before `close`.
 
     Use it as a context manager: leaving it without an error closes it. Files are synced to disk, their folder
     is not.
@@ -30,8 +76,8 @@ class BundleWriter:
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
-        self._entries: dict[bytes, bytes] = {}
-        self._offset = 0
+        self._rooms: dict[bytes, Room] = {}
+        self._offset, self._turn = 0, threading.Lock()
         self._file = open(shard_name(prefix, 0, 1), "xb", buffering=0)  # noqa: SIM115 - kept open
 
     def __enter__(self) -> BundleWriter:
@@ -54,23 +100,13 @@ class BundleWriter:
         if array.dtype != expected:
             raise CheckpointError(f"{key}: an array of {array.dtype} cannot be stored as {name}")
         flat = np.ascontiguousarray(array, expected).reshape(-1).view(np.uint8)
-        chunks = (flat[start : start + CHUNK] for start in range(0, flat.size, CHUNK))
-        self.add_chunks(key, name, array.shape, chunks)
+        room = self.reserve(key, name, array.shape)
+        for start in range(0, flat.size, CHUNK):
+            room.take(start, flat[start : start + CHUNK])
 
-    def add_chunks(self, key: str, dtype: str, shape: tuple[int, ...], chunks: Iterable[np.ndarray]) -> None:
-        """Append a tensor whose bytes (uint8, little-endian, C order) come one part after the other.
-
-        A part is not kept, so that all may come in one buffer; small ones are still in the processor's cache when they
-        are written.
-        """
-        crc = size = 0
-        for chunk in chunks:
-            crc = google_crc32c.extend(crc, chunk)
-            self._write(chunk.data)
-            size += chunk.size
-        if size != math.prod(shape) * numpy_dtype(dtype).itemsize:
-            raise CheckpointError(f"{key}: {size} bytes are no {dtype}{list(shape)}")
-        self._record(key, DTYPES[dtype][0], shape, size, crc)
+    def reserve(self, key: str, dtype: str, shape: tuple[int, ...]) -> Room:
+        """Room for the next tensor, which has to be full when the bundle is closed."""
+        return self._reserve(key, DTYPES[dtype][0], shape, math.prod(shape) * numpy_dtype(dtype).itemsize)
 
     def add_string(self, key: str, value: bytes) -> None:
         """Append a scalar string."""
@@ -78,32 +114,29 @@ class BundleWriter:
         checksum = struct.pack("<I", sstable.mask_crc(crc))
         crc = google_crc32c.extend(google_crc32c.extend(crc, checksum), value)
         data = sstable.write_varint(len(value)) + checksum + value
-        self._write(memoryview(data))
-        self._record(key, 7, (), len(data), crc)
+        room = self._reserve(key, 7, (), len(data))
+        room.crc = crc
+        room.write(memoryview(data))
 
     def close(self) -> None:
         """Finish: sync the data, then write and sync the index."""
         with self._file:
+            for key, room in self._rooms.items():
+                if room.done != room.size:
+                    raise CheckpointError(f"{key!r}: {room.done} bytes came, and {list(room.shape)} has {room.size}")
             os.fsync(self._file.fileno())
         header = protos.BundleHeader(num_shards=1)
         header.version.producer = VERSION
-        items = [(b"", header.SerializeToString()), *sorted(self._entries.items())]
+        items = [(b"", header.SerializeToString()), *((key, self._rooms[key].entry()) for key in sorted(self._rooms))]
         with open(self.prefix + ".index", "xb") as file:
             file.write(sstable.build_table(items))
             file.flush()
             os.fsync(file.fileno())
 
-    def _write(self, view: memoryview) -> None:
-        while view:
-            view = view[self._file.write(view) :]
-
-    def _record(self, key: str, number: int, shape: tuple[int, ...], size: int, crc: int) -> None:
+    def _reserve(self, key: str, dtype: int, shape: tuple[int, ...], size: int) -> Room:
         encoded = key.encode("utf-8", "surrogateescape")
-        if encoded in self._entries or not encoded:
+        if encoded in self._rooms or not encoded:
             raise CheckpointError(f"tensor name {key!r} is empty or used twice in {self.prefix}")
-        entry = protos.BundleEntry(dtype=number, offset=self._offset, size=size, crc32c=sstable.mask_crc(crc))
-        for n in shape:
-            entry.shape.dim.add(size=n)
-        entry.shape.SetInParent()
-        self._entries[encoded] = entry.SerializeToString()
+        room = self._rooms[encoded] = Room(self._turn, self._file.fileno(), self._offset, size, dtype, shape)
         self._offset += size
+        return room

@@ -18,8 +18,9 @@ import numpy as np
 
 from migrate.bytes import files, urls
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.checks import Check
 from migrate.bytes.hdf5_heaps import check_heaps
-from migrate.bytes.ranges import Check, Extent
+from migrate.bytes.ranges import Extent
 from migrate.errors import DamagedFileError
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"

@@ -220,15 +220,19 @@ def write(
       HyperparameterError: no such target. TargetExistsError: `dest` exists.
     """
     check_target(to, order)
-    place = os.fspath(dest)
+    more = {"order": order} if to == "list" else {}
+    _write(state, os.fspath(dest), to, overwrite=overwrite, progress=progress, **more)
+
+
+def _write(state: OptimizerState, dest: str, to: str, *, overwrite: bool, **more: Any) -> None:
+    """As `write`, with `more` for the writer."""
     if to != "slots":
         state.finish_checks()  # the writer of slots does so while it copies
     writer = import_module(f"migrate.writers.{WRITERS[to]}")
-    if urls.is_url(place):
-        writer.check_target(place, overwrite=overwrite)
-    more = {"order": order} if to == "list" else {}
-    with watching(state.opened), uploads.sent_to(place) as path:
-        writer.write(state, path, overwrite=overwrite, progress=progress, **more)
+    if urls.is_url(dest):
+        writer.check_target(dest, overwrite=overwrite)
+    with watching(state.opened), uploads.sent_to(dest) as path:
+        writer.write(state, path, overwrite=overwrite, **more)
 
 
 def check_target(to: str, order: str | None = None) -> None:
@@ -292,20 +296,29 @@ def migrate_checkpoint(
     if files.exists(path) and not overwrite:
         raise TargetExistsError(f"{path} exists; give another name, or --overwrite to replace it")
     with edge.reading(os.fspath(source)):
-        state = read(source, **hints)
-        for check in state.checks():
-            check.start()  # while its numbers are looked at
-        state = soundness.checked(state)
-        advice = partial(instead, state, to, os.fspath(source), hints)
-        original, state = state, _for_target_or_advice(state, to, order, advice)
-        if strict and state.fidelity != "exact":
-            raise StrictError(f"refused by --strict, as the conversion is {state.fidelity}: {'; '.join(state.reasons)}")
-        if dry_run:
-            original.finish_checks()
-            original.check_unchanged()
+        state = held = read(source, **hints)
+
+        def settle(state: OptimizerState) -> OptimizerState:
+            """The state with what its numbers say, which makes it `held` in the target."""
+            nonlocal held
+            state = soundness.checked(state)
+            held = _for_target_or_advice(state, to, order, partial(instead, state, to, os.fspath(source), hints))
+            if strict and held.fidelity != "exact":
+                raise StrictError(
+                    f"refused by --strict, as the conversion is {held.fidelity}: {'; '.join(held.reasons)}"
+                )
+            return state
+
+        if to == "slots" and not dry_run and (state.fidelity == "exact" or not strict):
+            _write(state, path, to, overwrite=overwrite, progress=progress, settle=settle)
         else:
-            write(original, path, to=to, order=order, overwrite=overwrite, progress=progress)
-    return _report(state, urls.shown(os.fspath(source)), urls.shown(path), to, written=not dry_run)
+            state = settle(state)
+            if dry_run:
+                state.finish_checks()
+                state.check_unchanged()
+            else:
+                write(state, path, to=to, order=order, overwrite=overwrite, progress=progress)
+    return _report(held, urls.shown(os.fspath(source)), urls.shown(path), to, written=not dry_run)
 
 
 def _for_target_or_advice(

@@ -22,7 +22,8 @@ import numpy as np
 
 from migrate import evidence
 from migrate.bytes import files, hdf5
-from migrate.bytes.ranges import CHUNK, Check, Extent
+from migrate.bytes.checks import Check, Crc32
+from migrate.bytes.ranges import CHUNK, Extent
 from migrate.bytes.window import Window
 from migrate.errors import DamagedFileError
 from migrate.generations import BACKEND, version_tuple
@@ -177,14 +178,13 @@ def _backend(optimizer: Mapping[str, Any] | None) -> dict[str, str]:
 def _embedded(path: str, info: zipfile.ZipInfo) -> hdf5.Embedded:
     """The weights as a file of their own. Small ones are compared with their checksum at once."""
     _checked(path, info)
-    member = _Member(path, info)
-    check = Check(member.verify)
+    member, in_place = _Member(path, info), info.compress_type == zipfile.ZIP_STORED
+    start = member.start() if in_place else 0
+    check = Crc32(start, info.file_size, member.part, member.compare) if in_place else Check(member.unpack)
     if info.file_size <= CHECKED_AT_ONCE:
         check.finish()
-    name, in_place = f"{path}:{info.filename}", info.compress_type == zipfile.ZIP_STORED
-    return hdf5.Embedded(
-        name, info.file_size, path if in_place else None, member.start() if in_place else 0, member.open, check
-    )
+    name = f"{path}:{info.filename}"
+    return hdf5.Embedded(name, info.file_size, path if in_place else None, start, member.open, check)
 
 
 @dataclass
@@ -198,18 +198,14 @@ class _Member:
     def open(self) -> BinaryIO:
         if self.info.compress_type == zipfile.ZIP_STORED:
             return io.BufferedReader(Window(files.filling(self.path), self.start(), self.info.file_size))
-        if self.unpacked is None:
-            self.unpacked = self._unpack()
+        self.unpack()
         return io.BufferedReader(Window(files.held(os.dup(self.unpacked.fileno())), 0, self.info.file_size))
 
-    def verify(self) -> None:
-        """Compare the member with its checksum. Unpacking does so, too."""
-        if self.info.compress_type != zipfile.ZIP_STORED:
-            self.open().close()
-            return
-        crc, whole = 0, Extent(self.path, self.start(), self.info.file_size, self.info.filename)
-        for chunk in whole.chunks(np.empty(CHUNK, np.uint8)):
-            crc = zlib.crc32(chunk.data, crc)
+    def part(self, offset: int, size: int) -> Iterator[np.ndarray]:
+        """Of the file, piece by piece."""
+        return Extent(self.path, offset, size, self.info.filename).chunks(np.empty(CHUNK, np.uint8))
+
+    def compare(self, crc: int) -> None:
         if crc != self.info.CRC:
             raise DamagedFileError(
                 f"{self.path}: {self.info.filename} is damaged (its checksum is wrong); copy it again"
@@ -229,12 +225,14 @@ class _Member:
             raise DamagedFileError(f"{self.path} is truncated: {self.info.filename} is not whole; copy it again")
         return int(start)
 
-    def _unpack(self) -> Any:
-        file = tempfile.TemporaryFile()  # noqa: SIM115 - kept open as long as the tensors may be asked for
-        for chunk in self.chunks():
-            file.write(chunk)
-        file.flush()
-        return file
+    def unpack(self) -> None:
+        """Once; it is compared with its checksum meanwhile."""
+        if self.unpacked is None:
+            file = tempfile.TemporaryFile()  # noqa: SIM115 - kept open as long as the tensors may be asked for
+            for chunk in self.chunks():
+                file.write(chunk)
+            file.flush()
+            self.unpacked = file
 
     def chunks(self) -> Iterator[bytes]:
         """All its bytes; zipfile compares the checksum at the end, and stops at the declared size."""

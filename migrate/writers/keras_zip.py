@@ -17,7 +17,8 @@ from migrate import algorithms, evidence
 from migrate.algorithms.clipping import LIMITS
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.ranges import CHUNK, Check
+from migrate.bytes.checks import Check
+from migrate.bytes.ranges import CHUNK
 from migrate.generations import version_tuple
 from migrate.models import operators, passing, training
 from migrate.models.canonical import leaves, output_names

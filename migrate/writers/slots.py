@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from migrate.bytes import atomic, files, object_graph, urls
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, STRING, numpy_dtype, shard_name
-from migrate.bytes.bundle_writer import BundleWriter
+from migrate.bytes.bundle_writer import BundleWriter, Room
 from migrate.bytes.ranges import CHUNK
 from migrate.bytes.source import still_the_same
 from migrate.errors import TargetExistsError
@@ -23,7 +25,14 @@ from optim.errors import CheckpointError
 Progress = Callable[[int, int], None]
 
 
-def write(state: OptimizerState, dest: str, *, overwrite: bool = False, progress: Progress | None = None) -> None:
+def write(
+    state: OptimizerState,
+    dest: str,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    settle: Callable[[OptimizerState], OptimizerState] = lambda state: state,
+) -> None:
     """Write `state` as a slot-variable checkpoint.
 
     Memory is bounded by the largest tensor. Until the last rename `dest` is what it was before, whatever
@@ -31,7 +40,9 @@ def write(state: OptimizerState, dest: str, *, overwrite: bool = False, progress
 
     Args:
       dest: the folder to create; with `overwrite` it may be a slot-variable checkpoint or an empty folder.
-      progress: called with (bytes done, bytes in all) of the tensors.
+      progress: called with (bytes done, bytes in all) of the tensors, from any thread.
+      settle: looks at the numbers of a state, and returns it with what they say; those that it reads are written
+        meanwhile, and what it raises leaves no target.
 
     Raises:
       TargetExistsError: `dest` exists and is not to be, or may not be, replaced. Nothing was read yet.
@@ -39,13 +50,11 @@ def write(state: OptimizerState, dest: str, *, overwrite: bool = False, progress
     """
     dest = os.path.realpath(dest)
     replaces = check_target(dest, overwrite=overwrite)
-    metadata = _metadata_json(state)
-    tensors = _tensors(state)
+    _metadata_json(state)  # what cannot be said is refused before anything is written
+    _tensors(state)
     with atomic.scratch_folder(dest) as scratch:
         name = slot_layout.STATE_PREFIX + secrets.token_hex(8)
-        for check in state.checks():
-            check.start()  # while the target is written
-        _write_bundle(os.path.join(scratch, name), tensors, metadata, progress)
+        _write_bundle(os.path.join(scratch, name), state, settle, progress)
         state.finish_checks()
         atomic.write_synced(os.path.join(scratch, slot_layout.POINTER_NAME), slot_layout.pointer_text(name))
         if replaces:
@@ -135,26 +144,66 @@ def _tensors(state: OptimizerState) -> dict[str, LazyArray]:
     return tensors
 
 
-def _write_bundle(prefix: str, tensors: Mapping[str, LazyArray], metadata: bytes, progress: Progress | None) -> None:
-    def size(array: LazyArray) -> int:
-        return 0 if array.dtype == STRING else array.size * numpy_dtype(array.dtype).itemsize
-
-    def report(done: int) -> None:
-        if progress is not None:
-            progress(done, total)
-
-    total, done = sum(map(size, tensors.values())), 0
-    buffer: np.ndarray = np.empty(CHUNK, np.uint8)
+def _write_bundle(
+    prefix: str,
+    state: OptimizerState,
+    settle: Callable[[OptimizerState], OptimizerState],
+    progress: Progress | None,
+) -> None:
+    """Each tensor that lies in one piece is written when it is read first, by `settle` or else here."""
+    told = _Told(progress, sum(map(_size, _tensors(state).values())))
     with BundleWriter(prefix) as bundle, bundle.syncing():
-        for key, array in tensors.items():
-            if array.extent is not None:
-                bundle.add_chunks(key, array.dtype, array.shape, _counted(array.extent.chunks(buffer), done, report))
-            else:
+        rooms: dict[str, Room] = {}
+
+        def passing(key: str, array: LazyArray) -> LazyArray:
+            if array.extent is None:
+                return array
+            room = rooms[key] = bundle.reserve(key, array.dtype, array.shape)
+            extent = replace(array.extent, passing=lambda start, piece: told(room.take(start, piece)))
+            return replace(array, extent=extent)
+
+        passed = _with_arrays(state, passing)
+        settled, buffer = settle(passed), np.empty(CHUNK, np.uint8)
+        for key, array in _tensors(passed).items():
+            if array.extent is None:
                 _add_loaded(bundle, key, array)
-            done += size(array)
-            report(done)
-        bundle.add_string(slot_layout.METADATA_KEY, metadata)
-        bundle.add_string(GRAPH_KEY, object_graph.serialize([*tensors, slot_layout.METADATA_KEY]))
+                told(_size(array))
+            elif rooms[key].done < rooms[key].size:
+                for _ in array.extent.chunks(buffer):
+                    pass
+        bundle.add_string(slot_layout.METADATA_KEY, _metadata_json(settled))
+        bundle.add_string(GRAPH_KEY, object_graph.serialize([*_tensors(state), slot_layout.METADATA_KEY]))
+
+
+def _with_arrays(state: OptimizerState, change: Callable[[str, LazyArray], LazyArray]) -> OptimizerState:
+    """The state with other arrays; `change` is given the key and the array of each."""
+    variables = [
+        v if v.array is None else replace(v, array=change(slot_layout.variable_key(v.name), v.array))
+        for v in state.variables
+    ]
+    slots = {
+        slot: {name: change(slot_layout.slot_key(slot, name), array) for name, array in owners.items()}
+        for slot, owners in state.slots.items()
+    }
+    unmapped = {name: change(slot_layout.unmapped_key(name), array) for name, array in state.unmapped.items()}
+    return replace(state, variables=tuple(variables), slots=slots, unmapped=unmapped)
+
+
+def _size(array: LazyArray) -> int:
+    return 0 if array.dtype == STRING else array.size * numpy_dtype(array.dtype).itemsize
+
+
+class _Told:
+    """Tells how many bytes are written, from any thread."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total, self._done, self._lock = progress, total, 0, threading.Lock()
+
+    def __call__(self, count: int) -> None:
+        if self._progress is not None and count:
+            with self._lock:
+                self._done += count
+                self._progress(self._done, self._total)
 
 
 def _add_loaded(bundle: BundleWriter, key: str, array: LazyArray) -> None:
@@ -167,13 +216,6 @@ def _add_loaded(bundle: BundleWriter, key: str, array: LazyArray) -> None:
         bundle.add_string(key, bytes(value[()]))
     else:
         bundle.add(key, value, array.dtype)
-
-
-def _counted(chunks: Iterable[np.ndarray], done: int, report: Callable[[int], None]) -> Iterator[np.ndarray]:
-    for chunk in chunks:
-        yield chunk
-        done += chunk.size
-        report(done)
 
 
 def _replace_state(scratch: str, dest: str, name: str) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
-from migrate.bytes import hdf5
+from migrate.bytes import checks, hdf5
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import BundleReader
-from migrate.bytes.ranges import Check, Extent
+from migrate.bytes.checks import Check
+from migrate.bytes.ranges import Extent
 from migrate.errors import DamagedFileError
 from migrate.proof.compare import Comparer
 from tests.bundles import written
@@ -97,6 +100,31 @@ def test_a_check_runs_once_and_says_what_it_found_each_time() -> None:
         with pytest.raises(DamagedFileError, match="found"):
             check.finish()
     assert runs == [1]
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (1, 0), (0, 1), (5, 3), (1000, 1 << 20), (7, 12345678)])
+def test_a_checksum_is_joined_from_those_of_parts(sizes: tuple[int, int]) -> None:
+    a, b = (np.random.default_rng(size).bytes(size) for size in sizes)
+    assert checks.joined(zlib.crc32(a), zlib.crc32(b), len(b)) == zlib.crc32(a + b)
+
+
+def test_what_was_read_is_not_read_again_for_the_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts may lie in one another, as tensors of a damaged file do."""
+    monkeypatch.setattr(checks, "WORTH_JOINING", 10)
+    path, data, read = tmp_path / "x", np.random.default_rng(0).bytes(200), []
+    path.write_bytes(data)
+
+    def part(offset: int, size: int) -> Iterator[np.ndarray]:
+        read.append((offset, size))
+        return Extent(str(path), offset, size, "x").chunks(np.empty(16, np.uint8))
+
+    found: list[int] = []
+    check = checks.Crc32(20, 170, part, found.append)
+    for offset, size in ((100, 15), (100, 30), (20, 40), (50, 20), (120, 9), (160, 9), (180, 10)):
+        Extent(str(path), offset, size, "x", check=check).read()
+    check.finish()
+    assert found == [zlib.crc32(data[20:190])]
+    assert [part for part in read if part[1]] == [(60, 40), (130, 50)]
 
 
 def _in_file(path: Path, values: np.ndarray) -> LazyArray:

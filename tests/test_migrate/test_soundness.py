@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 
 import migrate
 from migrate.operations import soundness
+from optim.errors import DtoptError
 
 SOURCE = Path(__file__).parents[1] / "fixtures" / "corpus" / "keras231-adam-amsgrad-mlp" / "source" / "model.h5"
+SURE = {"iterations": 5}
 PARTS = {"m": 0, "v": 1, "vhat": 2}
 """Where a slot of Keras 2.3's Adam is in its list, in thirds behind the counter."""
 
@@ -74,3 +77,40 @@ def test_damage_that_a_thread_meets_is_raised(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(soundness, "_of_one", broken)
     with pytest.raises(migrate.DamagedFileError, match="it became shorter"):
         soundness.checked(state)
+    with pytest.raises(migrate.DamagedFileError, match="it became shorter"):
+        migrate.migrate_checkpoint(SOURCE, tmp_path / "slots")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_only_numbers_deny_is_refused_by_strict_and_leaves_nothing(tmp_path: Path) -> None:
+    """A slots target is written while they are read."""
+    source = tmp_path / "model.h5"
+    _altered(source, "m", np.nan)
+    with pytest.raises(migrate.StrictError, match="slot m holds NaN"):
+        migrate.migrate_checkpoint(source, tmp_path / "slots", strict=True, overrides=SURE)
+    assert list(tmp_path.iterdir()) == [source]
+    assert migrate.migrate_checkpoint(SOURCE, tmp_path / "slots", strict=True, overrides=SURE).fidelity == "exact"
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_a_disk_that_is_full_is_not_taken_for_a_source_that_cannot_be_read(
+    threads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(soundness, "WORTH_THREADS", 0 if threads else 1 << 62)
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(DtoptError, match=r"writing .*slots failed: .*No space left"):
+        migrate.migrate_checkpoint(SOURCE, tmp_path / "slots")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_progress_only_grows(threads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soundness, "WORTH_THREADS", 0 if threads else 1 << 62)
+    told: list[tuple[int, int]] = []
+    migrate.migrate_checkpoint(SOURCE, tmp_path / "slots", progress=lambda done, total: told.append((done, total)))
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+    assert told[-1][0] == told[-1][1]
