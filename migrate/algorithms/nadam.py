@@ -126,8 +126,11 @@ def _state(arguments: Config, found: Mapping[str, float], generation: str, itera
         return {PRODUCT: value}, (Origin(PRODUCT, value, FILE, "a variable of the optimizer", doubt, confirm),)
     if iterations == 0:
         return {PRODUCT: 1.0}, (Origin(PRODUCT, 1.0, RELEASE, "no step was taken"),)
-    per_variable = generation in PER_VARIABLE
-    why = "inside fit these releases multiply it once per variable" if per_variable else "a reload began anew at 1"
+    why = "a reload began anew at 1"
+    if generation in PER_VARIABLE:
+        why = "inside fit these releases multiply it once per variable"
+    elif generation == "keras3":
+        why += ", as on JAX each step does"
     doubt = (
         f"{PRODUCT}, the product of Nadam's momenta, is not in the source: {computed:.9g} follows from {iterations}"
         f" steps, and {why}"

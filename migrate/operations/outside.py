@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from migrate.algorithms import tf_train, wrappers
+from migrate import generations
+from migrate.algorithms import nadam, tf_train, wrappers
 from migrate.algorithms.clipping import LIMITS
 from migrate.bytes.arrays import LazyArray
 from migrate.evidence import DEFAULT, FILE, GRAPH, SET, UNINTERPRETED, Origin, confirming
@@ -51,22 +52,33 @@ def origins(
     """
     _check_words(made.overrides)
     found = (_doubt(what, how, made, known) for what, how in stored.outside.items())
-    return [*(origin for origin in found if origin is not None), *_divided(stored, made, unmapped), *stored.doubts]
+    return [*(origin for origin in found if origin is not None), *_scaled(stored, made, unmapped), *stored.doubts]
 
 
-def _divided(stored: Stored, made: Configuration, unmapped: Mapping[str, LazyArray]) -> list[Origin]:
-    """Each optimizer of Keras 3 divides gradients by its `loss_scale_factor`, and a LossScaleOptimizer around it
-    multiplies the loss by its own scale alone, until 3.10 took the factor off (`loss_scale_optimizer.py`)."""
-    factor = made.config.get("loss_scale_factor")
-    if stored.generation != "keras3" or not factor or factor == 1 or CHANGED in made.overrides:
+def _scaled(stored: Stored, made: Configuration, unmapped: Mapping[str, LazyArray]) -> list[Origin]:
+    """What Keras 3 does inside of a LossScaleOptimizer, and no target does.
+
+    Each optimizer divides gradients by its `loss_scale_factor`, and what is around it multiplies the loss by its own
+    scale alone, until 3.10 took the factor off. On JAX Nadam's product is no variable that a step could change
+    (`loss_scale_optimizer.py`, `nadam.py` of Keras 3.0 to 3.15).
+    """
+    around = not {*map(wrappers.plain, made.wrappers)}.isdisjoint(wrappers.LOSS_SCALE)
+    if stored.generation != "keras3" or not (around or loss_scale.kept(unmapped)):
         return []
-    if {*map(wrappers.plain, made.wrappers)}.isdisjoint(wrappers.LOSS_SCALE) and loss_scale.kept(unmapped) is None:
-        return []
-    doubt = (
-        f"gradients: inside of a LossScaleOptimizer Keras before 3.10 divides them by loss_scale_factor = {factor!r},"
-        " and multiplies no loss by it; the target does not divide them"
-    )
-    return [Origin(CHANGED, None, UNINTERPRETED, doubt=doubt, confirm=CONFIRMS[CHANGED])]
+    found, factor = [], made.config.get("loss_scale_factor")
+    if factor and factor != 1 and CHANGED not in made.overrides:
+        doubt = (
+            "gradients: inside of a LossScaleOptimizer Keras before 3.10 divides them by loss_scale_factor ="
+            f" {factor!r}, and multiplies no loss by it; the target does not divide them"
+        )
+        found.append(Origin(CHANGED, None, UNINTERPRETED, doubt=doubt, confirm=CONFIRMS[CHANGED]))
+    if made.algorithm.name == nadam.ALGORITHM.name and stored.versions.get(generations.BACKEND) == "jax":
+        doubt = (
+            "on JAX, inside of a LossScaleOptimizer, Keras begins the product of Nadam's momenta anew at each step, and"
+            " no target does"
+        )
+        found.append(Origin(nadam.PRODUCT, None, UNINTERPRETED, doubt=doubt))
+    return found
 
 
 def _check_words(overrides: Mapping[str, object]) -> None:

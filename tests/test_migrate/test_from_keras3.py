@@ -186,3 +186,19 @@ def test_gradients_are_divided_too_where_the_wrapper_shows_in_the_file_alone(tmp
     model.save_weights(tmp_path / "x.weights.h5")
     inner = {"class_name": "SGD", "config": {**model.optimizer.inner_optimizer.get_config(), "loss_scale_factor": 8.0}}
     assert "loss_scale_factor" in " ".join(migrate.read(tmp_path / "x.weights.h5", optimizer_config=inner).reasons)
+
+
+def test_nadams_product_within_a_loss_scale_optimizer_begins_anew_at_each_step_on_jax(tmp_path: Path) -> None:
+    """Run with Keras 3.2, 3.9, 3.12 and 3.15 on JAX: it is 1 after any number of steps."""
+    import h5py
+    import keras
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Nadam(0.01)), "mse")
+    model.train_on_batch(np.ones((4, 2)), np.ones((4, 1)))
+    model.save(tmp_path / "x.h5")
+    product = {"u_product": float(model.optimizer.inner_optimizer._u_product)}
+    assert migrate.read(tmp_path / "x.h5", overrides=product).fidelity == "exact"
+    with h5py.File(tmp_path / "x.h5", "r+") as file:
+        file.attrs["backend"] = "jax"
+    assert "anew at each step" in " ".join(migrate.read(tmp_path / "x.h5", overrides=product).reasons)
