@@ -138,9 +138,9 @@ def _fitting(state: OptimizerState, algorithm: Algorithm, generation: str) -> li
         if present <= wanted and wanted - present <= free:
             fitting.append(order)
     if not fitting:
-        keeps = "; or ".join(orders.describe(order) for order in direct)
+        keeps, present_slots = "; or ".join(orders.describe(order) for order in direct), ", ".join(state.slots)
         raise UnsupportedError(
-            f"the state has the slots {', '.join(state.slots) or 'none'}, and a list of {algorithm.name} in generation"
+            f"the state has {f'the slots {present_slots}' if present_slots else 'no slots'}, and a list of {algorithm.name} in generation"
             f" {generation} keeps: {keeps}"
         )
     return fitting

@@ -15,8 +15,8 @@ from migrate.readers.keras.layers import snake_case
 from migrate.readers.keras.model import MOVING, RENORM
 
 Config = Mapping[str, Any]
-ADVICE = "migrate to slots, or build the model in today's code and restore into it"
-"""What to do with a layer that is none of these."""
+ADVICE = "migrate to slots"
+"""What to do with a layer that is none of these, besides what `advice.instead` says."""
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,7 @@ from optim.errors import UnsupportedError
 
 SHOWN = 2
 """Layers in a message."""
-WITHOUT_MODEL = (
-    "the source does not describe its model, so that there is nothing that Keras could load as a whole; migrate to"
-    " slots or to a list, or build the model in today's code and restore into it"
-)
+WITHOUT_MODEL = "the source does not describe its model, which the target has to hold; migrate to slots or to a list"
 
 
 @dataclass(frozen=True)

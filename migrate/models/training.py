@@ -334,7 +334,9 @@ def _told(document: Layer, old: Release, new: Sequence[Release]) -> Iterator[str
         ways = dict.fromkeys(map(each.way, new))
         names = each.found(document, met) if [*ways] != [each.way(old)] else []
         if names:
-            yield f"{some(names)}: the source's {old.family} {each.way(old)}, and {new[0].name} {' or '.join(ways)}"
+            others = " or ".join(way for way in ways if way != each.way(old))
+            now = f"{new[0].name}{', depending on its release,' if each.way(old) in ways else ''} {others}"
+            yield f"{some(names)}: the source's {old.family} {each.way(old)}, and {now}"
 
 
 def _of_losses(model: StoredModel, old: Release, new: Release) -> Iterator[str]:

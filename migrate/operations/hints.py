@@ -142,7 +142,7 @@ def _likely(stored: Stored) -> str:
     if not stored.slots:
         return f" (its name may be {stored.optimizer_name})" if stored.optimizer_name else ""
     slots = f"its slots are called {some(sorted(stored.slots), SHOWN)}"
-    return f" ({slots}, as in {some(fitting, SHOWN)})" if fitting else f" ({slots})"
+    return f" ({slots}, as in {some(fitting, SHOWN)})" if fitting and fitting != sorted(stored.slots) else f" ({slots})"
 
 
 def checked_config(given: Mapping[str, Any]) -> dict[str, Any]:

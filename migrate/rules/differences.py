@@ -62,8 +62,13 @@ def differences(
                 f"the slots hold other numbers than those of generation {generation} ({key} is {have!r} here and"
                 f" {get!r} there), so that its list cannot hold them"
             )
-        reasons.append(f"{key} is {have!r} here, and generation {generation} goes on with {get!r}")
+        on = "without it" if get is None else f"with {_shown(get)}"
+        reasons.append(f"{key} is {_shown(have)} here, and generation {generation} goes on {on}")
     return [*reasons, *_row_and_decay_differences(state, algorithm, generation, {**config, **theirs})]
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else repr(value)
 
 
 def versions(state: OptimizerState, generation: str) -> Mapping[str, str]:
