@@ -138,10 +138,10 @@ def _fitting(state: OptimizerState, algorithm: Algorithm, generation: str) -> li
         if present <= wanted and wanted - present <= free:
             fitting.append(order)
     if not fitting:
-        keeps, present_slots = "; or ".join(orders.describe(order) for order in direct), ", ".join(state.slots)
+        keeps = "; or ".join(orders.describe(order) for order in direct)
+        has = f"the slots {', '.join(state.slots)}" if state.slots else "no slots"
         raise UnsupportedError(
-            f"the state has {f'the slots {present_slots}' if present_slots else 'no slots'}, and a list of {algorithm.name} in generation"
-            f" {generation} keeps: {keeps}"
+            f"the state has {has}, and a list of {algorithm.name} in generation {generation} keeps: {keeps}"
         )
     return fitting
 
