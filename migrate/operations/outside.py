@@ -11,7 +11,8 @@ from migrate.bytes.arrays import LazyArray
 from migrate.evidence import DEFAULT, FILE, GRAPH, SET, UNINTERPRETED, Origin, confirming
 from migrate.models import loss_scale
 from migrate.operations import overriding
-from migrate.operations.configuration import Configuration
+from migrate.operations.configuration import RATES, Configuration
+from migrate.rules.comparison import same
 from migrate.state import (
     CHANGED,
     GATHERED,
@@ -52,7 +53,8 @@ def origins(
     """
     _check_words(made.overrides)
     found = (_doubt(what, how, made, known) for what, how in stored.outside.items())
-    return [*(origin for origin in found if origin is not None), *_scaled(stored, made, unmapped), *stored.doubts]
+    beside = (*_scaled(stored, made, unmapped), *_of_rates(stored, known))
+    return [*(origin for origin in found if origin is not None), *beside, *stored.doubts]
 
 
 def _scaled(stored: Stored, made: Configuration, unmapped: Mapping[str, LazyArray]) -> list[Origin]:
@@ -123,3 +125,18 @@ def _is_settled(what: str, made: Configuration, own: Origin | None, limit: Origi
         return False
     said = own.kind == DEFAULT and bool(own.doubt)
     return said or what == "trust_coefficient" or own.kind in ((SET, FILE) if what == "learning_rate" else (SET,))
+
+
+def _of_rates(stored: Stored, known: Mapping[str, Origin]) -> list[Origin]:
+    """A doubt where a variable is called as a learning rate is, holds another one, and no graph says what it is for."""
+    rate = known.get("learning_rate")
+    if stored.generation != "tf1" or stored.graph_config is not None or rate is None or rate.kind == SET:
+        return []
+    called = (v for v in stored.variables if v.shape == () and v.name.rpartition("/")[2] in RATES)
+    held = ((v.name, v.array.number()) for v in called if v.array is not None)
+    other = next(((name, number) for name, number in held if not same(number, rate.value)), None)
+    if other is None or isinstance(rate.value, Mapping):
+        return []
+    text = f"learning_rate is {rate.value!r}, and no graph says what {other[0]!r} is for, which is {other[1]:.9g}"
+    which = f"{confirming('learning_rate', other[1])} or {confirming('learning_rate', rate.value)}"
+    return [Origin("learning_rate", rate.value, UNINTERPRETED, doubt=text, confirm=which)]

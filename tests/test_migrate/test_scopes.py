@@ -118,6 +118,21 @@ def copied(name: str, folder: Path) -> Path:
     return folder / "source" / "model.ckpt"
 
 
+def test_a_rate_in_the_checkpoint_that_is_not_the_one_of_the_hint_is_named(tmp_path: Path) -> None:
+    """Nothing but its name says that it is the rate, and a program may change it after the save, as tensorpack does."""
+    alone = copied("loss", tmp_path)
+    alone.with_suffix(".ckpt.meta").unlink()
+    config = {"decay": 0.9, "momentum": 0.0, "epsilon": 1e-10, "centered": False, "global_clipnorm": 3.0}
+    hint = {"class_name": "RMSPropOptimizer", "config": {"learning_rate": 0.1, **config}}
+    said = {"lazy_rows": []}
+    assert migrate.read(alone, optimizer_config=hint, overrides=said).fidelity == "exact"
+    hint["config"]["learning_rate"] = 0.5
+    (reason,) = migrate.read(alone, optimizer_config=hint, overrides=said).reasons
+    assert "no graph says what 'train/OptimizeLoss/learning_rate' is for, which is 0.1" in reason
+    assert "--set learning_rate=0.10000000149011612 or --set learning_rate=0.5" in reason
+    assert migrate.read(alone, optimizer_config=hint, overrides={**said, "learning_rate": 0.5}).fidelity == "exact"
+
+
 @pytest.mark.parametrize("name", ["adam", "changing"])
 def test_names_alone_say_whose_the_slots_are(name: str, tmp_path: Path) -> None:
     """Which of two slots is which, and the settings, a hint says."""
