@@ -51,6 +51,8 @@ def arguments(config: Mapping[str, Any], classes: tuple[str, ...]) -> dict[str, 
                 given.setdefault("weight_decay_in_step", False)  # it decays weights as all of Keras's do
         elif old is not None and "weight_decay" not in given and OLD[old] <= set(given):
             given = _older(old, given)
+        if legacy is False:
+            given.pop("jit_compile", None)  # not asked for: tf_keras writes True wherever it finds a GPU
         if legacy is False or "loss_scale_factor" in given:
             given = {name: value for name, value in given.items() if not _is_off(name, value)}
     factor = given.pop("loss_scale_factor", None)

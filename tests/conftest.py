@@ -60,6 +60,9 @@ def devices() -> list[str]:
         memory = None if kind == "CPU" else GPU_MEMORY
         each = tf.config.LogicalDeviceConfiguration(memory_limit=memory)
         tf.config.set_logical_device_configuration(physical[0], [each] * LOGICAL_DEVICES)
+    if KIND == "GPU":  # or it multiplies matrices in TF32, and adds up in an order that changes
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+        tf.config.experimental.enable_op_determinism()
     return [f"{KIND}:{i}" for i in range(LOGICAL_DEVICES)]
 
 

@@ -116,7 +116,10 @@ def run(work: Work) -> list[tf.Operation]:
     left, done = one_op.step(work)
     if left is not None:
         with tf.control_dependencies(done):
-            _run(left)
+            if left.jit_compile and not tf.executing_eagerly():
+                tf.function(lambda: _run(left), jit_compile=True, autograph=False)()
+            else:
+                _run(left)
     return done
 
 

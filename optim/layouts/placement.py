@@ -228,8 +228,9 @@ def relayout_bits(value: Any, layout: dtensor.Layout | None) -> Any:
     """
     if layout is None or dtensor.fetch_layout(value) == layout:
         return value
-    bits = tf.bitcast(value, {2: tf.int16, 4: tf.int32, 8: tf.int64}[value.dtype.size])
-    return tf.bitcast(dtensor.relayout(bits, layout), value.dtype)
+    bits = tf.bitcast(value, {2: tf.uint16, 4: tf.int32, 8: tf.int64}[value.dtype.size])
+    wide = tf.cast(bits, tf.int32) if bits.dtype == tf.uint16 else bits  # on GPUs it gathers none of 16 bits
+    return tf.bitcast(tf.cast(dtensor.relayout(wide, layout), bits.dtype), value.dtype)
 
 
 def to_host(variable: Any) -> Any:

@@ -20,7 +20,7 @@ from tensorflow.python.autograph.impl.api import autograph_artifact
 from optim import slot_layout
 from optim.algorithm import Algorithm
 from optim.errors import NoGradientsError, UnsupportedError
-from optim.executors import local, one_op, portable
+from optim.executors import local, portable
 from optim.executors.apart import AS_GIVEN, Apart
 from optim.executors.work import Work
 from optim.options import master_copies
@@ -298,12 +298,7 @@ class Stepper:
         work = preparation.work(tracked, gradients, active, apart)
 
         def run() -> tf.Tensor:
-            if work.jit_compile and not one_op.is_possible(work):
-                done: list[Any] = []
-                tf.function(lambda: portable.run(work) and None, jit_compile=True, autograph=False)()
-            else:
-                done = portable.run(work)
-            with tf.control_dependencies(done):
+            with tf.control_dependencies(portable.run(work)):
                 iterations.assign_add(1)
                 for name, value in preparation.new_scalars().items():
                     self._state.scalars[name].assign(value)

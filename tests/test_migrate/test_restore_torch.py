@@ -83,7 +83,7 @@ FUSED = ("keras224-sgd-momentum-convbn", "keras231-adagrad-decay-eps-nested", "t
 UNCAPTURED = ("keras224-sgd-momentum-convbn", "keras231-adagrad-decay-eps-nested")
 WAYS = [
     *((name, option) for name in CASES for option in ("", "foreach")),
-    *((name, "fused") for name in FUSED),
+    *((name, "fused") for name in FUSED if not (ON_GPU and name.startswith("keras231-adagrad"))),
     *((name, "capturable") for name in CASES if ON_GPU and name not in UNCAPTURED),
 ]
 """How torch steps: as it chooses, all together, in one kernel, or as a CUDA graph may hold it (on GPUs alone)."""
@@ -439,7 +439,7 @@ def test_alike_dims_are_in_no_order_until_somebody_says_so(load_case: Any) -> No
     for restores in (False, True):
         with torch.no_grad():
             for parameter, _, _ in rows:
-                parameter.normal_()
+                parameter.copy_(_tensor(np.random.default_rng(1).standard_normal(parameter.shape)))
         assert migrate.restore(case.source, optimizer, onto, **said).fidelity == "exact"
         report = migrate.restore(case.source, optimizer, bare, restore_variables=restores, **said)
         assert report.fidelity == "approximate"

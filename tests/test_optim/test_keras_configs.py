@@ -78,6 +78,14 @@ def test_the_same_steps(module: str, name: str, arguments: Mapping[str, Any]) ->
     np.testing.assert_allclose(trained(ours, kind=kind), trained(theirs, kind=kind), rtol=2e-5, atol=2e-6)
 
 
+def test_xla_is_not_asked_for_by_a_config_from_a_gpu() -> None:
+    """tf_keras writes True wherever it finds one; Adafactor's first step was refused."""
+    config = {**tf_keras.optimizers.Adafactor(0.1).get_config(), "jit_compile": True}
+    ours = read(optim.Adafactor, config)
+    assert ours.get_config()["jit_compile"] is None
+    trained(ours)
+
+
 def test_schedule_free_decays_weights_as_keras_does() -> None:
     theirs = keras.optimizers.ScheduleFreeAdamW(learning_rate=0.1, weight_decay=0.3)
     ours = optim.ScheduleFreeAdamW.from_config({**theirs.get_config(), "late_z": True})

@@ -345,6 +345,9 @@ def test_powers_of_a_rule_of_ones_own() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_report_says_where_whole_tables_are_updated(mesh_2: Any, mode: str) -> None:
+    if mesh_2.device_type() != "CPU":
+        pytest.skip("only on CPUs dtopt's kernel updates rows")
+
     def reason(table: Any, cls: Any = optim.Adagrad, **more: Any) -> str:
         optimizer = cls(0.1, **{**EACH, **more})
         optimizer.build([table])
