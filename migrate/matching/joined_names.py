@@ -35,17 +35,22 @@ def read(stored: Stored, algorithm: Algorithm) -> Read:
 
 
 def _meant(name: str, algorithm: Algorithm) -> Iterator[tuple[str, str]]:
-    """`a_kernel_momentum` -> (m, `a_kernel`)."""
+    """`a_kernel_momentum` -> (m, `a_kernel`). Ftrl's `accumulator` of Keras before 3.10 is of no variable."""
     for spec in (*algorithm.slots, *SHARED_SLOTS):
         for alias in {spec.name, *spec.aliases}:
-            if name.endswith(f"_{alias}"):
+            if name == alias:
+                yield spec.name, ""
+            elif name.endswith(f"_{alias}"):
                 yield spec.name, name.removesuffix(f"_{alias}")
 
 
 def _owners(path: str, paths: Mapping[str, Sequence[str]]) -> list[str]:
-    """Variables of that path. Before 3.4 an `.h5` has only the last part of it; ours may have the layer in front."""
+    """Variables of that path, all where there is none. Before 3.4 an `.h5` has only the last part of it; ours may have
+    the layer in front."""
     if path in paths:
         return list(paths[path])
+    if not path:
+        return [name for names in paths.values() for name in names]
     fit = (known for known in paths if path.endswith(f"_{known}") or known.endswith(f"_{path}"))
     return [name for known in fit for name in paths[known]]
 

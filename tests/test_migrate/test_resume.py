@@ -37,6 +37,7 @@ CASES = {
     "tf215-legacy-nadam-ckpt-embed": None,
     "keras38-nadam-mlp": None,
     "extra-keras38-adamax-convbn-ckpt": None,
+    "extra-keras36-ftrl-mlp-ckpt": None,
     "extra-tf215-new-nadam-fit-birnn-ckpt": None,
     "tf20-rmsprop-centered-momentum-embed": "optimizer_v2",
     "tf115-rmsprop-mlp": None,

@@ -468,3 +468,17 @@ def test_names_of_two_dtensor_optimizers_are_refused(tmp_path: Path) -> None:
     source = written(tmp_path / "ckpt", dict.fromkeys(sorted(names), np.ones(3, np.float32)))
     with pytest.raises(AmbiguousError, match="slots of 2 optimizers, Adam, Other"):
         tf_dtensor_names.read(source)
+
+
+def test_averages_of_a_loop_are_no_name_of_a_class(tmp_path: Path) -> None:
+    """`average/w` of an optimizer that a program builds itself, outside of a scope of the optimizer's name."""
+    import tensorflow as tf
+    import tf_keras
+
+    weight = tf.Variable([1.0, 2.0], name="w")
+    optimizer = tf_keras.optimizers.Adam(0.1, use_ema=True)
+    optimizer.build([weight])
+    optimizer.apply_gradients([(tf.constant([0.5, 1.0]), weight)])
+    tf.train.Checkpoint(weight=weight, optimizer=optimizer).write(str(tmp_path / "ckpt"))
+    config = {"class_name": "Adam", "config": optimizer.get_config()}
+    assert migrate.read(tmp_path / "ckpt", optimizer_config=config).fidelity == "exact"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from migrate import generations
 from migrate.algorithms import ALGORITHMS
+from migrate.algorithms.spec import SHARED_SLOTS
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.readers.objects import optimizers as object_optimizers
 from migrate.readers.objects.optimizers import slot_lists, slot_name
 
-_SLOTS = frozenset(slot.name for algorithm in ALGORITHMS for slot in algorithm.slots)
+_SLOTS = frozenset(slot.name for slots in (SHARED_SLOTS, *(a.slots for a in ALGORITHMS)) for slot in slots)
 
 
 def generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
