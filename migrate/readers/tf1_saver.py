@@ -27,7 +27,7 @@ from migrate.errors import DamagedFileError, UnknownFormatError
 from migrate.generations import NATIVE
 from migrate.graphs import bert, keras1, native_keras, optimizer_v2, saver, scopes, tf_train
 from migrate.graphs.keras1 import Keras1Optimizer
-from migrate.graphs.nodes import VARIABLES, Nodes
+from migrate.graphs.nodes import VARIABLES
 from migrate.graphs.saver import SaverGraph
 from migrate.graphs.writers import writers
 from migrate.readers.bundle_arrays import doubts, lazy, not_numbers
@@ -236,7 +236,7 @@ def _program(
         "sparse": None if told.sparse is None else frozenset(graph.parts.get(name, name) for name in told.sparse),
         "outside": {
             **told.outside,
-            **({} if graph.updates or told.class_name or told.outside else _without_kernels(stored, graph.nodes)),
+            **({} if told.class_name or told.outside else _without_kernels(stored, graph, told.sparse or (), scopes)),
             **({"updates": graph.doubt} if graph.doubt else {}),
             **_lost(stored, graph, scopes),
             **_gathered(told.gathered, graph, arrays),
@@ -244,10 +244,17 @@ def _program(
     }
 
 
-def _without_kernels(stored: Parts, nodes: Nodes) -> dict[str, str]:
-    """A doubt where the graph trains, and no class of tf.train does so: a program's own may call its slots as those."""
+def _without_kernels(
+    stored: Parts, graph: SaverGraph, sparse: Collection[str], scopes: Collection[str]
+) -> dict[str, str]:
+    """A doubt where the graph trains, and no class of tf.train does so: a program's own may call its slots as those.
+    Tables (`sparse`) are moved by other ops than kernels."""
+    if graph.nodes is None or (graph.updates and stored.generation != "tf1"):
+        return {}
     trained = {variable.name for variable in stored.variables if variable.trainable}
-    moved = next(((op, variable) for op, variable in writers(nodes) if variable in trained), None)
+    updated = {each for scope in scopes or graph.updates for each in graph.updates[scope]}
+    own = (updated or trained).difference(sparse)
+    moved = next(((op, variable) for op, variable in writers(graph.nodes) if variable in own), None)
     text = "in the graph, and is no kernel of tf.train's optimizers: the rule is a program's own"
     return {} if moved is None else {NO_KERNEL: f"{moved[0]!r} moves {moved[1]!r} {text}"}
 

@@ -322,17 +322,19 @@ def test_a_saved_model_that_holds_its_graph_twice(altered: bool, tmp_path: Path)
         assert migrate.read(path.parent).hyperparameters == once
 
 
-def test_slots_of_a_program_s_own_rule_are_not_tf_train_s(tmp_path: Path) -> None:
-    """As those of simclr's LARSOptimizer, which it calls Momentum: its graph has no kernel of that class."""
+@pytest.mark.parametrize("scope", ["/own_", "/update_"])
+def test_slots_of_a_program_s_own_rule_are_not_tf_train_s(scope: str, tmp_path: Path) -> None:
+    """As those of simclr's LARSOptimizer, which it calls Momentum: its graph has no kernel of that class. Those of
+    tf-1-x-rectified-adam's RAdamOptimizer, a subclass of tf.train's, stand where kernels do."""
     shutil.copytree(CORPUS / "extra-tf10-adam-polynomial-saver" / "source", tmp_path / "copy")
     meta = tmp_path / "copy" / "model.ckpt.meta"
     proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
     for node in proto.graph_def.node:
         moves = node.op == "ApplyAdam"
-        inputs = [each.replace("/update_", "/own_") for each in node.input]
+        inputs = [each.replace("/update_", scope) for each in node.input]
         del node.input[:]
         node.input.extend([inputs[0], inputs[9]] if moves else inputs)
-        node.op, node.name = "AssignSub" if moves else node.op, node.name.replace("/update_", "/own_")
+        node.op, node.name = "AssignSub" if moves else node.op, node.name.replace("/update_", scope)
     meta.write_bytes(proto.SerializeToString())
     known = {"class_name": "AdamOptimizer", "learning_rate": 0.05, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}
     state = migrate.read(tmp_path / "copy" / "model.ckpt", overrides={**known, "clipnorm": None})
