@@ -86,7 +86,7 @@ def _check_wrapper(name: str, config: Mapping[str, Any]) -> None:
             raise _refused(key, value, f"{name} has no {key}; it has {some(sorted(known), SHOWN)}")
         elif key in SHARED and name in wrappers.LOSS_SCALE:
             if value is not None and value != OFF.get(key):
-                raise _refused(key, value, f"{name} does not heed it: give it to the optimizer inside")
+                raise _refused(key, value, f"{name} does not heed it; leave it out there, as it did not act")
         elif key != "loss_scale" and value is not None and not isinstance(value, (int, float)):
             raise _refused(key, value, f"{name} takes a number, or true or false, for it")
 

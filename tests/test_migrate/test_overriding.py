@@ -220,6 +220,8 @@ def test_the_config_of_a_wrapper_has_no_word_that_is_passed_over() -> None:
     for more in ({"clipnorm": 1.0}, {"use_ema": True}, {"initial_scael": 8}, {"initial_scale": "word"}, {"name": 5}):
         with pytest.raises(HyperparameterError, match="would change nothing"):
             _read_sgd({"class_name": "LossScaleOptimizer", "config": {**scaled, **more}})
+    with pytest.raises(HyperparameterError, match="does not heed it; leave it out there"):  # Keras before 3.12 took it
+        _read_sgd({"class_name": "LossScaleOptimizer", "config": {**scaled, "clipnorm": 1.0}})
     with pytest.raises(HyperparameterError, match="'learning_rate' beside class_name and config"):
         _read_sgd({**inner, "learning_rate": 0.5})
 
