@@ -178,13 +178,26 @@ class Restored:
         """In memory as the parameter is: fused steps go through both from the first address to the last."""
         import torch
 
-        return torch.empty_like(target.place, requires_grad=False).copy_(torch.from_numpy(array))
+        live, whole = target.place, torch.from_numpy(array)
+        if _is_sharded(live):
+            from torch.distributed.tensor import distribute_tensor
+
+            return distribute_tensor(whole.to(live.device, live.dtype), live.device_mesh, live.placements)
+        return torch.empty_like(live, requires_grad=False).copy_(whole)
+
+
+def _is_sharded(parameter: Any) -> bool:
+    """Whether each process has a part of it: a DTensor of torch, as those of `fully_shard`."""
+    return hasattr(parameter, "full_tensor")
 
 
 def _held(parameter: Any) -> np.ndarray:
     import torch
 
-    return np.asarray(parameter.detach().to("cpu", torch.float64).numpy())
+    whole = parameter.detach()
+    if _is_sharded(parameter):
+        whole = whole.full_tensor()
+    return np.asarray(whole.to("cpu", torch.float64).numpy())
 
 
 HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
