@@ -357,6 +357,7 @@ def _scalars(stored: Stored, found: SlotTable, made: Configuration) -> tuple[dic
                 settled.check_foreign(stored, key, name, algorithm)
             found.unmapped[name] = array
     settled.check_kept(stored, made, values)
+    settled.check_rate(stored, made, values)
     for name in (name for name, _ in algorithm.state_scalars if name in made.overrides):
         state[name] = number(made.overrides, name)
     return values, state

@@ -293,6 +293,45 @@ def check_kept(stored: Stored, made: Configuration, kept: Collection[str]) -> No
         )
 
 
+def check_rate(stored: Stored, made: Configuration, kept: Mapping[str, float]) -> None:
+    """Compare what a person said of the rate, or nobody, with the variable that shows whether it was a schedule.
+
+    OptimizerV2 keeps each hyperparameter that is a number as a variable, and those of TF 2.9 and later the current rate
+    of a schedule under another name (`_create_hypers` of `optimizer_v2.py`, `_build_learning_rate` of `optimizer.py`).
+
+    Args:
+      kept: hyperparameters that the source keeps as variables.
+
+    Raises:
+      ContradictionError: a schedule was said, and it was a number.
+    """
+    told = made.origins["learning_rate"]
+    if told.kind not in (HINT, DEFAULT):
+        return
+    if isinstance(told.value, Mapping):
+        if stored.format == "tf_object" and stored.generation in FROM_V2 and "learning_rate" in kept:
+            raise ContradictionError(
+                f"learning_rate is the number {kept['learning_rate']:.9g} in the checkpoint, as where it is no"
+                f" schedule, and {told.value.get('class_name')} in {told.where}; leave it out there, or decide with"
+                " --set learning_rate=VALUE"
+            )
+        return
+    if CURRENT in stored.scalars:
+        shows = f"the source keeps {CURRENT}"
+    elif stored.generation == "optimizer_v2" and kept and "learning_rate" not in kept:
+        shows = f"the source keeps {some(sorted(kept))} as variables, and no learning rate"
+    else:
+        return
+    form = """--set 'learning_rate={"class_name": CLASS, "config": {...}}'"""
+    doubt = f"{shows}, as where it is a schedule, which is said with {form}; taken is {told.value!r}"
+    made.origins["learning_rate"] = replace(told, doubt=doubt, confirm=confirming("learning_rate", told.value))
+
+
+FROM_V2 = ("optimizer_v2", *NEW)
+CURRENT = "_current_learning_rate"
+"""Where optimizers from TF 2.9 on keep what a schedule gives."""
+
+
 def fraction(array: LazyArray) -> float:
     """A state of the whole optimizer, which is no count.
 

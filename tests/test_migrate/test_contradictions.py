@@ -296,3 +296,36 @@ def test_averages_that_a_whole_config_lacks_are_no_hint_to_believe() -> None:
     source = CORPUS / "extra-tf24-adam-untrained-h5" / "source" / "model.h5"  # where no slot denies them
     with pytest.raises(ContradictionError, match=r"average_decay is 0.9 in --optimizer-config"):
         migrate.read(source, optimizer_config={"class_name": "Adam", "config": {"average_decay": 0.9}})
+
+
+SCHEDULE = {
+    "class_name": "ExponentialDecay",
+    "config": {"initial_learning_rate": 0.1, "decay_steps": 3, "decay_rate": 0.5, "staircase": False},
+}
+
+
+def _adam(rate: Any) -> dict[str, Any]:
+    config = {"learning_rate": rate, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7, "amsgrad": False}
+    return {"class_name": "Adam", "config": {**config, "clipnorm": None, "clipvalue": None}}
+
+
+@pytest.mark.parametrize("said", [{"optimizer_config": _adam(0.004)}, {"overrides": {"class_name": "Adam"}}])
+def test_a_constant_rate_is_doubted_where_the_checkpoint_keeps_none(said: dict[str, Any]) -> None:
+    """As one config for all checkpoints of a project would have it: it was exact."""
+    source = CORPUS.parent / "wild" / "tf29-d-manager-schedule-subclass" / "source" / "training_checkpoints"
+    betas = {"beta_1": 0.9, "beta_2": 0.98}
+    state = migrate.read(source, **{**said, "overrides": {**said.get("overrides", {}), **betas}})
+    [reason] = [text for text in state.reasons if "schedule" in text]
+    assert "and no learning rate, as where it is a schedule" in reason
+    rate = {"learning_rate": state.hyperparameters["learning_rate"]}
+    told = migrate.read(source, **{**said, "overrides": {**said.get("overrides", {}), **betas, **rate}})
+    assert not any("schedule" in text for text in told.reasons)
+
+
+def test_a_schedule_is_denied_by_a_rate_in_the_checkpoint() -> None:
+    source = CORPUS / "extra-tf24-adam-twins-ckpt" / "source" / "ckpt-1"
+    with pytest.raises(
+        ContradictionError, match=r"learning_rate is the number 0\.00\d+ in the checkpoint, as where it"
+    ):
+        migrate.read(source, optimizer_config=_adam(SCHEDULE))
+    assert migrate.read(source, optimizer_config=_adam(SCHEDULE), overrides={"learning_rate": SCHEDULE})
