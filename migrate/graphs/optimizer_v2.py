@@ -24,6 +24,7 @@ from migrate.graphs.tf_train import (
     owner_of,
 )
 from migrate.graphs.writers import other_writer
+from migrate.state import CHANGED, NO_KERNEL
 
 RATE, _EPSILON, _SHRINKAGE = "learning_rate", "epsilon", "l2_shrinkage_regularization_strength"
 _MOMENTS = ("beta_1", "beta_2", _EPSILON)
@@ -58,11 +59,13 @@ ROWS = "rows"
 
 @dataclass
 class _Step:
-    """What moves one variable. `limits`: of its gradient; None where that was not followed to its end."""
+    """What moves one variable. `limits`: of its gradient; None where that was not followed to its end. `outside`: what
+    its update does that none of Keras's does."""
 
     class_name: str | None = None
     config: dict[str, Any] = field(default_factory=dict)
     limits: dict[str, float] | None = None
+    outside: dict[str, str] = field(default_factory=dict)
 
 
 def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]], own: str) -> Trained:
@@ -83,6 +86,8 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]],
     gradients = Gradients(nodes, ops)
     limited = {owner: _limits(nodes, owner, names, gradients, outside) for owner, names in ops.items()}
     steps = [_step(nodes, owner, names, own, limited[owner]) for owner, names in ops.items()]
+    for step in steps:
+        outside |= step.outside
     keys = dict.fromkeys(key for step in steps for key in step.config)
     said = {key: [step.config[key] for step in steps if key in step.config] for key in keys}
     config = {key: values[0] for key, values in said.items() if all(value == values[0] for value in values)}
@@ -113,6 +118,9 @@ def _step(nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict
     moved = [name for name in rows if nodes.inputs[name][0] == owner]
     if len(kernels) == 1 and not writes and not rows:
         (name, (kernel, is_rows)), *_ = kernels
+        changed = _changed(nodes, name, gradient_of(nodes, name, kernel))
+        if changed:
+            return _Step(outside=changed)
         config = _of_kernel(nodes, name, kernel, is_rows, own)
         return _Step() if config is None else _Step(kernel.class_name, config, limits)
     if kernels:
@@ -120,7 +128,8 @@ def _step(nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict
     own_writes = list(nodes.writes_of(names))
     formula = None if rows else optimizer_v2_formulas.of_variable(nodes, own, owner, own_writes)
     if formula is not None:
-        return _of_formula(nodes, *formula, own, limits)
+        changed = _changed(nodes, own_writes[0].op, formula[1].nodes["gradient"])
+        return _Step(outside=changed) if changed else _of_formula(nodes, *formula, own, limits)
     if len(moved) == 1 and not writes:
         of_rows = optimizer_v2_formulas.of_rows(nodes, own, owner, nodes.inputs[moved[0]][2])
         if of_rows is not None:
@@ -132,13 +141,21 @@ def _step(nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict
             return _Step(ROWS if rows else None, dict(found.constants), limits)
     if rows == moved and len(moved) == 1 and not writes:
         return _Step("SGD", {}, limits)
-    return _Step(limits=limits)
+    if rows or len(writes) != 1:  # two: a constraint follows
+        return _Step(limits=limits)
+    text = f"{writes[0].op!r} moves {owner!r} in the graph by no rule of Keras's: it is a program's own"
+    return _Step(limits=limits, outside={NO_KERNEL: text})
+
+
+def _changed(nodes: Nodes, update: str, gradient: str) -> dict[str, str]:
+    """What is said of a gradient that is made in the scope of its own update, as of a class that changes it first."""
+    made = nodes.source(gradient)
+    inside = made.startswith(f"{update.rpartition('/')[0]}/")
+    return {CHANGED: f"gradients go through {made!r} before they reach the optimizer"} if inside else {}
 
 
 def _of_kernel(nodes: Nodes, name: str, kernel: Kernel, is_rows: bool, own: str) -> dict[str, Any] | None:
     """The config that a kernel shows; None where it is not one of Keras's own."""
-    if nodes.source(gradient_of(nodes, name, kernel)).startswith(f"{name.rpartition('/')[0]}/"):
-        return None  # the update changes its gradient first
     config: dict[str, Any] = dict(kernel.fixed)
     for key, place in (kernel.rows if is_rows and kernel.rows is not None else kernel.inputs).items():
         is_known, value = _argument(nodes, nodes.inputs[name][place], own, key)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 import migrate
 from migrate.algorithms import find
+from migrate.bytes import protos
 from migrate.bytes.bundle import BundleReader
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError, UnknownFormatError
 from migrate.graphs import saver
@@ -235,6 +238,49 @@ def test_a_hint_that_the_graph_denies_is_refused(name: str, key: str, wrong: Any
     assert migrate.read(source, optimizer_config=hint).fidelity == "exact"
     with pytest.raises(ContradictionError, match=rf"{key} is .* in the source's graph and {wrong} in --optimizer"):
         migrate.read(source, optimizer_config={**hint, "config": {**hint["config"], key: wrong}})
+
+
+@pytest.mark.parametrize("name", [SGD, "extra-tf115-rmsprop-clip-saver", "extra-tf115-adam-amsgrad-saver"])
+def test_a_class_that_changes_gradients_in_its_own_step_is_not_keras_s(name: str, tmp_path: Path) -> None:
+    """As gradient centralization in `_resource_apply_dense` does; RMSprop's formula passed over it (run in TF 1.15)."""
+    case, _, source = _case(name)
+    prefix = _with_nodes(source, tmp_path, _centralized)
+    (reason,) = migrate.read(prefix, optimizer_config=_config(case)).reasons
+    assert re.search("gradients go through '.*/own' before they reach the optimizer", reason)
+    assert migrate.read(source, optimizer_config=_config(case)).fidelity == "exact"
+
+
+def test_a_class_that_moves_variables_by_a_formula_of_its_own_is_not_keras_s(tmp_path: Path) -> None:
+    case, _, source = _case("extra-tf115-rmsprop-clip-saver")
+    prefix = _with_nodes(source, tmp_path, _signed)
+    (reason,) = migrate.read(prefix, optimizer_config=_config(case)).reasons
+    assert "in the graph by no rule of Keras's: it is a program's own" in reason
+
+
+def _with_nodes(source: str, folder: Path, change: Callable[[Any], None]) -> Path:
+    shutil.copytree(Path(source).parent, folder / "copy")
+    meta = folder / "copy" / f"{Path(source).name}.meta"
+    proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    change(proto.graph_def.node)
+    meta.write_bytes(proto.SerializeToString())
+    return folder / "copy" / Path(source).name
+
+
+def _centralized(nodes: Any) -> None:
+    """Each update takes another gradient, which it makes itself."""
+    for node in [node for node in nodes if "/update_" in node.name]:
+        for i, each in enumerate(node.input):
+            if "/gradients/" in each:
+                own = f"{node.name.rpartition('/')[0]}/own"
+                if not any(other.name == own for other in nodes):
+                    nodes.add(name=own, op="Sub", input=[each, each])
+                node.input[i] = own
+
+
+def _signed(nodes: Any) -> None:
+    for node in nodes:
+        if "/update_" in node.name and node.op == "RealDiv":
+            node.op = "SquaredDifference"
 
 
 @pytest.mark.parametrize("name", [SGD, "extra-tf115-adam-amsgrad-saver"])
