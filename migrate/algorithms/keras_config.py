@@ -214,10 +214,14 @@ def _with_scalars(
             current[key] = said
             continue
         if told is not None and told.kind in (HINT, FILE) and not same_number(said, stored):
-            left = "leave it out there, or " if told.kind == HINT else "both are written at once, so "
+            left, other = "both are written at once, so ", ""
+            if key == "decay":  # `_decayed_lr` of `optimizer_v2.py`; both are alike until a program sets it
+                left, other = "TF 2.5 and later take that of get_config(), so ", f" or {confirming(key, stored)}"
+            elif told.kind == HINT:
+                left = "leave it out there, or "
             raise ContradictionError(
                 f"{key} is {stored:.9g} in the checkpoint and {said!r} in {told.where}; {left}decide"
-                f" with {confirming(key, said)}"
+                f" with {confirming(key, said)}{other}"
             )
         out.origins[key] = Origin(key, stored, FILE, f"the variable {key} of the optimizer")
     return current

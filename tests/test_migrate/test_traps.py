@@ -313,6 +313,27 @@ def test_numbers_of_a_hint_that_are_text_are_numbers(right: bool, tmp_path: Path
             migrate.read(tmp_path / "ck", optimizer_config=hint)
 
 
+def test_a_decay_that_was_set_later_does_not_act_from_tf_2_5_on(tmp_path: Path) -> None:
+    """The optimizer's variable says it and its config does not; to leave it out of the hint was the advice."""
+    import tensorflow as tf
+    import tf_keras
+
+    weight = tf.Variable([1.0, 2.0], name="w")
+    optimizer = tf_keras.optimizers.legacy.SGD(0.5, decay=0.25)
+    step = [(tf.constant([1.0, 1.0]), weight)]
+    optimizer.apply_gradients(step)
+    tf_keras.backend.set_value(optimizer.decay, 4.0)
+    tf.train.Checkpoint(w=weight, optimizer=optimizer).write(str(tmp_path / "ck"))
+    hint = {"class_name": "SGD", "config": optimizer.get_config() | {"clipnorm": None}}
+    with pytest.raises(ContradictionError, match=r"that of get_config\(\), so decide with --set decay=0.25"):
+        migrate.read(tmp_path / "ck", optimizer_config=hint)
+    before = weight.numpy()
+    optimizer.apply_gradients(step)
+    assert before - weight.numpy() == pytest.approx(0.5 / 1.25)  # and not 0.5 / 5
+    state = migrate.read(tmp_path / "ck", optimizer_config=hint, overrides={"decay": 0.25})
+    assert (state.hyperparameters["decay"], state.fidelity) == (0.25, "exact")
+
+
 @pytest.mark.parametrize("function", [migrate.read, migrate.inspect, migrate.migrate_checkpoint])
 def test_a_hint_that_is_none_is_an_error_of_the_program(function: Any, tmp_path: Path) -> None:
     """It was called a damaged file."""
