@@ -66,7 +66,7 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     _check_whole(folder, model, keras, graph, bundle)
     versions = {"tensorflow": str(model.meta_graphs[0].meta_info_def.tensorflow_version)} if model.meta_graphs else {}
     own = _owner(graph, object_optimizers.choose(every, optimizer_path, folder), compiled)
-    described = _model(own.text, stored, _aliases(graph)) if own and (own.node == 0 or len(every) < 2) else None
+    described = _model(own.text, stored, _aliases(graph)) if own and _is_whole(graph, own.node, stored) else None
     evidence = [f"{folder} holds {_GRAPH_FILE}", *stored.evidence]
     if own is not None:
         evidence.append(f"the optimizer's config is in {own.where}: class {own.config['class_name']}")
@@ -94,6 +94,12 @@ def _of_model(graph: ObjectGraph, every: Sequence[GraphOptimizer], compiled: Map
     if len(every) < 2 or 0 not in compiled:
         return None
     return next((each.name for each in every if graph.children[0].get(OPTIMIZER) in each.nodes), None)
+
+
+def _is_whole(graph: ObjectGraph, node: int, stored: Stored) -> bool:
+    """Whether all variables are in a model, and none in another one beside it, or around it."""
+    within = {graph.keys[each] for each, _ in graph.walk(node)}
+    return all(v.array is None or v.array.stored_as in within for v in stored.variables)
 
 
 def _owner(graph: ObjectGraph, optimizer: GraphOptimizer | None, compiled: Mapping[int, _Compiled]) -> _Compiled | None:

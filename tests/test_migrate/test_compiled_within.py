@@ -9,6 +9,7 @@ import pytest
 
 import migrate
 import optim
+from optim.errors import UnsupportedError
 from tests import next_steps
 
 GAN = Path(__file__).parents[1] / "fixtures" / "gan"
@@ -48,6 +49,13 @@ def test_the_optimizer_of_the_whole_model_goes_on(case: str, tmp_path: Path) -> 
 def test_the_one_within_goes_on_with_its_own_config(case: str, tmp_path: Path) -> None:
     """Both have one learning rate, so that nothing denied the beta_1 of the whole model's."""
     _goes_on(case, "discriminator", tmp_path, OF_DISCRIMINATOR)
+
+
+@pytest.mark.parametrize("case", SAVED_MODELS)
+def test_the_model_within_is_not_written_without_what_is_around_it(case: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="the source does not describe its model"):
+        migrate.migrate_checkpoint(_source(case), tmp_path / "model.keras", to="keras", optimizer_path=OF_DISCRIMINATOR)
+    assert migrate.migrate_checkpoint(_source(case), tmp_path / "whole.keras", to="keras").fidelity == "exact"
 
 
 @pytest.mark.parametrize("case", KERAS)
