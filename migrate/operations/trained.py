@@ -43,7 +43,7 @@ def of_twins(stored: Stored, overrides: Mapping[str, Any], named: bool) -> list[
     if stored.twins is None:
         return []
     alike = [name for group in stored.twins.groups for name in group]
-    text = f"only their order tells the slots of {some(alike, 3)} apart"
+    text = f"only their order tells the slots of {some(alike, 4)} apart"
     form = "--variables FILE can name all that the optimizer trains, in its order"
     open_ = any(len(set(group) & set(stored.twins.order)) < len(group) for group in stored.twins.groups)
     if open_ or (stored.twins.denied and TWINS not in overrides):
