@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from migrate.bytes.bundle import BundleReader
 from migrate.bytes.object_graph import ObjectGraph, unescape
@@ -16,8 +16,8 @@ from migrate.state import StoredVariable
 
 def owners(graph: ObjectGraph, bundle: BundleReader, optimizers: Sequence[GraphOptimizer]) -> list[Owner]:
     """Variables outside the optimizers, in the graph's order, then those that only these track (Keras 3)."""
-    inside = {s for table in graph.slot_variables for _, _, s in table}
     roots = {root: optimizer.path for optimizer in optimizers for root in optimizer.nodes}
+    inside = {s for table in graph.slot_variables for _, _, s in table} | _listed_by_model(graph, roots)
     nodes = list(graph.walk(without=frozenset({*inside, *roots})))
     for root, at in roots.items():
         seen = {node for node, _ in nodes}
@@ -32,6 +32,13 @@ def owners(graph: ObjectGraph, bundle: BundleReader, optimizers: Sequence[GraphO
         shape = bundle[graph.keys[node] or ""].shape
         result.append(Owner(node, full_name if unique else ".".join(path), full_name, path, shape))
     return result
+
+
+def _listed_by_model(graph: ObjectGraph, optimizers: Iterable[int]) -> set[int]:
+    """What optimizers hold and a SavedModel lists among the model's own `variables`, as of `experimental` in TF 2.9."""
+    lists = (members for each in optimizers for members in slot_lists(graph, each).values())
+    held = {n for each in optimizers for n in graph.children[each].values()} | {n for m in lists for n in m.values()}
+    return {node for node in held if (graph.keys[node] or "").startswith("variables/")}
 
 
 def _attribute_path(key: str | None, path: tuple[str, ...]) -> tuple[str, ...]:
