@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from migrate.graphs.gradients import ROWS_ADDED
 from migrate.graphs.nodes import Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Pattern, Variable, match
 from migrate.graphs.writers import alone_written
@@ -18,6 +19,8 @@ _ANY = Anything()
 _WITH_EPSILON = (ADD, _ANY, "epsilon")
 _ROOT = ("Sqrt", ("Maximum", ("Minimum", _WITH_EPSILON, _ANY), _ANY))
 _MOVED = "moved"
+_OF_TABLES = (ROWS_ADDED, "AddN")
+"""Ops that `tf.gradients` and Keras add rows up with, and those of a regularizer to them."""
 
 
 def describe(
@@ -32,11 +35,26 @@ def describe(
     assigned = {name: write.value for name, write in alone_written(nodes, others).items()}
     said = [_update(nodes, name, assigned) for name in trained]
     told = said[0] if said and all(each == said[0] for each in said) else {}
-    gradients = [_gradient(nodes, slot, assigned[slot]) for slot in slots if slot in assigned]
-    # Adadelta takes the square of its own step in the place of a gradient's.
-    found = [each for each in gradients if each is not None and not nodes.variables_behind(each) & set(slots)]
-    limits = [_limits(nodes, gradient) for gradient in found]
+    limits = [_limits(nodes, gradient)[0] for gradient in _gradients(nodes, slots, assigned)]
     return {**told, **limits[0]} if limits and all(each == limits[0] for each in limits) else told
+
+
+def changed(nodes: Nodes, slots: Sequence[str], others: Collection[str] = ()) -> str:
+    """A node that gradients go through on their way into these slots and before their limits, as where a class has
+    `get_gradients` of its own; empty if there is none."""
+    assigned = {name: write.value for name, write in alone_written(nodes, others).items()}
+    for gradient in _gradients(nodes, slots, assigned):
+        made = _limits(nodes, gradient)[1]
+        is_made = any(map(nodes.is_gradient, nodes.behind(made, to_gradients=True)))
+        if is_made and not nodes.is_gradient(made) and nodes.op(made) not in _OF_TABLES:
+            return made
+    return ""
+
+
+def _gradients(nodes: Nodes, slots: Sequence[str], assigned: Mapping[str, str]) -> list[str]:
+    """What the updates of slots take for gradients. Adadelta takes the square of its own step in the place of one."""
+    gradients = [_gradient(nodes, slot, assigned[slot]) for slot in slots if slot in assigned]
+    return [each for each in gradients if each is not None and not nodes.variables_behind(each) & set(slots)]
 
 
 _GRADIENT = Anything("gradient")
@@ -59,20 +77,22 @@ def _gradient(nodes: Nodes, slot: str, value: str) -> str | None:
     return None
 
 
-def _limits(nodes: Nodes, gradient: str) -> dict[str, float | None]:
+def _limits(nodes: Nodes, gradient: str) -> tuple[dict[str, float | None], str]:
     """`clipvalue`, and behind it `clipnorm`: norm >= c chooses gradient · c / norm (`clip_norm`); None for one that is
-    not there, where what is clipped is what `tf.gradients` made."""
+    not there, where what is clipped is what `tf.gradients` made. And the node that is clipped."""
     limits: dict[str, float | None] = {}
     found = Found()
     if match(nodes, gradient, ("Maximum", ("Minimum", _GRADIENT, "high"), "low"), found):
         if found.constants["low"] != -found.constants["high"]:
-            return {}
+            return {}, gradient
         limits["clipvalue"], gradient = found.constants["high"], found.nodes["gradient"]
     found = Found()
     unclipped = ("Switch", _GRADIENT, ("GreaterEqual", ("Sqrt", _ANY), "clipnorm"))
     if match(nodes, gradient, ("Merge", unclipped, _ANY), found):
         limits["clipnorm"], gradient = found.constants["clipnorm"], found.nodes["gradient"]
-    return {"clipnorm": None, "clipvalue": None, **limits} if nodes.is_gradient(gradient) else limits
+    gradient = nodes.source(gradient)
+    is_whole = nodes.is_gradient(gradient)
+    return {"clipnorm": None, "clipvalue": None, **limits} if is_whole else limits, gradient
 
 
 def _update(nodes: Nodes, name: str, assigned: Mapping[str, str]) -> dict[str, Any]:

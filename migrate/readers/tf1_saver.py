@@ -36,7 +36,7 @@ from migrate.readers.savers import optimizer_v2 as saver_v2
 from migrate.readers.savers import optimizers as saver_optimizers
 from migrate.readers.savers import tf_train as saver_train
 from migrate.readers.savers.parts import Parts, give_values, in_order, stored_variable
-from migrate.state import GATHERED, GLOBAL_STEP, LOST, NO_KERNEL, ON_THEIR_WAY, OTHERS_GRAPH, Stored
+from migrate.state import CHANGED, GATHERED, GLOBAL_STEP, LOST, NO_KERNEL, ON_THEIR_WAY, OTHERS_GRAPH, Stored
 from optim.errors import CheckpointError, HyperparameterError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 
@@ -110,6 +110,9 @@ def read_bundle(
         said = native_keras.describe(graph.nodes, trained, slots, choice.foreign)
         class_name, own = (choice.keras1.class_name, choice.keras1.config) if choice.keras1 is not None else ("", {})
         told["graph_config"] = {"class_name": class_name, "config": {**own, **said}}
+        changed = native_keras.changed(graph.nodes, slots, choice.foreign)
+        if changed:
+            told["outside"] = {CHANGED: f"gradients go through {changed!r} before they reach the optimizer"}
     versions = {"tensorflow": graph.version} if graph is not None and graph.version else {}
     return Stored(
         format_name,

@@ -250,6 +250,25 @@ def test_a_class_that_changes_gradients_in_its_own_step_is_not_keras_s(name: str
     assert migrate.read(source, optimizer_config=_config(case)).fidelity == "exact"
 
 
+@pytest.mark.parametrize("name", ["keras224-adam-saver-mlp", "extra-k122-adam-saver", "keras231-adadelta-saver-nested"])
+def test_gradients_that_a_class_of_native_keras_changes_are_said(name: str, tmp_path: Path) -> None:
+    """As `get_gradients` of gradient-centralization-tf does (run with Keras 2.2.4 and 2.3.1)."""
+    case, _, source = _case(name)
+
+    def change(nodes: Any) -> None:
+        graph = saver.read(source)
+        trained = graph.nodes if graph is not None else None
+        assert trained is not None
+        for node in [n for n in nodes if not trained.is_backward(n.name) and n.op in ("Mul", "Square", "Minimum")]:
+            for i, each in enumerate(node.input):
+                if trained.is_gradient(each):
+                    nodes.add(name=f"{node.name}/own{i}", op="Neg", input=[each])
+                    node.input[i] = f"{node.name}/own{i}"
+
+    reasons = migrate.read(_with_nodes(source, tmp_path, change), optimizer_config=_config(case)).reasons
+    assert re.search("gradients go through '.*/own.' before they reach the optimizer", " ".join(reasons))
+
+
 def test_a_class_that_moves_variables_by_a_formula_of_its_own_is_not_keras_s(tmp_path: Path) -> None:
     case, _, source = _case("extra-tf115-rmsprop-clip-saver")
     prefix = _with_nodes(source, tmp_path, _signed)
