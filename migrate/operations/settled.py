@@ -312,8 +312,8 @@ def check_rate(stored: Stored, made: Configuration, kept: Mapping[str, float]) -
         if stored.format == "tf_object" and stored.generation in FROM_V2 and "learning_rate" in kept:
             raise ContradictionError(
                 f"learning_rate is the number {kept['learning_rate']:.9g} in the checkpoint, as where it is no"
-                f" schedule, and {told.value.get('class_name')} in {told.where}; leave it out there, or decide with"
-                " --set learning_rate=VALUE"
+                f" schedule, and {told.value.get('class_name')} in {told.where}; leave it out there, or, if a program"
+                f" set it later, say {SCHEDULE}"
             )
         return
     if CURRENT in stored.scalars:
@@ -322,12 +322,12 @@ def check_rate(stored: Stored, made: Configuration, kept: Mapping[str, float]) -
         shows = f"the source keeps {some(sorted(kept))} as variables, and no learning rate"
     else:
         return
-    form = """--set 'learning_rate={"class_name": CLASS, "config": {...}}'"""
-    doubt = f"{shows}, as where it is a schedule, which is said with {form}; taken is {told.value!r}"
+    doubt = f"{shows}, as where it is a schedule, which is said with {SCHEDULE}; taken is {told.value!r}"
     made.origins["learning_rate"] = replace(told, doubt=doubt, confirm=confirming("learning_rate", told.value))
 
 
 FROM_V2 = ("optimizer_v2", *NEW)
+SCHEDULE = """--set 'learning_rate={"class_name": CLASS, "config": {...}}'"""
 CURRENT = "_current_learning_rate"
 """Where optimizers from TF 2.9 on keep what a schedule gives."""
 

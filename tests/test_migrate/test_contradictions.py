@@ -329,3 +329,25 @@ def test_a_schedule_is_denied_by_a_rate_in_the_checkpoint() -> None:
     ):
         migrate.read(source, optimizer_config=_adam(SCHEDULE))
     assert migrate.read(source, optimizer_config=_adam(SCHEDULE), overrides={"learning_rate": SCHEDULE})
+
+
+def test_a_schedule_that_a_program_set_later_is_what_acts(tmp_path: Path) -> None:
+    """The variable of the rate stays in the checkpoint: to leave the schedule out is right only where none was set."""
+    import tensorflow as tf
+    import tf_keras
+
+    weight = tf.Variable([1.0, 2.0], name="w")
+    optimizer = tf_keras.optimizers.legacy.SGD(0.5)
+    step = [(tf.constant([1.0, 1.0]), weight)]
+    optimizer.apply_gradients(step)
+    optimizer.learning_rate = tf_keras.optimizers.schedules.ExponentialDecay(0.25, 1, 0.5)
+    tf.train.Checkpoint(w=weight, optimizer=optimizer).write(str(tmp_path / "ck"))
+    config = json.loads(json.dumps(optimizer.get_config() | {"clipnorm": None}, default=float))
+    hint = {"class_name": "SGD", "config": config}
+    with pytest.raises(ContradictionError, match="if a program set it later, say --set 'learning_rate="):
+        migrate.read(tmp_path / "ck", optimizer_config=hint)
+    before = weight.numpy()
+    optimizer.apply_gradients(step)
+    assert before - weight.numpy() == pytest.approx(0.125)
+    said = {"learning_rate": config["learning_rate"]}
+    assert migrate.read(tmp_path / "ck", optimizer_config=hint, overrides=said).fidelity == "exact"
