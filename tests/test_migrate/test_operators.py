@@ -63,6 +63,7 @@ def test_functions_are_the_same_in_keras_3(suffix: str, tmp_path: Path) -> None:
     assert migrate.migrate_checkpoint(source, target, to="keras").fidelity == "exact"
     assert migrate.verify(source, target).differences == ()
     loaded = keras.models.load_model(target)
+    loaded.run_eagerly = True  # as the other: to compile so many functions takes far longer than two steps
     for want, got in zip(model(x), loaded(x), strict=True):
         np.testing.assert_allclose(np.asarray(got), want.numpy(), rtol=1e-5, atol=1e-6)
     for _ in range(2):

@@ -245,6 +245,7 @@ def replayed(case: str, to: str, target: Path) -> bool:
     of three steps on the same batch."""
     recorded = np.load(FEATURES / f"{case}.npz")
     model = import_module(LIBRARY[to]).models.load_model(target)
+    model.run_eagerly = True  # to compile three steps takes longer than to take them
     count = sum(name.startswith("at_save/") for name in recorded.files)
     kept = as_later(case, [recorded[f"at_save/{i}"] for i in range(count)])
     start = [np.squeeze(each) for each in kept]
