@@ -214,7 +214,7 @@ def write(
       to: the target format: `slots`, `keras`, `tf-keras` or `list`.
       order: for the target `list`, the generation that shall read it; None for the one that wrote the source.
       overwrite: whether a checkpoint of that format at `dest` may be replaced.
-      progress: called with (bytes done, bytes in all).
+      progress: called with (bytes done, bytes in all), from any thread.
 
     Raises:
       HyperparameterError: no such target. TargetExistsError: `dest` exists.
