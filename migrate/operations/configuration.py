@@ -19,6 +19,7 @@ from migrate.bytes.messages import BRIEF, brief, some
 from migrate.errors import ContradictionError
 from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.matching.slot_table import COUNTERS
+from migrate.operations import stock
 from migrate.rules.comparison import same
 from migrate.state import ON_THEIR_WAY, Stored
 from optim.errors import HyperparameterError, UnsupportedError
@@ -26,18 +27,6 @@ from optim.errors import HyperparameterError, UnsupportedError
 CLASS, GENERATION = "class_name", "generation"
 RATES = ("learning_rate", "_learning_rate", "lr")
 """Names of the variable that holds it."""
-STOCK_PACKAGES = ("", "Custom")
-"""Before `>` in a class name: tf.keras 2.11 and later write `Custom>Adam` for their own classes."""
-OWN_PACKAGE = {"optimizer_v2": "", "experimental": "Custom", "optimizer": "Custom", "keras3": ""}
-"""Of those in .h5 and SavedModels, which name no module (run in TF 2.4 to 2.14, tf_keras 2.18, Keras 3.0 to 3.15)."""
-STOCK_MODULES = (
-    "keras.optimizers",
-    "tf_keras.optimizers",
-    "keras.src.optimizers",
-    "tf_keras.src.optimizers",
-    "keras.src.backend.torch.optimizers",
-)
-"""Keras 3 on PyTorch has subclasses of its own for nine optimizers, with the same rules (3.0.0 to 3.15.0 compared)."""
 OPTIONS = {
     "clipnorm": "gradients were clipped, which is taken as no",
     "decay": "the learning rate decayed, which is taken as no",
@@ -171,7 +160,7 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
         inner = addons.as_registered(wrappers.innermost(document))
         if kind in (FILE, HINT) and not own_rule:
             says_package = kind == FILE and stored.format in ("h5", "saved_model")  # .keras may have `adam` alone
-            _check_stock(inner, OWN_PACKAGE.get(stored.generation or "") if says_package else None)
+            stock.check(inner, stored.generation if says_package else None)
             keras_packages.check_wrappers(wrappers.layers(document))
         held = inner.get("config")
         raw = held if isinstance(held, Mapping) else {}
@@ -220,28 +209,6 @@ def _check_one_rate(config: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _check_stock(document: Mapping[str, Any], own: str | None) -> None:
-    """Refuse a class of somebody's own that has the name of one of Keras's. `own`: see OWN_PACKAGE."""
-    class_name = str(document.get(CLASS) or "")
-    package, _, plain = class_name.rpartition(">")
-    registered, module = document.get("registered_name"), document.get("module")
-    if addons.is_known(class_name) or (package == "Custom" and plain in addons.OTHERS):
-        return
-    other = package not in STOCK_PACKAGES or (own not in (None, package) and "module" not in document)
-    if isinstance(registered, str) and registered:
-        other = other or registered.rpartition(">")[0] not in STOCK_PACKAGES
-    if isinstance(module, str) and module:
-        other = other or not any(module == m or module.startswith(f"{m}.") for m in STOCK_MODULES)
-    if "registered_name" in document and module is None:
-        other = True  # Keras writes module: null for classes that were registered, and its own module otherwise
-    if other:
-        told = registered or (f"{module}.{plain}" if module else class_name)
-        raise UnsupportedError(
-            f"the optimizer is {told!r}, a class that is not Keras's own although it may be called like one: its rule"
-            f" is not known here, and its state is not carried under another's name; {foreign.HOW}"
-        )
-
-
 def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> tuple[str, Origin]:
     if CLASS in overrides:
         called = str(overrides[CLASS])
@@ -249,6 +216,8 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
         name = keras_packages.inner(called, generation) or addons.as_keras(called, {}, generation)[0]
         if stored.generation == "tf1":
             name, _ = tf_train.keras_style(name, {})
+        if not overrides.get(foreign.OWN_RULE):
+            _check_known(sides, name, called)
         others = ", ".join(f"{side.where} says {side.class_name}" for side in sides if side.class_name)
         return name, Origin("optimizer", called, SET, others)
     said = [side for side in sides if side.class_name]
@@ -268,6 +237,16 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
         doubt = f"updates in the graph read what those of {first.called} do, as those of a class of one's own may, too"
         confirm = confirming(CLASS, first.called)
     return first.class_name, Origin("optimizer", first.called, first.kind, first.where, doubt, confirm)
+
+
+def _check_known(sides: Sequence[_Said], name: str, called: str) -> None:
+    """Refuse to take the slots of one class whose rule is known for those of another, whose slots hold other things."""
+    own = next((side for side in sides if side.kind == FILE and algorithms.is_known(_plain(side.class_name))), None)
+    if own is not None and algorithms.is_known(_plain(name)) and _plain(name) != _plain(own.class_name):
+        raise ContradictionError(
+            f"{own.where} says that the optimizer is {own.called}, and {confirming(CLASS, called)} is another class,"
+            " whose slots hold other things; leave it out"
+        )
 
 
 def _checked(origin: Origin, sides: Sequence[_Said], algorithm: Algorithm, generation: str) -> Origin:

@@ -15,11 +15,12 @@ import numpy as np
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import AVERAGE
 from migrate.bytes.arrays import LazyArray, widened
-from migrate.errors import ContradictionError
-from migrate.evidence import FILE, SET, confirming
+from migrate.errors import ContradictionError, MissingHintError
+from migrate.evidence import DEFAULT, FILE, SET, confirming
 from migrate.state import Stored
 
 LINEAR, ACCUMULATOR, SCALED = "linear", "accumulator", "learning_rate_in_linear"
+STRENGTHS = ("l1_regularization_strength", "l2_regularization_strength", "beta")
 CONSTRAINT = "_constraint"
 """Ends keys of a layer's config; before it stands the weight."""
 Numbers = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -40,6 +41,7 @@ def ftrl(
 
     Raises:
       ContradictionError: the variables are not what the slots make of them, so that a hyperparameter is wrong.
+      MissingHintError: likewise, where nobody says how they are regularized.
     """
     rate = told.values.get("learning_rate")
     certain = told.origins.get("learning_rate")
@@ -64,11 +66,17 @@ def ftrl(
     if whole or not free:
         return
     name = max(free, key=lambda n: min(off[flag][n] for flag in off))
-    text = (
-        f"with learning_rate {rate:.7g} and the regularization of the config Ftrl's slots make another variable"
-        f" {name} than the source holds, by {off[False][name]:.2g} of it: one of these is of another run, the"
-        " learning rate changed, or a constraint changed the variable"
+    guessed = [key for key in STRENGTHS if (said := told.origins.get(key)) is not None and said.kind == DEFAULT]
+    which = "its default regularization, as nobody says another," if guessed else "the regularization of the config"
+    differs = (
+        f"with learning_rate {rate:.7g} and {which} Ftrl's slots make another variable {name} than the source holds,"
+        f" by {off[False][name]:.2g} of it"
     )
+    if guessed:
+        forms = " ".join(f"--set {key}=VALUE" for key in guessed)
+        decide = f"{confirming('learning_rate', rate)} if the rate changed or a constraint changed the variable"
+        raise MissingHintError(f"{differs}: say which with {forms}; or decide with {decide}")
+    text = f"{differs}: one of these is of another run, the learning rate changed, or a constraint changed the variable"
     confirm = confirming("learning_rate", rate)
     if stored.model is not None or not proven:
         raise ContradictionError(f"{text}; decide with {confirm}")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.errors import ContradictionError, DamagedFileError
+from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
 from migrate.rules.comparison import same
 from tests.alterations.arrays import arrays, unzipped, zipped
 from tests.alterations.hdf5 import training_config
@@ -91,6 +91,27 @@ def test_ftrls_variables_follow_from_its_slots(ftrl: Path, tmp_path: Path) -> No
         migrate.read(path)
     command = str(refused.value)[str(refused.value).index("--set ") :]
     assert migrate.read(path, overrides=typed(command)).hyperparameters["learning_rate"] == pytest.approx(2 * RATE)
+
+
+def test_ftrls_regularization_is_asked_for_where_nobody_says_it() -> None:
+    """The default was called that of the config, and a contradiction to what was said."""
+    source = CORPUS / "extra-keras36-ftrl-mlp-ckpt" / "source" / "ckpt-1"
+    said: dict[str, Any] = {"class_name": "Ftrl"}
+    with pytest.raises(MissingHintError, match="--set l1_regularization_strength=VALUE --set l2"):
+        migrate.read(source, overrides=said)
+    said |= {"l1_regularization_strength": 0.001, "l2_regularization_strength": 0.0, "beta": 0.0}
+    assert migrate.read(source, overrides=said).algorithm == "Ftrl"
+
+
+@pytest.mark.parametrize("other", ["Adam", "my>Adam", "Nadam"])
+def test_slots_of_a_known_class_are_not_those_of_another(other: str) -> None:
+    """An Adamax that somebody called Adam was exact: m and u were taken for m and v."""
+    source = CORPUS / "tf115-adamax-mlp" / "source" / "model.h5"
+    with pytest.raises(ContradictionError, match=f"says that the optimizer is Adamax, and --set '?class_name={other}"):
+        migrate.read(source, overrides={"class_name": other})
+    assert migrate.read(source, overrides={"class_name": "Adamax"}).fidelity == migrate.read(source).fidelity
+    carried = migrate.read(source, overrides={"class_name": other, "own_rule": True})
+    assert carried.fidelity == "approximate"
 
 
 def _ftrl_saved(optimizer: Any, folder: Path, *, fit: bool = False, constraint: Any = None) -> Path:
