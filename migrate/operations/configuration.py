@@ -241,7 +241,8 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
 
 def _check_known(sides: Sequence[_Said], name: str, called: str) -> None:
     """Refuse to take the slots of one class whose rule is known for those of another, whose slots hold other things."""
-    own = next((side for side in sides if side.kind == FILE and algorithms.is_known(_plain(side.class_name))), None)
+    told = (side for side in sides if side.kind in (FILE, GRAPH) and algorithms.is_known(_plain(side.class_name)))
+    own = next(told, None)
     if own is not None and algorithms.is_known(_plain(name)) and _plain(name) != _plain(own.class_name):
         raise ContradictionError(
             f"{own.where} says that the optimizer is {own.called}, and {confirming(CLASS, called)} is another class,"
