@@ -13,7 +13,7 @@ from typing import Any
 
 from migrate.bytes.messages import some
 from migrate.generations import BACKEND, TENSORFLOW, version_tuple
-from migrate.models import activated, backends, calls, frozen, masks, unsaved
+from migrate.models import activated, backends, calls, constraints, frozen, masks, unsaved
 from migrate.models.canonical import Layer, Leaf, canonical, leaves
 from migrate.models.keras1 import GATED
 from migrate.readers.keras.left_out import TRANSPOSED
@@ -291,7 +291,8 @@ def differences(document: Layer | None, source: Stored | None, target: str) -> l
     by_keras3 = old.family == KERAS3
     missing = [*unsaved.of_model(source.model, by_keras3), *_of_losses(source.model, old, new[0])]
     missing += backends.differences(source.model.config, old.backend) if by_keras3 else ()
-    bound = list(dict.fromkeys(_constrained(source.model.config))) if source.generation == "experimental" else []
+    found = constraints.of_model(source.model.config) if source.generation == "experimental" else ()
+    bound = list(dict.fromkeys(layers[-1] for layers, _ in found if layers))
     if bound:  # `apply_gradients` of `optimizer_experimental/optimizer.py` has come to it with 2.11
         missing.append(
             f"{some(bound)}: optimizers of TF 2.9 and 2.10's experimental heed no constraint, and there act all"
@@ -304,16 +305,6 @@ def differences(document: Layer | None, source: Stored | None, target: str) -> l
         doubtful = frozen.may_train(attending, [], source, since)
         return [*missing, *_of_any(source.model.config, old, new), *doubtful]
     return [*missing, *_told(document, old, new), *frozen.may_train(attending, [*leaves(document)], source, since)]
-
-
-def _constrained(config: Any) -> Iterator[str]:
-    """Names of the layers of a model that have a constraint, in whatever they are."""
-    if isinstance(config, Mapping):
-        if any(value is not None for key, value in config.items() if str(key).endswith("_constraint")):
-            yield str(config.get("name"))
-        config = list(config.values())
-    for each in config if isinstance(config, list) else ():
-        yield from _constrained(each)
 
 
 def remarks(document: Layer | None, source: Stored | None, target: str) -> list[str]:

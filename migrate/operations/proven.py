@@ -6,7 +6,7 @@ the last step. Source: `ResourceApplyFtrl` and `ResourceApplyFtrlV2` of TF 2.4 a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,12 +17,11 @@ from migrate.algorithms.spec import AVERAGE
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence import DEFAULT, FILE, SET, confirming
+from migrate.models import constraints
 from migrate.state import Stored
 
 LINEAR, ACCUMULATOR, SCALED = "linear", "accumulator", "learning_rate_in_linear"
 STRENGTHS = ("l1_regularization_strength", "l2_regularization_strength", "beta")
-CONSTRAINT = "_constraint"
-"""Ends keys of a layer's config; before it stands the weight."""
 Numbers = tuple[np.ndarray, np.ndarray, np.ndarray]
 CLOSE = 1e-4
 """Relative, of a variable: float32 powers and a division."""
@@ -101,20 +100,7 @@ def constrained(stored: Stored, names: Sequence[str]) -> list[str]:
 
 def _constrained(stored: Stored) -> list[tuple[tuple[str, ...], str]]:
     """Names of a layer and of those around it, and the part of it that has a constraint."""
-    return list(_constraints(stored.model.config, ())) if stored.model is not None else []
-
-
-def _constraints(item: Any, around: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    if isinstance(item, (list, tuple)):
-        for each in item:
-            yield from _constraints(each, around)
-    if not isinstance(item, Mapping):
-        return
-    inner = (*around, item["name"]) if isinstance(item.get("name"), str) else around
-    for key, value in item.items():
-        if isinstance(key, str) and key.endswith(CONSTRAINT) and value is not None:
-            yield inner, key.removesuffix(CONSTRAINT)
-        yield from _constraints(value, inner)
+    return list(constraints.of_model(stored.model.config)) if stored.model is not None else []
 
 
 def _is_of(variable: str, layers: Sequence[str], part: str) -> bool:

@@ -293,6 +293,12 @@ def check_kept(stored: Stored, made: Configuration, kept: Collection[str]) -> No
         )
 
 
+FROM_V2 = ("optimizer_v2", *NEW)
+SCHEDULE = """--set 'learning_rate={"class_name": CLASS, "config": {...}}'"""
+CURRENT = "_current_learning_rate"
+"""Where optimizers from TF 2.9 on keep what a schedule gives."""
+
+
 def check_rate(stored: Stored, made: Configuration, kept: Mapping[str, float]) -> None:
     """Compare what a person said of the rate, or nobody, with the variable that shows whether it was a schedule.
 
@@ -324,12 +330,6 @@ def check_rate(stored: Stored, made: Configuration, kept: Mapping[str, float]) -
         return
     doubt = f"{shows}, as where it is a schedule, which is said with {SCHEDULE}; taken is {told.value!r}"
     made.origins["learning_rate"] = replace(told, doubt=doubt, confirm=confirming("learning_rate", told.value))
-
-
-FROM_V2 = ("optimizer_v2", *NEW)
-SCHEDULE = """--set 'learning_rate={"class_name": CLASS, "config": {...}}'"""
-CURRENT = "_current_learning_rate"
-"""Where optimizers from TF 2.9 on keep what a schedule gives."""
 
 
 def fraction(array: LazyArray) -> float:
