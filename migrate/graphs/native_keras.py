@@ -25,9 +25,10 @@ _OF_TABLES = (ROWS_ADDED, "AddN")
 
 def describe(
     nodes: Nodes, trained: Sequence[str], slots: Sequence[str], others: Collection[str] = ()
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], str]:
     """`epsilon` or `nesterov` of the updates of these variables, and the limits that gradients go through on their way
-    into these slots; empty where they do not all say the same.
+    into these slots; none where they do not all say the same. And a node that gradients go through before these limits,
+    as where a class has `get_gradients` of its own; empty if there is none.
 
     Args:
       others: state of other optimizers, or of an earlier `compile`, whose updates are left aside.
@@ -35,20 +36,15 @@ def describe(
     assigned = {name: write.value for name, write in alone_written(nodes, others).items()}
     said = [_update(nodes, name, assigned) for name in trained]
     told = said[0] if said and all(each == said[0] for each in said) else {}
-    limits = [_limits(nodes, gradient)[0] for gradient in _gradients(nodes, slots, assigned)]
-    return {**told, **limits[0]} if limits and all(each == limits[0] for each in limits) else told
+    found = [_limits(nodes, gradient) for gradient in _gradients(nodes, slots, assigned)]
+    limits = found[0][0] if found and all(each == found[0][0] for each, _ in found) else {}
+    return {**told, **limits}, next((made for _, made in found if _is_changed(nodes, made)), "")
 
 
-def changed(nodes: Nodes, slots: Sequence[str], others: Collection[str] = ()) -> str:
-    """A node that gradients go through on their way into these slots and before their limits, as where a class has
-    `get_gradients` of its own; empty if there is none."""
-    assigned = {name: write.value for name, write in alone_written(nodes, others).items()}
-    for gradient in _gradients(nodes, slots, assigned):
-        made = _limits(nodes, gradient)[1]
-        is_made = any(map(nodes.is_gradient, nodes.behind(made, to_gradients=True)))
-        if is_made and not nodes.is_gradient(made) and nodes.op(made) not in _OF_TABLES:
-            return made
-    return ""
+def _is_changed(nodes: Nodes, made: str) -> bool:
+    """Whether a node is made of gradients, and is neither one nor a sum of their rows."""
+    is_made = any(map(nodes.is_gradient, nodes.behind(made, to_gradients=True)))
+    return is_made and not nodes.is_gradient(made) and nodes.op(made) not in _OF_TABLES
 
 
 def _gradients(nodes: Nodes, slots: Sequence[str], assigned: Mapping[str, str]) -> list[str]:

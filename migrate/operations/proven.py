@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from migrate.algorithms.arguments import Arguments
+from migrate.algorithms.ftrl import ACCUMULATOR, IN_LINEAR, LINEAR, STRENGTHS
 from migrate.algorithms.spec import AVERAGE
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.errors import ContradictionError, MissingHintError
@@ -20,8 +21,6 @@ from migrate.evidence import DEFAULT, FILE, SET, confirming
 from migrate.models import constraints
 from migrate.state import Stored
 
-LINEAR, ACCUMULATOR, SCALED = "linear", "accumulator", "learning_rate_in_linear"
-STRENGTHS = ("l1_regularization_strength", "l2_regularization_strength", "beta")
 Numbers = tuple[np.ndarray, np.ndarray, np.ndarray]
 CLOSE = 1e-4
 """Relative, of a variable: float32 powers and a division."""
@@ -57,15 +56,17 @@ def ftrl(
     whole = [flag for flag in off if free <= fitting[flag]] if free else []
     proven = [flag for flag in (whole or off) if fitting[flag]]
     if len(proven) == 1:
-        known = told.origins.get(SCALED)
-        told.values[SCALED] = proven[0]
+        known = told.origins.get(IN_LINEAR)
+        told.values[IN_LINEAR] = proven[0]
         if known is not None:
             where = "the variables follow from the slots only so"
-            told.origins[SCALED] = replace(known, value=proven[0], kind=FILE, where=where, doubt="", confirm="")
+            told.origins[IN_LINEAR] = replace(known, value=proven[0], kind=FILE, where=where, doubt="", confirm="")
     if whole or not free:
         return
     name = max(free, key=lambda n: min(off[flag][n] for flag in off))
-    guessed = [key for key in STRENGTHS if (said := told.origins.get(key)) is not None and said.kind == DEFAULT]
+    guessed = [
+        key for key in (*STRENGTHS[:2], "beta") if (said := told.origins.get(key)) is not None and said.kind == DEFAULT
+    ]
     which = "its default regularization, as nobody says another," if guessed else "the regularization of the config"
     differs = (
         f"with learning_rate {rate:.7g} and {which} Ftrl's slots make another variable {name} than the source holds,"

@@ -57,12 +57,12 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     if GRAPH_KEY not in bundle:
         path = os.path.join(folder, _GRAPH_FILE)
         return tf1_saver.read_bundle(bundle, NAME, saver.read_saved_model(path), path, optimizer_path)
-    model = _parse(protos.SavedModel(), os.path.join(folder, _GRAPH_FILE))
-    graph, keras = ObjectGraph(bundle), _keras_nodes(folder)
+    graph = tf_object.graph_of(bundle)
+    model, keras = _parse(protos.SavedModel(), os.path.join(folder, _GRAPH_FILE)), _keras_nodes(folder)
     compiled = {each.node: each for each in _compiled(keras, model) if each.node < len(graph)}
     every = object_optimizers.find(graph)
     optimizer_path = optimizer_path or _of_model(graph, every, compiled)
-    stored = tf_object.read_bundle(bundle, NAME, optimizer_path)
+    stored = tf_object.stored(bundle, graph, every, NAME, optimizer_path)
     _check_whole(folder, model, keras, graph, bundle)
     versions = {"tensorflow": str(model.meta_graphs[0].meta_info_def.tensorflow_version)} if model.meta_graphs else {}
     own = _owner(graph, object_optimizers.choose(every, optimizer_path, folder), compiled)

@@ -107,10 +107,9 @@ def read_bundle(
     if graph is not None and graph.nodes is not None and stored.generation in NATIVE:
         trained = [v.name for v in stored.variables if v.trainable and not stored.layers]
         slots = [key for key, _ in stored.weights or ()]
-        said = native_keras.describe(graph.nodes, trained, slots, choice.foreign)
+        said, changed = native_keras.describe(graph.nodes, trained, slots, choice.foreign)
         class_name, own = (choice.keras1.class_name, choice.keras1.config) if choice.keras1 is not None else ("", {})
         told["graph_config"] = {"class_name": class_name, "config": {**own, **said}}
-        changed = native_keras.changed(graph.nodes, slots, choice.foreign)
         if changed:
             told["outside"] = {CHANGED: f"gradients go through {changed!r} before they reach the optimizer"}
     versions = {"tensorflow": graph.version} if graph is not None and graph.version else {}

@@ -22,6 +22,7 @@ from migrate.readers.objects import optimizers as object_optimizers
 from migrate.readers.objects import slots as object_slots
 from migrate.readers.objects import variables as object_variables
 from migrate.readers.objects import writers as object_writers
+from migrate.readers.objects.optimizers import GraphOptimizer
 from migrate.readers.objects.slots import Found
 from migrate.state import Stored
 from optim.errors import CheckpointError, UnsupportedError
@@ -60,7 +61,13 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
 
 
 def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | None = None) -> Stored:
-    """As `read`, of an open bundle; also the part of a SavedModel that holds variables."""
+    """As `read`, of an open bundle."""
+    graph = graph_of(bundle)
+    return stored(bundle, graph, object_optimizers.find(graph), format_name, optimizer_path)
+
+
+def graph_of(bundle: BundleReader) -> ObjectGraph:
+    """The objects of a bundle, checked. Raises as `read` does."""
     if GRAPH_KEY not in bundle:
         raise UnknownFormatError(
             f"{bundle.prefix} has no object graph: it was written by tf.train.Saver or by name, not by"
@@ -69,7 +76,17 @@ def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | No
     bundle.check_sizes()
     graph = ObjectGraph(bundle)
     object_names.check(graph, bundle.prefix)
-    every = object_optimizers.find(graph)
+    return graph
+
+
+def stored(
+    bundle: BundleReader,
+    graph: ObjectGraph,
+    every: Sequence[GraphOptimizer],
+    format_name: str,
+    optimizer_path: str | None,
+) -> Stored:
+    """What a bundle holds whose objects and optimizers are known; also the part of a SavedModel that has variables."""
     optimizer = object_optimizers.choose(every, optimizer_path, bundle.prefix)
     owners = object_variables.owners(graph, bundle, every)
     evidence = f"{bundle.prefix}.index holds an object graph ({len(graph)} objects)"

@@ -51,10 +51,11 @@ def write(
     dest = os.path.realpath(dest)
     replaces = check_target(dest, overwrite=overwrite)
     _metadata_json(state)  # what cannot be said is refused before anything is written
-    _tensors(state)
+    tensors = _tensors(state)
     with atomic.scratch_folder(dest) as scratch:
         name = slot_layout.STATE_PREFIX + secrets.token_hex(8)
-        _write_bundle(os.path.join(scratch, name), state, settle, progress)
+        told = _Told(progress, sum(map(_size, tensors.values())))
+        _write_bundle(os.path.join(scratch, name), state, settle, told)
         state.finish_checks()
         atomic.write_synced(os.path.join(scratch, slot_layout.POINTER_NAME), slot_layout.pointer_text(name))
         if replaces:
@@ -148,10 +149,9 @@ def _write_bundle(
     prefix: str,
     state: OptimizerState,
     settle: Callable[[OptimizerState], OptimizerState],
-    progress: Progress | None,
+    told: _Told,
 ) -> None:
     """Each tensor that lies in one piece is written when it is read first, by `settle` or else here."""
-    told = _Told(progress, sum(map(_size, _tensors(state).values())))
     with BundleWriter(prefix) as bundle, bundle.syncing():
         rooms: dict[str, Room] = {}
 
@@ -164,7 +164,8 @@ def _write_bundle(
 
         passed = _with_arrays(state, passing)
         settled, buffer = settle(passed), np.empty(CHUNK, np.uint8)
-        for key, array in _tensors(passed).items():
+        tensors = _tensors(passed)
+        for key, array in tensors.items():
             if array.extent is None:
                 _add_loaded(bundle, key, array)
                 told(_size(array))
@@ -172,7 +173,7 @@ def _write_bundle(
                 for _ in array.extent.chunks(buffer):
                     pass
         bundle.add_string(slot_layout.METADATA_KEY, _metadata_json(settled))
-        bundle.add_string(GRAPH_KEY, object_graph.serialize([*_tensors(state), slot_layout.METADATA_KEY]))
+        bundle.add_string(GRAPH_KEY, object_graph.serialize([*tensors, slot_layout.METADATA_KEY]))
 
 
 def _with_arrays(state: OptimizerState, change: Callable[[str, LazyArray], LazyArray]) -> OptimizerState:
