@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.placed import KIND, ON_GPU
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 # The native kernel is compiled into the test run's own cache, not into the user's.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "xdg")
-KIND = os.environ.get("DTOPT_TEST_DEVICE", "CPU")
 LOGICAL_DEVICES = 8
 GPU_MEMORY = 2048
 """Of each logical device, in MiB."""
@@ -60,7 +61,7 @@ def devices() -> list[str]:
         memory = None if kind == "CPU" else GPU_MEMORY
         each = tf.config.LogicalDeviceConfiguration(memory_limit=memory)
         tf.config.set_logical_device_configuration(physical[0], [each] * LOGICAL_DEVICES)
-    if KIND == "GPU":  # or it multiplies matrices in TF32, and adds up in an order that changes
+    if ON_GPU:  # or it multiplies matrices in TF32, and adds up in an order that changes
         tf.config.experimental.enable_tensor_float_32_execution(False)
         tf.config.experimental.enable_op_determinism()
     return [f"{KIND}:{i}" for i in range(LOGICAL_DEVICES)]

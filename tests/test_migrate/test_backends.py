@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import migrate
+from tests.placed import ON_GPU
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 MODELS = {
@@ -36,7 +37,6 @@ for step in range(3):
     losses.append(float(np.ravel(model.train_on_batch(x if count > 1 else x[0], data[f"y{step}"]))[0]))
 print("LOSSES", json.dumps([keras.backend.backend(), losses]))
 """
-ON_GPU = os.environ.get("DTOPT_TEST_DEVICE") == "GPU"
 DEVICE = {"NVIDIA_TF32_OVERRIDE": "0"} if ON_GPU else {"CUDA_VISIBLE_DEVICES": ""}
 """On a GPU TensorFlow alone multiplies matrices in TF32, with 10 bits after the point, unless it is told not to."""
 

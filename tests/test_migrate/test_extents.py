@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
+import migrate
+from bench.migration.inputs import make_keras
 from migrate.bytes import checks, hdf5
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import BundleReader
 from migrate.bytes.checks import Check
 from migrate.bytes.ranges import Extent
 from migrate.errors import DamagedFileError
+from migrate.lists import orders
+from migrate.operations import soundness
 from migrate.proof.compare import Comparer
+from migrate.readers import keras_zip
 from tests.bundles import written
 
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -153,3 +160,28 @@ def test_arrays_are_compared_in_parts(tmp_path: Path, monkeypatch: pytest.Monkey
     said = comparer.difference(_in_file(tmp_path / "a", zero), _in_file(tmp_path / "b", minus))
     assert said.startswith("differs in bits")
     assert comparer.difference(one, _in_file(tmp_path / "b", want[:50])) == "is float32[50], not float32[100]"
+
+
+def test_numbers_of_a_large_file_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To be looked at, compared with the checksum of the file, and written; beginnings also to know their order."""
+    monkeypatch.setattr(keras_zip, "CHECKED_AT_ONCE", 0)
+    monkeypatch.setattr(checks, "WORTH_JOINING", 1)
+    monkeypatch.setattr(orders, "BEGINNING", 1 << 10)
+    monkeypatch.setattr(soundness, "WORTH_THREADS", 0)
+    source, read, preadv = tmp_path / "model.keras", [], os.preadv
+    make_keras(source, rows=16)
+    kernels = [array.extent for array in migrate.read(source).arrays() if array.size > 1 << 15]
+    assert len(kernels) == 24
+
+    def counted(descriptor: int, buffers: Any, offset: int) -> int:
+        count = preadv(descriptor, buffers, offset)
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(source):
+            read.append(range(offset, offset + count))
+        return count
+
+    monkeypatch.setattr(os, "preadv", counted)
+    migrate.migrate_checkpoint(source, tmp_path / "slots")
+    monkeypatch.undo()
+    far = [extent.offset + extent.size // 4 * 3 for extent in kernels if extent is not None]
+    assert [sum(place in part for part in read) for place in far] == [1] * 24
+    assert migrate.verify(source, tmp_path / "slots").ok

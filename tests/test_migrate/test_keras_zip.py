@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import struct
 import subprocess
@@ -18,12 +17,9 @@ import numpy as np
 import pytest
 
 import migrate
-from bench.migration.inputs import make_keras
 from migrate.algorithms import find
 from migrate.bytes import checks
 from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
-from migrate.lists import orders
-from migrate.operations import soundness
 from migrate.readers import keras_zip
 from migrate.readers.keras.layers import snake_case
 from optim.errors import UnsupportedError
@@ -274,31 +270,6 @@ def test_a_flipped_bit_in_a_large_file_is_found_before_anything_is_believed(
     with pytest.raises(DamagedFileError, match=r"damaged.*checksum"):
         migrate.migrate_checkpoint(path, tmp_path / "out", to=to, dry_run=dry_run)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["flipped.keras"]
-
-
-def test_numbers_of_a_large_file_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To be looked at, compared with the checksum of the file, and written; beginnings also to know their order."""
-    monkeypatch.setattr(keras_zip, "CHECKED_AT_ONCE", 0)
-    monkeypatch.setattr(checks, "WORTH_JOINING", 1)
-    monkeypatch.setattr(orders, "BEGINNING", 1 << 10)
-    monkeypatch.setattr(soundness, "WORTH_THREADS", 0)
-    source, read, preadv = tmp_path / "model.keras", [], os.preadv
-    make_keras(source, rows=16)
-    kernels = [array.extent for array in migrate.read(source).arrays() if array.size > 1 << 15]
-    assert len(kernels) == 24
-
-    def counted(descriptor: int, buffers: Any, offset: int) -> int:
-        count = preadv(descriptor, buffers, offset)
-        if os.readlink(f"/proc/self/fd/{descriptor}") == str(source):
-            read.append(range(offset, offset + count))
-        return count
-
-    monkeypatch.setattr(os, "preadv", counted)
-    migrate.migrate_checkpoint(source, tmp_path / "slots")
-    monkeypatch.undo()
-    far = [extent.offset + extent.size // 4 * 3 for extent in kernels if extent is not None]
-    assert [sum(place in part for part in read) for place in far] == [1] * 24
-    assert migrate.verify(source, tmp_path / "slots").ok
 
 
 def test_inspect_says_that_a_large_file_was_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
