@@ -66,8 +66,6 @@ def array_differences(state: OptimizerState, target: Target, progress: Progress 
         if progress is not None:
             progress(done, total)
 
-    for check in state.checks():
-        check.start()
     comparer = Comparer(report)
     for key, array in wanted.items():
         problem = comparer.difference(array, target.array(key)) if key in target.bundle else "is missing"
