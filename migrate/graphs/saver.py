@@ -52,6 +52,8 @@ class SaverGraph:
     """All that this Saver writes; empty where the graph does not show it."""
     doubt: str = ""
     """Of a condition on which variables are trained."""
+    cut: str = ""
+    """What says that nodes are gone from it; no TensorFlow loads such a graph."""
 
     def owners(self, slots: Collection[str], variables: Collection[str]) -> dict[str, str] | None:
         """Variable by slot, None unless each slot is read by the updates of exactly one variable."""
@@ -126,6 +128,7 @@ def _of_proto(proto: Any) -> SaverGraph:
         version=version,
         trainable=trainable,
         doubt=taken.doubt,
+        cut=_cut(proto.graph_def.node),
         reads=_reads(nodes),
         resources=resources,
         updates=updates,
@@ -135,6 +138,12 @@ def _of_proto(proto: Any) -> SaverGraph:
         renamed=renamed | scoped,
         keys=frozenset(saved),
     )
+
+
+def _cut(nodes: Any) -> str:
+    known = {str(node.name) for node in nodes}
+    lacking = ((node, _plain(each.removeprefix("^"))) for node in nodes for each in node.input)
+    return next((f"lacks {name!r}, which {node.name!r} needs" for node, name in lacking if name not in known), "")
 
 
 def _trainable(proto: Any) -> tuple[str, ...] | None:

@@ -16,7 +16,7 @@ from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence import FILE, HINT, SET, Origin
 from migrate.matching import stages
 from migrate.operations import likely
-from migrate.state import NamedVariables, Stored, StoredVariable
+from migrate.state import OTHERS_GRAPH, NamedVariables, Stored, StoredVariable
 from optim.errors import HyperparameterError, MismatchError, UnsupportedError
 
 ORDERED = ("h5", "tf1_saver")
@@ -80,7 +80,8 @@ def with_hints(
     told = any(document is not None and document.get("class_name") for document in said)
     missing = _missing(stored, told or "class_name" in overrides, optimizer_config)
     if missing:
-        raise MissingHintError(f"the source ({stored.format}) does not say everything; add {'; '.join(missing)}")
+        why = f", as {stored.outside[OTHERS_GRAPH]}" if OTHERS_GRAPH in stored.outside else ""
+        raise MissingHintError(f"the source ({stored.format}) does not say everything{why}; add {'; '.join(missing)}")
     return stored, named, origin
 
 

@@ -281,7 +281,7 @@ def _gathered(names: Collection[str], graph: SaverGraph, arrays: Mapping[str, La
 def _own_graph(
     graph: SaverGraph | None, graph_file: str, arrays: Mapping[str, LazyArray]
 ) -> tuple[SaverGraph | None, dict[str, str]]:
-    """The graph beside the checkpoint if it has the checkpoint's variables, else None and a doubt."""
+    """The graph beside the checkpoint if it is whole and has the checkpoint's variables, else None and a doubt."""
     if graph is None or graph.nodes is None:
         return graph, {}
     known = {name for name in graph.nodes.by_name if graph.nodes.op(name) in VARIABLES}
@@ -289,10 +289,13 @@ def _own_graph(
     lacking = [name for name in arrays if name not in known and name not in graph.saved_as]
     shapes = {key: graph.nodes.shape(name) for key, name in graph.saved_as.items() if key in arrays}
     others = [key for key, shape in shapes.items() if shape not in (None, arrays[key].shape)]
-    if not lacking and not others:
+    if graph.cut:
+        text = f"{graph_file} {graph.cut}: it is not as TensorFlow wrote it"
+    elif lacking or others:
+        has = f"has no variable {lacking[0]!r}" if lacking else f"gives what is saved as {others[0]!r} another shape"
+        text = f"{graph_file} {has}: it is another program's, or the checkpoint is altered"
+    else:
         return graph, {}
-    has = f"has no variable {lacking[0]!r}" if lacking else f"gives what is saved as {others[0]!r} another shape"
-    text = f"{graph_file} {has}: it is another program's, or the checkpoint is altered"
     away = ", or move the graph away if it is another's" if graph_file.endswith(".meta") else ""
     return None, {OTHERS_GRAPH: f"{text}; copy both again{away}"}
 

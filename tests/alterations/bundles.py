@@ -12,6 +12,7 @@ from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from tests import bundles
 from tests.alterations.alteration import Alteration, Change
 from tests.alterations.arrays import prefix_of
+from tests.alterations.graphs import of_graphs
 
 
 def of_bundles(folder: Path, source: str) -> Iterator[Alteration]:
@@ -24,6 +25,7 @@ def of_bundles(folder: Path, source: str) -> Iterator[Alteration]:
         for part in (2, 3, 10):
             cut = lambda f, _, n=name, p=part: _shorten(f / n, p)  # noqa: E731
             yield Alteration("graph", f"a {part}th of the {graph}", cut)
+        yield from of_graphs(meta, name)
     for data in sorted(prefix.parent.glob(f"{prefix.name}.data-*")):
         name = data.relative_to(folder)
         yield Alteration("shards", f"without {data.name}", lambda f, _, n=name: (f / n).unlink())

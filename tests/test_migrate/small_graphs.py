@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from migrate.bytes import protos
 from migrate.graphs.nodes import Nodes
 
@@ -16,3 +18,11 @@ def small_graph(*nodes: tuple[str, str, list[str]]) -> Nodes:
             tensor.dtype = 1
             tensor.float_val.append(float(name))
     return Nodes(proto.graph_def.node)
+
+
+def complete(graph: Any) -> None:
+    """Add what nodes of a graph need and it lacks, as ops of which nothing is known."""
+    known = {node.name for node in graph.node}
+    needed = {each.removeprefix("^").partition(":")[0] for node in graph.node for each in node.input}
+    for name in sorted(needed - known):
+        graph.node.add(name=name, op="Unknown")

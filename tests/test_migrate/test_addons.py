@@ -27,6 +27,7 @@ from optim.errors import HyperparameterError, UnsupportedError
 from tests import next_steps, wild_table
 from tests.alterations.hdf5 import training_config
 from tests.test_migrate.confirm import confirmed
+from tests.test_migrate.small_graphs import complete
 
 WILD = Path(__file__).parents[1] / "fixtures" / "wild"
 CORPUS = WILD.parent / "corpus"
@@ -441,6 +442,7 @@ def test_adamax_of_contrib_is_in_its_graph_and_rows_that_it_moves_alone_are_doub
     graph = protos.SaverMetaGraph.FromString(meta.read_bytes())
     owner = "net/hidden/kernel"
     graph.graph_def.node.add(name=f"AdaMax/update_{owner}/ScatterAdd", op="ScatterAdd", input=[owner, "rows", "by"])
+    complete(graph.graph_def)
     meta.write_bytes(graph.SerializeToString())
     assert "moves only the rows of net/hidden/kernel" in " ".join(migrate.read(meta.with_suffix("")).reasons)
 

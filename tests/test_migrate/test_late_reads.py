@@ -115,7 +115,7 @@ def test_a_checkpoint_of_such_a_program_is_approximate(tmp_path: Path) -> None:
     meta = tmp_path / "model.ckpt.meta"
     proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
     one, other = [node for node in proto.graph_def.node if node.op == "ApplyMomentum"][:2]
-    proto.graph_def.node.add(name="late", op="MatMul", input=[one.input[0], "x"])
+    proto.graph_def.node.add(name="late", op="MatMul", input=[one.input[0], one.input[0]])
     other.input.append("^late")
     meta.write_bytes(proto.SerializeToString())
     state = migrate.read(tmp_path / "model.ckpt")

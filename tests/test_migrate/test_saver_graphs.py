@@ -244,6 +244,32 @@ def test_a_graph_that_lacks_a_variable_of_the_checkpoint_is_never_a_mere_note(tm
     assert "has no variable 'Adam': it is another program's, or the checkpoint is altered" in state.reasons[0]
 
 
+@pytest.mark.parametrize(
+    ("case", "gone"),
+    [
+        ("extra-tf115-rmsprop-clip-saver", "clip"),
+        ("tf115-train-sgd-expdecay-convbn", "GradientDescent/update_conv/kernel/"),
+    ],
+)
+def test_a_graph_without_nodes_that_others_need_tells_nothing(case: str, gone: str, tmp_path: Path) -> None:
+    """Without those that clip there was no limit, and without an update its variable was not trained: both exact."""
+    told = adversary.case(CORPUS / case)
+    shutil.copytree(told.folder, tmp_path / "source")
+    prefix = tmp_path / "source" / told.source
+    assert migrate.read(prefix).fidelity == "exact"
+    meta = Path(f"{prefix}.meta")
+    proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    kept = [node for node in proto.graph_def.node if gone not in node.name]
+    del proto.graph_def.node[:]
+    proto.graph_def.node.extend(kept)
+    meta.write_bytes(proto.SerializeToString())
+    with pytest.raises(MissingHintError, match=rf"as .*\.meta lacks '[^']*{gone}.*', which .* needs: it is not as"):
+        migrate.read(prefix)
+    state = migrate.read(prefix, **told.hints)
+    assert state.fidelity == "approximate"
+    assert any("it is not as TensorFlow wrote it" in reason for reason in state.reasons)
+
+
 def test_a_saver_with_names_of_its_own(tmp_path: Path) -> None:
     """Its graph says which variable each is; without it they are called what they are not."""
     folder = CORPUS / "extra-tf115-momentum-own-keys-saver"

@@ -10,6 +10,7 @@ import pytest
 
 import migrate
 from migrate.bytes import protos
+from tests.test_migrate.small_graphs import complete
 
 SCOPED = Path(__file__).parents[1] / "fixtures" / "scoped"
 W, SLOT, COUNT = "net/w0", "train/net/w0/Momentum", "train/count"
@@ -42,6 +43,7 @@ def changed(folder: Path, name: str, nodes: list[Node], change: Any = None) -> m
         proto.graph_def.node.add(name=each, op=op, input=inputs)
     if change is not None:
         change(proto.graph_def)
+    complete(proto.graph_def)
     meta.write_bytes(proto.SerializeToString())
     return migrate.read(folder / "copy" / "model.ckpt")
 
