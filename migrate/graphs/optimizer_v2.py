@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from migrate.graphs import optimizer_v2_formulas, schedules
+from migrate.graphs import optimizer_v2_formulas, own_slots, schedules
 from migrate.graphs.gradients import Gradients
 from migrate.graphs.nodes import SCATTERS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Found, Variable, match
@@ -51,6 +51,20 @@ KERNELS = {
     "Ftrl": Kernel("Ftrl", 3, _from(4, *_L1_L2, _POWER), _from(5, *_L1_L2, _POWER), {_SHRINKAGE: 0.0}),
     "FtrlV2": Kernel("Ftrl", 3, _from(4, *_L1_L2, _SHRINKAGE, _POWER), _from(5, *_L1_L2, _SHRINKAGE, _POWER)),
 }
+_SLOTS = {
+    "GradientDescent": (),
+    "KerasMomentum": ("momentum",),
+    "Adam": ("m", "v"),
+    "AdamWithAmsgrad": ("m", "v", "vhat"),
+    "AdaMax": ("m", "v"),
+    "Adadelta": ("accum_grad", "accum_var"),
+    "AdagradV2": ("accumulator",),
+    "RMSProp": ("rms", "momentum"),
+    "CenteredRMSProp": ("mg", "rms", "momentum"),
+    "Ftrl": ("accumulator", "linear"),
+    "FtrlV2": ("accumulator", "linear"),
+}
+"""What a kernel reads first, behind the variable."""
 _STEP = (DIVIDE, Anything(), (ADD, ("Sqrt", Anything()), _EPSILON))
 """What a rule without a kernel subtracts: RMSprop, Nadam, and Adam where a gradient is sparse."""
 ROWS = "rows"
@@ -119,6 +133,8 @@ def _step(nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict
     if len(kernels) == 1 and not writes and not rows:
         (name, (kernel, is_rows)), *_ = kernels
         changed = _changed(nodes, name, gradient_of(nodes, name, kernel))
+        strange = own_slots.strange_in_v2(nodes, name, owner, _SLOTS[nodes.op(name).rpartition("Apply")[2]])
+        changed |= {} if strange is None else {"updates": strange}
         if changed:
             return _Step(outside=changed)
         config = _of_kernel(nodes, name, kernel, is_rows, own)

@@ -1,11 +1,12 @@
-"""Whether a kernel of tf.train reads its own variable and slots, in the order in which `slot_creator` named them."""
+"""Whether a kernel reads its own variable and slots, as tf.train's `slot_creator` or OptimizerV2 named them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from migrate.algorithms.tf_train import AVERAGES
 from migrate.graphs.nodes import Nodes, Write
 from migrate.graphs.patterns import Found, Variable, match
 
@@ -41,8 +42,9 @@ def strange(
       slots, powers: as `read` gives them. written: as `writers.alone_written`.
     """
     own = [*slots, *powers]
-    if own[:1] != [owner] or any(each not in nodes.variables for each in own) or len(set(own)) < len(own):
-        return f"{name!r} does not read the variable that it is called after and slots of its own"
+    averaged = any(_counted(each)[0].endswith(f"/{AVERAGES}") for each in slots)
+    if own[:1] != [owner] or averaged or any(e not in nodes.variables for e in own) or len(set(own)) < len(own):
+        return _of_another(name)
     follow = all(_follows(a, b) for a, b in pairwise(slots[1:]))
     if not follow or any(each not in name for each, name in zip(_POWERS, powers, strict=False)):
         return f"{name!r} reads its slots in another order than their names tell"
@@ -57,6 +59,18 @@ def strange(
     if apart is not None:
         return f"{apart!r} and {name!r} do not stand on one side of a condition"
     return None if early is None else f"{early!r} does not wait for {name!r}, which reads what it changes"
+
+
+def strange_in_v2(nodes: Nodes, name: str, owner: str, slots: Sequence[str]) -> str | None:
+    """What is wrong with what a kernel of OptimizerV2's reads, which calls a slot `SCOPE/VARIABLE/SLOT`."""
+    first, *others = (nodes.target(each) for each in nodes.inputs[name][: 1 + len(slots)])
+    named = [f"/{owner}/{slot}" for slot in slots]
+    right = first == owner and all(_counted(a)[0].endswith(b) for a, b in zip(others, named, strict=False))
+    return None if right else _of_another(name)
+
+
+def _of_another(name: str) -> str:
+    return f"{name!r} does not read the variable that it is called after and slots of its own"
 
 
 def _is_power(nodes: Nodes, write: Write, beta: float | None) -> bool:

@@ -15,7 +15,7 @@ from tests.alterations.alteration import Alteration, Change
 KERNEL = re.compile(r"(Resource)?(Sparse)?Apply\w+")
 STEP = re.compile(rf"{KERNEL.pattern}|Assign(Sub|Add)?(VariableOp)?|Maximum|Minimum|L2Loss|Pow|Rsqrt|Sqrt")
 """Ops of which a step is made, first values and restores apart."""
-NO_STEP = re.compile(r"(save|gradients|init)(_\d+)?/|.*/(Assign|IsInitialized/VarIsInitializedOp|AssignVariableOp)$")
+NO_STEP = re.compile(r"(save|init)(_\d+)?/|.*/(Assign|IsInitialized/VarIsInitializedOp|AssignVariableOp)$")
 
 
 def of_graphs(path: Path, name: Path) -> Iterator[Alteration]:
@@ -36,6 +36,9 @@ def of_graphs(path: Path, name: Path) -> Iterator[Alteration]:
     if any(KERNEL.fullmatch(node.op) for node in nodes):
         yield Alteration("graph", "kernels take a slot for the variable", change(_turned))
         yield Alteration("graph", "kernels renamed", change(_as_of_another), False)
+    variables = [node.name for node in nodes if node.op in ("VariableV2", "VarHandleOp")]
+    for one, slot in [(a, b) for a in variables for b in variables if f"{a}/" in b][:4]:
+        yield Alteration("graph", f"{one} and {slot} exchanged", change(lambda g, a=one, b=slot: _exchanged(g, a, b)))
     yield Alteration("graph", "as text", lambda folder, _: _as_text(folder / name))
 
 
@@ -73,6 +76,14 @@ def _turned(graph: Any) -> None:
     for node in graph.graph_def.node:
         if KERNEL.fullmatch(node.op):
             node.input[0], node.input[1] = str(node.input[1]), str(node.input[0])
+
+
+def _exchanged(graph: Any, one: str, other: str) -> None:
+    """In all that reads and changes them, but where they are saved and restored."""
+    turn = {one: other, other: one}
+    for node in graph.graph_def.node:
+        if not NO_STEP.match(node.name):
+            node.input[:] = [turn.get(each, each) for each in node.input]
 
 
 def _as_of_another(graph: Any) -> None:

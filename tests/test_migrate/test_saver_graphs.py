@@ -270,6 +270,31 @@ def test_a_graph_without_nodes_that_others_need_tells_nothing(case: str, gone: s
     assert any("it is not as TensorFlow wrote it" in reason for reason in state.reasons)
 
 
+@pytest.mark.parametrize(
+    ("place", "one", "other"),
+    [
+        ("corpus/extra-tf115-sgd-nesterov-clip-saver", "dense/bias", "training/SGD/dense/bias/momentum"),
+        ("wild/tf115-f-moving-average-optimizer", "net/out/b/Momentum", "net/out/b/ExponentialMovingAverage"),
+    ],
+)
+def test_a_kernel_that_reads_another_slot_or_variable_than_names_tell(
+    place: str, one: str, other: str, tmp_path: Path
+) -> None:
+    told = adversary.case(CORPUS.parent / place)
+    shutil.copytree(told.folder, tmp_path / "source")
+    prefix, turn = tmp_path / "source" / told.source, {one: other, other: one}
+    assert migrate.read(prefix, **told.hints).fidelity == "exact"
+    meta = Path(f"{prefix}.meta")
+    proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    for node in proto.graph_def.node:
+        if not node.name.startswith("save/") and node.name.rpartition("/")[2] != "Assign":
+            node.input[:] = [turn.get(each, each) for each in node.input]
+    meta.write_bytes(proto.SerializeToString())
+    state = migrate.read(prefix, **told.hints)
+    assert state.fidelity == "approximate"
+    assert "does not read the variable that it is called after and slots of its own" in " ".join(state.reasons)
+
+
 def test_a_saver_with_names_of_its_own(tmp_path: Path) -> None:
     """Its graph says which variable each is; without it they are called what they are not."""
     folder = CORPUS / "extra-tf115-momentum-own-keys-saver"
