@@ -32,7 +32,7 @@ GATHERED = "gathered"
 """In `Stored.outside`: a loop has summed gradients up since the last step, which the next step would take."""
 
 NO_KERNEL = "kernel"
-"""In `Stored.outside`: the graph trains variables with ops of its own, and with no kernel of tf.train's classes."""
+"""In `Stored.outside`: the graph trains variables with ops of its own, by no rule of tf.train's classes or Keras's."""
 
 LATE_READ = "late read"
 """In `Stored.outside`: gradients of one step may have been computed from variables that the step had moved already."""

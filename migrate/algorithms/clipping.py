@@ -32,8 +32,9 @@ def put_in(config: Mapping[str, Any], generation: str, versions: Mapping[str, st
     _check_known(limits, generation, version, out)
     if len(limits) > 1:
         _clip_order(generation, version, versions.get("tensorflow", versions.get(generations.AFTER, "")), out)
-    if "clipnorm" in limits and _norm_is_global(limits, generation, version, out):
-        limits["global_clipnorm"] = limits.pop("clipnorm")
+    if "clipnorm" in limits and _is_of_all(limits, generation, versions, out):
+        limit = limits.pop("clipnorm")
+        limits.setdefault("global_clipnorm", limit)
         out.warnings.append(
             "clipnorm limited the norm over all gradients in this generation: carried as global_clipnorm"
         )
@@ -131,20 +132,29 @@ def _clip_order(generation: str, version: tuple[int, ...] | None, tensorflow: st
         )
 
 
-def _norm_is_global(
-    config: Mapping[str, Any], generation: str, version: tuple[int, ...] | None, out: Arguments
-) -> bool:
-    """Standalone Keras and tf.keras 1.4 took one norm over all gradients, tf.keras 1.12 (2.1.6-tf) not."""
-    if generation in ("keras1", "keras2", "keras2.3"):
+def is_of_all(generation: str, versions: Mapping[str, str]) -> bool | None:
+    """Whether `clipnorm` limited one norm over all gradients, as in standalone Keras and in tf.keras until TF 1.9, and
+    not that of each (`optimizers.py` of TF 1.4 to 1.12); None where nothing tells. TF 1.9 to 1.12 say 2.1.6-tf."""
+    if generation != "optimizer_v1":
+        return generation in generations.NATIVE
+    tensorflow, keras = (generations.version_tuple(versions.get(each)) for each in ("tensorflow", "keras"))
+    if tensorflow is not None:
+        return tensorflow < (1, 10)
+    if generations.AFTER in versions or keras in (None, (2, 1, 6)):
+        return False if generations.AFTER in versions else None
+    return keras < (2, 1, 6)
+
+
+def _is_of_all(limits: Mapping[str, float], generation: str, versions: Mapping[str, str], out: Arguments) -> bool:
+    told, said = is_of_all(generation, versions), out.origins.get("global_clipnorm")
+    if told is None and said is not None and said.kind == SET and "global_clipnorm" in limits:
         return True
-    if generation != "optimizer_v1" or (version is not None and version >= (2, 1, 6)):
-        return False
-    if version is not None and version <= (2, 0, 8):
-        return True
-    out.doubt(
-        "clipnorm",
-        "clipnorm is set and the release is not known to be before TF 1.5 (one norm over all gradients) or"
-        " after 1.11 (one per variable, as is carried)",
-        confirm=confirming("clipnorm", config["clipnorm"]),
-    )
-    return False
+    if told is None:
+        ways = (confirming("clipnorm", limits["clipnorm"]), confirming("global_clipnorm", limits["clipnorm"]))
+        out.doubt(
+            "clipnorm",
+            "clipnorm is set and the release is not known to be before TF 1.10 (one norm over all gradients) or not"
+            " (one per variable, as is carried)",
+            confirm=" or ".join(ways),
+        )
+    return bool(told)

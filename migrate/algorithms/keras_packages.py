@@ -21,12 +21,14 @@ from typing import Any
 
 from migrate.algorithms import foreign
 from migrate.algorithms.addons import EXCLUDED, PER_STEP
+from migrate.algorithms.spec import Algorithm
 from migrate.algorithms.wrappers import plain as plain_name
 from migrate.generations import NATIVE
 from optim.errors import UnsupportedError
 
 ADAMW, RADAM, CONTRIB = "keras-adamw", "keras-rectified-adam", "keras-contrib"
 GENERATIONS = NATIVE | {"optimizer_v2"}
+_PLAIN = {"SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "Adamax", "Nadam"}
 _DECAYED = {"AdamW": "Adam", "NadamW": "Nadam", "SGDW": "SGD"}
 _MARKS = {"weight_decays", "total_iterations", "use_cosine_annealing", "eta_t", "t_cur"}
 _ANNEALING = {*_MARKS, "lr_multipliers", "autorestart", "eta_min", "eta_max", "init_verbose"}
@@ -72,6 +74,11 @@ def as_keras(
     if whose == CONTRIB and plain == "LARS":
         return "SGD", {"decay": 0.0, **{key: value for key, value in config.items() if key not in _LARS}}
     return ("Yogi", {**_YOGI, **config}) if whose == CONTRIB else None
+
+
+def is_plain(algorithm: Algorithm, config: Mapping[str, Any]) -> bool:
+    """Whether steps are those of a class that Keras had before OptimizerV2, without what keras-adamw adds to them."""
+    return algorithm.name in _PLAIN and not config.get(PER_STEP)
 
 
 def inner(called: str, generation: str) -> str:

@@ -22,6 +22,11 @@ class Clip:
     axes: str = ""
     """The node of the dims that the norm of one gradient is taken over."""
 
+    def is_of_one(self, nodes: Nodes, owner: str) -> bool:
+        """Whether the norm is that of one whole gradient, of a variable."""
+        shape = nodes.shape(owner) if self.option == "clipnorm" and owner in nodes.variables else None
+        return shape is not None and is_whole(nodes, self.axes, len(shape))
+
 
 def clipped(nodes: Nodes, name: str) -> Clip | None:
     """How a node clips; None where it does not, or as no option of Keras does."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from migrate.graphs.clipping import Clip, clipped, is_whole, may_limit, normed
+from migrate.graphs.clipping import Clip, clipped, may_limit, normed
 from migrate.graphs.nodes import FIRST, GIVEN, SETS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, match
 from migrate.state import CHANGED
@@ -311,8 +311,7 @@ class Gradients:
     def _is_whole(self, clip: Clip, owner: str) -> bool:
         """Whether a norm is that of one whole gradient, or of all gradients."""
         if clip.option == "clipnorm":
-            shape = self._nodes.shape(owner) if owner in self._nodes.variables else None
-            return shape is not None and is_whole(self._nodes, clip.axes, len(shape))
+            return clip.is_of_one(self._nodes, owner)
         if clip.option == "global_clipnorm":
             if clip.norm not in self._normed:
                 self._normed[clip.norm] = frozenset(normed(self._nodes, clip.norm))

@@ -1,56 +1,89 @@
-"""What a graph says of the updates that Keras built before OptimizerV2, besides whose slots they read: constants.
+"""What a graph says of the updates that Keras built before OptimizerV2, besides whose slots they read: the rule with
+its constants, and what gradients go through before it.
 
-A rule of `keras/optimizers.py` 1.0 - 2.3 (and tf.keras's until 1.13) is an expression of slots, settings, which are
-variables, and epsilon, which is a constant; SGD's has another form with Nesterov's momentum. Whatever is not one of
-these, op for op, as a weight with a constraint is not, says nothing.
+Settings are variables, which the checkpoint holds. A rule of which one op is another is a program's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from migrate.graphs import native_keras_formulas as formulas
+from migrate.graphs.clipping import clipped
 from migrate.graphs.gradients import ROWS_ADDED
 from migrate.graphs.nodes import Nodes
-from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Pattern, Variable, match
+from migrate.graphs.patterns import ADD, Anything, Found, Pattern, Variable, match
 from migrate.graphs.writers import alone_written
+from migrate.state import CHANGED, NO_KERNEL
 
 _ANY = Anything()
-_WITH_EPSILON = (ADD, _ANY, "epsilon")
-_ROOT = ("Sqrt", ("Maximum", ("Minimum", _WITH_EPSILON, _ANY), _ANY))
-_MOVED = "moved"
 _OF_TABLES = (ROWS_ADDED, "AddN")
 """Ops that `tf.gradients` and Keras add rows up with, and those of a regularizer to them."""
 
 
+class Updates(NamedTuple):
+    """`class_name`: empty where the graph does not show one. `outside`: as `Stored.outside`."""
+
+    class_name: str
+    config: dict[str, Any]
+    outside: dict[str, str]
+
+
 def describe(
-    nodes: Nodes, trained: Sequence[str], slots: Sequence[str], others: Collection[str] = ()
-) -> tuple[dict[str, Any], str]:
-    """`epsilon` or `nesterov` of the updates of these variables, and the limits that gradients go through on their way
-    into these slots; none where they do not all say the same. And a node that gradients go through before these limits,
-    as where a class has `get_gradients` of its own; empty if there is none.
+    nodes: Nodes,
+    settings: Mapping[str, str],
+    trained: Sequence[str],
+    slots: Sequence[str],
+    *,
+    others: Collection[str],
+    is_of_all: bool,
+) -> Updates:
+    """What the updates of these variables say, as far as they all say the same.
 
     Args:
+      settings: the optimizer's scalar variables by the name of the setting.
+      trained: variables that may be trained; those that gradients move are.
       others: state of other optimizers, or of an earlier `compile`, whose updates are left aside.
+      is_of_all: whether the release's `clipnorm` limits one norm over all gradients.
     """
-    assigned = {name: write.value for name, write in alone_written(nodes, others).items()}
-    said = [_update(nodes, name, assigned) for name in trained]
-    told = said[0] if said and all(each == said[0] for each in said) else {}
-    found = [_limits(nodes, gradient) for gradient in _gradients(nodes, slots, assigned)]
+    written = alone_written(nodes, others)
+    assigned = {name: write.value for name, write in written.items()}
+    moved = [name for name in trained if name in assigned and _is_of_gradients(nodes, assigned[name])]
+    rules = {name: formulas.of_variable(nodes, settings, name, assigned) for name in moved}
+    moving = {name: rule for name, rule in rules.items() if rule is not None}
+    told = list(moving.values())
+    same = bool(told) and all((r.class_name, r.config) == (told[0].class_name, told[0].config) for r in told)
+    outside: dict[str, str] = {}
+    own = next((name for name, rule in rules.items() if rule is None), None)
+    if own is not None:
+        outside[NO_KERNEL] = (
+            f"{written[own].op!r} moves {own!r} in the graph by no rule of Keras's: it is a program's own"
+        )
+    of_rules = ((name, each) for name, rule in moving.items() for each in rule.gradients)
+    gradients = [*_gradients(nodes, slots, assigned), *of_rules]
+    found = [_limits(nodes, owner, gradient, is_of_all) for owner, gradient in gradients]
     limits = found[0][0] if found and all(each == found[0][0] for each, _ in found) else {}
-    return {**told, **limits}, next((made for _, made in found if _is_changed(nodes, made)), "")
+    changed = next((made for _, made in found if _is_changed(nodes, made)), "")
+    if changed:
+        outside[CHANGED] = f"gradients go through {changed!r} before they reach the optimizer"
+    config = {**(told[0].config if same else {}), **limits}
+    return Updates(told[0].class_name if same and own is None else "", config, outside)
+
+
+def _is_of_gradients(nodes: Nodes, name: str) -> bool:
+    return any(map(nodes.is_gradient, nodes.behind(name, to_gradients=True)))
 
 
 def _is_changed(nodes: Nodes, made: str) -> bool:
     """Whether a node is made of gradients, and is neither one nor a sum of their rows."""
-    is_made = any(map(nodes.is_gradient, nodes.behind(made, to_gradients=True)))
-    return is_made and not nodes.is_gradient(made) and nodes.op(made) not in _OF_TABLES
+    return _is_of_gradients(nodes, made) and not nodes.is_gradient(made) and nodes.op(made) not in _OF_TABLES
 
 
-def _gradients(nodes: Nodes, slots: Sequence[str], assigned: Mapping[str, str]) -> list[str]:
-    """What the updates of slots take for gradients. Adadelta takes the square of its own step in the place of one."""
-    gradients = [_gradient(nodes, slot, assigned[slot]) for slot in slots if slot in assigned]
-    return [each for each in gradients if each is not None and not nodes.variables_behind(each) & set(slots)]
+def _gradients(nodes: Nodes, slots: Sequence[str], assigned: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(slot, what its update takes for the gradient). Adadelta takes the square of its own step in the place of one."""
+    found = [(slot, _gradient(nodes, slot, assigned[slot])) for slot in slots if slot in assigned]
+    return [(slot, each) for slot, each in found if each and not nodes.variables_behind(each) & set(slots)]
 
 
 _GRADIENT = Anything("gradient")
@@ -73,42 +106,25 @@ def _gradient(nodes: Nodes, slot: str, value: str) -> str | None:
     return None
 
 
-def _limits(nodes: Nodes, gradient: str) -> tuple[dict[str, float | None], str]:
-    """`clipvalue`, and behind it `clipnorm`: norm >= c chooses gradient · c / norm (`clip_norm`); None for one that is
-    not there, where what is clipped is what `tf.gradients` made. And the node that is clipped."""
+def _limits(nodes: Nodes, owner: str, gradient: str, is_of_all: bool) -> tuple[dict[str, float | None], str]:
+    """`clipvalue`, and behind it `clipnorm`; None for one that is not there, where what is clipped is what
+    `tf.gradients` made. And the node that is clipped.
+
+    Args:
+      owner: a variable of the gradient's shape.
+      is_of_all: whether the release limits one norm over all gradients: norm >= c chooses gradient * c / norm
+        (`clip_norm`), and not that of each.
+    """
     limits: dict[str, float | None] = {}
-    found = Found()
-    if match(nodes, gradient, ("Maximum", ("Minimum", _GRADIENT, "high"), "low"), found):
-        if found.constants["low"] != -found.constants["high"]:
-            return {}, gradient
-        limits["clipvalue"], gradient = found.constants["high"], found.nodes["gradient"]
+    clip = clipped(nodes, gradient)
+    if clip is not None and clip.option == "clipvalue":
+        limits["clipvalue"], gradient = clip.limit, clip.gradient
+        clip = clipped(nodes, gradient)
     found = Found()
     unclipped = ("Switch", _GRADIENT, ("GreaterEqual", ("Sqrt", _ANY), "clipnorm"))
-    if match(nodes, gradient, ("Merge", unclipped, _ANY), found):
+    if is_of_all and match(nodes, gradient, ("Merge", unclipped, _ANY), found):
         limits["clipnorm"], gradient = found.constants["clipnorm"], found.nodes["gradient"]
+    elif not is_of_all and clip is not None and clip.is_of_one(nodes, owner):
+        limits["clipnorm"], gradient = clip.limit, clip.gradient
     gradient = nodes.source(gradient)
-    is_whole = nodes.is_gradient(gradient)
-    return {"clipnorm": None, "clipvalue": None, **limits} if is_whole else limits, gradient
-
-
-def _update(nodes: Nodes, name: str, assigned: Mapping[str, str]) -> dict[str, Any]:
-    variable, value = Variable(name), assigned.get(name)
-    if value is None:
-        return {}
-    rules: tuple[Pattern, ...] = (
-        ("Sub", variable, (DIVIDE, _ANY, _WITH_EPSILON)),
-        ("Sub", variable, ("Mul", _ANY, (DIVIDE, ("Mul", _ANY, _ROOT), _ROOT))),
-    )
-    for rule in rules:
-        found = Found()
-        if match(nodes, value, rule, found):
-            return dict(found.constants)
-    moves = (
-        ((ADD, variable, Anything(_MOVED)), False),
-        (("Sub", (ADD, variable, ("Mul", _ANY, Anything(_MOVED))), _ANY), True),
-    )
-    for pattern, nesterov in moves:
-        found = Found()
-        if match(nodes, value, pattern, found) and found.nodes[_MOVED] in assigned.values():
-            return {"nesterov": nesterov}
-    return {}
+    return {"clipnorm": None, "clipvalue": None, **limits} if nodes.is_gradient(gradient) else limits, gradient

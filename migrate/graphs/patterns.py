@@ -11,7 +11,8 @@ from migrate.state import GLOBAL_STEP
 ADD, DIVIDE = "Add AddV2", "RealDiv Div"
 STEP = "<step>"
 Pattern = Any
-"""(ops, inputs...); a name for a constant; a number that it must be; STEP; a `Variable`; a `Cast`; or `Anything`."""
+"""(ops, inputs...); a name for a constant; a number that it must be; STEP; a `Variable`; a `Cast`;
+`Anything`; or one of these that is `Named` or `Either` of several."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,24 @@ class Anything:
     """Any node; where it has a name, the same one wherever this name stands."""
 
     name: str = ""
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a pattern says, and the same node wherever this name stands."""
+
+    name: str
+    of: Pattern
+
+
+@dataclass(frozen=True, init=False)
+class Either:
+    """The first of several patterns that fits."""
+
+    patterns: tuple[Pattern, ...]
+
+    def __init__(self, *patterns: Pattern) -> None:
+        object.__setattr__(self, "patterns", patterns)
 
 
 @dataclass(frozen=True)
@@ -55,6 +74,10 @@ def match(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> bool:
         return nodes.is_cast(name) and match(nodes, made, pattern.of, found)
     if isinstance(pattern, Anything):
         return not pattern.name or found.nodes.setdefault(pattern.name, made) == made
+    if isinstance(pattern, Named):
+        return found.nodes.setdefault(pattern.name, made) == made and match(nodes, name, pattern.of, found)
+    if isinstance(pattern, Either):
+        return any(_matches_alone(nodes, name, each, found) for each in pattern.patterns)
     if isinstance(pattern, (float, str)):
         number = nodes.constant(name)
         if number is None or (nodes.is_cast(name) and number != int(number)):
@@ -64,6 +87,15 @@ def match(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> bool:
     return len(inputs) == len(pattern) - 1 and all(
         match(nodes, each, wanted, found) for each, wanted in zip(inputs, pattern[1:], strict=True)
     )
+
+
+def _matches_alone(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> bool:
+    """As `match`; what was found is left as it is where it does not fit."""
+    trial = Found(dict(found.constants), dict(found.nodes))
+    if not match(nodes, name, pattern, trial):
+        return False
+    found.constants, found.nodes = trial.constants, trial.nodes
+    return True
 
 
 def operands(nodes: Nodes, name: str, ops: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from migrate import generations
-from migrate.algorithms import nadam, tf_train, wrappers
+from migrate.algorithms import keras_packages, nadam, tf_train, wrappers
 from migrate.algorithms.clipping import LIMITS
 from migrate.bytes.arrays import LazyArray
 from migrate.evidence import DEFAULT, FILE, GRAPH, SET, UNINTERPRETED, Origin, confirming
@@ -52,7 +52,8 @@ def origins(
         than none.
     """
     _check_words(made.overrides)
-    found = (_doubt(what, how, made, known) for what, how in stored.outside.items())
+    told = {what: how for what, how in stored.outside.items() if what != NO_KERNEL or _is_known_rule(stored, made)}
+    found = (_doubt(what, how, made, known) for what, how in told.items())
     beside = (*_scaled(stored, made, unmapped), *_of_rates(stored, known))
     return [*(origin for origin in found if origin is not None), *beside, *stored.doubts]
 
@@ -96,6 +97,12 @@ def _check_words(overrides: Mapping[str, object]) -> None:
         )
 
 
+def _is_known_rule(stored: Stored, made: Configuration) -> bool:
+    """Whether a graph that moves variables by the class taken would show it."""
+    known = keras_packages.is_plain if stored.generation in generations.NATIVE else tf_train.has_kernel
+    return known(made.algorithm, made.config)
+
+
 def _doubt(what: str, how: str, made: Configuration, known: Mapping[str, Origin]) -> Origin | None:
     """None where a person or the source has settled it."""
     own = known.get(what)
@@ -118,8 +125,6 @@ def _is_settled(what: str, made: Configuration, own: Origin | None, limit: Origi
     if what == SPARSE_CLIPPING and (limit is None or limit.kind == SET):
         return True
     if (CHANGED if what in ON_THEIR_WAY else what) in {CHANGED, GATHERED} & made.overrides.keys():
-        return True
-    if what == NO_KERNEL and not tf_train.has_kernel(made.algorithm, made.config):
         return True
     if own is None:
         return False

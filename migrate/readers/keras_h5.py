@@ -21,7 +21,7 @@ from migrate.bytes import hdf5
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError
-from migrate.generations import BACKEND, GRAPH_MODE, from_hdf5, version_tuple
+from migrate.generations import AFTER, BACKEND, GRAPH_MODE, from_hdf5, version_tuple
 from migrate.readers.keras.layers import misplaced
 from migrate.readers.keras.left_out import settled
 from migrate.readers.keras.model import (
@@ -90,7 +90,7 @@ def read(path: str, generation: str | None = None) -> Stored:
             model = settled(model, [f"{layer}/{name}" for layer, own in groups.items() for name, _ in own])
     in_graph = "yes" if any(name.startswith("training") for name, _ in weights) else None
     release = _told_by_metrics(version, training) or _told_by_order(version, training)
-    told = (("tensorflow", release), (GRAPH_MODE, in_graph))
+    told = (("tensorflow", release), (AFTER, _told_by_layers(version, model)), (GRAPH_MODE, in_graph))
     found_versions = (("keras", version), (BACKEND, backend), *told)
     versions = {k: v for k, v in found_versions if v}
     return Stored(
@@ -180,6 +180,17 @@ def _told_by_order(version: str | None, training: Any) -> str | None:
         "2.2": ["metrics", "weighted_metrics", "loss_weights", "sample_weight_mode"],
     }
     return next((release for release, known in orders.items() if order == known), None)
+
+
+def _told_by_layers(version: str | None, model: Any) -> str | None:
+    """TF 1.9 to 1.12 all call their Keras 2.1.6-tf; before 1.11 the config of a Sequential is a list, and before 1.12
+    the initializer of a Dense kernel VarianceScaling."""
+    if version != "2.1.6-tf":
+        return None
+    is_named = (
+        isinstance(model, Mapping) and model.get("class_name") == "Sequential" and "layers" in model.get("config", ())
+    )
+    return "1.10" if is_named or '"GlorotUniform"' in json.dumps(model) else None
 
 
 def _json_attribute(file: h5py.File, name: str, path: str) -> Any:

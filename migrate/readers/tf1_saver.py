@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.algorithms.clipping import LIMITS
+from migrate.algorithms import clipping
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
@@ -27,7 +27,7 @@ from migrate.errors import DamagedFileError, UnknownFormatError
 from migrate.generations import NATIVE
 from migrate.graphs import bert, keras1, native_keras, optimizer_v2, saver, scopes, tf_train
 from migrate.graphs.keras1 import Keras1Optimizer
-from migrate.graphs.nodes import VARIABLES
+from migrate.graphs.nodes import VARIABLES, Nodes
 from migrate.graphs.saver import SaverGraph
 from migrate.graphs.writers import writers
 from migrate.readers.bundle_arrays import doubts, lazy, not_numbers
@@ -36,7 +36,7 @@ from migrate.readers.savers import optimizer_v2 as saver_v2
 from migrate.readers.savers import optimizers as saver_optimizers
 from migrate.readers.savers import tf_train as saver_train
 from migrate.readers.savers.parts import Parts, give_values, in_order, stored_variable
-from migrate.state import CHANGED, GATHERED, GLOBAL_STEP, LOST, NO_KERNEL, ON_THEIR_WAY, OTHERS_GRAPH, Stored
+from migrate.state import GATHERED, GLOBAL_STEP, LOST, NO_KERNEL, ON_THEIR_WAY, OTHERS_GRAPH, Stored
 from optim.errors import CheckpointError, HyperparameterError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 
@@ -105,13 +105,7 @@ def read_bundle(
         stored = saver_keras.stored(arrays, counter, graph, prefix)
     told = _program(graph, choice.scopes, stored, arrays) if stored.generation in ("tf1", "optimizer_v2") else {}
     if graph is not None and graph.nodes is not None and stored.generation in NATIVE:
-        trained = [v.name for v in stored.variables if v.trainable and not stored.layers]
-        slots = [key for key, _ in stored.weights or ()]
-        said, changed = native_keras.describe(graph.nodes, trained, slots, choice.foreign)
-        class_name, own = (choice.keras1.class_name, choice.keras1.config) if choice.keras1 is not None else ("", {})
-        told["graph_config"] = {"class_name": class_name, "config": {**own, **said}}
-        if changed:
-            told["outside"] = {CHANGED: f"gradients go through {changed!r} before they reach the optimizer"}
+        told = _of_native(graph, graph.nodes, stored, choice)
     versions = {"tensorflow": graph.version} if graph is not None and graph.version else {}
     return Stored(
         format_name,
@@ -131,6 +125,22 @@ def read_bundle(
         layers=stored.layers,
         **{**told, "outside": {**told.get("outside", {}), **_changed(arrays, graph), **choice.outside, **strange}},
     )
+
+
+def _of_native(graph: SaverGraph, nodes: Nodes, stored: Parts, choice: saver_optimizers.Choice) -> dict[str, Any]:
+    """What the graph says of an optimizer that Keras had before OptimizerV2."""
+    trained = [v.name for v in stored.variables if v.trainable is not False]
+    slots = [key for key, _ in stored.weights or ()]
+    settings = {key: array.stored_as for key, array in stored.scalars.items()}
+    versions = {"tensorflow": graph.version} if graph.version else {}
+    limit = bool(clipping.is_of_all(stored.generation or "", versions))
+    found = native_keras.describe(nodes, settings, trained, slots, others=choice.foreign, is_of_all=limit)
+    first = choice.keras1
+    class_name, config = ("", {}) if first is None else (first.class_name, first.config)
+    return {
+        "graph_config": {"class_name": class_name or found.class_name, "config": {**config, **found.config}},
+        "outside": found.outside,
+    }
 
 
 def _named(
@@ -231,7 +241,7 @@ def _program(
     # Where it shows all that happens to gradients, there is no other limit of them.
     is_known = told.class_name is not None and told.outside.keys().isdisjoint({"optimizer", *ON_THEIR_WAY})
     followed = told.seen or is_known
-    said = {**(dict.fromkeys(LIMITS) if followed else {}), **told.config}
+    said = {**(dict.fromkeys(clipping.LIMITS) if followed else {}), **told.config}
     return {
         "graph_config": {"class_name": told.class_name or "", "config": said} if told.class_name or said else None,
         "graph_seen": told.seen,

@@ -11,7 +11,7 @@ from migrate.algorithms import ALGORITHMS, find, keras_config, lazy_rows, nadam,
 from migrate.algorithms.arguments import Arguments
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
-from migrate.generations import GENERATIONS
+from migrate.generations import AFTER, GENERATIONS
 from optim.errors import UnsupportedError
 from tests.test_migrate.confirm import typed
 
@@ -38,7 +38,8 @@ def _arguments(
         ("keras2", "2.2.4", {"global_clipnorm": 0.5}),
         ("keras2.3", "2.3.1", {"global_clipnorm": 0.5}),
         ("optimizer_v1", "2.0.8-tf", {"global_clipnorm": 0.5}),
-        ("optimizer_v1", "2.1.6-tf", {"clipnorm": 0.5}),
+        ("optimizer_v1", "2.1.5-tf", {"global_clipnorm": 0.5}),  # TF 1.8
+        ("optimizer_v1", "2.2.4-tf", {"clipnorm": 0.5}),
         ("optimizer_v2", "2.9.0", {"clipnorm": 0.5}),
         ("optimizer", "2.15.0", {"clipnorm": 0.5}),
         ("keras3", "3.8.0", {"clipnorm": 0.5}),
@@ -51,10 +52,28 @@ def test_clipnorm_is_global_in_old_keras(generation: str, keras: str, limits: di
 
 
 @pytest.mark.parametrize(
+    ("versions", "limits"),
+    [
+        ({"tensorflow": "1.9.0"}, {"global_clipnorm": 0.5}),
+        ({"tensorflow": "1.10.1"}, {"clipnorm": 0.5}),
+        ({AFTER: "1.10"}, {"clipnorm": 0.5}),
+    ],
+)
+def test_one_keras_took_both_norms(versions: dict[str, str], limits: dict[str, float]) -> None:
+    """TF 1.9 to 1.12 say 2.1.6-tf, and 1.9 alone takes one norm over all gradients."""
+    config, keras = {"clipnorm": 0.5, "learning_rate": 0.1}, "2.1.6-tf"
+    found = _arguments("SGD", config, "optimizer_v1", keras, **versions)
+    assert {k: v for k, v in found.values.items() if "clip" in k} == limits
+    assert not found.reasons
+    (reason,) = _arguments("SGD", config, "optimizer_v1", keras).reasons
+    assert "--set clipnorm=0.5 or --set global_clipnorm=0.5" in reason
+
+
+@pytest.mark.parametrize(
     ("generation", "keras", "tensorflow", "order", "certain"),
     [
         ("keras2", "2.2.4", None, "norm_first", True),
-        ("optimizer_v1", "2.1.6-tf", None, "norm_first", True),
+        ("optimizer_v1", "2.2.4-tf", None, "norm_first", True),
         ("optimizer_v2", "2.2.4-tf", None, "norm_first", False),  # of TF 2.0, too, whose fit did not clip
         ("optimizer_v2", "2.3.0-tf", "2.2", "norm_first", True),
         ("optimizer_v2", "2.3.0-tf", "2.1", "norm_first", False),

@@ -88,6 +88,8 @@ CASES = {
     "extra-tfa19-proximal-adagrad-h5": None,
     "extra-tfa19-cocob-h5": None,
     "extra-tfa19-cocob-ckpt": None,
+    "extra-tf19-adam-clipnorm-h5": None,
+    "extra-tf112-adam-clipnorm-h5": None,
     "extra-tfa19-conditional-gradient-h5": None,
     "extra-tfa19-conditional-gradient-nuclear-ckpt": None,
     "extra-tfm29-lars-h5": None,
@@ -117,6 +119,7 @@ APPROXIMATE = {
 ORDER = {"extra-tf215-new-adam-own-weight-ckpt": ("w", "first.w", "last.w")}
 """Variables that their slots do not name, in the order in which they were trained."""
 TOLD: dict[str, dict[str, Any]] = {
+    "extra-tf19-adam-clipnorm-h5": {"global_clipnorm": 0.1},
     "extra-tf215-new-adam-twins-ckpt": {"slot_order": "source"},
     # What the config of LARS does not say.
     "extra-tfm29-lars-h5": {

@@ -126,7 +126,7 @@ def test_an_assignment_that_lacks_its_inputs_changes_nothing(inputs: list[str]) 
     assert not list(graph.writes())
     assert not alone_written(graph)
     assert "nowhere" in schedules.never_counts(graph)
-    assert native_keras.describe(graph, ["w"], []) == ({}, "")
+    assert native_keras.describe(graph, {}, ["w"], [], others=(), is_of_all=True) == ("", {}, {})
 
 
 UPDATE = "Adam/Adam/update_w/"

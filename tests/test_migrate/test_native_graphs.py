@@ -1,0 +1,121 @@
+"""The rules that Keras had before OptimizerV2, in the graphs that five releases built of them."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from migrate.algorithms.clipping import is_of_all
+from migrate.bytes import protos
+from migrate.graphs import native_keras
+from migrate.graphs.nodes import Nodes
+from migrate.graphs.writers import alone_written
+from migrate.state import NO_KERNEL
+
+FOLDER = Path(__file__).parents[1] / "fixtures" / "native_graphs"
+ANOTHER = {
+    "Add": "Sub",
+    "AddV2": "Sub",
+    "Sub": "AddV2",
+    "Mul": "RealDiv",
+    "RealDiv": "Mul",
+    "Pow": "Mul",
+    "Sqrt": "Abs",
+    "Square": "Abs",
+    "Abs": "Square",
+    "Maximum": "Mul",
+    "Minimum": "Mul",
+}
+"""For an op of a rule, one that is none of it."""
+
+
+def _of_release(name: str) -> tuple[dict[str, Any], list[tuple[dict[str, Any], Any]]]:
+    with zipfile.ZipFile(FOLDER / name) as file:
+        told = json.loads(file.read("cases.json"))
+        graphs = [protos.SaverMetaGraph(graph_def=_parsed(file.read(f"{i}.pb"))) for i in range(len(told["cases"]))]
+    return told, list(zip(told["cases"], graphs, strict=True))
+
+
+def _parsed(data: bytes) -> Any:
+    graph = type(protos.SaverMetaGraph().graph_def)()
+    graph.ParseFromString(data)
+    return graph
+
+
+def _described(case: dict[str, Any], graph: Any, is_of_all: bool) -> native_keras.Updates:
+    nodes, trained = Nodes(graph.graph_def.node), [case["variable"]]
+    return native_keras.describe(nodes, case["settings"], trained, case["slots"], others=(), is_of_all=is_of_all)
+
+
+def _limit_is_of_all(told: dict[str, Any]) -> bool:
+    generation = "optimizer_v1" if told["is_tf_keras"] else "keras2"
+    return bool(is_of_all(generation, {"tensorflow": told["tensorflow"]}))
+
+
+RELEASES = sorted(path.name for path in FOLDER.glob("*.zip"))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_class_and_constants_are_those_that_the_program_gave(release: str) -> None:
+    told, cases = _of_release(release)
+    assert {case["class_name"] for case, _ in cases} == {
+        *("SGD", "RMSprop", "Adagrad", "Adadelta"),
+        *("Adam", "Adamax", "Nadam"),
+    }
+    for case, graph in cases:
+        found = _described(case, graph, _limit_is_of_all(told))
+        assert (found.class_name, found.outside) == (case["class_name"], {}), case
+        given = {"clipnorm": None, "clipvalue": None, **case["arguments"]}
+        if case["kind"] == "rows":  # which are added up before a limit is taken of them
+            given = case["arguments"]
+        for key in given.keys() - case["settings"].keys():
+            want = given[key]
+            assert found.config[key] == (want if want is None else pytest.approx(np.float32(want))), (case, key)
+
+
+@pytest.mark.parametrize("release", [RELEASES[0], *(pytest.param(r, marks=pytest.mark.breadth) for r in RELEASES[1:])])
+def test_no_rule_is_told_of_a_graph_with_another_op_or_constant(release: str) -> None:
+    told, cases = _of_release(release)
+    altered = 0
+    for case, graph in [(c, g) for c, g in cases if c["kind"] == "plain" and "clipnorm" not in c["arguments"]]:
+        right = _described(case, graph, _limit_is_of_all(told))
+        for place in _of_rule(case, graph):
+            other = type(graph).FromString(graph.SerializeToString())
+            _alter(other.graph_def.node[place])
+            found = _described(case, other, _limit_is_of_all(told))
+            assert found.outside.get(NO_KERNEL) or found.config != right.config, (case, other.graph_def.node[place])
+            altered += 1
+    assert altered > 300
+
+
+def _of_rule(case: dict[str, Any], graph: Any) -> list[int]:
+    """Numbers of the nodes that make new values of the variable and its slots from the gradient."""
+    nodes = Nodes(graph.graph_def.node)
+    written = alone_written(nodes)
+    of = [case["variable"], *case["slots"]]
+    behind = {n for name in of if name in written for n in nodes.behind(written[name].value, to_gradients=True)}
+    rule = {name for name in behind if not nodes.is_gradient(name)}
+    named = list(enumerate(graph.graph_def.node))
+    return [i for i, node in named if node.name in rule and (node.op in ANOTHER or _is_number(node))]
+
+
+def _is_number(node: Any) -> bool:
+    return node.op == "Const" and bool(node.attr[0].key) and _float_of(node) is not None
+
+
+def _float_of(node: Any) -> Any:
+    value = next(each.value for each in node.attr if each.key == "value")
+    return value.tensor if value.tensor.float_val else None
+
+
+def _alter(node: Any) -> None:
+    if node.op in ANOTHER:
+        node.op = ANOTHER[node.op]
+    else:
+        tensor = _float_of(node)
+        tensor.float_val[0] = tensor.float_val[0] * 3 + 1 if np.isfinite(tensor.float_val[0]) else 9
