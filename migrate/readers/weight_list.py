@@ -101,19 +101,20 @@ def _from_npz(path: str) -> list[LazyArray]:
     if all(numbers):
         names = [name for _, name in sorted((int(m.group(1)), n) for m, n in zip(numbers, names, strict=True) if m)]
     arrays: list[LazyArray] = []
-    for index, name in enumerate(names):
-        shape, _, dtype = _member_header(path, name)
+    with files.zipped(path) as archive:
+        headers = [_member_header(path, archive, name) for name in names]
+    for index, (name, (shape, _, dtype)) in enumerate(zip(names, headers, strict=True)):
         if dtype.hasobject and len(names) == 1:
             return _held(_object_array(_unpacked(path, name), f"{path}:{name}"))
         arrays.append(_lazy(f"weights[{index}]", shape, dtype, lambda name=name: _load_member(path, name)))
     return arrays
 
 
-def _member_header(path: str, name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+def _member_header(path: str, archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Header of one member; its declared size must be that of the member, so that nothing oversized is
     allocated."""
     try:
-        with files.zipped(path) as archive, archive.open(name) as file:
+        with archive.open(name) as file:
             shape, fortran, dtype = _header(file)
             if not dtype.hasobject:
                 declared = int(np.prod(shape, dtype=object)) * dtype.itemsize
