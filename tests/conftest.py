@@ -5,12 +5,14 @@ They are CPUs, or with `DTOPT_TEST_DEVICE=GPU` parts of a GPU; then variables wi
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 
 from tests.placed import KIND, ON_GPU
 
@@ -18,6 +20,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 # The native kernel is compiled into the test run's own cache, not into the user's.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "xdg")
+# What tests write need not outlast the machine; each wait for its disk is a few milliseconds, of thousands.
+os.fsync = os.fdatasync = lambda descriptor: None
+typer.main.get_command = functools.cache(typer.main.get_command)  # it makes all commands anew for each that is run
 LOGICAL_DEVICES = 8
 GPU_MEMORY = 2048
 """Of each logical device, in MiB."""

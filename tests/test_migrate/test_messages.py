@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,13 @@ OTHERS = {"--debug"}
 """Of `dtopt` itself, in front of the command."""
 
 
-def _texts() -> Iterator[tuple[Path, str]]:
+@cache
+def _texts() -> list[tuple[Path, str]]:
     """Every string of the sources but docstrings, formatted ones with `…` for what is put in."""
+    return list(_read())
+
+
+def _read() -> Iterator[tuple[Path, str]]:
     for path in FILES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         inner = {id(v) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for v in ast.walk(n)}
