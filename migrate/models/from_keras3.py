@@ -1,4 +1,4 @@
-"""A model's config of Keras 3 in Keras 2's terms, for tf_keras. Source: `keras/src/layers` 3.0 to 3.15."""
+"""A model's config of Keras 3 in today's terms, and in Keras 2's. Source: `keras/src/layers` 3.0 to 3.15."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from migrate.models import from_operations
-from migrate.models.layers import ATTENDED, KINDS, MODELS, RANDOM
+from migrate.models.layers import ATTENDED, KINDS, MODELS, RANDOM, of_another_module
 from optim.errors import UnsupportedError
 
 MASKED = "zero_output_for_mask"
+UNUSED_RANGE = "value_range"
+"""What RandomRotation of Keras 3.0 to 3.5 saves and uses nowhere, and no other Keras takes."""
 ADDED = {
     "quantization_config": (None,),
     "rms_scaling": (False,),
@@ -37,6 +39,7 @@ ADDED_TO: dict[str, Mapping[str, tuple[Any, ...]]] = {
         "fill_value": (...,),
     },
     "RandomContrast": {**CHANNELS, "value_range": ([0, 255],)},
+    "RandomRotation": {**CHANNELS, UNUSED_RANGE: (...,)},
     "AlphaDropout": {"noise_shape": (None,)},
     "MultiHeadAttention": {"use_gate": (False,), "sliding_window": (None,)},
 }
@@ -63,6 +66,19 @@ ONLY_3 = (
     "sparse_plus",
     "squareplus",
 )
+
+
+def newer(item: Any) -> Any:
+    """A model's config of any Keras 3, or a part of it, as today's loads it."""
+    if isinstance(item, list):
+        return [newer(each) for each in item]
+    if not isinstance(item, Mapping):
+        return item
+    found = {key: newer(value) for key, value in item.items()}
+    own = item.get("class_name") == "RandomRotation" and not of_another_module({"module": "keras", **item})
+    if own and isinstance(found.get("config"), dict):
+        found["config"].pop(UNUSED_RANGE, None)
+    return found
 
 
 def older(model: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from migrate.generations import version_tuple
 from migrate.models import operators, passing, training
 from migrate.models.canonical import leaves, output_names
 from migrate.models.compiled import for_keras3, for_outputs
-from migrate.models.from_keras3 import ONLY_3
+from migrate.models.from_keras3 import ONLY_3, newer
 from migrate.models.layers import KINDS
 from migrate.models.places import places
 from migrate.models.plan import ModelPlan, model_plan, stored_model
@@ -154,7 +154,7 @@ def _config(plan: ModelPlan, told: Translation) -> dict[str, Any]:
     if plan.document is None:
         model = stored_model(plan.live.state)
         arguments = {**(model.training or {}), **_losses(model)}
-        return {**model.config, "compile_config": {**arguments, "optimizer": _optimizer(plan)}}
+        return {**newer(model.config), "compile_config": {**arguments, "optimizer": _optimizer(plan)}}
     config = to_keras3(plan.document, told)
     outputs = list(dict.fromkeys(told.names.get(name, name) for name in output_names(plan.document)))
     return {**config, "compile_config": {"optimizer": _optimizer(plan), **for_keras3(plan.compiled, outputs)}}

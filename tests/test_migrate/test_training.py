@@ -44,6 +44,7 @@ OTHERWISE = {
     "keras3.15.1jax": dict.fromkeys(SUFFIX, ("softmax-binary", "spectral")),
     "keras3.15.1torch": dict.fromkeys(SUFFIX, ("pooled",)),
     "keras3.0.5": dict.fromkeys(SUFFIX, ("frozen",)),
+    "keras3.5.0": dict.fromkeys(SUFFIX, ()),
     "keras3.2.1": {"keras": ("masked-residual", "masked-softmax"), "tf-keras": ("masked-residual",)},
     "keras3.10.0": dict.fromkeys(SUFFIX, ("weight-by-name",)),
     "tf2.13.1": dict.fromkeys(SUFFIX, ()),
