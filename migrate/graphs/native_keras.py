@@ -14,7 +14,7 @@ from migrate.graphs.clipping import clipped
 from migrate.graphs.gradients import ROWS_ADDED
 from migrate.graphs.nodes import Nodes
 from migrate.graphs.patterns import ADD, Anything, Found, Pattern, Variable, match
-from migrate.graphs.writers import alone_written
+from migrate.graphs.writers import alone_written, changers
 from migrate.state import CHANGED, NO_KERNEL
 
 _ANY = Anything()
@@ -60,6 +60,9 @@ def describe(
         outside[NO_KERNEL] = (
             f"{written[own].op!r} moves {own!r} in the graph by no rule of Keras's: it is a program's own"
         )
+    several = next((ops for name, ops in changers(nodes, others).items() if name in trained and len(ops) > 1), None)
+    if several is not None:
+        outside["updates"] = f"{several[-1]!r} changes a variable that {several[0]!r} changes, too"
     of_rules = ((name, each) for name, rule in moving.items() for each in rule.gradients)
     gradients = [*_gradients(nodes, slots, assigned), *of_rules]
     found = [_limits(nodes, owner, gradient, is_of_all) for owner, gradient in gradients]

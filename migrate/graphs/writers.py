@@ -27,11 +27,18 @@ def other_writer(nodes: Nodes, variables: Collection[str], own: Collection[str])
 def alone_written(nodes: Nodes, without: Collection[str] = ()) -> dict[str, Write]:
     """The one assignment of each variable that one op alone changes in a step, those that read `without` aside."""
     writes = {write.op: write for write in nodes.writes()}
+    found = changers(nodes, without)
+    return {variable: writes[ops[0]] for variable, ops in found.items() if len(ops) == 1 and ops[0] in writes}
+
+
+def changers(nodes: Nodes, without: Collection[str] = ()) -> dict[str, list[str]]:
+    """The ops that change each variable in a step, assignments of what reads `without` aside."""
+    values = {write.op: write.value for write in nodes.writes()}
     found: dict[str, list[str]] = {}
     for op, variable in writers(nodes):
-        if op not in writes or nodes.variables_behind(writes[op].value).isdisjoint(without):
+        if op not in values or nodes.variables_behind(values[op]).isdisjoint(without):
             found.setdefault(variable, []).append(op)
-    return {variable: writes[ops[0]] for variable, ops in found.items() if len(ops) == 1 and ops[0] in writes}
+    return found
 
 
 def writers(nodes: Nodes) -> Iterator[tuple[str, str]]:

@@ -44,6 +44,8 @@ NOT_RIGHT = (
     "extra-tf215-new-adam-own-weight-ckpt",
     "extra-tfk221-new-adam-dict-held-weights",
     "extra-k122-adam-two-saver",
+    "extra-k231-adam-two-saver",
+    "extra-tf19-adam-clipnorm-h5",
     "extra-k216-sgd-refrozen-saver",
     "extra-tf215-adam-twins-alone",
     "extra-k231-sgd-same-shapes-saver",

@@ -324,6 +324,14 @@ def test_one_of_two_optimizers_of_keras_1() -> None:
     assert other.iterations == 2
 
 
+def test_placeholders_that_no_update_reads_are_of_the_optimizer_in_their_scope() -> None:
+    case, oracle, source = _case("extra-k231-adam-two-saver")
+    with pytest.raises(AmbiguousError, match=r"2 optimizers; choose one with --optimizer: Adam, Adam_1"):
+        tf1_saver.read(source)
+    state = migrate.read(source, optimizer_path="Adam_1", overrides={"iterations": int(oracle["iterations"])})
+    _check(state, case, oracle, find(state.algorithm).slot_of)
+
+
 def test_other_formats_are_told_apart() -> None:
     with pytest.raises(UnknownFormatError, match="object graph"):
         tf1_saver.read(str(CORPUS / "tf24-sgd-momentum-ckpt-convbn" / "source"))

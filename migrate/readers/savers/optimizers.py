@@ -65,18 +65,30 @@ def of_keras(
     others = [scope for scope in names if scope != path]
     foreign = {key for key in arrays if key.startswith(tuple(f"{scope}/" for scope in others))}
     own = {key for key in arrays if key.startswith(f"{path}/")} - foreign
-    for slot in slots:
-        if slot in foreign or slot in own:
-            continue
-        reads = graph.reads.get(slot, frozenset()) if graph is not None else frozenset()
-        if not reads & (own | foreign):
-            raise UnsupportedError(
-                f"{where}: nothing says which optimizer's slot {slot!r} is, as its graph ({where}.meta) is missing or"
-                " silent; put the .meta beside it, or migrate the .h5 of model.save, which holds one optimizer"
-            )
-        if not reads & own:
-            foreign.add(slot)
+    loose = [slot for slot in slots if slot not in foreign and slot not in own]
+    is_own = _by_updates(loose, own, foreign, graph)
+    unknown = next((slot for slot in loose if slot not in is_own), None)
+    if unknown is not None:
+        raise UnsupportedError(
+            f"{where}: nothing says which optimizer's slot {unknown!r} is, as its graph ({where}.meta) is missing or"
+            " silent; put the .meta beside it, or migrate the .h5 of model.save, which holds one optimizer"
+        )
+    foreign |= {slot for slot in loose if not is_own[slot]}
     return Choice(names, frozenset(foreign), _under(foreign, others, arrays) - _under(own, [path or ""], arrays), path)
+
+
+def _by_updates(
+    slots: Sequence[str], own: Collection[str], foreign: Collection[str], graph: SaverGraph | None
+) -> dict[str, bool]:
+    """Whether a slot is of the optimizer with these settings, as its update reads them. One that no update changes, as
+    a placeholder of vhat, is of the optimizer whose others are in its scope."""
+    reads = {slot: graph.reads.get(slot, frozenset()) if graph is not None else frozenset() for slot in slots}
+    found = {slot: not each.isdisjoint(own) for slot, each in reads.items() if not each.isdisjoint({*own, *foreign})}
+    scopes: dict[str, set[bool]] = {}
+    for slot, is_own in found.items():
+        scopes.setdefault(slot.rpartition("/")[0], set()).add(is_own)
+    of_scope = {scope: all(each) for scope, each in scopes.items() if len(each) == 1 and scope}
+    return {slot: of_scope[slot.rpartition("/")[0]] for slot in slots if slot.rpartition("/")[0] in of_scope} | found
 
 
 def of_compiles(slots: Sequence[str], settings: str, graph: SaverGraph | None, path: str | None, where: str) -> Choice:
