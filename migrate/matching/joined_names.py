@@ -46,13 +46,20 @@ def _meant(name: str, algorithm: Algorithm) -> Iterator[tuple[str, str]]:
 
 def _owners(path: str, paths: Mapping[str, Sequence[str]]) -> list[str]:
     """Variables of that path, all where there is none. Before 3.4 an `.h5` has only the last part of it; ours may have
-    the layer in front."""
+    the layer in front, and lack the cell or layer within it."""
     if path in paths:
         return list(paths[path])
+    everything = [name for names in paths.values() for name in names]
     if not path:
-        return [name for names in paths.values() for name in names]
+        return everything
     fit = (known for known in paths if path.endswith(f"_{known}") or known.endswith(f"_{path}"))
-    return [name for known in fit for name in paths[known]]
+    return [name for known in fit for name in paths[known]] or [name for name in everything if _is_within(path, name)]
+
+
+def _is_within(path: str, name: str) -> bool:
+    """Whether `gru_gru_cell_kernel` may be `gru/kernel`."""
+    layer, _, last = name.rpartition("/")
+    return path.startswith(f"{layer.replace('/', '_')}_") and path.endswith(f"_{last}")
 
 
 def allowed(names: Read, resolved: Resolved) -> list[set[str]]:
