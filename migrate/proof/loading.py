@@ -47,7 +47,8 @@ def main(out: str, path: str, library: str, *source: str) -> None:
 def _imported(library: str) -> ModuleType:
     """`keras` or `tf_keras`, without what it does without; afterwards a model's own code finds all of that."""
     modules: dict[str, Any] = sys.modules
-    absent = [name for name in NEEDLESS if name not in modules]
+    needless = NEEDLESS if library == "keras" else (*NEEDLESS, "keras")  # which TensorFlow alone would import
+    absent = [name for name in needless if name not in modules]
     modules.update(dict.fromkeys(absent))
     gc.disable()  # what an import makes stays, and would be searched for garbage again and again
     try:
