@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from migrate.proof import loaded, loading
+
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 STANDALONE = {"keras122": "keras1", "keras224": "keras2", "keras224py27": "keras2", "keras231": "keras2.3"}
 
@@ -63,3 +65,9 @@ def load_case() -> Any:
         return Case(name, document, np.load(CORPUS / name / "oracle.npz"))
 
     return load
+
+
+@pytest.fixture
+def loaded_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For `verify`, Keras loads targets in this process, which has imported it, and not in one of its own."""
+    monkeypatch.setattr(loaded, "_run", loading.main)

@@ -59,6 +59,7 @@ def test_the_model_within_is_not_written_without_what_is_around_it(case: str, tm
 
 
 @pytest.mark.parametrize("case", KERAS)
+@pytest.mark.usefixtures("loaded_here")
 def test_nothing_of_the_one_within_is_taken_for_the_model(case: str, tmp_path: Path) -> None:
     state = migrate.read(_source(case))
     assert len(state.variables) == 8

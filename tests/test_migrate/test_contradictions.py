@@ -134,6 +134,7 @@ def _ftrl_saved(optimizer: Any, folder: Path, *, fit: bool = False, constraint: 
     return folder / "model.h5"
 
 
+@pytest.mark.usefixtures("loaded_here")
 def test_a_constraint_changes_what_follows_from_ftrls_slots(tmp_path: Path) -> None:
     import tf_keras
 

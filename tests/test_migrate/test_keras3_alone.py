@@ -122,6 +122,7 @@ def test_other_patterns_than_those_of_the_slots_are_refused(tmp_path: Path) -> N
         migrate.read(other)
 
 
+@pytest.mark.usefixtures("loaded_here")
 def test_keras_has_another_muon_today(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="another rule and other slots under the name Muon"):
         migrate.migrate_checkpoint(_case(MUON[1])[1], tmp_path / "m.keras", to="keras")

@@ -101,6 +101,7 @@ def test_exact_is_said_where_the_target_trains_alike(case: str, to: str, tmp_pat
     assert exact == (feature not in OTHERWISE[release][to])
 
 
+@pytest.mark.usefixtures("loaded_here")
 @pytest.mark.parametrize(
     ("feature", "to"),
     [
@@ -118,6 +119,7 @@ def test_layers_of_keras_1_are_written_as_today_has_them(feature: str, to: str, 
     assert migrate.verify(SOURCES[f"keras1.2.2-{feature}"], target).ok
 
 
+@pytest.mark.usefixtures("loaded_here")
 def test_a_layer_in_a_wrapper_is_found_as_keras_before_1_2_calls_it(tmp_path: Path) -> None:
     """Its config has the forward layer's own name; as 1.0.8 and 1.1.2 wrote it, whose steps were compared by hand."""
     source, target = tmp_path / "source.h5", tmp_path / "model.h5"
@@ -283,6 +285,7 @@ def test_a_batch_renormalization_says_which_keras_loads_it(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("case", BFLOAT16)
+@pytest.mark.usefixtures("loaded_here")
 def test_bfloat16_goes_to_keras_3_alone(case: str, tmp_path: Path) -> None:
     _, target = is_exact(case, "keras", tmp_path)
     assert replayed(case, "keras", target)

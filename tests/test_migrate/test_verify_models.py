@@ -40,9 +40,9 @@ def test_keras_loads_the_target_and_takes_a_step(to: str, tmp_path: Path) -> Non
     assert result.notes[-1] == "it answers as the source does in tf_keras"
 
 
-def test_a_model_that_computes_otherwise_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("loaded_here")
+def test_a_model_that_computes_otherwise_is_found(tmp_path: Path) -> None:
     """With every array, option and number of the optimizer as in the source."""
-    monkeypatch.setattr(loaded, "_run", loading.main)
     dest = _target(tmp_path, "tf-keras")
     with h5py.File(dest, "r+") as file:
         document = json.loads(file.attrs["model_config"])
