@@ -130,12 +130,23 @@ def _check_whole(folder: str, model: Any, keras: Sequence[Any], graph: ObjectGra
                 " copy the whole folder again"
             )
     for told in keras:
-        node = nodes[told.node_id] if 0 <= told.node_id < len(nodes) else None
-        if node is None or (node.user_object.identifier or told.identifier) != told.identifier:
+        is_there = told.node_id in _at(nodes, 0, str(told.node_path).removeprefix("root"))
+        kind = nodes[told.node_id].user_object.identifier if is_there else ""
+        if not is_there or (kind or told.identifier) != told.identifier:
             raise DamagedFileError(
                 f"{folder}: {_KERAS_FILE} has {told.node_path!r} where {_GRAPH_FILE} has another object: one is of"
                 " another model; copy the whole folder again"
             )
+
+
+def _at(nodes: Sequence[Any], start: int, path: str) -> set[int]:
+    """The objects to which names lead from one, `.layer_with_weights-0.cell`; a name may have dots."""
+    found = set() if path or not nodes else {start}
+    for child in nodes[start].children if path and nodes else ():
+        name = f".{child.local_name}"
+        if f"{path}.".startswith(f"{name}.") and 0 <= child.node_id < len(nodes):
+            found |= _at(nodes, child.node_id, path.removeprefix(name))
+    return found
 
 
 def _keras_nodes(folder: str) -> list[Any]:

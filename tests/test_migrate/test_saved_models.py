@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,13 +48,26 @@ def test_variables_of_another_model_are_refused(name: str, other: str, tmp_path:
         migrate.read(_with_variables(MODELS[name], OTHERS[other], tmp_path))
 
 
-def test_metadata_of_another_model_are_refused(tmp_path: Path) -> None:
+def _numbered_otherwise(node: Any) -> None:
+    node.node_id += 1
+
+
+def _placed_otherwise(node: Any) -> None:
+    node.node_path = node.node_path.replace("layer_with_weights-1", "layer_with_weights-9")
+
+
+@pytest.mark.parametrize(
+    ("change", "first"), [(_numbered_otherwise, "root"), (_placed_otherwise, "root.layer_with_weights-9")]
+)
+def test_metadata_of_another_model_are_refused(change: Callable[[Any], None], first: str, tmp_path: Path) -> None:
+    """Those of a model with as many objects, and layers elsewhere, had their schedule taken for this one's."""
     shutil.copytree(MODELS["tf29-h-mirrored-sm"], tmp_path / "mixed")
     path = tmp_path / "mixed" / "keras_metadata.pb"
     metadata = protos.KerasMetadata()
     metadata.ParseFromString(path.read_bytes())
     for node in metadata.nodes:
-        node.node_id += 1
+        change(node)
     path.write_bytes(metadata.SerializeToString())
-    with pytest.raises(DamagedFileError, match=r"keras_metadata\.pb has 'root' where saved_model\.pb has another"):
+    has = f"keras_metadata.pb has '{first}' where saved_model.pb has another"
+    with pytest.raises(DamagedFileError, match=re.escape(has)):
         migrate.read(tmp_path / "mixed")
