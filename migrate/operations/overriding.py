@@ -88,6 +88,11 @@ def check(
     """
     if not isinstance(overrides.get("name", ""), str):
         raise HyperparameterError(f"name must be a text, got {overrides['name']!r}")
+    empty = next(
+        (key for key, value in overrides.items() if value is None and _needs(key, algorithm, generation)), None
+    )
+    if empty is not None:
+        raise HyperparameterError(f"--set {empty}=none gives it no value: say which it has, or leave it out")
     for key, value in overrides.items():
         check_owner(confirming(key, value), key, value, algorithm, called, generation)
         if key in (*OF_THE_SOURCE, "name") or acts(key, value, algorithm, generation, carried):
@@ -97,6 +102,13 @@ def check(
             f"{confirming(key, value)} would change nothing: the {algorithm.name} that is carried, of generation"
             f" {generation}, has no {key}; it has {has}"
         )
+
+
+def _needs(key: str, algorithm: Algorithm, generation: str) -> bool:
+    """Whether an option has some value always: none would neither switch it off nor be what Keras calls its own."""
+    default = algorithm.defaults(generation).get(key)
+    is_number = isinstance(default, (int, float)) and not isinstance(default, bool) and default != 0
+    return key in (*OPTIM_ONLY, CLIP_ORDER) or (is_number and key != "epsilon")
 
 
 def acts(key: str, value: Any, algorithm: Algorithm, generation: str, carried: Collection[str]) -> bool:

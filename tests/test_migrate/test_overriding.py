@@ -82,6 +82,22 @@ def test_what_is_not_so_may_be_said(overrides: dict[str, Any]) -> None:
     assert migrate.read(ADAM, overrides=overrides).hyperparameters == migrate.read(ADAM).hyperparameters
 
 
+@pytest.mark.parametrize(
+    ("case", "key"),
+    [
+        ("extra-k224py27-adam-amsgrad-mlp-pkl", "beta_1"),
+        ("tf115-rmsprop-mlp", "rho"),
+        ("extra-k224-sgd-clipboth-frozen-h5", "clip_order"),
+        ("extra-tf211-legacy-ftrl-mlp-ckpt", "learning_rate_in_linear"),
+    ],
+)
+def test_what_always_has_a_value_is_not_none(case: str, key: str) -> None:
+    """It was the default of the class, and exact, whatever the source says."""
+    found = adversary.case(FIXTURES / "corpus" / case)
+    with pytest.raises(HyperparameterError, match=f"--set {key}=none gives it no value"):
+        migrate.read(found.folder / found.source, **found.hints, overrides={key: None})
+
+
 def test_the_older_name_of_the_learning_rate_is_taken() -> None:
     assert migrate.read(ADAM, overrides={"lr": 0.5}).hyperparameters["learning_rate"] == 0.5
     with pytest.raises(ContradictionError, match=r"lr=0\.5 and learning_rate=0\.25"):
