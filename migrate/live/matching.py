@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,7 +120,7 @@ def match(
       MismatchError: a name fits and its shape does not; or some are left over, all of them listed.
       AmbiguousError: only position is left to decide, and order or values speak against it.
     """
-    pairs = _by_name(live, stored)
+    pairs = _by_name(live, stored, _telling if ordered else lambda ours, _: list(ours))
     _check_shapes(pairs)
     done = {id(p.live) for p in pairs}
     free_live = [g for g in live if g.trainable and id(g) not in done]
@@ -132,8 +133,14 @@ def match(
     return sorted(pairs, key=lambda p: place[id(p.live)])
 
 
-def _by_name(live: Sequence[Given], stored: Sequence[StoredVariable]) -> list[Pair]:
-    """Same names, then names with the same end, longest first, as far as each is the only one on both sides."""
+def _by_name(
+    live: Sequence[Given], stored: Sequence[StoredVariable], telling: Callable[[Any, Any], list[str]]
+) -> list[Pair]:
+    """Same names, then names with the same end, longest first, as far as each is the only one on both sides.
+
+    Args:
+      telling: those of the live names that say anything, beside the stored ones.
+    """
     pairs: list[Pair] = []
     depth = max((n.count("/") + 1 for n in [g.name for g in live] + [plain(v.name) for v in stored]), default=0)
     for parts in (0, *range(depth, 1, -1)):
@@ -141,11 +148,31 @@ def _by_name(live: Sequence[Given], stored: Sequence[StoredVariable]) -> list[Pa
         taken = {p.stored.name for p in pairs}
         ours = _unique((_end(g.name, parts), g) for g in live if id(g) not in done)
         theirs = _unique((_end(plain(v.name), parts), v) for v in stored if v.name not in taken)
-        same = [key for key in ours if key and key in theirs]
+        same = [key for key in telling(ours, theirs) if key and key in theirs]
         if parts:  # the end of a name proves less, so there the shape has to be right, too
             same = [key for key in same if ours[key].shape == theirs[key].shape]
         pairs += [Pair(ours[key], theirs[key], "name") for key in same]
     return pairs
+
+
+def _telling(ours: Collection[str], theirs: Collection[str]) -> list[str]:
+    """Names of live variables that say which stored one each is.
+
+    Keras numbers layers in the order in which a process makes them: `dense_1` of a model that was saved is `dense_2` of
+    the same one made later. So numbers tell only where one side has none that the other has not.
+    """
+    sides: list[dict[str, set[str]]] = [{}, {}]
+    for found, keys in zip(sides, (ours, theirs), strict=True):
+        for key in keys:
+            found.setdefault(_numberless(key), set()).add(key)
+    mine, other = sides
+    kept = (group for kind, group in mine.items() if group <= (rest := other.get(kind, set())) or rest <= group)
+    return [key for group in kept for key in sorted(group)]
+
+
+def _numberless(name: str) -> str:
+    """`dense_2/kernel` and `dense/kernel` are alike but for a number."""
+    return re.sub(r"_?\d+(?=[_/]|$)", "", name)
 
 
 def _end(name: str, parts: int) -> str:
