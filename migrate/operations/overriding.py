@@ -20,6 +20,7 @@ from migrate.operations.configuration import CLASS, GENERATION
 from migrate.rules.comparison import same
 from migrate.state import CHANGED, GATHERED
 from optim import rules
+from optim.arguments import Choice
 from optim.errors import HyperparameterError
 from optim.rule import arguments
 
@@ -106,9 +107,12 @@ def check(
 
 def _needs(key: str, algorithm: Algorithm, generation: str) -> bool:
     """Whether an option has some value always: none would neither switch it off nor be what Keras calls its own."""
-    default = algorithm.defaults(generation).get(key)
-    is_number = isinstance(default, (int, float)) and not isinstance(default, bool) and default != 0
-    return key in (*OPTIM_ONLY, CLIP_ORDER) or (is_number and key != "epsilon")
+    defaults, rule = algorithm.defaults(generation), rules.of(algorithm.name)
+    if key in defaults:
+        default = defaults[key]
+        return bool(default) and type(default) in (int, float) and key != "epsilon"
+    declared = arguments(rule).get(key) if rule is not None else None
+    return key == CLIP_ORDER or (isinstance(declared, Choice) and declared.default not in (None, ()))
 
 
 def acts(key: str, value: Any, algorithm: Algorithm, generation: str, carried: Collection[str]) -> bool:

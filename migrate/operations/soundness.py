@@ -23,7 +23,7 @@ from migrate.operations import bounds
 from migrate.readers.keras.model import ROLES
 from migrate.state import OptimizerState
 from optim import rules, slot_layout
-from optim.arguments import CLIP_ORDERS, Choice, Hyperparameter, one_of, patterns
+from optim.arguments import CLIP_ORDERS, Choice, Hyperparameter, flag, one_of, optional_flag, patterns
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.rule import Rule, Slot, arguments
 
@@ -85,7 +85,7 @@ def _check_hyperparameters(state: OptimizerState, rule: type[Rule] | None) -> No
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         try:
             if isinstance(check, Choice) and value is not None:
-                check.check(key, value)
+                _check_choice(key, value, check)
             elif isinstance(check, Hyperparameter) and is_number:
                 check.check(key, float(value))
         except HyperparameterError as error:
@@ -93,6 +93,12 @@ def _check_hyperparameters(state: OptimizerState, rule: type[Rule] | None) -> No
                 f"{error}: no {state.algorithm} takes that, so the source, or the hint, is wrong; if it is the source,"
                 f" give the right value with --set {key}=VALUE"
             ) from error
+
+
+def _check_choice(key: str, value: Any, declared: Choice) -> None:
+    if declared.check in (flag, optional_flag) and value not in (False, True):
+        raise HyperparameterError(f"{key} must be true or false, got {value!r}")
+    declared.check(key, value)
 
 
 def _check_dtypes(state: OptimizerState) -> None:

@@ -89,6 +89,8 @@ def test_what_is_not_so_may_be_said(overrides: dict[str, Any]) -> None:
         ("tf115-rmsprop-mlp", "rho"),
         ("extra-k224-sgd-clipboth-frozen-h5", "clip_order"),
         ("extra-tf211-legacy-ftrl-mlp-ckpt", "learning_rate_in_linear"),
+        ("tf115-rmsprop-mlp", "epsilon_inside"),
+        ("tf24-adam-convbn", "float32_powers"),
     ],
 )
 def test_what_always_has_a_value_is_not_none(case: str, key: str) -> None:
@@ -96,6 +98,14 @@ def test_what_always_has_a_value_is_not_none(case: str, key: str) -> None:
     found = adversary.case(FIXTURES / "corpus" / case)
     with pytest.raises(HyperparameterError, match=f"--set {key}=none gives it no value"):
         migrate.read(found.folder / found.source, **found.hints, overrides={key: None})
+
+
+@pytest.mark.parametrize("value", [{}, "on", 0.5])
+def test_a_choice_of_optim_is_true_or_false(value: Any) -> None:
+    """An empty object stood for false, and was exact."""
+    source = FIXTURES / "corpus" / "extra-keras312-muon-text-keras" / "source" / "model.keras"
+    with pytest.raises(UnsupportedError, match="aspect_scale must be true or false"):
+        checked(migrate.read(source, overrides={"aspect_scale": value}))
 
 
 def test_the_older_name_of_the_learning_rate_is_taken() -> None:
