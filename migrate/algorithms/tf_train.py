@@ -98,10 +98,6 @@ BERT_SLOTS = ("adam_m", "adam_v")
 CENTERED = ("velocity", "average_gradient", "momentum")
 NAMED = {
     "Momentum": "SGD",
-    "MomentumW": "SGD",
-    "AdamW": "Adam",
-    "LazyAdam": "Adam",
-    "LARSOptimizer": "LARS",
     "GradientDescent": "SGD",
     "RMSProp": "RMSprop",
 }

@@ -112,14 +112,15 @@ def check_name(stored: Stored, made: Configuration) -> None:
     if made.algorithm.is_foreign:  # usually a subclass of one of Keras's, whose name it has taken over
         return
     called = stored.optimizer_name or _called(stored)
-    if called is not None and _folded(called) == _folded(str(made.stated[0].value).rpartition(">")[2]):
-        return
     mine, given = _folded(made.algorithm.name), made.config.get("name")
-    if called is None or _folded(called) in (mine, *_NO_NAME):
+    own = _folded(str(made.stated[0].value).rpartition(">")[2].rpartition(".")[2])
+    if called is None or _folded(called) in (own, mine, *_NO_NAME):
         return
     if made.stated[0].value == addons.EXTENDED and addons.DECAYED.get(called) == made.algorithm.name:
         return  # which its program may call so
-    known = {_folded(a.name): a.name for a in ALGORITHMS}
+    known = {_folded(name): name for name in (*(a.name for a in ALGORITHMS), *OF_OTHERS)}
+    if OF_OTHERS.get(known.get(_folded(called), "")) == made.algorithm.name:
+        return
     if CLASS in made.overrides and (_folded(called) in known or stored.generation != "tf1"):
         said = confirming(CLASS, made.stated[0].value)
         made.notes = (*made.notes, f"its variables are named {called}/..., and {said} overrides what that tells")
@@ -155,9 +156,18 @@ def _called(stored: Stored) -> str | None:
     return None
 
 
+OF_OTHERS = {
+    "LAMB": "Lamb",
+    "RAdam": "RectifiedAdam",
+    **dict.fromkeys(("AdamWeightDecay", "MomentumW", "SGDW", "LazyAdam"), ""),
+}
+"""Names of other classes whose rules are known, and under which name; of none, where only options tell them apart."""
+
+
 def _folded(name: str) -> str:
-    """`RMSprop_1`, `rms_prop` and `RMSProp` are one name."""
-    return re.sub(r"_\d+$", "", name).replace("_", "").lower()
+    """`RMSprop_1`, `rms_prop`, `RMSProp` and `RMSPropOptimizer` are one name."""
+    folded = re.sub(r"_\d+$", "", name).replace("_", "").lower()
+    return folded.removesuffix("optimizer") or folded
 
 
 def by_slots(stored: Stored, made: Configuration, found: SlotTable) -> None:

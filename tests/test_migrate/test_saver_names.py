@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.errors import AmbiguousError, DamagedFileError, MissingHintError
+from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
 from migrate.graphs import saver
 from migrate.readers import tf1_saver
 from optim.errors import UnsupportedError
@@ -151,3 +151,18 @@ def test_a_class_that_is_set_does_not_settle_a_name_that_is_another_class_s(tmp_
     said = migrate.read(tmp_path, overrides=told | {"clipnorm": None, "gradients": "program"})
     assert [reason for reason in said.reasons if "PowerSignOptimizer/..., which is not the name of SGD" in reason]
     assert confirmed(tmp_path, overrides=told)["name"] == "PowerSignOptimizer"
+
+
+@pytest.mark.parametrize("name", ["AdamW", "LazyAdam", "RAdamOptimizer", "LAMBOptimizer", "AdamWeightDecay", "Yogi"])
+@pytest.mark.parametrize("own_name", [False, True])
+def test_slots_called_after_another_class_are_not_adams(name: str, own_name: bool, tmp_path: Path) -> None:
+    """Those of tf.contrib.opt's AdamW were taken for Adam's without a word, others where the hint had that name."""
+    tensors = {"w": np.ones((2, 3), np.float32), "beta1_power": np.float32(0.9), "beta2_power": np.float32(0.999)}
+    tensors |= {f"w/{name}{end}": np.full((2, 3), 1e-3, np.float32) for end in ("", "_1")}
+    prefix = written(tmp_path / "model.ckpt", tensors)
+    numbers = {"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+    said = {"class_name": "AdamOptimizer", "config": {**numbers, **({"name": name} if own_name else {})}}
+    with pytest.raises(ContradictionError, match=rf"variables are named {name}.* are, and --opt"):
+        migrate.read(prefix, optimizer_config=said)
+    decided = migrate.read(prefix, optimizer_config=said, overrides={"class_name": "AdamOptimizer"})
+    assert any("overrides what that tells" in warning for warning in decided.warnings)
