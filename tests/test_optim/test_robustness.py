@@ -161,8 +161,8 @@ def test_eager_steps_on_a_mesh_compile_nothing_per_step(mesh_2: Any, case: str) 
         return (resident() - before) / count
 
     steps(20)
-    grown = min(steps(25) for _ in range(2))
-    assert grown < 50_000, "functions were compiled at each step, about 140 KB for each value of a small tensor"
+    is_little = any(steps(25) < 50_000 for _ in range(2))
+    assert is_little, "functions were compiled at each step, about 140 KB for each value of a small tensor"
 
 
 def test_names_that_are_taken() -> None:
