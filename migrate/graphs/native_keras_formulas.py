@@ -29,26 +29,15 @@ class Rule:
 
 
 def of_variable(nodes: Nodes, settings: Mapping[str, str], name: str, assigned: Mapping[str, str]) -> Rule | None:
-    """The rule that a variable moves by, None where it is none of Keras's, op for op; behind it may be a constraint.
+    """The rule that a variable moves by, None where it is none of Keras's, op for op; a constraint may be behind it.
 
     Args:
       settings: the optimizer's scalar variables by the name of the setting.
       assigned: what each variable becomes in a step.
     """
-    whole = assigned[name]
-    for made in nodes.behind(whole, to_gradients=True):
-        found = _matched(nodes, settings, name, made, assigned) if nodes.op(made) in ("Add", "AddV2", "Sub") else None
-        if found is not None and not nodes.variables.intersection(nodes.behind(whole, (made,))):
-            return found
-    return None
-
-
-def _matched(
-    nodes: Nodes, settings: Mapping[str, str], name: str, made: str, assigned: Mapping[str, str]
-) -> Rule | None:
     for each in _formulas(_Settings(settings), Variable(name)):
         found = Found()
-        if not match(nodes, made, each.step, found):
+        if not match(nodes, assigned[name], Either(each.step, *_constrained(Named("moved", each.step))), found):
             continue
         slots = {kind: found.nodes[_SLOT + kind] for kind in each.slots}
         values = {kind: assigned.get(slot, "") for kind, slot in slots.items()}
@@ -57,6 +46,24 @@ def _matched(
             told = {key: value for key, value in found.constants.items() if key != _BASE and not key.startswith(_LEFT)}
             return Rule(each.class_name, {**told, **each.config}, gradients)
     return None
+
+
+def _constrained(moved: Pattern) -> tuple[Pattern, ...]:
+    """What Keras's constraints make of a variable that has moved (`constraints.py` 1.0 - 2.3): NonNeg, UnitNorm,
+    MaxNorm and MinMaxNorm. Their numbers are those of the model."""
+    any_number = Anything()
+    norm = _root(("Sum", ("Square", moved), any_number))
+    within = Either(
+        ("Maximum", ("Minimum", norm, any_number), any_number), ("ClipByValue", norm, any_number, any_number)
+    )
+    partly = (ADD, ("Mul", any_number, within), ("Mul", any_number, norm))
+    scaled = (DIVIDE, Either(within, partly), (ADD, any_number, norm))
+    nonnegative = Cast(("GreaterEqual", moved, 0.0))
+    return (
+        ("Mul", moved, nonnegative),
+        (DIVIDE, moved, (ADD, any_number, norm)),
+        ("Mul", moved, scaled),
+    )
 
 
 def _is_sound(found: Found) -> bool:

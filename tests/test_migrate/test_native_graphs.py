@@ -82,9 +82,11 @@ def test_class_and_constants_are_those_that_the_program_gave(release: str) -> No
 def test_no_rule_is_told_of_a_graph_with_another_op_or_constant(release: str) -> None:
     told, cases = _of_release(release)
     altered = 0
-    for case, graph in [(c, g) for c, g in cases if c["kind"] == "plain" and "clipnorm" not in c["arguments"]]:
+    for case, graph in [(c, g) for c, g in cases if c["kind"] != "rows" and "clipnorm" not in c["arguments"]]:
         right = _described(case, graph, _limit_is_of_all(told))
         for place in _of_rule(case, graph):
+            if case["kind"] != "plain" and graph.graph_def.node[place].op == "Const":
+                continue  # of a constraint they are the model's
             other = type(graph).FromString(graph.SerializeToString())
             _alter(other.graph_def.node[place])
             found = _described(case, other, _limit_is_of_all(told))
