@@ -69,5 +69,5 @@ def load_case() -> Any:
 
 @pytest.fixture
 def loaded_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For `verify`, Keras loads targets in this process, which has imported it, and not in one of its own."""
+    """`verify` loads targets in a process of its own, see test_verify_models.py; here, where Keras is, without one."""
     monkeypatch.setattr(loaded, "_run", loading.main)

@@ -13,13 +13,13 @@ import pytest
 
 import migrate
 from migrate.errors import StrictError, TargetExistsError
-from migrate.proof import loaded, loading
 from migrate.rules import keras_targets
 from optim.errors import HyperparameterError, UnsupportedError
 from tests import next_steps
 from tests.breadth import broad
 from tests.test_migrate.confirm import confirmed
 
+pytestmark = pytest.mark.usefixtures("loaded_here")
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 SUFFIX = {"keras": ".keras", "tf-keras": ".h5"}
 EXACT = {
@@ -62,12 +62,6 @@ APPROXIMATE = {
     },
     "tf-keras": {"extra-tf22-sgd-clipboth-order-trap-h5": "clip_order"},
 }
-
-
-@pytest.fixture(autouse=True)
-def _loaded_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`verify` loads targets in a process of its own, see test_verify_models.py; here, where Keras is, without one."""
-    monkeypatch.setattr(loaded, "_run", loading.main)
 
 
 def _source(case: Any) -> str:
