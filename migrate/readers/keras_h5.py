@@ -187,10 +187,8 @@ def _told_by_layers(version: str | None, model: Any) -> str | None:
     the initializer of a Dense kernel VarianceScaling."""
     if version != "2.1.6-tf":
         return None
-    is_named = (
-        isinstance(model, Mapping) and model.get("class_name") == "Sequential" and "layers" in model.get("config", ())
-    )
-    return "1.10" if is_named or '"GlorotUniform"' in json.dumps(model) else None
+    config = model.get("config") if isinstance(model, Mapping) and model.get("class_name") == "Sequential" else None
+    return "1.10" if isinstance(config, Mapping) or '"GlorotUniform"' in json.dumps(model) else None
 
 
 def _json_attribute(file: h5py.File, name: str, path: str) -> Any:
