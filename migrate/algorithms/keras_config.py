@@ -42,6 +42,7 @@ SHARED = {
 }
 
 
+MAY_BE_OFF = ("decay", "weight_decay", "ema_overwrite_frequency", "gradient_accumulation_steps", PER_STEP, PER_RATE)
 SWITCHES = ("use_ema", LAZY, CORRECTED, NESTEROV, "learning_rate_in_linear", "new_delta_in_step")
 """Options that are true or false, besides those of which an algorithm's defaults tell it."""
 HAVE = {
@@ -256,6 +257,9 @@ def _check_switches(config: Mapping[str, Any], algorithm: Algorithm, generation:
                 f"the optimizer's config has {key} = {config[key]!r}, which is neither true nor false; give the value"
                 f" to use with --set {key}=true or --set {key}=false"
             )
+    for key in (*clipping.LIMITS, *MAY_BE_OFF):
+        if not config.get(key) and config.get(key) not in (None, False):
+            number(config, key)  # an empty text or object is no way of saying that it is off
 
 
 def _averaging(config: Mapping[str, Any], out: Arguments) -> None:

@@ -100,6 +100,13 @@ def test_what_always_has_a_value_is_not_none(case: str, key: str) -> None:
         migrate.read(found.folder / found.source, **found.hints, overrides={key: None})
 
 
+@pytest.mark.parametrize("key", ["weight_decay", "global_clipnorm"])
+@pytest.mark.parametrize("value", [{}, [], ""])
+def test_an_empty_object_switches_nothing_off(key: str, value: Any) -> None:
+    with pytest.raises(DtoptError, match=f"{key} = .*, which is not a number"):
+        migrate.read(ADAM, overrides={key: value})
+
+
 @pytest.mark.parametrize("value", [{}, "on", 0.5])
 def test_a_choice_of_optim_is_true_or_false(value: Any) -> None:
     """An empty object stood for false, and was exact."""
