@@ -18,7 +18,7 @@ LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
 def put_in(config: Mapping[str, Any], generation: str, versions: Mapping[str, str], out: Arguments) -> None:
     """The limits of gradients, as the release applied them."""
     limits = {k: number(config, k) for k in LIMITS if config.get(k) is not None and config[k] is not False}
-    _check_zero(limits, generation, out)
+    _check_zero(limits, generation, versions, out)
     limits = {k: v for k, v in limits.items() if not v <= 0}  # NaN is refused as out of range
     version = generations.version_tuple(versions.get("keras"))
     if generation in generations.NEW and len(limits) > 1:
@@ -76,16 +76,19 @@ def _check_known(limits: Mapping[str, float], generation: str, version: tuple[in
         )
 
 
-def _check_zero(limits: Mapping[str, float], generation: str, out: Arguments) -> None:
+def _check_zero(limits: Mapping[str, float], generation: str, versions: Mapping[str, str], out: Arguments) -> None:
     """Refuse a limit of 0 where it is one: OptimizerV2 makes gradients zero with it (run with TF 1.15 to 2.6), and so
-    do the ops; other generations take it for none.
+    do the ops, and tf.keras from TF 1.10 on (run with 1.9 to 1.13); other generations take it for none.
 
     Raises:
       UnsupportedError: naming it, unless a person said it of the next steps.
     """
+    acts = generation in ("optimizer_v2", "tf1") or (
+        generation == "optimizer_v1" and not is_of_all(generation, versions)
+    )
     for key, value in limits.items():
         told = out.origins.get(key)
-        if value == 0 and generation in ("optimizer_v2", "tf1") and (told is None or told.kind != SET):
+        if value == 0 and acts and (told is None or told.kind != SET):
             raise UnsupportedError(
                 f"{key} is 0 in the optimizer's config, with which this generation makes every gradient zero, and"
                 f" optim has no such limit; to go on without one, say {confirming(key, None)}"

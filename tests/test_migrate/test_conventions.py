@@ -69,6 +69,16 @@ def test_one_keras_took_both_norms(versions: dict[str, str], limits: dict[str, f
     assert "--set clipnorm=0.5 or --set global_clipnorm=0.5" in reason
 
 
+@pytest.mark.parametrize("limit", ["clipnorm", "clipvalue"])
+def test_a_limit_of_zero_is_one_from_tf_1_10_on(limit: str) -> None:
+    """Run with TF 1.9.0, 1.10.1, 1.12.3 and 1.13.2."""
+    config = {limit: 0.0, "learning_rate": 0.1}
+    assert limit not in _arguments("SGD", config, "optimizer_v1", "2.1.6-tf", tensorflow="1.9.0").values
+    for keras, told in (("2.1.6-tf", {AFTER: "1.10"}), ("2.2.4-tf", {}), ("2.1.6-tf", {})):
+        with pytest.raises(UnsupportedError, match=f"{limit} is 0 .* makes every gradient zero"):
+            _arguments("SGD", config, "optimizer_v1", keras, **told)
+
+
 @pytest.mark.parametrize(
     ("generation", "keras", "tensorflow", "order", "certain"),
     [
