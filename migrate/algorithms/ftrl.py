@@ -46,12 +46,15 @@ def _defaults(generation: str) -> dict[str, Any]:
 
 
 def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
-    """The kernels of TF 2.3 to 2.5 for dense gradients, in which Keras calls itself 2.4 and 2.5."""
-    if generation not in ("optimizer_v2", "tf1") or not config["l2_shrinkage_regularization_strength"]:
+    """The kernels of TF 2.3 to 2.5 for dense gradients, in which Keras calls itself 2.4 and 2.5; those of TF 1.6 and
+    1.8, which shrink by another formula than those of 1.12 to 1.14 (run)."""
+    if generation not in ("optimizer_v2", "tf1") or not config[STRENGTHS[2]]:
         return {}, {}
     tensorflow, keras = (version_tuple(versions.get(each)) for each in ("tensorflow", "keras"))
+    if generation == "tf1" and tensorflow is not None and tensorflow < (1, 12):
+        return {}, {STRENGTHS[2]: _OLD_SHRINKAGE}
     if tensorflow is None and keras is None:
-        return {}, {IN_LINEAR: _DOUBT}
+        return {}, {IN_LINEAR: _DOUBT} | ({STRENGTHS[2]: _OLD_SHRINKAGE} if generation == "tf1" else {})
     scaled = (2, 3) <= tensorflow < (2, 6) if tensorflow else keras is not None and (2, 4) <= keras < (2, 6)
     return ({IN_LINEAR: True} if scaled else {}), {}
 
@@ -60,6 +63,8 @@ _DOUBT = (
     "l2_shrinkage_regularization_strength is set: TF 2.3 to 2.5 kept the slot linear multiplied by the learning rate,"
     " earlier and later ones do not, and the source does not say its release; it is taken not to be multiplied"
 )
+
+_OLD_SHRINKAGE = "with shrinkage, FtrlOptimizer of TF 1.5 to 1.8 and perhaps up to 1.11 steps by another formula"
 
 
 def _lazy(config: Config, generation: str) -> str | None:

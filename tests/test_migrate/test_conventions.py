@@ -354,6 +354,16 @@ def test_the_scaled_slot_of_ftrl_with_shrinkage(
     assert not _arguments("Ftrl", {}, "optimizer_v2", "2.4.0").reasons
 
 
+@pytest.mark.parametrize(
+    ("tensorflow", "certain"), [("1.6.0", False), ("1.8.0", False), ("1.12.3", True), (None, False)]
+)
+def test_ftrl_shrank_otherwise_in_the_first_releases(tensorflow: str | None, certain: bool) -> None:
+    """Run: with 0.0005 the steps of TF 1.8 were off by 25 times what rounding explains, with 0.03 by 900 times."""
+    found = _arguments("Ftrl", {"l2_shrinkage_regularization_strength": 0.0005}, "tf1", tensorflow=tensorflow)
+    assert any("another formula" in reason for reason in found.reasons) is not certain
+    assert not _arguments("Ftrl", {}, "tf1", tensorflow="1.8.0").reasons
+
+
 def test_dtensor_took_options_that_it_ignored() -> None:
     config = {"clipnorm": 0.5, "use_ema": True, "ema_momentum": 0.9}
     found = _arguments("Adam", config, "experimental", dtensor="yes")
