@@ -43,13 +43,13 @@ def describe(
 
     Args:
       settings: the optimizer's scalar variables by the name of the setting.
-      trained: variables that may be trained; those that gradients move are.
+      trained: variables that may be trained; those that gradients or slots move are.
       others: state of other optimizers, or of an earlier `compile`, whose updates are left aside.
       is_of_all: whether the release's `clipnorm` limits one norm over all gradients.
     """
     written = alone_written(nodes, others)
     assigned = {name: write.value for name, write in written.items()}
-    moved = [name for name in trained if name in assigned and _is_of_gradients(nodes, assigned[name])]
+    moved = [name for name in trained if name in assigned and _is_step(nodes, assigned[name], slots)]
     rules = {name: formulas.of_variable(nodes, settings, name, assigned) for name in moved}
     moving = {name: rule for name, rule in rules.items() if rule is not None}
     told = list(moving.values())
@@ -74,13 +74,18 @@ def describe(
     return Updates(told[0].class_name if same and own is None else "", config, outside)
 
 
+def _is_step(nodes: Nodes, value: str, slots: Collection[str]) -> bool:
+    """Gradients that are accumulated first are variables where the step takes them."""
+    return _is_of_gradients(nodes, value) or not nodes.variables_behind(value).isdisjoint(slots)
+
+
 def _is_of_gradients(nodes: Nodes, name: str) -> bool:
     return any(map(nodes.is_gradient, nodes.behind(name, to_gradients=True)))
 
 
 def _is_changed(nodes: Nodes, made: str) -> bool:
-    """Whether a node is made of gradients, and is neither one nor a sum of their rows."""
-    return _is_of_gradients(nodes, made) and not nodes.is_gradient(made) and nodes.op(made) not in _OF_TABLES
+    """Whether a node is neither a gradient nor a sum of their rows, as what a variable has gathered of them."""
+    return not nodes.is_gradient(made) and nodes.op(made) not in _OF_TABLES
 
 
 def _gradients(nodes: Nodes, slots: Sequence[str], assigned: Mapping[str, str]) -> list[tuple[str, str]]:

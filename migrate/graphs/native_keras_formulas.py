@@ -159,8 +159,9 @@ def _formulas(of: _Settings, variable: Variable) -> Iterator[_Formula]:
 
 
 def _momentum(of: _Settings, variable: Variable) -> Iterator[_Formula]:
-    moved, momentum = ("Mul", of.rate(), _gradient("moved")), of["momentum"]
-    moment = Named("moment", ("Sub", ("Mul", momentum, _slot("moment")), moved))
+    kept, moved = (("Mul", of.rate(), _gradient(place)) for place in ("kept", "moved"))
+    momentum = of["momentum"]
+    moment = Named("moment", ("Sub", ("Mul", momentum, _slot("moment")), kept))
     yield _Formula("SGD", (ADD, variable, moment), {"moment": moment}, {"nesterov": False})
     ahead = ("Sub", (ADD, variable, ("Mul", momentum, moment)), moved)
     yield _Formula("SGD", ahead, {"moment": moment}, {"nesterov": True})

@@ -13,6 +13,7 @@ from migrate.algorithms import addons, tf_train
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
 from migrate.evidence import DEFAULT, FILE, HINT, RELEASE, SET, Origin, confirming
+from migrate.generations import version_tuple
 from migrate.matching.slot_table import COUNTERS, SlotTable
 from migrate.operations.configuration import Configuration
 from migrate.state import GLOBAL_STEP, Stored
@@ -113,7 +114,7 @@ def _counted(stored: Stored, found: SlotTable, made: Configuration) -> _Count | 
         doubt = ""
         if stored.generation == "keras1" and count == 0 and not made.algorithm.uses_count and _decays(made.config):
             doubt = "iterations is 0, and Keras 1 counts steps only where decay is set"
-        return _Count(count, where, doubt, "" if doubt else _raced(stored.generation or "", made, count))
+        return _Count(count, where, doubt, "" if doubt else _raced(stored, made, count))
     if stored.generation != "tf1":
         return None
     powers = tf_train.steps(found.scalars, made.config, made.algorithm.name) if made.algorithm.uses_count else None
@@ -130,21 +131,24 @@ def _counted(stored: Stored, found: SlotTable, made: Configuration) -> _Count | 
     return _Count(count, where, doubt, races)
 
 
-def _raced(generation: str, made: Configuration, count: int) -> str:
+def _raced(stored: Stored, made: Configuration, count: int) -> str:
     """What is not known of generations whose step reads its counter before or after it was raised.
 
     Measured, 30 steps each: Keras 2.3.1 on TF 1.15 reads it after (Adam 30, Adagrad with decay 30, SGD with decay 22),
     tf.keras of TF 1.13 with decay 29 and 30, its Adam never, Keras 1.2.2's Adagrad, RMSprop and Adadelta with decay 30;
-    Keras 2.0.8 and 2.2.4, tf.keras of TF 1.4 and 1.12 never.
+    Keras 2.0.8 and 2.2.4 on TF 1.0 to 1.12, tf.keras of TF 1.4 and 1.12 never. Keras 2.2.4 on TF 1.13 and 1.15, 4
+    steps each of Adam, Adamax, AMSGrad, and SGD, RMSprop and Adagrad with decay: both, sometimes in one run.
     """
     algorithm = made.algorithm
     powers = algorithm.uses_count and count < BIAS_IS_GONE
     races = {
         "keras2.3": _decays(made.config) or powers,
+        "keras2": (_decays(made.config) or powers)
+        and (version_tuple(stored.versions.get("tensorflow")) or ()) >= (1, 13),
         "optimizer_v1": _decays(made.config) and not algorithm.uses_count,
         "keras1": _decays(made.config) and not algorithm.uses_count and algorithm.name != "SGD",
     }
-    if count == 0 or not races.get(generation):
+    if count == 0 or not races.get(stored.generation or ""):
         return ""
     return "this release reads it before or after it raises it by one (after, with Keras 2.3 on TensorFlow 1.15)"
 

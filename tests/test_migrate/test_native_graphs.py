@@ -15,7 +15,7 @@ from migrate.bytes import protos
 from migrate.graphs import native_keras
 from migrate.graphs.nodes import Nodes
 from migrate.graphs.writers import alone_written
-from migrate.state import NO_KERNEL
+from migrate.state import CHANGED, NO_KERNEL
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "native_graphs"
 ANOTHER = {
@@ -76,6 +76,19 @@ def test_class_and_constants_are_those_that_the_program_gave(release: str) -> No
         for key in given.keys() - case["settings"].keys():
             want = given[key]
             assert found.config[key] == (want if want is None else pytest.approx(np.float32(want))), (case, key)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_step_by_gathered_gradients_is_said(release: str) -> None:
+    """As of AdamAccumulated of keras-gradient-accumulation, whose steps take a variable for the gradient."""
+    told, cases = _of_release(release)
+    for case, graph in [(c, g) for c, g in cases if c["kind"] == "plain" and "clipnorm" not in c["arguments"]]:
+        nodes = Nodes(graph.graph_def.node)
+        graph.graph_def.node.add(name="gathered", op="VariableV2")
+        for node in graph.graph_def.node:
+            if node.name in nodes.by_name and not nodes.is_backward(node.name):
+                node.input[:] = ["gathered" if nodes.is_gradient(each) else each for each in node.input]
+        assert {CHANGED, NO_KERNEL} & _described(case, graph, _limit_is_of_all(told)).outside.keys(), case
 
 
 @pytest.mark.parametrize("release", [RELEASES[0], *(pytest.param(r, marks=pytest.mark.breadth) for r in RELEASES[1:])])

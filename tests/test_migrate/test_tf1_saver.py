@@ -269,6 +269,17 @@ def test_gradients_that_a_class_of_native_keras_changes_are_said(name: str, tmp_
     assert re.search("gradients go through '.*/own.' before they reach the optimizer", " ".join(reasons))
 
 
+def test_keras_2_reads_its_counter_before_or_after_on_tensorflow_113(tmp_path: Path) -> None:
+    """Run with Keras 2.2.4 on TF 1.13 and 1.15, where its steps went on from either."""
+    case, _, source = _case("keras224-adam-saver-mlp")
+    assert migrate.read(source, optimizer_config=_config(case)).fidelity == "exact"  # on TF 1.12
+    shutil.copytree(Path(source).parent, tmp_path / "copy")
+    meta = tmp_path / "copy" / f"{Path(source).name}.meta"
+    meta.write_bytes(meta.read_bytes().replace(b"1.12.3", b"1.15.5"))
+    reasons = migrate.read(tmp_path / "copy" / Path(source).name, optimizer_config=_config(case)).reasons
+    assert "reads it before or after it raises it by one" in " ".join(reasons)
+
+
 def test_a_class_that_moves_variables_by_a_formula_of_its_own_is_not_keras_s(tmp_path: Path) -> None:
     case, _, source = _case("extra-tf115-rmsprop-clip-saver")
     prefix = _with_nodes(source, tmp_path, _signed)
