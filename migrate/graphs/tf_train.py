@@ -20,7 +20,7 @@ from migrate.graphs.late_reads import late_read
 from migrate.graphs.nodes import SCATTERS, SETS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Variable, match
 from migrate.graphs.writers import alone_written, other_writer
-from migrate.state import CHANGED, LATE_READ, SPARSE_CLIPPING
+from migrate.state import CHANGED, LATE_READ, NO_KERNEL, SPARSE_CLIPPING
 
 
 class Kernel(NamedTuple):
@@ -352,6 +352,20 @@ def is_sparse(nodes: Nodes, names: Collection[str]) -> bool:
     return any(op.startswith("SparseApply") for op in ops) or bool(ops & set(SCATTERS))
 
 
+def _follows_gradients(nodes: Nodes, name: str) -> bool:
+    """Whether a number is made from gradients, in this step or one before, as YellowFin's rate and momentum are."""
+    seen, todo = {name}, [name]
+    while todo:
+        changed = nodes.changing.get(todo.pop())
+        each = () if changed is None else nodes.inputs[changed[1]]
+        behind = {n for start in (each or [name]) for n in nodes.behind(start, to_gradients=True)}
+        if any(map(nodes.is_gradient, behind)):
+            return True
+        todo += [n for n in behind - seen if n in nodes.changing]
+        seen |= behind
+    return False
+
+
 def _arguments(
     nodes: Nodes, name: str, kernel: Kernel, rows: bool, outside: dict[str, str], rates: dict[str, Any]
 ) -> Iterator[tuple[str, Any]]:
@@ -376,6 +390,8 @@ def _arguments(
         if value is None and made in nodes.changing:
             value, op = nodes.changing[made]
             outside[key] = f"{op!r} in the graph changes the variable {made!r}, which it is read from"
+        if _follows_gradients(nodes, made):
+            outside[NO_KERNEL] = f"{name!r} takes a {key} that steps make from gradients, which no rule here does"
         if value is not None:
             yield key, value
         else:

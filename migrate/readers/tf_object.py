@@ -96,6 +96,10 @@ def stored(
     found = object_slots.find(graph, bundle, optimizer, generation, owners)
     paths = [each.name for each in every]
     foreign = object_variables.trained_by(graph, owners, [each for each in every if each is not optimizer])
+    variables = found.alone or object_variables.stored(
+        graph, bundle, owners, found.trained(owners, generation), foreign
+    )
+    unmapped = found.unplaced(owners)
     return Stored(
         format=format_name,
         generation=generation,
@@ -107,8 +111,7 @@ def stored(
             *found.evidence,
         ),
         optimizer_config=None,
-        variables=found.alone
-        or object_variables.stored(graph, bundle, owners, found.trained(owners, generation), foreign),
+        variables=variables,
         nameless=found.nameless,
         twins=found.twins,
         slots=found.slots,
@@ -118,7 +121,8 @@ def stored(
         warnings=(*_no_slots(found, generation), *not_numbers(bundle)),
         doubts=doubts(bundle),
         matched=found.matched,
-        unmapped=found.unplaced(owners),
+        unmapped=unmapped,
+        outside=object_variables.gathering(owners, variables, unmapped, every),
         optimizers=tuple(paths),
         optimizer_name=object_writers.name(graph, optimizer.node),
     )

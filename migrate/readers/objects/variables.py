@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -11,7 +12,9 @@ from migrate.matching.slot_owners import Owner
 from migrate.readers.bundle_arrays import lazy
 from migrate.readers.keras.model import MOVING, RENORM
 from migrate.readers.objects.optimizers import GraphOptimizer, slot_lists, tracked
-from migrate.state import StoredVariable
+from migrate.state import CHANGED, StoredVariable
+
+_GATHERING = re.compile(r"(?:^|[./_])(?:accum|gradient)", re.IGNORECASE)
 
 
 def owners(graph: ObjectGraph, bundle: BundleReader, optimizers: Sequence[GraphOptimizer]) -> list[Owner]:
@@ -67,6 +70,28 @@ def trained_by(graph: ObjectGraph, owners: Sequence[Owner], optimizers: Sequence
         ends = {graph.full_names[node] for members in lists for node in members.values()}
         found |= {o.name for o in owners if o.full_name and any(end.endswith(f"/{o.full_name}") for end in ends)}
     return frozenset(found)
+
+
+def gathering(
+    owners: Iterable[Owner],
+    variables: Iterable[StoredVariable],
+    unmapped: Iterable[str],
+    every: Sequence[GraphOptimizer],
+) -> dict[str, str]:
+    """A doubt where what is neither trained nor an optimizer's is called as a `train_step` of one's own calls the sums
+    and the count of gradients that it gathers."""
+    paths = tuple("/".join(optimizer.path) + "/" for optimizer in every)
+    beside = (key for key in unmapped if not key.startswith(paths) and not _OTHERS.intersection(key.split("/")))
+    trained = {v.name for v in variables if v.trainable}
+    others = (name for o in owners if o.name not in trained for name in (o.name, ".".join(o.path)))
+    names = (*others, *beside)
+    found = next(filter(_GATHERING.search, names), None)
+    text = f"they may be gathered in {found!r} before they reach the optimizer"
+    return {} if found is None else {CHANGED: text}
+
+
+_OTHERS = frozenset({"metrics", "keras_api", ".OPTIMIZER_SLOT"})
+"""In the keys of what is no variable of the model."""
 
 
 def stored(
