@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -38,6 +39,11 @@ def serialize(keys: Iterable[str]) -> bytes:
     return bytes(graph.SerializeToString(deterministic=True))
 
 
+def _name(value: Any) -> str:
+    """Of a variable; what ParameterServerStrategy has in parts is called as its key, and so has none."""
+    return "" if value.full_name == value.checkpoint_key else value.full_name.removesuffix(":0")
+
+
 class ObjectGraph:
     """A checkpoint's objects by number, the root is 0; every reference was checked when it was parsed."""
 
@@ -70,7 +76,7 @@ class ObjectGraph:
                 raise DamagedFileError(f"{where} refers to something that is not there; copy or save it again")
             self.children.append(children)
             self.keys.append(value.checkpoint_key if value else None)
-            self.full_names.append(value.full_name.removesuffix(":0") if value else "")
+            self.full_names.append(_name(value) if value else "")
             self.slot_variables.append(slots)
         if not count:
             raise DamagedFileError(f"{where} is empty; save the checkpoint again")

@@ -26,6 +26,7 @@ from migrate.readers.keras.model import layer_name, sublayers
 from migrate.readers.objects import optimizers as object_optimizers
 from migrate.readers.objects.optimizers import GraphOptimizer
 from migrate.state import Stored, StoredModel
+from optim.errors import UnsupportedError
 
 NAME = "saved_model"
 _GRAPH_FILE = "saved_model.pb"
@@ -110,13 +111,23 @@ def _owner(graph: ObjectGraph, optimizer: GraphOptimizer | None, compiled: Mappi
     return next(owners, None)
 
 
+_DIVIDED = "_tf_distribute_sharded_variable"
+"""What ParameterServerStrategy makes of a variable whose parts are elsewhere (`sharded_variable.py` 2.4 to 2.21)."""
+
+
 def _check_whole(folder: str, model: Any, keras: Sequence[Any], graph: ObjectGraph, bundle: BundleReader) -> None:
     """Compare the objects in the three files, which number them alike (`saved_model/save.py` 2.0 to 2.21).
 
     Raises:
-      DamagedFileError: one of them is of another model.
+      DamagedFileError: one of them is of another model. UnsupportedError: variables are in parts.
     """
     nodes = [node for each in model.meta_graphs[:1] for node in each.object_graph_def.nodes]
+    if any(node.user_object.identifier == _DIVIDED for node in nodes):
+        raise UnsupportedError(
+            f"{folder} was saved under ParameterServerStrategy with variables in parts, which its files number each in"
+            " another way; migrate a checkpoint of the same run, tf.train.Checkpoint(model=model,"
+            " optimizer=optimizer), which has them whole"
+        )
     for i, (key, name) in enumerate(zip(graph.keys, graph.full_names, strict=True)):
         kept = nodes[i].variable if i < len(nodes) and nodes[i].HasField("variable") else None
         if key is None or (kept is None and not name):  # other objects have values under that key, too

@@ -1,4 +1,5 @@
-"""Optimizers of TF 2.9's experimental under a strategy, whose variables are as nameless as DTensor's."""
+"""Optimizers under a strategy: of TF 2.9's experimental, whose variables are as nameless as DTensor's, and with
+variables in parts on servers."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import migrate
 from tests import next_steps
 
 MIRRORED = Path(__file__).parents[1] / "fixtures" / "mirrored"
+PARTS = MIRRORED.parent / "parameter_server"
 BETAS = {"learning_rate": 0.05, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
 AVERAGES = {"use_ema": True, "ema_momentum": 0.6, "ema_overwrite_frequency": 4}
 NO_LIMITS = dict.fromkeys(("clipnorm", "clipvalue", "global_clipnorm"))
@@ -46,3 +48,14 @@ def test_a_limit_may_be_one_that_dtensors_optimizers_ignored() -> None:
 
 def test_tables_may_have_sparse_gradients() -> None:
     assert "--set repeated_rows=absent" in " ".join(_read("table").reasons)
+
+
+def test_parts_on_servers_have_the_places_of_what_they_are_parts_of(tmp_path: Path) -> None:
+    """Called as their keys, they hid that one is a table, whose rows stay without a gradient."""
+    source, oracle = PARTS / "source" / "ckpt", np.load(PARTS / "oracle.npz")
+    config = {"learning_rate": 0.05, "momentum": 0.9, "nesterov": False, "decay": 0.0, **NO_LIMITS}
+    hint = {"class_name": "SGD", "config": config}
+    report = migrate.migrate_checkpoint(source, tmp_path / "slots", optimizer_config=hint)
+    assert report.fidelity == "exact"
+    assert migrate.read(source, optimizer_config=hint).variables[0].name == "model.layer_with_weights-0.embeddings"
+    assert next_steps.of_slots(tmp_path / "slots", oracle, 5) < next_steps.NEAR

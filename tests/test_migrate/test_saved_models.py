@@ -13,6 +13,7 @@ import pytest
 import migrate
 from migrate.bytes import protos
 from migrate.errors import DamagedFileError
+from optim.errors import UnsupportedError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 MODELS = {
@@ -46,6 +47,17 @@ def test_variables_of_another_model_are_refused(name: str, other: str, tmp_path:
     assert migrate.read(_with_variables(MODELS[name], MODELS[name], tmp_path / "sound")).fidelity == "exact"
     with pytest.raises(DamagedFileError, match="one is of another model; copy the whole folder again"):
         migrate.read(_with_variables(MODELS[name], OTHERS[other], tmp_path))
+
+
+def test_parts_on_servers_are_refused_with_what_has_them_whole(tmp_path: Path) -> None:
+    shutil.copytree(MODELS["tf29-h-mirrored-sm"], tmp_path / "parts")
+    path = tmp_path / "parts" / "saved_model.pb"
+    model = protos.SavedModel.FromString(path.read_bytes())
+    node = next(n for n in model.meta_graphs[0].object_graph_def.nodes if n.HasField("variable"))
+    node.user_object.identifier = "_tf_distribute_sharded_variable"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(UnsupportedError, match=r"ParameterServerStrategy .* migrate a checkpoint of the same run"):
+        migrate.read(tmp_path / "parts")
 
 
 def _numbered_otherwise(node: Any) -> None:
