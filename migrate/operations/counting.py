@@ -13,7 +13,7 @@ from migrate.algorithms import addons, tf_train
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
 from migrate.evidence import DEFAULT, FILE, HINT, RELEASE, SET, Origin, confirming
-from migrate.generations import version_tuple
+from migrate.generations import BACKEND, version_tuple
 from migrate.matching.slot_table import COUNTERS, SlotTable
 from migrate.operations.configuration import Configuration
 from migrate.state import GLOBAL_STEP, Stored
@@ -140,11 +140,18 @@ def _raced(stored: Stored, made: Configuration, count: int) -> str:
     steps each of Adam, Adamax, AMSGrad, and SGD, RMSprop and Adagrad with decay: both, sometimes in one run.
     """
     algorithm = made.algorithm
-    powers = algorithm.uses_count and count < BIAS_IS_GONE
+    matters = _decays(made.config) or (algorithm.uses_count and count < BIAS_IS_GONE)
+    tensorflow, backend = version_tuple(stored.versions.get("tensorflow")), stored.versions.get(BACKEND)
+    if stored.generation == "keras2" and matters and count and tensorflow is None and backend in (None, "tensorflow"):
+        later = confirming("iterations", count + 1)
+        note = (
+            "Keras 2 on TensorFlow 1.13 and later reads iterations before or after it raises it, by chance; the source"
+            f" does not name its TensorFlow, and is taken for one before, which reads it first, and not for {later}"
+        )
+        made.notes = (*made.notes, note)
     races = {
-        "keras2.3": _decays(made.config) or powers,
-        "keras2": (_decays(made.config) or powers)
-        and (version_tuple(stored.versions.get("tensorflow")) or ()) >= (1, 13),
+        "keras2.3": matters,
+        "keras2": matters and tensorflow is not None and tensorflow >= (1, 13),
         "optimizer_v1": _decays(made.config) and not algorithm.uses_count,
         "keras1": _decays(made.config) and not algorithm.uses_count and algorithm.name != "SGD",
     }
