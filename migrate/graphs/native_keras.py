@@ -47,7 +47,8 @@ def describe(
       others: state of other optimizers, or of an earlier `compile`, whose updates are left aside.
       is_of_all: whether the release's `clipnorm` limits one norm over all gradients.
     """
-    written = alone_written(nodes, others)
+    changed_by = changers(nodes, others)
+    written = alone_written(nodes, changed_by)
     assigned = {name: write.value for name, write in written.items()}
     moved = [name for name in trained if name in assigned and _is_step(nodes, assigned[name], slots)]
     rules = {name: formulas.of_variable(nodes, settings, name, assigned) for name in moved}
@@ -60,7 +61,7 @@ def describe(
         outside[NO_KERNEL] = (
             f"{written[own].op!r} moves {own!r} in the graph by no rule of Keras's: it is a program's own"
         )
-    several = next((ops for name, ops in changers(nodes, others).items() if name in trained and len(ops) > 1), None)
+    several = next((changed_by[name] for name in trained if len(changed_by.get(name, ())) > 1), None)
     if several is not None:
         outside["updates"] = f"{several[-1]!r} changes a variable that {several[0]!r} changes, too"
     of_rules = ((name, each) for name, rule in moving.items() for each in rule.gradients)

@@ -84,6 +84,7 @@ class Nodes:
         self.branches: Mapping[str, frozenset[str]] = {}
         """Of nodes that not every step has the conditions on which they are there, as `conditions.Taken`."""
         self._waits: dict[str, set[str]] = {}
+        self._variables_behind: dict[str, frozenset[str]] = {}
 
     def _handed(self, output: str) -> str:
         """The node of an output, `NODE:1`; of one that hands on many, the node that it has that one from."""
@@ -302,7 +303,25 @@ class Nodes:
         return seen
 
     def variables_behind(self, name: str) -> frozenset[str]:
-        return self.variables.intersection(self.behind(name))
+        """Those that a value is made from, besides what gradients are; of each node they are found once, as the norm of
+        all gradients is behind each update."""
+        known, todo, opened = self._variables_behind, [name], set[str]()
+        while todo:
+            each = todo[-1]
+            ends = each in known or each in self.variables or self.is_gradient(each)
+            inputs = () if ends else self.inputs.get(each, ())
+            missing = [i for i in inputs if i not in known]
+            if missing and each not in opened:
+                opened.add(each)
+                todo += missing
+                continue
+            if missing:  # as in a loop, which is behind itself
+                known[each] = self.variables.intersection(self.behind(each, to_gradients=True))
+            elif each not in known:
+                own = {each} & self.variables
+                known[each] = frozenset(own).union(*(known[i] for i in inputs))
+            todo.pop()
+        return known[name]
 
 
 FLOAT, DOUBLE, INT32, INT64, BOOL = 1, 2, 3, 9, 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from migrate.graphs.nodes import SETS, Nodes, Write
 
@@ -24,10 +24,10 @@ def other_writer(nodes: Nodes, variables: Collection[str], own: Collection[str])
     return None if found is None else f"{found!r} changes the variables or slots besides the optimizer"
 
 
-def alone_written(nodes: Nodes, without: Collection[str] = ()) -> dict[str, Write]:
-    """The one assignment of each variable that one op alone changes in a step, those that read `without` aside."""
+def alone_written(nodes: Nodes, changed: Mapping[str, Sequence[str]] | None = None) -> dict[str, Write]:
+    """The one assignment of each variable that one op alone changes in a step; `changed`: as `changers` gives it."""
     writes = {write.op: write for write in nodes.writes()}
-    found = changers(nodes, without)
+    found = changers(nodes) if changed is None else changed
     return {variable: writes[ops[0]] for variable, ops in found.items() if len(ops) == 1 and ops[0] in writes}
 
 
