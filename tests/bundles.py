@@ -1,10 +1,11 @@
-"""TensorFlow checkpoints made of arrays, or opened to be changed and written again with right checksums."""
+"""TensorFlow checkpoints made of arrays or variables, or opened to be changed and written again with right sums."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,3 +40,15 @@ def rewritten(prefix: Path) -> Iterator[tuple[dict[str, np.ndarray], dict[str, b
             else:
                 is_same = dtypes.get(key) == "bfloat16" and numbers[key].dtype == np.uint16
                 writer.add(key, numbers[key], "bfloat16" if is_same else None)
+
+
+def of_module(folder: Path, variables: list[Any], slots: dict[str, list[Any]], **others: Any) -> str:
+    """A checkpoint shaped as those of 2.9's experimental optimizers."""
+    import tensorflow as tf
+
+    model, optimizer = tf.Module(), tf.Module()
+    model.vs = variables
+    optimizer._iterations = tf.Variable(3, dtype=tf.int64, name="iteration")
+    for name, members in slots.items():
+        setattr(optimizer, name, members)
+    return str(tf.train.Checkpoint(model=model, optimizer=optimizer, **others).write(str(folder / "ckpt")))

@@ -32,7 +32,7 @@ def put_in(config: Mapping[str, Any], generation: str, versions: Mapping[str, st
     _check_known(limits, generation, version, out)
     if len(limits) > 1:
         _clip_order(generation, version, versions.get("tensorflow", versions.get(generations.AFTER, "")), out)
-    if "clipnorm" in limits and _is_of_all(limits, generation, versions, out):
+    if "clipnorm" in limits and _goes_for_all(limits, generation, versions, out):
         limit = limits.pop("clipnorm")
         limits.setdefault("global_clipnorm", limit)
         out.warnings.append(
@@ -143,12 +143,13 @@ def is_of_all(generation: str, versions: Mapping[str, str]) -> bool | None:
     tensorflow, keras = (generations.version_tuple(versions.get(each)) for each in ("tensorflow", "keras"))
     if tensorflow is not None:
         return tensorflow < (1, 10)
-    if generations.AFTER in versions or keras in (None, (2, 1, 6)):
-        return False if generations.AFTER in versions else None
-    return keras < (2, 1, 6)
+    if generations.AFTER in versions:
+        return False
+    return None if keras is None or keras == (2, 1, 6) else keras < (2, 1, 6)
 
 
-def _is_of_all(limits: Mapping[str, float], generation: str, versions: Mapping[str, str], out: Arguments) -> bool:
+def _goes_for_all(limits: Mapping[str, float], generation: str, versions: Mapping[str, str], out: Arguments) -> bool:
+    """As `is_of_all`, or as a person says; where nothing tells, each is limited, with a doubt."""
     told, said = is_of_all(generation, versions), out.origins.get("global_clipnorm")
     if told is None and said is not None and said.kind == SET and "global_clipnorm" in limits:
         return True

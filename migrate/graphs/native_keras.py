@@ -65,8 +65,8 @@ def describe(
     if several is not None:
         outside["updates"] = f"{several[-1]!r} changes a variable that {several[0]!r} changes, too"
     of_rules = ((name, each) for name, rule in moving.items() for each in rule.gradients)
-    gradients = [*_gradients(nodes, slots, assigned), *of_rules]
-    found = [_limits(nodes, owner, gradient, is_of_all) for owner, gradient in gradients]
+    owners = {gradient: owner for owner, gradient in (*_gradients(nodes, slots, assigned), *of_rules)}
+    found = [_limits(nodes, owner, gradient, is_of_all) for gradient, owner in owners.items()]
     limits = found[0][0] if found and all(each == found[0][0] for each, _ in found) else {}
     changed = next((made for _, made in found if _is_changed(nodes, made)), "")
     if changed:
@@ -92,7 +92,7 @@ def _is_changed(nodes: Nodes, made: str) -> bool:
 def _gradients(nodes: Nodes, slots: Sequence[str], assigned: Mapping[str, str]) -> list[tuple[str, str]]:
     """(slot, what its update takes for the gradient). Adadelta takes the square of its own step in the place of one."""
     found = [(slot, _gradient(nodes, slot, assigned[slot])) for slot in slots if slot in assigned]
-    return [(slot, each) for slot, each in found if each and not nodes.variables_behind(each) & set(slots)]
+    return [(slot, each) for slot, each in found if each and nodes.variables_behind(each).isdisjoint(slots)]
 
 
 _GRADIENT = Anything("gradient")

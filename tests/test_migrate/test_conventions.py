@@ -7,106 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from migrate.algorithms import ALGORITHMS, find, keras_config, lazy_rows, nadam, rates, tf_train, wrappers
+from migrate.algorithms import ALGORITHMS, find, lazy_rows, nadam, rates, tf_train, wrappers
 from migrate.algorithms.arguments import Arguments
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
-from migrate.generations import AFTER, GENERATIONS
+from migrate.generations import GENERATIONS
 from optim.errors import UnsupportedError
+from tests.test_migrate.arguments_of import arguments_of
 from tests.test_migrate.confirm import typed
-
-
-def _arguments(
-    name: str,
-    config: dict[str, Any],
-    generation: str,
-    keras: str | None = None,
-    scalars: Any = None,
-    dtype: str = "float32",
-    **versions: str | None,
-) -> Arguments:
-    algorithm = find(name)
-    full, _ = keras_config.completed(config, algorithm, generation)
-    known = {key: value for key, value in {"keras": keras, **versions}.items() if value}
-    return keras_config.arguments(full, scalars or {}, algorithm, generation, known, [dtype])
-
-
-@pytest.mark.parametrize(
-    ("generation", "keras", "limits"),
-    [
-        ("keras1", "1.2.2", {"global_clipnorm": 0.5}),
-        ("keras2", "2.2.4", {"global_clipnorm": 0.5}),
-        ("keras2.3", "2.3.1", {"global_clipnorm": 0.5}),
-        ("optimizer_v1", "2.0.8-tf", {"global_clipnorm": 0.5}),
-        ("optimizer_v1", "2.1.5-tf", {"global_clipnorm": 0.5}),  # TF 1.8
-        ("optimizer_v1", "2.2.4-tf", {"clipnorm": 0.5}),
-        ("optimizer_v2", "2.9.0", {"clipnorm": 0.5}),
-        ("optimizer", "2.15.0", {"clipnorm": 0.5}),
-        ("keras3", "3.8.0", {"clipnorm": 0.5}),
-    ],
-)
-def test_clipnorm_is_global_in_old_keras(generation: str, keras: str, limits: dict[str, float]) -> None:
-    found = _arguments("SGD", {"clipnorm": 0.5, "learning_rate": 0.1}, generation, keras)
-    assert {k: v for k, v in found.values.items() if "clip" in k} == limits
-    assert not found.reasons
-
-
-@pytest.mark.parametrize(
-    ("versions", "limits"),
-    [
-        ({"tensorflow": "1.9.0"}, {"global_clipnorm": 0.5}),
-        ({"tensorflow": "1.10.1"}, {"clipnorm": 0.5}),
-        ({AFTER: "1.10"}, {"clipnorm": 0.5}),
-    ],
-)
-def test_one_keras_took_both_norms(versions: dict[str, str], limits: dict[str, float]) -> None:
-    """TF 1.9 to 1.12 say 2.1.6-tf, and 1.9 alone takes one norm over all gradients."""
-    config, keras = {"clipnorm": 0.5, "learning_rate": 0.1}, "2.1.6-tf"
-    found = _arguments("SGD", config, "optimizer_v1", keras, **versions)
-    assert {k: v for k, v in found.values.items() if "clip" in k} == limits
-    assert not found.reasons
-    (reason,) = _arguments("SGD", config, "optimizer_v1", keras).reasons
-    assert "--set clipnorm=0.5 or --set global_clipnorm=0.5" in reason
-
-
-@pytest.mark.parametrize("limit", ["clipnorm", "clipvalue"])
-def test_a_limit_of_zero_is_one_from_tf_1_10_on(limit: str) -> None:
-    """Run with TF 1.9.0, 1.10.1, 1.12.3 and 1.13.2."""
-    config = {limit: 0.0, "learning_rate": 0.1}
-    assert limit not in _arguments("SGD", config, "optimizer_v1", "2.1.6-tf", tensorflow="1.9.0").values
-    for keras, told in (("2.1.6-tf", {AFTER: "1.10"}), ("2.2.4-tf", {}), ("2.1.6-tf", {})):
-        with pytest.raises(UnsupportedError, match=f"{limit} is 0 .* makes every gradient zero"):
-            _arguments("SGD", config, "optimizer_v1", keras, **told)
-
-
-@pytest.mark.parametrize(
-    ("generation", "keras", "tensorflow", "order", "certain"),
-    [
-        ("keras2", "2.2.4", None, "norm_first", True),
-        ("optimizer_v1", "2.2.4-tf", None, "norm_first", True),
-        ("optimizer_v2", "2.2.4-tf", None, "norm_first", False),  # of TF 2.0, too, whose fit did not clip
-        ("optimizer_v2", "2.3.0-tf", "2.2", "norm_first", True),
-        ("optimizer_v2", "2.3.0-tf", "2.1", "norm_first", False),
-        ("optimizer_v2", "2.3.0-tf", None, "norm_first", False),
-        ("optimizer_v2", "2.4.0", None, "value_first", False),  # TF 2.3 calls its Keras so, too
-        ("optimizer_v2", "2.4.0", "2.3", "norm_first", True),
-        ("optimizer_v2", "2.4.0", "2.4", "value_first", True),
-        ("optimizer_v2", "2.9.0", None, "value_first", True),
-        ("optimizer_v2", None, None, "value_first", False),
-    ],
-)
-def test_order_of_two_clippings(
-    generation: str, keras: str | None, tensorflow: str | None, order: str, certain: bool
-) -> None:
-    found = _arguments("SGD", {"clipnorm": 0.5, "clipvalue": 0.1}, generation, keras, tensorflow=tensorflow)
-    assert found.values["clip_order"] == order
-    assert bool(found.reasons) is not certain
-
-
-def test_the_new_optimizer_applies_the_first_clipping_alone() -> None:
-    found = _arguments("SGD", {"clipnorm": 0.5, "clipvalue": 0.1}, "optimizer", "2.15.0")
-    assert {k: v for k, v in found.values.items() if "clip" in k} == {"clipnorm": 0.5}
-    assert any("clipnorm alone" in w for w in found.warnings)
 
 
 @pytest.mark.parametrize(
@@ -114,26 +22,27 @@ def test_the_new_optimizer_applies_the_first_clipping_alone() -> None:
     [("keras2", None, 1e-7), ("optimizer_v2", 0.0, 1e-7), ("optimizer", 0.0, 0.0), ("keras2", 1e-8, 1e-8)],
 )
 def test_epsilon(generation: str, stored: float | None, meant: float) -> None:
-    assert _arguments("Adam", {"epsilon": stored}, generation).values["epsilon"] == meant
+    assert arguments_of("Adam", {"epsilon": stored}, generation).values["epsilon"] == meant
 
 
 def test_defaults_of_the_generation_stand_in_for_a_partial_config() -> None:
-    assert _arguments("Adadelta", {}, "keras1").values["learning_rate"] == 1.0
-    assert _arguments("Adadelta", {}, "keras1").values["epsilon"] == 1e-8
-    assert _arguments("Adadelta", {}, "optimizer_v2").values["learning_rate"] == 0.001
+    assert arguments_of("Adadelta", {}, "keras1").values["learning_rate"] == 1.0
+    assert arguments_of("Adadelta", {}, "keras1").values["epsilon"] == 1e-8
+    assert arguments_of("Adadelta", {}, "optimizer_v2").values["learning_rate"] == 0.001
     with pytest.raises(MissingHintError, match="epsilon"):
-        _arguments("Adam", {}, "keras2")
+        arguments_of("Adam", {}, "keras2")
 
 
 def test_lr_and_decay() -> None:
-    found = _arguments("SGD", {"lr": 0.25, "decay": 0.5}, "keras2").values
+    found = arguments_of("SGD", {"lr": 0.25, "decay": 0.5}, "keras2").values
     assert (found["learning_rate"], found["decay"]) == (0.25, 0.5)
-    assert "decay" not in _arguments("SGD", {"decay": 0.0}, "optimizer_v2").values
-    assert "decay" not in _arguments("SGD", {"decay": 0.5}, "keras3").values
+    assert "decay" not in arguments_of("SGD", {"decay": 0.0}, "optimizer_v2").values
+    assert "decay" not in arguments_of("SGD", {"decay": 0.5}, "keras3").values
 
 
 def test_scalars_in_the_checkpoint_are_newer_than_the_config() -> None:
-    found = _arguments("SGD", {"learning_rate": 0.1}, "optimizer_v2", scalars={"learning_rate": 0.05, "momentum": 0.5})
+    scalars = {"learning_rate": 0.05, "momentum": 0.5}
+    found = arguments_of("SGD", {"learning_rate": 0.1}, "optimizer_v2", scalars=scalars)
     assert (found.values["learning_rate"], found.values["momentum"]) == (0.05, 0.5)
 
 
@@ -141,19 +50,19 @@ def test_betas_are_those_that_act_in_float32() -> None:
     """OptimizerV2 rounds β wherever it acts; since 2.9's experimental classes only the powers are of the rounded β."""
     rounded = 0.9990000128746033
     for generation in ("optimizer_v2", "optimizer_v1", "keras2.3", "tf1"):
-        assert _arguments("Adam", {}, generation).values["beta_2"] == rounded
+        assert arguments_of("Adam", {}, generation).values["beta_2"] == rounded
     for generation in ("experimental", "optimizer", "keras3"):
         for name in ("Adam", "Adamax"):
-            values = _arguments(name, {}, generation).values
+            values = arguments_of(name, {}, generation).values
             assert values["beta_2"] == 0.999
             assert values["float32_powers"] is True
-        assert _arguments("Nadam", {}, generation).values["beta_2"] == rounded
-        assert _arguments("RMSprop", {"rho": 0.999}, generation).values["rho"] == 0.999
-    assert _arguments("Lamb", {}, "keras3").values["float32_powers"] is True
-    assert _arguments("RMSprop", {"rho": 0.999}, "optimizer_v2").values["rho"] == rounded
-    assert _arguments("Adadelta", {"rho": 0.999}, "optimizer_v2").values["rho"] == rounded
-    assert _arguments("Adadelta", {"rho": 0.999}, "keras2.3").values["rho"] == 0.999
-    wide = _arguments("Adam", {}, "optimizer", dtype="float64").values
+        assert arguments_of("Nadam", {}, generation).values["beta_2"] == rounded
+        assert arguments_of("RMSprop", {"rho": 0.999}, generation).values["rho"] == 0.999
+    assert arguments_of("Lamb", {}, "keras3").values["float32_powers"] is True
+    assert arguments_of("RMSprop", {"rho": 0.999}, "optimizer_v2").values["rho"] == rounded
+    assert arguments_of("Adadelta", {"rho": 0.999}, "optimizer_v2").values["rho"] == rounded
+    assert arguments_of("Adadelta", {"rho": 0.999}, "keras2.3").values["rho"] == 0.999
+    wide = arguments_of("Adam", {}, "optimizer", dtype="float64").values
     assert wide["beta_2"] == 0.999
     assert "float32_powers" not in wide
 
@@ -165,14 +74,14 @@ def test_a_stock_schedule_is_carried_and_a_custom_one_refused() -> None:
         "config": {"decay_rate": 0.5},
         "registered_name": None,
     }
-    found = _arguments("SGD", {"learning_rate": schedule}, "optimizer", scalars={"learning_rate": 0.3}).values
+    found = arguments_of("SGD", {"learning_rate": schedule}, "optimizer", scalars={"learning_rate": 0.3}).values
     assert found["learning_rate"] == {
         "class_name": "ExponentialDecay",
         "config": {"decay_rate": 0.5, "staircase": False},
     }
     for own in ({"class_name": "Mine>ExponentialDecay"}, {**schedule, "module": "mine"}):
         config = {"learning_rate": {"config": {}, **own}}
-        assert rates.is_own(_arguments("SGD", config, "optimizer").values["learning_rate"])
+        assert rates.is_own(arguments_of("SGD", config, "optimizer").values["learning_rate"])
 
 
 @pytest.mark.parametrize(
@@ -192,7 +101,7 @@ def test_a_schedule_that_leaves_an_argument_out_is_doubted(
 ) -> None:
     def reasons(config: dict[str, object]) -> list[str]:
         rate = {"class_name": name, "config": {"initial_learning_rate": 0.1, "decay_steps": 5, **config}}
-        told = _arguments("SGD", {"learning_rate": rate}, generation)
+        told = arguments_of("SGD", {"learning_rate": rate}, generation)
         return [told.origins["learning_rate"].reason] if not told.origins["learning_rate"].certain else []
 
     assert reasons(whole) == []
@@ -203,8 +112,8 @@ def test_a_schedule_that_leaves_an_argument_out_is_doubted(
 
 
 def test_what_is_not_carried_makes_it_approximate() -> None:
-    assert _arguments("SGD", {"something_new": 3}, "optimizer").reasons
-    assert not _arguments("SGD", {"something_new": None, "jit_compile": True}, "optimizer").reasons
+    assert arguments_of("SGD", {"something_new": 3}, "optimizer").reasons
+    assert not arguments_of("SGD", {"something_new": None, "jit_compile": True}, "optimizer").reasons
 
 
 OPTIONS: dict[str, Any] = {
@@ -228,10 +137,10 @@ def test_every_option_of_a_config_is_carried_or_doubted(generation: str) -> None
     swallowed = []
     for algorithm in (a for a in ALGORITHMS if generation in a.generations):
         given = {**algorithm.defaults(generation), "learning_rate": 0.01, "epsilon": 1e-7}
-        plain = _arguments(algorithm.name, given, generation)
+        plain = arguments_of(algorithm.name, given, generation)
         for option in OPTIONS.keys() - given.keys() - ({"decay"} if generation == "keras3" else set()):
             try:
-                told = _arguments(algorithm.name, {**given, option: OPTIONS[option]}, generation)
+                told = arguments_of(algorithm.name, {**given, option: OPTIONS[option]}, generation)
             except UnsupportedError:
                 continue
             if told.values == plain.values and not told.reasons:
@@ -247,14 +156,14 @@ SWALLOWED = {("LARS", "weight_decay"), *((a.name, "decay") for a in ALGORITHMS i
 def test_a_decay_that_is_no_number_is_refused(key: str) -> None:
     given = {**find("Adam").defaults("optimizer_v2"), "learning_rate": 0.01, key: None}
     with pytest.raises(UnsupportedError, match=f"--set {key}=VALUE"):
-        _arguments("Adam", given, "optimizer_v2")
+        arguments_of("Adam", given, "optimizer_v2")
 
 
 def test_averaging_and_weight_decay() -> None:
     config = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": None, "weight_decay": 0.25}
-    found = _arguments("SGD", config, "optimizer").values
+    found = arguments_of("SGD", config, "optimizer").values
     assert (found["use_ema"], found["ema_momentum"], found["weight_decay"]) == (True, 0.5, 0.25)
-    assert "use_ema" not in _arguments("SGD", config, "optimizer_v2").values
+    assert "use_ema" not in arguments_of("SGD", config, "optimizer_v2").values
 
 
 def test_an_unknown_optimizer_is_refused_with_the_list() -> None:
@@ -277,7 +186,7 @@ def test_an_unknown_optimizer_is_refused_with_the_list() -> None:
 def test_where_rmsprop_has_epsilon_and_the_learning_rate(
     generation: str, momentum: float, inside: bool, in_slot: bool
 ) -> None:
-    values = _arguments("RMSprop", {"momentum": momentum, "epsilon": 1e-6}, generation).values
+    values = arguments_of("RMSprop", {"momentum": momentum, "epsilon": 1e-6}, generation).values
     assert values["epsilon_inside"] is inside
     assert values.get("learning_rate_in_momentum", True) is in_slot
 
@@ -293,7 +202,7 @@ def test_where_rmsprop_has_epsilon_and_the_learning_rate(
     ],
 )
 def test_epsilon_and_start_of_adagrad(generation: str, epsilon: float, inside: bool, start: float) -> None:
-    values = _arguments("Adagrad", {}, generation).values
+    values = arguments_of("Adagrad", {}, generation).values
     assert (values["epsilon"], values["epsilon_inside"], values["initial_accumulator_value"]) == (
         epsilon,
         inside,
@@ -302,10 +211,10 @@ def test_epsilon_and_start_of_adagrad(generation: str, epsilon: float, inside: b
 
 
 def test_nadams_decay_is_that_of_its_schedule() -> None:
-    values = _arguments("Nadam", {"decay": 0.01}, "optimizer_v2").values
+    values = arguments_of("Nadam", {"decay": 0.01}, "optimizer_v2").values
     assert (values["schedule_decay"], "decay" in values) == (0.01, False)
-    assert _arguments("Nadam", {"schedule_decay": 0.02}, "keras2.3").values["schedule_decay"] == 0.02
-    assert _arguments("Nadam", {}, "optimizer").values["schedule_decay"] == 1.0
+    assert arguments_of("Nadam", {"schedule_decay": 0.02}, "keras2.3").values["schedule_decay"] == 0.02
+    assert arguments_of("Nadam", {}, "optimizer").values["schedule_decay"] == 1.0
 
 
 def test_the_product_of_nadam_is_what_the_source_holds_and_computed_where_it_holds_none() -> None:
@@ -348,10 +257,10 @@ def test_the_scaled_slot_of_ftrl_with_shrinkage(
     keras: str | None, tensorflow: str | None, scaled: bool, certain: bool
 ) -> None:
     config = {"l2_shrinkage_regularization_strength": 0.1}
-    found = _arguments("Ftrl", config, "optimizer_v2", keras, tensorflow=tensorflow)
+    found = arguments_of("Ftrl", config, "optimizer_v2", keras, tensorflow=tensorflow)
     assert found.values.get("learning_rate_in_linear", False) is scaled
     assert bool(found.reasons) is not certain
-    assert not _arguments("Ftrl", {}, "optimizer_v2", "2.4.0").reasons
+    assert not arguments_of("Ftrl", {}, "optimizer_v2", "2.4.0").reasons
 
 
 @pytest.mark.parametrize(
@@ -359,18 +268,18 @@ def test_the_scaled_slot_of_ftrl_with_shrinkage(
 )
 def test_ftrl_shrank_otherwise_in_the_first_releases(tensorflow: str | None, certain: bool) -> None:
     """Run: with 0.0005 the steps of TF 1.8 were off by 25 times what rounding explains, with 0.03 by 900 times."""
-    found = _arguments("Ftrl", {"l2_shrinkage_regularization_strength": 0.0005}, "tf1", tensorflow=tensorflow)
+    found = arguments_of("Ftrl", {"l2_shrinkage_regularization_strength": 0.0005}, "tf1", tensorflow=tensorflow)
     assert any("another formula" in reason for reason in found.reasons) is not certain
-    assert not _arguments("Ftrl", {}, "tf1", tensorflow="1.8.0").reasons
+    assert not arguments_of("Ftrl", {}, "tf1", tensorflow="1.8.0").reasons
 
 
 def test_dtensor_took_options_that_it_ignored() -> None:
     config = {"clipnorm": 0.5, "use_ema": True, "ema_momentum": 0.9}
-    found = _arguments("Adam", config, "experimental", dtensor="yes")
+    found = arguments_of("Adam", config, "experimental", dtensor="yes")
     assert not {"clipnorm", "use_ema"} & set(found.values)
     assert "clipnorm, use_ema: left out" in found.warnings[0]
-    assert _arguments("Adam", config, "experimental").values["clipnorm"] == 0.5
-    without_averages = _arguments("Adam", config, "experimental", dtensor="perhaps")  # which a strategy's would have
+    assert arguments_of("Adam", config, "experimental").values["clipnorm"] == 0.5
+    without_averages = arguments_of("Adam", config, "experimental", dtensor="perhaps")  # which a strategy's would have
     assert not {"clipnorm", "use_ema"} & set(without_averages.values)
 
 
@@ -393,13 +302,13 @@ def test_state_of_releases_with_a_defect_is_refused(
 
 def test_accumulation_is_carried_where_it_is_the_same() -> None:
     config = {"gradient_accumulation_steps": 4}
-    found = _arguments("Adam", config, "keras3", "3.8.0")
+    found = arguments_of("Adam", config, "keras3", "3.8.0")
     assert (found.values["gradient_accumulation_steps"], found.reasons) == (4, ())
-    assert _arguments("Adam", config, "keras3").reasons
+    assert arguments_of("Adam", config, "keras3").reasons
     schedule = {"class_name": "ExponentialDecay", "config": {}}
     for more, keras in (({}, "3.4.1"), ({"learning_rate": schedule}, "3.8.0"), ({"use_ema": True}, "3.8.0")):
         with pytest.raises(UnsupportedError, match="gradient_accumulation_steps"):
-            _arguments("Adam", {**config, **more}, "keras3", keras)
+            arguments_of("Adam", {**config, **more}, "keras3", keras)
 
 
 @pytest.mark.parametrize(
@@ -474,7 +383,7 @@ def test_rows_of_which_nothing_tells_how_they_went_on_are_doubted() -> None:
         ("Adamax", None, lazy_rows.Sparse(scaled=True)),
     ):
         algorithm = find(name)
-        told = _arguments(name, config if name == "Ftrl" else {}, "optimizer_v2", tensorflow=tensorflow)
+        told = arguments_of(name, config if name == "Ftrl" else {}, "optimizer_v2", tensorflow=tensorflow)
         assert not told.reasons
         full = {**algorithm.defaults("optimizer_v2"), **config}
         lazy_rows.put_in(told, full, algorithm, "optimizer_v2", ["embedding/embeddings"], sparse)

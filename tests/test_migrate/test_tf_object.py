@@ -19,8 +19,8 @@ from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError,
 from migrate.matching.slot_owners import Owner, match
 from migrate.readers import saved_model, tf_dtensor_names, tf_object
 from migrate.state import Stored
-from optim.errors import HyperparameterError, MismatchError, UnsupportedError
-from tests.bundles import rewritten, written
+from optim.errors import MismatchError, UnsupportedError
+from tests.bundles import of_module, rewritten, written
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 # Case -> the reader, what is given to it, the generation, the slots under the source's own names.
@@ -166,78 +166,7 @@ def test_folders_name_their_checkpoint(tmp_path: Path) -> None:
         tf_object.read(str(tmp_path / "absent"))
 
 
-def _save_module(folder: Path, variables: list[Any], slots: dict[str, list[Any]], **others: Any) -> str:
-    """A checkpoint shaped as those of 2.9's experimental optimizers."""
-    import tensorflow as tf
-
-    model, optimizer = tf.Module(), tf.Module()
-    model.vs = variables
-    optimizer._iterations = tf.Variable(3, dtype=tf.int64, name="iteration")
-    for name, members in slots.items():
-        setattr(optimizer, name, members)
-    return str(tf.train.Checkpoint(model=model, optimizer=optimizer, **others).write(str(folder / "ckpt")))
-
-
-def _alike(folder: Path, names: list[str], slots: list[str]) -> str:
-    """A checkpoint of variables of these names, all of one shape, and slots of these, whose values count."""
-    import tensorflow as tf
-
-    variables = [tf.Variable(tf.fill((2,), float(i)), name=name) for i, name in enumerate(names)]
-    made = [tf.Variable(tf.fill((2,), 100.0 + i), name=f"Adam/m/{name}") for i, name in enumerate(slots)]
-    other = [tf.Variable(tf.fill((2,), 200.0 + i), name=f"Adam/v/{name}") for i, name in enumerate(slots)]
-    return _save_module(folder, variables, {"_momentums": made, "_velocities": other})
-
-
 ADAM = {"class_name": "Adam", "config": {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}}
-
-
-def _paired(source: str, **hints: Any) -> dict[str, float]:
-    state = migrate.read(source, optimizer_config=ADAM, **hints)
-    return {name: float(array.load()[0]) for name, array in state.slots["m"].items()}
-
-
-def _order(*names: int | str) -> list[dict[str, Any]]:
-    return [{"name": name if isinstance(name, str) else f"model.vs.{name}", "shape": [2]} for name in names]
-
-
-def test_the_order_of_variables_that_are_alike_is_an_assumption(tmp_path: Path) -> None:
-    source = _alike(tmp_path, ["same"] * 12, ["same"] * 12)
-    in_order = {f"model.vs.{i}": 100.0 + i for i in range(12)}
-    state = migrate.read(source, optimizer_config=ADAM)
-    doubt = next(o for o in state.origins if o.subject == "order of variables")
-    assert (doubt.certain, doubt.confirm) == (False, "--set slot_order=source")
-    assert "model.vs.0, model.vs.1" in doubt.reason
-    assert "and 8 more" in doubt.reason
-    assert _paired(source) == _paired(source, overrides={"slot_order": "source"}) == in_order
-    state = migrate.read(source, optimizer_config=ADAM, overrides={"slot_order": "source"})
-    assert all(o.certain for o in state.origins if o.subject == "order of variables")
-    assert _paired(source, variables=_order(*reversed(range(12)))) == {f"model.vs.{i}": 111.0 - i for i in range(12)}
-    with pytest.raises(HyperparameterError, match="slot_order is 'name'; it takes source"):
-        migrate.read(source, optimizer_config=ADAM, overrides={"slot_order": "name"})
-
-
-def test_an_order_that_the_named_slots_deny_is_refused(tmp_path: Path) -> None:
-    source = _alike(tmp_path, ["same", "first", "same", "last"], ["last", "same", "first", "same"])
-    with pytest.raises(AmbiguousError, match=r"had others in another order.*--variables FILE"):
-        migrate.read(source, optimizer_config=ADAM)
-    hint = _order("last", 2, "first", 0)
-    assert _paired(source, variables=hint) == {"last": 100.0, "model.vs.2": 101.0, "first": 102.0, "model.vs.0": 103.0}
-    wrong = {
-        r"position 1 are of model\.vs\.0 or model\.vs\.2, and --variables has first": _order("last", "first", 2, 0),
-        r"position 3 .* --variables has no variable there": _order("last", 2, "first"),
-    }
-    for said, hint in wrong.items():
-        with pytest.raises(ContradictionError, match=said):
-            migrate.read(source, optimizer_config=ADAM, variables=hint)
-
-
-def test_which_of_some_that_are_alike_have_slots_is_asked(tmp_path: Path) -> None:
-    source = _alike(tmp_path, ["same"] * 3, ["same"] * 2)
-    with pytest.raises(AmbiguousError, match=r"model\.vs\.2 .*some of these have none.*--variables FILE"):
-        migrate.read(source, optimizer_config=ADAM)
-    assert _paired(source, variables=_order(2, 0)) == {"model.vs.2": 100.0, "model.vs.0": 101.0}
-    with pytest.raises(MismatchError, match="which are fewer"):
-        tf_object.read(_alike(tmp_path / "b", ["same"] * 2, ["same"] * 3))
 
 
 def test_a_program_need_not_train_in_the_order_of_the_graph() -> None:
@@ -258,7 +187,7 @@ def test_slots_without_their_model_are_refused(tmp_path: Path) -> None:
 
     slots = [tf.Variable(tf.zeros(2), name="Adam/m/dense/kernel")]
     with pytest.raises(MismatchError, match="belongs to no variable"):
-        tf_object.read(_save_module(tmp_path, [tf.Variable(tf.zeros(2), name="other")], {"_momentums": slots}))
+        tf_object.read(of_module(tmp_path, [tf.Variable(tf.zeros(2), name="other")], {"_momentums": slots}))
 
 
 TRAIN = {
@@ -323,7 +252,7 @@ def test_two_optimizers_are_ambiguous(tmp_path: Path) -> None:
 
     second = tf.Module()
     second._iterations = tf.Variable(1, dtype=tf.int64)
-    prefix = _save_module(tmp_path, [tf.Variable(0.0, name="w")], {}, second=second)
+    prefix = of_module(tmp_path, [tf.Variable(0.0, name="w")], {}, second=second)
     with pytest.raises(AmbiguousError, match="2 optimizers"):
         tf_object.read(prefix)
 
@@ -478,10 +407,10 @@ def test_sums_of_gradients_beside_a_model_are_asked_about(tmp_path: Path) -> Non
     for name in ("_momentums", "_velocities"):
         slots[name] = [tf.Variable([0.5, 0.25], name=f"Adam/{name}/w")]
     told = {"optimizer_config": {**ADAM, "config": {**ADAM["config"], "clipnorm": None, "learning_rate": 0.1}}}
-    plain = _save_module(tmp_path / "plain", [weight], slots, best=tf.Variable([3.0, 4.0]))
+    plain = of_module(tmp_path / "plain", [weight], slots, best=tf.Variable([3.0, 4.0]))
     assert "gathered" not in "".join(migrate.read(plain, **told).reasons)
     for name, held in (("gradient_accumulation", [tf.Variable([0.0, 0.0])]), ("accum_step_counter", tf.Variable(0))):
-        source = _save_module(tmp_path / name, [weight], slots, **{name: held})
+        source = of_module(tmp_path / name, [weight], slots, **{name: held})
         reasons = migrate.read(source, **told).reasons
         assert any(f"gathered in '{name}" in reason and "--set gradients=program" in reason for reason in reasons)
         assert migrate.read(source, **told, overrides={"gradients": "program"}).fidelity == "exact"

@@ -14,6 +14,8 @@ from migrate.readers.keras.model import MOVING, RENORM
 from migrate.readers.objects.optimizers import GraphOptimizer, slot_lists, tracked
 from migrate.state import CHANGED, StoredVariable
 
+_OTHERS = frozenset({"metrics", "keras_api", ".OPTIMIZER_SLOT"})
+"""In the keys of what is no variable of the model."""
 _GATHERING = re.compile(r"(?:^|[./_])(?:accum|gradient)", re.IGNORECASE)
 
 
@@ -88,10 +90,6 @@ def gathering(
     found = next(filter(_GATHERING.search, names), None)
     text = f"they may be gathered in {found!r} before they reach the optimizer"
     return {} if found is None else {CHANGED: text}
-
-
-_OTHERS = frozenset({"metrics", "keras_api", ".OPTIMIZER_SLOT"})
-"""In the keys of what is no variable of the model."""
 
 
 def stored(

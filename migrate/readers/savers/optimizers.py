@@ -82,13 +82,15 @@ def _by_updates(
 ) -> dict[str, bool]:
     """Whether a slot is of the optimizer with these settings, as its update reads them. One that no update changes, as
     a placeholder of vhat, is of the optimizer whose others are in its scope."""
-    reads = {slot: graph.reads.get(slot, frozenset()) if graph is not None else frozenset() for slot in slots}
-    found = {slot: not each.isdisjoint(own) for slot, each in reads.items() if not each.isdisjoint({*own, *foreign})}
-    scopes: dict[str, set[bool]] = {}
+    settings, reads = {*own, *foreign}, graph.reads if graph is not None else {}
+    told = {slot: reads[slot] for slot in slots if not settings.isdisjoint(reads.get(slot, ()))}
+    found = {slot: not each.isdisjoint(own) for slot, each in told.items()}
+    scopes = {slot: slot.rpartition("/")[0] for slot in slots}
+    beside: dict[str, set[bool]] = {}
     for slot, is_own in found.items():
-        scopes.setdefault(slot.rpartition("/")[0], set()).add(is_own)
-    of_scope = {scope: all(each) for scope, each in scopes.items() if len(each) == 1 and scope}
-    return {slot: of_scope[slot.rpartition("/")[0]] for slot in slots if slot.rpartition("/")[0] in of_scope} | found
+        beside.setdefault(scopes[slot], set()).add(is_own)
+    of_scope = {scope: all(each) for scope, each in beside.items() if len(each) == 1 and scope}
+    return {slot: of_scope[scope] for slot, scope in scopes.items() if scope in of_scope} | found
 
 
 def of_compiles(slots: Sequence[str], settings: str, graph: SaverGraph | None, path: str | None, where: str) -> Choice:

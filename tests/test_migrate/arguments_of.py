@@ -1,0 +1,23 @@
+"""The arguments of `optim` that a config of a generation means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migrate.algorithms import find, keras_config
+from migrate.algorithms.arguments import Arguments
+
+
+def arguments_of(
+    name: str,
+    config: dict[str, Any],
+    generation: str,
+    keras: str | None = None,
+    scalars: Any = None,
+    dtype: str = "float32",
+    **versions: str | None,
+) -> Arguments:
+    algorithm = find(name)
+    full, _ = keras_config.completed(config, algorithm, generation)
+    known = {key: value for key, value in {"keras": keras, **versions}.items() if value}
+    return keras_config.arguments(full, scalars or {}, algorithm, generation, known, [dtype])
