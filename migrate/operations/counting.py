@@ -131,18 +131,26 @@ def _counted(stored: Stored, found: SlotTable, made: Configuration) -> _Count | 
     return _Count(count, where, doubt, races)
 
 
+_AFTER_TF_1_13 = (2, 2, 5)
+"""The release of Keras 2 (August 2019) that came out when TensorFlow 1.13 was half a year old: it ran on that."""
+
+
 def _raced(stored: Stored, made: Configuration, count: int) -> str:
     """What is not known of generations whose step reads its counter before or after it was raised.
 
     Measured, 30 steps each: Keras 2.3.1 on TF 1.15 reads it after (Adam 30, Adagrad with decay 30, SGD with decay 22),
     tf.keras of TF 1.13 with decay 29 and 30, its Adam never, Keras 1.2.2's Adagrad, RMSprop and Adadelta with decay 30;
-    Keras 2.0.8 and 2.2.4 on TF 1.0 to 1.12, tf.keras of TF 1.4 and 1.12 never. Keras 2.2.4 on TF 1.13 and 1.15, 4
-    steps each of Adam, Adamax, AMSGrad, and SGD, RMSprop and Adagrad with decay: both, sometimes in one run.
+    Keras 2.0.8 and 2.2.4 on TF 1.0 to 1.12, tf.keras of TF 1.4 and 1.12 never. Keras 2.2.4 and 2.2.5 on TF 1.13 and
+    1.15, 4 to 12 steps each of Adam, Adamax, AMSGrad, and SGD, RMSprop and Adagrad with decay: both, sometimes in one
+    run, and for some variables of one step.
     """
     algorithm = made.algorithm
     matters = _decays(made.config) or (algorithm.uses_count and count < BIAS_IS_GONE)
-    tensorflow, backend = version_tuple(stored.versions.get("tensorflow")), stored.versions.get(BACKEND)
-    if stored.generation == "keras2" and matters and count and tensorflow is None and backend in (None, "tensorflow"):
+    keras, tensorflow = (version_tuple(stored.versions.get(each)) for each in ("keras", "tensorflow"))
+    on_tensorflow = stored.versions.get(BACKEND) in (None, "tensorflow")
+    if tensorflow is None and on_tensorflow and keras and keras >= _AFTER_TF_1_13:
+        tensorflow = (1, 13)
+    if stored.generation == "keras2" and matters and count and tensorflow is None and on_tensorflow:
         later = confirming("iterations", count + 1)
         note = (
             "Keras 2 on TensorFlow 1.13 and later reads iterations before or after it raises it, by chance; the source"

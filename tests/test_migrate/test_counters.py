@@ -6,6 +6,7 @@ import copy
 import shutil
 from pathlib import Path
 
+import h5py
 import pytest
 
 import migrate
@@ -61,10 +62,15 @@ def test_powers_deny_a_beta_whose_powers_are_itself(beta: str, value: float) -> 
         migrate.read(case.folder / case.source, **case.hints, overrides={**told, beta: value})
 
 
-def test_a_file_of_keras_2_says_for_which_tensorflow_it_is_taken() -> None:
-    """On TF 1.13 and 1.15 Keras 2.2.4 read its counter at either time; on 1.12 first (run in each)."""
+def test_a_file_of_keras_2_says_for_which_tensorflow_it_is_taken(tmp_path: Path) -> None:
+    """On TF 1.13 and 1.15 Keras 2.2.4 and 2.2.5 read their counter at either time; on 1.12 first (run in each)."""
     source = adversary.CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5"
     (note,) = (each for each in migrate.read(source).warnings if "TensorFlow 1.13" in each)
     assert "--set iterations=6" in note
+    later = shutil.copy(source, tmp_path / "later.h5")
+    with h5py.File(later, "r+") as file:
+        file.attrs["keras_version"] = b"2.2.5"
+    (reason,) = migrate.read(later).reasons
+    assert "--set iterations=5 or --set iterations=6" in reason
     saver = adversary.CORPUS / "keras224-adam-saver-mlp" / "source" / "ckpt"  # whose graph names TF 1.12.3
     assert not any("TensorFlow 1.13" in each for each in migrate.read(saver).warnings)
