@@ -14,7 +14,7 @@ from migrate.code.hints import CodeHint
 from migrate.errors import DamagedFileError, MissingHintError
 from migrate.operations import convert
 from migrate.rules.comparison import same
-from optim.errors import DtoptError
+from optim.errors import DtoptError, UnsupportedError
 
 SUFFIXES = (".h5", ".hdf5", ".keras", ".npz", ".npy", ".pkl", ".pickle", ".index")
 NOT_COMPARED = {"name", "learning_rate", "lr"}
@@ -88,6 +88,10 @@ def _hinted(path: Path, command: list[str], known: Sequence[CodeHint], error: Mi
     if len(different) != 1:
         return Owner(path, f"does not say its optimizer, and the programs make {len(different)}: {error}")
     hint = next(iter(different.values()))
+    try:
+        hint.certain(bool(hint.name))
+    except UnsupportedError as doubt:
+        return Owner(path, f"does not say its optimizer; {doubt}")
     file = hint.where.rsplit(":", 1)[0]
     wanted = f"{file}:{hint.name}" if hint.name else file
     more = ["--variables", "FILE"] if "--variables" in str(error) else []

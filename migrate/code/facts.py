@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from migrate.code.tree import Tree
 
 OPTIMIZER, MODEL, STRING, CLASS = "optimizer", "model", "string", "class"
 MAX_DEPTH = 8
+LARGEST = sys.float_info.max
 Scope = tuple[str, ...]
 
 
@@ -30,6 +32,13 @@ def literal(node: cst.BaseExpression, module: cst.Module) -> Value:
 
 
 def _evaluated(tree: ast.expr) -> Any:
+    value = _computed(tree)
+    if isinstance(value, complex) or (isinstance(value, (int, float)) and not abs(value) <= LARGEST):
+        return OPAQUE
+    return value
+
+
+def _computed(tree: ast.expr) -> Any:
     if isinstance(tree, ast.Constant):
         return tree.value
     if isinstance(tree, (ast.List, ast.Tuple)):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import libcst as cst
 
-from migrate.code import calls, facts, files, meanings, names, program, releases
+from migrate.code import calls, changed, facts, files, meanings, names, program, releases
 from migrate.code.releases import Release
 from migrate.errors import AmbiguousError, MissingHintError
 from optim.errors import DtoptError, UnsupportedError
@@ -18,15 +19,36 @@ from optim.errors import DtoptError, UnsupportedError
 
 @dataclass(frozen=True)
 class CodeHint:
-    """`optimizer_config` is as --optimizer-config takes it; `where` is the call, `name` what it is bound to."""
+    """`optimizer_config` is as --optimizer-config takes it; `where` is the call, `name` what it is bound to.
+
+    `left_out`: values that the config lacks, as the program sets them later -> where it does.
+    `unread`: where the program changes the optimizer in another way. `others`: where it may make another one.
+    """
 
     optimizer_config: dict[str, Any]
     generation: str
     where: str
     name: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.where}: {json.dumps(self.optimizer_config)} of {self.generation}"
+        lacking = "".join(f"; {key} is left out, as {where} sets it" for key, where in self.left_out.items())
+        return f"{self.where}: {json.dumps(self.optimizer_config)} of {self.generation}{lacking}"
+
+    def certain(self, chosen: bool) -> CodeHint:
+        """Itself. Raises UnsupportedError where its call does not tell what steps were. `chosen`: by its name."""
+        doubts = [*self.unread, *(() if chosen else self.others)]
+        if not doubts:
+            return self
+        more = f", and {len(doubts) - 1} more places" if len(doubts) > 1 else ""
+        given = shlex.quote(json.dumps(self.optimizer_config))
+        raise UnsupportedError(
+            f"what {self.where} makes is not all of it: {doubts[0]}{more}, which is not read. In place of"
+            f" --optimizer-from give --generation {self.generation} --optimizer-config {given} with the values that"
+            " were in force at the save"
+        )
 
 
 def from_code(source: str, said: str | None = None) -> CodeHint:
@@ -53,7 +75,7 @@ def from_code(source: str, said: str | None = None) -> CodeHint:
             f" --generation:\n  {listed}"
         )
     if different:
-        return next(iter(different.values()))
+        return next(iter(different.values())).certain(bool(wanted))
     problems = [hint for hint in found if isinstance(hint, DtoptError)]
     if problems:
         raise problems[0]
@@ -71,7 +93,28 @@ def hints_in(path: Path, said: tuple[Release, ...] | None) -> list[CodeHint | Dt
     for node in reading.tree.all(cst.Call):
         for name in filter(names.old_class, reading.names.of(node.func)):
             found += _of_call(reading, name, node)
-    return found
+    return [_as_changed(reading, hint) if isinstance(hint, CodeHint) else hint for hint in found]
+
+
+def _as_changed(reading: program.Reading, hint: CodeHint) -> CodeHint:
+    """Without the values that the program sets in other places than the call."""
+    config = dict(hint.optimizer_config["config"])
+    left_out: dict[str, str] = {}
+    unread: list[str] = []
+    for change in changed.changes(reading, hint.name):
+        where = reading.where(change.node)
+        if change.key == "epsilon" and hint.optimizer_config["config"].get("epsilon", 0.0) is not None:
+            continue  # given in the call, or without one
+        if change.key == "gradients" and hint.generation == "tf1":
+            continue  # asked about in any case, where no graph tells
+        if change.key in hint.optimizer_config["config"]:
+            config.pop(change.key, None)
+            left_out.setdefault(change.key, where)
+        else:
+            unread.append(f"{where} has {reading.text(change.node)[:80]}")
+    others = tuple(f"{reading.where(node)} has {reading.text(node)[:80]}" for node in changed.others(reading))
+    document = {**hint.optimizer_config, "config": config}
+    return replace(hint, optimizer_config=document, left_out=left_out, unread=tuple(unread), others=others)
 
 
 def _of_call(reading: program.Reading, name: str, node: cst.Call) -> Sequence[CodeHint | DtoptError]:
