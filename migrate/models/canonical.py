@@ -107,6 +107,15 @@ def _plain(item: Any) -> Any:
     return {key: _plain(value) for key, value in item.items() if key not in SERIALIZED}
 
 
+def own_class(model: Mapping[str, Any]) -> str | None:
+    """The class of a Sequential or a graph of layers that is a program's own; None where it is Keras's."""
+    config, name = model.get("config"), str(model.get("class_name"))
+    if not isinstance(config, Mapping) or not isinstance(config.get("layers"), list):
+        return None
+    foreign = "module" in model and of_another_module(model)
+    return name if foreign or RENAMED_CLASSES.get(name, name) not in MODELS else None
+
+
 def _model(model: Mapping[str, Any], where: str) -> dict[str, Any]:
     name = RENAMED_CLASSES.get(str(model.get("class_name")), str(model.get("class_name")))
     config = model.get("config")

@@ -107,10 +107,10 @@ def _own_arguments(config: Mapping[str, Any]) -> Iterator[str]:
 
 def _classes(item: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Class names and configs of layers that do not say their module: of what has a class and a config with a name, or
-    stands where layers do."""
+    stands where layers do; and of models."""
     for each in objects(item):
         config = each.get("config")
-        named = isinstance(config, Mapping) and "name" in config and "dtype" in config
+        named = isinstance(config, Mapping) and "name" in config and not config.keys().isdisjoint(("dtype", "layers"))
         if named and isinstance(each.get("class_name"), str) and "module" not in each:
             yield str(each["class_name"]), config or {}
         for key in WITHIN:

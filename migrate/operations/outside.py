@@ -9,7 +9,7 @@ from migrate.algorithms import keras_packages, nadam, tf_train, wrappers
 from migrate.algorithms.clipping import LIMITS
 from migrate.bytes.arrays import LazyArray
 from migrate.evidence import DEFAULT, FILE, GRAPH, SET, UNINTERPRETED, Origin, confirming
-from migrate.models import loss_scale
+from migrate.models import canonical, loss_scale
 from migrate.operations import overriding
 from migrate.operations.configuration import RATES, Configuration
 from migrate.rules.comparison import same
@@ -52,10 +52,18 @@ def origins(
         than none.
     """
     _check_words(made.overrides)
-    told = {what: how for what, how in stored.outside.items() if what != NO_KERNEL or _is_known_rule(stored, made)}
+    outside = {**_of_model(stored), **stored.outside}
+    told = {what: how for what, how in outside.items() if what != NO_KERNEL or _is_known_rule(stored, made)}
     found = (_doubt(what, how, made, known) for what, how in told.items())
     beside = (*_scaled(stored, made, unmapped), *_of_rates(stored, known))
     return [*(origin for origin in found if origin is not None), *beside, *stored.doubts]
+
+
+def _of_model(stored: Stored) -> dict[str, str]:
+    """A doubt where the compiled model is of a class that a program made of Sequential or of a graph of layers. Keras
+    needs none for layers in a row or in a graph: such a class is there for its `train_step`."""
+    name = None if stored.model is None else canonical.own_class(stored.model.config)
+    return {} if name is None else {CHANGED: f"the train_step of the model's class {name!r} may change them"}
 
 
 def _scaled(stored: Stored, made: Configuration, unmapped: Mapping[str, LazyArray]) -> list[Origin]:

@@ -22,6 +22,7 @@ from optim.errors import DtoptError, MismatchError, UnsupportedError
 from tests import next_steps
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
+CONFUSING = CORPUS / "extra-tf24-adam-confusing-h5"
 REAL = CORPUS / "keras224-sgd-momentum-convbn" / "source" / "model.h5"
 
 
@@ -354,9 +355,8 @@ def test_a_reader_names_itself_as_the_table_does() -> None:
 
 def test_slots_of_what_is_frozen_by_now_are_doubted(tmp_path: Path) -> None:
     """`fit` goes on training a layer that was frozen after the last compile, and no file says when it was frozen."""
-    case = Path(__file__).parents[1] / "fixtures" / "corpus" / "extra-tf24-adam-confusing-h5"
     source = tmp_path / "model.h5"
-    source.write_bytes((case / "source" / "model.h5").read_bytes())
+    source.write_bytes((CONFUSING / "source" / "model.h5").read_bytes())
     with h5py.File(source, "r+") as file:
         config = json.loads(file.attrs["model_config"])
         layer = next(each for each in config["config"]["layers"] if each["config"]["name"] == "block/a")
@@ -365,7 +365,9 @@ def test_slots_of_what_is_frozen_by_now_are_doubted(tmp_path: Path) -> None:
     state = migrate.read(source)
     assert state.fidelity == "approximate"
     assert any("block/a/kernel" in reason and "fit goes on training" in reason for reason in state.reasons)
-    trained = [{"name": v.name, "shape": list(v.shape)} for v in migrate.read(case / "source" / "model.h5").variables]
+    trained = [
+        {"name": v.name, "shape": list(v.shape)} for v in migrate.read(CONFUSING / "source" / "model.h5").variables
+    ]
     still = [each for each in trained if each["name"] not in ("block/a/kernel", "block/a/bias")]
     for named in (trained, still):
         told = migrate.read(source, variables=named)
@@ -474,3 +476,21 @@ def test_a_loss_scale_made_gradients_dense_before_tf_2_3(tmp_path: Path, version
     state = migrate.read(_of(tmp_path / "model.h5", version, optimizer_config=around))
     assert state.hyperparameters.get("lazy_rows", []) == ([] if dense else ["^embedding/embeddings$"])
     assert state.fidelity == "exact", state.reasons
+
+
+def test_a_model_of_a_class_of_its_own_may_change_gradients(tmp_path: Path) -> None:
+    """As DPSequential of tensorflow-privacy, which clips the gradients of each example and adds noise to them."""
+    source = tmp_path / "model.h5"
+    source.write_bytes((CONFUSING / "source" / "model.h5").read_bytes())
+    assert migrate.read(source).fidelity == "exact"
+    with h5py.File(source, "r+") as file:
+        config = json.loads(file.attrs["model_config"])
+        file.attrs["model_config"] = json.dumps({**config, "class_name": "DPModelClass"})
+    state = migrate.read(source)
+    assert state.fidelity == "approximate"
+    assert any("train_step of the model's class 'DPModelClass'" in reason for reason in state.reasons)
+    goes_on = {"gradients": "program"}
+    assert migrate.read(source, overrides=goes_on).fidelity == "exact"
+    report = migrate.migrate_checkpoint(source, tmp_path / "new.h5", to="tf-keras", overrides=goes_on)
+    assert report.fidelity == "approximate"  # nothing here can load it back
+    assert any(reason.startswith("DPModelClass: not Keras's own") for reason in report.reasons)
