@@ -227,9 +227,7 @@ def _updates(nodes: Nodes) -> dict[str, dict[str, frozenset[str]]]:
         owner = next((v for v in _heads(rest) if v in nodes.variables), None)
         if rest and owner is not None and not _is_of_saver(scope):
             updates = found.setdefault(scope, {})
-            # Behind a gradient there are the variables of the model.
-            read = nodes.variables.intersection(nodes.behind(name, to_gradients=True))
-            updates[owner] = updates.get(owner, frozenset()) | read
+            updates[owner] = updates.get(owner, frozenset()) | nodes.variables_behind(name)
     return found
 
 

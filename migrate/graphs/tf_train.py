@@ -107,7 +107,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     kernels = {name: kernel_of(nodes.op(name), KERNELS) for name in found}
     applied = {name: told for name, told in kernels.items() if told is not None}
     beside = [n for n in _updating(nodes, list(updates)) if n not in found and kernel_of(nodes.op(n), KERNELS)]
-    sparse = frozenset(v for v in owners if is_sparse(nodes, [n for n in found if owner_of(n) == v]))
+    sparse = frozenset(owner_of(name) for name in found if is_sparse(nodes, [name])) & owners
     strange = _strange_rule(nodes, found, applied)
     if strange or not applied:
         called = None if applied else _without_rule(nodes, found)

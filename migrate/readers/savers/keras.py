@@ -9,7 +9,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError
 from migrate.graphs.saver import SaverGraph
 from migrate.readers.keras.model import MOVING, RENORM
-from migrate.readers.savers.parts import Parts, in_order, stored_variable, trained_flag
+from migrate.readers.savers.parts import Parts, in_order, stored_variable, variables_of
 from migrate.state import Layers, LayerVariable, StoredVariable
 
 KINDS = ("m", "v", "vhat", "u", "moment", "accumulator", "delta_accumulator")
@@ -96,7 +96,7 @@ def _ordered_variables(
         variables = [stored_variable(name, arrays[name], True) for name in trained]
         variables += [stored_variable(name, arrays[name], False) for name in others]
         return tuple(variables), None, "whose slots they are is read from the updates in the graph"
-    layers = _layers([stored_variable(name, arrays[name], trained_flag(name, graph)) for name in names])
+    layers = _layers(variables_of(arrays, names, graph))
     by_name = {name: arrays[name] for name in names}
     variables = [stored_variable(v.name, by_name[v.name], v.trainable) for v in layers.variables()]
     return tuple(variables), layers, "whose slots they are must show in their shapes"

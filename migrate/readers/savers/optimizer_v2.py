@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from migrate.bytes.arrays import LazyArray
 from migrate.graphs.saver import SaverGraph
-from migrate.readers.savers.parts import Parts, in_order, stored_variable, trained_flag
+from migrate.readers.savers.parts import Parts, in_order, variables_of
 from migrate.state import GLOBAL_STEP
 
 
@@ -28,7 +28,7 @@ def stored(arrays: Mapping[str, LazyArray], counter: str, graph: SaverGraph | No
         f"the step counter is called {counter!r}, as OptimizerV2 does in graph mode"
         if counter in arrays
         else "an OptimizerV2 in graph mode that counts in global_step, as in an Estimator",
-        tuple(stored_variable(name, arrays[name], trained_flag(name, graph)) for name in variables),
+        variables_of(arrays, variables, graph),
         {},
         scalars,
         weights,

@@ -8,8 +8,9 @@ optimizer's slots are assigned from its own learning rate.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError
@@ -227,6 +228,11 @@ class _Group:
     trained: frozenset[str]
 
 
+def _beginnings(key: str) -> Iterator[str]:
+    """`a/b/c` -> `a`, `a/b`."""
+    return accumulate(key.split("/")[:-1], "{}/{}".format)
+
+
 def _groups(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> dict[str, _Group]:
     """Each optimizer by scope; scopes that share state are one optimizer's, under the first."""
     found: dict[str, _Group] = {}
@@ -234,7 +240,7 @@ def _groups(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> dict[s
         whole = graph.parts if graph is not None else {}
         variables = frozenset(whole.get(name, name) for name in updates) & frozenset(arrays)
         reads = frozenset(whole.get(name, name) for each in updates.values() for name in each) & frozenset(arrays)
-        state = frozenset(k for k in reads if _POWERS.fullmatch(k) or any(k.startswith(f"{v}/") for v in variables))
+        state = frozenset(k for k in reads if _POWERS.fullmatch(k) or not variables.isdisjoint(_beginnings(k)))
         if not variables:
             continue
         known = next((name for name, group in found.items() if group.state & state), None)

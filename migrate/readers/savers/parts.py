@@ -53,11 +53,15 @@ def stored_variable(name: str, array: LazyArray, trainable: bool | None) -> Stor
     return StoredVariable(name, array, array.shape, array.dtype, trainable)
 
 
-def trained_flag(name: str, graph: SaverGraph | None) -> bool | None:
+def variables_of(
+    arrays: Mapping[str, LazyArray], names: Sequence[str], graph: SaverGraph | None
+) -> tuple[StoredVariable, ...]:
+    """Variables of a checkpoint; which are trained the graph says, as far as it is known."""
     if graph is None or graph.trainable is None:
-        return None
+        return tuple(stored_variable(name, arrays[name], None) for name in names)
     # A partitioned variable is known to its graph by its parts.
-    return any(name == each or each.startswith(f"{name}/part_") for each in graph.trainable)
+    trained = {*graph.trainable, *(part.rpartition("/part_")[0] for part in graph.trainable)}
+    return tuple(stored_variable(name, arrays[name], name in trained) for name in names)
 
 
 def in_order(names: Sequence[str], graph: SaverGraph | None) -> list[str]:

@@ -9,7 +9,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.errors import DamagedFileError
 from migrate.graphs import scopes, tf_train
 from migrate.graphs.saver import SaverGraph
-from migrate.readers.savers.parts import Parts, in_order, stored_variable, trained_flag
+from migrate.readers.savers.parts import Parts, in_order, variables_of
 from migrate.state import GLOBAL_STEP
 from optim.errors import UnsupportedError
 
@@ -41,7 +41,7 @@ def stored(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> Parts:
     return Parts(
         "tf1",
         f"slots are called as those of tf.train optimizers, {shown!r}" if shown else "it holds no slots",
-        tuple(stored_variable(name, arrays[name], trained_flag(name, graph)) for name in names),
+        variables_of(arrays, names, graph),
         slots,
         scalars,
         warnings=warnings,
