@@ -16,7 +16,7 @@ from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.messages import some
 from migrate.evidence import RELEASE, SET, Origin, confirming
-from migrate.generations import BACKEND
+from migrate.generations import BACKEND, version_tuple
 from migrate.state import OptimizerState
 from optim.errors import HyperparameterError
 
@@ -28,7 +28,9 @@ DONE = {CLIP: "clips", SQUARE: "squares"}
 SUMS = ("keras1", "tf1")
 """Generations that add up the gradients of such a row first, as `optim` does; of tf.train the graph tells."""
 SUMS_FOR_NORMS = ("keras2", "keras2.3")
-"""As those, but for `clipvalue` (on TensorFlow 1.15)."""
+"""As those, but for `clipvalue` on TensorFlow 1.14 and later (run on 1.15)."""
+SLICED = {"clipnorm": (1, 13), "clipvalue": (1, 14)}
+"""From which TensorFlow on a limit acts on each (`clip_ops.py`); before, it makes an array of them."""
 LINEAR = ("SGD", "Lion")
 """Algorithms that use no power of a gradient alone."""
 OWN_WAY = ("Adadelta", "Adamax")
@@ -48,10 +50,34 @@ def done(
     if generation == "keras3" and versions.get(BACKEND) not in (None, "tensorflow"):
         return ()  # it has no slices there
     gathers = generation == "keras3" and values.get("gradient_accumulation_steps")
-    limits = ("clipvalue",) if generation in SUMS_FOR_NORMS else LIMITS
+    limits = _acting_on_each(generation, versions)
     clips = any(values.get(key) for key in limits) and not gathers  # gathered in an array, which has sums
     squares = _squares(generation, algorithm, values, versions) and not gathers
     return (*((CLIP,) if clips else ()), *((SQUARE,) if squares else ()))
+
+
+def _acting_on_each(generation: str, versions: Mapping[str, str]) -> list[str]:
+    """Limits that act on each of them, or may: see `_is_known`."""
+    if generation not in (*SUMS_FOR_NORMS, "optimizer_v1"):
+        return [*LIMITS]
+    if versions.get(BACKEND) not in (None, "tensorflow"):
+        return []
+    least, is_it = _tensorflow(generation, versions)
+    limits = ("clipvalue",) if generation in SUMS_FOR_NORMS else SLICED
+    return [each for each in limits if not is_it or least >= SLICED[each]]
+
+
+def _tensorflow(generation: str, versions: Mapping[str, str]) -> tuple[tuple[int, ...], bool]:
+    """A TensorFlow that native Keras ran on, and whether it may be no later one.
+
+    tf.keras says less than 2.2.4 before TF 1.13, and 2.2.4 from there on.
+    """
+    tensorflow, keras = version_tuple(versions.get("tensorflow")), version_tuple(versions.get("keras"))
+    if tensorflow is not None:
+        return tensorflow, True
+    if keras is None or generation != "optimizer_v1":
+        return (), False
+    return ((1, 13), False) if keras >= (2, 2, 4) else ((1, 12), True)
 
 
 def _squares(generation: str, algorithm: Algorithm, values: Mapping[str, Any], versions: Mapping[str, str]) -> bool:
@@ -74,10 +100,11 @@ def _is_said(generation: str, algorithm: Algorithm, values: Mapping[str, Any], d
     return not in_its_own_way and not values.get("centered") and bool(values.get("epsilon", 1.0))
 
 
-def _is_known(generation: str, doing: Collection[str], versions: Mapping[str, str]) -> bool:
-    """Whether the source tells that it is done: Keras 3 has no slices but on TensorFlow, early clip_by_value none."""
+def _is_known(generation: str, values: Mapping[str, Any], doing: Collection[str], versions: Mapping[str, str]) -> bool:
+    """Whether the source tells that it is done: Keras 3 has no slices but on TensorFlow, early limits none."""
     if generation in (*SUMS_FOR_NORMS, "optimizer_v1"):
-        return False
+        least, _ = _tensorflow(generation, versions)
+        return all(least >= since for limit, since in SLICED.items() if values.get(limit))
     if generation == "keras3":
         return versions.get(BACKEND) is not None
     return generation != "experimental" or SQUARE not in doing or versions.get("tensorflow") is not None
@@ -102,7 +129,7 @@ def put_in(
     if said == ABSENT or not tables or not doing:
         return
     is_said = _is_said(generation, algorithm, {**config, **told.values}, doing)
-    if is_said and _is_known(generation, doing, versions):
+    if is_said and _is_known(generation, told.values or config, doing, versions):
         told.values[REPEATED] = list(doing)
         told.origins[REPEATED] = Origin(REPEATED, list(doing), RELEASE, f"that release {words(doing)} each gradient")
         return
@@ -142,6 +169,15 @@ def of_source(state: OptimizerState, algorithm: Algorithm) -> tuple[str, ...]:
     if said is not None or state.source is None:
         return tuple(said or ())
     return done(state.source.generation, algorithm, state.hyperparameters, state.source.versions)
+
+
+def is_alike(state: OptimizerState, algorithm: Algorithm, theirs: Collection[str]) -> bool:
+    """Whether what goes on treats such rows as the source does, also in a way that `optim` cannot say."""
+    ours, source = of_source(state, algorithm), state.source
+    if set(theirs) != set(ours) or source is None or source.generation is None:
+        return set(theirs) == set(ours)
+    values = state.hyperparameters
+    return bool(values.get(REPEATED)) or not ours or _is_known(source.generation, values, ours, source.versions)
 
 
 def difference(state: OptimizerState, algorithm: Algorithm, theirs: Collection[str], called: str) -> str:

@@ -57,8 +57,10 @@ class Differences:
     def _origins(self) -> Iterator[Origin]:
         names = [p.stored.name for p in self._trained]
         theirs = [*self.rule.reasons, *self._live.lazy_reasons(names)]
-        apart = set(repeated_rows.of_source(self._state, algorithms.find(self._state.algorithm)))
-        alike = not isinstance(self._live, Ours) and set(self._live.repeated()) == apart
+        algorithm = algorithms.find(self._state.algorithm)
+        alike = not isinstance(self._live, Ours) and repeated_rows.is_alike(
+            self._state, algorithm, self._live.repeated()
+        )
         for o in self._state.origins:  # what both do alike is no matter
             if o.certain or not (o.reason in theirs or (alike and o.subject == repeated_rows.REPEATED)):
                 yield o

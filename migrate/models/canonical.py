@@ -147,12 +147,25 @@ def _layer(layer: Any) -> dict[str, Any]:
         )
     if name == "GRU":  # which Keras before 2.1.4 could not say, and later ones take for granted
         config = {"reset_after": False, **config}
+    if name == "Embedding":
+        config = _embedding(config)
     if name == "MultiHeadAttention":  # which TF 2.4 does not say, and tf_keras asks for
         config = {**dict.fromkeys(("query_shape", "key_shape", "value_shape")), **config}
     if name in OPERATORS:
         operators.operator(layer)
     inner = {key: _inner(config[key], str(shown)) for key in KINDS[name].inner if config.get(key)}
     return {**layer, "class_name": name, "config": {**config, **inner}}
+
+
+def _embedding(config: Mapping[str, Any]) -> dict[str, Any]:
+    """As later Keras takes it: Keras 2.0.0 and TF 1.2 say the dtype of what it looks up, and TF 1 draws floats below 1
+    where it says no maximum."""
+    initializer = config.get("embeddings_initializer")
+    if isinstance(initializer, Mapping) and "maxval" in (settings := initializer.get("config") or {}):
+        maximum = 1.0 if settings["maxval"] is None else settings["maxval"]
+        config = {**config, "embeddings_initializer": {**initializer, "config": {**settings, "maxval": maximum}}}
+    is_of_rows = str(config.get("dtype")).startswith(("int", "uint"))
+    return {**config, "dtype": "float32"} if is_of_rows else {**config}
 
 
 def _inner(layer: Any, around: str) -> Any:

@@ -141,6 +141,14 @@ def named(item: Any) -> Any:
     return item.get("config") if is_function else item
 
 
+def hinges(training: Mapping[str, Any] | None) -> list[str]:
+    """Those of a model's losses whose labels are -1 and 1, by name."""
+    loss = (training or {}).get("loss")
+    each = loss.values() if isinstance(loss, Mapping) else loss if isinstance(loss, list) else [loss]
+    names = (snake(str(item.get("class_name") if isinstance(item, Mapping) else item)) for item in each)
+    return list(dict.fromkeys(name for name in names if name in ("hinge", "squared_hinge")))
+
+
 def snake(name: str) -> str:
     """`MeanSquaredError` -> mean_squared_error."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from migrate.bytes.messages import some
 from migrate.generations import BACKEND, TENSORFLOW, version_tuple
-from migrate.models import activated, backends, calls, constraints, frozen, masks, unsaved
+from migrate.models import activated, backends, calls, compiled, constraints, frozen, masks, unsaved
 from migrate.models.canonical import Layer, Leaf, canonical, leaves
 from migrate.models.keras1 import GATED
 from migrate.readers.keras.left_out import TRANSPOSED
@@ -23,6 +23,8 @@ from optim.errors import UnsupportedError
 KERAS3, TF_KERAS, STANDALONE = "Keras 3", "tf.keras", "Keras 1 or 2"
 NEVER = (99,)
 ACTIVATIONS = ("activation", "recurrent_activation")
+BEFORE_LABELS = ("keras1", "keras2", "optimizer_v1")
+"""Generations before TF 1.14 and Keras 2.3, whose hinge losses have `_maybe_convert_labels`."""
 LEAST_EPSILON = 1.001e-5
 """TensorFlow before 2.12 raises a smaller one to it where it normalizes a batch of images in one op
 (`fused_batch_norm` in `nn_impl.py` of 2.11.1, and no more in 2.12.0)."""
@@ -99,6 +101,11 @@ def _active(leaf: Leaf) -> bool:
     config = leaf.config.get("layer", {}).get("config", {})
     own = leaf.class_name == "ActivityRegularization"
     return own or any(each.get("activity_regularizer") for each in (leaf.config, config))
+
+
+def _divides(r: Release) -> bool:
+    """From TF 1.13 on, whose Keras says 2.2.4; what comes before says 2.0.2 to 2.1.6."""
+    return r.since((2, 2, 4), (3, 14)) or (r.family == TF_KERAS and (1, 13) <= r.version < (2,))
 
 
 def _regularized(leaf: Leaf) -> bool:
@@ -254,9 +261,7 @@ DIFFERENCES = (
     ),
     Difference(
         _leaves(_active),
-        lambda r: (
-            f"{'divides' if r.since((1,), (3, 14)) else 'does not divide'} activity regularizers by the size of a batch"
-        ),
+        lambda r: f"{'divides' if _divides(r) else 'does not divide'} activity regularizers by the size of a batch",
     ),
     Difference(
         _leaves(lambda leaf: leaf.class_name == "TimeDistributed" and _active(leaf)),
@@ -289,7 +294,7 @@ def differences(document: Layer | None, source: Stored | None, target: str) -> l
         return []
     old, new = release(source), TARGETS[target]
     by_keras3 = old.family == KERAS3
-    missing = [*unsaved.of_model(source.model, by_keras3), *_of_losses(source.model, old, new[0])]
+    missing = [*unsaved.of_model(source.model, by_keras3), *_of_losses(source, old, new[0])]
     missing += backends.differences(source.model.config, old.backend) if by_keras3 else ()
     found = constraints.of_model(source.model.config) if source.generation == "experimental" else ()
     bound = list(dict.fromkeys(layers[-1] for layers, _ in found if layers))
@@ -345,7 +350,13 @@ def _told(document: Layer, old: Release, new: Sequence[Release]) -> Iterator[str
             yield f"{some(names)}: the source's {old.family} {each.way(old)}, and {now}"
 
 
-def _of_losses(model: StoredModel, old: Release, new: Release) -> Iterator[str]:
+def _of_losses(source: Stored, old: Release, new: Release) -> Iterator[str]:
+    model = cast(StoredModel, source.model)
+    if source.generation in BEFORE_LABELS and (hinges := compiled.hinges(model.training)):
+        yield (
+            f"the loss {some(hinges)}: the source's {old.family} takes labels as they are, and {new.name} takes them"
+            " for -1 and 1 where a batch has only 0 and 1; with labels of -1 and 1 they do alike"
+        )
     for last, loss in activated.unfit(model):
         before, now = ("what stands before it" if _goes_back(r, last) else "what it returns" for r in (old, new))
         unfit = f"{last.name}: its {last.activation} is not for the loss {loss}, which"

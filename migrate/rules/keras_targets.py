@@ -331,5 +331,5 @@ def _origins(state: OptimizerState, algorithm: Algorithm, family: str) -> list[O
     """Those of the source, without doubts about repeated rows that the class treats alike."""
     generation = GENERATION[family]
     theirs = repeated_rows.done(generation, algorithm, state.hyperparameters, differences.versions(state, generation))
-    alike = set(theirs) == set(repeated_rows.of_source(state, algorithm))
+    alike = repeated_rows.is_alike(state, algorithm, theirs)
     return [o for o in state.origins if not (alike and o.subject == repeated_rows.REPEATED and not o.certain)]
