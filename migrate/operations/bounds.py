@@ -18,7 +18,7 @@ from migrate.algorithms import lazy_rows, repeated_rows
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SLOW
 from migrate.bytes.messages import some
 from migrate.evidence import FILE, GRAPH, HINT, SET, UNINTERPRETED, Origin, confirming
-from migrate.generations import NATIVE
+from migrate.generations import NATIVE, version_tuple
 from migrate.state import OptimizerState
 from optim.errors import HyperparameterError
 from optim.slot_layout import ACCUMULATED_STEPS
@@ -31,6 +31,8 @@ LOST = 1e-34
 """Squares below are flushed to zero by some devices, or lose their digits."""
 UNCOUNTED = ("keras1", "tf1")
 """Generations that count steps only where something asks for it."""
+COUNTED_FROM = {"keras2": (2, 0, 5), "optimizer_v1": (2, 0, 8)}
+"""From which version on others do at each step, as far as was read: 2.0.4 and TF 1.3's 2.0.6 do not, 2.0.8 does."""
 COUNTED_BY_ALL = ("Adam", "Adamax", "Nadam")
 """Algorithms that ask for it in every generation of Keras."""
 
@@ -118,7 +120,7 @@ def of_whole(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]]) ->
     own = {slot: m for slot, m in moved.items() if slot in FROM_ZERO or slot in SQUARES}
     used = {slot: m for slot, m in own.items() if told.get(IDLE.get((state.algorithm, slot), ""), 1)}
     zero = [slot for slot, is_moved in used.items() if not is_moved]
-    counts = generation not in UNCOUNTED or (generation == "keras1" and state.algorithm in COUNTED_BY_ALL)
+    counts = _counts_each(state)
     said = (zero if steps else list(used) if counts else []) if counted else []
     yield from _still(state, sizes, [slot for slot in used if slot not in said])
     if count is None or not counted:
@@ -140,6 +142,17 @@ def of_whole(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]]) ->
     if not steps and starts and not told.get("gradient_accumulation_steps") and counts:
         text = f"iterations is 0, and slot {' and slot '.join(starts)} is not as it is before the first step"
         yield Origin("iterations", 0, UNINTERPRETED, doubt=text, confirm="--set iterations=0")
+
+
+def _counts_each(state: OptimizerState) -> bool:
+    """Whether the source's release counts each step of that algorithm."""
+    source = state.source
+    generation = source.generation if source is not None else None
+    if generation != "tf1" and state.algorithm in COUNTED_BY_ALL:
+        return True
+    since = COUNTED_FROM.get(generation or "")
+    version = version_tuple(source.versions.get("keras")) if source is not None else None
+    return generation not in UNCOUNTED and (since is None or version is None or version >= since)
 
 
 def _is_new(

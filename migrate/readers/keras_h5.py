@@ -341,11 +341,11 @@ def _numeric_flag(flag: bool | None, array: LazyArray) -> bool | None:
 
 
 def sorts_by_name(generation: str | None, version: str | None) -> bool:
-    """Whether this release gave slots in the order of variable names (Keras 1.0.6 - 2.0.5)."""
+    """Whether this release gave slots in the order of variable names (Keras 1.0.6 - 2.0.5, and that of TF 1.2)."""
     if generation == "keras1":
         return True
     number = version_tuple(version)
-    return generation == "keras2" and number is not None and number < (2, 0, 6)
+    return generation in ("keras2", "optimizer_v1") and number is not None and number < (2, 0, 6)
 
 
 def _shared_once(rows: Sequence[Row]) -> tuple[list[Row], dict[int, int]]:
