@@ -63,6 +63,7 @@ def interpret(
     found = _slot_table(stored, made, named)
     flagged = trained.with_untrained(stored, made)
     values = _values(stored, made, found, overrides)
+    late = outside.late_reads(stored, values.told.values)
     return OptimizerState(
         algorithm=made.algorithm.name,
         hyperparameters=values.told.values,
@@ -82,7 +83,7 @@ def interpret(
             *outside.origins(stored, made, values.told.origins, found.unmapped),
             *found.origins,
         ),
-        warnings=(*stored.warnings, *_wrapped(made), *made.notes, *values.told.warnings, *found.warnings),
+        warnings=(*stored.warnings, *_wrapped(made), *made.notes, *values.told.warnings, *found.warnings, *late),
     )
 
 

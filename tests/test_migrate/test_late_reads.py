@@ -121,3 +121,17 @@ def test_a_checkpoint_of_such_a_program_is_approximate(tmp_path: Path) -> None:
     state = migrate.read(tmp_path / "model.ckpt")
     assert state.fidelity == "approximate"
     assert f"'late' reads {one.input[0]!r} for the gradient of another variable" in " ".join(state.reasons)
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("tf1.2.1-convolved-words", True),
+        ("keras2.2.5-masked-output", True),
+        ("keras2.3.1-activity", False),
+        ("tf1.10.1-hinge", False),
+    ],
+)
+def test_a_file_of_native_keras_says_that_its_steps_may_have_read_weights_late(case: str, said: bool) -> None:
+    source = Path(__file__).parent.parent / "fixtures" / "features" / f"{case}.h5"
+    assert any("moved already, by chance" in text for text in migrate.read(source).warnings) is said
