@@ -19,7 +19,7 @@ import numpy as np
 
 from migrate.algorithms import nadam
 from migrate.algorithms.clipping import LIMITS
-from migrate.live import optax_state
+from migrate.live import optax_sizes, optax_state
 from migrate.live.mapped import Target
 from migrate.live.optax_state import FIELDS, KEPT, Leaf, Optax
 from migrate.rules import comparison
@@ -104,7 +104,10 @@ def tried(state: OptimizerState, training: Optax, targets: Sequence[Target]) -> 
             outcomes.append(_Trial(each, training, targets).outcome())
             if not outcomes[-1].reasons or plain.hyperparameters == state.hyperparameters:
                 break
-    return min(outcomes, key=lambda outcome: (outcome.is_other, len(outcome.reasons)))
+    found = min(outcomes, key=lambda outcome: (outcome.is_other, len(outcome.reasons)))
+    if optax_sizes.differs(training.tx, training.params, CUT):
+        found.reasons.append(f"what it does depends on how large variables are, and it was tried with dims up to {CUT}")
+    return found
 
 
 class _Trial:

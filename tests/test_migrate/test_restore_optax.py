@@ -271,3 +271,16 @@ def test_a_slight_weight_decay_is_told(restored: Any) -> None:
     report, _, _ = restored(name, lambda o, h: o.chain(o.add_decayed_weights(1e-7), CASES[name](o, h)))
     assert report.fidelity == "approximate"
     assert "which tells about weight decay" in " ".join(report.reasons)
+
+
+@pytest.mark.parametrize(("least", "differs"), [(40, True), (20, False), (60, False)])
+def test_a_mask_that_looks_at_sizes_is_named(optax: Any, least: int, differs: bool) -> None:
+    import jax
+
+    from migrate.live import optax_sizes, optax_trial
+
+    params = {"table": np.zeros((50, 4), np.float32), "kernel": np.zeros((24, 4), np.float32)}
+    mask = lambda tree: jax.tree.map(lambda leaf: leaf.shape[0] > least, tree)  # noqa: E731
+    decay = optax.add_decayed_weights(0.01, mask=mask)
+    found = optax_sizes.differs(optax.chain(decay, optax.sgd(0.1, 0.9)), params, optax_trial.CUT)
+    assert found is differs

@@ -1,0 +1,36 @@
+"""Whether a transformation does the same to large variables as to small ones, as which it is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+
+def differs(tx: Any, params: Any, cut: int) -> bool:
+    """Whether its operations are others where no dim is larger than `cut`; shapes alone are traced."""
+    import jax
+
+    def small(leaf: Any) -> Any:
+        return jax.ShapeDtypeStruct(tuple(min(n, cut) for n in leaf.shape), leaf.dtype)
+
+    if all(max(np.shape(leaf), default=0) <= cut for leaf in jax.tree_util.tree_leaves(params)):
+        return False
+    whole = jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
+    return _operations(tx, whole) != _operations(tx, jax.tree_util.tree_map(small, params))
+
+
+def _operations(tx: Any, params: Any) -> list[str]:
+    import jax
+
+    made = jax.make_jaxpr(lambda gradients, values: tx.update(gradients, tx.init(values), values))(params, params)
+    return list(_names(made.jaxpr))
+
+
+def _names(jaxpr: Any) -> Iterator[str]:
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for inner in equation.params.values():
+            if hasattr(inner, "jaxpr"):
+                yield from _names(inner.jaxpr)
