@@ -14,7 +14,7 @@ from dtopt_cli import output
 from dtopt_cli.commands import migrate_printing
 from migrate.operations.inspection import SlotRow
 
-SOURCE = Path(__file__).parents[1] / "fixtures" / "corpus" / "keras224-sgd-momentum-convbn" / "source" / "model.h5"
+SOURCE = Path(__file__).parents[1] / "fixtures" / "corpus" / "tf115-rmsprop-mlp" / "source" / "model.h5"
 INSPECT = f"{sys.executable} -m dtopt_cli migrate inspect {SOURCE}"
 
 
