@@ -59,23 +59,42 @@ def describe_checkpoint(path: str | os.PathLike[str]) -> CheckpointInfo:
     Raises:
       CheckpointError: no such checkpoint, or a damaged one.
     """
-    reader, metadata = _open(os.fspath(path))
-    shapes = reader.get_variable_to_shape_map()
+    stored = _open(os.fspath(path))
+    metadata = stored.metadata
     slots = {
-        slot: {name: tuple(shapes[slot_layout.slot_key(slot, name)]) for name in owners}
+        slot: {name: tuple(stored.shapes[slot_layout.slot_key(slot, name)]) for name in owners}
         for slot, owners in metadata.slots.items()
     }
-    iterations = int(_tensor(reader, slot_layout.scalar_key(slot_layout.ITERATIONS), os.fspath(path)))
+    iterations = int(stored.tensor(slot_layout.scalar_key(slot_layout.ITERATIONS)))
     return CheckpointInfo(
         metadata.class_name, metadata.config, iterations, metadata.variables, slots, metadata.provenance
     )
 
 
-def _open(folder: str) -> tuple[Any, Metadata]:
+@dataclass(frozen=True)
+class _Stored:
+    """A checkpoint as TensorFlow reads it. Its reader makes the maps anew each time, with all keys in them."""
+
+    folder: str
+    reader: Any
+    metadata: Metadata
+    shapes: Mapping[str, Any]
+    dtypes: Mapping[str, tf.DType]
+
+    def tensor(self, key: str) -> Any:
+        return _tensor(self.reader, key, self.folder)
+
+    def value(self, key: str, what: str) -> Value:
+        return Value(
+            f"{self.folder}: {what}", tuple(self.shapes[key]), self.dtypes[key].name, partial(self.tensor, key)
+        )
+
+
+def _open(folder: str) -> _Stored:
     prefix = slot_layout.current_prefix(folder)
     try:
         reader = tf.train.load_checkpoint(prefix)
-        shapes = reader.get_variable_to_shape_map()
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"{folder} is damaged: {_first_line(error)}") from error
     if slot_layout.METADATA_KEY not in shapes:
@@ -86,7 +105,7 @@ def _open(folder: str) -> tuple[Any, Metadata]:
     text = _tensor(reader, slot_layout.METADATA_KEY, folder)
     metadata = Metadata.from_json(text.decode("utf-8") if isinstance(text, bytes) else str(text), folder)
     metadata.compare_keys(shapes, folder)
-    return reader, metadata
+    return _Stored(folder, reader, metadata, shapes, dtypes)
 
 
 def _tensor(reader: Any, key: str, where: str) -> Any:
@@ -136,8 +155,8 @@ def load_checkpoint(
       CheckpointError: no such checkpoint, a damaged one, an unknown class, or variables that are missing, extra, or of
         another shape or dtype, all of them listed. Then nothing was assigned.
     """
-    folder = os.fspath(path)
-    reader, metadata = _open(folder)
+    stored = _open(os.fspath(path))
+    folder, metadata = stored.folder, stored.metadata
     named = named_variables(variables)
     trained = _check_variables(folder, metadata, named, restore_variables)
     changes = _changes(slot_placement, master_copies, loss_scale) | _rate(folder, metadata, learning_rate)
@@ -145,15 +164,15 @@ def load_checkpoint(
     given = [named[name] for name in trained]
     optimizer._state.track(given, trained)
     optimizer.build(given)
-    values = _state_values(folder, reader, metadata, optimizer, learning_rate is None)
+    values = _state_values(stored, optimizer, learning_rate is None)
     todo = assigning.state_assignments(optimizer, values, fresh=True)
     if restore_variables:
-        todo += _variable_assignments(folder, reader, metadata, named)
+        todo += _variable_assignments(stored, named)
     assigning.assign_all(todo)
     if slot_layout.GATHERED not in metadata.slots:
         assigning.settle(optimizer)
-    stored = metadata.slots.get(slot_layout.MASTER, ())
-    missing = [named[name] for name in trained if name not in stored]
+    copied = metadata.slots.get(slot_layout.MASTER, ())
+    missing = [named[name] for name in trained if name not in copied]
     if missing and optimizer.master_copies:
         optimizer.refresh_master_copies(missing)
     return optimizer
@@ -225,61 +244,44 @@ def _make(
     return cls.from_config({**metadata.config, "mesh": mesh, **changes})
 
 
-def _state_values(
-    folder: str, reader: Any, metadata: Metadata, optimizer: Optimizer, saved_rate: bool
-) -> assigning.StateValues:
+def _state_values(stored: _Stored, optimizer: Optimizer, saved_rate: bool) -> assigning.StateValues:
     """What to assign. `saved_rate`: whether the saved learning rate is among it."""
     here = {t.name: t for t in optimizer._state.tracked}
     slots = {
-        slot: {
-            name: _slot_value(folder, reader, slot, name, optimizer._state.slots.find(slot, here[name]))
-            for name in owners
-        }
-        for slot, owners in metadata.slots.items()
+        slot: {name: _slot_value(stored, slot, name, optimizer._state.slots.find(slot, here[name])) for name in owners}
+        for slot, owners in stored.metadata.slots.items()
     }
-    shapes = reader.get_variable_to_shape_map()
     scalars = {
-        name: _scalar(folder, reader, name, variable.dtype)
+        name: _scalar(stored, name, variable.dtype)
         for name, variable in optimizer._state.scalars.items()
-        if slot_layout.scalar_key(name) in shapes
+        if slot_layout.scalar_key(name) in stored.shapes
     }
     kept = set() if saved_rate else {slot_layout.LEARNING_RATE}
-    if metadata.config.get("loss_scale") != DYNAMIC:  # then a dynamic scale, if there is one now, starts anew
+    if stored.metadata.config.get("loss_scale") != DYNAMIC:  # then a dynamic scale, if there is one now, starts anew
         kept |= {slot_layout.LOSS_SCALE, slot_layout.FINITE_STEPS}
     for name in kept & set(optimizer._state.scalars):
         variable = optimizer._state.scalars[name]
         scalars[name] = Value(name, (), variable.dtype.name, partial(placement.to_host, variable))
-    return assigning.StateValues(slots, scalars, folder)
+    return assigning.StateValues(slots, scalars, stored.folder)
 
 
-def _slot_value(folder: str, reader: Any, slot: str, name: str, variable: tf.Variable | None) -> Value:
-    value = _value(folder, reader, slot_layout.slot_key(slot, name), f"slot {slot!r} of {name!r}")
+def _slot_value(stored: _Stored, slot: str, name: str, variable: tf.Variable | None) -> Value:
+    value = stored.value(slot_layout.slot_key(slot, name), f"slot {slot!r} of {name!r}")
     if variable is not None and variable.dtype == tf.float32 and tf.as_dtype(value.dtype) in LOW_PRECISION:
         # saved without master copies
         return replace(value, dtype="float32", load=lambda: np.asarray(value.load()).astype(np.float32))
     return value
 
 
-def _value(folder: str, reader: Any, key: str, what: str) -> Value:
-    shape, dtype = reader.get_variable_to_shape_map()[key], reader.get_variable_to_dtype_map()[key]
-    return Value(f"{folder}: {what}", tuple(shape), dtype.name, partial(_tensor, reader, key, folder))
-
-
-def _scalar(folder: str, reader: Any, name: str, dtype: tf.DType) -> Value:
+def _scalar(stored: _Stored, name: str, dtype: tf.DType) -> Value:
     """A variable of the whole optimizer, in the dtype that it has here, as a rate may have been written in another."""
-
-    def load() -> np.ndarray:
-        return np.asarray(_tensor(reader, slot_layout.scalar_key(name), folder)).astype(dtype.as_numpy_dtype)
-
-    shape = tuple(reader.get_variable_to_shape_map()[slot_layout.scalar_key(name)])
-    return Value(f"{folder}: {name!r} of the optimizer", shape, dtype.name, load)
+    value = stored.value(slot_layout.scalar_key(name), f"{name!r} of the optimizer")
+    return replace(value, dtype=dtype.name, load=lambda: np.asarray(value.load()).astype(dtype.as_numpy_dtype))
 
 
-def _variable_assignments(
-    folder: str, reader: Any, metadata: Metadata, named: Mapping[str, Any]
-) -> list[assigning.Assignment]:
-    keys = {entry.name: slot_layout.variable_key(entry.name) for entry in metadata.variables}
+def _variable_assignments(stored: _Stored, named: Mapping[str, Any]) -> list[assigning.Assignment]:
+    names = [entry.name for entry in stored.metadata.variables]
     return [
-        assigning.Assignment(unwrap(named[name]), _value(folder, reader, key, f"variable {name!r}"))
-        for name, key in keys.items()
+        assigning.Assignment(unwrap(named[name]), stored.value(slot_layout.variable_key(name), f"variable {name!r}"))
+        for name in names
     ]
