@@ -17,7 +17,7 @@ from migrate.bytes.messages import some
 from migrate.evidence import HINT, TRAINED, UNINTERPRETED, Origin
 from migrate.generations import NATIVE
 from migrate.lists import planning
-from migrate.models import canonical, frozen, keras1_weights, loss_scale, passing, training, weights
+from migrate.models import canonical, frozen, keras1_weights, loss_scale, passing, scope_names, training, weights
 from migrate.models.compiled import compile_arguments
 from migrate.models.layers import ADVICE, KINDS
 from migrate.models.loss_scale import LossScale
@@ -99,6 +99,7 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
         if passing.possible(state, families):
             return _passed_through(state, model, families, scaled)
         raise
+    scope_names.check(document, nested=keras_targets.KERAS3 in families)
     state = keras1_weights.modern(state)
     assert state.source is not None
     places = weights.assign(state.source, stored_model(state), document)

@@ -65,6 +65,13 @@ def slots(
             raise _switched_off(made, name, values, next(iter(owners.values())).stored_as, stored.generation)
     if wanted and not chosen and iterations != 0:
         raise DamagedFileError(_lost(wanted, algorithm, stored, values))
+    shapes = {v.shape for v in stored.variables}
+    nobodys = [name for name, array in found.unmapped.items() if "_variables/" in name and array.shape in shapes]
+    if wanted and not chosen and nobodys:
+        raise DamagedFileError(
+            f"the source counts no step and holds no slots ({', '.join(wanted)}) of {algorithm.name}, and nothing says"
+            f" whose slots {some(nobodys)} are, which have the shapes of variables: it is incomplete"
+        )
     _check_complete(chosen, wanted, algorithm, {v.name: v.shape for v in stored.variables}, values)
     return chosen
 

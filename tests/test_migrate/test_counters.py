@@ -10,21 +10,23 @@ import h5py
 import pytest
 
 import migrate
-from migrate.errors import ContradictionError
+from migrate.errors import ContradictionError, DamagedFileError
 from tests import adversary
 from tests.alterations import Case
 from tests.test_migrate.confirm import confirmed
 
 
-def _altered(name: str, what: str, folder: Path) -> Case:
-    """A copy of a case with one of `tests.alterations`, and everything else confirmed."""
+def _altered(name: str, folder: Path, *what: str) -> Case:
+    """A copy of a case with some of `tests.alterations`, and everything else confirmed."""
     case = adversary.case(adversary.CORPUS / name)
     told = confirmed(case.folder / case.source, **case.hints)
     told.pop("iterations", None)
-    alteration = next(each for each in case.alterations() if each.what == what)
+    alterations = [each for each in case.alterations() if each.what in what]
     hints = copy.deepcopy({**case.hints, "overrides": told})
     shutil.copytree(case.folder, folder / "source")
-    alteration.alter(folder / "source", hints)
+    for each in alterations:
+        each.alter(folder / "source", hints)
+    assert {each.what for each in alterations} == set(what)
     return Case(folder / "source", case.source, hints)
 
 
@@ -38,16 +40,24 @@ def _altered(name: str, what: str, folder: Path) -> Case:
 )
 def test_slots_that_have_moved_deny_a_counter_of_no_steps(name: str, counter: str, slot: str, tmp_path: Path) -> None:
     """The next steps were 4e4 times what rounding explains off, and exact."""
-    case = _altered(name, f"{counter} is 0.0", tmp_path)
+    case = _altered(name, tmp_path, f"{counter} is 0.0")
     report = migrate.migrate_checkpoint(case.folder / case.source, tmp_path / "out", dry_run=True, **case.hints)
     (reason,) = report.reasons
     assert reason.startswith(f"iterations is 0, and slot {slot} is not as it is before the first step")
 
 
+def test_slots_of_nobody_deny_a_counter_of_no_steps(tmp_path: Path) -> None:
+    """Where the object graph has no names, a list of slots is no one's; it was passed over for a fresh Adam's."""
+    zero = "optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE is 0.0"
+    case = _altered("extra-tfk221-new-adam-lss-mixed-restored-ckpt", tmp_path, "without names", zero)
+    with pytest.raises(DamagedFileError, match="nothing says whose slots optimizer/_variables/1"):
+        migrate.read(case.folder / case.source, **case.hints)
+
+
 @pytest.mark.parametrize("what", ["beta1_power is nan", "beta1_power is -1.0"])
 def test_what_is_no_power_of_beta_is_refused(what: str, tmp_path: Path) -> None:
     """TensorFlow's next step is NaN with it; global_step stood for it, and the report said exact."""
-    case = _altered("extra-tf115-contrib-adamax-saver", what, tmp_path)
+    case = _altered("extra-tf115-contrib-adamax-saver", tmp_path, what)
     with pytest.raises(ContradictionError, match="no power of beta_1"):
         migrate.read(case.folder / case.source, **case.hints)
 
