@@ -31,6 +31,7 @@ def _operations(tx: Any, params: Any) -> list[str]:
 def _names(jaxpr: Any) -> Iterator[str]:
     for equation in jaxpr.eqns:
         yield equation.primitive.name
-        for inner in equation.params.values():
-            if hasattr(inner, "jaxpr"):
-                yield from _names(inner.jaxpr)
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):  # as the branches of a condition
+                if hasattr(inner, "jaxpr"):
+                    yield from _names(inner.jaxpr)
