@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 import migrate
+from tests.timing import calls
 
 v1 = tf.compat.v1
 
@@ -35,26 +36,9 @@ def _saved(folder: Path, count: int, stepping: Callable[..., object]) -> Path:
         return Path(v1.train.Saver().save(session, str(folder / f"{count}" / "model.ckpt")))
 
 
-def _calls(source: Path) -> int:
-    """How many functions of Python and of C are called to read it."""
-    calls = 0
-
-    def count(frame: object, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        migrate.read(source)
-    finally:
-        sys.setprofile(before)
-    return calls
-
-
 @pytest.mark.parametrize("stepping", [_clipped, _keras])
 def test_four_times_the_variables_take_four_times_the_calls(stepping: Callable[..., object], tmp_path: Path) -> None:
     """4,000 variables took 41 s of CPU, as each was compared with the updates of all; they take 12."""
     migrate.read(_saved(tmp_path, 2, stepping))  # which imports what it needs
-    few, many = (_calls(_saved(tmp_path, count, stepping)) for count in (50, 200))
+    few, many = (calls(partial(migrate.read, _saved(tmp_path, count, stepping))) for count in (50, 200))
     assert many < 4.5 * few
