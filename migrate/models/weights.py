@@ -44,7 +44,7 @@ def assign(stored: Stored, model: StoredModel, document: Layer) -> dict[Place, s
     else:
         for layer, members in model.groups.items():
             inside = [leaf for leaf in every if not layer or leaf.path[0] == layer]
-            found |= _by_name(members, inside, stored.generation == "keras1")
+            found |= _by_name(members, inside, stored.generation == "keras1", ordered=bool(layer))
     _check(found, every)
     return found
 
@@ -138,8 +138,10 @@ def _normal(place: str) -> str:
     return "/".join(part.lstrip("_") for part in plain.split("/"))
 
 
-def _by_name(members: Sequence[tuple[str, str]], inside: Sequence[Leaf], keras_1: bool) -> dict[Place, str]:
-    """Weights whose names say layer and role; layers of one name get theirs in turn."""
+def _by_name(
+    members: Sequence[tuple[str, str]], inside: Sequence[Leaf], keras_1: bool, ordered: bool
+) -> dict[Place, str]:
+    """Weights whose names say layer and role; layers of one name get theirs in turn. `ordered`: as in the file."""
     weighted = [leaf for leaf in inside if KINDS[leaf.class_name].weights(leaf.config)]
     found: dict[Place, str] = {}
     rest: list[tuple[str, str]] = []
@@ -150,7 +152,22 @@ def _by_name(members: Sequence[tuple[str, str]], inside: Sequence[Leaf], keras_1
             rest.append((weight, variable))
         else:
             found[place] = variable
+    if rest and ordered:
+        _check_order(members, found, weighted)
     return found | _in_order(rest, [place for place in legacy_order(weighted) if place not in found])
+
+
+def _check_order(members: Sequence[tuple[str, str]], found: Mapping[Place, str], weighted: Sequence[Leaf]) -> None:
+    """Refuse names of which some tell no layer, and the others another one than their place in the file: they are
+    numbered otherwise than the layers, as in TF 1.2's Keras, where `dense_1` of a nested model has `dense/kernel`."""
+    order = {variable: place for place, variable in _in_order(members, legacy_order(weighted)).items()}
+    other = next(((v, place) for place, v in found.items() if order.get(v, place) != place), None)
+    if other is not None:
+        variable, place = other
+        raise MismatchError(
+            f"{variable!r} is called as a weight of the layer {place[0][-1]!r} is, and stands in the place of one of"
+            f" {order[variable][0][-1]!r}: weights are numbered otherwise than layers; {ADVICE}"
+        )
 
 
 def _in_order(rest: Sequence[tuple[str, str]], places_left: Sequence[Place]) -> dict[Place, str]:

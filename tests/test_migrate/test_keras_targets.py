@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import migrate
 from migrate.errors import StrictError, TargetExistsError
 from migrate.rules import keras_targets
-from optim.errors import HyperparameterError, UnsupportedError
+from optim.errors import HyperparameterError, MismatchError, UnsupportedError
 from tests import next_steps
 from tests.breadth import broad
 from tests.test_migrate.confirm import confirmed
@@ -252,6 +253,22 @@ def test_an_activation_that_means_something_else_is_said(tmp_path: Path, load_ca
     assert "x/5" in report.reasons[0]
     assert migrate.migrate_checkpoint(source, tmp_path / "x.h5", to="tf-keras", dry_run=True).fidelity == "exact"
     assert os.listdir(tmp_path) == ["edited.h5"]
+
+
+@pytest.mark.parametrize("to", ["keras", "tf-keras"])
+def test_weights_that_are_numbered_otherwise_than_layers_are_refused(to: Any, tmp_path: Path, load_case: Any) -> None:
+    """As in TF 1.2's Keras. They went to the layers of their names, and the report was exact with --set slot_order=source."""
+    source = Path(shutil.copy(CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5", tmp_path))
+    with h5py.File(source, "r+") as file:
+        group = file["model_weights/sequential_1"]
+        for old, new in (("dense_2", "dense_9"), ("dense_3", "dense_2")):
+            group.move(old, new)
+        names = [each.decode().replace("dense_2", "dense_9") for each in group.attrs["weight_names"]]
+        group.attrs["weight_names"] = [each.replace("dense_3", "dense_2").encode() for each in names]
+    with pytest.raises(MismatchError, match="weights are numbered otherwise than layers"):
+        migrate.migrate_checkpoint(source, tmp_path / f"out{SUFFIX[to]}", to=to, overrides={"slot_order": "source"})
+    report = migrate.migrate_checkpoint(source, tmp_path / "slots", overrides={"slot_order": "source"})
+    assert report.fidelity == "exact"
 
 
 def test_a_source_without_its_model_is_refused(tmp_path: Path, load_case: Any) -> None:
