@@ -148,7 +148,7 @@ def _raced(stored: Stored, made: Configuration, count: int) -> str:
     matters = _decays(made.config) or (algorithm.uses_count and count < BIAS_IS_GONE)
     keras, tensorflow = (version_tuple(stored.versions.get(each)) for each in ("keras", "tensorflow"))
     on_tensorflow = stored.versions.get(BACKEND) in (None, "tensorflow")
-    if tensorflow is None and on_tensorflow and keras and keras[:3] == _AFTER_TF_1_13:
+    if tensorflow is None and on_tensorflow and keras and keras == _AFTER_TF_1_13:
         tensorflow = (1, 13)
     if stored.generation == "keras2" and matters and count and tensorflow is None and on_tensorflow:
         later = confirming("iterations", count + 1)

@@ -257,7 +257,7 @@ def test_an_activation_that_means_something_else_is_said(tmp_path: Path, load_ca
 
 @pytest.mark.parametrize("to", ["keras", "tf-keras"])
 def test_weights_that_are_numbered_otherwise_than_layers_are_refused(to: Any, tmp_path: Path, load_case: Any) -> None:
-    """As in TF 1.2's Keras. They went to the layers of their names, and with the order confirmed the report was exact."""
+    """As in TF 1.2's Keras. They went to the layers of their names, which was exact with the order confirmed."""
     source = Path(shutil.copy(CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5", tmp_path))
     with h5py.File(source, "r+") as file:
         group = file["model_weights/sequential_1"]
