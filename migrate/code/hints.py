@@ -93,26 +93,30 @@ def hints_in(path: Path, said: tuple[Release, ...] | None) -> list[CodeHint | Dt
     for node in reading.tree.all(cst.Call):
         for name in filter(names.old_class, reading.names.of(node.func)):
             found += _of_call(reading, name, node)
-    return [_as_changed(reading, hint) if isinstance(hint, CodeHint) else hint for hint in found]
+    others = tuple(_shown(reading, node) for node in changed.others(reading)) if found else ()
+    return [_as_changed(reading, hint, others) if isinstance(hint, CodeHint) else hint for hint in found]
 
 
-def _as_changed(reading: program.Reading, hint: CodeHint) -> CodeHint:
+def _shown(reading: program.Reading, node: cst.CSTNode) -> str:
+    return f"{reading.where(node)} has {reading.text(node)[:80]}"
+
+
+def _as_changed(reading: program.Reading, hint: CodeHint, others: tuple[str, ...]) -> CodeHint:
     """Without the values that the program sets in other places than the call."""
-    config = dict(hint.optimizer_config["config"])
+    given = hint.optimizer_config["config"]
+    config = dict(given)
     left_out: dict[str, str] = {}
     unread: list[str] = []
     for change in changed.changes(reading, hint.name):
-        where = reading.where(change.node)
-        if change.key == "epsilon" and hint.optimizer_config["config"].get("epsilon", 0.0) is not None:
+        if change.key == "epsilon" and given.get("epsilon", 0.0) is not None:
             continue  # given in the call, or without one
         if change.key == "gradients" and hint.generation == "tf1":
             continue  # asked about in any case, where no graph tells
-        if change.key in hint.optimizer_config["config"]:
+        if change.key in given:
             config.pop(change.key, None)
-            left_out.setdefault(change.key, where)
+            left_out.setdefault(change.key, reading.where(change.node))
         else:
-            unread.append(f"{where} has {reading.text(change.node)[:80]}")
-    others = tuple(f"{reading.where(node)} has {reading.text(node)[:80]}" for node in changed.others(reading))
+            unread.append(_shown(reading, change.node))
     document = {**hint.optimizer_config, "config": config}
     return replace(hint, optimizer_config=document, left_out=left_out, unread=tuple(unread), others=others)
 

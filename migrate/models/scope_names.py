@@ -4,10 +4,9 @@ tf.keras up to TF 2.1 any for the model itself, which they called in no scope of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from migrate.models.canonical import Layer, layer_name
-from migrate.models.layers import ADVICE, MODELS
+from migrate.models.canonical import Layer, layer_name, leaves
+from migrate.models.layers import ADVICE
 from optim.errors import UnsupportedError
 
 _INSIDE = re.compile(r"[A-Za-z0-9_.>/-]+")
@@ -21,19 +20,14 @@ def check(model: Layer, nested: bool) -> None:
     Args:
       nested: whether layers are called within the scope of their model, as in Keras 3, and not in one of their own.
     """
-    for kind, name, first in _names(model):
-        if not (_FIRST if first or not nested else _INSIDE).fullmatch(name):
+    called = [("model", layer_name(model), _FIRST)]
+    inside = _INSIDE if nested else _FIRST
+    for leaf in leaves(model):
+        if leaf.class_name != "InputLayer":  # which is never called
+            called += [("layer", name, inside) for name in leaf.path]
+    for kind, name, pattern in called:
+        if not pattern.fullmatch(name):
             raise UnsupportedError(
                 f"the {kind} is called {name!r}, which TensorFlow refuses as the name of a scope, so that the target"
                 f" could not be trained on it; {ADVICE}, or give it a name of letters, digits and . _ - in the source"
             )
-
-
-def _names(model: Layer) -> Iterator[tuple[str, str, bool]]:
-    yield "model", layer_name(model), True
-    todo = list(model["config"]["layers"])
-    while todo:
-        layer = todo.pop(0)
-        if layer["class_name"] != "InputLayer":  # which is never called
-            yield "layer", layer_name(layer), False
-        todo += layer["config"]["layers"] if layer["class_name"] in MODELS else ()

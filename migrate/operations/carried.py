@@ -63,17 +63,30 @@ def slots(
             chosen[name] = owners
         elif owners:
             raise _switched_off(made, name, values, next(iter(owners.values())).stored_as, stored.generation)
-    if wanted and not chosen and iterations != 0:
+    if wanted and not chosen:
+        _check_new(wanted, algorithm, stored, values, iterations, found)
+    _check_complete(chosen, wanted, algorithm, {v.name: v.shape for v in stored.variables}, values)
+    return chosen
+
+
+def _check_new(
+    wanted: Sequence[str],
+    algorithm: Algorithm,
+    stored: Stored,
+    values: Mapping[str, Any],
+    iterations: int | None,
+    found: SlotTable,
+) -> None:
+    """Refuse a source without slots that has taken steps, or holds some of which nothing tells the variables."""
+    if iterations != 0:
         raise DamagedFileError(_lost(wanted, algorithm, stored, values))
     shapes = {v.shape for v in stored.variables}
     nobodys = [name for name, array in found.unmapped.items() if "_variables/" in name and array.shape in shapes]
-    if wanted and not chosen and nobodys:
+    if nobodys:
         raise DamagedFileError(
             f"the source counts no step and holds no slots ({', '.join(wanted)}) of {algorithm.name}, and nothing says"
             f" whose slots {some(nobodys)} are, which have the shapes of variables: it is incomplete"
         )
-    _check_complete(chosen, wanted, algorithm, {v.name: v.shape for v in stored.variables}, values)
-    return chosen
 
 
 def _lost(wanted: Sequence[str], algorithm: Algorithm, stored: Stored, values: Mapping[str, Any]) -> str:

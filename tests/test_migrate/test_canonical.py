@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -12,6 +15,9 @@ import migrate
 from migrate.models.canonical import canonical
 from migrate.models.to_keras3 import Translation, to_keras3
 from optim.errors import UnsupportedError
+
+FEATURES = Path(__file__).parents[1] / "fixtures" / "features"
+SUFFIX = {"keras": ".keras", "tf-keras": ".h5"}
 
 
 def model(*layers: tuple[str, dict[str, Any]], **config: Any) -> dict[str, Any]:
@@ -90,3 +96,19 @@ def test_a_layer_of_ones_own_with_the_name_of_one_of_keras_is_not_taken_for_it(
         return
     assert report.fidelity == "approximate"
     assert f"{name}: not Keras's own" in report.reasons[0]
+
+
+@pytest.mark.usefixtures("loaded_here")
+@pytest.mark.parametrize("to", SUFFIX)
+def test_a_table_whose_config_says_the_dtype_of_its_rows_is_loaded(to: str, tmp_path: Path) -> None:
+    """As Keras 2.0.0 and TF 1.2 have it; TF 1 also gives it an initializer without a maximum."""
+    source, target = tmp_path / "source.h5", tmp_path / f"model{SUFFIX[to]}"
+    shutil.copy(FEATURES / "tf1.10.1-rows-clipped.h5", source)
+    with h5py.File(source, "r+") as file:
+        model = json.loads(file.attrs["model_config"])
+        (table,) = (each["config"] for each in model["config"]["layers"] if each["class_name"] == "Embedding")
+        assert table["embeddings_initializer"]["config"]["maxval"] is None
+        table["dtype"] = "int32"
+        file.attrs["model_config"] = json.dumps(model).encode()
+    migrate.migrate_checkpoint(source, target, to=to)
+    assert migrate.verify(source, target).ok

@@ -138,22 +138,6 @@ def test_a_layer_in_a_wrapper_is_found_as_keras_before_1_2_calls_it(tmp_path: Pa
     assert replayed("keras1.2.2-gates-of-words", "tf-keras", target)
 
 
-@pytest.mark.usefixtures("loaded_here")
-@pytest.mark.parametrize("to", SUFFIX)
-def test_a_table_whose_config_says_the_dtype_of_its_rows_is_loaded(to: str, tmp_path: Path) -> None:
-    """As Keras 2.0.0 and TF 1.2 have it; TF 1 also gives it an initializer without a maximum."""
-    source, target = tmp_path / "source.h5", tmp_path / f"model{SUFFIX[to]}"
-    shutil.copy(SOURCES["tf1.10.1-rows-clipped"], source)
-    with h5py.File(source, "r+") as file:
-        model = json.loads(file.attrs["model_config"])
-        (table,) = (each["config"] for each in model["config"]["layers"] if each["class_name"] == "Embedding")
-        assert table["embeddings_initializer"]["config"]["maxval"] is None
-        table["dtype"] = "int32"
-        file.attrs["model_config"] = json.dumps(model).encode()
-    migrate.migrate_checkpoint(source, target, to=to)
-    assert migrate.verify(source, target).ok
-
-
 def _of_gates(state: OptimizerState, slots: Any = None, **settings: Any) -> OptimizerState:
     return replace(state, slots=slots or state.slots, hyperparameters={**state.hyperparameters, **settings})
 
