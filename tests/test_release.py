@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -77,9 +76,7 @@ def test_what_is_in_the_archives(sources: Path, tmp_path: Path) -> None:
     """Twice the same bytes, from files that only their owner may read, too; every package typed; no tests."""
     sdists = [_built("sdist", sources, tmp_path / f"sdist{i}") for i in range(2)]
     assert sdists[0].read_bytes() == sdists[1].read_bytes()
-    with tarfile.open(sdists[0]) as archive:
-        archive.extractall(tmp_path / "unpacked", filter="data")
-    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    unpacked = build.unpacked(sdists[0], tmp_path / "unpacked")
     assert not [f for f in unpacked.rglob("*") if f.suffix == ".so" or "tests" in f.parts]
     wheels = [_built("wheel", unpacked, tmp_path / "wheel0")]
     for file in unpacked.rglob("*"):

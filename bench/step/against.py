@@ -11,8 +11,8 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -72,11 +72,11 @@ def _of_commit(text: str, place: Path) -> Home:
             f"--against {text}: no folder, no version such as 0.2.0, and no commit of the checkout {root};"
             " name one of these"
         )
-    archive = _git("archive", text, "optim", folder=root)
+    archive = _git("archive", "--format=zip", text, "optim", folder=root)
     if archive.returncode:
         raise OptionError(f"--against {text}: that commit holds no package optim")
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-        files.extractall(place, filter="data")
+    with zipfile.ZipFile(io.BytesIO(archive.stdout)) as files:
+        files.extractall(place)
     return Home(found.stdout.decode().strip(), str(place))
 
 
