@@ -38,8 +38,8 @@ OptimizerFrom = Annotated[
     str | None,
     typer.Option(
         "--optimizer-from",
-        metavar="SCRIPT[:NAME]",
-        help="The program that trained it, whose optimizer is read (not run); NAME is what it is bound to.",
+        metavar="SCRIPT[:NAME|:LINE]",
+        help="The program that trained it, whose optimizer is read (not run): the one bound to NAME, or at LINE.",
         rich_help_panel=HINTS,
     ),
 ]

@@ -70,10 +70,10 @@ def signature(name: str, old: Old | None, release: Release) -> Signature | None:
     return signatures.of(module, old.name, version, generation)
 
 
-def bind(call: cst.Call, known: Signature) -> Bound:
+def bind(arguments: Sequence[cst.Arg], known: Signature) -> Bound:
     """Places of the arguments by name. Raises DoesNotFitError."""
     bound: Bound = {}
-    for index, argument in enumerate(call.args):
+    for index, argument in enumerate(arguments):
         if argument.star:
             raise UnsupportedError(
                 f"its arguments are in {argument.star}...: write them out, so that each can get its new name"
@@ -98,7 +98,7 @@ def outcome(name: str, call: cst.Call, release: Release, place: Place, module: c
         known = signature(name, old, release)
         if known is None:
             raise DoesNotFitError(f"{release} has no {name}")
-        result.bound = bind(call, known)
+        result.bound = bind(call.args, known)
         given = {key: facts.literal(call.args[index].value, module) for key, index in result.bound.items()}
         _required(known, given)
         result.made = made(name, old, given, release, place)
@@ -152,7 +152,7 @@ def _takes(name: str, old: Old, node: cst.Call, release: Release) -> bool:
     known = signature(name, old, release)
     try:
         if known is not None:
-            bind(node, known)
+            bind(node.args, known)
     except DoesNotFitError:
         return False
     except UnsupportedError:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from migrate import algorithms
 from migrate.code import names
 from migrate.code.program import Reading
 
@@ -65,17 +64,10 @@ def changes(reading: Reading, bound_to: str) -> Iterator[Change]:
 
 
 def others(reading: Reading) -> Iterator[cst.CSTNode]:
-    """Places that may make an optimizer in a way that is not read: its name as text, a subclass, `from_config`."""
-    known = {algorithm.name.lower() for algorithm in algorithms.ALGORITHMS}
+    """Places that may make an optimizer in a way that is not read: a config, a subclass, `from_config`."""
     for call in reading.tree.all(cst.Call):
-        if any(map(names.LOOKUPS.match, reading.names.of(call.func))):
+        if any(map(names.LOOKUPS.match, reading.names.of(call.func))) and not reading.class_of_string(call):
             yield call
-        elif _last(call.func) == "compile":
-            told = [
-                a.value for i, a in enumerate(call.args) if (a.keyword.value if a.keyword else i) in ("optimizer", 0)
-            ]
-            texts = [each.raw_value.lower() for each in told if isinstance(each, cst.SimpleString)]
-            yield from (call for text in texts if text in known)
     for kind in (cst.Name, cst.Attribute):
         for node in reading.tree.all(kind):
             if any(map(names.old_class, reading.names.of(node))) and not _is_read(reading, node):

@@ -92,13 +92,11 @@ def _hinted(path: Path, command: list[str], known: Sequence[CodeHint], error: Mi
         hint.certain(bool(hint.name))
     except UnsupportedError as doubt:
         return Owner(path, f"does not say its optimizer; {doubt}")
-    file = hint.where.rsplit(":", 1)[0]
-    wanted = f"{file}:{hint.name}" if hint.name else file
     more = ["--variables", "FILE"] if "--variables" in str(error) else []
     return Owner(
         path,
         f"does not say its optimizer; the programs make one, at {hint.where}",
-        shlex.join([*command, "--optimizer-from", wanted, *more]),
+        shlex.join([*command, "--optimizer-from", hint.where, *more]),
     )
 
 

@@ -212,6 +212,15 @@ def _bind(facts: Facts, at: cst.CSTNode, target: cst.BaseExpression, value: cst.
         facts.values.setdefault((_home(facts.scopes[at], text), text), []).append(value)
 
 
+def compiled(node: cst.Call) -> cst.BaseExpression | None:
+    """What a call of `.compile` is given as its optimizer; None where it is no such call, or that is not told."""
+    if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "compile":
+        return None
+    named = [a.value for a in node.args if a.keyword and a.keyword.value == "optimizer"]
+    first = [a.value for a in node.args[:1] if a.keyword is None and not a.star]
+    return next(iter(named + first), None)
+
+
 COMPILE_WORDS = {"loss", "optimizer", "metrics", "loss_weights", "sample_weight_mode"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,48 +52,59 @@ class CodeHint:
         )
 
 
+@dataclass(frozen=True)
+class Unread:
+    """A call of which no hint is made; `where` and `name` as a hint's."""
+
+    error: DtoptError
+    where: str
+    name: str
+
+
 def from_code(source: str, said: str | None = None) -> CodeHint:
-    """The hint in `script.py` or `script.py:NAME`, which is read and not run.
+    """The hint in `script.py`, `script.py:NAME` or `script.py:LINE`, which is read and not run.
 
     Args:
-      source: NAME is what the optimizer is bound to; needed where the program makes several.
+      source: NAME is what the optimizer is bound to, LINE where it is made; needed where the program makes several.
       said: as `migrate_code`'s `source`.
 
     Raises:
       MissingHintError: no optimizer, or none of that name. AmbiguousError: several. UnsupportedError: an argument that
         is no literal.
     """
-    path, _, wanted = source.rpartition(":") if ":" in source and not Path(source).exists() else (source, "", "")
+    path, wanted = (source, "") if Path(source).exists() else _CHOSEN.match(source).groups("")  # type: ignore[union-attr]
     found = hints_in(Path(path), releases.given(said) if said else None)
     if wanted:
-        found = [hint for hint in found if _name(hint) == wanted]
+        found = [hint for hint in found if hint.name == wanted or hint.where == source]
     good = [hint for hint in found if isinstance(hint, CodeHint)]
     different = {json.dumps((h.optimizer_config, h.generation), sort_keys=True): h for h in good}
     if len(different) > 1:
         listed = "\n  ".join(str(hint) for hint in different.values())
         raise AmbiguousError(
-            f"{path} makes several optimizers, or fits several releases: say which as {path}:NAME, or the release with"
-            f" --generation:\n  {listed}"
+            f"{path} makes several optimizers, or fits several releases: say which as {path}:NAME or :LINE, or the"
+            f" release with --generation:\n  {listed}"
         )
     if different:
         return next(iter(different.values())).certain(bool(wanted))
-    problems = [hint for hint in found if isinstance(hint, DtoptError)]
-    if problems:
-        raise problems[0]
-    raise MissingHintError(f"{path} makes no optimizer{f' called {wanted}' if wanted else ''} that is known here")
+    for problem in found:
+        if isinstance(problem, Unread):
+            raise problem.error
+    raise MissingHintError(f"{path} makes no optimizer{f' at {wanted}' if wanted else ''} that is known here")
 
 
-def _name(hint: CodeHint | DtoptError) -> str:
-    return hint.name if isinstance(hint, CodeHint) else str(getattr(hint, "bound_to", ""))
+_CHOSEN = re.compile(r"(.*?)(?::((?:cell \d+:)?\d+|[A-Za-z_][\w.]*))?$", re.DOTALL)
+"""FILE, and NAME or the end of `where`, if there is one."""
 
 
-def hints_in(path: Path, said: tuple[Release, ...] | None) -> list[CodeHint | DtoptError]:
+def hints_in(path: Path, said: tuple[Release, ...] | None) -> list[CodeHint | Unread]:
     """A hint for each call of an optimizer class and each release that fits, or why there is none."""
     reading = program.read(files.read(path), "optim", said)
-    found: list[CodeHint | DtoptError] = []
+    found: list[CodeHint | Unread] = []
     for node in reading.tree.all(cst.Call):
         for name in filter(names.old_class, reading.names.of(node.func)):
-            found += _of_call(reading, name, node)
+            found += _of_call(reading, name, node, node.args)
+        if by_string := reading.class_of_string(node):
+            found += _of_call(reading, by_string, node, ())
     others = tuple(_shown(reading, node) for node in changed.others(reading)) if found else ()
     return [_as_changed(reading, hint, others) if isinstance(hint, CodeHint) else hint for hint in found]
 
@@ -121,27 +133,29 @@ def _as_changed(reading: program.Reading, hint: CodeHint, others: tuple[str, ...
     return replace(hint, optimizer_config=document, left_out=left_out, unread=tuple(unread), others=others)
 
 
-def _of_call(reading: program.Reading, name: str, node: cst.Call) -> Sequence[CodeHint | DtoptError]:
+def _of_call(
+    reading: program.Reading, name: str, node: cst.Call, arguments: Sequence[cst.Arg]
+) -> Sequence[CodeHint | Unread]:
+    """`name`: the class, canonical. `arguments`: those of its call, none where `node` has it as a string."""
     old = names.old_class(name)
     if old is None:
         return []
-    bound_to = _bound_to(reading, node)
+    where, bound_to = reading.where(node), _bound_to(reading, node)
     found: list[CodeHint] = []
-    problems: list[DtoptError] = []
+    problems: list[Unread] = []
     for release in calls.releases_of(name, reading.releases):
         try:
             known = calls.signature(name, old, release)
             if known is None:
                 continue
-            given = {k: facts.literal(node.args[i].value, reading.module) for k, i in calls.bind(node, known).items()}
+            bound = calls.bind(arguments, known)
+            given = {k: facts.literal(arguments[i].value, reading.module) for k, i in bound.items()}
             config = meanings.old_config(old, given, release)
         except DtoptError as error:
-            problem = UnsupportedError(f"{reading.where(node)}: {error}")
-            problem.bound_to = bound_to  # type: ignore[attr-defined]
-            problems.append(problem)
+            problems.append(Unread(UnsupportedError(f"{where}: {error}"), where, bound_to))
             continue
         document = {"class_name": old.algorithm, "config": config}
-        hint = CodeHint(document, old.generation or release.generation, reading.where(node), bound_to)
+        hint = CodeHint(document, old.generation or release.generation, where, bound_to)
         if hint not in found:
             found.append(hint)
     return found or problems[:1]

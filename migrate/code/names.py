@@ -154,6 +154,19 @@ class Names:
         return frozenset(n for n in names if old_class(n) or is_foreign(n) or LOOKUPS.match(n) or MODELS.match(n))
 
 
+STRINGS = {algorithm.name.lower(): algorithm.name for algorithm in algorithms.ALGORITHMS}
 IMPORTS = re.compile(r"^\s*(?:import|from)\s+(?:keras|tensorflow|tf_keras|keras_contrib|tensorflow_addons)\b", re.M)
 IMPORTS_KERAS = re.compile(r"^\s*(?:import|from)\s+keras(?:\b|_contrib)", re.M)
-"""Whether a program imports a framework, and standalone Keras."""
+IMPORTS_TF_KERAS = re.compile(r"^\s*(?:import|from)\s+tf_keras\b", re.M)
+"""Whether a program imports a framework, standalone Keras, and tf_keras."""
+
+
+def of_string(text: str, code: str) -> str:
+    """The class that a string stands for in `compile`, canonical: tf.keras's where no other Keras is imported."""
+    cls = STRINGS.get(text.lower(), "")
+    package = "tensorflow.keras"
+    if IMPORTS_KERAS.search(code):
+        package = "keras"
+    elif IMPORTS_TF_KERAS.search(code):
+        package = "tf_keras"
+    return f"{package}.optimizers.{cls}" if cls else ""

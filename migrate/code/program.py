@@ -85,6 +85,14 @@ class Reading:
     def is_optimizer(self, node: cst.BaseExpression) -> bool:
         return self.facts.kind(node, self.scope(node)) == facts.OPTIMIZER
 
+    def class_of_string(self, call: cst.Call) -> str:
+        """The class, canonical, that the string in `compile("adam")` or `optimizers.get("adam")` is; or empty."""
+        looked_up = any(map(names.LOOKUPS.match, self.names.of(call.func)))
+        value = call.args[0].value if looked_up and call.args else facts.compiled(call)
+        text = value.evaluated_value if isinstance(value, cst.SimpleString) else None
+        certain = looked_up or names.IMPORTS.search(self.program.code)
+        return names.of_string(text, self.program.code) if isinstance(text, str) and certain else ""
+
     def add(self, node: cst.CSTNode, verdict: str, message: str = "", new: str = "", old: str | None = None) -> None:
         """A finding at a node."""
         text = old if old is not None else self.text(node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -159,3 +160,21 @@ def test_a_checkpoint_takes_its_hint_from_the_program(dtopt: Any, tmp_path: Path
     assert '"class_name": "SGD"' in err
     both = dtopt(*arguments, str(folder / "variables.json"), *script, "--optimizer-config", '{"class_name": "SGD"}')
     assert both[0] == 2
+
+
+def test_the_command_for_a_checkpoint_names_the_place_in_the_program(dtopt: Any, tmp_path: Path) -> None:
+    """In a notebook as well, whose places are cells and lines."""
+    folder = tmp_path / "keras22"
+    shutil.copytree(STORIES / "keras22", folder)
+    cells = ["import keras", (folder / "train.py").read_text()]
+    (folder / "train.py").unlink()
+    listed = [{"cell_type": "code", "metadata": {}, "outputs": [], "source": cell} for cell in cells]
+    (folder / "train.ipynb").write_text(json.dumps({"cells": listed, "metadata": {}, "nbformat": 4}))
+    _, out, _ = dtopt("code", str(folder / "train.ipynb"), *FROM, "--checkpoints", str(folder))
+    (command,) = [line for line in out.splitlines() if line.strip().startswith("dtopt migrate") and "pkl" in line]
+    words = shlex.split(command)[2:]
+    words[words.index("FILE")] = str(folder / "variables.json")
+    assert ":cell 2:" in words[words.index("--optimizer-from") + 1]
+    code, _, err = dtopt(*words, "--generation", "keras2")
+    assert code == 0, err
+    assert '"class_name": "SGD"' in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 import migrate
 from migrate.code.hints import from_code
+from migrate.errors import AmbiguousError, MissingHintError
 from optim.errors import UnsupportedError
 
 STORY = Path(__file__).parents[1] / "fixtures" / "code" / "stories" / "keras22"
@@ -49,7 +51,6 @@ def test_what_is_set_later_is_left_out(tmp_path: Path, more: str, key: str) -> N
         MAKES + "setattr(o, 'lr', 0.2)\n",
         MAKES + "o.clipnorm = 0.5\n",
         MAKES + "o.get_gradients = mine\n",
-        MAKES + "m.compile('adam', 'mse')\n",
         MAKES + "z = keras.optimizers.SGD.from_config(c)\n",
         MAKES + "class Mine(keras.optimizers.SGD):\n    pass\n",
         MAKES + "import horovod.keras as hvd\no = hvd.DistributedOptimizer(o, backward_passes_per_step=4)\n",
@@ -84,6 +85,25 @@ def test_what_changes_nothing_is_passed_over(tmp_path: Path, more: str) -> None:
     hint = hint_of(tmp_path, MAKES + more)
     config = {"learning_rate": 0.1, "momentum": 0.9, "nesterov": False}
     assert hint.optimizer_config == {"class_name": "SGD", "config": config}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("by_name", ["m.compile('rmsprop', 'mse')", "m.compile(loss='mse', optimizer='RMSprop')"])
+def test_a_string_is_the_class_with_its_defaults(tmp_path: Path, by_name: str) -> None:
+    hint = hint_of(tmp_path, f"import keras\n{by_name}\n")
+    assert hint == hint_of(tmp_path, "import keras\nm.compile(keras.optimizers.RMSprop(), 'mse')\n")
+    assert hint == hint_of(tmp_path, "import keras\nm.compile(keras.optimizers.get('rmsprop'), 'mse')\n")
+
+
+def test_one_of_several_is_chosen_by_its_line(tmp_path: Path) -> None:
+    code = MAKES + "m.compile('rmsprop', 'mse')\n"
+    with pytest.raises(AmbiguousError) as raised:
+        hint_of(tmp_path, code)
+    places = re.findall(r"train\.py:(\d+):.*?\"class_name\": \"(\w+)\"", str(raised.value))
+    assert places == [("3", "SGD"), ("4", "RMSprop")]
+    for line, cls in places:
+        assert hint_of(tmp_path, code, line).optimizer_config["class_name"] == cls  # type: ignore[attr-defined]
+    with pytest.raises(MissingHintError, match="makes no optimizer at 5"):
+        hint_of(tmp_path, code, "5")
 
 
 def test_who_names_the_optimizer_means_no_other(tmp_path: Path) -> None:

@@ -7,12 +7,10 @@ from collections.abc import Callable
 
 import libcst as cst
 
-from migrate import algorithms
 from migrate.code import calls, facts, names, targets
 from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME, UNSURE
 from migrate.code.program import Reading
 
-KNOWN = {a.name.lower(): a.name for a in algorithms.ALGORITHMS}
 KEEPS_STATE = re.compile(r"\.optimizer\.[gs]et_weights\(")
 """Its state is saved by name then, which takes an optimizer of `optim`."""
 EMPTY_CALL = cst.parse_expression("f()")
@@ -20,19 +18,13 @@ EMPTY_CALL = cst.parse_expression("f()")
 
 def look_at_compile(reading: Reading, node: cst.Call) -> None:
     """`model.compile(...)`: its optimizer, where that is a string or a name."""
-    if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "compile":
+    value = facts.compiled(node)
+    if value is None or reading.names.of(node.func):
         return
-    if reading.names.of(node.func) or not node.args:
-        return
-    argument = next((a for a in node.args if a.keyword and a.keyword.value == "optimizer"), None)
-    if argument is None and node.args[0].keyword is None and not node.args[0].star:
-        argument = node.args[0]
-    if argument is None:
-        return
-    is_model = reading.facts.kind(node.func.value, reading.scope(node)) == facts.MODEL
+    base = cst.ensure_type(node.func, cst.Attribute).value
+    is_model = reading.facts.kind(base, reading.scope(node)) == facts.MODEL
     certain = is_model or (facts.is_keras_compile(node) and _imports_framework(reading))
-    value = argument.value
-    if _name_of(value) is not None and _name_of(value) in KNOWN:
+    if _name_of(value) is not None and _name_of(value) in names.STRINGS:
         by_name(reading, value, _name_of(value) or "", certain)
     elif isinstance(value, (cst.Name, cst.Attribute)) and certain:
         _named(reading, value)
@@ -45,7 +37,7 @@ def _named(reading: Reading, value: cst.Name | cst.Attribute) -> None:
         return
     bound = reading.facts.only_value(value, reading.scope(value))
     name = _name_of(bound) if bound is not None else None
-    if kind == facts.STRING and name in KNOWN:
+    if kind == facts.STRING and name in names.STRINGS:
         by_name(reading, value, name or "", True)
     elif kind == facts.CLASS:
         return
@@ -65,7 +57,7 @@ def look_at_lookup(reading: Reading, node: cst.Call) -> None:
         return
     value = node.args[0].value if node.args else None
     name = _name_of(value) if value is not None else None
-    if value is not None and name in KNOWN:
+    if value is not None and name in names.STRINGS:
         by_name(reading, value, name or "", True, whole=node)
     elif isinstance(value, cst.Dict):
         _config(reading, node, value, next(iter(found)))
@@ -85,8 +77,7 @@ def by_name(
     if not certain:
         reading.add(node, UNSURE, "whether this is a Keras model is not certain")
         return
-    cls = KNOWN[name]
-    qualified = f"{_family(reading)}.{cls}"
+    qualified = names.of_string(name, reading.program.code)
     call = cst.ensure_type(EMPTY_CALL, cst.Call)
     place = calls.Place(targets.KERAS if reading.target == targets.OPTIM else reading.target)
     answers = reading.outcomes(qualified, call, place)
@@ -138,12 +129,14 @@ def _config(reading: Reading, node: cst.Call, config: cst.Dict, name: str) -> No
     members = _members(config)
     cls = _name_of(members["class_name"]) if members and "class_name" in members else None
     inner = members.get("config") if members else None
-    if cls not in KNOWN or not isinstance(inner, cst.Dict) or _members(inner) is None or len(node.args) != 1:
+    if cls not in names.STRINGS or not isinstance(inner, cst.Dict) or _members(inner) is None or len(node.args) != 1:
         reading.add(node, BY_HAND, "write the config as a call of the class, so that it can be read")
         return
     arguments = ", ".join(f"{key}={reading.text(value)}" for key, value in (_members(inner) or {}).items())
-    call = cst.ensure_type(cst.parse_expression(f"{name.rpartition('.')[0]}.{KNOWN[cls]}({arguments})"), cst.Call)
-    qualified = f"{name.rpartition('.')[0]}.{KNOWN[cls]}"
+    call = cst.ensure_type(
+        cst.parse_expression(f"{name.rpartition('.')[0]}.{names.STRINGS[cls]}({arguments})"), cst.Call
+    )
+    qualified = f"{name.rpartition('.')[0]}.{names.STRINGS[cls]}"
     answer = reading.one(node, reading.outcomes(qualified, call))
     if answer is not None:
         _replace(reading, config, answer, node)
@@ -166,9 +159,3 @@ def _name_of(node: cst.BaseExpression | None) -> str | None:
 
 def _imports_framework(reading: Reading) -> bool:
     return bool(names.IMPORTS.search(reading.program.code))
-
-
-def _family(reading: Reading) -> str:
-    """Whose `compile` it is: tf.keras's where standalone Keras is not imported."""
-    code = reading.program.code
-    return "keras.optimizers" if names.IMPORTS_KERAS.search(code) else "tensorflow.keras.optimizers"
