@@ -23,6 +23,14 @@ def test_the_table_of_versions_is_what_was_measured() -> None:
     assert page.partition(versions.BEGIN)[2].partition(versions.END)[0] == versions.table()
 
 
+def test_what_is_locked_is_there_for_every_python() -> None:
+    """Where a package has one hash, it is often that of the wheel for the Python which made the lock, and no other."""
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    hashes = {entry.split("==")[0]: entry.count("--hash=") for entry in re.split(r"(?m)^(?=\w)", text) if entry}
+    assert len(hashes) > 100
+    assert {name for name, n in hashes.items() if n < 2} == {"flatbuffers"}, "flatbuffers is one wheel for all"
+
+
 def test_pythons_and_tensorflows_are_those_of_the_project() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     minors = [int(name.split(".")[1]) for name in versions.PYTHONS]
