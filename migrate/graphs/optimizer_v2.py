@@ -31,6 +31,7 @@ _MOMENTS = ("beta_1", "beta_2", _EPSILON)
 _MEANS = ("rho", "momentum", _EPSILON)
 _L1_L2 = ("l1_regularization_strength", "l2_regularization_strength")
 _POWER = "learning_rate_power"
+_FTRL = (*_L1_L2, _SHRINKAGE, _POWER)
 
 
 def _from(first: int, *names: str) -> dict[str, int]:
@@ -39,32 +40,22 @@ def _from(first: int, *names: str) -> dict[str, int]:
 
 
 KERNELS = {
-    "GradientDescent": Kernel("SGD", 2, _from(1)),
-    "KerasMomentum": Kernel("SGD", 3, {RATE: 2, "momentum": 4}, {RATE: 2, "momentum": 5}),
-    "Adam": Kernel("Adam", 9, _from(5, *_MOMENTS), fixed={"amsgrad": False}),
-    "AdamWithAmsgrad": Kernel("Adam", 10, _from(6, *_MOMENTS), fixed={"amsgrad": True}),
-    "AdaMax": Kernel("Adamax", 8, _from(4, *_MOMENTS)),
-    "Adadelta": Kernel("Adadelta", 6, _from(3, "rho", _EPSILON)),
-    "AdagradV2": Kernel("Adagrad", 4, _from(2, _EPSILON)),
-    "RMSProp": Kernel("RMSprop", 7, _from(3, *_MEANS), fixed={"centered": False}),
-    "CenteredRMSProp": Kernel("RMSprop", 8, _from(4, *_MEANS), fixed={"centered": True}),
-    "Ftrl": Kernel("Ftrl", 3, _from(4, *_L1_L2, _POWER), _from(5, *_L1_L2, _POWER), {_SHRINKAGE: 0.0}),
-    "FtrlV2": Kernel("Ftrl", 3, _from(4, *_L1_L2, _SHRINKAGE, _POWER), _from(5, *_L1_L2, _SHRINKAGE, _POWER)),
+    "GradientDescent": Kernel("SGD", 2, _from(1), slots=()),
+    "KerasMomentum": Kernel("SGD", 3, {RATE: 2, "momentum": 4}, {RATE: 2, "momentum": 5}, slots=("momentum",)),
+    "Adam": Kernel("Adam", 9, _from(5, *_MOMENTS), fixed={"amsgrad": False}, slots=("m", "v")),
+    "AdamWithAmsgrad": Kernel("Adam", 10, _from(6, *_MOMENTS), fixed={"amsgrad": True}, slots=("m", "v", "vhat")),
+    "AdaMax": Kernel("Adamax", 8, _from(4, *_MOMENTS), slots=("m", "v")),
+    "Adadelta": Kernel("Adadelta", 6, _from(3, "rho", _EPSILON), slots=("accum_grad", "accum_var")),
+    "AdagradV2": Kernel("Adagrad", 4, _from(2, _EPSILON), slots=("accumulator",)),
+    "RMSProp": Kernel("RMSprop", 7, _from(3, *_MEANS), fixed={"centered": False}, slots=("rms", "momentum")),
+    "CenteredRMSProp": Kernel(
+        "RMSprop", 8, _from(4, *_MEANS), fixed={"centered": True}, slots=("mg", "rms", "momentum")
+    ),
+    "Ftrl": Kernel(
+        "Ftrl", 3, _from(4, *_L1_L2, _POWER), _from(5, *_L1_L2, _POWER), {_SHRINKAGE: 0.0}, ("accumulator", "linear")
+    ),
+    "FtrlV2": Kernel("Ftrl", 3, _from(4, *_FTRL), _from(5, *_FTRL), slots=("accumulator", "linear")),
 }
-_SLOTS = {
-    "GradientDescent": (),
-    "KerasMomentum": ("momentum",),
-    "Adam": ("m", "v"),
-    "AdamWithAmsgrad": ("m", "v", "vhat"),
-    "AdaMax": ("m", "v"),
-    "Adadelta": ("accum_grad", "accum_var"),
-    "AdagradV2": ("accumulator",),
-    "RMSProp": ("rms", "momentum"),
-    "CenteredRMSProp": ("mg", "rms", "momentum"),
-    "Ftrl": ("accumulator", "linear"),
-    "FtrlV2": ("accumulator", "linear"),
-}
-"""What a kernel reads first, behind the variable."""
 _STEP = (DIVIDE, Anything(), (ADD, ("Sqrt", Anything()), _EPSILON))
 """What a rule without a kernel subtracts: RMSprop, Nadam, and Adam where a gradient is sparse."""
 ROWS = "rows"
@@ -133,7 +124,7 @@ def _step(nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict
     if len(kernels) == 1 and not writes and not rows:
         (name, (kernel, is_rows)), *_ = kernels
         changed = _changed(nodes, name, gradient_of(nodes, name, kernel))
-        strange = own_slots.strange_in_v2(nodes, name, owner, _SLOTS[nodes.op(name).rpartition("Apply")[2]])
+        strange = own_slots.strange_in_v2(nodes, name, owner, kernel.slots)
         changed |= {} if strange is None else {"updates": strange}
         if changed:
             return _Step(outside=changed)

@@ -24,13 +24,18 @@ from migrate.state import CHANGED, LATE_READ, NO_KERNEL, SPARSE_CLIPPING
 
 
 class Kernel(NamedTuple):
-    """A class of tf.train, and which input of its kernel is what; `rows` of the sparse one, which has indices."""
+    """A class of tf.train or tf.keras, and which input of its kernel is what.
+
+    `rows`: of the sparse kernel, which has indices. `slots`: those of tf.keras's class, which it reads first, behind
+    the variable.
+    """
 
     class_name: str
     gradient: int
     inputs: Mapping[str, int]
     rows: Mapping[str, int] | None = None
     fixed: Mapping[str, Any] = {}
+    slots: tuple[str, ...] = ()
 
 
 _RATE = "learning_rate"
