@@ -8,20 +8,22 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from migrate.code import names
+from migrate.code import gradients, names, schedulers
+from migrate.code.flow import Flow, called, last, text_of
 from migrate.code.program import Reading
 
-RATE = "learning_rate"
-SCHEDULERS = re.compile(r"^(?:LearningRateScheduler|ReduceLROnPlateau|LearningRate(?:Warmup|Schedule)Callback)$")
-ASSIGNS = re.compile(r"^(?:set_value|assign(?:_add|_sub)?|update(?:_add|_sub)?)$")
-SETS = ("setattr", "_set_hyper")
-WRAPS = re.compile(r"Optimizer$|^(?:Lookahead|SWA|MovingAverage|enable_mixed_precision_graph_rewrite)$")
+RATE, GRADIENTS, DEFAULT_EPSILON = "learning_rate", "gradients", "epsilon of the backend"
+OWN_KEYS = {"lr", "learning_rate", "clipnorm", "clipvalue", "global_clipnorm"}
+"""Attributes that say of a parameter or of one of several things that it is an optimizer, unless its name denies it."""
+ASSIGNS = re.compile(r"^(?:assign(?:_add|_sub)?|load)$")
+ASSIGNS_FIRST = re.compile(r"^(?:(?:batch_)?set_value|(?:assign|update)(?:_add|_sub)?|moving_average_update)$")
+SETS = ("setattr", "delattr", "__setattr__", "__delattr__", "_set_hyper")
+ASKS = ("getattr", "hasattr", "isinstance")
+WRAPS = re.compile(r"Optimizer$|^(?:Lookahead|SWA|MovingAverage|enable_mixed_precision_graph_rewrite)$|[Aa]ccumulat")
 SAME_STEPS = {"DistributedOptimizer": {"optimizer", "name", "device_dense", "device_sparse", "compression"}}
 """Wrappers with whose arguments the optimizer steps as it would alone: gradients are averaged before."""
-CLIPS = re.compile(r"^clip_by_(?:value|(?:\w+_)?norm)$")
-GRADIENTS = re.compile(r"\bg(?:rad\w*)?\b")
-OPTIMIZER = re.compile(r"opt", re.IGNORECASE)
-ASKS = ("isinstance", "issubclass", "type")
+ALL_ATTRIBUTES = ("__dict__", "_hyper")
+"""Dicts of an optimizer's attributes and hyperparameters."""
 
 
 @dataclass(frozen=True)
@@ -32,88 +34,102 @@ class Change:
     key: str = ""
 
 
-def changes(reading: Reading, bound_to: str) -> Iterator[Change]:
-    """All that is done to an optimizer. `bound_to`: its name, empty where it has none."""
-    tree = reading.tree
-    stated: list[tuple[cst.CSTNode, cst.BaseExpression]]
-    stated = [(assign, target.target) for assign in tree.all(cst.Assign) for target in assign.targets]
-    stated += [(each, each.target) for each in tree.all(cst.AugAssign)]
-    stated += [(each, each.target) for each in tree.all(cst.AnnAssign)]
-    for node, target in stated:
-        if isinstance(target, cst.Attribute) and _is_optimizer(reading, target.value, bound_to):
+def changes(reading: Reading, where: Flow) -> Iterator[Change]:
+    """All that is done to the optimizers of a program after they are made."""
+    for node, target in _stores(reading):
+        if isinstance(target, cst.Attribute) and _is_part(target, where):
             yield Change(node, _key(target))
-    for call in tree.all(cst.Call):
-        name = _called(reading, call)
-        given = [argument.value for argument in call.args]
-        if SCHEDULERS.match(name):
-            yield Change(call, RATE)
-        elif name == "set_epsilon":
-            yield Change(call, "epsilon")
-        elif ASSIGNS.match(name):
-            held = [call.func.value] if isinstance(call.func, cst.Attribute) and name.startswith("assign") else []
-            yield from (Change(call, _key(at)) for at in (*held, *given[:1]) if _is_value(reading, at, bound_to))
-        elif name in SETS:
-            base = call.func.value if isinstance(call.func, cst.Attribute) else given[0] if given else None
-            if base is not None and _is_optimizer(reading, base, bound_to):
-                yield Change(call)
-        elif WRAPS.search(name) and not _same_steps(call, name):
-            if any(_is_optimizer(reading, each, bound_to) for each in given):
-                yield Change(call)
-        elif CLIPS.match(name) and (name != "clip_by_value" or GRADIENTS.search(reading.text(call))):
-            yield Change(call, "gradients")
-
-
-def others(reading: Reading) -> Iterator[cst.CSTNode]:
-    """Places that may make an optimizer in a way that is not read: a config, a subclass, `from_config`."""
+        elif isinstance(target, cst.Subscript) and _is_inside(target.value, where):
+            yield Change(node)
     for call in reading.tree.all(cst.Call):
-        if any(map(names.LOOKUPS.match, reading.names.of(call.func))) and not reading.class_of_string(call):
-            yield call
-    for kind in (cst.Name, cst.Attribute):
-        for node in reading.tree.all(kind):
-            if any(map(names.old_class, reading.names.of(node))) and not _is_read(reading, node):
-                yield node
+        yield from _called(reading, call, where)
+    for node in (*reading.tree.all(cst.Name), *reading.tree.all(cst.Attribute)):
+        if any(name.endswith("backend.set_value") for name in reading.names.of(node)) and _is_handed_on(reading, node):
+            yield Change(node)
+    yield from (Change(node, RATE) for node in schedulers.schedulers(reading, where))
+    yield from (Change(node, GRADIENTS) for node in gradients.altered(reading, where))
 
 
-def _is_read(reading: Reading, node: cst.CSTNode) -> bool:
-    """Whether a class is called, imported, or only asked about, where it stands."""
+def _stores(reading: Reading) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
+    """All that is assigned to, or deleted, and the statement."""
+    tree = reading.tree
+    for assign in tree.all(cst.Assign):
+        for each in assign.targets:
+            yield from ((assign, part) for part in _parts(each.target))
+    stated: list[cst.AugAssign | cst.AnnAssign | cst.Del] = [*tree.all(cst.AugAssign), *tree.all(cst.AnnAssign)]
+    for statement in (*stated, *tree.all(cst.Del)):
+        yield from ((statement, part) for part in _parts(statement.target))
+    loops: list[cst.For | cst.CompFor] = [*tree.all(cst.For), *tree.all(cst.CompFor)]
+    for loop in loops:
+        yield from ((loop.iter, part) for part in _parts(loop.target))
+    for name in tree.all(cst.AsName):
+        yield from ((name, part) for part in _parts(name.name))
+
+
+def _parts(target: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    if isinstance(target, (cst.Tuple, cst.List)):
+        for element in target.elements:
+            yield from _parts(element.value)
+    else:
+        yield target
+
+
+def _called(reading: Reading, call: cst.Call, where: Flow) -> Iterator[Change]:
+    name, given = called(reading, call), [argument.value for argument in call.args]
+    on = call.func.value if isinstance(call.func, cst.Attribute) else None
+    named = len(given) > 1 and text_of(given[1]) in OWN_KEYS
+    if name == "set_epsilon":
+        yield Change(call, DEFAULT_EPSILON)
+    elif on is not None and (
+        (ASSIGNS.match(name) and _is_held(on, where)) or (name == "update" and _is_inside(on, where))
+    ):
+        yield Change(call, _key(on))
+    elif ASSIGNS_FIRST.match(name) and given and _any(given[0], where):
+        yield Change(call, _key(given[0]))
+    elif name in SETS or (named and name not in ASKS):
+        owners = [*given[:1], *([on] if on is not None and name in SETS else [])]
+        if any(map(where.carries, owners)) or (named and not where.is_known(given[0])):
+            yield Change(call)
+    elif _wraps(reading, call, name) and ("ccumulat" in name or any(_any(each, where) for each in given)):
+        yield Change(call)
+
+
+def _is_held(node: cst.BaseExpression, where: Flow) -> bool:
+    """Whether it is an optimizer or a hyperparameter of one."""
+    return where.carries(node) or (isinstance(node, cst.Attribute) and _is_part(node, where))
+
+
+def _is_part(node: cst.Attribute, where: Flow) -> bool:
+    return where.carries(node.value) or (node.attr.value in OWN_KEYS and not where.is_known(node.value))
+
+
+def _any(node: cst.CSTNode, where: Flow) -> bool:
+    """Whether an argument is an optimizer or a hyperparameter, or a list of tuples with one."""
+    if isinstance(node, (cst.List, cst.Tuple)):
+        return any(_any(element.value, where) for element in node.elements)
+    return isinstance(node, cst.BaseExpression) and _is_held(node, where)
+
+
+def _is_inside(node: cst.CSTNode, where: Flow) -> bool:
+    """Whether it is the dict of an optimizer's attributes or hyperparameters."""
+    if isinstance(node, cst.Call):
+        return last(node.func) == "vars" and any(map(where.carries, node.args))
+    return isinstance(node, cst.Attribute) and node.attr.value in ALL_ATTRIBUTES and where.carries(node.value)
+
+
+def _is_handed_on(reading: Reading, node: cst.CSTNode) -> bool:
+    """Whether a function is more than called."""
     parent = reading.parent(node)
-    if isinstance(parent, (cst.ImportAlias, cst.AsName, cst.Annotation, cst.Param)):
-        return True
-    if isinstance(parent, cst.Attribute):
-        return parent.attr is node
-    if isinstance(parent, cst.Arg):
-        around = reading.parent(parent)
-        return isinstance(around, cst.Call) and (parent.keyword is node or _last(around.func) in ASKS)
-    return isinstance(parent, cst.Call) and parent.func is node
+    return not isinstance(parent, (cst.ImportAlias, cst.AsName, cst.Attribute)) and not (
+        isinstance(parent, cst.Call) and parent.func is node
+    )
 
 
-def _is_value(reading: Reading, node: cst.CSTNode, bound_to: str) -> bool:
-    return isinstance(node, cst.Attribute) and _is_optimizer(reading, node.value, bound_to)
-
-
-def _is_optimizer(reading: Reading, node: cst.BaseExpression, bound_to: str) -> bool:
-    """Whether it is one, or has a name that says so and that nothing else in the program was given."""
-    text = names.dotted(node)
-    if reading.is_optimizer(node) or (text and text == bound_to) or _last(node) == "optimizer":
-        return True
-    unknown = bool(text) and reading.facts.bound(text, reading.scope(node)) is None
-    return unknown and text.count(".") == 0 and not reading.names.of(node) and bool(OPTIMIZER.match(text))
-
-
-def _same_steps(call: cst.Call, name: str) -> bool:
-    return name in SAME_STEPS and {a.keyword.value for a in call.args if a.keyword} <= SAME_STEPS[name]
-
-
-def _called(reading: Reading, call: cst.Call) -> str:
-    """The last part of what is called, as it was where it is imported from."""
-    found = reading.names.of(call.func)
-    return next(iter(found)).rpartition(".")[2] if len(found) == 1 else _last(call.func)
-
-
-def _last(node: cst.CSTNode) -> str:
-    return node.attr.value if isinstance(node, cst.Attribute) else node.value if isinstance(node, cst.Name) else ""
+def _wraps(reading: Reading, call: cst.Call, name: str) -> bool:
+    same_steps = name in SAME_STEPS and {a.keyword.value for a in call.args if a.keyword} <= SAME_STEPS[name]
+    return bool(WRAPS.search(name)) and not same_steps and not any(map(names.old_class, reading.names.of(call.func)))
 
 
 def _key(node: cst.CSTNode) -> str:
-    key = _last(node).lstrip("_")
+    key = last(node).lstrip("_")
     return RATE if key == "lr" else key

@@ -12,7 +12,8 @@ from typing import Any
 
 import libcst as cst
 
-from migrate.code import calls, changed, facts, files, meanings, names, program, releases
+from migrate.code import calls, changed, facts, files, meanings, names, others, program, releases
+from migrate.code.flow import Flow
 from migrate.code.releases import Release
 from migrate.errors import AmbiguousError, MissingHintError
 from optim.errors import DtoptError, UnsupportedError
@@ -77,6 +78,7 @@ def from_code(source: str, said: str | None = None) -> CodeHint:
     if wanted:
         found = [hint for hint in found if hint.name == wanted or hint.where == source]
     good = [hint for hint in found if isinstance(hint, CodeHint)]
+    good.sort(key=lambda hint: bool(hint.unread))
     different = {json.dumps((h.optimizer_config, h.generation), sort_keys=True): h for h in good}
     if len(different) > 1:
         listed = "\n  ".join(str(hint) for hint in different.values())
@@ -84,11 +86,11 @@ def from_code(source: str, said: str | None = None) -> CodeHint:
             f"{path} makes several optimizers, or fits several releases: say which as {path}:NAME or :LINE, or the"
             f" release with --generation:\n  {listed}"
         )
-    if different:
+    problems = [hint for hint in found if isinstance(hint, Unread)]
+    if different and not (wanted and problems):
         return next(iter(different.values())).certain(bool(wanted))
-    for problem in found:
-        if isinstance(problem, Unread):
-            raise problem.error
+    for problem in problems:
+        raise problem.error
     raise MissingHintError(f"{path} makes no optimizer{f' at {wanted}' if wanted else ''} that is known here")
 
 
@@ -99,38 +101,51 @@ _CHOSEN = re.compile(r"(.*?)(?::((?:cell \d+:)?\d+|[A-Za-z_][\w.]*))?$", re.DOTA
 def hints_in(path: Path, said: tuple[Release, ...] | None) -> list[CodeHint | Unread]:
     """A hint for each call of an optimizer class and each release that fits, or why there is none."""
     reading = program.read(files.read(path), "optim", said)
-    found: list[CodeHint | Unread] = []
+    found: list[tuple[cst.Call, CodeHint | Unread]] = []
     for node in reading.tree.all(cst.Call):
         for name in filter(names.old_class, reading.names.of(node.func)):
-            found += _of_call(reading, name, node, node.args)
+            found += [(node, hint) for hint in _of_call(reading, name, node, node.args)]
         if by_string := reading.class_of_string(node):
-            found += _of_call(reading, by_string, node, ())
-    others = tuple(_shown(reading, node) for node in changed.others(reading)) if found else ()
-    return [_as_changed(reading, hint, others) if isinstance(hint, CodeHint) else hint for hint in found]
+            found += [(node, hint) for hint in _of_call(reading, by_string, node, ())]
+    if not any(isinstance(hint, CodeHint) for _, hint in found):
+        return [hint for _, hint in found]
+    where = Flow(reading)
+    done = tuple(changed.changes(reading, where))
+    unread = [node for node, hint in found if isinstance(hint, Unread)]
+    elsewhere = tuple(_shown(reading, node) for node in (*others.others(reading, where), *unread))
+    return [
+        _as_changed(reading, node, hint, done, elsewhere) if isinstance(hint, CodeHint) else hint
+        for node, hint in found
+    ]
 
 
 def _shown(reading: program.Reading, node: cst.CSTNode) -> str:
-    return f"{reading.where(node)} has {reading.text(node)[:80]}"
+    return f"{reading.where(node)} has {' '.join(reading.text(node).split())[:80]}"
 
 
-def _as_changed(reading: program.Reading, hint: CodeHint, others: tuple[str, ...]) -> CodeHint:
+def _as_changed(
+    reading: program.Reading, node: cst.Call, hint: CodeHint, done: Sequence[changed.Change], elsewhere: tuple[str, ...]
+) -> CodeHint:
     """Without the values that the program sets in other places than the call."""
     given = hint.optimizer_config["config"]
     config = dict(given)
     left_out: dict[str, str] = {}
-    unread: list[str] = []
-    for change in changed.changes(reading, hint.name):
-        if change.key == "epsilon" and given.get("epsilon", 0.0) is not None:
-            continue  # given in the call, or without one
-        if change.key == "gradients" and hint.generation == "tf1":
+    unread = [_shown(reading, each) for each in others.instead(reading, node)]
+    for change in done:
+        key = change.key
+        if key == changed.DEFAULT_EPSILON:
+            if given.get("epsilon", 0.0) is not None:
+                continue  # given in the call, or without one
+            key = "epsilon"
+        if key == changed.GRADIENTS and hint.generation == "tf1":
             continue  # asked about in any case, where no graph tells
-        if change.key in given:
-            config.pop(change.key, None)
-            left_out.setdefault(change.key, reading.where(change.node))
+        if key in given:
+            config.pop(key, None)
+            left_out.setdefault(key, reading.where(change.node))
         else:
             unread.append(_shown(reading, change.node))
     document = {**hint.optimizer_config, "config": config}
-    return replace(hint, optimizer_config=document, left_out=left_out, unread=tuple(unread), others=others)
+    return replace(hint, optimizer_config=document, left_out=left_out, unread=tuple(unread), others=elsewhere)
 
 
 def _of_call(

@@ -144,6 +144,19 @@ class Names:
         first = dotted(node).partition(".")[0]
         return len({name is None for name in self._bound(node, first)}) > 1 if first else False
 
+    def sources(self, node: cst.CSTNode) -> list[str]:
+        """The full names of all imports that a name may come from; of modules whose names are all imported, where no
+        other binds it."""
+        first, _, rest = dotted(node).partition(".")
+        bound = self._bound(node, first) if first else ()
+        if not bound and first and self.of(node):
+            return [f"{module}." for module in self._scopes.stars]
+        return [f"{name}.{rest}" if rest else name for name in bound if name is not None]
+
+    def bindings(self, node: cst.CSTNode) -> Sequence[str | None]:
+        """What binds a name here: the full names of imports, None for all else."""
+        return self._bound(node, dotted(node).partition(".")[0])
+
     def takes(self, name: str) -> bool:
         """Whether the module uses a name for something else than the top-level module of that name."""
         return name in self._scopes.names

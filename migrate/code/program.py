@@ -88,7 +88,8 @@ class Reading:
     def class_of_string(self, call: cst.Call) -> str:
         """The class, canonical, that the string in `compile("adam")` or `optimizers.get("adam")` is; or empty."""
         looked_up = any(map(names.LOOKUPS.match, self.names.of(call.func)))
-        value = call.args[0].value if looked_up and call.args else facts.compiled(call)
+        own = looked_up or not self.names.of(call.func)
+        value = call.args[0].value if looked_up and call.args else facts.compiled(call) if own else None
         text = value.evaluated_value if isinstance(value, cst.SimpleString) else None
         certain = looked_up or names.IMPORTS.search(self.program.code)
         return names.of_string(text, self.program.code) if isinstance(text, str) and certain else ""

@@ -1,0 +1,221 @@
+"""Where the optimizers that a program makes may go: names, attributes and functions of its own that may hold one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from migrate.code import facts, names
+from migrate.code.program import Reading
+from migrate.code.tree import walk
+
+Binding = tuple[str, cst.BaseExpression]
+PASSES = {"list", "tuple", "set", "dict", "zip", "enumerate", "iter", "next", "reversed", "sorted", "map", "filter"} | {
+    *("getattr", "vars", "copy", "deepcopy", "partial", "field", "chain", "cast"),
+}
+"""Functions whose result is what they are given, or holds it."""
+PLAIN = {"variables", "weights", "get_weights", "get_config", "apply_gradients", "minimize", "lower", "numpy"} | {
+    *("compute_gradients", "get_gradients", "get_updates", "fit", "fit_generator"),
+}
+"""Methods of an optimizer whose result gives no hold of it or its hyperparameters."""
+ADDS = ("append", "add", "insert", "extend", "setdefault", "update")
+SETTINGS = re.compile(r"arg|cfg|conf|flag|hparam|^hp|option|opts|param|setting|self|cls|namespace", re.IGNORECASE)
+"""Names of what has a learning rate and is no optimizer."""
+Function = cst.FunctionDef | cst.ClassDef
+
+
+class Flow:
+    """Names are taken by their last part, in all scopes at once: rather one too many than one too few."""
+
+    def __init__(self, reading: Reading):
+        self._reading = reading
+        self.own: dict[str, list[Function]] = {}
+        functions: list[Function] = [*reading.tree.all(cst.FunctionDef), *reading.tree.all(cst.ClassDef)]
+        for each in functions:
+            self.own.setdefault(each.name.value, []).append(each)
+        self.names: set[str] = set()
+        self._returned = list(self._returns())
+        self._bindings = [*self._assigned(), *self._given()]
+        bindings = [*self._bindings, *self._returned]
+        before = -1
+        while before < len(self.names):
+            before = len(self.names)
+            self.names |= {name for name, value in bindings if name not in self.names and self.carries(value)}
+
+    def carries(self, node: cst.CSTNode) -> bool:
+        """Whether an expression may give an optimizer, something that holds one, or a hyperparameter of one."""
+        if isinstance(node, cst.Call):
+            return self._called(node)
+        if isinstance(node, (cst.Name, cst.Attribute)):
+            return self._named(node)
+        if isinstance(node, (cst.List, cst.Tuple, cst.Set, cst.Dict)):
+            return any(self.carries(element.value) for element in node.elements)
+        if isinstance(node, (cst.Subscript, cst.NamedExpr, cst.Arg)):
+            return self.carries(node.value)
+        if isinstance(node, cst.IfExp):
+            return self.carries(node.body) or self.carries(node.orelse)
+        if isinstance(node, cst.BooleanOperation):
+            return self.carries(node.left) or self.carries(node.right)
+        if isinstance(node, cst.Lambda):
+            return self.carries(node.body)
+        if isinstance(node, (cst.ListComp, cst.SetComp, cst.GeneratorExp)):
+            return self.carries(node.elt)
+        return isinstance(node, cst.DictComp) and self.carries(node.value)
+
+    def values(self, name: str) -> list[cst.BaseExpression]:
+        """All that a name is given anywhere."""
+        return [value for bound, value in self._bindings if bound == name]
+
+    def returned(self, name: str) -> list[cst.BaseExpression]:
+        """All that functions of a name return."""
+        return [value for function, value in self._returned if function == name]
+
+    def is_known(self, node: cst.BaseExpression) -> bool:
+        """Whether what has a learning rate is no optimizer: settings by their name, or given by what makes none."""
+        if SETTINGS.search(last(node)) or not last(node):
+            return True
+        makers = [last(each.func) if isinstance(each, cst.Call) else "" for each in self.values(last(node))]
+        return bool(makers) and all(maker and maker not in self.own for maker in makers)
+
+    def _named(self, node: cst.Name | cst.Attribute) -> bool:
+        if self._reading.names.of(node):
+            return False
+        name = last(node)
+        if name in self.names or name == "optimizer" or self._reading.is_optimizer(node):
+            return True
+        if isinstance(node, cst.Attribute):
+            return self.carries(node.value)
+        unknown = self._reading.facts.bound(name, self._reading.scope(node)) is None
+        return unknown and name.lower().startswith("opt")
+
+    def _called(self, node: cst.Call) -> bool:
+        found, name = self._reading.names.of(node.func), last(node.func)
+        if any(map(facts.makes_optimizer, found)) or (not found and name in self.names):
+            return True
+        if name == "getattr" and any(text_of(argument.value) == "optimizer" for argument in node.args):
+            return True
+        if name in PASSES:
+            return any(self.carries(argument) for argument in node.args)
+        return isinstance(node.func, cst.Attribute) and name not in PLAIN and self.carries(node.func.value)
+
+    def _assigned(self) -> Iterator[Binding]:
+        tree = self._reading.tree
+        for assign in tree.all(cst.Assign):
+            for target in assign.targets:
+                yield from _bound(target.target, assign.value)
+        for annotated in tree.all(cst.AnnAssign):
+            if annotated.value is not None:
+                yield from _bound(annotated.target, annotated.value)
+        for changed in tree.all(cst.AugAssign):
+            yield from _bound(changed.target, changed.value)
+        for named in tree.all(cst.NamedExpr):
+            yield from _bound(named.target, named.value)
+        loops: list[cst.For | cst.CompFor] = [*tree.all(cst.For), *tree.all(cst.CompFor)]
+        for loop in loops:
+            yield from ((name, loop.iter) for name in _all_names(loop.target))
+        for item in tree.all(cst.WithItem):
+            if item.asname is not None:
+                yield from ((name, item.item) for name in _all_names(item.asname.name))
+
+    def _given(self) -> Iterator[Binding]:
+        """By calls and returns."""
+        tree = self._reading.tree
+        yield from ((each.name.value, each.default) for each in tree.all(cst.Param) if each.default is not None)
+        for call in tree.all(cst.Call):
+            name, values = last(call.func), [argument.value for argument in call.args]
+            if name in self.own:
+                for function in self.own[name]:
+                    yield from _arguments(function, call.args, self._is_method(function))
+            for function in (f for value in values for f in self.own.get(last(value), ())):
+                yield from ((parameter, value) for parameter in parameters(function) for value in values)
+            if name in ADDS and isinstance(call.func, cst.Attribute):
+                yield from ((last(call.func.value), value) for value in values)
+            if name == "setattr" and len(values) > 2 and text_of(values[1]):
+                yield text_of(values[1]), values[2]
+
+    def _returns(self) -> Iterator[Binding]:
+        tree = self._reading.tree
+        given: list[cst.Return | cst.Yield] = [*tree.all(cst.Return), *tree.all(cst.Yield)]
+        for each in given:
+            around = self._function(each)
+            value = each.value.item if isinstance(each.value, cst.From) else each.value
+            if around and value is not None:
+                yield around, value
+
+    def _function(self, node: cst.CSTNode) -> str:
+        at = self._reading.parent(node)
+        while at is not None and not isinstance(at, (cst.FunctionDef, cst.Lambda)):
+            at = self._reading.parent(at)
+        return at.name.value if isinstance(at, cst.FunctionDef) else ""
+
+    def _is_method(self, function: Function) -> bool:
+        body = self._reading.parent(function)
+        return isinstance(self._reading.parent(body) if body else None, cst.ClassDef)
+
+
+def parameters(function: Function) -> list[str]:
+    """All names of arguments; of a class without a constructor, its annotated fields."""
+    if isinstance(function, cst.FunctionDef):
+        given = function.params
+        stars = [each for each in (given.star_arg, given.star_kwarg) if isinstance(each, cst.Param)]
+        return [each.name.value for each in (*given.posonly_params, *given.params, *given.kwonly_params, *stars)]
+    for made in walk(function.body):
+        if isinstance(made, cst.FunctionDef) and made.name.value == "__init__":
+            return parameters(made)[1:]
+    return [last(each.target) for each in walk(function.body) if isinstance(each, cst.AnnAssign)]
+
+
+def _arguments(function: Function, args: Sequence[cst.Arg], method: bool) -> Iterator[Binding]:
+    known = parameters(function)[1 if method and isinstance(function, cst.FunctionDef) else 0 :]
+    for index, argument in enumerate(args):
+        if argument.keyword is not None:
+            yield argument.keyword.value, argument.value
+        elif argument.star:
+            yield from ((name, argument.value) for name in known)
+        elif known:
+            yield known[min(index, len(known) - 1)], argument.value
+
+
+def _bound(target: cst.CSTNode, value: cst.BaseExpression) -> Iterator[Binding]:
+    """What an assignment gives to which names. One of a place in a list or dict is one to it."""
+    if isinstance(target, (cst.Tuple, cst.List)):
+        alike = isinstance(value, (cst.Tuple, cst.List)) and len(value.elements) == len(target.elements)
+        for index, element in enumerate(target.elements):
+            part = value.elements[index].value if alike and isinstance(value, (cst.Tuple, cst.List)) else value
+            yield from _bound(element.value, part)
+    else:
+        yield from ((name, value) for name in _all_names(target))
+
+
+def _all_names(target: cst.CSTNode) -> Iterator[str]:
+    if isinstance(target, (cst.Tuple, cst.List)):
+        for element in target.elements:
+            yield from _all_names(element.value)
+    elif isinstance(target, (cst.Name, cst.Attribute)):
+        yield last(target)
+    elif isinstance(target, (cst.Subscript, cst.StarredElement)):
+        yield from _all_names(target.value)
+
+
+def last(node: cst.CSTNode) -> str:
+    """The last part of a name, empty where it is none."""
+    return node.attr.value if isinstance(node, cst.Attribute) else node.value if isinstance(node, cst.Name) else ""
+
+
+def text_of(node: cst.CSTNode) -> str:
+    """The text of a string without its quotes, empty where it is none."""
+    return str(node.raw_value) if isinstance(node, cst.SimpleString) else ""
+
+
+def called(reading: Reading, call: cst.Call) -> str:
+    """The last part of what is called, as it was where it is imported from."""
+    found = reading.names.of(call.func)
+    return next(iter(found)).rpartition(".")[2] if len(found) == 1 else last(call.func)
+
+
+def is_foreign(reading: Reading, node: cst.CSTNode) -> bool:
+    """Whether it is imported from elsewhere than a framework, so that nobody sees what it does."""
+    bound = reading.names.sources(node)
+    return bool(bound) and not all(names.FRAMEWORK.match(name) for name in bound)

@@ -1,0 +1,170 @@
+"""Where a program may make another optimizer than those that are read, or put another in their place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from migrate.code import changed, names
+from migrate.code.flow import SETTINGS, Flow, last, text_of
+from migrate.code.program import Reading
+from migrate.code.schedulers import is_elsewhere
+
+ASKS = ("isinstance", "issubclass", "type")
+HOLDS = re.compile(r"^(?:opt\w*|\w+_opt(?:imizer)?)$", re.IGNORECASE)
+"""Names of what is an optimizer."""
+TRAINS = ("fit", "fit_generator", "train_on_batch", "train_on_epoch")
+CUSTOM = re.compile(r"custom_?objects?", re.IGNORECASE)
+RUNS = ("__class__", "import_module", "exec")
+NAMESPACES = ("globals", "locals")
+
+
+def others(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
+    """Places that may make one in a way that is not read."""
+    for call in reading.tree.all(cst.Call):
+        found = reading.names.of(call.func)
+        if reading.class_of_string(call):
+            continue
+        if any(names.LOOKUPS.match(name) or names.is_foreign(name) for name in found):
+            yield call
+        elif last(call.func) == "from_config" and isinstance(call.func, cst.Attribute) and not found:
+            if where.carries(call.func.value) or not last(call.func.value):
+                yield call
+        elif last(call.func) in RUNS or _is_told(reading, call) or _is_resumed(reading, call):
+            yield call
+    yield from _texts(reading)
+    for kind in (cst.Name, cst.Attribute):
+        for node in reading.tree.all(kind):
+            found = reading.names.of(node)
+            is_class, is_module = any(map(names.old_class, found)), bool(found & names.MODULES.keys())
+            if (is_class and not _is_read(reading, node)) or (is_module and _is_taken(reading, node)):
+                yield node
+    for store in reading.tree.all(cst.Subscript):
+        if isinstance(store.value, cst.Call) and last(store.value.func) in NAMESPACES:
+            yield store
+
+
+def instead(reading: Reading, node: cst.Call) -> Iterator[cst.CSTNode]:
+    """What may stand where the optimizer of one call should: other classes of the name, other values of its name."""
+    found, sources = reading.names.of(node.func), reading.names.sources(node.func)
+    of_string = reading.class_of_string(node)
+    if not of_string and not (all(map(names.old_class, found)) and all(map(names.FRAMEWORK.match, sources))):
+        yield node
+    at = reading.parent(node)
+    while isinstance(at, (cst.IfExp, cst.BooleanOperation)):
+        sides = (at.body, at.orelse) if isinstance(at, cst.IfExp) else (at.left, at.right)
+        yield from (side for side in sides if not _is_made(reading, side))
+        at = reading.parent(at)
+    if isinstance(at, cst.Param):
+        yield at  # whoever calls may give another
+    if isinstance(at, cst.DictElement):
+        dict_ = reading.parent(at)
+        elements = dict_.elements if isinstance(dict_, cst.Dict) else ()
+        yield from (e.value for e in elements if isinstance(e.value, cst.Call) and not _is_made(reading, e.value))
+    if isinstance(at, cst.Assign):
+        for target in at.targets:
+            text = names.dotted(target.target)
+            if text:
+                yield from _other_values(reading, text, at)
+
+
+def _other_values(reading: Reading, text: str, assign: cst.Assign) -> Iterator[cst.CSTNode]:
+    if len(set(map(bool, reading.names.bindings(assign.targets[0].target)))) > 1:
+        yield assign
+    declared: list[cst.Global | cst.Nonlocal] = [*reading.tree.all(cst.Global), *reading.tree.all(cst.Nonlocal)]
+    shared = {item.name.value for each in declared for item in each.names}
+    home = reading.facts.bound(text, reading.scope(assign))
+    for (scope, name), values in reading.facts.values.items():
+        if name == text and (scope == home or text in shared):
+            yield from (assign if v is None else v for v in values if v is None or not _is_made(reading, v, text))
+
+
+def _is_made(reading: Reading, node: cst.BaseExpression, text: str = "") -> bool:
+    """Whether it is a call that is read, a wrapper of `text` that is passed over, or nothing."""
+    if isinstance(node, cst.Name) and node.value in ("None", text):
+        return True
+    if isinstance(node, (cst.IfExp, cst.BooleanOperation)):
+        sides = (node.body, node.orelse) if isinstance(node, cst.IfExp) else (node.left, node.right)
+        return all(_is_made(reading, side, text) for side in sides)
+    if not isinstance(node, cst.Call):
+        return False
+    if changed.WRAPS.search(last(node.func)) and any(names.dotted(a.value) == text for a in node.args):
+        return True  # passed over, or named as a wrapper
+    return any(map(names.old_class, reading.names.of(node.func))) or bool(reading.class_of_string(node))
+
+
+def _texts(reading: Reading) -> Iterator[cst.CSTNode]:
+    """Names of optimizers as text, where one is taken."""
+    for text in reading.tree.all(cst.SimpleString):
+        if text_of(text).lower() in names.STRINGS and _is_for_optimizer(reading, text):
+            yield reading.parent(text) or text
+
+
+def _is_for_optimizer(reading: Reading, text: cst.SimpleString) -> bool:
+    parent = reading.parent(text)
+    if CUSTOM.search(reading.program.code) and (
+        isinstance(parent, cst.Index) or (isinstance(parent, cst.DictElement) and parent.key is text)
+    ):
+        return True
+    if isinstance(parent, cst.Arg):
+        call = reading.parent(parent)
+        read = isinstance(call, cst.Call) and reading.class_of_string(call)
+        return parent.keyword is not None and bool(HOLDS.match(parent.keyword.value)) and not read
+    if isinstance(parent, cst.Assign):
+        return any(HOLDS.match(last(target.target)) for target in parent.targets)
+    if isinstance(parent, cst.AnnAssign):
+        return bool(HOLDS.match(last(parent.target)))
+    if isinstance(parent, cst.Param):
+        return bool(HOLDS.match(parent.name.value))
+    key = text_of(parent.key) if isinstance(parent, cst.DictElement) else ""
+    return bool(HOLDS.match(key)) or key == "class_name"
+
+
+def _is_told(reading: Reading, call: cst.Call) -> bool:
+    """Whether it runs text, or another program makes an optimizer of a config, as `build(args.optimizer)`."""
+    if isinstance(call.func, cst.Name) and call.func.value == "eval":
+        return True
+    told = [argument.value for argument in call.args if isinstance(argument.value, cst.Attribute)]
+    named = any(HOLDS.match(each.attr.value) and SETTINGS.search(last(each.value)) for each in told)
+    return named and is_elsewhere(reading, call)
+
+
+def _is_resumed(reading: Reading, call: cst.Call) -> bool:
+    """Whether a model is loaded with its optimizer, and trained."""
+    if not any(name.endswith(".load_model") for name in reading.names.of(call.func)):
+        return False
+    if any(a.keyword and a.keyword.value == "compile" and last(a.value) == "False" for a in call.args):
+        return False
+    parent = reading.parent(call)
+    model = names.dotted(parent.targets[0].target) if isinstance(parent, cst.Assign) else ""
+    trained = [
+        c.func.value
+        for c in reading.tree.all(cst.Call)
+        if isinstance(c.func, cst.Attribute) and c.func.attr.value in TRAINS
+    ]
+    return any(not model or names.dotted(each) == model for each in trained)
+
+
+def _is_read(reading: Reading, node: cst.CSTNode) -> bool:
+    """Whether a class is called, imported, or only asked about, where it stands."""
+    parent = reading.parent(node)
+    if isinstance(parent, (cst.ImportAlias, cst.AsName, cst.Annotation, cst.Param)):
+        return True
+    if isinstance(parent, cst.Attribute):
+        return parent.attr is node
+    if isinstance(parent, cst.Arg):
+        around = reading.parent(parent)
+        return isinstance(around, cst.Call) and (parent.keyword is node or last(around.func) in ASKS)
+    return isinstance(parent, cst.Call) and parent.func is node
+
+
+def _is_taken(reading: Reading, node: cst.CSTNode) -> bool:
+    """Whether a module is more than where a class stands in it."""
+    parent = reading.parent(node)
+    if isinstance(parent, cst.Attribute):
+        return parent.value is node and parent.attr.value == "__dict__"
+    return isinstance(parent, (cst.Arg, cst.Assign, cst.Subscript, cst.Element)) and not (
+        isinstance(parent, cst.Arg) and parent.keyword is node
+    )

@@ -1,0 +1,70 @@
+"""Where a program has its learning rate set by what is not read: callbacks, and functions of elsewhere."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from migrate.code.flow import PASSES, Flow, called, is_foreign, last, text_of
+from migrate.code.program import Reading
+from migrate.code.tree import children
+
+SCHEDULERS = re.compile(r"^(?:LearningRateScheduler|ReduceLROnPlateau|LearningRate(?:Warmup|Schedule)Callback)$")
+SETS_RATE = re.compile(r"(?:^|_|[a-z])(?:LR|lr)(?:$|_|[A-Z])|learning_?rate|schedul|cycl(?:e|ic)|anneal|warm_?up", re.I)
+"""Functions and callbacks of elsewhere that may set the learning rate, by their name."""
+WATCHES = re.compile(
+    r"wandb|tqdm|neptune|comet|mlflow|tensorboard|plot|log|checkpoint|stopp|history|progress|eval", re.I
+)
+"""Callbacks of elsewhere that do not, by their name."""
+
+
+def schedulers(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
+    """What sets the rate, or may."""
+    for node in (*reading.tree.all(cst.Name), *reading.tree.all(cst.Attribute)):
+        found = {name.rpartition(".")[2] for name in reading.names.of(node)} or {last(node)}
+        if any(map(SCHEDULERS.match, found)) and not isinstance(reading.parent(node), (cst.ImportAlias, cst.AsName)):
+            yield node
+    yield from (text for text in reading.tree.all(cst.SimpleString) if SCHEDULERS.match(text_of(text)))
+    for call in reading.tree.all(cst.Call):
+        if SETS_RATE.search(called(reading, call)) and is_elsewhere(reading, call):
+            yield call
+        if last(call.func) in ("fit", "fit_generator"):
+            yield from (
+                each for a in call.args[5:6] if not a.keyword for each in _unseen(reading, a.value, where, set())
+            )
+    for argument in reading.tree.all(cst.Arg):
+        if argument.keyword is not None and argument.keyword.value == "callbacks":
+            yield from _unseen(reading, argument.value, where, set())
+    for element in reading.tree.all(cst.DictElement):
+        if text_of(element.key) == "callbacks":
+            yield from _unseen(reading, element.value, where, set())
+
+
+def _unseen(reading: Reading, node: cst.CSTNode, where: Flow, seen: set[str]) -> Iterator[cst.CSTNode]:
+    """The callbacks in an expression that come from elsewhere."""
+    name = last(node)
+    more: list[cst.CSTNode] = []
+    if isinstance(node, cst.Call):
+        more = [node.func, *([a.value for a in node.args] if last(node.func) in PASSES else [])]
+    elif is_foreign(reading, node):
+        if not any(map(WATCHES.search, reading.names.sources(node))):
+            yield node
+    elif name and name not in seen:
+        seen.add(name)
+        classes = [cls for cls in where.own.get(name, ()) if isinstance(cls, cst.ClassDef)]
+        more = [*where.values(name), *where.returned(name), *(base.value for cls in classes for base in cls.bases)]
+    elif not name:
+        more = list(children(node))
+    for each in more:
+        yield from _unseen(reading, each, where, seen)
+
+
+def is_elsewhere(reading: Reading, call: cst.Call) -> bool:
+    """Whether the program does not show what a function does, and it is no framework's."""
+    if not isinstance(call.func, (cst.Name, cst.Attribute)):
+        return False
+    unbound = isinstance(call.func, cst.Name) and not reading.names.bindings(call.func)
+    return is_foreign(reading, call.func) or (unbound and not hasattr(builtins, last(call.func)))
