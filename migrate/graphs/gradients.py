@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from migrate.graphs.clipping import Clip, clipped, may_limit, normed
-from migrate.graphs.nodes import FIRST, GIVEN, SETS, Nodes
+from migrate.graphs.nodes import FIRST, GIVEN, SCATTERS, SETS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, match
 from migrate.state import CHANGED
 
@@ -28,6 +29,8 @@ _WORKERS = re.compile(r"Horovod\w+|Nccl\w+|Collective\w+")
 _HOROVOD = {"reduce_op": (0, 1), "prescale_factor": (1.0,), "postscale_factor": (1.0,)}
 """Attributes of its ops that say a mean or a sum: op 2 is Adasum (horovod/common/common.h 0.22)."""
 _TAKEN = re.compile(r"(?:Resource)?AccumulatorTakeGradient")
+_ROWS = {**dict.fromkeys(SCATTERS, 1), "Unique": 0}
+"""Which input of an op says which rows a sparse gradient has."""
 _CHOICES = ("Select", "SelectV2")
 _GUARDS = {"IsNan": 1, "IsInf": 1, "IsFinite": 2}
 """Which input of the choice must be zeros."""
@@ -253,6 +256,27 @@ def _told(nodes: Nodes, name: str) -> bool:
     return nodes.op(made) in ("Const", "Range", "Placeholder") or nodes.constant(name) is not None
 
 
+def taken(nodes: Nodes, ops: Collection[str]) -> list[str]:
+    """The gradients that the ops of an update are given: what is made from one outside of them, and tells no rows."""
+    rows = {nodes.inputs[n][_ROWS[op]] for n in ops if (op := nodes.op(n).removeprefix("Resource")) in _ROWS}
+    read = {each for name in ops for each in nodes.inputs[name]}.difference(ops, rows)
+    return [n for n in read if any(map(nodes.is_gradient, nodes.behind(n, to_gradients=True)))]
+
+
+def made_from_gradients(nodes: Nodes, name: str) -> bool:
+    """Whether a number is made from gradients, in this step or one before, as YellowFin's rate and momentum are."""
+    seen, todo = {name}, [name]
+    while todo:
+        changed = nodes.changing.get(todo.pop())
+        each = () if changed is None else nodes.inputs[changed[1]]
+        behind = {n for start in (each or [name]) for n in nodes.behind(start, to_gradients=True)}
+        if any(map(nodes.is_gradient, behind)):
+            return True
+        todo += [n for n in behind - seen if n in nodes.changing]
+        seen |= behind
+    return False
+
+
 class Gradients:
     """The gradients that one optimizer takes."""
 
@@ -269,6 +293,7 @@ class Gradients:
         self.added: set[str] = set()
         """Owners whose rows that occur twice are added up before they are clipped."""
         self._walked: set[str] = set()
+        self._parts = Counter(nodes.parts.values())
 
     def clipping(self, owner: str, name: str, outside: dict[str, str]) -> tuple[str, float] | None:
         """The limit that a gradient goes through, as an option of Keras.
@@ -309,9 +334,9 @@ class Gradients:
         return None
 
     def _is_whole(self, clip: Clip, owner: str) -> bool:
-        """Whether a norm is that of one whole gradient, or of all gradients."""
+        """Whether a norm is that of one whole gradient, which is not that of a part, or of all gradients."""
         if clip.option == "clipnorm":
-            return clip.is_of_one(self._nodes, owner)
+            return self._parts[self._nodes.parts.get(owner, "")] < 2 and clip.is_of_one(self._nodes, owner)
         if clip.option == "global_clipnorm":
             if clip.norm not in self._normed:
                 self._normed[clip.norm] = frozenset(normed(self._nodes, clip.norm))

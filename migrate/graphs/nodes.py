@@ -80,6 +80,8 @@ class Nodes:
         """The library of the graph, by name."""
         self.counter = ""
         """The variable that counts the steps, whatever it is called, as far as that is known."""
+        self.parts: Mapping[str, str] = {}
+        """What the whole is called of which a variable is a part, as `SaverGraph.parts`."""
 
         self.branches: Mapping[str, frozenset[str]] = {}
         """Of nodes that not every step has the conditions on which they are there, as `conditions.Taken`."""

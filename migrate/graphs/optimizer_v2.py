@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from migrate.graphs import optimizer_v2_formulas, own_slots, schedules
-from migrate.graphs.gradients import Gradients
+from migrate.graphs.gradients import Gradients, taken
 from migrate.graphs.nodes import SCATTERS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Found, Variable, match
 from migrate.graphs.tf_train import (
@@ -200,13 +200,9 @@ def _limits(
     nodes: Nodes, owner: str, names: Sequence[str], gradients: Gradients, outside: dict[str, str]
 ) -> dict[str, float] | None:
     """Of the gradient that an update takes: what stands between `tf.gradients` and its ops; None if not known."""
-    read = {each for name in names for each in nodes.inputs[name]} - set(names)
-    plain = {each for each in read if nodes.is_gradient(each)}
-    made = [
-        each
-        for each in read - plain
-        if any(nodes.is_gradient(behind) for behind in nodes.behind(each, to_gradients=True))
-    ]
+    read = taken(nodes, names)
+    plain = [each for each in read if nodes.is_gradient(each)]
+    made = [each for each in read if each not in plain]
     if not made:
         strange = [each for each in plain if gradients.clipping(owner, each, outside) is None and outside]
         return {} if plain and not strange else None

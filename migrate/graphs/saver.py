@@ -117,8 +117,9 @@ def _of_proto(proto: Any) -> SaverGraph:
     nodes.branches = taken.branches
     resources = frozenset(name for name in nodes.variables if nodes.op(name) == "VarHandleOp")
     version = str(proto.meta_info_def.tensorflow_version)
-    saved = {key: nodes.variables_behind(value) for key, value in _saves(proto)}
-    parts, renamed = _parts(saved)
+    saves = [(key, nodes.variables_behind(value)) for key, value in _saves(proto)]
+    saved, (parts, renamed) = dict(saves), _parts(saves)
+    nodes.parts = parts
     updates = _updates(nodes)
     scoped = {name: plain for name, plain in scopes.slots(nodes, updates).items() if name in saved}
     nodes.counter = scopes.counter(nodes, updates)
@@ -176,16 +177,17 @@ def _saved_as(saved: Mapping[str, frozenset[str]], parts: Collection[str]) -> di
     }
 
 
-def _parts(saved: Mapping[str, frozenset[str]]) -> tuple[dict[str, str], dict[str, str]]:
+def _parts(saves: Collection[tuple[str, frozenset[str]]]) -> tuple[dict[str, str], dict[str, str]]:
     """Partitioned variables, as those of canned Estimators are, under the names of the whole.
 
     A slot of `dnn/kernel/part_0` made in the scope `dnn` is the variable `dnn/dnn/kernel/part_0/Adam`, and its key cuts
     the name of the part by as much as the scope is long: `dnn/kernel/t_0/Adam` (training/slot_creator.py 1.15).
 
     Args:
-      saved: for each key that the Saver writes, the variables that its value is read from.
+      saves: the keys that the Saver writes, each with the variables that its value is read from. All parts of a
+        variable have one key.
     """
-    keys = {next(iter(behind)): key for key, behind in saved.items() if len(behind) == 1 and key not in behind}
+    keys = {next(iter(behind)): key for key, behind in saves if len(behind) == 1 and key not in behind}
     owners = {key for variable, key in keys.items() if variable.rpartition("/part_")[0] == key}
     parts, renamed = {}, {}
     for variable, key in keys.items():

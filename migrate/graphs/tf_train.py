@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.repeated_rows import CLIP, REPEATED
 from migrate.graphs import own_slots, schedules
-from migrate.graphs.gradients import ROWS_ADDED, Gradients
+from migrate.graphs.gradients import ROWS_ADDED, Gradients, made_from_gradients, taken
 from migrate.graphs.late_reads import late_read
 from migrate.graphs.nodes import SCATTERS, SETS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Variable, match
@@ -120,6 +120,8 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     read = _Read(nodes, owners)
     for name, (kernel, rows) in applied.items():
         read.kernel(name, kernel, rows)
+    for table in sparse - set(map(owner_of, applied)):
+        read.table(table, [name for name in found if owner_of(name) == table])
     outside = read.outside
     wrong = other_writer(nodes, read.changed, {*others, *found}) or _idle(nodes, scopes, applied)
     if wrong is not None:
@@ -196,6 +198,11 @@ class _Read:
         for key, value in _arguments(nodes, name, kernel, rows, self.outside, self._rates):
             known = self._values.setdefault(key, [])
             known.extend([value] if value not in known else ())
+
+    def table(self, owner: str, ops: Collection[str]) -> None:
+        """A variable whose rows are moved by several ops and no kernel."""
+        for gradient in taken(self._nodes, ops):
+            self.limits.add(self.gradients.clipping(owner, gradient, self.outside))
 
     def agreed(self) -> dict[str, Any]:
         """The arguments that all kernels have alike; the others are said to differ."""
@@ -323,7 +330,8 @@ def _with_decay(
     if class_name not in WITH_DECAY:
         outside["updates"] = f"{class_name} also lets variables decay"
         return class_name
-    left_out = [f"^{re.escape(name)}(:0)?$" for name in sorted(set(owners) - decayed)]
+    wholes = {nodes.parts.get(name, name) for name in set(owners) - decayed}
+    left_out = [f"^{re.escape(name)}(:0)?$" for name in sorted(wholes)]
     config |= {"weight_decay": found.constants["weight_decay"], "exclude_from_weight_decay": left_out}
     return WITH_DECAY[class_name]
 
@@ -357,20 +365,6 @@ def is_sparse(nodes: Nodes, names: Collection[str]) -> bool:
     return any(op.startswith("SparseApply") for op in ops) or bool(ops & set(SCATTERS))
 
 
-def _follows_gradients(nodes: Nodes, name: str) -> bool:
-    """Whether a number is made from gradients, in this step or one before, as YellowFin's rate and momentum are."""
-    seen, todo = {name}, [name]
-    while todo:
-        changed = nodes.changing.get(todo.pop())
-        each = () if changed is None else nodes.inputs[changed[1]]
-        behind = {n for start in (each or [name]) for n in nodes.behind(start, to_gradients=True)}
-        if any(map(nodes.is_gradient, behind)):
-            return True
-        todo += [n for n in behind - seen if n in nodes.changing]
-        seen |= behind
-    return False
-
-
 def _arguments(
     nodes: Nodes, name: str, kernel: Kernel, rows: bool, outside: dict[str, str], rates: dict[str, Any]
 ) -> Iterator[tuple[str, Any]]:
@@ -395,7 +389,7 @@ def _arguments(
         if value is None and made in nodes.changing:
             value, op = nodes.changing[made]
             outside[key] = f"{op!r} in the graph changes the variable {made!r}, which it is read from"
-        if _follows_gradients(nodes, made):
+        if made_from_gradients(nodes, made):
             outside[NO_KERNEL] = f"{name!r} takes a {key} that steps make from gradients, which no rule here does"
         if value is not None:
             yield key, value

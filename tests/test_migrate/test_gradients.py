@@ -409,3 +409,13 @@ def test_the_rule_of_another_class_is_never_exact_under_the_name_of_one(tmp_path
     state = migrate.read(source, optimizer_config=hint, overrides={"class_name": "SGD", "clipnorm": None})
     assert state.fidelity == "approximate"
     assert "moves a variable by the rule of another class" in " ".join(state.reasons)
+
+
+@pytest.mark.parametrize(
+    ("name", "through"), [("limited_parts", "train/clip_by_norm/truediv"), ("scaled_rows", "train/mul")]
+)
+def test_what_is_done_to_gradients_of_parts_and_of_rows_is_said(name: str, through: str) -> None:
+    """The norm of a part is not that of its variable, and Adam moves a table without a kernel."""
+    state = migrate.read(SCOPED / name / "source" / "model.ckpt")
+    assert state.fidelity == "approximate"
+    assert state.reasons[0].startswith(f"gradients: gradients go through {through!r}"), state.reasons
