@@ -32,7 +32,7 @@ _WORD = re.compile(r"(?!(?:none|null|true|false|nan|infinity)$)[a-z_][\w.>-]*", 
 
 
 CONFIRM = "if it is right, confirm it with"
-_OPEN = re.compile(r"=(VALUE|N)$|, if ")
+_OPEN = re.compile(r"=(VALUE|N)$|, if |{[.]{3}}")
 """A value that a person has to put in."""
 
 

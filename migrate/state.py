@@ -28,6 +28,9 @@ CHANGED = "gradients"
 ON_THEIR_WAY = ("clipping", CHANGED)
 """In `Stored.outside`: what is done to gradients; the first where it may be a limit and nothing else."""
 
+MOVING = "moving "
+"""In `Stored.outside`, before a hyperparameter: the graph makes it from what steps change, so that it is no number."""
+
 GATHERED = "gathered"
 """In `Stored.outside`: a loop has summed gradients up since the last step, which the next step would take."""
 

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from migrate.graphs.clipping import Clip, clipped, may_limit, normed
 from migrate.graphs.nodes import FIRST, GIVEN, SCATTERS, SETS, Nodes
@@ -32,6 +33,8 @@ _TAKEN = re.compile(r"(?:Resource)?AccumulatorTakeGradient")
 _ROWS = {**dict.fromkeys(SCATTERS, 1), "Unique": 0}
 """Which input of an op says which rows a sparse gradient has."""
 _CHOICES = ("Select", "SelectV2")
+_CHANGING = (*_CHOICES, *_SUMS, *DIVIDE.split(), "Mul", "Sub", "Minimum", "Maximum", "ClipByValue")
+"""What a program may fetch, and feed to the optimizer, instead of the gradient."""
 _GUARDS = {"IsNan": 1, "IsInf": 1, "IsFinite": 2}
 """Which input of the choice must be zeros."""
 
@@ -59,6 +62,8 @@ class _Path:
         self.owner = owner
         self.gathered: dict[str, list[str]] = {}
         """Variables that hold sums of gradients, and the ops that change them."""
+        self.fed: list[str] = []
+        """Placeholders that a program feeds with gradients."""
         self._open: set[str] = set()
 
     def strange(self, name: str) -> str | None:
@@ -97,6 +102,7 @@ class _Path:
         nodes, name = self.nodes, self.nodes.source(name)
         op, inputs = nodes.op(name), nodes.inputs.get(name, [])
         if op in GIVEN or not op:
+            self.fed += [name] if op == "Placeholder" else []
             return _Sum(1.0, (name,))
         if nodes.is_gradient(name):
             read = nodes.differentiated(name)
@@ -312,6 +318,12 @@ class Gradients:
         self.added |= {owner} if clip is not None and self._nodes.op(clip.gradient) == ROWS_ADDED else set()
         path = _Path(self._nodes, owner)
         strange = path.strange(name if clip is None else clip.gradient)
+        change = (self._changes.get(owner) or self._changes.get("")) if path.fed else None
+        if strange is None and change is not None:
+            outside.setdefault(
+                CHANGED, f"{change!r} changes gradients, and the program feeds {path.fed[0]!r} with some"
+            )
+            return None
         self.gathered |= path.gathered.keys()
         self.gathering[owner] = [op for ops in path.gathered.values() for op in ops]
         if strange is None and (clip is None or self._is_whole(clip, owner)):
@@ -319,6 +331,16 @@ class Gradients:
         what = "clipping" if strange == name and may_limit(self._nodes, name) else CHANGED
         outside.setdefault(what, f"gradients go through {strange or name!r} before they reach the optimizer")
         return None
+
+    @cached_property
+    def _changes(self) -> dict[str, str]:
+        """Ops that change gradients, by the variable whose they are; under "" where nothing says it."""
+        nodes, found = self._nodes, dict[str, str]()
+        for name, inputs in nodes.inputs.items():
+            if nodes.op(name) in _CHANGING and not nodes.is_backward(name):
+                for each in map(nodes.source, filter(nodes.is_gradient, inputs)):
+                    found |= dict.fromkeys(nodes.differentiated(each) or [""], name)
+        return found
 
     def _rounded(self, name: str) -> str | None:
         """A cast to fewer digits on the way of a gradient, as of those that workers send; None if none is new."""

@@ -8,7 +8,7 @@ is carried as the formula that it is: nothing is concluded from names.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from migrate.graphs import choices, formulas
 from migrate.graphs.nodes import WRITES, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Found, Pattern, match
 from migrate.graphs.writers import writers
-from migrate.state import GLOBAL_STEP
+from migrate.state import GLOBAL_STEP, MOVING
 
 _PERIODS = (DIVIDE, STEP, "decay_steps")
 _CAPPED = (DIVIDE, ("Minimum", STEP, "decay_steps"), "decay_steps")
@@ -71,6 +71,16 @@ def read(nodes: Nodes, name: str) -> Mapping[str, Any] | float | None:
         return _schedule("PiecewiseConstantDecay", pieces)
     operations = formulas.read(nodes, name)
     return _schedule("Formula", {"operations": operations}) if isinstance(operations, list) else operations
+
+
+def moving(nodes: Nodes, key: str, names: Iterable[str], how: str) -> dict[str, str]:
+    """For `outside`, that a hyperparameter is made from what steps change, so that no number is right, else empty.
+
+    Args:
+      names: the nodes that give it. how: what is said of it anyway.
+    """
+    behind = {each for name in names for each in nodes.behind(name, with_choices=True)} & nodes.variables
+    return {MOVING + key: f"{key}: {how}"} if nodes.changers(behind) else {}
 
 
 def never_counts(nodes: Nodes, kernels: Collection[str] = (), among: Collection[str] | None = None) -> str:

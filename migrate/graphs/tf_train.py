@@ -20,7 +20,7 @@ from migrate.graphs.late_reads import late_read
 from migrate.graphs.nodes import SCATTERS, SETS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Variable, match
 from migrate.graphs.writers import alone_written, other_writer
-from migrate.state import CHANGED, LATE_READ, NO_KERNEL, SPARSE_CLIPPING
+from migrate.state import CHANGED, LATE_READ, MOVING, NO_KERNEL, SPARSE_CLIPPING
 
 
 class Kernel(NamedTuple):
@@ -131,6 +131,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     standing = schedules.never_counts(nodes, applied, None if len(updates) == 1 else among)
     if standing and isinstance(config.get(_RATE), Mapping):
         outside[_RATE] = standing
+        outside |= schedules.moving(nodes, _RATE, read.rates, standing)
         del config[_RATE]
     config |= _limit(read.limits, outside)
     config |= rows_apart(config, sparse, read.gradients.added, outside)
@@ -143,7 +144,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     still = owners - {owner_of(name) for name in applied} - sparse
     if still:
         outside["updates"] = f"no kernel updates {min(still)!r}, which has slots"
-    seen = not outside.keys() - {SPARSE_CLIPPING, LATE_READ, *ARGUMENTS}
+    seen = not outside.keys() - {SPARSE_CLIPPING, LATE_READ, *ARGUMENTS, *(MOVING + key for key in ARGUMENTS)}
     return Trained(class_name, config, sparse, outside, seen, frozenset(read.gradients.gathered))
 
 
@@ -178,7 +179,7 @@ class _Read:
     def __init__(self, nodes: Nodes, owners: Collection[str]):
         self._nodes = nodes
         self._written = alone_written(nodes)
-        self._rates: dict[str, Any] = {}
+        self.rates: dict[str, Any] = {}
         self._values: dict[str, list[Any]] = {}
         self.gradients = Gradients(nodes, owners)
         self.changed = set(owners)
@@ -195,7 +196,7 @@ class _Read:
         if wrong is not None:
             self.outside["updates"] = wrong
         self.changed.update(slots)
-        for key, value in _arguments(nodes, name, kernel, rows, self.outside, self._rates):
+        for key, value in _arguments(nodes, name, kernel, rows, self.outside, self.rates):
             known = self._values.setdefault(key, [])
             known.extend([value] if value not in known else ())
 
@@ -395,3 +396,4 @@ def _arguments(
             yield key, value
         else:
             outside.setdefault(key, f"{made!r} ({nodes.op(made) or 'no op'}) in the graph makes it")
+            outside |= schedules.moving(nodes, key, [made], outside[key])

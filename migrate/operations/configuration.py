@@ -21,12 +21,13 @@ from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPR
 from migrate.matching.slot_table import COUNTERS
 from migrate.operations import stock
 from migrate.rules.comparison import same
-from migrate.state import ON_THEIR_WAY, Stored
+from migrate.state import MOVING, ON_THEIR_WAY, Stored
 from optim.errors import HyperparameterError, UnsupportedError
 
 CLASS, GENERATION = "class_name", "generation"
 RATES = ("learning_rate", "_learning_rate", "lr")
 """Names of the variable that holds it."""
+SCHEDULE = """--set 'learning_rate={"class_name": CLASS, "config": {...}}'"""
 OPTIONS = {
     "clipnorm": "gradients were clipped, which is taken as no",
     "decay": "the learning rate decayed, which is taken as no",
@@ -315,8 +316,13 @@ def _default(key: str, config: Mapping[str, Any], algorithm: Algorithm, stored: 
     where = f"the default of {algorithm.name} in generation {generation}"
     if key in stored.outside:
         doubt = f"{key}: {stored.outside[key]}, which is not understood; taken is {value!r}, {where}"
-        return Origin(key, value, DEFAULT, where, doubt=doubt, confirm=f"--set {key}=VALUE")
+        return Origin(key, value, DEFAULT, where, doubt=doubt, confirm=confirms(key, MOVING + key in stored.outside))
     return Origin(key, value, DEFAULT, where, confirm=confirming(key, value))
+
+
+def confirms(key: str, moving: bool) -> str:
+    """How to say a hyperparameter that the graph makes; where steps change it, no number is right."""
+    return f"--set {key}=VALUE" if not moving else SCHEDULE if key == "learning_rate" else ""
 
 
 def _open(

@@ -11,13 +11,14 @@ from migrate.bytes.arrays import LazyArray
 from migrate.evidence import DEFAULT, FILE, GRAPH, SET, UNINTERPRETED, Origin, confirming
 from migrate.models import canonical, loss_scale
 from migrate.operations import overriding
-from migrate.operations.configuration import RATES, Configuration
+from migrate.operations.configuration import RATES, Configuration, confirms
 from migrate.rules.comparison import same
 from migrate.state import (
     CHANGED,
     GATHERED,
     LATE_READ,
     LOST,
+    MOVING,
     NO_KERNEL,
     ON_THEIR_WAY,
     OTHER_COMPILE,
@@ -113,6 +114,8 @@ def _is_known_rule(stored: Stored, made: Configuration) -> bool:
 
 def _doubt(what: str, how: str, made: Configuration, known: Mapping[str, Origin]) -> Origin | None:
     """None where a person or the source has settled it."""
+    if what.startswith(MOVING):
+        return _moving(what.removeprefix(MOVING), how, known)
     own = known.get(what)
     limit = next((known[key] for key in LIMITS if key in known and known[key].value), None)
     if _is_settled(what, made, own, limit):
@@ -124,6 +127,20 @@ def _doubt(what: str, how: str, made: Configuration, known: Mapping[str, Origin]
     if what == SPARSE_CLIPPING and limit is not None:
         doubt, confirm = f"clipping: {how}", confirming(limit.subject, limit.value)
     return Origin(what, None, UNINTERPRETED, doubt=doubt, confirm=confirm)
+
+
+def _moving(key: str, how: str, known: Mapping[str, Origin]) -> Origin | None:
+    """None where it is a schedule that somebody said, or has a doubt already as nobody said it."""
+    own = known.get(key)
+    if own is None or own.kind == DEFAULT or isinstance(own.value, Mapping):
+        return None
+    return Origin(
+        key,
+        own.value,
+        UNINTERPRETED,
+        doubt=f"{how}; steps change what it is made of, and {own.value!r} is one number",
+        confirm=confirms(key, True),
+    )
 
 
 def _is_settled(what: str, made: Configuration, own: Origin | None, limit: Origin | None) -> bool:

@@ -18,7 +18,7 @@ from migrate.errors import ContradictionError, DamagedFileError, MissingHintErro
 from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, Origin, confirming
 from migrate.generations import NATIVE, NEW
 from migrate.matching.slot_table import COUNTERS, SlotTable
-from migrate.operations.configuration import CLASS, PROVEN_BY_SLOTS, Configuration
+from migrate.operations.configuration import CLASS, PROVEN_BY_SLOTS, SCHEDULE, Configuration
 from migrate.state import Stored, StoredVariable
 
 SWITCHES = {"vhat": ("amsgrad", False), "average_gradient": ("centered", False), "average": ("use_ema", False)}
@@ -304,7 +304,6 @@ def check_kept(stored: Stored, made: Configuration, kept: Collection[str]) -> No
 
 
 FROM_V2 = ("optimizer_v2", *NEW)
-SCHEDULE = """--set 'learning_rate={"class_name": CLASS, "config": {...}}'"""
 CURRENT = "_current_learning_rate"
 """Where optimizers from TF 2.9 on keep what a schedule gives."""
 

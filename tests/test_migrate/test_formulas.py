@@ -66,13 +66,13 @@ def test_the_proof_computes_a_formula_by_itself() -> None:
         assert [parity.schedule(told, step) for step in range(10)] == [float(schedule(step)) for step in range(10)]
 
 
-def altered(name: str, folder: Path, change: Callable[[dict[str, Any]], None]) -> OptimizerState:
+def altered(name: str, folder: Path, change: Callable[[dict[str, Any]], None], **hints: Any) -> OptimizerState:
     shutil.copytree(SCOPED / name / "source", folder / "copy")
     meta = folder / "copy" / "model.ckpt.meta"
     proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
     change({node.name: node for node in proto.graph_def.node})
     meta.write_bytes(proto.SerializeToString())
-    return migrate.read(folder / "copy" / "model.ckpt")
+    return migrate.read(folder / "copy" / "model.ckpt", **hints)
 
 
 def _op(name: str, op: str) -> Callable[[dict[str, Any]], None]:
@@ -108,7 +108,33 @@ def test_what_is_no_formula_of_the_step_is_asked_for(
     told = " ".join(state.reasons)
     assert "learning_rate: 'train/" in told
     assert told.count("learning_rate") == 2  # said once, with what settles it, and not that the default may be right
-    assert "--set learning_rate=VALUE" in told
+    assert """say it with --set 'learning_rate={"class_name": CLASS, "config": {...}}'""" in told
+
+
+def test_no_number_settles_a_rate_that_the_graph_makes_from_the_step(tmp_path: Path) -> None:
+    """As facenet decays a rate that it feeds, whose value is known to who trained, but not the decay."""
+    decay = {"initial_learning_rate": 0.02, "decay_steps": 2, "decay_rate": 0.5, "staircase": True}
+    told = [0.02, {"class_name": "ExponentialDecay", "config": decay}]
+    change = _op("train/truediv", "Placeholder")
+    number, schedule = (
+        altered("warm", tmp_path / str(i), change, overrides={"learning_rate": rate}) for i, rate in enumerate(told)
+    )
+    assert (number.fidelity, schedule.fidelity) == ("approximate", "exact")
+    assert "steps change what it is made of, and 0.02 is one number" in " ".join(number.reasons)
+
+
+def test_a_number_settles_a_rate_that_a_program_feeds(tmp_path: Path) -> None:
+    def change(nodes: dict[str, Any]) -> None:
+        place = {"ApplyMomentum": 2, "ResourceApplyMomentum": 2}
+        for node in nodes.values():
+            if node.op in place:
+                node.input[2] = "train/truediv"
+        nodes["train/truediv"].op = "Placeholder"
+        nodes["train/truediv"].ClearField("input")
+
+    asked = altered("warm", tmp_path / "a", change)
+    assert "say it with --set learning_rate=VALUE" in " ".join(asked.reasons)
+    assert altered("warm", tmp_path / "b", change, overrides={"learning_rate": 0.02}).fidelity == "exact"
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,15 @@ def test_what_gives_the_gradient_of_the_loss_is_passed_over(nodes: list[Node]) -
     assert said(nodes if BEHIND in nodes else [(GRADIENT, "MatMul", []), *nodes]) == {}
 
 
+@pytest.mark.parametrize("fed", [FED, [*FED[:1], *GATHERED[:3], ("more", "AssignAdd", ["sum", "feed"]), GATHERED[4]]])
+def test_gradients_that_a_program_feeds_and_changes_in_the_same_graph_are_doubted(fed: list[Node]) -> None:
+    """As rl-coach does, which fetches clipped ones and feeds them. A norm alone, as for a summary, changes none."""
+    measured: list[Node] = [(GRADIENT, "MatMul", []), ("half", "L2Loss", [GRADIENT]), *fed]
+    assert said(measured) == {}
+    told = "'clipped' changes gradients, and the program feeds 'feed' with some"
+    assert said([*measured, ("clipped", "Mul", [GRADIENT, "scale"])]) == {"gradients": told}
+
+
 @pytest.mark.parametrize(
     ("nodes", "strange"),
     [
