@@ -16,7 +16,7 @@ class LazyArray:
     """An array in a file: shape and dtype are known, the bytes are read by `load()`, each time anew.
 
     `dtype` is TensorFlow's name (`"float32"`, `"bfloat16"`, `"int64"`, ...); `load` gives a numpy array, and for
-    bfloat16 a `uint16` array of the same bits.
+    bfloat16 a `uint16` array of the same bits, in this machine's order of bytes.
     """
 
     shape: tuple[int, ...]
@@ -39,6 +39,11 @@ class LazyArray:
 def loaded_dtype(name: str) -> np.dtype:
     """numpy's dtype of what `load` gives of a TensorFlow dtype."""
     return np.dtype(np.uint16 if name == "bfloat16" else name)
+
+
+def native(values: np.ndarray) -> np.ndarray:
+    """The same numbers in this machine's order of bytes: IBM's mainframes, for one, write the other."""
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
 def narrowed(values: np.ndarray, dtype: str) -> np.ndarray:

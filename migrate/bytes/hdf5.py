@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 
 from migrate.bytes import files, urls
-from migrate.bytes.arrays import LazyArray
+from migrate.bytes.arrays import LazyArray, native
 from migrate.bytes.checks import Check
 from migrate.bytes.hdf5_heaps import check_heaps
 from migrate.bytes.ranges import Extent
@@ -201,7 +201,7 @@ def _lazy(dataset: _Checked, path: Source, size: int) -> LazyArray:
         if extent is not None:
             return extent.read().view(stored).reshape(shape)
         with opened(path) as file:
-            value = np.asarray(member(file, full, str(path))[()])
+            value = native(np.asarray(member(file, full, str(path))[()]))
         return value.view(np.uint16) if bfloat16 and value.dtype.itemsize == 2 else value
 
     return LazyArray(shape, "bfloat16" if bfloat16 else dtype.newbyteorder("=").name, load, full, extent)

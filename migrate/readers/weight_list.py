@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from migrate.bytes import files, safe_pickle
-from migrate.bytes.arrays import LazyArray
+from migrate.bytes.arrays import LazyArray, native
 from migrate.errors import DamagedFileError
 from migrate.state import Stored
 from optim.errors import UnsupportedError
@@ -91,7 +91,7 @@ def _held(arrays: Sequence[np.ndarray]) -> list[LazyArray]:
 def _lazy(stored_as: str, shape: tuple[int, ...], dtype: np.dtype, load: Any) -> LazyArray:
     if dtype.kind not in "biufc":
         raise UnsupportedError(f"{stored_as} has dtype {dtype}, which no optimizer state has")
-    return LazyArray(tuple(int(n) for n in shape), dtype.newbyteorder("=").name, load, stored_as)
+    return LazyArray(tuple(int(n) for n in shape), dtype.newbyteorder("=").name, lambda: native(load()), stored_as)
 
 
 def _from_npz(path: str) -> list[LazyArray]:
