@@ -25,13 +25,22 @@ def _operations(tx: Any, params: Any) -> list[str]:
     import jax
 
     made = jax.make_jaxpr(lambda gradients, values: tx.update(gradients, tx.init(values), values))(params, params)
-    return list(_names(made.jaxpr))
+    return list(_said(made))
 
 
-def _names(jaxpr: Any) -> Iterator[str]:
-    for equation in jaxpr.eqns:
-        yield equation.primitive.name
+def _said(closed: Any) -> Iterator[str]:
+    """Operations with the numbers that are written in them, and which places of an array these are about."""
+    yield from (_number(value) for value in getattr(closed, "consts", ()))
+    for equation in closed.jaxpr.eqns:
+        written = [_number(each.val) for each in equation.invars if hasattr(each, "val")]
+        places = equation.outvars[0].aval.shape if equation.primitive.name == "iota" else ""
+        yield f"{equation.primitive.name} {written} {places} {equation.params.get('start_indices', '')}"
         for value in equation.params.values():
             for inner in value if isinstance(value, (tuple, list)) else (value,):  # as the branches of a condition
                 if hasattr(inner, "jaxpr"):
-                    yield from _names(inner.jaxpr)
+                    yield from _said(inner)
+
+
+def _number(value: Any) -> str:
+    """A number, or the shape of an array: one that the variables' has made is another for smaller ones."""
+    return repr(np.shape(value) or np.asarray(value).tolist())

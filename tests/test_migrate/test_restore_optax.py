@@ -273,6 +273,44 @@ def test_a_slight_weight_decay_is_told(restored: Any) -> None:
     assert "which tells about weight decay" in " ".join(report.reasons)
 
 
+@pytest.mark.parametrize(
+    "factor",
+    [
+        lambda shape: 2.0 if shape[0] > 40 else 1.0,
+        lambda shape: max(1.0, shape[0] / 50) ** 0.5,
+        lambda shape: min(1.0, 32 / shape[0]),
+        lambda shape: (np.arange(shape[0])[:, None] < 40).astype(np.float32),
+    ],
+)
+def test_steps_that_sizes_multiply_are_named(optax: Any, factor: Callable[[tuple[int, ...]], Any]) -> None:
+    """As Muon's learning rates, or those that follow the width of a layer."""
+    import jax
+
+    from migrate.live import optax_sizes, optax_trial
+
+    params = {"table": np.zeros((60, 4), np.float32), "kernel": np.zeros((24, 4), np.float32)}
+    scaled = optax.stateless(lambda steps, _: jax.tree.map(lambda leaf: leaf * factor(leaf.shape), steps))
+    assert optax_sizes.differs(optax.chain(optax.sgd(0.1, 0.9), scaled), params, optax_trial.CUT)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: o.adamw(1e-3),
+        lambda o: o.chain(o.clip_by_global_norm(1.0), o.adam(o.cosine_decay_schedule(1e-3, 50))),
+        lambda o: o.rmsprop(1e-3, centered=True, momentum=0.9),
+        lambda o: o.lion(1e-3),
+        lambda o: o.radam(1e-3),
+        lambda o: o.inject_hyperparams(o.adam)(1e-3),
+    ],
+)
+def test_sizes_change_nothing_in_usual_steps(optax: Any, make: Callable[[Any], Any]) -> None:
+    from migrate.live import optax_sizes, optax_trial
+
+    params = {"table": np.zeros((60, 4), np.float32), "bias": np.zeros(40, np.float32)}
+    assert not optax_sizes.differs(make(optax), params, optax_trial.CUT)
+
+
 @pytest.mark.parametrize(("least", "differs"), [(40, True), (20, False), (60, False)])
 def test_a_mask_that_looks_at_sizes_is_named(optax: Any, least: int, differs: bool) -> None:
     import jax
