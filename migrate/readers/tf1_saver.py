@@ -90,6 +90,7 @@ def read_bundle(
     arrays = {key: array for key, array in everything.items() if key not in choice.foreign}
     arrays = _counted(arrays, graph, choice.scopes)
     counter = next(iter(_counters(arrays)), None)
+    arrays = saver_keras.counted_globally(arrays, counter, graph)
     if len(choice.names) > 1:
         evidence.append(f"it holds {len(choice.names)} optimizers: {', '.join(choice.names)}")
     if choice.keras1 is not None:

@@ -60,9 +60,13 @@ def test_an_estimators_keras_optimizer_with_a_schedule_counts_in_global_step(tmp
     assert {slot: list(owners) for slot, owners in state.slots.items()} == {slot: ["dense/kernel"] for slot in "mv"}
 
 
-@pytest.mark.parametrize(("kind", "names"), [("linear", ("x/weights", "bias_weights")), ("nadam", ("kernel", "bias"))])
-def test_estimators_of_tensorflow_2_take_their_next_step(kind: str, names: tuple[str, str], tmp_path: Path) -> None:
-    """A canned one with Ftrl, and a model_fn of one's own with Nadam and a limit, on a batch that tells gradients."""
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [("linear", ("x/weights", "bias_weights")), ("nadam", ("kernel", "bias")), ("native", ("kernel", "bias"))],
+)
+def test_estimators_take_their_next_step(kind: str, names: tuple[str, str], tmp_path: Path) -> None:
+    """A canned one with Ftrl, a model_fn of one's own with Nadam and a limit, and `model_to_estimator` of TensorFlow
+    1.10 with Adam and its decay, on a batch that tells gradients."""
     import tensorflow as tf
 
     import optim

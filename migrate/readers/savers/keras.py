@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError
 from migrate.graphs.saver import SaverGraph
+from migrate.graphs.writers import writers
 from migrate.readers.keras.model import MOVING, RENORM
 from migrate.readers.savers.parts import Parts, in_order, stored_variable, variables_of
-from migrate.state import Layers, LayerVariable, StoredVariable
+from migrate.state import GLOBAL_STEP, Layers, LayerVariable, StoredVariable
 
 KINDS = ("m", "v", "vhat", "u", "moment", "accumulator", "delta_accumulator")
 """Slots of Keras 2.3, in the order of its lists."""
@@ -57,6 +58,19 @@ def stored(arrays: Mapping[str, LazyArray], counter: str, graph: SaverGraph | No
         tuple((key, arrays[key]) for key in slots),
         layers=layers,
     )
+
+
+def counted_globally(
+    arrays: dict[str, LazyArray], counter: str | None, graph: SaverGraph | None
+) -> dict[str, LazyArray]:
+    """The arrays with the global step as Keras's counter where `model_to_estimator` gave it that one in place of its
+    own, which stays in the graph and counts nothing (`optimizer.iterations = global_step`, TF 1.4 to 1.13)."""
+    if counter is None or graph is None or graph.nodes is None or GLOBAL_STEP not in arrays:
+        return arrays
+    changed = {variable for _, variable in writers(graph.nodes)}
+    if counter in changed or GLOBAL_STEP not in changed:
+        return arrays
+    return {**{key: each for key, each in arrays.items() if key != GLOBAL_STEP}, counter: arrays[GLOBAL_STEP]}
 
 
 def _slot_list(
