@@ -263,10 +263,12 @@ def _told(nodes: Nodes, name: str) -> bool:
 
 
 def taken(nodes: Nodes, ops: Collection[str]) -> list[str]:
-    """The gradients that the ops of an update are given: what is made from one outside of them, and tells no rows."""
+    """The gradients that the ops of an update are given: what is made from one outside of them, and tells no rows; or
+    what a program feeds, where that is all."""
     rows = {nodes.inputs[n][_ROWS[op]] for n in ops if (op := nodes.op(n).removeprefix("Resource")) in _ROWS}
     read = {each for name in ops for each in nodes.inputs[name]}.difference(ops, rows)
-    return [n for n in read if any(map(nodes.is_gradient, nodes.behind(n, to_gradients=True)))]
+    made = [n for n in read if any(map(nodes.is_gradient, nodes.behind(n, to_gradients=True)))]
+    return made or [n for n in read if nodes.op(nodes.source(n)) == "Placeholder"]
 
 
 def made_from_gradients(nodes: Nodes, name: str) -> bool:

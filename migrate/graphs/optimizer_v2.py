@@ -16,6 +16,7 @@ from migrate.graphs.gradients import Gradients, taken
 from migrate.graphs.nodes import SCATTERS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Found, Variable, match
 from migrate.graphs.tf_train import (
+    ARGUMENTS,
     Kernel,
     Trained,
     gradient_of,
@@ -23,7 +24,7 @@ from migrate.graphs.tf_train import (
     kernel_of,
     owner_of,
 )
-from migrate.graphs.writers import other_writer
+from migrate.graphs.writers import other_writer, writers
 from migrate.state import CHANGED, NO_KERNEL
 
 RATE, _EPSILON, _SHRINKAGE = "learning_rate", "epsilon", "l2_shrinkage_regularization_strength"
@@ -106,10 +107,18 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]],
     other = other_writer(nodes, slots.union(ops), own_ops)
     if other is not None:
         outside["updates"] = other
+    outside |= _moving(nodes, own)
     if other is not None or limits is None or any(step.limits != limits for step in steps):
         return Trained(class_name, config, sparse, outside)
     gathered = frozenset(gradients.gathered)
     return Trained(class_name, {**config, **limits}, sparse, outside, seen=True, gathered=gathered)
+
+
+def _moving(nodes: Nodes, own: str) -> dict[str, str]:
+    """For `outside`, the variables of hyperparameters that steps change, as of a program that lets its rate decay."""
+    held = {f"{own}/{key}": key for key in (*ARGUMENTS, "decay")}
+    changes = [(op, variable) for op, variable in writers(nodes) if variable in held]
+    return {held[v]: f"{op!r} in the graph changes the variable {v!r}, which it is read from" for op, v in changes}
 
 
 def _reads(names: Collection[str], own: str) -> bool:
@@ -201,10 +210,13 @@ def _limits(
 ) -> dict[str, float] | None:
     """Of the gradient that an update takes: what stands between `tf.gradients` and its ops; None if not known."""
     read = taken(nodes, names)
-    plain = [each for each in read if nodes.is_gradient(each)]
+    plain = [each for each in read if nodes.is_gradient(each) or nodes.op(nodes.source(each)) == "Placeholder"]
     made = [each for each in read if each not in plain]
     if not made:
         strange = [each for each in plain if gradients.clipping(owner, each, outside) is None and outside]
         return {} if plain and not strange else None
-    limit = gradients.clipping(owner, made[0], outside) if len(made) == 1 else None
+    if len(made) > 1:
+        outside.setdefault(CHANGED, f"gradients of {owner!r} reach what updates it in {len(made)} ways")
+        return None
+    limit = gradients.clipping(owner, made[0], outside)
     return None if limit is None else dict([limit])

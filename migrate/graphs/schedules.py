@@ -79,8 +79,8 @@ def moving(nodes: Nodes, key: str, names: Iterable[str], how: str) -> dict[str, 
     Args:
       names: the nodes that give it. how: what is said of it anyway.
     """
-    behind = {each for name in names for each in nodes.behind(name, with_choices=True)} & nodes.variables
-    return {MOVING + key: f"{key}: {how}"} if nodes.changers(behind) else {}
+    behind = {each for name in names for each in nodes.behind(name, with_choices=True)}
+    return {MOVING + key: f"{key}: {how}"} if any(variable in behind for _, variable in writers(nodes)) else {}
 
 
 def never_counts(nodes: Nodes, kernels: Collection[str] = (), among: Collection[str] | None = None) -> str:

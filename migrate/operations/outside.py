@@ -122,7 +122,7 @@ def _doubt(what: str, how: str, made: Configuration, known: Mapping[str, Origin]
         return None
     doubt = how if what in WHOLE else f"{what}: {how}, which is not understood"
     confirm = CONFIRMS.get(what, "")
-    if own is not None and (what != "learning_rate" or own.kind == GRAPH):
+    if own is not None and (what != "learning_rate" or own.kind in (GRAPH, FILE)):
         confirm = confirming(what, own.value)
     if what == SPARSE_CLIPPING and limit is not None:
         doubt, confirm = f"clipping: {how}", confirming(limit.subject, limit.value)
@@ -154,7 +154,7 @@ def _is_settled(what: str, made: Configuration, own: Origin | None, limit: Origi
     if own is None:
         return False
     said = own.kind == DEFAULT and bool(own.doubt)
-    return said or what == "trust_coefficient" or own.kind in ((SET, FILE) if what == "learning_rate" else (SET,))
+    return said or what == "trust_coefficient" or own.kind == SET
 
 
 RESOURCES_FROM = {"keras1": (99,), "keras2": (99,), "optimizer_v1": (2, 1, 6)}

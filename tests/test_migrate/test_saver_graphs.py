@@ -132,6 +132,7 @@ def test_an_assignment_that_lacks_its_inputs_changes_nothing(inputs: list[str]) 
 UPDATE = "Adam/Adam/update_w/"
 GRADIENT = "Adam/gradients/gradients/MatMul_grad/MatMul_1"
 CONSTRAINED = [("clip", "Minimum", ["w", "0.5"]), (f"{UPDATE}Assign", "AssignVariableOp", ["w", "clip"])]
+LESS = [("half", "Mul", ["Adam/learning_rate", "0.5"]), ("less", "AssignVariableOp", ["Adam/learning_rate", "half"])]
 HALVED = [("Adam/mul", "Mul", [GRADIENT, "0.5"])]
 
 
@@ -148,7 +149,9 @@ HALVED = [("Adam/mul", "Mul", [GRADIENT, "0.5"])]
         (GRADIENT, [("move", "AssignAddVariableOp", ["w", "0.5"])], "Adam", False),
         (GRADIENT, [("move", "ResourceScatterNdAdd", ["Adam/w/m", "0.5", "0.5"])], "Adam", False),
         (GRADIENT, [("read", "RestoreV2", []), ("give", "AssignVariableOp", ["w", "read"])], "Adam", True),
-        ("Placeholder", [], "Adam", False),
+        ("Placeholder", [], "Adam", True),
+        ("Placeholder", [("clipped", "Mul", [GRADIENT, "0.5"])], "Adam", False),
+        (GRADIENT, LESS, "Adam", True),
     ],
 )
 def test_what_stands_around_the_kernel_of_an_optimizer_v2(
@@ -165,6 +168,10 @@ def test_what_stands_around_the_kernel_of_an_optimizer_v2(
     assert (told.class_name, told.seen) == (class_name, seen)
     assert ("'move' changes the variables" in told.outside.get("updates", "")) == (
         "move" in [name for name, *_ in more]
+    )
+    assert ("gradients" in told.outside) == (gradient.endswith("mul") or "clipped" in [name for name, *_ in more])
+    assert ("'less' in the graph changes the variable" in told.outside.get("learning_rate", "")) == (
+        "less" in [name for name, *_ in more]
     )
 
 
