@@ -54,3 +54,14 @@ class Live(Protocol):
 
     def settle(self, values: Mapping[str, float]) -> None:
         """After everything was assigned: what is no variable of the optimizer and follows from its state."""
+
+
+def replaced(optimizer: Any) -> list[str]:
+    """Why its steps may be others than those of its class: functions that were put in the place of its methods."""
+    names = [name for name, value in vars(optimizer).items() if callable(value) and _is_method(optimizer, name)]
+    return [f"{', '.join(names)} of the live optimizer was replaced, and is not compared"] if names else []
+
+
+def _is_method(optimizer: Any, name: str) -> bool:
+    by_scheduler = hasattr(vars(optimizer)[name], "_wrapped_by_lr_sched")  # of torch, which counts steps there
+    return callable(getattr(type(optimizer), name, None)) and not by_scheduler

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from migrate import algorithms, evidence
 from migrate.algorithms import keras_config, lazy_rows, rates, repeated_rows
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, Algorithm
+from migrate.live.base import replaced
 from migrate.rules import comparison
 from optim.errors import UnsupportedError
 
@@ -53,6 +54,7 @@ def rule_of(
     told = keras_config.arguments(full, {}, algorithm, generation, {"keras": version}, dtypes)
     own = (o for o in told.origins.values() if o.subject != keras_config.EXCLUDED)  # it is asked itself
     reasons = list(evidence.reasons(own))
+    reasons += [*replaced(optimizer), *_transformed(optimizer)]
     if not stock:
         reasons.append(f"{type(optimizer).__name__} is a class of your own: its rule was not compared")
     return comparison.Rule(
@@ -63,6 +65,15 @@ def rule_of(
         tuple(told.warnings),
         _called(rate) if unknown is not None else None,
     )
+
+
+def _transformed(optimizer: Any) -> Iterator[str]:
+    """What an OptimizerV2 does to gradients by functions that it was given, and its config does not have."""
+    if getattr(optimizer, "gradient_transformers", None):
+        yield "the live optimizer has gradient_transformers, and what they do is not compared"
+    aggregator = getattr(optimizer, "gradient_aggregator", None)
+    if aggregator is not None and not str(getattr(aggregator, "__module__", "")).startswith("tf_keras."):
+        yield "the live optimizer has a gradient_aggregator of your own, and what it does is not compared"
 
 
 def _called(rate: Any) -> Callable[[int], float] | None:

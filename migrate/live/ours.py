@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from migrate.live.base import replaced
 from migrate.models import rounding
 from migrate.rules import comparison
 from optim import slot_layout
@@ -40,8 +41,8 @@ class Ours:
         rate = self._optimizer._learning_rate
         if callable(rate) and not isinstance(values["learning_rate"], Mapping):
             unknown, values["learning_rate"] = "a callable", None
-        reasons = () if self._stock else (f"{self.what} is a class of your own: its rule was not compared",)
-        return comparison.Rule(self.algorithm, values, unknown, reasons)
+        reasons = [] if self._stock else [f"{self.what} is a class of your own: its rule was not compared"]
+        return comparison.Rule(self.algorithm, values, unknown, (*reasons, *replaced(self._optimizer)))
 
     def missing(self, variables: Sequence[Any]) -> tuple[list[str], list[str]]:
         tracked = list(self._optimizer._state.tracked)

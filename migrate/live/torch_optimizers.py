@@ -14,6 +14,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.bytes.source import still_the_same
 from migrate.live import conversions, held, mapped
+from migrate.live.base import replaced
 from migrate.live.conversions import Plan
 from migrate.live.held import Held
 from migrate.live.keras import start_of
@@ -67,8 +68,9 @@ class Restored:
             reasons += [OF_SCHEDULE] if isinstance(plan.left.get("learning_rate", (None,))[0], Mapping) else []
             self.warnings = tuple(dict.fromkeys((*self.warnings, *plan.warnings)))
             self._products[id(group)] = self._momentum_product(source, live)
-        if any(getattr(optimizer, hooks, None) for hooks in HOOKS):
+        if _has_hooks(optimizer):
             reasons.append("the live optimizer calls hooks at each step, and what they do is not compared")
+        reasons += replaced(optimizer)
         reasons += [
             *mapped.variable_reasons(state, self.targets),
             *self._decay_reasons(source),
@@ -200,7 +202,16 @@ def _held(parameter: Any) -> np.ndarray:
     return np.asarray(whole.to("cpu", torch.float64).numpy())
 
 
+def _has_hooks(optimizer: Any) -> bool:
+    """Its own, or such as torch calls for all optimizers."""
+    from torch.optim import optimizer as shared
+
+    hooks = [getattr(optimizer, name, None) for name in HOOKS]
+    return any((*hooks, *(getattr(shared, name, None) for name in FOR_ALL)))
+
+
 HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+FOR_ALL = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 OF_SCHEDULER = "a scheduler of torch changes the learning rate of the live optimizer, in a way that is not compared"
 OF_SCHEDULE = (
     "before each step set group['lr'] = migrate.learning_rate(state, steps taken), where state = migrate.read(source),"

@@ -131,6 +131,33 @@ def test_the_next_six_steps(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_method_of_ones_own_is_said(kind: str) -> None:
+    name = "tf24-adam-convbn"
+    oracle = np.load(CORPUS / name / "oracle.npz")
+    optimizer, live = make(kind, migrate.read(cases._source(name))), _live(kind, name, oracle)
+    applied = optimizer.apply_gradients
+    optimizer.apply_gradients = lambda pairs: applied([(2 * g, v) for g, v in pairs])
+    report = migrate.restore(cases._source(name), optimizer, live)
+    assert report.fidelity == APPROXIMATE
+    assert "apply_gradients of the live optimizer was replaced, and is not compared" in report.reasons
+
+
+@pytest.mark.parametrize("option", ["gradient_transformers", "gradient_aggregator"])
+def test_functions_of_gradients_that_no_config_holds_are_said(option: str) -> None:
+    name = "tf24-adam-convbn"
+    oracle = np.load(CORPUS / name / "oracle.npz")
+    optimizer, live = make("legacy", migrate.read(cases._source(name))), _live("legacy", name, oracle)
+    assert migrate.restore(cases._source(name), optimizer, live).fidelity == EXACT
+
+    def twice(pairs: Any) -> Any:
+        return [(2 * g, v) for g, v in pairs]
+
+    setattr(optimizer, option, [twice] if option == "gradient_transformers" else twice)
+    assert option in " ".join(migrate.restore(cases._source(name), optimizer, live).reasons)
+    assert _errors(optimizer, live, name, oracle) > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_optimizer_that_has_stepped_is_overwritten(kind: str) -> None:
     import tensorflow as tf
 

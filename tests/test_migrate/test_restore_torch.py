@@ -340,6 +340,24 @@ def test_wider_parameters_hooks_and_no_numbers_are_said(load_case: Any) -> None:
         restored(torch.float32, device="meta")
 
 
+def test_hooks_of_all_optimizers_and_a_step_of_ones_own_are_said(load_case: Any) -> None:
+    torch = _torch()
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    case = load_case(SGD)
+    state, onto, _ = _parameters(case)
+    options = {"lr": state.hyperparameters["learning_rate"], "momentum": state.hyperparameters["momentum"]}
+    optimizer = torch.optim.SGD([p for p, _ in onto.values()], **options)
+    assert migrate.restore(case.source, optimizer, onto).fidelity == "exact"
+    hook = register_optimizer_step_pre_hook(lambda *given: None)
+    try:
+        assert "calls hooks" in " ".join(migrate.restore(case.source, optimizer, onto).reasons)
+    finally:
+        hook.remove()
+    optimizer.step = lambda: None
+    assert "step of the live optimizer was replaced" in " ".join(migrate.restore(case.source, optimizer, onto).reasons)
+
+
 @pytest.mark.parametrize("axes", ["ab", (None, 0), 5])
 def test_axes_that_are_none_are_refused(axes: Any, load_case: Any) -> None:
     torch = _torch()
