@@ -86,6 +86,10 @@ def _called(reading: Reading, call: cst.Call, where: Flow) -> Iterator[Change]:
         yield Change(call, _key(on))
     elif ASSIGNS_FIRST.match(name) and given and _any(given[0], where):
         yield Change(call, _key(given[0]))
+    elif (
+        name == "__init__" and on is not None and (where.carries(on) or any(map(names.old_class, reading.names.of(on))))
+    ):
+        yield Change(call)
     elif name in SETS or (named and name not in ASKS):
         owners = [*given[:1], *([on] if on is not None and name in SETS else [])]
         if any(map(where.carries, owners)) or (named and not where.is_known(given[0])):

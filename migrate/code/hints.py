@@ -114,7 +114,7 @@ def hints_in(path: Path, said: tuple[Release, ...] | None) -> list[CodeHint | Un
     unread = [node for node, hint in found if isinstance(hint, Unread)]
     elsewhere = tuple(_shown(reading, node) for node in (*others.others(reading, where), *unread))
     return [
-        _as_changed(reading, node, hint, done, elsewhere) if isinstance(hint, CodeHint) else hint
+        _as_changed(reading, node, hint, where, done, elsewhere) if isinstance(hint, CodeHint) else hint
         for node, hint in found
     ]
 
@@ -124,13 +124,18 @@ def _shown(reading: program.Reading, node: cst.CSTNode) -> str:
 
 
 def _as_changed(
-    reading: program.Reading, node: cst.Call, hint: CodeHint, done: Sequence[changed.Change], elsewhere: tuple[str, ...]
+    reading: program.Reading,
+    node: cst.Call,
+    hint: CodeHint,
+    where: Flow,
+    done: Sequence[changed.Change],
+    elsewhere: tuple[str, ...],
 ) -> CodeHint:
     """Without the values that the program sets in other places than the call."""
     given = hint.optimizer_config["config"]
     config = dict(given)
     left_out: dict[str, str] = {}
-    unread = [_shown(reading, each) for each in others.instead(reading, node)]
+    unread = [_shown(reading, each) for each in others.instead(reading, node, where)]
     for change in done:
         key = change.key
         if key == changed.DEFAULT_EPSILON:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migrate.code import changed, names
-from migrate.code.flow import SETTINGS, Flow, last, text_of
+from migrate.code import changed, facts, names
+from migrate.code.flow import PASSES, SETTINGS, Flow, is_foreign, last, text_of
 from migrate.code.program import Reading
 from migrate.code.schedulers import is_elsewhere
+from migrate.code.tree import children
 
 ASKS = ("isinstance", "issubclass", "type")
 HOLDS = re.compile(r"^(?:opt\w*|\w+_opt(?:imizer)?)$", re.IGNORECASE)
@@ -34,6 +35,10 @@ def others(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
                 yield call
         elif last(call.func) in RUNS or _is_told(reading, call) or _is_resumed(reading, call):
             yield call
+        elif changed.WRAPS.search(last(call.func)) and is_elsewhere(reading, call):
+            yield call  # named twice where it is given one
+    for taken in _taken(reading):
+        yield from _unseen(reading, taken, where, set())
     yield from _texts(reading)
     for kind in (cst.Name, cst.Attribute):
         for node in reading.tree.all(kind):
@@ -46,7 +51,43 @@ def others(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
             yield store
 
 
-def instead(reading: Reading, node: cst.Call) -> Iterator[cst.CSTNode]:
+def _taken(reading: Reading) -> Iterator[cst.BaseExpression]:
+    """What models get as their optimizers."""
+    for call in reading.tree.all(cst.Call):
+        value = None if reading.names.of(call.func) else facts.compiled(call)
+        if value is not None:
+            yield value
+    for assign in reading.tree.all(cst.Assign):
+        if any(isinstance(each.target, cst.Attribute) and last(each.target) == "optimizer" for each in assign.targets):
+            yield assign.value
+
+
+def _unseen(reading: Reading, node: cst.CSTNode, where: Flow, seen: set[str]) -> Iterator[cst.CSTNode]:
+    """What an optimizer is made by, where the program does not show it."""
+    name, more = last(node), list[cst.CSTNode]()
+    if isinstance(node, cst.Call):
+        known = reading.names.of(node.func)
+        if is_foreign(reading, node.func) or (not known and last(node.func) not in (*where.own, *where.names, *PASSES)):
+            yield node
+        more = list(where.returned(last(node.func)))
+    elif is_foreign(reading, node) or _is_setting(node):
+        yield node
+    elif name and name not in seen:
+        seen.add(name)
+        more = list(where.values(name))
+    elif not name:
+        more = list(children(node))
+    for each in more:
+        yield from _unseen(reading, each, where, seen)
+
+
+def _is_setting(node: cst.CSTNode) -> bool:
+    """Whether it is a part of a config, as `args.optimizer`."""
+    base = last(node.value) if isinstance(node, cst.Attribute) else ""
+    return bool(SETTINGS.search(base)) and base not in ("self", "cls")
+
+
+def instead(reading: Reading, node: cst.Call, where: Flow) -> Iterator[cst.CSTNode]:
     """What may stand where the optimizer of one call should: other classes of the name, other values of its name."""
     found, sources = reading.names.of(node.func), reading.names.sources(node.func)
     of_string = reading.class_of_string(node)
@@ -55,44 +96,44 @@ def instead(reading: Reading, node: cst.Call) -> Iterator[cst.CSTNode]:
     at = reading.parent(node)
     while isinstance(at, (cst.IfExp, cst.BooleanOperation)):
         sides = (at.body, at.orelse) if isinstance(at, cst.IfExp) else (at.left, at.right)
-        yield from (side for side in sides if not _is_made(reading, side))
+        yield from (side for side in sides if not _is_made(reading, side, where))
         at = reading.parent(at)
     if isinstance(at, cst.Param):
         yield at  # whoever calls may give another
     if isinstance(at, cst.DictElement):
         dict_ = reading.parent(at)
         elements = dict_.elements if isinstance(dict_, cst.Dict) else ()
-        yield from (e.value for e in elements if isinstance(e.value, cst.Call) and not _is_made(reading, e.value))
+        yield from (
+            e.value for e in elements if isinstance(e.value, cst.Call) and not _is_made(reading, e.value, where)
+        )
     if isinstance(at, cst.Assign):
         for target in at.targets:
             text = names.dotted(target.target)
             if text:
-                yield from _other_values(reading, text, at)
+                yield from _other_values(reading, text, at, where)
 
 
-def _other_values(reading: Reading, text: str, assign: cst.Assign) -> Iterator[cst.CSTNode]:
+def _other_values(reading: Reading, text: str, assign: cst.Assign, where: Flow) -> Iterator[cst.CSTNode]:
     if len(set(map(bool, reading.names.bindings(assign.targets[0].target)))) > 1:
         yield assign
-    declared: list[cst.Global | cst.Nonlocal] = [*reading.tree.all(cst.Global), *reading.tree.all(cst.Nonlocal)]
-    shared = {item.name.value for each in declared for item in each.names}
-    home = reading.facts.bound(text, reading.scope(assign))
-    for (scope, name), values in reading.facts.values.items():
-        if name == text and (scope == home or text in shared):
-            yield from (assign if v is None else v for v in values if v is None or not _is_made(reading, v, text))
+    for (_, name), values in reading.facts.values.items():
+        if name == text:
+            yield from (assign if v is None else v for v in values if v is None or not _is_made(reading, v, where))
 
 
-def _is_made(reading: Reading, node: cst.BaseExpression, text: str = "") -> bool:
-    """Whether it is a call that is read, a wrapper of `text` that is passed over, or nothing."""
-    if isinstance(node, cst.Name) and node.value in ("None", text):
+def _is_made(reading: Reading, node: cst.BaseExpression, where: Flow) -> bool:
+    """Whether it is a call that is read, a wrapper that is named as one, another name of an optimizer, or nothing."""
+    if isinstance(node, cst.Name) and node.value == "None":
         return True
     if isinstance(node, (cst.IfExp, cst.BooleanOperation)):
         sides = (node.body, node.orelse) if isinstance(node, cst.IfExp) else (node.left, node.right)
-        return all(_is_made(reading, side, text) for side in sides)
-    if not isinstance(node, cst.Call):
-        return False
-    if changed.WRAPS.search(last(node.func)) and any(names.dotted(a.value) == text for a in node.args):
-        return True  # passed over, or named as a wrapper
-    return any(map(names.old_class, reading.names.of(node.func))) or bool(reading.class_of_string(node))
+        return all(_is_made(reading, side, where) for side in sides)
+    if isinstance(node, cst.Call) and reading.names.of(node.func):
+        wraps = changed.WRAPS.search(last(node.func)) and any(where.carries(argument) for argument in node.args)
+        return (
+            bool(wraps) or any(map(names.old_class, reading.names.of(node.func))) or bool(reading.class_of_string(node))
+        )
+    return where.carries(node)
 
 
 def _texts(reading: Reading) -> Iterator[cst.CSTNode]:
@@ -126,8 +167,7 @@ def _is_told(reading: Reading, call: cst.Call) -> bool:
     """Whether it runs text, or another program makes an optimizer of a config, as `build(args.optimizer)`."""
     if isinstance(call.func, cst.Name) and call.func.value == "eval":
         return True
-    told = [argument.value for argument in call.args if isinstance(argument.value, cst.Attribute)]
-    named = any(HOLDS.match(each.attr.value) and SETTINGS.search(last(each.value)) for each in told)
+    named = any(HOLDS.match(last(argument.value)) and _is_setting(argument.value) for argument in call.args)
     return named and is_elsewhere(reading, call)
 
 
