@@ -40,8 +40,6 @@ SHARED = {
     "weight_decay",
     "gradient_accumulation_steps",
 }
-
-
 MAY_BE_OFF = ("decay", "weight_decay", "ema_overwrite_frequency", "gradient_accumulation_steps", PER_STEP, PER_RATE)
 SWITCHES = ("use_ema", LAZY, CORRECTED, NESTEROV, "learning_rate_in_linear", "new_delta_in_step")
 """Options that are true or false, besides those of which an algorithm's defaults tell it."""
@@ -120,7 +118,7 @@ def arguments(
         current = clipping.as_dtensor(current, versions[generations.DTENSOR], out)
     clipping.put_in(current, generation, versions, out)
     if generation in generations.NEW:
-        _averaging(current, out)
+        _averaging(current, out, versions.get(generations.BACKEND) if generation == "keras3" else None)
     elif current.get(AVERAGED):
         out.values |= {"use_ema": True, "ema_momentum": number(current, AVERAGED)}
     out.values |= {key: current[key] for key in AROUND if current.get(key)}
@@ -262,13 +260,19 @@ def _check_switches(config: Mapping[str, Any], algorithm: Algorithm, generation:
             number(config, key)  # an empty text or object is no way of saying that it is off
 
 
-def _averaging(config: Mapping[str, Any], out: Arguments) -> None:
-    """EMA and weight decay, which 2.9 and later have."""
+def _averaging(config: Mapping[str, Any], out: Arguments, backend: str | None) -> None:
+    """EMA and weight decay, which 2.9 and later have. `backend`: of Keras 3."""
     if config.get("use_ema"):
         out.values["use_ema"] = True
         out.values["ema_momentum"] = number(config, "ema_momentum")
-        if config.get("ema_overwrite_frequency") is not None:
+        if config.get("ema_overwrite_frequency"):
             out.values["ema_overwrite_frequency"] = whole(config, "ema_overwrite_frequency")
+        elif config.get("ema_overwrite_frequency") == 0 and "jax" in (backend or ""):
+            each, never = (confirming("ema_overwrite_frequency", frequency) for frequency in (1, None))
+            text = (
+                "ema_overwrite_frequency is 0, which puts averages into the weights at each step on JAX, else at none"
+            )
+            out.doubt("ema_overwrite_frequency", text, confirm=f"{each}, on PyTorch {never}")
     if config.get("weight_decay"):
         out.values["weight_decay"] = number(config, "weight_decay")
     if config.get("weight_decay") or out.values.get("adam_weight_decay"):

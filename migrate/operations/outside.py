@@ -78,6 +78,10 @@ def _scaled(stored: Stored, made: Configuration, unmapped: Mapping[str, LazyArra
     if stored.generation != "keras3" or not (around or loss_scale.kept(unmapped)):
         return []
     found, factor = [], made.config.get("loss_scale_factor")
+    scales = [name for name in map(wrappers.plain, made.wrappers) if name in wrappers.LOSS_SCALE]
+    if len(scales) > 1:
+        doubt = "gradients: a LossScaleOptimizer in another divides them by its scale, by which no loss was multiplied"
+        found.append(Origin("loss scale", None, UNINTERPRETED, doubt=doubt))
     if factor and factor != 1 and CHANGED not in made.overrides:
         doubt = (
             "gradients: inside of a LossScaleOptimizer Keras before 3.10 divides them by loss_scale_factor ="

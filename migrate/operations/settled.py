@@ -15,7 +15,7 @@ from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
-from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, Origin, confirming
+from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.generations import NATIVE, NEW
 from migrate.matching.slot_table import COUNTERS, SlotTable
 from migrate.operations.configuration import CLASS, PROVEN_BY_SLOTS, SCHEDULE, Configuration
@@ -112,6 +112,7 @@ def check_name(stored: Stored, made: Configuration) -> None:
     if made.algorithm.is_foreign:  # usually a subclass of one of Keras's, whose name it has taken over
         return
     called = stored.optimizer_name or _called(stored)
+    _doubt_exchanged(stored, made, called)
     mine, given = _folded(made.algorithm.name), made.config.get("name")
     own = _folded(str(made.stated[0].value).rpartition(">")[2].rpartition(".")[2])
     if called is None or _folded(called) in (own, mine, *_NO_NAME):
@@ -138,6 +139,17 @@ def check_name(stored: Stored, made: Configuration) -> None:
     text = f"its variables are named {called}/..., which is not the name of {made.algorithm.name}"
     origin = Origin("name", called, DEFAULT, doubt=text, confirm=confirming("name", called))
     made.stated = (*made.stated, origin)
+
+
+def _doubt_exchanged(stored: Stored, made: Configuration, called: str | None) -> None:
+    """A doubt where Keras 3 wrote the state of one optimizer and the config of another, which `compile` was given:
+    `model.optimizer` was set since. Both have one name otherwise, and a second optimizer of a class gets another."""
+    given = made.config.get("name")
+    by_file = stored.generation == "keras3" and stored.optimizer_config is not None and isinstance(given, str)
+    if not by_file or called is None or called == given or {CLASS, "name"} & made.overrides.keys():
+        return
+    text = f"the state is that of an optimizer {called!r}, and the config that of {given!r}, which compile() was given"
+    made.stated = (*made.stated, Origin("name", called, UNINTERPRETED, doubt=text, confirm=confirming("name", called)))
 
 
 def _called(stored: Stored) -> str | None:

@@ -50,7 +50,7 @@ def stored(
     _check_alone(root, where)
     if optimizer is None or not _all_variables(optimizer):
         raise UnsupportedError(_no_state(where, optimizer_config))
-    weights, rest = _weights(optimizer, where)
+    weights, rest, called = _weights(optimizer, where)
     rest.update(_taken(root, NOT_MODEL))
     for node in root.walk():
         if OPTIMIZER in node.children and _counts(node.children[OPTIMIZER]):  # a model that was compiled itself
@@ -68,6 +68,7 @@ def stored(
         unmapped=rest,
         layers=None if layers.ordered() else layers,
         twins=twins,
+        optimizer_name=called,
     )
 
 
@@ -116,8 +117,9 @@ def _all_variables(node: Node) -> dict[str, LazyArray]:
     return {f"{each.path}/vars/{key}": array for each in node.walk() for key, array in each.own.items()}
 
 
-def _weights(optimizer: Node, where: str) -> tuple[tuple[tuple[str, LazyArray], ...], dict[str, LazyArray]]:
-    """The flat list of the optimizer, of the inner one where a LossScaleOptimizer wraps it, and what is left."""
+def _weights(optimizer: Node, where: str) -> tuple[tuple[tuple[str, LazyArray], ...], dict[str, LazyArray], str | None]:
+    """The flat list of the optimizer, of the inner one where a LossScaleOptimizer wraps it, what is left, and its
+    name, where the file says it."""
     rest = _all_variables(optimizer)
     inner = optimizer
     while True:
@@ -134,7 +136,7 @@ def _weights(optimizer: Node, where: str) -> tuple[tuple[tuple[str, LazyArray], 
     weights = tuple((f"{inner.path}/vars/{key}", array) for key, array in inner.own.items())
     for name, _ in weights:
         rest.pop(name, None)
-    return weights, rest
+    return weights, rest, inner.name
 
 
 def _backend(weights: Sequence[tuple[str, LazyArray]]) -> dict[str, str]:
