@@ -13,7 +13,7 @@ from typing import Any
 
 from migrate.algorithms import repeated_rows
 from migrate.algorithms.arguments import Arguments
-from migrate.algorithms.keras_config import EXCLUDED, LAZY_ROWS, PER_STEP
+from migrate.algorithms.keras_config import EXCLUDED, LAZY, LAZY_ROWS, PER_STEP
 from migrate.algorithms.repeated_rows import embeddings
 from migrate.algorithms.spec import APART, NEARLY, STILL, Algorithm
 from migrate.bytes.messages import some
@@ -131,6 +131,13 @@ def put_in(
             f" gradients say {confirming(LAZY_ROWS, [])}"
         )
     _doubt(told, names, found, sparse)
+    if found and config.get(LAZY) and generation == "tf1" and sparse.names is None:
+        told.doubt(
+            LAZY_ROWS,
+            f"{', '.join(found)}: LazyAdamOptimizer leaves rows without a gradient as they are, and up to TF 1.11 it"
+            " moved those of resources, as all variables of eager programs are; no graph tells",
+            confirm=f"{confirming(LAZY_ROWS, told.values[LAZY_ROWS])} or {confirming(LAZY_ROWS, [])}",
+        )
     if found and kind == NEARLY:
         told.doubt(
             LAZY_ROWS,

@@ -90,6 +90,7 @@ OBJECT_SLOTS = {
     "Adagrad": {"accumulator": "accumulator"},
     "ProximalAdagrad": {"accumulator": "accumulator"},
     "Adadelta": {"accum": "accumulated_grad", "accum_update": "accumulated_delta_var"},
+    "Adamax": {"m": "m", "v": "u"},
     "Adam": {"m": "m", "v": "v", "adam_m": "m", "adam_v": "v"},
     "Ftrl": {"accum": "accumulator", "linear": "linear"},
 }
