@@ -34,12 +34,16 @@ def altered(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
             taken += where.values(node.value)
         elif isinstance(node, (cst.List, cst.Tuple)):
             taken += [_gradient(element.value) for element in node.elements]
+        elif isinstance(node, cst.IfExp):
+            taken += [node.body, node.orelse]
         elif isinstance(node, (cst.ListComp, cst.GeneratorExp)) and isinstance(_gradient(node.elt), cst.Name):
             taken.append(node.for_in.iter)
         elif isinstance(node, cst.Call) and last(node.func) in HOLDS:
             taken += [argument.value for argument in node.args[:1]]
         elif isinstance(node, cst.Call):
-            taken += where.returned(last(node.func))
+            function = f"{last(node.func)}()"
+            taken += where.returned(last(node.func)) if function not in seen else []
+            seen.add(function)
             if _changes(reading, node):
                 yield node
         elif not isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)):

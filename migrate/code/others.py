@@ -69,7 +69,9 @@ def _unseen(reading: Reading, node: cst.CSTNode, where: Flow, seen: set[str]) ->
         known = reading.names.of(node.func)
         if is_foreign(reading, node.func) or (not known and last(node.func) not in (*where.own, *where.names, *PASSES)):
             yield node
-        more = list(where.returned(last(node.func)))
+        name = f"{last(node.func)}()"
+        more = list(where.returned(last(node.func))) if name not in seen else []
+        seen.add(name)
     elif is_foreign(reading, node) or _is_setting(node):
         yield node
     elif name and name not in seen:

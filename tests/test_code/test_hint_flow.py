@@ -109,6 +109,8 @@ HARMLESS = [
     f"{MAKES}def build(optimizer):\n    m.compile(optimizer=optimizer, loss='mse')\nbuild(o)\n",
     f"{KERAS}o = None\nif train:\n    o = keras.optimizers.SGD(lr=0.1, momentum=0.9)\nm.compile(o, 'mse')\n",
     f"{OPTIMIZER_V2}def f():\n    return loss, t.gradient(l, v)\nloss, g = f()\no.apply_gradients(zip(g, v))\n",
+    f"{MAKES}def f(n):\n    return f(n - 1) if n else o\nm.compile(f(3), 'mse')\n",
+    f"{OPTIMIZER_V2}def f(n):\n    return f(n - 1) if n else t.gradient(l, v)\no.apply_gradients(zip(f(3), v))\n",
     f"{OPTIMIZER_V2}c = tf.train.Checkpoint(optimizer=o, model=m)\nfor w in m.weights:\n    w.assign(0)\n",
     f"{FITS}class M(tf.keras.Model):\n    def compile(self, optimizer):\n        self.optimizer = optimizer\n",
 ]
