@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
@@ -78,11 +78,11 @@ def main() -> None:
         )
     output.printed.document = False
     try:
-        app()
+        _run()
     except SystemExit as end:  # of typer, which has said why
         behind = end.__context__
-        if isinstance(behind, BrokenPipeError):  # as `| head` closes it
-            sys.exit(Exit.NOBODY_READS)
+        if isinstance(behind, BrokenPipeError):
+            _quit(behind)
         if behind is not None and isinstance(interruption(behind), KeyboardInterrupt):
             _quit(behind)
         _print_error(getattr(behind, "format_message", str)(), end.code)
@@ -93,11 +93,31 @@ def main() -> None:
         _quit(error)
 
 
+def _run() -> None:
+    """The command, all of whose output is written: an error of that comes too late at Python's end."""
+    try:
+        app()
+    except SystemExit:
+        sys.stdout.flush()
+        raise
+
+
 def _quit(error: BaseException) -> NoReturn:
     said, code = _told(error)
-    _say(said)
-    _print_error(said, code)
+    if code != Exit.NOBODY_READS:
+        _say(said)
+        _print_error(said, code)
+    for stream in (sys.stdout, sys.stderr):
+        _let_go(stream)
     sys.exit(code)
+
+
+def _let_go(stream: TextIO) -> None:
+    """Give up what nobody takes: else Python tries again at its end, and ends with 120."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _told(error: BaseException) -> tuple[str, int]:
@@ -109,6 +129,8 @@ def _told(error: BaseException) -> tuple[str, int]:
         return output.message(str(error)), error.exit_code
     if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
         return "dtopt: this needs TensorFlow, which is not installed: pip install tensorflow", Exit.USAGE
+    if isinstance(error, BrokenPipeError):  # as `| head` closes it
+        return "", Exit.NOBODY_READS
     if isinstance(error, OSError) and error.filename is None:  # of a file it has the name
         return output.message(f"the output cannot be written: {error.strerror}"), Exit.BROKEN
     what = f"{type(error).__name__}: {error}"

@@ -20,6 +20,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 # The native kernel is compiled into the test run's own cache, not into the user's.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "xdg")
+# As in a user's shell: what is printed is written when there is more of it, or at the end.
+os.environ.pop("PYTHONUNBUFFERED", None)
 # What tests write need not outlast the machine; each wait for its disk is a few milliseconds, of thousands.
 os.fsync = os.fdatasync = lambda descriptor: None
 typer.main.get_command = functools.cache(typer.main.get_command)  # it makes all commands anew for each that is run

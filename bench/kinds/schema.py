@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from bench.kinds import KINDS
@@ -15,6 +16,9 @@ def schema() -> dict[str, Any]:
 
     rows = [kind.row for kind in KINDS.values()]
     (*row_schemas, roof), parts = msgspec.json.schema_components([*rows, Roof], ref_template="#/$defs/{name}")
+    for part in parts.values():
+        if "description" in part:
+            part["description"] = inspect.cleandoc(part["description"])  # Python 3.13 has cleaned it already
     kinds = [
         {
             "properties": {

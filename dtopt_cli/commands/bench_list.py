@@ -44,7 +44,7 @@ def _known() -> Iterator[tuple[str, str, str]]:
         words = (f"{name}={algorithms.shown(value)}" for name, value in algorithm.hyperparameters.items())
         yield "optimizer", algorithm.name, " ".join(words)
     for name, rule in layouts.RULES.items():
-        yield "layout", name, (rule.__doc__ or "").split(".")[0].replace("\n    ", " ")
+        yield "layout", name, " ".join((rule.__doc__ or "").split(".")[0].split())
     for peer in peers.PEERS:
         yield "peer", peer.name, peer.summary
 

@@ -15,6 +15,7 @@ from dtopt_cli.commands import migrate_printing
 from migrate.operations.inspection import SlotRow
 
 SOURCE = Path(__file__).parents[1] / "fixtures" / "corpus" / "tf115-rmsprop-mlp" / "source" / "model.h5"
+FULL = "dtopt: the output cannot be written: No space left on device\n"
 INSPECT = f"{sys.executable} -m dtopt_cli migrate inspect {SOURCE}"
 
 
@@ -33,15 +34,17 @@ def test_paths_are_no_options_where_they_are_typed(path: str, typed: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("redirection", "code", "said"),
+    ("end", "code", "said"),
     [
-        (">/dev/full", 3, "dtopt: the output cannot be written: No space left on device\n"),
+        (">/dev/full", 3, FULL),
+        ("--json >/dev/full", 3, FULL),
         (">&-", 0, ""),
         ("2>/dev/full", 0, ""),
+        ("--set beta_1=0.5x 2>/dev/full", 2, ""),
     ],
 )
-def test_output_that_nobody_takes(redirection: str, code: int, said: str) -> None:
-    done = subprocess.run(f"{INSPECT} {redirection}", shell=True, capture_output=True, text=True, check=False)
+def test_output_that_nobody_takes(end: str, code: int, said: str) -> None:
+    done = subprocess.run(f"{INSPECT} {end}", shell=True, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (code, said)
 
 
