@@ -76,7 +76,7 @@ def from_code(source: str, said: str | None = None) -> CodeHint:
     path, wanted = (source, "") if Path(source).exists() else _CHOSEN.match(source).groups("")  # type: ignore[union-attr]
     found = hints_in(Path(path), releases.given(said) if said else None)
     if wanted:
-        found = [hint for hint in found if hint.name == wanted or hint.where == source]
+        found = [hint for hint in found if hint.name == wanted or hint.where == f"{Path(path)}:{wanted}"]
     good = [hint for hint in found if isinstance(hint, CodeHint)]
     good.sort(key=lambda hint: bool(hint.unread))
     different = {json.dumps((h.optimizer_config, h.generation), sort_keys=True): h for h in good}

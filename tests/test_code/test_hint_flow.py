@@ -170,3 +170,12 @@ def test_what_leaves_an_optimizer_alone_is_passed_over(tmp_path: Path, code: str
 
 def test_only_a_models_compile_takes_an_optimizer(tmp_path: Path) -> None:
     assert hint_of(tmp_path, f"{MAKES}import re\nre.compile('adam')\n").name == "o"
+
+
+@pytest.mark.parametrize("path", ["train.py", "./train.py", ".//train.py"])
+def test_a_line_is_found_however_the_path_is_written(
+    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hint_of(tmp_path, MAKES)
+    monkeypatch.chdir(tmp_path)
+    assert from_code(f"{path}:3").name == "o"
