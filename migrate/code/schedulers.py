@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import re
+import sys
 from collections.abc import Iterator
 
 import libcst as cst
@@ -29,7 +30,11 @@ def schedulers(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
             yield node
     yield from (text for text in reading.tree.all(cst.SimpleString) if SCHEDULERS.match(text_of(text)))
     for call in reading.tree.all(cst.Call):
-        if SETS_RATE.search(called(reading, call)) and is_elsewhere(reading, call):
+        if (
+            SETS_RATE.search(called(reading, call))
+            and is_elsewhere(reading, call)
+            and not _is_pythons(reading, call.func)
+        ):
             yield call
         if last(call.func) in ("fit", "fit_generator"):
             yield from (
@@ -50,7 +55,7 @@ def _unseen(reading: Reading, node: cst.CSTNode, where: Flow, seen: set[str]) ->
     if isinstance(node, cst.Call):
         more = [node.func, *([a.value for a in node.args] if last(node.func) in PASSES else [])]
     elif is_foreign(reading, node):
-        if not any(map(WATCHES.search, reading.names.sources(node))):
+        if not any(map(WATCHES.search, reading.names.sources(node))) and not _is_pythons(reading, node):
             yield node
     elif name and name not in seen:
         seen.add(name)
@@ -60,6 +65,11 @@ def _unseen(reading: Reading, node: cst.CSTNode, where: Flow, seen: set[str]) ->
         more = list(children(node))
     for each in more:
         yield from _unseen(reading, each, where, seen)
+
+
+def _is_pythons(reading: Reading, node: cst.CSTNode) -> bool:
+    """Whether it is of Python's own library, as `itertools.cycle`."""
+    return all(name.partition(".")[0] in sys.stdlib_module_names for name in reading.names.sources(node) or ("",))
 
 
 def is_elsewhere(reading: Reading, call: cst.Call) -> bool:

@@ -103,6 +103,8 @@ OTHER_CLASSES = [
 HARMLESS = [
     f"{MAKES}from utils import plot, data\nm.compile(o, 'mse')\nm.fit(*data())\nplot(m)\nprint(K.get_value(o.lr))\n",
     f"{MAKES}m.fit(x, callbacks=[keras.callbacks.EarlyStopping(), keras.callbacks.CSVLogger('x')])\n",
+    f"{MAKES}import itertools\nfor b in itertools.cycle(batches):\n    m.train_on_batch(*b)\n",
+    f"{MAKES}from functools import partial\nm.fit(x, callbacks=[partial(keras.callbacks.EarlyStopping, 'loss')()])\n",
     f"{MAKES}from wandb.keras import WandbCallback\nm.fit(x, callbacks=[WandbCallback()])\n",
     f"{MAKES}m.save('x.h5')\nz = keras.models.load_model('x.h5')\nz.predict(x)\n",
     f"{MAKES}def f(args):\n    args.lr = 3\n    args.update(momentum=3)\n",
