@@ -14,10 +14,13 @@ from migrate.graphs.clipping import clipped
 from migrate.graphs.gradients import ROWS_ADDED
 from migrate.graphs.nodes import Nodes
 from migrate.graphs.patterns import ADD, Anything, Found, Pattern, Variable, match
-from migrate.graphs.writers import alone_written, changers
+from migrate.graphs.writers import alone_written, changers, rewritten
 from migrate.state import CHANGED, NO_KERNEL
 
 _ANY = Anything()
+_CALLED = {"lr": "learning_rate"}
+_COUNTING = ("iterations", "m_schedule")
+"""Scalar variables that an optimizer's own step changes."""
 _OF_TABLES = (ROWS_ADDED, "AddN")
 """Ops that `tf.gradients` and Keras add rows up with, and those of a regularizer to them."""
 
@@ -55,7 +58,8 @@ def describe(
     moving = {name: rule for name, rule in rules.items() if rule is not None}
     told = list(moving.values())
     same = bool(told) and all((r.class_name, r.config) == (told[0].class_name, told[0].config) for r in told)
-    outside: dict[str, str] = {}
+    held = {_CALLED.get(key, key): variable for key, variable in settings.items() if key not in _COUNTING}
+    outside = rewritten(nodes, held)
     own = next((name for name, rule in rules.items() if rule is None), None)
     if own is not None:
         outside[NO_KERNEL] = (

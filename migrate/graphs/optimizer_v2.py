@@ -24,7 +24,7 @@ from migrate.graphs.tf_train import (
     kernel_of,
     owner_of,
 )
-from migrate.graphs.writers import other_writer, writers
+from migrate.graphs.writers import other_writer, rewritten
 from migrate.state import CHANGED, NO_KERNEL
 
 RATE, _EPSILON, _SHRINKAGE = "learning_rate", "epsilon", "l2_shrinkage_regularization_strength"
@@ -107,18 +107,11 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]],
     other = other_writer(nodes, slots.union(ops), own_ops)
     if other is not None:
         outside["updates"] = other
-    outside |= _moving(nodes, own)
+    outside |= rewritten(nodes, {key: f"{own}/{key}" for key in (*ARGUMENTS, "decay")})
     if other is not None or limits is None or any(step.limits != limits for step in steps):
         return Trained(class_name, config, sparse, outside)
     gathered = frozenset(gradients.gathered)
     return Trained(class_name, {**config, **limits}, sparse, outside, seen=True, gathered=gathered)
-
-
-def _moving(nodes: Nodes, own: str) -> dict[str, str]:
-    """For `outside`, the variables of hyperparameters that steps change, as of a program that lets its rate decay."""
-    held = {f"{own}/{key}": key for key in (*ARGUMENTS, "decay")}
-    changes = [(op, variable) for op, variable in writers(nodes) if variable in held]
-    return {held[v]: f"{op!r} in the graph changes the variable {v!r}, which it is read from" for op, v in changes}
 
 
 def _reads(names: Collection[str], own: str) -> bool:

@@ -53,6 +53,14 @@ def writers(nodes: Nodes) -> Iterator[tuple[str, str]]:
             yield from ((name, variable) for variable in changes.of(nodes, name))
 
 
+def rewritten(nodes: Nodes, held: Mapping[str, str]) -> dict[str, str]:
+    """For `outside`, hyperparameters that steps change, as of a program that lets its rate decay; `held`: their
+    variables."""
+    ops = {variable: op for op, variable in writers(nodes)}
+    changed = {key: variable for key, variable in held.items() if variable in ops}
+    return {k: f"{ops[v]!r} in the graph changes the variable {v!r}, which it is read from" for k, v in changed.items()}
+
+
 class _Changes:
     """What the ops of a graph and of its functions change."""
 

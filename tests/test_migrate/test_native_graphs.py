@@ -79,6 +79,20 @@ def test_class_and_constants_are_those_that_the_program_gave(release: str) -> No
 
 
 @pytest.mark.parametrize("release", RELEASES)
+def test_a_hyperparameter_that_the_graph_changes_is_said(release: str) -> None:
+    """As of a model with `add_update(K.update(optimizer.lr, 0.8 * optimizer.lr))`."""
+    told, cases = _of_release(release)
+    for case, graph in [(c, g) for c, g in cases if c["kind"] == "plain"]:
+        held = {"learning_rate" if key == "lr" else key: name for key, name in case["settings"].items()}
+        wanted = held.keys() - {"iterations", "m_schedule"}
+        for key in wanted:
+            graph.graph_def.node.add(name=f"less/{key}", op="Mul", input=[held[key], held[key]])
+            graph.graph_def.node.add(name=f"set/{key}", op="Assign", input=[held[key], f"less/{key}"])
+        outside = _described(case, graph, _limit_is_of_all(told)).outside
+        assert {key for key, how in outside.items() if f"'set/{key}' in the graph changes" in how} == wanted, case
+
+
+@pytest.mark.parametrize("release", RELEASES)
 def test_a_step_by_gathered_gradients_is_said(release: str) -> None:
     """As of AdamAccumulated of keras-gradient-accumulation, whose steps take a variable for the gradient."""
     told, cases = _of_release(release)
