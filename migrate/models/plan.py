@@ -15,7 +15,7 @@ from migrate.algorithms.spec import AVERAGE
 from migrate.bytes.arrays import LazyArray, narrowed
 from migrate.bytes.messages import some
 from migrate.evidence import HINT, TRAINED, UNINTERPRETED, Origin
-from migrate.generations import NATIVE
+from migrate.generations import NATIVE, NEW
 from migrate.lists import planning
 from migrate.models import canonical, frozen, keras1_weights, loss_scale, passing, scope_names, training, weights
 from migrate.models.compiled import compile_arguments
@@ -30,6 +30,8 @@ from optim.errors import UnsupportedError
 
 SHOWN = 2
 """Layers in a message."""
+NOT_FROZEN = ("BatchNormalization", *frozen.IN_PARTS)
+"""Layers that do something else where they are frozen, or are not frozen where they are loaded."""
 WITHOUT_MODEL = "the source does not describe its model, which the target has to hold; migrate to slots or to a list"
 
 
@@ -108,6 +110,8 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     whole = all(leaf.frozen for leaf in canonical.leaves(document) if _has_weights(leaf))
     trained = _trained(state, document, places, notes)
     doubted = [] if whole else _thawed(state, notes)  # whole: saved beside what trains it, as a GAN's discriminator
+    trained, alone = _left_alone(state, document, places, trained, notes)
+    doubted += alone
     ordered = _filled(replace(state, origins=(*state.origins, *doubted)), trained, notes)
     if keras_targets.KERAS3 in families:
         frozen.check(document, state)
@@ -235,13 +239,53 @@ def _thaw(document: dict[str, Any], leaf: canonical.Leaf, whole: bool) -> None:
         )
     level: dict[str, Any] = document
     for name in leaf.path:
-        level = next(layer for layer in level["config"]["layers"] if canonical.layer_name(layer) == name)
+        level = _layer(level, name)
         if name != leaf.path[-1] and level["config"].get("trainable") is False:
             raise UnsupportedError(f"the model {name!r} is frozen as a whole, and {leaf.path[-1]!r} in it was trained")
     thawed: list[canonical.Layer] = [level]
     for layer in thawed:
         layer["config"]["trainable"] = True
         thawed += canonical.held(layer)
+
+
+def _layer(model: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(x for x in model["config"]["layers"] if canonical.layer_name(x) == name)
+    return found
+
+
+def _left_alone(
+    state: OptimizerState, document: dict[str, Any], places: Mapping[Place, str], trained: list[str], notes: list[str]
+) -> tuple[list[str], list[Origin]]:
+    """What of `trained` the source's optimizer trains, and a doubt where the loaded model trains more than that.
+
+    From TF 2.9's `experimental` on an optimizer trains what it was built with, and nothing else later. Layers of which
+    it has nothing are frozen in the model; no config freezes one variable of a layer, as Keras 3 can.
+    """
+    generation = state.source.generation if state.source is not None else None
+    owners = {name for per in state.slots.values() for name in per}
+    if not owners or generation not in NEW or owners.issuperset(trained):
+        return trained, []
+    rest, open_ = [], list[str]()
+    for leaf in canonical.leaves(document):
+        weights_ = [places[leaf.path, w.role] for w in KINDS[leaf.class_name].weights(leaf.config) if w.trainable]
+        own = [name for name in dict.fromkeys(weights_) if name in trained and name not in rest]
+        lacking = [name for name in own if name not in owners]
+        is_plain = not canonical.held(_at(document, leaf)) and leaf.class_name not in NOT_FROZEN
+        if own and lacking == own and is_plain:
+            _at(document, leaf)["config"]["trainable"] = False
+            notes.append(f"the layer {leaf.path[-1]!r} has no slots, and is written as frozen")
+            continue
+        rest += own
+        open_ += lacking
+    text = f"{some(open_)}: no slots in the source, which trains nothing that has none, and the target trains them"
+    return rest, [Origin(TRAINED, None, UNINTERPRETED, doubt=text)] if open_ else []
+
+
+def _at(document: dict[str, Any], leaf: canonical.Leaf) -> dict[str, Any]:
+    level = document
+    for name in leaf.path:
+        level = _layer(level, name)
+    return level
 
 
 def _filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> OptimizerState:

@@ -120,6 +120,45 @@ def test_averages_that_are_put_in_at_no_step_or_on_jax_at_each(tmp_path: Path) -
         assert state.hyperparameters.get("ema_overwrite_frequency") == value
 
 
+def _freeze(name: str, use_bias: bool) -> Callable[[Any], None]:
+    def prepare(model: Any) -> None:
+        from keras import layers
+
+        model.add(layers.Dense(1, use_bias=use_bias))
+        getattr(model.layers[-1], name).trainable = False
+
+    return prepare
+
+
+def test_a_variable_that_is_frozen_alone_is_never_exact_in_a_model(tmp_path: Path) -> None:
+    from keras import optimizers
+
+    model = _trained(optimizers.Adam(0.1), _freeze("bias", use_bias=True))
+    model.save(tmp_path / "model.keras")
+    untrained = {"untrained": [migrate.read(tmp_path / "model.keras").variables[-1].name]}
+    said = migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "slots", overrides=untrained)
+    assert said.fidelity == "exact"
+    report = migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "m.h5", to="tf-keras", overrides=untrained)
+    assert report.fidelity == "approximate"
+    assert "which trains nothing that has none" in report.reasons[0]
+
+
+def test_a_layer_whose_one_variable_is_frozen_is_frozen_in_the_model(tmp_path: Path) -> None:
+    import tf_keras
+    from keras import optimizers
+
+    model = _trained(optimizers.Adam(0.1), _freeze("kernel", use_bias=False))
+    model.save(tmp_path / "model.keras")
+    late = migrate.read(tmp_path / "model.keras").variables[-1].name
+    untrained = {"untrained": [late]}
+    report = migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "m.h5", to="tf-keras", overrides=untrained)
+    assert report.fidelity == "exact"
+    loaded = tf_keras.models.load_model(tmp_path / "m.h5")
+    live, oracle = loaded.trainable_variables, _steps(model)
+    assert len(live) == len(model.trainable_variables) == 4
+    assert next_steps.error(next_steps.applying(loaded.optimizer, live), live, oracle, 4) < next_steps.NEAR
+
+
 def _with_another_counter(source: Path, dest: Path) -> Path:
     """The file as JAX and PyTorch write it, whose step counters are int32."""
     with zipfile.ZipFile(source) as archive:
