@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from migrate.bytes.messages import some
-from migrate.readers.keras import for_keras
+from migrate.readers.keras import for_keras, layers
 from migrate.state import OptimizerState, Stored
 
 OPTIM = "optim"
@@ -26,6 +26,17 @@ def difference(state: OptimizerState, by: str | None) -> str:
         f"{names}: {dtypes}, to which each generation of Keras rounds rates, betas and the parts of a step in its own"
         " way" + ("; optim steps in float32" if OPTIM in (before, by) else "")
     )
+
+
+def in_float8(state: OptimizerState) -> str:
+    """Why steps of layers that Keras 3 trains in float8 are not its own in `optim`; empty where there are none."""
+    if state.source is None or state.source.generation != "keras3":
+        return ""
+    shapes: dict[str, list[tuple[int, ...]]] = {}
+    for v in state.source.variables:
+        shapes.setdefault(v.name.rpartition("/")[0], []).append(v.shape)
+    names = [name for name, each in shapes.items() if layers.in_float8(each)]
+    return f"{some(names)}: trained in float8, whose scales Keras overwrites, and optim does not" if names else ""
 
 
 def _rounded_by(source: Stored) -> str | None:

@@ -348,8 +348,8 @@ def for_target(state: OptimizerState, to: str, order: str | None) -> OptimizerSt
         from migrate.writers import keras_h5
 
         return keras_h5.converted(state)[0]
-    if rounded := rounding.difference(state, rounding.OPTIM):
-        state = replace(state, origins=(*state.origins, *doubts("step", [rounded])))
+    different = [text for text in (rounding.difference(state, rounding.OPTIM), rounding.in_float8(state)) if text]
+    state = replace(state, origins=(*state.origins, *doubts("step", different)))
     trained = [variable.name for variable in state.variables if variable.trainable]
     kept = proven.constrained(state.source, trained) if state.source is not None else []
     note = (

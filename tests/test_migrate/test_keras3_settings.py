@@ -159,6 +159,28 @@ def test_a_layer_whose_one_variable_is_frozen_is_frozen_in_the_model(tmp_path: P
     assert next_steps.error(next_steps.applying(loaded.optimizer, live), live, oracle, 4) < next_steps.NEAR
 
 
+@pytest.mark.parametrize("name", ["Adam", "SGD"])
+def test_scales_of_float8_are_overwritten_and_have_no_slots(name: str, tmp_path: Path) -> None:
+    import keras
+
+    model = _trained(getattr(keras.optimizers, name)(0.1), lambda model: model.quantize("float8"))
+    model.save(tmp_path / "model.keras")
+    report = migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "slots")
+    assert report.fidelity == "approximate"
+    assert [reason for reason in report.reasons if "float8" not in reason] == []
+    said = migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "out.keras", to="keras")
+    assert said.fidelity == "exact"
+    loaded = keras.models.load_model(tmp_path / "out.keras")
+    for _ in range(3):
+        assert loaded.train_on_batch(*BATCH) == model.train_on_batch(*BATCH)
+    for layer, own in zip(
+        loaded.layers, model.layers, strict=True
+    ):  # in which the scales stand first once it is loaded
+        there, here = ({v.name: np.asarray(v) for v in each.trainable_variables} for each in (layer, own))
+        assert len(here) == 8
+        np.testing.assert_equal(there, here)
+
+
 def _with_another_counter(source: Path, dest: Path) -> Path:
     """The file as JAX and PyTorch write it, whose step counters are int32."""
     with zipfile.ZipFile(source) as archive:

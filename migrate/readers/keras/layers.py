@@ -56,6 +56,8 @@ PARTS = (
     ("layer",),
 )
 """Attributes of stock layers that hold layers, in the order in which these are trained."""
+FLOAT8 = 6
+"""Variables besides its own of a layer that is trained in float8."""
 UNTRAINED = ("normalization", "spectral_normalization")
 """Layers no variable of whose own is trained; the kernel of the second is that of the layer in it, saved twice."""
 ATTENTION = {
@@ -185,15 +187,25 @@ def _node(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found, 
 def _own(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found, kind: str) -> tuple[LayerVariable, ...]:
     roles = _roles(kind, len(node.own), config) or tuple(node.own)
     variables = []
+    scales = list(node.own)[-FLOAT8:] if in_float8([array.shape for array in node.own.values()]) else []
     for key, role in zip(node.own, roles, strict=True):
         array, path = node.own[key], f"{node.path}/vars/{key}".lstrip("/")
         numeric = array.dtype.startswith(("float", "bfloat", "complex"))
         flag: bool | None = True if at.told else None
-        if at.frozen or not numeric or never_trained(role) or kind in UNTRAINED:
+        if at.frozen or not numeric or never_trained(role) or kind in UNTRAINED or key in scales:
             flag = False
         found.rows[path] = "/".join((*at.scope, role)), "/".join((*at.full, role)), array
         variables.append(LayerVariable(path, array.shape, flag))
     return tuple(variables)
+
+
+def in_float8(shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether variables of a layer end in three scales with their histories, as those of one that is trained in float8.
+
+    No optimizer has slots of them: Keras overwrites them with what comes as their gradients (`_float8_build` in
+    `dense.py` and `einsum_dense.py` of Keras 3.4 to 3.15).
+    """
+    return len(shapes) > FLOAT8 and [len(shape) for shape in shapes[-FLOAT8:]] == [0, 1] * (FLOAT8 // 2)
 
 
 def _kind_of(node: Node) -> str:
