@@ -45,7 +45,8 @@ class Logistic:
         """Newton's method from zero, on w and b together."""
         import numpy as np
 
-        w, b = np.zeros((FEATURES, 1)), np.zeros(1)
+        w: np.ndarray = np.zeros((FEATURES, 1))
+        b: np.ndarray = np.zeros(1)
         whole = np.hstack([self.x, np.ones((EXAMPLES, 1))])
         for _ in range(NEWTON_STEPS):
             slope = np.concatenate([part.ravel() for part in self._slopes(w, b, slice(None))])
