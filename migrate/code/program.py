@@ -131,7 +131,7 @@ class Reading:
 
     def _place(self, node: cst.CSTNode) -> dict[str, Any]:
         if node not in self._places:
-            self._places = self.tree.places({node, *(n for n, _ in self.said), *(n for n, _ in self.asked)})
+            self._places = self.tree.places({node, *self.tree.nodes})  # of all at once: each time takes a whole print
         line, column = self._places[node]
         cell, line = self.program.place(line)
         return {"cell": cell, "line": line, "column": column}

@@ -181,3 +181,15 @@ def test_a_line_is_found_however_the_path_is_written(
     hint_of(tmp_path, MAKES)
     monkeypatch.chdir(tmp_path)
     assert from_code(f"{path}:3").name == "o"
+
+
+def test_all_places_of_a_program_are_found_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time takes a print of the whole program: 60 s for one of 10,000 lines with 53 optimizers."""
+    from migrate.code.tree import Tree
+
+    asked = []
+    places = Tree.places
+    monkeypatch.setattr(Tree, "places", lambda tree, wanted: asked.append(1) or places(tree, wanted))
+    with pytest.raises(DtoptError):
+        hint_of(tmp_path, MAKES + "z = build(o)\nm.compile(z, 'mse')\nm.compile(make(), 'mse')\n" * 5)
+    assert len(asked) == 1
