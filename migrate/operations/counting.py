@@ -13,7 +13,7 @@ from migrate.algorithms import addons, tf_train
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
 from migrate.evidence import DEFAULT, FILE, HINT, RELEASE, SET, Origin, confirming
-from migrate.generations import BACKEND, version_tuple
+from migrate.generations import AFTER, BACKEND, version_tuple
 from migrate.matching.slot_table import COUNTERS, SlotTable
 from migrate.operations.configuration import Configuration
 from migrate.state import GLOBAL_STEP, Stored
@@ -139,10 +139,9 @@ def _raced(stored: Stored, made: Configuration, count: int) -> str:
     """What is not known of generations whose step reads its counter before or after it was raised.
 
     Measured, 30 steps each: Keras 2.3.1 on TF 1.15 reads it after (Adam 30, Adagrad with decay 30, SGD with decay 22),
-    tf.keras of TF 1.13 with decay 29 and 30, its Adam never, Keras 1.2.2's Adagrad, RMSprop and Adadelta with decay 30;
-    Keras 2.0.8 and 2.2.4 on TF 1.0 to 1.12, tf.keras of TF 1.4 and 1.12 never. Keras 2.2.4 and 2.2.5 on TF 1.13 and
-    1.15, 4 to 12 steps each of Adam, Adamax, AMSGrad, and SGD, RMSprop and Adagrad with decay: both, sometimes in one
-    run, and for some variables of one step.
+    tf.keras of TF 1.13 with decay 29 and 30, Keras 1.2.2's Adagrad, RMSprop and Adadelta with decay 30; Keras 2.0.8 and
+    2.2.4 on TF 1.0 to 1.12 never. Keras 2.2.4 and 2.2.5 on TF 1.13 and 1.15, 4 to 12 steps each of Adam, Adamax,
+    AMSGrad, and SGD, RMSprop and Adagrad with decay: both, sometimes in one run, and for some variables of one step.
     """
     algorithm = made.algorithm
     matters = _decays(made.config) or (algorithm.uses_count and count < BIAS_IS_GONE)
@@ -160,12 +159,30 @@ def _raced(stored: Stored, made: Configuration, count: int) -> str:
     races = {
         "keras2.3": matters,
         "keras2": matters and tensorflow is not None and tensorflow >= (1, 13),
-        "optimizer_v1": _decays(made.config) and not algorithm.uses_count,
+        "optimizer_v1": matters and _races_in_tf_keras(stored.versions, algorithm.name, _decays(made.config)),
         "keras1": _decays(made.config) and not algorithm.uses_count and algorithm.name != "SGD",
     }
     if count == 0 or not races.get(stored.generation or ""):
         return ""
     return "this release reads it before or after it raises it by one (after, with Keras 2.3 on TensorFlow 1.15)"
+
+
+def _races_in_tf_keras(versions: Mapping[str, str], algorithm: str, decays: bool) -> bool:
+    """Whether tf.keras before OptimizerV2 may read its counter after it was raised.
+
+    Measured, 240 steps each of Adam, Adamax, and Adam with decay: TF 1.4 to 1.7 and 1.9 to 1.11 never, 1.8 in 232 and
+    1.12 in 39; in 1.13, whose Adam alone raises the counter first, Adamax always and Adam's decay in 4 of 80.
+    """
+    tensorflow, keras = (version_tuple(versions.get(each)) for each in ("tensorflow", "keras"))
+    if algorithm not in ("Adam", "Adamax", "Nadam"):
+        return decays
+    if tensorflow is None and keras is not None and keras >= (2, 2, 4):
+        tensorflow = (1, 13)
+    if tensorflow is not None and tensorflow >= (1, 13):
+        return decays or algorithm != "Adam"
+    if tensorflow is not None:
+        return tensorflow[:2] in ((1, 8), (1, 12))
+    return keras in (None, (2, 1, 5)) or AFTER in versions  # TF 1.8, and 1.11 or 1.12
 
 
 def _decays(config: Mapping[str, Any]) -> bool:

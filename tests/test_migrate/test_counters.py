@@ -7,11 +7,14 @@ import shutil
 from pathlib import Path
 
 import h5py
+import numpy as np
 import pytest
 
 import migrate
 from migrate.errors import ContradictionError, DamagedFileError
-from tests import adversary
+from migrate.generations import AFTER
+from migrate.operations import counting
+from tests import adversary, next_steps
 from tests.alterations import Case
 from tests.test_migrate.confirm import confirmed
 
@@ -84,3 +87,33 @@ def test_a_file_of_keras_2_says_for_which_tensorflow_it_is_taken(tmp_path: Path)
     assert "--set iterations=5 or --set iterations=6" in reason
     saver = adversary.CORPUS / "keras224-adam-saver-mlp" / "source" / "ckpt"  # whose graph names TF 1.12.3
     assert not any("TensorFlow 1.13" in each for each in migrate.read(saver).warnings)
+
+
+def test_tf_keras_read_its_counter_before_or_after_it_raised_it(tmp_path: Path) -> None:
+    """Its own counter was exact, and the next steps of TF 1.8 were 5e3 times what rounding explains off."""
+    folder = adversary.CORPUS.parent / "late_counter"
+    (reason,) = migrate.read(folder / "model.h5").reasons
+    assert reason.endswith("say which with --set iterations=3 or --set iterations=4")
+    report = migrate.migrate_checkpoint(folder / "model.h5", tmp_path / "out", overrides={"iterations": 4})
+    assert report.fidelity == "exact", report.reasons
+    assert next_steps.of_slots(tmp_path / "out", np.load(folder / "oracle.npz"), 4) < next_steps.NEAR
+
+
+@pytest.mark.parametrize(
+    ("versions", "algorithm", "decays", "races"),
+    [
+        ({"tensorflow": "1.10.1"}, "Adam", False, False),
+        ({"tensorflow": "1.10.1"}, "SGD", True, True),
+        ({"tensorflow": "1.12.3"}, "Adam", False, True),
+        ({"tensorflow": "1.13.2"}, "Adam", False, False),
+        ({"tensorflow": "1.13.2"}, "Adam", True, True),
+        ({"keras": "2.2.4-tf"}, "Adamax", False, True),
+        ({"keras": "2.1.4-tf"}, "Nadam", False, False),
+        ({"keras": "2.1.6-tf"}, "Adam", False, False),
+        ({"keras": "2.1.6-tf", AFTER: "1.10"}, "Adam", False, True),
+        ({}, "Adam", False, True),
+    ],
+)
+def test_releases_of_tf_keras_that_raced(versions: dict[str, str], algorithm: str, decays: bool, races: bool) -> None:
+    """As runs of 240 steps each showed, and the graph of 1.13, where Adam's step waits for the addition."""
+    assert counting._races_in_tf_keras(versions, algorithm, decays) is races
