@@ -164,7 +164,8 @@ def _raced(stored: Stored, made: Configuration, count: int) -> str:
     }
     if count == 0 or not races.get(stored.generation or ""):
         return ""
-    return "this release reads it before or after it raises it by one (after, with Keras 2.3 on TensorFlow 1.15)"
+    seen = " (after, with Keras 2.3 on TensorFlow 1.15)" if stored.generation == "keras2.3" else ""
+    return f"this release reads it before or after it raises it by one{seen}"
 
 
 def _races_in_tf_keras(versions: Mapping[str, str], algorithm: str, decays: bool) -> bool:
