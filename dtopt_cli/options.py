@@ -132,10 +132,11 @@ class Hints:
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
     """A command for typer. Where a parameter is a dataclass, such as Hints, its fields stand in its place."""
-    kinds = get_type_hints(command, include_extras=True)
+    of_command = inspect.signature(command, eval_str=True).parameters
+    kinds = {name: parameter.annotation for name, parameter in of_command.items()}
     records = {name: kind for name, kind in kinds.items() if isinstance(kind, type) and is_dataclass(kind)}
     parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command).parameters.items():
+    for name, parameter in of_command.items():
         own = inspect.signature(records[name]).parameters.values() if name in records else [parameter]
         of = get_type_hints(records[name], include_extras=True) if name in records else kinds
         parameters += [one.replace(kind=one.KEYWORD_ONLY, annotation=of[one.name]) for one in own]
