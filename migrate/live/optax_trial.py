@@ -95,10 +95,12 @@ def tried(state: OptimizerState, training: Optax, targets: Sequence[Target]) -> 
       UnsupportedError: the transformation cannot be called with gradients, state and parameters alone.
     """
     import jax
+    import jax.experimental
 
+    enable_x64 = getattr(jax, "enable_x64", None) or jax.experimental.enable_x64  # before JAX 0.8
     plain = replace(state, hyperparameters=comparison.as_written(state.hyperparameters))
     outcomes: list[Outcome] = []
-    with jax.enable_x64(True), warnings.catch_warnings():
+    with enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for each in (plain, state):  # 0.9, and the 0.8999999762 that a release with float32 makes of it
             outcomes.append(_Trial(each, training, targets).outcome())

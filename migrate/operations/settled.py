@@ -143,7 +143,7 @@ def check_name(stored: Stored, made: Configuration) -> None:
 
 def _doubt_exchanged(stored: Stored, made: Configuration, called: str | None) -> None:
     """A doubt where Keras 3 wrote the state of one optimizer and the config of another, which `compile` was given:
-    `model.optimizer` was set since. Both have one name otherwise, and a second optimizer of a class gets another."""
+    `model.optimizer` was set since. Both have one name otherwise; from 3.15 on a second of a class has another."""
     given = made.config.get("name")
     by_file = stored.generation == "keras3" and stored.optimizer_config is not None and isinstance(given, str)
     if not by_file or called is None or called == given or {CLASS, "name"} & made.overrides.keys():

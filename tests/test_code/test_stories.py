@@ -18,6 +18,7 @@ import pytest
 from migrate import migrate_checkpoint
 from migrate.code.hints import from_code
 from migrate.code.run import migrate_code
+from tests import keras_releases
 
 STORIES = Path(__file__).parents[1] / "fixtures" / "code" / "stories"
 ROOT = Path(__file__).parents[2]
@@ -60,7 +61,10 @@ def test_a_keras_22_program_with_pickled_weights_goes_on(tmp_path: Path) -> None
     )
     report = migrate_code([folder / "train.py"], write=True)
     assert report.exit_code == 0
-    np.testing.assert_allclose(run(folder, "train.py"), losses(folder), rtol=2e-6, atol=5e-6)
+    wanted = np.array(losses(folder))
+    if keras_releases.INSTALLED < keras_releases.LOSS_OF_BATCH:
+        wanted = np.cumsum(wanted) / np.arange(1, len(wanted) + 1)
+    np.testing.assert_allclose(run(folder, "train.py"), wanted, rtol=2e-6, atol=5e-6)
 
 
 @pytest.mark.breadth

@@ -14,6 +14,7 @@ import migrate
 from migrate.errors import AmbiguousError
 from optim.errors import MismatchError, UnsupportedError
 from tests import adversary
+from tests.keras_releases import needs_keras
 from tests.test_migrate.confirm import typed
 
 MUON = ("keras311-muon-nested-keras", "keras312-muon-text-keras", "keras312-muon-ema-weights")
@@ -123,6 +124,7 @@ def test_other_patterns_than_those_of_the_slots_are_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("loaded_here")
+@needs_keras("3.13")
 def test_keras_has_another_muon_today(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="another rule and other slots under the name Muon"):
         migrate.migrate_checkpoint(_case(MUON[1])[1], tmp_path / "m.keras", to="keras")

@@ -15,6 +15,7 @@ import pytest
 import migrate
 from migrate.errors import ContradictionError
 from tests import next_steps
+from tests.keras_releases import needs_keras
 
 BATCH = np.linspace(-1, 1, 18, dtype=np.float32).reshape(6, 3), np.linspace(0, 1, 6, dtype=np.float32)[:, None]
 
@@ -60,15 +61,16 @@ def test_the_config_of_an_optimizer_that_was_exchanged_is_no_other_ones(tmp_path
     model = _exchanged(optimizers.Adam(0.1), optimizers.AdamW(0.1))
     model.save(tmp_path / "model.keras")
     with pytest.raises(
-        ContradictionError, match=r"adam_w.*AdamW are, and the optimizer's config in the source says Adam"
+        ContradictionError, match=r"adam_?w.*AdamW are, and the optimizer's config in the source says Adam"
     ):
         migrate.read(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
     said = {"class_name": "Adam", "config": optimizers.Adam(0.1).get_config()}
-    with pytest.raises(ContradictionError, match=r"adam_w.*AdamW are, and --optimizer-config says Adam"):
+    with pytest.raises(ContradictionError, match=r"adam_?w.*AdamW are, and --optimizer-config says Adam"):
         migrate.read(tmp_path / "model.weights.h5", optimizer_config=said)
 
 
+@needs_keras("3.15")  # both have one name before
 def test_one_of_the_same_class_is_asked_about(tmp_path: Path) -> None:
     from keras import optimizers
 

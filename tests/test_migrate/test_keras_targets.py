@@ -18,6 +18,7 @@ from migrate.rules import keras_targets
 from optim.errors import HyperparameterError, MismatchError, UnsupportedError
 from tests import next_steps
 from tests.breadth import broad
+from tests.keras_releases import needs_keras
 from tests.test_migrate.confirm import confirmed
 
 pytestmark = pytest.mark.usefixtures("loaded_here")
@@ -91,7 +92,14 @@ def _loaded(case: Any, to: str, folder: Path) -> tuple[migrate.Report, str, Any]
     return report, dest, _keras(to).models.load_model(dest)
 
 
-@pytest.mark.parametrize(("to", "name"), [(to, name) for to in EXACT for name in EXACT[to]])
+@pytest.mark.parametrize(
+    ("to", "name"),
+    [
+        pytest.param(to, name, marks=needs_keras("3.13") if to == "keras" and "keras315" in name else ())
+        for to in EXACT
+        for name in EXACT[to]
+    ],
+)
 def test_keras_takes_the_sources_own_next_steps(to: str, name: str, tmp_path: Path, load_case: Any) -> None:
     case = load_case(name)
     report, dest, model = _loaded(case, to, tmp_path)

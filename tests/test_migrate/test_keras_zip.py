@@ -23,6 +23,7 @@ from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
 from migrate.readers import keras_zip
 from migrate.readers.keras.layers import snake_case
 from optim.errors import UnsupportedError
+from tests.keras_releases import needs_keras
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 CASES = {
@@ -375,6 +376,7 @@ def test_layers_that_do_not_fit_the_config_leave_the_order_open(tmp_path: Path) 
         migrate.read(_written(tmp_path / "m.keras", members))
 
 
+@needs_keras("3.14")
 @pytest.mark.parametrize("stock", ["MultiHeadAttention", "GroupQueryAttention"])
 def test_a_gate_of_attention_is_trained_between_key_and_value(stock: str, tmp_path: Path) -> None:
     import keras

@@ -16,6 +16,7 @@ from dtopt_cli.app import app
 from migrate.errors import AmbiguousError, MissingHintError
 from optim.errors import HyperparameterError, UnsupportedError
 from tests import adversary, next_steps
+from tests.keras_releases import needs_keras
 from tests.test_migrate.confirm import confirmed
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -275,6 +276,7 @@ def test_averages_around_an_optimizer_are_no_optimizer_of_their_own(tmp_path: Pa
     assert "average/w" in state.unmapped
 
 
+@needs_keras("3.15")
 def test_the_optimizers_of_keras_3s_multioptimizer_are_saved_by_name_as_the_refusal_says(tmp_path: Path) -> None:
     import keras
     import tensorflow as tf

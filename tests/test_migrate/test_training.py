@@ -24,6 +24,7 @@ from migrate.readers.keras.left_out import settled, with_paddings
 from migrate.state import OptimizerState, Stored, StoredModel
 from optim.errors import UnsupportedError
 from tests.breadth import broad
+from tests.keras_releases import needs_keras
 
 FEATURES = Path(__file__).parent.parent / "fixtures" / "features"
 SOURCES = {path.stem: path for path in sorted(FEATURES.glob("*")) if path.suffix in (".h5", ".keras")}
@@ -269,7 +270,7 @@ def replayed(case: str, to: str, target: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("to", SUFFIX)
+@pytest.mark.parametrize("to", [pytest.param("keras", marks=needs_keras("3.14")), "tf-keras"])
 def test_a_batch_renormalization_goes_on_as_it_was(to: str, tmp_path: Path) -> None:
     """Of images, too, with an epsilon that TensorFlow does not raise there."""
     for case in ("tf2.8.4-image-renorm", "tf1.15.5-batch-renorm"):
@@ -286,7 +287,7 @@ def test_a_batch_renormalization_says_which_keras_loads_it(tmp_path: Path) -> No
         assert json.loads(file.read("metadata.json"))["keras_version"] == "3.14.0"
 
 
-@pytest.mark.parametrize("case", BFLOAT16)
+@pytest.mark.parametrize("case", [pytest.param(BFLOAT16[0], marks=needs_keras("3.13")), *BFLOAT16[1:]])
 @pytest.mark.usefixtures("loaded_here")
 def test_bfloat16_goes_to_keras_3_alone(case: str, tmp_path: Path) -> None:
     _, target = is_exact(case, "keras", tmp_path)
