@@ -329,7 +329,6 @@ def test_a_class_of_optim_whose_state_is_not_read_is_not_called_unknown() -> Non
     assert "own_rule" not in str(refused.value)
 
 
-EAGER = Path(__file__).parents[1] / "fixtures" / "eager_tables"
 MULTI = CORPUS.parent / "multi"
 PARTS = {
     "base": {"class_name": "SGD", "config": {"learning_rate": 0.05, "momentum": 0.9, "nesterov": False, "decay": 0.0}},
@@ -484,25 +483,3 @@ def test_cocob_takes_no_learning_rate_from_a_hint() -> None:
         migrate.read(source, optimizer_config=hint)
     hint["config"] = {"learning_rate": 1.0}
     assert migrate.read(source, optimizer_config=hint).hyperparameters["learning_rate"] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("release", "class_name", "lazy_rows"),
-    [
-        ("tf111", "LazyAdamOptimizer", []),
-        ("tf112", "LazyAdamOptimizer", ["^embeddings$"]),
-        ("tf112", "AdaMaxOptimizer", ["^embeddings$"]),
-    ],
-)
-def test_tables_of_eager_programs_go_on(release: str, class_name: str, lazy_rows: list[str], tmp_path: Path) -> None:
-    """Up to TF 1.11 LazyAdam moves all rows of a resource, and no checkpoint of objects tells the release."""
-    folder = EAGER / f"{release}-{class_name}"
-    config = {"learning_rate": 0.05, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-3}
-    hints: dict[str, Any] = {"optimizer_config": {"class_name": class_name, "config": config}}
-    state = migrate.read(folder / "source" / "ckpt-1", **hints, overrides={"clipnorm": None})
-    asked = any("up to TF 1.11 it moved those of resources" in reason for reason in state.reasons)
-    assert asked == (class_name == "LazyAdamOptimizer"), state.reasons
-    overrides = {"clipnorm": None, "lazy_rows": lazy_rows}
-    report = migrate.migrate_checkpoint(folder / "source" / "ckpt-1", tmp_path / "new", **hints, overrides=overrides)
-    assert report.fidelity == "exact", report.reasons
-    assert next_steps.of_slots(tmp_path / "new", np.load(folder / "oracle.npz"), 4) < next_steps.NEAR

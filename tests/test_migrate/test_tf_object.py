@@ -20,6 +20,7 @@ from migrate.matching.slot_owners import Owner, match
 from migrate.readers import saved_model, tf_dtensor_names, tf_object
 from migrate.state import Stored
 from optim.errors import MismatchError, UnsupportedError
+from tests import next_steps
 from tests.bundles import of_module, rewritten, written
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -428,3 +429,25 @@ def test_averages_of_a_loop_are_no_name_of_a_class(tmp_path: Path) -> None:
     tf.train.Checkpoint(weight=weight, optimizer=optimizer).write(str(tmp_path / "ckpt"))
     config = {"class_name": "Adam", "config": optimizer.get_config()}
     assert migrate.read(tmp_path / "ckpt", optimizer_config=config).fidelity == "exact"
+
+
+@pytest.mark.parametrize(
+    ("release", "class_name", "lazy_rows"),
+    [
+        ("tf111", "LazyAdamOptimizer", []),
+        ("tf112", "LazyAdamOptimizer", ["^embeddings$"]),
+        ("tf112", "AdaMaxOptimizer", ["^embeddings$"]),
+    ],
+)
+def test_tables_of_eager_programs_go_on(release: str, class_name: str, lazy_rows: list[str], tmp_path: Path) -> None:
+    """Up to TF 1.11 LazyAdam moves all rows of a resource, and no checkpoint of objects tells the release."""
+    folder = CORPUS.parent / "eager_tables" / f"{release}-{class_name}"
+    config = {"learning_rate": 0.05, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-3}
+    hints: dict[str, Any] = {"optimizer_config": {"class_name": class_name, "config": config}}
+    state = migrate.read(folder / "source" / "ckpt-1", **hints, overrides={"clipnorm": None})
+    asked = any("up to TF 1.11 it moved those of resources" in reason for reason in state.reasons)
+    assert asked == (class_name == "LazyAdamOptimizer"), state.reasons
+    overrides = {"clipnorm": None, "lazy_rows": lazy_rows}
+    report = migrate.migrate_checkpoint(folder / "source" / "ckpt-1", tmp_path / "new", **hints, overrides=overrides)
+    assert report.fidelity == "exact", report.reasons
+    assert next_steps.of_slots(tmp_path / "new", np.load(folder / "oracle.npz"), 4) < next_steps.NEAR
