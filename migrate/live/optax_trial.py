@@ -97,7 +97,7 @@ def tried(state: OptimizerState, training: Optax, targets: Sequence[Target]) -> 
     import jax
     import jax.experimental
 
-    enable_x64 = getattr(jax, "enable_x64", None) or jax.experimental.enable_x64  # before JAX 0.8
+    enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # before JAX 0.8
     plain = replace(state, hyperparameters=comparison.as_written(state.hyperparameters))
     outcomes: list[Outcome] = []
     with enable_x64(True), warnings.catch_warnings():
