@@ -239,18 +239,13 @@ def _thaw(document: dict[str, Any], leaf: canonical.Leaf, whole: bool) -> None:
         )
     level: dict[str, Any] = document
     for name in leaf.path:
-        level = _layer(level, name)
+        level = next(layer for layer in level["config"]["layers"] if canonical.layer_name(layer) == name)
         if name != leaf.path[-1] and level["config"].get("trainable") is False:
             raise UnsupportedError(f"the model {name!r} is frozen as a whole, and {leaf.path[-1]!r} in it was trained")
     thawed: list[canonical.Layer] = [level]
     for layer in thawed:
         layer["config"]["trainable"] = True
         thawed += canonical.held(layer)
-
-
-def _layer(model: dict[str, Any], name: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(x for x in model["config"]["layers"] if canonical.layer_name(x) == name)
-    return found
 
 
 def _left_alone(
@@ -265,27 +260,21 @@ def _left_alone(
     owners = {name for per in state.slots.values() for name in per}
     if not owners or generation not in NEW or owners.issuperset(trained):
         return trained, []
-    rest, open_ = [], list[str]()
+    rest, open_, of_source = dict[str, None](), list[str](), set(trained)
     for leaf in canonical.leaves(document):
         weights_ = [places[leaf.path, w.role] for w in KINDS[leaf.class_name].weights(leaf.config) if w.trainable]
-        own = [name for name in dict.fromkeys(weights_) if name in trained and name not in rest]
+        own = [name for name in dict.fromkeys(weights_) if name in of_source and name not in rest]
         lacking = [name for name in own if name not in owners]
-        is_plain = not canonical.held(_at(document, leaf)) and leaf.class_name not in NOT_FROZEN
+        within = canonical.held({"class_name": leaf.class_name, "config": leaf.config})
+        is_plain = not within and leaf.class_name not in NOT_FROZEN
         if own and lacking == own and is_plain:
-            _at(document, leaf)["config"]["trainable"] = False
+            leaf.config["trainable"] = False  # in the document
             notes.append(f"the layer {leaf.path[-1]!r} has no slots, and is written as frozen")
             continue
-        rest += own
+        rest |= dict.fromkeys(own)
         open_ += lacking
     text = f"{some(open_)}: no slots in the source, which trains nothing that has none, and the target trains them"
-    return rest, [Origin(TRAINED, None, UNINTERPRETED, doubt=text)] if open_ else []
-
-
-def _at(document: dict[str, Any], leaf: canonical.Leaf) -> dict[str, Any]:
-    level = document
-    for name in leaf.path:
-        level = _layer(level, name)
-    return level
+    return [*rest], [Origin(TRAINED, None, UNINTERPRETED, doubt=text)] if open_ else []
 
 
 def _filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> OptimizerState:
