@@ -73,14 +73,14 @@ def read(nodes: Nodes, name: str) -> Mapping[str, Any] | float | None:
     return _schedule("Formula", {"operations": operations}) if isinstance(operations, list) else operations
 
 
-def moving(nodes: Nodes, key: str, names: Iterable[str], how: str) -> dict[str, str]:
+def moving(nodes: Nodes, key: str, names: Iterable[str], changed: Collection[str], how: str) -> dict[str, str]:
     """For `outside`, that a hyperparameter is made from what steps change, so that no number is right, else empty.
 
     Args:
-      names: the nodes that give it. how: what is said of it anyway.
+      names: the nodes that give it. changed: the variables that steps change. how: what is said of it anyway.
     """
     behind = {each for name in names for each in nodes.behind(name, with_choices=True)}
-    return {MOVING + key: f"{key}: {how}"} if any(variable in behind for _, variable in writers(nodes)) else {}
+    return {} if behind.isdisjoint(changed) else {MOVING + key: f"{key}: {how}"}
 
 
 def never_counts(nodes: Nodes, kernels: Collection[str] = (), among: Collection[str] | None = None) -> str:

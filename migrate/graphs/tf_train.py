@@ -19,7 +19,7 @@ from migrate.graphs.gradients import ROWS_ADDED, Gradients, made_from_gradients,
 from migrate.graphs.late_reads import late_read
 from migrate.graphs.nodes import SCATTERS, SETS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Variable, match
-from migrate.graphs.writers import alone_written, other_writer
+from migrate.graphs.writers import alone_written, changers, other_writer
 from migrate.state import CHANGED, LATE_READ, MOVING, NO_KERNEL, SPARSE_CLIPPING
 
 
@@ -131,7 +131,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     standing = schedules.never_counts(nodes, applied, None if len(updates) == 1 else among)
     if standing and isinstance(config.get(_RATE), Mapping):
         outside[_RATE] = standing
-        outside |= schedules.moving(nodes, _RATE, read.rates, standing)
+        outside |= schedules.moving(nodes, _RATE, read.rates, read.moved, standing)
         del config[_RATE]
     config |= _limit(read.limits, outside)
     config |= rows_apart(config, sparse, read.gradients.added, outside)
@@ -178,8 +178,13 @@ class _Read:
 
     def __init__(self, nodes: Nodes, owners: Collection[str]):
         self._nodes = nodes
-        self._written = alone_written(nodes)
+        by_variable = changers(nodes)
+        self._written = alone_written(nodes, by_variable)
+        self.moved = by_variable.keys()
+        """Variables that steps change."""
         self.rates: dict[str, Any] = {}
+        """Schedules that were read, which kernels share."""
+        self._doubted: set[tuple[str, str]] = set()
         self._values: dict[str, list[Any]] = {}
         self.gradients = Gradients(nodes, owners)
         self.changed = set(owners)
@@ -196,9 +201,48 @@ class _Read:
         if wrong is not None:
             self.outside["updates"] = wrong
         self.changed.update(slots)
-        for key, value in _arguments(nodes, name, kernel, rows, self.outside, self.rates):
+        for key, value in self._arguments(name, kernel, rows):
             known = self._values.setdefault(key, [])
             known.extend([value] if value not in known else ())
+
+    def _arguments(self, name: str, kernel: Kernel, rows: bool) -> Iterator[tuple[str, Any]]:
+        """What the inputs of a kernel are."""
+        nodes, outside, rates = self._nodes, self.outside, self.rates
+        inputs = nodes.inputs[name]
+        yield from kernel.fixed.items()
+        if any(nodes.op(name).endswith(each) for each in NESTEROV):
+            yield "nesterov", nodes.flag(name, "use_nesterov")
+        for key, place in (kernel.rows if rows and kernel.rows else kernel.inputs).items():
+            if place >= len(inputs):
+                outside[key] = f"{name!r} in the graph lacks the input that it is"
+                continue
+            value: Any = nodes.constant(inputs[place])
+            if value is None and key == _RATE:
+                if inputs[place] not in rates:
+                    rates[inputs[place]] = schedules.read(nodes, inputs[place])
+                value = rates[inputs[place]]
+            made = nodes.source(inputs[place])
+            if value is None and key == _L2 and match(nodes, made, _WITH_BETA, found := Found()):
+                value = found.constants[_L2]
+                yield from [("beta", found.constants["beta"])] if found.constants["beta"] else []
+            if value is None and made in nodes.changing:
+                value, op = nodes.changing[made]
+                outside[key] = f"{op!r} in the graph changes the variable {made!r}, which it is read from"
+            if made_from_gradients(nodes, made):
+                outside[NO_KERNEL] = f"{name!r} takes a {key} that steps make from gradients, which no rule here does"
+            if value is not None:
+                yield key, value
+            else:
+                self._unread(key, made)
+
+    def _unread(self, key: str, made: str) -> None:
+        """A hyperparameter of one kernel or of many, which the graph makes in a way that is not understood."""
+        if (key, made) in self._doubted:
+            return
+        self._doubted.add((key, made))
+        how = f"{made!r} ({self._nodes.op(made) or 'no op'}) in the graph makes it"
+        how = self.outside.setdefault(key, how)
+        self.outside |= schedules.moving(self._nodes, key, [made], self.moved, how)
 
     def table(self, owner: str, ops: Collection[str]) -> None:
         """A variable whose rows are moved by several ops and no kernel."""
@@ -364,36 +408,3 @@ def owner_of(name: str) -> str:
 def is_sparse(nodes: Nodes, names: Collection[str]) -> bool:
     ops = {nodes.op(name).removeprefix("Resource") for name in names}
     return any(op.startswith("SparseApply") for op in ops) or bool(ops & set(SCATTERS))
-
-
-def _arguments(
-    nodes: Nodes, name: str, kernel: Kernel, rows: bool, outside: dict[str, str], rates: dict[str, Any]
-) -> Iterator[tuple[str, Any]]:
-    """What the inputs of a kernel are; `rates` keeps the schedules that were read, which kernels share."""
-    inputs = nodes.inputs[name]
-    yield from kernel.fixed.items()
-    if any(nodes.op(name).endswith(each) for each in NESTEROV):
-        yield "nesterov", nodes.flag(name, "use_nesterov")
-    for key, place in (kernel.rows if rows and kernel.rows else kernel.inputs).items():
-        if place >= len(inputs):
-            outside[key] = f"{name!r} in the graph lacks the input that it is"
-            continue
-        value: Any = nodes.constant(inputs[place])
-        if value is None and key == _RATE:
-            if inputs[place] not in rates:
-                rates[inputs[place]] = schedules.read(nodes, inputs[place])
-            value = rates[inputs[place]]
-        made = nodes.source(inputs[place])
-        if value is None and key == _L2 and match(nodes, made, _WITH_BETA, found := Found()):
-            value = found.constants[_L2]
-            yield from [("beta", found.constants["beta"])] if found.constants["beta"] else []
-        if value is None and made in nodes.changing:
-            value, op = nodes.changing[made]
-            outside[key] = f"{op!r} in the graph changes the variable {made!r}, which it is read from"
-        if made_from_gradients(nodes, made):
-            outside[NO_KERNEL] = f"{name!r} takes a {key} that steps make from gradients, which no rule here does"
-        if value is not None:
-            yield key, value
-        else:
-            outside.setdefault(key, f"{made!r} ({nodes.op(made) or 'no op'}) in the graph makes it")
-            outside |= schedules.moving(nodes, key, [made], outside[key])
