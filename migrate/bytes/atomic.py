@@ -82,11 +82,14 @@ def _locked_folder(parent: str, prefix: str) -> tuple[str, int]:
         try:
             os.mkdir(folder)
             lock = os.open(folder, os.O_RDONLY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         except FileNotFoundError:
             if attempt == ATTEMPTS:  # as in /proc, where nothing can be made
                 raise
             continue  # another run removed the folder above, or took this one for abandoned before it was locked
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        except (KeyboardInterrupt, SystemExit):
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         if os.path.isdir(folder):
             return folder, lock
         os.close(lock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import random
 import signal
@@ -13,11 +14,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
-from migrate.bytes import object_graph
+from migrate.bytes import atomic, object_graph
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import DamagedFileError, TargetExistsError
 from migrate.readers import slots as reader
@@ -377,3 +379,17 @@ def test_two_runs_on_one_target_do_not_mix(tmp_path: Path) -> None:
         child.kill()
         child.communicate()
     _is_whole(dest)
+
+
+@pytest.mark.parametrize(("module", "name"), [(os, "open"), (fcntl, "flock")])
+def test_ctrl_c_before_a_scratch_folder_is_locked_leaves_none(
+    module: ModuleType, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, name, interrupted)
+    with pytest.raises(KeyboardInterrupt), atomic.scratch_folder(str(tmp_path / "out")):
+        pass
+    assert list(tmp_path.iterdir()) == []
