@@ -12,8 +12,9 @@ from typing import Any
 
 import libcst as cst
 
-from migrate.code import calls, changed, facts, files, meanings, names, others, program, releases
-from migrate.code.flow import Flow
+from migrate.code import calls, facts, files, meanings, names, program, releases
+from migrate.code.changes import changed, others
+from migrate.code.changes.flow import Flow
 from migrate.code.releases import Release
 from migrate.errors import AmbiguousError, MissingHintError
 from optim.errors import DtoptError, UnsupportedError

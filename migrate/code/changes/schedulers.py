@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migrate.code.flow import PASSES, Flow, called, is_foreign, last, text_of
+from migrate.code.changes.flow import PASSES, Flow, called, is_foreign, last, text_of
 from migrate.code.program import Reading
 from migrate.code.tree import children
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from migrate.code import names
-from migrate.code.flow import Flow, called, is_foreign, last
+from migrate.code.changes.flow import Flow, called, is_foreign, last
 from migrate.code.program import Reading
 
 CLIPS = re.compile(r"^clip_by_(?:value|(?:\w+_)?norm)$|^clip_gradients_by_norm$")

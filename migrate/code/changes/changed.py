@@ -1,4 +1,4 @@
-"""What a program does to an optimizer besides the call that makes it, so that the call does not tell what was saved."""
+"""What a program changes of the optimizers that it made: hyperparameters, methods, wrappers around them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from migrate.code import gradients, names, schedulers
-from migrate.code.flow import Flow, called, last, text_of
+from migrate.code import names
+from migrate.code.changes import gradients, schedulers
+from migrate.code.changes.flow import Flow, called, last, text_of
 from migrate.code.program import Reading
 
 RATE, GRADIENTS, DEFAULT_EPSILON = "learning_rate", "gradients", "epsilon of the backend"

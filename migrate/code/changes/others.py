@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migrate.code import changed, facts, names
-from migrate.code.flow import PASSES, SETTINGS, Flow, is_foreign, last, text_of
+from migrate.code import facts, names
+from migrate.code.changes import changed
+from migrate.code.changes.flow import PASSES, SETTINGS, Flow, is_foreign, last, text_of
+from migrate.code.changes.schedulers import is_elsewhere
 from migrate.code.program import Reading
-from migrate.code.schedulers import is_elsewhere
 from migrate.code.tree import children
 
 ASKS = ("isinstance", "issubclass", "type")
