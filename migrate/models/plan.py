@@ -115,6 +115,7 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     ordered = _filled(replace(state, origins=(*state.origins, *doubted)), trained, notes)
     if keras_targets.KERAS3 in families:
         frozen.check(document, state)
+        training.name_hard_sigmoids(document, source)
     training.raise_epsilons(document, source, notes)
     scale = loss_scale.find(state, document)
     live = keras_targets.best(ordered, _possible(state.algorithm, families, scale, scaled))

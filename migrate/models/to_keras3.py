@@ -22,6 +22,10 @@ ACTIVATIONS = (
     *("linear", "relu", "relu6", "elu", "selu", "gelu", "leaky_relu", "sigmoid", "hard_sigmoid", "tanh", "softmax"),
     *("softplus", "softsign", "exponential", "swish", "silu", "mish", "log_softmax"),
 )
+ACTIVATED = ("activation", "recurrent_activation")
+"""The keys of configs that name one."""
+HARD_SIGMOID = "hard_sigmoid of Keras 2"
+"""min(max(x/5 + 1/2, 0), 1), for which Keras 3 has no name."""
 RENORM = ("renorm", "renorm_clipping", "renorm_momentum")
 RENORM_SINCE = "3.14.0"
 """The first release of Keras 3 whose BatchNormalization has `renorm`."""
@@ -214,6 +218,9 @@ def _layer(layer: Layer, told: Translation) -> dict[str, Any]:
     if renorm:
         told.since = RENORM_SINCE
         told.notes.append(f"the layer {shown!r} has renorm, so that Keras {RENORM_SINCE} or later has to load it")
+    for key in ACTIVATED:
+        if config.get(key) == HARD_SIGMOID:
+            config[key] = _hard_sigmoid({"dtype": config["dtype"]} if config.get("dtype") else {})
     config["name"] = told.names.get(shown, shown)
     if name == "BatchNormalization" and isinstance(config.get("axis"), list):
         config["axis"] = _only(config["axis"], shown)
@@ -233,6 +240,15 @@ def _layer(layer: Layer, told: Translation) -> dict[str, Any]:
         if held:
             config[key] = [_layer(each, told) for each in held] if isinstance(held, list) else _layer(held, told)
     return _object("keras.layers", name, config)
+
+
+def _hard_sigmoid(dtype: Mapping[str, Any]) -> dict[str, Any]:
+    """That of Keras 1 and 2 as layers of Keras 3, which takes any layer for an activation."""
+    steps = {"Rescaling": {"scale": 0.2, "offset": 0.5}, "ReLU": {"max_value": 1.0}}
+    layers = [
+        _object("keras.layers", kind, {"name": kind.lower(), **config, **dtype}) for kind, config in steps.items()
+    ]
+    return _object("keras", "Sequential", {"name": "hard_sigmoid", **dtype, "layers": layers})
 
 
 def _listed(shape: Any) -> list[Any]:
@@ -265,7 +281,7 @@ def _value(key: str, value: Any, shown: str) -> Any:
         return _known(value, "regularizers", REGULARIZERS, shown)
     if key.endswith("_constraint") and value is not None:
         return _known(value, "constraints", CONSTRAINTS, shown)
-    if key in ("activation", "recurrent_activation") and value is not None and value not in ACTIVATIONS:
+    if key in ACTIVATED and value is not None and value not in (*ACTIVATIONS, HARD_SIGMOID):
         raise UnsupportedError(
             f"the layer {shown!r} has the activation {value!r}, which is not one of Keras's; {ADVICE}"
         )

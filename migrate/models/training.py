@@ -16,13 +16,13 @@ from migrate.generations import BACKEND, TENSORFLOW, version_tuple
 from migrate.models import activated, backends, calls, compiled, constraints, frozen, masks, unsaved
 from migrate.models.canonical import Layer, Leaf, canonical, leaves
 from migrate.models.keras1 import GATED
+from migrate.models.to_keras3 import ACTIVATED, HARD_SIGMOID
 from migrate.readers.keras.left_out import TRANSPOSED
 from migrate.state import Stored, StoredModel
 from optim.errors import UnsupportedError
 
 KERAS3, TF_KERAS, STANDALONE = "Keras 3", "tf.keras", "Keras 1 or 2"
 NEVER = (99,)
-ACTIVATIONS = ("activation", "recurrent_activation")
 BEFORE_LABELS = ("keras1", "keras2", "optimizer_v1")
 """Generations before TF 1.14 and Keras 2.3, whose hinge losses have `_maybe_convert_labels`."""
 LEAST_EPSILON = 1.001e-5
@@ -132,13 +132,12 @@ def _dilated(rate: Any) -> bool:
     return any(each != 1 for each in rate) if isinstance(rate, list) else rate not in (None, 1)
 
 
-def _hard(item: Any) -> bool:
-    """Whether a config, or one in it, has hard_sigmoid for an activation."""
-    if isinstance(item, list):
-        return any(map(_hard, item))
-    if not isinstance(item, Mapping):
-        return False
-    return any((key in ACTIVATIONS and value == "hard_sigmoid") or _hard(value) for key, value in item.items())
+def _hard(item: Any) -> list[tuple[dict[str, Any], str]]:
+    """Where a config, or one in it, has hard_sigmoid for an activation: the config, and the key there."""
+    if not isinstance(item, dict):
+        return [found for each in item for found in _hard(each)] if isinstance(item, list) else []
+    here = [(item, key) for key in ACTIVATED if item.get(key) == "hard_sigmoid"]
+    return [*here, *(found for value in item.values() for found in _hard(value))]
 
 
 def _drops(leaf: Leaf, implementations: Sequence[int], key: str) -> bool:
@@ -226,7 +225,7 @@ MASKED = (
 DIFFERENCES = (
     *MASKED,
     Difference(
-        _leaves(lambda leaf: _hard(leaf.config)),
+        _leaves(lambda leaf: bool(_hard(leaf.config))),
         lambda r: f"takes hard_sigmoid for min(max(x/{6 if r.since() else 5} + 1/2, 0), 1)",
     ),
     Difference(
@@ -337,6 +336,14 @@ def raise_epsilons(document: Layer, source: Stored, notes: list[str]) -> None:
         if _of_images(leaf) and leaf.config.get("epsilon", 1.0) < LEAST_EPSILON:
             leaf.config["epsilon"] = LEAST_EPSILON
             notes.append(f"{leaf.path[-1]}: epsilon is written as {LEAST_EPSILON}, to which its release raised it")
+
+
+def name_hard_sigmoids(document: Layer, source: Stored) -> None:
+    """Writes another name for the hard_sigmoid of before Keras 3 into a model's config that Keras 3 is to have."""
+    if not release(source).since():
+        for leaf in leaves(document):
+            for config, key in _hard(leaf.config):
+                config[key] = HARD_SIGMOID
 
 
 def _told(document: Layer, old: Release, new: Sequence[Release]) -> Iterator[str]:

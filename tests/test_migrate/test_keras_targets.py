@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -251,16 +252,24 @@ def test_a_custom_layer_is_refused_with_what_to_do(tmp_path: Path, load_case: An
     assert migrate.migrate_checkpoint(source, tmp_path / "slots").fidelity == "exact"
 
 
-def test_an_activation_that_means_something_else_is_said(tmp_path: Path, load_case: Any) -> None:
-    def hard(layers: list[Any]) -> None:
-        layers[-1]["config"]["activation"] = "hard_sigmoid"
+def test_the_hard_sigmoid_of_keras_2_is_written_as_layers(tmp_path: Path, load_case: Any) -> None:
+    """Of the dtype of the layer that it is of; its steps are in `test_training`. Keras 3's own keeps its name."""
 
-    source = _edited(load_case("tf24-adam-convbn"), tmp_path, hard)
-    report = migrate.migrate_checkpoint(source, tmp_path / "x.keras", to="keras", dry_run=True)
-    assert report.fidelity == "approximate"
-    assert "x/5" in report.reasons[0]
+    def hard(layers: list[Any]) -> None:
+        layers[-1]["config"].update(activation="hard_sigmoid", dtype="float64")
+
+    source, targets = _edited(load_case("tf24-adam-convbn"), tmp_path, hard), []
+    for at in (source, tmp_path / "0.keras"):
+        targets.append(tmp_path / f"{len(targets)}.keras")
+        assert migrate.migrate_checkpoint(at, targets[-1], to="keras").fidelity == "exact"
+        with zipfile.ZipFile(targets[-1]) as file:
+            layers = json.loads(file.read("config.json"))["config"]["layers"]
+        steps = layers[-1]["config"]["activation"]["config"]["layers"]
+        assert [(each["class_name"], each["config"]["dtype"]) for each in steps] == [
+            ("Rescaling", "float64"),
+            ("ReLU", "float64"),
+        ]
     assert migrate.migrate_checkpoint(source, tmp_path / "x.h5", to="tf-keras", dry_run=True).fidelity == "exact"
-    assert os.listdir(tmp_path) == ["edited.h5"]
 
 
 @pytest.mark.parametrize("to", ["keras", "tf-keras"])
