@@ -227,6 +227,20 @@ def doubt(class_name: str, generation: str, is_stored: bool, taken: str) -> tupl
     return text, confirming("class_name", inner)
 
 
+def summed(name: Any) -> str:
+    """Why steps of an optimizer of that name need not be taken with each gradient; empty if it is no name of Horovod's.
+
+    Horovod calls what it makes of an optimizer of class X X again, and names it DistributedX. Of the batches it sums it
+    counts each one as a step (`_keras/__init__.py`, `gradient_aggregation_eager.py` of 0.28; run on TF 2.9).
+    """
+    if not isinstance(name, str) or not name.startswith(DISTRIBUTED):
+        return ""
+    return (
+        f"the optimizer is named {name}, as Horovod does: with a backward_passes_per_step above 1 it steps with sums of"
+        " several batches, and counts each of them, which no file says; taken for 1"
+    )
+
+
 def unregistered(what: str, class_name: str) -> str:
     """Why a class with the name of one of Addons need not be that: the source does not call it as Addons registers it.
 

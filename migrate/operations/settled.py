@@ -113,6 +113,8 @@ def check_name(stored: Stored, made: Configuration) -> None:
         return
     called = stored.optimizer_name or _called(stored)
     _doubt_exchanged(stored, made, called)
+    if _doubt_summed(stored, made, called):
+        return
     mine, given = _folded(made.algorithm.name), made.config.get("name")
     own = _folded(str(made.stated[0].value).rpartition(">")[2].rpartition(".")[2])
     if called is None or _folded(called) in (own, mine, *_NO_NAME):
@@ -150,6 +152,17 @@ def _doubt_exchanged(stored: Stored, made: Configuration, called: str | None) ->
         return
     text = f"the state is that of an optimizer {called!r}, and the config that of {given!r}, which compile() was given"
     made.stated = (*made.stated, Origin("name", called, UNINTERPRETED, doubt=text, confirm=confirming("name", called)))
+
+
+def _doubt_summed(stored: Stored, made: Configuration, called: str | None) -> bool:
+    """A doubt where the name, and not the class, is one of Horovod's; whether it is."""
+    name = next((each for each in (called, made.config.get("name")) if addons.summed(each)), None)
+    if name is None or addons.summed((stored.optimizer_config or {}).get("class_name")):
+        return False
+    if "name" not in made.overrides:
+        origin = Origin("name", name, UNINTERPRETED, doubt=addons.summed(name), confirm=confirming("name", name))
+        made.stated = (*made.stated, origin)
+    return True
 
 
 def _called(stored: Stored) -> str | None:

@@ -47,6 +47,19 @@ def test_the_packages_own_next_steps_are_taken(name: str, tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.parametrize(("name", "is_right"), [("tf29-horovod", True), ("tf29-horovod-passes", False)])
+def test_horovod_is_asked_how_many_batches_it_sums(name: str, is_right: bool, tmp_path: Path) -> None:
+    source, oracle = PACKAGES / f"{name}.h5", np.load(PACKAGES / f"{name}.npz")
+    report = migrate.migrate_checkpoint(source, tmp_path / "slots")
+    assert report.fidelity == "approximate"
+    assert [reason.partition(",")[0] for reason in report.reasons] == ["the optimizer is named DistributedAdam"]
+    assert confirmed(source) == {"name": "DistributedAdam"}
+    assert migrate.read(source, overrides=confirmed(source)).fidelity == "exact"
+    names = [v.name for v in optim.describe_checkpoint(tmp_path / "slots").variables]
+    steps = next_steps.of_slots(tmp_path / "slots", oracle, 3, names, saved="save/")
+    assert (steps < next_steps.NEAR) is is_right
+
+
 @pytest.mark.parametrize("name", ["tf115-adamw-annealed", "tf115-nadamw"])
 def test_what_no_rule_here_does_is_refused_and_carried_for_ones_own(name: str) -> None:
     with pytest.raises(UnsupportedError, match=r"no rule here does; to carry its state .* --set own_rule=true"):
