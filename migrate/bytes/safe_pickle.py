@@ -130,7 +130,8 @@ class _NumpyOnly(pickle.Unpickler):
 
 
 def loads(data: bytes, where: str) -> list[np.ndarray]:
-    """The flat list of arrays in a pickle of numpy arrays, numbers, lists and tuples.
+    """The flat list of arrays in a pickle of numpy arrays, numbers, lists and tuples; or in a mapping that holds it
+    beside words and numbers alone, as the `extra_data.pickle` of transformers does beside the epoch.
 
     Raises:
       UnsupportedError: it calls anything but numpy's constructors, or holds something else.
@@ -138,6 +139,9 @@ def loads(data: bytes, where: str) -> list[np.ndarray]:
     """
     found = _loaded(data, where)
     try:
+        if isinstance(found, dict):
+            held = [each for each in found.values() if not isinstance(each, str | int | float | None)]
+            found = held[0] if len(held) == 1 else None
         if isinstance(found, _Array):
             found = found.value
         if not isinstance(found, (list, tuple)):

@@ -101,7 +101,6 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
         if passing.possible(state, families):
             return _passed_through(state, model, families, scaled)
         raise
-    scope_names.check(document, nested=keras_targets.KERAS3 in families)
     state = keras1_weights.modern(state)
     assert state.source is not None
     places = weights.assign(state.source, stored_model(state), document)
@@ -113,6 +112,8 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     trained, alone = _left_alone(state, document, places, trained, notes)
     doubted += alone
     ordered = _filled(replace(state, origins=(*state.origins, *doubted)), trained, notes)
+    scope_names.rename(document, notes)
+    scope_names.check(document, nested=keras_targets.KERAS3 in families)
     if keras_targets.KERAS3 in families:
         frozen.check(document, state)
         training.name_hard_sigmoids(document, source)

@@ -4,6 +4,7 @@ tf.keras up to TF 2.1 any for the model itself, which they called in no scope of
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from migrate.models.canonical import Layer, layer_name, leaves
 from migrate.models.layers import ADVICE
@@ -12,6 +13,17 @@ from optim.errors import UnsupportedError
 _INSIDE = re.compile(r"[A-Za-z0-9_.>/-]+")
 _FIRST = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.>/-]*")
 """tensorflow/python/framework/ops.py 2.21, `Graph.name_scope`, less the backslash, which no node may have."""
+
+
+def rename(model: dict[str, Any], notes: list[str]) -> None:
+    """Gives the whole model a name that can be a scope; nothing refers to it by the one that it has."""
+    name = layer_name(model)
+    if not _FIRST.fullmatch(name):
+        plain = re.sub(r"[^A-Za-z0-9_.>/-]", "_", name)
+        model["config"]["name"] = plain if _FIRST.fullmatch(plain) else f"model{plain}"
+        if "name" in model:
+            model["name"] = model["config"]["name"]
+        notes.append(f"the model {name!r} is called {layer_name(model)!r} there, as TensorFlow takes no such scope")
 
 
 def check(model: Layer, nested: bool) -> None:

@@ -31,7 +31,7 @@ _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, OSError, *_NPY_ERRORS)
 MAX_RATIO = 100
 """How far pickled weights can be packed: above, in more than MAX_UNPACKED bytes, it is a bomb."""
 MAX_UNPACKED = 256 << 20
-PICKLE_STARTS = (b"\x80", b"(lp", b"]", b"(", b"c")
+PICKLE_STARTS = (b"\x80", b"]", b"}", b"(", b"c")
 
 
 def sniff(path: str) -> bool:

@@ -18,6 +18,7 @@ import migrate
 from migrate.models import scope_names
 from optim.errors import UnsupportedError
 from tests import adversary
+from tests.test_migrate.test_training import SUFFIX
 
 NAMES = ["Dense 1", "d(x)", "_d", "d-1", "d.1", "d:0", "d>x", "dé", "d\\x", "1d", ".d", "-d", "d+x", "d,x"]
 
@@ -59,11 +60,29 @@ def test_keras_trains_what_is_taken() -> None:
 
 
 @pytest.mark.parametrize("to", ["keras", "tf-keras"])
-def test_a_model_that_keras_2_called_so_is_refused(to: Any, tmp_path: Path) -> None:
-    """It was called exact, and no Keras on TensorFlow could train it."""
-    source = Path(shutil.copy(adversary.CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5", tmp_path))
+@pytest.mark.usefixtures("loaded_here")
+def test_a_model_that_keras_2_called_so_gets_another_name(to: Any, tmp_path: Path, load_case: Any) -> None:
+    """It was called exact, and no Keras on TensorFlow could train it; then it was refused."""
+    case = load_case("keras224-adam-eps-none-nested")
+    source, target = tmp_path / "model.h5", tmp_path / f"out{SUFFIX[to]}"
+    shutil.copy(adversary.CORPUS / case.name / "source" / "model.h5", source)
     with h5py.File(source, "r+") as file:
         config = file.attrs["model_config"]
         file.attrs["model_config"] = config.replace('"name": "model_1"', '"name": "My model"')
-    with pytest.raises(UnsupportedError, match="the model is called 'My model'"):
-        migrate.migrate_checkpoint(source, tmp_path / "out", to=to)
+    report = migrate.migrate_checkpoint(source, target, to=to)
+    assert report.fidelity == "exact"
+    assert any("'My model' is called 'My_model' there" in text for text in report.warnings)
+    assert migrate.verify(source, target).ok
+
+
+@pytest.mark.parametrize("to", ["keras", "tf-keras"])
+def test_a_layer_that_keras_on_theano_called_so_is_refused(to: Any, tmp_path: Path) -> None:
+    source = Path(shutil.copy(adversary.CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5", tmp_path))
+    with h5py.File(source, "r+") as file:
+        config = file.attrs["model_config"]
+        file.attrs["model_config"] = config.replace('"sequential_1"', '"My model"')
+        file["model_weights"].move("sequential_1", "My model")
+        names = [name.replace(b"sequential_1", b"My model") for name in file["model_weights"].attrs["layer_names"]]
+        file["model_weights"].attrs["layer_names"] = names
+    with pytest.raises(UnsupportedError, match="the layer is called 'My model'"):
+        migrate.migrate_checkpoint(source, tmp_path / f"out{SUFFIX[to]}", to=to)

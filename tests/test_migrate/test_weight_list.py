@@ -47,6 +47,8 @@ def test_pickles_of_every_protocol(protocol: int, tmp_path: Path) -> None:
     _same(path)
     path.write_bytes(pickle.dumps((np.int64(5), 0.5, 7, *WEIGHTS), protocol))
     _same(path, [5, 0.5, 7, *WEIGHTS])
+    path.write_bytes(pickle.dumps({"epoch": 3, "optimizer_state": WEIGHTS, "best": None}, protocol))
+    _same(path)
 
 
 @pytest.mark.parametrize("module", [b"numpy.core.multiarray", b"numpy._core.multiarray"])
@@ -145,6 +147,8 @@ def test_an_object_array_that_wants_to_run_something(tmp_path: Path) -> None:
     "held",
     [
         {"a": np.ones(2)},
+        {"epoch": 1, "optimizer": [np.ones(2)], "model": [np.ones(2)]},
+        {"epoch": 1, "optimizer": [np.ones(2)], "best": {"loss": 0.5}},
         [{"a": 1}],
         ["text"],
         [None],
