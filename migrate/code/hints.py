@@ -111,9 +111,9 @@ def hints_in(path: Path, said: tuple[Release, ...] | None) -> list[CodeHint | Un
     if not any(isinstance(hint, CodeHint) for _, hint in found):
         return [hint for _, hint in found]
     where = Flow(reading)
-    done = tuple(changed.changes(reading, where))
+    done = tuple(changed.places(reading, where, said))
     unread = [node for node, hint in found if isinstance(hint, Unread)]
-    elsewhere = tuple(_shown(reading, node) for node in (*others.others(reading, where), *unread))
+    elsewhere = tuple(changed.shown(reading, node) for node in (*others.others(reading, where), *unread))
     return [
         _as_changed(reading, node, hint, where, done, elsewhere) if isinstance(hint, CodeHint) else hint
         for node, hint in found
@@ -129,14 +129,14 @@ def _as_changed(
     node: cst.Call,
     hint: CodeHint,
     where: Flow,
-    done: Sequence[changed.Change],
+    done: Sequence[changed.Place],
     elsewhere: tuple[str, ...],
 ) -> CodeHint:
     """Without the values that the program sets in other places than the call."""
     given = hint.optimizer_config["config"]
     config = dict(given)
     left_out: dict[str, str] = {}
-    unread = [_shown(reading, each) for each in others.instead(reading, node, where)]
+    unread = [changed.shown(reading, each) for each in others.instead(reading, node, where)]
     for change in done:
         key = change.key
         if key == changed.DEFAULT_EPSILON:
@@ -147,11 +147,13 @@ def _as_changed(
             continue  # asked about in any case, where no graph tells
         if key in given:
             config.pop(key, None)
-            left_out.setdefault(key, reading.where(change.node))
+            left_out.setdefault(key, change.where)
         else:
-            unread.append(_shown(reading, change.node))
+            unread.append(change.shown)
     document = {**hint.optimizer_config, "config": config}
-    return replace(hint, optimizer_config=document, left_out=left_out, unread=tuple(unread), others=elsewhere)
+    return replace(
+        hint, optimizer_config=document, left_out=left_out, unread=tuple(dict.fromkeys(unread)), others=elsewhere
+    )
 
 
 def _of_call(

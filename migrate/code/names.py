@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -149,8 +150,8 @@ class Names:
         other binds it."""
         first, _, rest = dotted(node).partition(".")
         bound = self._bound(node, first) if first else ()
-        if not bound and first and self.of(node):
-            return [f"{module}." for module in self._scopes.stars]
+        if not bound and first and not hasattr(builtins, first):
+            return [f"{module}.{dotted(node)}" for module in self._scopes.stars]
         return [f"{name}.{rest}" if rest else name for name in bound if name is not None]
 
     def bindings(self, node: cst.CSTNode) -> Sequence[str | None]:

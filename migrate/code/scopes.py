@@ -116,13 +116,13 @@ def _targets(target: cst.CSTNode | None) -> Iterator[str]:
 
 
 def _imported(node: cst.Import | cst.ImportFrom, found: Scopes) -> Iterator[tuple[str, Bound]]:
-    if isinstance(node.names, cst.ImportStar):
-        found.stars += [dotted(node.module)] if isinstance(node, cst.ImportFrom) and node.module is not None else []
-        return
     base = ""
     if isinstance(node, cst.ImportFrom):
         module = dotted(node.module) if node.module is not None else ""
         base = "." * len(node.relative) + (f"{module}." if module else "")
+    if isinstance(node.names, cst.ImportStar):
+        found.stars.append(base.removesuffix(".") if base.strip(".") else base)
+        return
     for alias in node.names:
         full = dotted(alias.name)
         short = dotted(alias.asname.name) if alias.asname else full.split(".")[0]

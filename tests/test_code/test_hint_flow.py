@@ -61,6 +61,33 @@ GRADIENTS = [
     "o.apply_gradients([(g * 2, w) for g, w in zip(tape.gradient(loss, v), v)])\n",
     "import gradient_accumulator\nm = gradient_accumulator.GradientAccumulateModel(accum_steps=4)\nm.compile(o)\n",
 ]
+CHANGED = "g = [2 * each for each in tape.gradient(loss, v)]\n"
+APPLIED = [
+    "ap = o.apply_gradients\nap(zip(g, v))\n",
+    "getattr(o, 'apply_gradients')(zip(g, v))\n",
+    "o.apply_gradients(name='x', grads_and_vars=zip(g, v))\n",
+    "strategy.run(o.apply_gradients, args=(zip(g, v),))\n",
+    "import functools\nf = functools.partial(o.apply_gradients, zip(g, v))\nf()\n",
+    "def step(apply):\n    apply(zip(g, v))\nstep(o.apply_gradients)\n",
+    "class A:\n    def f(self):\n        self.g = g\n        o.apply_gradients(zip(self.g, v))\n",
+    "d = {'g': g}\no.apply_gradients(zip(d['g'], v))\n",
+    "o.apply(g, v)\n",
+]
+BETWEEN_STEPS = [
+    "for w in o.variables():\n    w.assign(0)\n",
+    "tf.keras.backend.set_value(o.get_slot(v, 'momentum'), 0)\n",
+    "o.iterations.assign(0)\n",
+    "for w in m.trainable_variables:\n    w.assign_sub(0.1 * w)\n",
+    "for w in m.trainable_variables:\n    w.assign(tf.clip_by_value(w, -1, 1))\n",
+    "for w in m.trainable_weights:\n    tf.compat.v1.assign_sub(w, 0.1 * w)\n",
+    "m.set_weights([0.9 * w for w in m.get_weights()])\n",
+    "tf.keras.optimizers.Optimizer.get_gradients = mine\n",
+    "tf.GradientTape.gradient = mine\n",
+    "clip = tf.clip_by_global_norm\ng, n = clip(t.gradient(l, v), 1.0)\no.apply_gradients(zip(g, v))\n",
+]
+CALLBACK = (
+    "import tensorflow as tf\nclass Mine(tf.keras.callbacks.Callback):\n    def on_epoch_end(self, e, logs=None):\n"
+)
 INSTEAD = [
     "if a:\n    o = build()\n",
     "o = 'adam'\n",
@@ -114,6 +141,9 @@ HARMLESS = [
     f"{MAKES}def f(n):\n    return f(n - 1) if n else o\nm.compile(f(3), 'mse')\n",
     f"{OPTIMIZER_V2}def f(n):\n    return f(n - 1) if n else t.gradient(l, v)\no.apply_gradients(zip(f(3), v))\n",
     f"{OPTIMIZER_V2}c = tf.train.Checkpoint(optimizer=o, model=m)\nfor w in m.weights:\n    w.assign(0)\n",
+    f"{OPTIMIZER_V2}ap = o.apply_gradients\nap(zip(t.gradient(l, v), v))\n",
+    f"{OPTIMIZER_V2}target.set_weights([0.9 * a + b for a, b in zip(target.get_weights(), m.get_weights())])\n",
+    f"{OPTIMIZER_V2}for a, b in zip(target.weights, m.weights):\n    a.assign(0.9 * a + 0.1 * b)\n",
     f"{FITS}class M(tf.keras.Model):\n    def compile(self, optimizer):\n        self.optimizer = optimizer\n",
 ]
 
@@ -149,6 +179,44 @@ def test_an_epsilon_that_is_set_is_not_taken(tmp_path: Path) -> None:
 def test_gradients_that_are_changed_on_their_way_are_named(tmp_path: Path, more: str) -> None:
     with pytest.raises(DtoptError, match="which is not read"):
         hint_of(tmp_path, OPTIMIZER_V2 + more)
+
+
+@pytest.mark.parametrize("more", [*(CHANGED + each for each in APPLIED), *BETWEEN_STEPS])
+def test_what_is_done_besides_plain_steps_is_named(tmp_path: Path, more: str) -> None:
+    with pytest.raises(UnsupportedError, match="which is not read"):
+        hint_of(tmp_path, OPTIMIZER_V2 + more)
+
+
+def test_gradients_that_are_fed_are_named_of_a_graph_too(tmp_path: Path) -> None:
+    fed = "g = [tf.compat.v1.placeholder(tf.float32) for each in v]\no.apply_gradients(zip(g, v))\n"
+    with pytest.raises(UnsupportedError, match="placeholder"):
+        hint_of(tmp_path, f"import tensorflow as tf\no = tf.compat.v1.train.GradientDescentOptimizer(0.1)\n{fed}")
+
+
+@pytest.mark.parametrize("line", ["from mine import Mine", "from mine import *", "from .mine import Mine"])
+def test_files_beside_a_program_are_read_too(tmp_path: Path, line: str) -> None:
+    code = f"{OPTIMIZER_V2}{line}\nm.fit(x, callbacks=[Mine()])\n"
+    (tmp_path / "mine.py").write_text(f"{CALLBACK}        print(e)\n")
+    assert not hint_of(tmp_path, code).left_out
+    (tmp_path / "mine.py").write_text(f"{CALLBACK}        self.model.optimizer.lr = 0.5\n")
+    assert list(hint_of(tmp_path, code).left_out.values()) == [f"{tmp_path / 'mine.py'}:4"]
+    (tmp_path / "mine.py").write_text("from theirs import Base\nclass Mine(Base):\n    pass\n")
+    assert "learning_rate" in hint_of(tmp_path, code).left_out
+
+
+def test_files_that_import_each_other_are_read_once(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "__init__.py").write_text("from .b import f\n")
+    (tmp_path / "a" / "b.py").write_text("import a, train\ndef f(m):\n    m.optimizer.momentum = 0.5\n")
+    assert "momentum" in hint_of(tmp_path, f"{OPTIMIZER_V2}import a\na.f(m)\n").left_out
+    (tmp_path / "a" / "b.py").write_text("print 'x'\n")
+    with pytest.raises(UnsupportedError, match="Python 2"):
+        hint_of(tmp_path, f"{OPTIMIZER_V2}import a\na.f(m)\n")
+
+
+def test_a_callback_that_nobody_can_read_is_not_believed_for_its_name(tmp_path: Path) -> None:
+    code = f"{OPTIMIZER_V2}from theirs import LogCallback\nm.fit(x, callbacks=[LogCallback()])\n"
+    assert "learning_rate" in hint_of(tmp_path, code).left_out
 
 
 @pytest.mark.parametrize("more", INSTEAD)

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import libcst as cst
 
 from migrate.code import names
-from migrate.code.changes import gradients, schedulers
+from migrate.code.changes import gradients, schedulers, variables
+from migrate.code.changes.beside import Beside
 from migrate.code.changes.flow import Flow, called, last, text_of
 from migrate.code.program import Reading
+from migrate.code.releases import Release
 
-RATE, GRADIENTS, DEFAULT_EPSILON = "learning_rate", "gradients", "epsilon of the backend"
+RATE, GRADIENTS, FED, DEFAULT_EPSILON = "learning_rate", "gradients", "fed gradients", "epsilon of the backend"
 OWN_KEYS = {"lr", "learning_rate", "clipnorm", "clipvalue", "global_clipnorm"}
 """Attributes that say of a parameter or of one of several things that it is an optimizer, unless its name denies it."""
 ASSIGNS = re.compile(r"^(?:assign(?:_add|_sub)?|load)$")
@@ -23,6 +25,8 @@ ASKS = ("getattr", "hasattr", "isinstance")
 WRAPS = re.compile(r"Optimizer$|^(?:Lookahead|SWA|MovingAverage|enable_mixed_precision_graph_rewrite)$|[Aa]ccumulat")
 SAME_STEPS = {"DistributedOptimizer": {"optimizer", "name", "device_dense", "device_sparse", "compression"}}
 """Wrappers with whose arguments the optimizer steps as it would alone: gradients are averaged before."""
+PATCHED = re.compile(r"^(?:keras|tensorflow|tf_keras)\..*(?:optimizer|gradient)", re.IGNORECASE)
+"""Functions and methods of a framework that steps are made of, where a program puts its own in their place."""
 ALL_ATTRIBUTES = ("__dict__", "_hyper")
 """Dicts of an optimizer's attributes and hyperparameters."""
 
@@ -35,20 +39,47 @@ class Change:
     key: str = ""
 
 
-def changes(reading: Reading, where: Flow) -> Iterator[Change]:
-    """All that is done to the optimizers of a program after they are made."""
+@dataclass(frozen=True)
+class Place:
+    """A change, the line that makes it, and that line with its text."""
+
+    key: str
+    where: str
+    shown: str
+
+
+def places(reading: Reading, where: Flow, said: tuple[Release, ...] | None) -> Iterator[Place]:
+    """All that a program does to its optimizers after they are made, and the files that it imports from beside it."""
+    others = Beside(reading, said)
+    for flow in (where, *others.flows.values()):
+        for change in changes(flow.reading, flow, others):
+            yield Place(change.key, flow.reading.where(change.node), shown(flow.reading, change.node))
+    yield from (Place("", "", each) for each in others.unread)
+
+
+def shown(reading: Reading, node: cst.CSTNode) -> str:
+    """Where something is done, and what."""
+    return f"{reading.where(node)} has {' '.join(reading.text(node).split())[:80]}"
+
+
+def changes(reading: Reading, where: Flow, beside: Beside) -> Iterator[Change]:
+    """What one file does."""
     for node, target in _stores(reading):
         if isinstance(target, cst.Attribute) and _is_part(target, where):
             yield Change(node, _key(target))
-        elif isinstance(target, cst.Subscript) and _is_inside(target.value, where):
+        elif any(map(PATCHED.search, reading.names.of(target))) or (
+            isinstance(target, cst.Subscript) and _is_inside(target.value, where)
+        ):
             yield Change(node)
     for call in reading.tree.all(cst.Call):
         yield from _called(reading, call, where)
     for node in (*reading.tree.all(cst.Name), *reading.tree.all(cst.Attribute)):
         if any(name.endswith("backend.set_value") for name in reading.names.of(node)) and _is_handed_on(reading, node):
             yield Change(node)
-    yield from (Change(node, RATE) for node in schedulers.schedulers(reading, where))
-    yield from (Change(node, GRADIENTS) for node in gradients.altered(reading, where))
+    yield from (Change(node, RATE) for node in schedulers.schedulers(reading, where, beside))
+    for node in gradients.altered(reading, where):
+        yield Change(node, FED if gradients.are_fed(reading, node) else GRADIENTS)
+    yield from (Change(node) for node in variables.moved(reading, where))
 
 
 def _stores(reading: Reading) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:

@@ -30,15 +30,15 @@ class Flow:
     """Names are taken by their last part, in all scopes at once: rather one too many than one too few."""
 
     def __init__(self, reading: Reading):
-        self._reading = reading
+        self.reading = reading
         self.own: dict[str, list[Function]] = {}
         functions: list[Function] = [*reading.tree.all(cst.FunctionDef), *reading.tree.all(cst.ClassDef)]
         for each in functions:
             self.own.setdefault(each.name.value, []).append(each)
         self.names: set[str] = set()
         self._returned = list(self._returns())
-        self._bindings = [*self._assigned(), *self._given()]
-        bindings = [*self._bindings, *self._returned]
+        self.bindings = [*self._assigned(), *self._given()]
+        bindings = [*self.bindings, *self._returned]
         before = -1
         while before < len(self.names):
             before = len(self.names)
@@ -64,9 +64,16 @@ class Flow:
             return self.carries(node.elt)
         return isinstance(node, cst.DictComp) and self.carries(node.value)
 
+    def holds_slots(self, node: cst.CSTNode) -> bool:
+        """Whether an expression is of the variables of an optimizer."""
+        return any(
+            isinstance(each, cst.Attribute) and last(each) in ("variables", "weights") and self.carries(each.value)
+            for each in walk(node)
+        )
+
     def values(self, name: str) -> list[cst.BaseExpression]:
         """All that a name is given anywhere."""
-        return [value for bound, value in self._bindings if bound == name]
+        return [value for bound, value in self.bindings if bound == name]
 
     def returned(self, name: str) -> list[cst.BaseExpression]:
         """All that functions of a name return."""
@@ -80,18 +87,18 @@ class Flow:
         return bool(makers) and all(maker and maker not in self.own for maker in makers)
 
     def _named(self, node: cst.Name | cst.Attribute) -> bool:
-        if self._reading.names.of(node):
+        if self.reading.names.of(node):
             return False
         name = last(node)
-        if name in self.names or name == "optimizer" or self._reading.is_optimizer(node):
+        if name in self.names or name == "optimizer" or self.reading.is_optimizer(node):
             return True
         if isinstance(node, cst.Attribute):
             return self.carries(node.value)
-        unknown = self._reading.facts.bound(name, self._reading.scope(node)) is None
+        unknown = self.reading.facts.bound(name, self.reading.scope(node)) is None
         return unknown and name.lower().startswith("opt")
 
     def _called(self, node: cst.Call) -> bool:
-        found, name = self._reading.names.of(node.func), last(node.func)
+        found, name = self.reading.names.of(node.func), last(node.func)
         if any(map(facts.makes_optimizer, found)) or (not found and name in self.names):
             return True
         if name == "getattr" and any(text_of(argument.value) == "optimizer" for argument in node.args):
@@ -101,7 +108,7 @@ class Flow:
         return isinstance(node.func, cst.Attribute) and name not in PLAIN and self.carries(node.func.value)
 
     def _assigned(self) -> Iterator[Binding]:
-        tree = self._reading.tree
+        tree = self.reading.tree
         for assign in tree.all(cst.Assign):
             for target in assign.targets:
                 yield from _bound(target.target, assign.value)
@@ -114,14 +121,14 @@ class Flow:
             yield from _bound(named.target, named.value)
         loops: list[cst.For | cst.CompFor] = [*tree.all(cst.For), *tree.all(cst.CompFor)]
         for loop in loops:
-            yield from ((name, loop.iter) for name in _all_names(loop.target))
+            yield from _looped(loop.target, loop.iter)
         for item in tree.all(cst.WithItem):
             if item.asname is not None:
                 yield from ((name, item.item) for name in _all_names(item.asname.name))
 
     def _given(self) -> Iterator[Binding]:
         """By calls and returns."""
-        tree = self._reading.tree
+        tree = self.reading.tree
         yield from ((each.name.value, each.default) for each in tree.all(cst.Param) if each.default is not None)
         for call in tree.all(cst.Call):
             name, values = last(call.func), [argument.value for argument in call.args]
@@ -136,7 +143,7 @@ class Flow:
                 yield text_of(values[1]), values[2]
 
     def _returns(self) -> Iterator[Binding]:
-        tree = self._reading.tree
+        tree = self.reading.tree
         given: list[cst.Return | cst.Yield] = [*tree.all(cst.Return), *tree.all(cst.Yield)]
         for each in given:
             around = self._function(each)
@@ -145,14 +152,14 @@ class Flow:
                 yield around, value
 
     def _function(self, node: cst.CSTNode) -> str:
-        at = self._reading.parent(node)
+        at = self.reading.parent(node)
         while at is not None and not isinstance(at, (cst.FunctionDef, cst.Lambda)):
-            at = self._reading.parent(at)
+            at = self.reading.parent(at)
         return at.name.value if isinstance(at, cst.FunctionDef) else ""
 
     def _is_method(self, function: Function) -> bool:
-        body = self._reading.parent(function)
-        return isinstance(self._reading.parent(body) if body else None, cst.ClassDef)
+        body = self.reading.parent(function)
+        return isinstance(self.reading.parent(body) if body else None, cst.ClassDef)
 
 
 def parameters(function: Function) -> list[str]:
@@ -187,6 +194,16 @@ def _bound(target: cst.CSTNode, value: cst.BaseExpression) -> Iterator[Binding]:
             yield from _bound(element.value, part)
     else:
         yield from ((name, value) for name in _all_names(target))
+
+
+def _looped(target: cst.CSTNode, over: cst.BaseExpression) -> Iterator[Binding]:
+    """What a loop gives to which names: of `zip` each name its own."""
+    pairs: list[tuple[cst.CSTNode, cst.BaseExpression]] = [(target, over)]
+    parts = target.elements if isinstance(target, cst.Tuple) else ()
+    given = over.args if isinstance(over, cst.Call) and last(over.func) == "zip" else ()
+    if parts and len(parts) == len(given) and not any(argument.star for argument in given):
+        pairs = [(part.value, argument.value) for part, argument in zip(parts, given, strict=True)]
+    yield from ((name, value) for part, value in pairs for name in _all_names(part))
 
 
 def _all_names(target: cst.CSTNode) -> Iterator[str]:

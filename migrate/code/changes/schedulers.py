@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from migrate.code.changes.beside import Beside
 from migrate.code.changes.flow import PASSES, Flow, called, is_foreign, last, text_of
 from migrate.code.program import Reading
 from migrate.code.tree import children
@@ -19,10 +20,10 @@ SETS_RATE = re.compile(r"(?:^|_|[a-z])(?:LR|lr)(?:$|_|[A-Z])|learning_?rate|sche
 WATCHES = re.compile(
     r"wandb|tqdm|neptune|comet|mlflow|tensorboard|plot|log|checkpoint|stopp|history|progress|eval", re.I
 )
-"""Callbacks of elsewhere that do not, by their name."""
+"""Packages whose callbacks do not, by their name."""
 
 
-def schedulers(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
+def schedulers(reading: Reading, where: Flow, beside: Beside) -> Iterator[cst.CSTNode]:
     """What sets the rate, or may."""
     for node in (*reading.tree.all(cst.Name), *reading.tree.all(cst.Attribute)):
         found = {name.rpartition(".")[2] for name in reading.names.of(node)} or {last(node)}
@@ -34,37 +35,58 @@ def schedulers(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
             SETS_RATE.search(called(reading, call))
             and is_elsewhere(reading, call)
             and not _is_pythons(reading, call.func)
+            and not beside.found(reading, call.func)
         ):
             yield call
         if last(call.func) in ("fit", "fit_generator"):
             yield from (
-                each for a in call.args[5:6] if not a.keyword for each in _unseen(reading, a.value, where, set())
+                each
+                for a in call.args[5:6]
+                if not a.keyword
+                for each in _unseen(reading, a.value, where, beside, set())
             )
     for argument in reading.tree.all(cst.Arg):
         if argument.keyword is not None and argument.keyword.value == "callbacks":
-            yield from _unseen(reading, argument.value, where, set())
+            yield from _unseen(reading, argument.value, where, beside, set())
     for element in reading.tree.all(cst.DictElement):
         if text_of(element.key) == "callbacks":
-            yield from _unseen(reading, element.value, where, set())
+            yield from _unseen(reading, element.value, where, beside, set())
 
 
-def _unseen(reading: Reading, node: cst.CSTNode, where: Flow, seen: set[str]) -> Iterator[cst.CSTNode]:
+def _unseen(reading: Reading, node: cst.CSTNode, where: Flow, beside: Beside, seen: set[str]) -> Iterator[cst.CSTNode]:
     """The callbacks in an expression that come from elsewhere."""
     name = last(node)
+    found = beside.found(reading, node) if is_foreign(reading, node) else None
+    if found and found[1] not in seen:
+        seen.add(found[1])
+        if any(True for at in _behind(*found) for _ in _unseen(found[0].reading, at, found[0], beside, seen)):
+            yield node
+        return
     more: list[cst.CSTNode] = []
     if isinstance(node, cst.Call):
         more = [node.func, *([a.value for a in node.args] if last(node.func) in PASSES else [])]
     elif is_foreign(reading, node):
-        if not any(map(WATCHES.search, reading.names.sources(node))) and not _is_pythons(reading, node):
+        if not found and not _is_known(reading, node):
             yield node
     elif name and name not in seen:
         seen.add(name)
-        classes = [cls for cls in where.own.get(name, ()) if isinstance(cls, cst.ClassDef)]
-        more = [*where.values(name), *where.returned(name), *(base.value for cls in classes for base in cls.bases)]
+        more = _behind(where, name)
     elif not name:
         more = list(children(node))
     for each in more:
-        yield from _unseen(reading, each, where, seen)
+        yield from _unseen(reading, each, where, beside, seen)
+
+
+def _behind(where: Flow, name: str) -> list[cst.CSTNode]:
+    """What a name is given, what a function returns, the bases of a class."""
+    classes = [cls for cls in where.own.get(name, ()) if isinstance(cls, cst.ClassDef)]
+    return [*where.values(name), *where.returned(name), *(base.value for cls in classes for base in cls.bases)]
+
+
+def _is_known(reading: Reading, node: cst.CSTNode) -> bool:
+    """Whether it is of a package whose callbacks only watch."""
+    packages = [source.lstrip(".").partition(".")[0] for source in reading.names.sources(node)]
+    return any(map(WATCHES.search, packages)) or _is_pythons(reading, node)
 
 
 def _is_pythons(reading: Reading, node: cst.CSTNode) -> bool:

@@ -1,0 +1,77 @@
+"""Files of a program that lie beside it and that it imports: what they do to its optimizers counts, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import libcst as cst
+
+from migrate.code import files, names, program
+from migrate.code.changes.flow import Flow, last
+from migrate.code.program import Reading
+from migrate.code.releases import Release
+from migrate.code.scopes import dotted
+
+
+class Beside:
+    """`flows`: of each file that is imported, by others that are, too. `unread`: those of them that are no Python 3."""
+
+    def __init__(self, reading: Reading, said: tuple[Release, ...] | None):
+        self.flows: dict[Path, Flow] = {}
+        self.unread: list[str] = []
+        self._done = {reading.program.path.resolve()}
+        self._root = reading.program.path.parent
+        waiting = [reading]
+        while waiting:
+            waiting += self._read(waiting.pop(), said)
+
+    def _read(self, reading: Reading, said: tuple[Release, ...] | None) -> Iterator[Reading]:
+        for path in filter(None, (self._file(reading, name) for name in _imports(reading))):
+            if path.resolve() in self._done:
+                continue
+            self._done.add(path.resolve())
+            try:
+                each = program.read(files.read(path), "optim", said)
+            except files.DamagedFileError as error:
+                self.unread.append(str(error))
+                continue
+            self.flows[path] = Flow(each)
+            yield each
+
+    def _file(self, reading: Reading, name: str) -> Path | None:
+        """The file of a module, or of what is imported from one."""
+        parts = name.lstrip(".").split(".")
+        if names.FRAMEWORK.match(name):
+            return None
+        up = len(name) - len(name.lstrip("."))
+        folder = reading.program.path.parent
+        for root in [folder.joinpath(*[".."] * (up - 1))] if up else [folder, self._root, self._root / ".."]:
+            for count in range(len(parts), 0, -1):
+                base = root.joinpath(*parts[:count])
+                for path in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
+                    if path.is_file():
+                        return path
+        return None
+
+    def found(self, reading: Reading, node: cst.CSTNode) -> tuple[Flow, str] | None:
+        """Where a name comes from, and its name there; None where it is from no file that was read."""
+        for source in reading.names.sources(node):
+            path = self._file(reading, source)
+            flow = self.flows.get(path) if path else None
+            name = source.rpartition(".")[2] or last(node)
+            if flow is not None and (name in flow.own or flow.values(name)):
+                return flow, name
+        return None
+
+
+def _imports(reading: Reading) -> Iterator[str]:
+    for line in reading.tree.all(cst.Import):
+        yield from (dotted(alias.name) for alias in line.names)
+    for each in reading.tree.all(cst.ImportFrom):
+        module = "." * len(each.relative) + (dotted(each.module) if each.module is not None else "")
+        if isinstance(each.names, cst.ImportStar):
+            yield module
+        else:
+            glue = "" if module.endswith(".") else "."
+            yield from (f"{module}{glue}{dotted(alias.name)}" for alias in each.names)

@@ -1,0 +1,61 @@
+"""What a program does to variables and slots between the steps of an optimizer: decay by hand, clipped weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from migrate.code.changes.flow import Flow, called, last
+from migrate.code.program import Reading
+from migrate.code.tree import walk
+
+ON = re.compile(r"^assign(?:_add|_sub)?$")
+FIRST = re.compile(r"^(?:(?:batch_)?set_value|(?:assign|update)(?:_add|_sub)?)$")
+TRAINED = {"trainable_variables", "trainable_weights", "variables", "weights", "kernel", "bias"}
+OTHER_MODEL = re.compile(r"target|teacher|ema\b|ema_|_ema|shadow|averag|slow|momentum_enc|key_enc", re.IGNORECASE)
+"""Models that are made of another, and not trained."""
+
+
+def moved(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
+    """Where weights are set to what is made of themselves, or slots to anything."""
+    for call in reading.tree.all(cst.Call):
+        name, given = called(reading, call), [argument.value for argument in call.args]
+        variable: cst.CSTNode | None = None
+        if ON.match(name) and isinstance(call.func, cst.Attribute) and not reading.names.of(call.func):
+            variable = call.func.value
+        elif FIRST.match(name) and given:
+            variable, given = given[0], given[1:]
+        elif name == "set_weights" and isinstance(call.func, cst.Attribute) and given:
+            if not OTHER_MODEL.search(reading.text(call.func)) and _is_made_of_weights(given[0], where):
+                yield call
+            continue
+        if variable is None or (not given and not name.endswith(("_add", "_sub"))):
+            continue
+        origins = [variable, *where.values(_base(variable))]
+        if any(map(where.holds_slots, origins)):
+            yield call
+        elif any(map(_is_trained, origins)) and not any(OTHER_MODEL.search(reading.text(each)) for each in origins):
+            itself = reading.text(variable)
+            if name.endswith(("_add", "_sub")) or any(reading.text(n) == itself for v in given for n in walk(v)):
+                yield call
+
+
+def _base(node: cst.CSTNode) -> str:
+    return last(node.value if isinstance(node, cst.Subscript) else node)
+
+
+def _is_trained(node: cst.CSTNode) -> bool:
+    return any(isinstance(each, cst.Attribute) and last(each) in TRAINED for each in walk(node))
+
+
+def _is_made_of_weights(node: cst.CSTNode, where: Flow) -> bool:
+    """Whether it is a list of what is done to each weight that a model had."""
+    made = [each for each in (node, *where.values(last(node))) if isinstance(each, (cst.ListComp, cst.GeneratorExp))]
+    sources = [v for each in made if not isinstance(each.elt, cst.Name) for v in _followed(each.for_in.iter, where)]
+    return any(isinstance(each, cst.Attribute) and last(each) == "get_weights" for v in sources for each in walk(v))
+
+
+def _followed(node: cst.BaseExpression, where: Flow) -> list[cst.BaseExpression]:
+    return [node, *where.values(last(node))]
