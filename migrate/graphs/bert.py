@@ -17,7 +17,8 @@ from migrate.graphs import schedules
 from migrate.graphs.gradients import ROWS_ADDED, Gradients
 from migrate.graphs.nodes import Nodes, Write
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Pattern, Variable, match
-from migrate.graphs.tf_train import Trained, rows_apart
+from migrate.graphs.sparse_rows import rows_apart
+from migrate.graphs.tf_train import Trained
 from migrate.graphs.writers import alone_written, other_writer
 
 RATE, DECAY = "learning_rate", "weight_decay_rate"

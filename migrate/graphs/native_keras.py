@@ -59,7 +59,7 @@ def describe(
     told = list(moving.values())
     same = bool(told) and all((r.class_name, r.config) == (told[0].class_name, told[0].config) for r in told)
     held = {_CALLED.get(key, key): variable for key, variable in settings.items() if key not in _COUNTING}
-    outside = rewritten(nodes, held)
+    outside = rewritten(nodes, held, [written[name].op for name in moved])
     own = next((name for name, rule in rules.items() if rule is None), None)
     if own is not None:
         outside[NO_KERNEL] = (

@@ -15,15 +15,8 @@ from migrate.graphs import optimizer_v2_formulas, own_slots, schedules
 from migrate.graphs.gradients import Gradients, taken
 from migrate.graphs.nodes import SCATTERS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Found, Variable, match
-from migrate.graphs.tf_train import (
-    ARGUMENTS,
-    Kernel,
-    Trained,
-    gradient_of,
-    is_sparse,
-    kernel_of,
-    owner_of,
-)
+from migrate.graphs.sparse_rows import is_sparse, owner_of
+from migrate.graphs.tf_train import ARGUMENTS, Kernel, Trained, gradient_of, kernel_of
 from migrate.graphs.writers import other_writer, rewritten
 from migrate.state import CHANGED, NO_KERNEL
 
@@ -107,7 +100,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]],
     other = other_writer(nodes, slots.union(ops), own_ops)
     if other is not None:
         outside["updates"] = other
-    outside |= rewritten(nodes, {key: f"{own}/{key}" for key in (*ARGUMENTS, "decay")})
+    outside |= rewritten(nodes, {key: f"{own}/{key}" for key in (*ARGUMENTS, "decay")}, own_ops)
     if other is not None or limits is None or any(step.limits != limits for step in steps):
         return Trained(class_name, config, sparse, outside)
     gathered = frozenset(gradients.gathered)

@@ -12,14 +12,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from migrate.algorithms.clipping import LIMITS
-from migrate.algorithms.repeated_rows import CLIP, REPEATED
 from migrate.graphs import own_slots, schedules
 from migrate.graphs.gradients import ROWS_ADDED, Gradients, made_from_gradients, taken
 from migrate.graphs.late_reads import late_read
-from migrate.graphs.nodes import SCATTERS, SETS, Nodes
+from migrate.graphs.nodes import Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Variable, match
-from migrate.graphs.writers import alone_written, changers, other_writer
+from migrate.graphs.sparse_rows import is_sparse, lazy, owner_of, rows_apart
+from migrate.graphs.writers import alone_written, changers, other_writer, said_of_writer
 from migrate.state import CHANGED, LATE_READ, MOVING, NO_KERNEL, SPARSE_CLIPPING
 
 
@@ -73,7 +72,6 @@ KERNELS = {
 CALLED = frozenset(kernel.class_name.removesuffix("Optimizer") for kernel in KERNELS.values())
 """What their slots are called unless the program names the optimizer."""
 ARGUMENTS = frozenset(key for kernel in KERNELS.values() for key in (*kernel.inputs, *(kernel.rows or ())))
-ROWS_APART = "rows of sparse gradients that occur twice are clipped apart in some tables, and added up before in others"
 WITH_DECAY = {"AdamOptimizer": "AdamWOptimizer", "MomentumOptimizer": "MomentumWOptimizer"}
 """What `tf.contrib.opt` calls a class that decays weights before its step (`weight_decay_optimizers.py` 1.15)."""
 _OTHER_KERNELS = re.compile(r"(?:Resource)?(?:Sparse)?Apply(ProximalGradientDescent|AdagradDA|PowerSign|AddSign)")
@@ -137,7 +135,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     config |= rows_apart(config, sparse, read.gradients.added, outside)
     [class_name] = {kernel.class_name for kernel, _ in applied.values()}
     class_name = _with_decay(nodes, class_name, owners, applied, config, outside)
-    class_name = _lazy(nodes, class_name, sparse, found, outside)
+    class_name = lazy(nodes, class_name, sparse, found, outside)
     late = late_read(nodes, *({n: nodes.target(nodes.inputs[n][0]) for n in each} for each in (applied, beside)))
     if late is not None:
         outside[LATE_READ] = late
@@ -185,6 +183,7 @@ class _Read:
         self.rates: dict[str, Any] = {}
         """Schedules that were read, which kernels share."""
         self._doubted: set[tuple[str, str]] = set()
+        self._said: dict[str, dict[str, str]] = {}
         self._values: dict[str, list[Any]] = {}
         self.gradients = Gradients(nodes, owners)
         self.changed = set(owners)
@@ -227,13 +226,20 @@ class _Read:
                 yield from [("beta", found.constants["beta"])] if found.constants["beta"] else []
             if value is None and made in nodes.changing:
                 value, op = nodes.changing[made]
-                outside[key] = f"{op!r} in the graph changes the variable {made!r}, which it is read from"
+                outside |= self._rewritten(name, key, made, op)
             if made_from_gradients(nodes, made):
                 outside[NO_KERNEL] = f"{name!r} takes a {key} that steps make from gradients, which no rule here does"
             if value is not None:
                 yield key, value
             else:
                 self._unread(key, made)
+
+    def _rewritten(self, kernel: str, key: str, variable: str, op: str) -> dict[str, str]:
+        """What is said of a hyperparameter whose variable the graph changes, once for all kernels."""
+        said = self._said.get(variable)
+        if said is None:
+            said = self._said[variable] = said_of_writer(self._nodes, key, variable, op, [kernel])
+        return said
 
     def _unread(self, key: str, made: str) -> None:
         """A hyperparameter of one kernel or of many, which the graph makes in a way that is not understood."""
@@ -262,20 +268,6 @@ def _limit(limits: set[tuple[str, float] | None], outside: dict[str, str]) -> di
         outside.setdefault(CHANGED, "not all gradients are clipped alike")
     limit = next(iter(limits)) if len(limits) == 1 else None
     return {} if limit is None else dict([limit])
-
-
-def rows_apart(
-    config: Mapping[str, Any], sparse: Collection[str], added: Collection[str], outside: dict[str, str]
-) -> dict[str, Any]:
-    """What is done to each gradient of a row that a batch has several times: TensorFlow's functions clip the values of
-    sparse gradients, which programs hardly ever add up before (`added`)."""
-    apart = set(sparse).difference(added)
-    if not apart or not any(config.get(key) for key in LIMITS):
-        return {}
-    if len(apart) < len(sparse):
-        outside[SPARSE_CLIPPING] = ROWS_APART
-        return {}
-    return {REPEATED: [CLIP]}
 
 
 def _idle(nodes: Nodes, scopes: Collection[str], kernels: Collection[str]) -> str | None:
@@ -308,45 +300,6 @@ def _unusual(nodes: Nodes, name: str) -> str | None:
     told = {key: nodes.attribute(name, key) for key in _AS_USUAL}
     key = next((k for k, each in told.items() if each is not None and bool(each.b) != _AS_USUAL[k]), None)
     return None if key is None else f"{name!r} has {key} = {not _AS_USUAL[key]}"
-
-
-def _lazy(
-    nodes: Nodes, class_name: str, sparse: Collection[str], found: Collection[str], outside: dict[str, str]
-) -> str:
-    """The class, which is another where sparse gradients move their rows alone: those of Adam itself move all rows."""
-    scattered = {nodes.inputs[n][0] for n in found if nodes.op(n).removeprefix("Resource") in SCATTERS} & set(sparse)
-    whole = next((n for n in found if scattered and nodes.op(n) in SETS and owner_of(n) in scattered), None)
-    if whole is not None:
-        outside["optimizer"] = f"updates of {owner_of(whole)} move only the rows that have a gradient, and slots of all"
-    if class_name in ("AdamOptimizer", "AdamWOptimizer"):
-        strange = next((v for v in sorted(set(sparse) - scattered) if not _moves_as_adam(nodes, v, found)), None)
-        if strange is not None:
-            outside["optimizer"] = f"updates of {strange} move rows by another rule than that of AdamOptimizer"
-    if scattered and class_name == "AdaMaxOptimizer":
-        outside["optimizer"] = f"AdaMaxOptimizer moves only the rows of {min(scattered)} that have a gradient"
-    if not scattered or class_name not in ("AdamOptimizer", "AdamWOptimizer"):
-        return class_name
-    if class_name != "AdamOptimizer" or scattered != set(sparse):
-        outside["optimizer"] = f"updates of {min(scattered)} move only the rows that have a gradient, and others do not"
-    return "LazyAdamOptimizer"
-
-
-_MOVED = (DIVIDE, ("Mul", Anything(), Anything("m")), (ADD, ("Sqrt", Anything("v")), "epsilon"))
-"""What AdamOptimizer takes off a table (`_apply_sparse_shared` in training/adam.py 1.0 - 2.15)."""
-
-
-def _moves_as_adam(nodes: Nodes, table: str, found: Collection[str]) -> bool:
-    """Whether sparse gradients move a table by its slots alone, once they have been added to these."""
-    own = (write for write in nodes.writes_of(n for n in found if owner_of(n) == table) if write.target == table)
-    for write in own:
-        told = Found()
-        if nodes.op(write.op).startswith("AssignSub") and match(nodes, write.value, _MOVED, told):
-            return all(_is_slot(nodes, told.nodes[each]) for each in "mv")
-    return False
-
-
-def _is_slot(nodes: Nodes, name: str) -> bool:
-    return name in nodes.variables or nodes.op(name) in SCATTERS
 
 
 def _with_decay(
@@ -398,13 +351,3 @@ def kernel_of(op: str, kernels: Mapping[str, Kernel]) -> tuple[Kernel, bool] | N
     told = re.fullmatch(r"(?:Resource)?(Sparse)?Apply(\w+)", op)
     kernel = kernels.get(told.group(2)) if told else None
     return (kernel, bool(told and told.group(1))) if kernel is not None else None
-
-
-def owner_of(name: str) -> str:
-    """`SCOPE/update_a/kernel/ResourceApplyAdam` -> `a/kernel`."""
-    return name.partition("/update_")[2].rpartition("/")[0]
-
-
-def is_sparse(nodes: Nodes, names: Collection[str]) -> bool:
-    ops = {nodes.op(name).removeprefix("Resource") for name in names}
-    return any(op.startswith("SparseApply") for op in ops) or bool(ops & set(SCATTERS))

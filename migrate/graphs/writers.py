@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from migrate.graphs.nodes import SETS, Nodes, Write
+from migrate.state import MOVING
 
 _CHANGES = re.compile(
     r"(?:Resource)?(?:Assign\w*|Scatter(?:Nd)?(?:Add|Sub|Mul|Div|Min|Max|Update)|StridedSliceAssign|CountUpTo"
@@ -53,12 +54,39 @@ def writers(nodes: Nodes) -> Iterator[tuple[str, str]]:
             yield from ((name, variable) for variable in changes.of(nodes, name))
 
 
-def rewritten(nodes: Nodes, held: Mapping[str, str]) -> dict[str, str]:
-    """For `outside`, hyperparameters that steps change, as of a program that lets its rate decay; `held`: their
-    variables."""
+def rewritten(nodes: Nodes, held: Mapping[str, str], steps: Collection[str]) -> dict[str, str]:
+    """For `outside`, hyperparameters that a graph changes, as of a program that lets its rate decay.
+
+    Args:
+      held: their variables. steps: ops of the optimizer's own.
+    """
     ops = {variable: op for op, variable in writers(nodes)}
     changed = {key: variable for key, variable in held.items() if variable in ops}
-    return {k: f"{ops[v]!r} in the graph changes the variable {v!r}, which it is read from" for k, v in changed.items()}
+    found: dict[str, str] = {}
+    for key, variable in changed.items():
+        found |= said_of_writer(nodes, key, variable, ops[variable], steps)
+    return found
+
+
+def said_of_writer(nodes: Nodes, key: str, variable: str, op: str, steps: Collection[str]) -> dict[str, str]:
+    """The same of one; that no number is right where each step changes it."""
+    how = f"{op!r} in the graph changes the variable {variable!r}, which it is read from"
+    return {key: how, **({MOVING + key: f"{key}: {how}"} if _runs_with(nodes, op, steps) else {})}
+
+
+def _runs_with(nodes: Nodes, op: str, steps: Collection[str]) -> bool:
+    """Whether anything waits for an op and for one of these, so that one `run` does both."""
+    readers: dict[str, list[str]] = {}
+    for name, node in nodes.by_name.items():
+        for each in node.input:
+            readers.setdefault(str(each).removeprefix("^").partition(":")[0], []).append(name)
+    behind: set[str] = set()
+    todo = [op]
+    while todo:
+        behind.add(each := todo.pop())
+        todo += [name for name in readers.get(each, ()) if name not in behind]
+    steps = set(steps)
+    return not behind.isdisjoint(steps) or any(not steps.isdisjoint(nodes.waits_for(each)) for each in behind)
 
 
 class _Changes:

@@ -55,7 +55,7 @@ def origins(
     _check_words(made.overrides)
     outside = {**_of_model(stored), **stored.outside}
     told = {what: how for what, how in outside.items() if what != NO_KERNEL or _is_known_rule(stored, made)}
-    found = (_doubt(what, how, made, known) for what, how in told.items())
+    found = (_doubt(what, told, made, known) for what in told)
     beside = (*_scaled(stored, made, unmapped), *_of_rates(stored, known))
     return [*(origin for origin in found if origin is not None), *beside, *stored.doubts]
 
@@ -116,13 +116,15 @@ def _is_known_rule(stored: Stored, made: Configuration) -> bool:
     return known(made.algorithm, made.config)
 
 
-def _doubt(what: str, how: str, made: Configuration, known: Mapping[str, Origin]) -> Origin | None:
+def _doubt(what: str, outside: Mapping[str, str], made: Configuration, known: Mapping[str, Origin]) -> Origin | None:
     """None where a person or the source has settled it."""
+    how = outside[what]
     if what.startswith(MOVING):
         return _moving(what.removeprefix(MOVING), how, known)
     own = known.get(what)
     limit = next((known[key] for key in LIMITS if key in known and known[key].value), None)
-    if _is_settled(what, made, own, limit):
+    said_there = MOVING + what in outside and own is not None and own.kind != DEFAULT
+    if said_there or _is_settled(what, made, own, limit):
         return None
     doubt = how if what in WHOLE else f"{what}: {how}, which is not understood"
     confirm = CONFIRMS.get(what, "")

@@ -13,7 +13,7 @@ import pytest
 import migrate
 from migrate.bytes import protos
 from migrate.errors import AmbiguousError, ContradictionError, MissingHintError
-from migrate.graphs import native_keras, optimizer_v2, saver, schedules, tf_train
+from migrate.graphs import native_keras, optimizer_v2, saver, schedules, sparse_rows, tf_train
 from migrate.graphs.gradients import Gradients
 from migrate.graphs.writers import alone_written
 from migrate.readers.savers import optimizers as saver_optimizers
@@ -410,7 +410,7 @@ def test_slots_of_a_program_s_own_rule_are_not_tf_train_s(scope: str, tmp_path: 
         ({"clipnorm": 1.0}, {"t"}, {"t"}, {}),
         ({"clipvalue": None}, {"t"}, set(), {}),
         ({"clipvalue": 0.1}, set(), set(), {}),
-        ({"clipvalue": 0.1}, {"t", "u"}, {"t"}, {"sparse clipping": tf_train.ROWS_APART}),
+        ({"clipvalue": 0.1}, {"t", "u"}, {"t"}, {"sparse clipping": sparse_rows.ROWS_APART}),
     ],
 )
 def test_limits_take_rows_of_a_table_that_occur_twice_apart(
@@ -418,4 +418,4 @@ def test_limits_take_rows_of_a_table_that_occur_twice_apart(
 ) -> None:
     """Run with TensorFlow 1.15 and 2.4: `tf.clip_by_value` of an embedding's gradient, and both norms."""
     outside: dict[str, str] = {}
-    assert tf_train.rows_apart(limits, sparse, added, outside) | outside == said
+    assert sparse_rows.rows_apart(limits, sparse, added, outside) | outside == said

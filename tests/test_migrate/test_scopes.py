@@ -113,6 +113,22 @@ def test_a_rate_that_the_graph_changes_is_a_doubt_with_its_value(tmp_path: Path)
     goes_on("changing", tmp_path, overrides=confirmed)
 
 
+def test_no_number_settles_a_rate_that_each_step_changes(tmp_path: Path) -> None:
+    """The op that changes it is grouped with the step, as by `tf.group(train, decay)`."""
+    model = copied("changing", tmp_path)
+    meta = model.with_suffix(".ckpt.meta")
+    proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    (writer,) = {r[1] for r in re.findall(r"('(\S+)' in the graph changes)", migrate.read(model).reasons[0])}
+    (kernel,) = [n.name for n in proto.graph_def.node if n.op.startswith("Apply")][:1]
+    proto.graph_def.node.add(name="both", op="NoOp", input=[f"^{writer}", f"^{kernel}"])
+    meta.write_bytes(proto.SerializeToString())
+    for told in ({}, {"learning_rate": 0.02500000037252903}):
+        state = migrate.read(model, overrides=told)
+        (reason,) = state.reasons
+        assert "steps change what it is made of, and 0.025" in reason
+        assert """--set 'learning_rate={"class_name": CLASS, "config": {...}}'""" in reason
+
+
 def copied(name: str, folder: Path) -> Path:
     shutil.copytree(SCOPED / name / "source", folder / "source")
     return folder / "source" / "model.ckpt"
