@@ -14,6 +14,7 @@ from migrate.bytes.source import still_the_same
 from migrate.live import held, mapped, optax_state, optax_trial
 from migrate.live.held import Held
 from migrate.live.optax_state import COUNT, FIELDS, KEPT, Leaf, Optax
+from migrate.rules import comparison
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
 
@@ -92,7 +93,7 @@ class Restored:
         for option, what in optax_trial.APART.items():
             if state.hyperparameters.get(option):
                 yield f"the source has {what} ({option}), and the state of a transformation has no place for them"
-        if state.algorithm in ("RectifiedAdam", "AdaBelief") and state.hyperparameters.get("float32_powers"):
+        if state.algorithm in comparison.RECTIFIED and state.hyperparameters.get("float32_powers"):
             yield "the source rounds its rectification to float32, by which steps differ by up to 1 %"
         yield from mapped.variable_reasons(state, self.targets)
         slot_of = {field: slot for slot, field in self._fields.items()}

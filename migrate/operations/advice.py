@@ -34,7 +34,7 @@ def restore_call(source: str, hints: Mapping[str, Any], longest: int = LONGEST) 
     return next((call for call in calls if len(call) <= longest), calls[-1])
 
 
-ALIKE = ("name", "lazy_rows", "lazy_rows_keep_slots", "float32_powers")
+ALIKE = ("name", "lazy_rows", "lazy_rows_keep_slots")
 """Arguments of `optim` that a call need not repeat."""
 FAMILIES = {"keras": (keras_targets.KERAS3,), "tf-keras": (keras_targets.TF_KERAS, keras_targets.TF_KERAS_LEGACY)}
 
@@ -56,6 +56,7 @@ def instead(state: OptimizerState, target: str, source: str, hints: Mapping[str,
 def _arguments(state: OptimizerState) -> str:
     """Arguments of the class that are not its defaults."""
     known = inspect.signature(getattr(optim, state.algorithm)).parameters
-    values = {name: value for name, value in state.hyperparameters.items() if name not in ALIKE}
+    alike = ALIKE if state.algorithm in comparison.RECTIFIED else (*ALIKE, "float32_powers")
+    values = {name: value for name, value in state.hyperparameters.items() if name not in alike}
     told = {n: v for n, v in values.items() if not comparison.same(v, known[n].default if n in known else None)}
     return ", ".join(f"{name}={comparison.as_written(value)!r}" for name, value in told.items())

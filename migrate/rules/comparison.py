@@ -38,6 +38,8 @@ NOT_THE_RULE = {
 """Options that do not change what a step makes of its slots, or that are compared by functions of their own."""
 APART = NOT_THE_RULE | {"gradient_accumulation_steps", "initial_accumulator_value", "learning_rate", "decay"}
 """And those that `compare` looks at in its own way, or that only matter to slots not made yet."""
+RECTIFIED = ("RectifiedAdam", "AdaBelief")
+"""Classes whose rectification makes up to 1 % of a step of what the roundings of `float32_powers` are elsewhere."""
 ON = ("decoupled_weight_decay", "learning_rate_in_weight_decay")
 """Options of every class that are on where nothing else is said."""
 MOMENTA = {"SGD": ("m", -1.0), "RMSprop": ("momentum", 1.0)}
@@ -103,8 +105,9 @@ def compare(source: Rule, live: Rule) -> Differences:
     """Every option in which the two differ, `decay` under `learning_rate`."""
     have, get = source.values, live.values
     found: Differences = {}
+    apart = APART - {"float32_powers"} if source.algorithm in RECTIFIED else APART
     for key in dict.fromkeys((*have, *get)):
-        if key not in APART and not same(have.get(key), get.get(key)) and _matters(key, have, get):
+        if key not in apart and not same(have.get(key), get.get(key)) and _matters(key, have, get):
             found[key] = (have.get(key), get.get(key))
     rates = rate_of(source), rate_of(live)
     if source.unknown_rate or live.unknown_rate or not same(*rates):
