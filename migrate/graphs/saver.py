@@ -52,6 +52,8 @@ class SaverGraph:
     """All that this Saver writes; empty where the graph does not show it."""
     doubt: str = ""
     """Of a condition on which variables are trained."""
+    conditions: tuple[str, ...] = ()
+    """Those by which the program counts at which of its calls variables are trained."""
     cut: str = ""
     """What says that nodes are gone from it; no TensorFlow loads such a graph."""
 
@@ -129,6 +131,7 @@ def _of_proto(proto: Any) -> SaverGraph:
         version=version,
         trainable=trainable,
         doubt=taken.doubt,
+        conditions=tuple(sorted(frozenset[str]().union(*taken.branches.values()))),
         cut=_cut(proto.graph_def.node),
         reads=_reads(nodes),
         resources=resources,

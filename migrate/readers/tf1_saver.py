@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -118,7 +118,7 @@ def read_bundle(
         scalars=stored.scalars,
         weights=stored.weights,
         versions=versions,
-        warnings=(*stored.warnings, *choice.warnings, *not_numbers(bundle)),
+        warnings=(*stored.warnings, *choice.warnings, *not_numbers(bundle), *_some_calls(graph)),
         doubts=doubts(bundle),
         matched={f"{slot}/{owner}": "name" for slot, per in stored.slots.items() for owner in per},
         unmapped={**stored.unmapped, **{key: everything[key] for key in sorted(choice.foreign)}},
@@ -158,6 +158,11 @@ def _named(
         give_values(arrays, graph)
     arrays, renamed = _by_variable(_wholes(bundle, arrays, graph.renamed), graph)
     return arrays, [*evidence, *renamed]
+
+
+def _some_calls(graph: SaverGraph | None) -> Iterator[str]:
+    for each in graph.conditions if graph is not None and not graph.doubt else ():
+        yield f"the graph updates variables only at calls where {each!r} says so: count them in the new program, too"
 
 
 def _counted(arrays: dict[str, LazyArray], graph: SaverGraph | None, updates: Collection[str]) -> dict[str, LazyArray]:

@@ -24,6 +24,12 @@ def test_steps_on_conditions_and_devices_go_on(name: str, tmp_path: Path) -> Non
     goes_on(name, tmp_path)
 
 
+def test_that_steps_are_taken_at_some_calls_only_is_said() -> None:
+    (said,) = migrate.read(source("every")).warnings
+    assert "updates variables only at calls where" in said
+    assert not migrate.read(source("guarded")).warnings
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
