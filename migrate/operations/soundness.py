@@ -18,7 +18,7 @@ import numpy as np
 
 from migrate.bytes.arrays import LazyArray, loaded_dtype, widened
 from migrate.bytes.messages import some
-from migrate.evidence import UNINTERPRETED, Origin
+from migrate.evidence import UNINTERPRETED, Origin, confirming
 from migrate.operations import bounds
 from migrate.readers.keras.model import ROLES
 from migrate.state import OptimizerState
@@ -107,6 +107,11 @@ def _check_dtypes(state: OptimizerState) -> None:
             raise UnsupportedError(
                 f"{v.name} is {v.dtype}, and layers keep what they multiply and add in floating point: the file was"
                 " altered; copy it again from where it was written"
+            )
+        if v.dtype.startswith("complex") and v.trainable:
+            raise UnsupportedError(
+                f"{v.name} is {v.dtype}, and optimizers step in real numbers, one of {', '.join(FLOATS)}; if it was not"
+                f" trained, say so with {confirming('untrained', [v.name])}"
             )
     dtypes = {v.name: v.dtype for v in state.variables}
     dtypes |= {name: copy.dtype for name, copy in state.slots.get(slot_layout.MASTER, {}).items()}

@@ -423,3 +423,25 @@ def test_a_class_of_ones_own_that_is_called_as_one_of_keras_is_not_that(tmp_path
         migrate.read(source)
     for release, own in (("2.12.0", True), ("2.13.1", False)):  # as lion-tf has it
         assert bool(algorithms.find("Lion").check({}, "optimizer", {"keras": release})) == own
+
+
+def test_complex_variables_are_refused_if_they_were_trained(tmp_path: Path) -> None:
+    """SGD has no slots, whose dtype would say it."""
+    import tensorflow as tf
+
+    wave, plain = tf.Variable([1 + 2j], name="wave", dtype=tf.complex64), tf.Variable([1.0], name="plain")
+    path = tf.train.Checkpoint(wave=wave, plain=plain, optimizer=_sgd_of([wave, plain])).save(tmp_path / "ckpt")
+    hint = {"class_name": "SGD", "config": {"learning_rate": 0.1, "momentum": 0.0, "nesterov": False}}
+    with pytest.raises(UnsupportedError, match=r"wave is complex64.*--set 'untrained=\[\"wave\"\]'"):
+        migrate.migrate_checkpoint(path, tmp_path / "new", optimizer_config=hint)
+    told = {"untrained": ["wave"]}
+    assert migrate.migrate_checkpoint(path, tmp_path / "new", optimizer_config=hint, overrides=told).fidelity == "exact"
+
+
+def _sgd_of(variables: list[Any]) -> Any:
+    import tensorflow as tf
+    import tf_keras
+
+    optimizer = tf_keras.optimizers.legacy.SGD(0.1)
+    optimizer.apply_gradients([(tf.ones_like(v), v) for v in variables])
+    return optimizer
