@@ -124,21 +124,23 @@ def check_name(stored: Stored, made: Configuration) -> None:
     known = {_folded(name): name for name in (*(a.name for a in ALGORITHMS), *OF_OTHERS)}
     if OF_OTHERS.get(known.get(_folded(called), "")) == made.algorithm.name:
         return
+    in_keras = stored.format in ("keras", "weights_h5")  # which name the optimizer itself
+    what = f"its optimizer is named {called}" if in_keras else f"its variables are named {called}/..."
     if CLASS in made.overrides and (_folded(called) in known or stored.generation != "tf1"):
         said = confirming(CLASS, made.stated[0].value)
-        made.notes = (*made.notes, f"its variables are named {called}/..., and {said} overrides what that tells")
+        made.notes = (*made.notes, f"{what}, and {said} overrides what that tells")
         return
     if _folded(called) in known:
         other = known[_folded(called)]
         raise ContradictionError(
-            f"its variables are named {called}/..., as those of {other} are, and {made.stated[0].where} says"
+            f"{what}, as those of {other} are, and {made.stated[0].where} says"
             f" {made.stated[0].value}; leave the wrong one out, or decide with"
             f" {confirming(CLASS, made.stated[0].value)}"
         )
     proven = stored.graph_config is not None and bool(stored.graph_config.get("class_name"))
     if proven or (isinstance(given, str) and _folded(given) == _folded(called)):
         return
-    text = f"its variables are named {called}/..., which is not the name of {made.algorithm.name}"
+    text = f"{what}, which is not the name of {made.algorithm.name}"
     origin = Origin("name", called, DEFAULT, doubt=text, confirm=confirming("name", called))
     made.stated = (*made.stated, origin)
 

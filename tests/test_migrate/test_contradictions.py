@@ -185,20 +185,31 @@ def test_ftrls_slots_show_whether_linear_holds_the_learning_rate(ftrl: Path, tmp
 
 def test_a_config_of_another_class_is_refused(tmp_path: Path) -> None:
     """Adamax has as many slots as Adam, and in a `.keras` file they have no names."""
-    source = CORPUS / "keras38-adam-convbn" / "source" / "model.keras"
-    path = tmp_path / "model.keras"
-    with zipfile.ZipFile(source) as archive, zipfile.ZipFile(path, "w") as made:
-        for name in archive.namelist():
-            data = archive.read(name)
-            if name == "config.json":
-                document = json.loads(data)
-                document["compile_config"]["optimizer"]["class_name"] = "Adamax"
-                data = json.dumps(document).encode()
-            made.writestr(name, data)
+    path = _of_class("keras38-adam-convbn", "Adamax", tmp_path)
     with pytest.raises(ContradictionError, match="says Adamax and has amsgrad") as refused:
         migrate.read(path)
     command = str(refused.value)[str(refused.value).index("--set ") :]
     assert migrate.read(path, overrides=typed(command)).algorithm == "Adamax"
+
+
+def test_a_keras_file_names_its_optimizer_and_not_the_variables(tmp_path: Path) -> None:
+    path = _of_class("keras38-nadam-mlp", "Adam", tmp_path)
+    with pytest.raises(ContradictionError, match="its optimizer is named nadam, as those of Nadam are, and the opt"):
+        migrate.read(path)
+
+
+def _of_class(case: str, name: str, folder: Path) -> Path:
+    """A `.keras` file whose config says another class."""
+    source, path = CORPUS / case / "source" / "model.keras", folder / "model.keras"
+    with zipfile.ZipFile(source) as archive, zipfile.ZipFile(path, "w") as made:
+        for member in archive.namelist():
+            data = archive.read(member)
+            if member == "config.json":
+                document = json.loads(data)
+                document["compile_config"]["optimizer"]["class_name"] = name
+                data = json.dumps(document).encode()
+            made.writestr(member, data)
+    return path
 
 
 @pytest.mark.parametrize("case", ["extra-keras315-adam-accumulation-keras", "extra-keras312-adam-accumulation-keras"])
