@@ -14,6 +14,7 @@ from migrate.evidence import DEFAULT
 from migrate.matching import last_slots
 from migrate.matching.slot_table import SlotTable
 from migrate.operations.configuration import Configuration
+from migrate.operations.counting import begins_anew
 from migrate.operations.settled import SWITCHES
 from migrate.state import Stored
 
@@ -78,6 +79,8 @@ def _check_new(
     found: SlotTable,
 ) -> None:
     """Refuse a source without slots that has taken steps, or holds some of which nothing tells the variables."""
+    if iterations is None and stored.generation == "tf1" and algorithm.name != "SGD":
+        raise MissingHintError(begins_anew(algorithm.name))
     if iterations != 0:
         raise DamagedFileError(_lost(wanted, algorithm, stored, values))
     shapes = {v.shape for v in stored.variables}

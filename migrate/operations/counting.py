@@ -59,11 +59,7 @@ def iterations(stored: Stored, found: SlotTable, made: Configuration) -> tuple[i
             " neither, say how many steps it took with --set iterations=N"
         )
     if algorithm.uses_count and stored.generation == "tf1" and not stored.slots:
-        raise MissingHintError(
-            f"the source holds no slots of {algorithm.name} and does not say how many steps it has taken, as"
-            f" tf.train.Saver(tf.trainable_variables()) saves it: from there {algorithm.name} begins anew; carry it so"
-            " with --set iterations=0, or migrate a checkpoint that has the optimizer, too"
-        )
+        raise MissingHintError(begins_anew(algorithm.name))
     if algorithm.uses_count:
         raise MissingHintError(
             f"the source does not say how many steps {algorithm.name} has taken, and its update depends on that;"
@@ -71,6 +67,15 @@ def iterations(stored: Stored, found: SlotTable, made: Configuration) -> tuple[i
         )
     where = f"not saved: {algorithm.name} of generation {stored.generation} keeps no iterations"
     return None, Origin("iterations", None, RELEASE, where)
+
+
+def begins_anew(name: str) -> str:
+    """What to say of variables alone."""
+    return (
+        f"the source holds no slots of {name} and does not say how many steps it has taken, as"
+        f" tf.train.Saver(tf.trainable_variables()) saves it: from there {name} begins anew; carry it so"
+        " with --set iterations=0, or migrate a checkpoint that has the optimizer, too"
+    )
 
 
 def _told(steps: Any) -> int:

@@ -170,18 +170,20 @@ def test_slots_in_two_scopes_are_not_one_optimizer_s(tmp_path: Path) -> None:
     assert scopes.without_graph(shapes | {"one/w/Adam": (5,)}, {"Adam"}) == {"one/b/Adam": "b/Adam"}
 
 
-def test_the_model_s_variables_alone_are_no_state(tmp_path: Path) -> None:
-    """As `tf.train.Saver(tf.trainable_variables())` saves them."""
+@pytest.mark.parametrize(("name", "kept"), [("Adam", "m, v"), ("Adagrad", "accumulator")])
+def test_the_model_s_variables_alone_are_no_state(name: str, kept: str, tmp_path: Path) -> None:
+    """As `tf.train.Saver(tf.trainable_variables())` saves them, and DeepPavlov."""
     alone = copied("adam", tmp_path)
     alone.with_suffix(".ckpt.meta").unlink()
     with rewritten(alone) as (numbers, _):
         for key in [key for key in numbers if not re.fullmatch(r"net/w\d", key)]:
             del numbers[key]
-    with pytest.raises(DtoptError, match=r"holds no slots \(m, v\) of Adam.*Saver\(tf\.trainable_variables\(\)\)"):
-        migrate.read(alone, optimizer_config=HINTS["adam"], overrides={"iterations": 3})
-    with pytest.raises(DtoptError, match="from there Adam begins anew; carry it so with --set iterations=0"):
-        migrate.read(alone, optimizer_config=HINTS["adam"])
-    assert migrate.read(alone, optimizer_config=HINTS["adam"], overrides={"iterations": 0}).iterations == 0
+    hint = {"class_name": f"{name}Optimizer", "config": {"learning_rate": 0.05}}
+    with pytest.raises(DtoptError, match=rf"no slots \({kept}\) of {name}.*Saver\(tf\.trainable_variables\(\)\)"):
+        migrate.read(alone, optimizer_config=hint, overrides={"iterations": 3})
+    with pytest.raises(DtoptError, match=f"from there {name} begins anew; carry it so with --set iterations=0"):
+        migrate.read(alone, optimizer_config=hint)
+    assert migrate.read(alone, optimizer_config=hint, overrides={"iterations": 0}).iterations == 0
 
 
 def test_a_slot_that_is_lost_is_missed(tmp_path: Path) -> None:
