@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from migrate.graphs.nodes import Nodes
-from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Pattern, match, operands
+from migrate.graphs.patterns import ADD, DIVIDE, Anything, Either, Found, Pattern, match, operands
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,12 @@ _SCALES: tuple[Pattern, ...] = (
     (ADD, _SCALE, ("Sub", _NORM, _NORM)),
 )
 """By all gradients' norm; from 1.13 on one that is not finite makes the gradients NaN."""
+_PARTS = tuple((DIVIDE, "limit", each) for each in (("Maximum", _NORM, "limit"), ("Maximum", "limit", _NORM)))
+_PARTS_BELOW_1 = tuple(
+    ("Minimum", *each) for each in ((1.0, (DIVIDE, "limit", _NORM)), ((DIVIDE, "limit", _NORM), 1.0))
+)
+_OWN: Pattern = Either(*_PARTS, *_PARTS_BELOW_1)
+"""As programs write it by themselves: min(1, limit / norm) and limit / max(norm, limit)."""
 _BY_AVERAGE: Pattern = (
     "Mul",
     ("Mul", _GRADIENT, "limit"),
@@ -90,5 +96,6 @@ _CLIPPINGS: tuple[tuple[str, Pattern], ...] = (
     ("clipvalue", ("Maximum", ("Minimum", _GRADIENT, "limit"), "low")),
     ("clipnorm", ("Mul", ("Mul", _GRADIENT, "limit"), ("Minimum", ("Rsqrt", _SQUARES), (DIVIDE, 1.0, "limit")))),
     *(("clipnorm", (DIVIDE, ("Mul", _GRADIENT, "limit"), ("Maximum", each, "limit"))) for each in _LENGTHS),
-    *(("global_clipnorm", ("Mul", _GRADIENT, each)) for each in _SCALES),
+    *(("global_clipnorm", ("Mul", _GRADIENT, each)) for each in (*_SCALES, _OWN)),
+    ("global_clipnorm", ("Mul", _OWN, _GRADIENT)),
 )

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from migrate.graphs.clipping import clipped
 from migrate.graphs.nodes import BOOL, INT32, INT64, Nodes
 
 _SWITCHES = ("Switch", "RefSwitch")
@@ -67,7 +68,8 @@ def taken(protos: Sequence[Any], functions: Mapping[str, Any], trained: Collecti
             if not _counts(nodes, condition):
                 doubt = f"{condition!r} ({nodes.op(condition)}) says at which steps variables are updated"
         nodes = Nodes(_folded(nodes, {condition: side}), functions)
-    return Taken(nodes, branches, doubt)
+    guards = {each: side for each in set(_switches(nodes).values()) if (side := _is_guard(nodes, each)) is not None}
+    return Taken(Nodes(_folded(nodes, guards), functions) if guards else nodes, branches, doubt)
 
 
 _MOST = 20
@@ -234,7 +236,8 @@ def _is_guard(nodes: Nodes, condition: str) -> bool | None:
 
 
 def _is_of_gradients(nodes: Nodes, name: str) -> bool:
-    behind = list(nodes.behind(name, to_gradients=True))
+    clip = clipped(nodes, name)
+    behind = list(nodes.behind(name if clip is None else clip.gradient, to_gradients=True))
     gradients = [each for each in behind if nodes.is_gradient(each)]
     rest = [each for each in behind if each not in gradients and each not in nodes.variables]
     by = [nodes.inputs[each][-1] for each in rest if nodes.op(each) in _QUOTIENTS and nodes.inputs[each]]

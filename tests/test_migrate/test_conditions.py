@@ -16,7 +16,20 @@ from tests.test_migrate.test_scopes import SCOPED, goes_on, source
 
 
 @pytest.mark.parametrize(
-    "name", ["guarded", "scaled", "every", "mirrored", "mirrored_old", "synced", "collective", "workers"]
+    "name",
+    [
+        "guarded",
+        "scaled",
+        "scaled_clipped",
+        "limited",
+        "limited_below",
+        "every",
+        "mirrored",
+        "mirrored_old",
+        "synced",
+        "collective",
+        "workers",
+    ],
 )
 def test_steps_on_conditions_and_devices_go_on(name: str, tmp_path: Path) -> None:
     state = migrate.read(source(name))

@@ -382,23 +382,30 @@ CLIPPING = "train/OptimizeLoss/clip_by_global_norm/"
 
 
 @pytest.mark.parametrize(
-    ("name", "op"),
+    ("case", "name", "op"),
     [
-        (CLIPPING + "Minimum", "Maximum"),
-        (CLIPPING + "mul", "Add"),
-        (CLIPPING + "mul_1", "Add"),
-        (CLIPPING + "Select", "Merge"),
-        (CLIPPING + "truediv", "Mul"),
-        ("train/OptimizeLoss/global_norm_1/Sum", "Mean"),
-        ("train/OptimizeLoss/global_norm_1/L2Loss", "Sum"),
-        ("train/OptimizeLoss/global_norm_1/global_norm", "Square"),
+        ("loss", CLIPPING + "Minimum", "Maximum"),
+        ("loss", CLIPPING + "mul", "Add"),
+        ("loss", CLIPPING + "mul_1", "Add"),
+        ("loss", CLIPPING + "Select", "Merge"),
+        ("loss", CLIPPING + "truediv", "Mul"),
+        ("loss", "train/OptimizeLoss/global_norm_1/Sum", "Mean"),
+        ("loss", "train/OptimizeLoss/global_norm_1/L2Loss", "Sum"),
+        ("loss", "train/OptimizeLoss/global_norm_1/global_norm", "Square"),
+        ("limited", "Minimum", "Maximum"),
+        ("limited", "Minimum/x", "VariableV2"),
+        ("limited", "truediv", "Mul"),
+        ("limited", "mul_4", "Add"),
+        ("limited_below", "Maximum", "Minimum"),
+        ("limited_below", "Maximum/x", "VariableV2"),
+        ("scaled_clipped", "IsFinite", "IsNan"),
     ],
 )
-def test_what_is_not_quite_clipping_by_the_global_norm_is_said(name: str, op: str, tmp_path: Path) -> None:
+def test_what_is_not_quite_clipping_by_the_global_norm_is_said(case: str, name: str, op: str, tmp_path: Path) -> None:
     def change(nodes: Any) -> None:
         next(n for n in nodes if n.name == name).op = op
 
-    _refuses("loss", tmp_path, change, "before they reach the optimizer, which is not understood")
+    _refuses(case, tmp_path, change, "before they reach the optimizer, which is not understood")
 
 
 def test_the_rule_of_another_class_is_never_exact_under_the_name_of_one(tmp_path: Path) -> None:
