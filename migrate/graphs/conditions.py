@@ -68,7 +68,8 @@ def taken(protos: Sequence[Any], functions: Mapping[str, Any], trained: Collecti
             if not _counts(nodes, condition):
                 doubt = f"{condition!r} ({nodes.op(condition)}) says at which steps variables are updated"
         nodes = Nodes(_folded(nodes, {condition: side}), functions)
-    guards = {each: side for each in set(_switches(nodes).values()) if (side := _is_guard(nodes, each)) is not None}
+    finite = {each: _is_guard(nodes, each) for each in set(_switches(nodes).values())}
+    guards = {each: end for each, end in finite.items() if end is not None}
     return Taken(Nodes(_folded(nodes, guards), functions) if guards else nodes, branches, doubt)
 
 
