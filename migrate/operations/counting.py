@@ -91,22 +91,26 @@ class _Count:
     """Steps that the source counts, where, and what is doubtful about it.
 
     `races`: what reads its counter before or after it was raised, as nobody knows; empty if nothing does.
+    `after`: the options for who knows that it was read after; that of the next step, if empty.
     """
 
     steps: int
     where: str
     doubt: str = ""
     races: str = ""
+    after: tuple[str, ...] = ()
 
 
 def _origin_of(counted: _Count) -> Origin:
     steps = counted.steps
     if counted.races:
+        read = "decay" if len(counted.after) == 1 else "steps"
         doubt = (
-            f"iterations is {steps}, and {counted.races}, as TensorFlow orders the ops: its steps went on from {steps}"
+            f"iterations is {steps}, and {counted.races}, as TensorFlow orders the ops: its {read} went on from {steps}"
             f" or from {steps + 1}"
         )
-        which = f"{confirming('iterations', steps)} or {confirming('iterations', steps + 1)}"
+        after = counted.after or (confirming("iterations", steps + 1),)
+        which = " or ".join((confirming("iterations", steps), *after))
         return Origin("iterations", steps, FILE, counted.where, doubt, which)
     confirm = confirming("iterations", steps) if counted.doubt else ""
     return Origin("iterations", steps, FILE, counted.where, counted.doubt, confirm)
@@ -119,7 +123,7 @@ def _counted(stored: Stored, found: SlotTable, made: Configuration) -> _Count | 
         doubt = ""
         if stored.generation == "keras1" and count == 0 and not made.algorithm.uses_count and _decays(made.config):
             doubt = "iterations is 0, and Keras 1 counts steps only where decay is set"
-        return _Count(count, where, doubt, "" if doubt else _raced(stored, made, count))
+        return _Count(count, where, doubt, "" if doubt else _raced(stored, made, count), _after(stored, made, count))
     if stored.generation != "tf1":
         return None
     powers = tf_train.steps(found.scalars, made.config, made.algorithm.name) if made.algorithm.uses_count else None
@@ -177,18 +181,42 @@ def _races_in_tf_keras(versions: Mapping[str, str], algorithm: str, decays: bool
     """Whether tf.keras before OptimizerV2 may read its counter after it was raised.
 
     Measured, 240 steps each of Adam, Adamax, and Adam with decay: TF 1.4 to 1.7 and 1.9 to 1.11 never, 1.8 in 232 and
-    1.12 in 39; in 1.13, whose Adam alone raises the counter first, Adamax always and Adam's decay in 4 of 80.
+    1.12 in 39; in 1.13, whose Adam alone raises the counter first, Adamax always and Adam's decay in 4 of 80. From 1.14
+    on Adamax and Nadam raise it first, too.
     """
-    tensorflow, keras = (version_tuple(versions.get(each)) for each in ("tensorflow", "keras"))
+    tensorflow, keras = _releases(versions)
     if algorithm not in ("Adam", "Adamax", "Nadam"):
         return decays
-    if tensorflow is None and keras is not None and keras >= (2, 2, 4):
-        tensorflow = (1, 13)
     if tensorflow is not None and tensorflow >= (1, 13):
-        return decays or algorithm != "Adam"
+        return decays or (algorithm != "Adam" and tensorflow < (1, 14))
     if tensorflow is not None:
         return tensorflow[:2] in ((1, 8), (1, 12))
     return keras in (None, (2, 1, 5)) or AFTER in versions  # TF 1.8, and 1.11 or 1.12
+
+
+def _releases(versions: Mapping[str, str]) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """Those of TensorFlow and tf.keras; of those that call themselves 2.2.4-tf, TF 1.13 to 2.1, the first."""
+    tensorflow, keras = (version_tuple(versions.get(each)) for each in ("tensorflow", "keras"))
+    if tensorflow is None and keras is not None and keras >= (2, 2, 4):
+        tensorflow = (1, 13) if keras < (2, 3) else (2, 2)
+    return tensorflow, keras
+
+
+def _after(stored: Stored, made: Configuration, count: int) -> tuple[str, ...]:
+    """The options for a counter that was read after it was raised, where no later step is what they say.
+
+    Adam of tf.keras from TF 1.13 on and Adamax from 1.14 on raise it before they correct their moments: only `decay`
+    may be read after (native Adam of TF 2.2: in all of five steps), and what it makes of the rate is a step ahead.
+    """
+    decay, rate, name = made.config.get("decay"), made.config.get("learning_rate"), made.algorithm.name
+    if stored.generation != "optimizer_v1" or name not in ("Adam", "Adamax") or not decay or isinstance(rate, Mapping):
+        return ()
+    tensorflow, _ = _releases(stored.versions)
+    if tensorflow is None or tensorflow < (1, 13):
+        return ()
+    ahead = {"iterations": count, "learning_rate": rate / (1.0 + decay), "decay": decay / (1.0 + decay)}
+    alone = " ".join(confirming(*each) for each in ahead.items())
+    return (alone,) if name == "Adam" or tensorflow >= (1, 14) else (confirming("iterations", count + 1), alone)
 
 
 def _decays(config: Mapping[str, Any]) -> bool:
