@@ -237,7 +237,7 @@ def summed(name: Any) -> str:
         return ""
     return (
         f"the optimizer is named {name}, as Horovod does: with a backward_passes_per_step above 1 it steps with sums of"
-        " several batches, and counts each of them, which no file says; taken for 1"
+        " several batches, and counts each of them; taken for 1"
     )
 
 

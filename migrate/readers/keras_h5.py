@@ -16,12 +16,12 @@ import h5py
 import numpy as np
 
 from migrate import evidence
-from migrate.algorithms.wrappers import innermost
+from migrate.algorithms.wrappers import innermost, unwrapped
 from migrate.bytes import hdf5
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError
-from migrate.generations import AFTER, BACKEND, GRAPH_MODE, from_hdf5, version_tuple
+from migrate.generations import AFTER, BACKEND, GRAPH_MODE, NATIVE, from_hdf5, version_tuple
 from migrate.readers.keras.layers import misplaced
 from migrate.readers.keras.left_out import settled
 from migrate.readers.keras.model import (
@@ -32,6 +32,7 @@ from migrate.readers.keras.model import (
     trainable_flags,
     trained_order,
 )
+from migrate.readers.objects.names import on_condition
 from migrate.state import Stored, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
 
@@ -105,6 +106,7 @@ def read(path: str, generation: str | None = None) -> Stored:
         model=StoredModel(model, training, groups) if isinstance(model, Mapping) else None,
         sparse=_tables(model, groups) if generation == "keras1" and isinstance(model, Mapping) else None,
         doubts=doubts,
+        outside={} if unwrapped(optimizer)[1] or generation in NATIVE else on_condition(name for name, _ in weights),
     )
 
 

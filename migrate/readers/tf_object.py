@@ -122,7 +122,10 @@ def stored(
         doubts=doubts(bundle),
         matched=found.matched,
         unmapped=unmapped,
-        outside=object_variables.gathering(owners, variables, unmapped, every),
+        outside={
+            **({} if optimizer.around else object_names.on_condition(object_writers.called(graph, optimizer.node))),
+            **object_variables.gathering(owners, variables, unmapped, every),
+        },
         optimizers=tuple(paths),
         optimizer_name=object_writers.name(graph, optimizer.node),
     )

@@ -451,3 +451,39 @@ def test_tables_of_eager_programs_go_on(release: str, class_name: str, lazy_rows
     report = migrate.migrate_checkpoint(folder / "source" / "ckpt-1", tmp_path / "new", **hints, overrides=overrides)
     assert report.fidelity == "exact", report.reasons
     assert next_steps.of_slots(tmp_path / "new", np.load(folder / "oracle.npz"), 4) < next_steps.NEAR
+
+
+@pytest.mark.parametrize(("legacy", "generation"), [(True, "optimizer_v2"), (False, "optimizer")])
+@pytest.mark.parametrize("on_condition", [True, False])
+def test_steps_that_a_loop_takes_on_a_condition_are_told(
+    on_condition: bool, legacy: bool, generation: str, tmp_path: Path
+) -> None:
+    """As one that sums gradients up takes them: its optimizer makes its variables in the branch."""
+    import tensorflow as tf
+    import tf_keras
+
+    variable, rounds = tf.Variable(tf.ones([3]), name="w"), tf.Variable(0)
+    optimizer = (tf_keras.optimizers.legacy if legacy else tf_keras.optimizers).Adam(0.1)
+
+    @tf.function
+    def step() -> None:
+        def taken() -> None:
+            optimizer.apply_gradients([(tf.constant([0.5, -1.0, 2.0]), variable)])
+
+        if on_condition:
+            rounds.assign_add(1)
+            tf.cond(rounds % 2 == 0, taken, lambda: None)
+        else:
+            taken()
+
+    for _ in range(4):
+        step()
+    tf.train.Checkpoint(w=variable, optimizer=optimizer).write(str(tmp_path / "ckpt"))
+    config = {"class_name": "Adam", "config": optimizer.get_config()}
+    state = migrate.read(tmp_path / "ckpt", optimizer_config=config)
+    assert state.source is not None
+    assert state.source.generation == generation
+    told = [reason for reason in state.reasons if "was made in a branch of tf.cond" in reason]
+    assert (state.fidelity == "exact", bool(told)) == (not on_condition, on_condition)
+    sure = migrate.read(tmp_path / "ckpt", optimizer_config=config, overrides={"gradients": "program"})
+    assert sure.fidelity == "exact"

@@ -59,6 +59,13 @@ def name(graph: ObjectGraph, optimizer: int) -> str | None:
     return heads.pop() if len(heads) == 1 else None
 
 
+def called(graph: ObjectGraph, optimizer: int) -> list[str]:
+    """The names of its counter and its slots."""
+    listed = (node for members in slot_lists(graph, optimizer).values() for node in members.values())
+    slots = (node for _, _, node in graph.slot_variables[optimizer])
+    return [_full_name_of_counter(graph, optimizer), *(graph.full_names[node] for node in (*slots, *listed))]
+
+
 def naming(graph: ObjectGraph, optimizer: int) -> list[str]:
     """What hints at the optimizer's class, which such a checkpoint does not store."""
     stored = sorted(n for n, i in graph.children[optimizer].items() if graph.keys[i] is not None)
