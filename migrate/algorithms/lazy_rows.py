@@ -21,6 +21,8 @@ from migrate.evidence import NAME, Origin, confirming
 from optim.errors import HyperparameterError
 
 KEEP_SLOTS = "lazy_rows_keep_slots"
+_DENSE = f"{confirming(LAZY_ROWS, [])}, if their gradients are dense"
+"""What settles it where no option of `optim` does to other rows what the release did."""
 _STOCK = """
 Activation ActivityRegularization Add AdditiveAttention AlphaDropout Attention Average AveragePooling1D
 AveragePooling2D AveragePooling3D BatchNormalization BatchNormalizationV1 BatchNormalizationV2 Bidirectional
@@ -119,7 +121,7 @@ def put_in(
             LAZY_ROWS,
             f"{', '.join(found)}: rows without a gradient stay as they are in {algorithm.name} of that release, and"
             " move here: no option of optim leaves them alone as it did",
-            confirm=confirming(LAZY_ROWS, []),
+            confirm=_DENSE,
         )
         return
     if found:
@@ -143,7 +145,7 @@ def put_in(
             LAZY_ROWS,
             f"{', '.join(found)}: rows without a gradient stay as they are, and their slots went on in another way in"
             f" {algorithm.name} of that release than here",
-            confirm=confirming(LAZY_ROWS, told.values[LAZY_ROWS]),
+            confirm=_DENSE,
         )
 
 
@@ -156,7 +158,7 @@ def _doubt_decay(told: Arguments, tables: Sequence[str], unsure: Sequence[str], 
             LAZY_ROWS,
             f"{some(decaying)}: rows that have no sparse gradient do not decay in {algorithm.name} of that release, and"
             " do here: no option of optim leaves them alone as it did",
-            confirm=confirming(LAZY_ROWS, []),
+            confirm=_DENSE,
         )
 
 

@@ -363,6 +363,8 @@ def test_rows_that_addons_left_alone_in_a_way_of_its_own_are_doubted(
     full = {**algorithm.defaults("optimizer_v2"), **config}
     lazy_rows.put_in(told, full, algorithm, "optimizer_v2", [*tables, "dense/kernel"])
     assert (doubted in told.reasons[0]) if doubted else not told.reasons
+    if tables and doubted:
+        assert told.reasons[0].endswith("; say it with --set 'lazy_rows=[]', if their gradients are dense")
 
 
 def test_variables_of_one_row_leave_no_row_out() -> None:
