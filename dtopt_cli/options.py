@@ -163,20 +163,23 @@ def _setting(text: str) -> tuple[str, Any]:
 def _value(text: str) -> Any:
     """What JSON, or Python, makes of a text; else the text."""
     plain = text.lower() if text.lower() in ("null", "true", "false") else text
-    for read in (json.loads, float):
+    for read in (_loads, float):
         with suppress(ValueError):
             return read(plain)
     return text
 
 
+def _loads(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=lambda pairs: _without_doubles(pairs, "--set"))
+
+
 def _without_doubles(pairs: Iterable[tuple[str, Any]], option: str) -> dict[str, Any]:
-    """What is said, each thing once: of two values of one name the first would be passed over."""
-    said: dict[str, Any] = {}
-    for name, value in pairs:
-        if said.setdefault(name, value) != value:
-            shown = f"{json.dumps(said[name])} and {json.dumps(value)}"
-            raise typer.BadParameter(f"{name} is there twice, as {shown}; leave the wrong one out", param_hint=option)
-    return said
+    from migrate.bytes import json_text
+
+    try:
+        return json_text.once(pairs)
+    except json_text.SaidTwiceError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def _json(given: str | None, option: str, kind: type) -> Any:

@@ -193,7 +193,7 @@ def _decayed(config: Mapping[str, Any], decays: Mapping[str, str]) -> dict[str, 
     """A config with its decay, and the patterns of what is left out of it, under the names of this module."""
     own = {decays.get(key, key): value for key, value in config.items()}
     if "exclude_from_weight_decay" in own:
-        own.setdefault(EXCLUDED, list(own["exclude_from_weight_decay"] or ()))
+        own.setdefault(EXCLUDED, own["exclude_from_weight_decay"] or [])
         del own["exclude_from_weight_decay"]
     return own
 

@@ -19,7 +19,8 @@ from migrate.algorithms.spec import Algorithm, number, whole
 from migrate.algorithms.wrappers import AROUND, plain
 from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence import COMPUTED, DEFAULT, FILE, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
-from optim.errors import HyperparameterError, UnsupportedError
+from optim.arguments import patterns
+from optim.errors import UnsupportedError
 
 NO_EFFECT = {"name", "iterations", "jit_compile", "is_legacy_optimizer", "loss_scale_factor", "foreach", "fused"}
 """Config keys that change nothing about how state is used."""
@@ -319,10 +320,7 @@ def _exclusions(config: Mapping[str, Any], out: Arguments) -> None:
             confirm=confirming(EXCLUDED, []),
         )
         return
-    given = config[EXCLUDED]
-    if not isinstance(given, (list, tuple)) or not all(isinstance(pattern, str) for pattern in given):
-        raise HyperparameterError(f"{EXCLUDED} must be a list of regular expressions, got {given!r}")
-    out.values[EXCLUDED] = list(given)
+    out.values[EXCLUDED] = list(patterns(EXCLUDED, config[EXCLUDED]))
 
 
 def check_accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None) -> int | None:

@@ -11,6 +11,7 @@ from typing import Any
 from migrate.algorithms import adam
 from migrate.algorithms.addons import EXCLUDED
 from migrate.algorithms.spec import Block, Blocks, Config, always, epsilon, number
+from optim.arguments import patterns
 
 NOT_ADAPTED = "exclude_from_layer_adaptation"
 
@@ -24,11 +25,11 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
     given: dict[str, Any] = {**betas, "epsilon": epsilon(config, generation)}
     if generation != "optimizer_v2":
         return given
-    kept = list(config.get(EXCLUDED) or ())
+    kept = list(patterns(EXCLUDED, config.get(EXCLUDED) or ()))
     amount = number(config, "weight_decay")
     if amount:
         given |= {"weight_decay": amount, EXCLUDED: kept, "decay_in_step": True}
-    unadapted = list(config.get(NOT_ADAPTED) or kept)
+    unadapted = list(patterns(NOT_ADAPTED, config.get(NOT_ADAPTED) or kept))
     return {**given, NOT_ADAPTED: unadapted} if unadapted else given
 
 

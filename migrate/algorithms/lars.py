@@ -23,6 +23,7 @@ from migrate.algorithms.spec import (
     apart,
     number,
 )
+from optim.arguments import patterns
 from optim.errors import UnsupportedError
 from optim.rules.lars import LARSRule
 
@@ -35,19 +36,19 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
     given = {"momentum": number(config, "momentum"), "trust_coefficient": number(config, "eeta")}
     given |= {"nesterov": bool(config["nesterov"])}
     if generation != "tf1":
-        kept = list(config[EXCLUDED] or ())
-        left_out = {EXCLUDED: kept, NOT_ADAPTED: list(config[NOT_ADAPTED] or kept)}
+        kept = list(patterns(EXCLUDED, config[EXCLUDED] or ()))
+        left_out = {EXCLUDED: kept, NOT_ADAPTED: list(patterns(NOT_ADAPTED, config[NOT_ADAPTED] or kept))}
         return {**given, "weight_decay": number(config, "weight_decay_rate"), "norm_of_sum": True, **left_out}
     skipped = config["skip_list"] or []
     if isinstance(skipped, str) or not all(isinstance(part, str) for part in skipped):
         raise UnsupportedError(f"skip_list must be a list of parts of names, got {skipped!r}")
-    patterns = [re.escape(part) for part in skipped]
+    parts = [re.escape(part) for part in skipped]
     return {
         **given,
         "epsilon": number(config, "epsilon"),
         "weight_decay": number(config, "weight_decay"),
-        EXCLUDED: patterns,
-        NOT_ADAPTED: patterns,
+        EXCLUDED: parts,
+        NOT_ADAPTED: parts,
     }
 
 

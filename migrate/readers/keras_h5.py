@@ -17,7 +17,7 @@ import numpy as np
 
 from migrate import evidence
 from migrate.algorithms.wrappers import innermost, unwrapped
-from migrate.bytes import hdf5
+from migrate.bytes import hdf5, json_text
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError
@@ -198,7 +198,7 @@ def _json_attribute(file: h5py.File, name: str, path: str) -> Any:
     if stored is None:
         return None
     try:
-        return json.loads(stored)
+        return json_text.parsed(stored)
     except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"{path}: its attribute {name} is not JSON ({error}); the file is damaged") from error
 

@@ -8,7 +8,6 @@ Upstream: `saving/saving_lib.py::_save_model_to_fileobj` of tf_keras 2.12 - 2.21
 from __future__ import annotations
 
 import io
-import json
 import os
 import struct
 import tempfile
@@ -21,7 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from migrate import evidence
-from migrate.bytes import files, hdf5
+from migrate.bytes import files, hdf5, json_text
 from migrate.bytes.checks import Check, Crc32
 from migrate.bytes.ranges import CHUNK, Extent
 from migrate.bytes.window import Window
@@ -149,7 +148,7 @@ def _json(path: str, members: Mapping[str, zipfile.ZipInfo], name: str) -> dict[
         raise DamagedFileError(f"{path}: {name} has {info.file_size} bytes, more than any config; refused")
     try:
         with files.zipped(path) as archive:
-            found = json.loads(archive.read(info))
+            found = json_text.parsed(archive.read(info))
     except (ValueError, RecursionError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise DamagedFileError(f"{path}: {name} cannot be read ({error}); copy the file again") from error
     if not isinstance(found, dict):

@@ -7,7 +7,6 @@ Their variables are a TF2 object-based checkpoint in `variables/`; the optimizer
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from migrate.bytes import files, protos, urls
+from migrate.bytes import files, json_text, protos, urls
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import DamagedFileError, UnknownFormatError
@@ -167,7 +166,7 @@ def _keras_nodes(folder: str) -> list[Any]:
 
 def _model(text: str, stored: Stored, aliases: Mapping[str, str]) -> StoredModel | None:
     """The model of a Keras object whose metadata `_optimizer_config` could read; None for a subclassed one."""
-    metadata = json.loads(text)
+    metadata = json_text.parsed(text)
     config = metadata.get("model_config")
     if not isinstance(config, Mapping):
         return None
@@ -221,7 +220,7 @@ def _optimizer_config(text: str, where: str) -> Mapping[str, Any] | None:
     if '"training_config"' not in text:
         return None
     try:
-        training = json.loads(text).get("training_config") or {}
+        training = json_text.parsed(text).get("training_config") or {}
         config = training.get("optimizer_config")
         if config is None:
             return None

@@ -6,13 +6,12 @@ optimizer comes from `--optimizer-config`. Upstream: `saving_lib.py::H5IOStore`,
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
 import h5py
 
-from migrate.bytes import files, hdf5
+from migrate.bytes import files, hdf5, json_text
 from migrate.errors import DamagedFileError
 from migrate.readers.keras import for_keras
 from migrate.readers.keras.tree import VARS, Node, check_numbering, merge, read_tree
@@ -78,7 +77,7 @@ def _index(path: str, *, quiet: bool) -> dict[str, list[str]] | None:
         if files.size(path) > MAX_INDEX:
             raise ValueError(f"it has more than {MAX_INDEX} bytes")
         with files.opened(path) as file:
-            found: Any = json.load(file)
+            found: Any = json_text.parsed(file.read())
         shards = {str(k): [v] if isinstance(v, str) else list(v) for k, v in found["weight_map"].items()}
         if not shards or not all(isinstance(name, str) for names in shards.values() for name in names):
             raise ValueError("it names no shards")

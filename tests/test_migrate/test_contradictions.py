@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import pytest
 import migrate
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
 from migrate.rules.comparison import same
+from optim.errors import HyperparameterError
 from tests.alterations.arrays import arrays, unzipped, zipped
 from tests.alterations.hdf5 import training_config
 from tests.test_migrate.confirm import typed
@@ -195,6 +197,30 @@ def test_a_config_of_another_class_is_refused(tmp_path: Path) -> None:
 def test_a_keras_file_names_its_optimizer_and_not_the_variables(tmp_path: Path) -> None:
     path = _of_class("keras38-nadam-mlp", "Adam", tmp_path)
     with pytest.raises(ContradictionError, match="its optimizer is named nadam, as those of Nadam are, and the opt"):
+        migrate.read(path)
+
+
+def test_a_config_that_says_one_thing_twice_is_refused(tmp_path: Path) -> None:
+    """Python takes the last value of a key, and other readers the first."""
+    path = _altered("keras224-adam-eps-none-nested", tmp_path, _with_two_rates)
+    with pytest.raises(DamagedFileError, match=r"lr is there twice, as 0\.\d+ and 0\.5; leave the wrong one out"):
+        migrate.read(path)
+
+
+def _with_two_rates(file: h5py.File) -> None:
+    text = np.asarray(file.attrs["training_config"]).astype(str).item()
+    file.attrs["training_config"] = re.sub(r'("lr": [^,}]+)', r'\1, "lr": 0.5', text, count=1)
+
+
+@pytest.mark.parametrize("wrong", ["bias", ["[a"], {"value": ["bias"]}, [3]])
+def test_patterns_that_are_none_are_refused(wrong: Any, tmp_path: Path) -> None:
+    def change(file: h5py.File) -> None:
+        document = json.loads(file.attrs["training_config"])
+        document["optimizer_config"]["config"]["exclude_from_weight_decay"] = wrong
+        file.attrs["training_config"] = json.dumps(document)
+
+    path = _altered("extra-tfa19-lamb-decay-h5", tmp_path, change)
+    with pytest.raises(HyperparameterError, match=r"weight_decay_exclude.*regular expression"):
         migrate.read(path)
 
 
