@@ -22,6 +22,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError
 from migrate.generations import AFTER, BACKEND, GRAPH_MODE, NATIVE, from_hdf5, version_tuple
+from migrate.readers.branches import on_condition
 from migrate.readers.keras.layers import misplaced
 from migrate.readers.keras.left_out import settled
 from migrate.readers.keras.model import (
@@ -32,7 +33,6 @@ from migrate.readers.keras.model import (
     trainable_flags,
     trained_order,
 )
-from migrate.readers.objects.names import on_condition
 from migrate.state import Stored, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
 

@@ -16,6 +16,7 @@ from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, requi
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import UnknownFormatError
 from migrate.matching.slot_owners import Owner
+from migrate.readers import branches
 from migrate.readers.bundle_arrays import doubts, not_numbers
 from migrate.readers.objects import names as object_names
 from migrate.readers.objects import optimizers as object_optimizers
@@ -123,7 +124,7 @@ def stored(
         matched=found.matched,
         unmapped=unmapped,
         outside={
-            **({} if optimizer.around else object_names.on_condition(object_writers.called(graph, optimizer.node))),
+            **({} if optimizer.around else branches.on_condition(object_writers.called(graph, optimizer.node))),
             **object_variables.gathering(owners, variables, unmapped, every),
         },
         optimizers=tuple(paths),

@@ -1,15 +1,13 @@
-"""Whether the names that an object graph has for variables and slots go together with where it has them, and what the
-names of an optimizer's variables tell."""
+"""Whether the names that an object graph has for variables and slots go together with where it has them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from migrate.bytes.object_graph import ATTRIBUTES, ObjectGraph, unescape
 from migrate.errors import ContradictionError
 from migrate.readers.keras.model import ROLES
-from migrate.state import CHANGED
 
 
 def check(graph: ObjectGraph, prefix: str) -> None:
@@ -29,14 +27,6 @@ def check(graph: ObjectGraph, prefix: str) -> None:
             name, called = graph.full_names[own], graph.full_names[node]
             if name and f"/{name}/" not in f"/{called}/" and known & set(_within(called)):
                 raise ContradictionError(_denied(prefix, f"the slot {slot!r} of {name}", called, name))
-
-
-def on_condition(names: Iterable[str]) -> dict[str, str]:
-    """A doubt where an optimizer made its variables in a branch of `tf.cond`, as the first step does that is taken in
-    one: `cond/Adam/iter`. So does a LossScaleOptimizer, which leaves out no step but those that overflow."""
-    found = next((name for name in names if re.match(r"cond(_\d+)?/", name)), None)
-    text = f"{found!r} was made in a branch of tf.cond, as where not each batch makes a step"
-    return {} if found is None else {CHANGED: text}
 
 
 def _within(full_name: str) -> Iterator[str]:
