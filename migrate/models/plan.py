@@ -17,7 +17,17 @@ from migrate.bytes.messages import some
 from migrate.evidence import HINT, TRAINED, UNINTERPRETED, Origin
 from migrate.generations import NATIVE, NEW
 from migrate.lists import planning
-from migrate.models import canonical, frozen, keras1_weights, loss_scale, passing, scope_names, training, weights
+from migrate.models import (
+    canonical,
+    dense_tables,
+    frozen,
+    keras1_weights,
+    loss_scale,
+    passing,
+    scope_names,
+    training,
+    weights,
+)
 from migrate.models.compiled import compile_arguments
 from migrate.models.layers import ADVICE, KINDS
 from migrate.models.loss_scale import LossScale
@@ -117,6 +127,9 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     if keras_targets.KERAS3 in families:
         frozen.check(document, state)
         training.name_hard_sigmoids(document, source)
+        ordered = dense_tables.sum_rows(
+            ordered, document, places, keras_targets.GENERATION[keras_targets.KERAS3], notes
+        )
     training.raise_epsilons(document, source, notes)
     scale = loss_scale.find(state, document)
     live = keras_targets.best(ordered, _possible(state.algorithm, families, scale, scaled))

@@ -207,7 +207,7 @@ def test_layers_mean_the_same_in_both(tmp_path: Path) -> None:
         migrate.migrate_checkpoint(tmp_path / "source.h5", dest, to=to)
         loaded = other.models.load_model(dest)
         np.testing.assert_allclose(np.asarray(loaded(inputs)), model(inputs).numpy(), rtol=1e-5, atol=1e-6)
-        assert len(loaded.losses) == len(model.losses)
+        np.testing.assert_allclose(*(sum(map(float, each.losses)) for each in (loaded, model)), rtol=1e-5)
         assert migrate.verify(tmp_path / "source.h5", dest).ok
 
 

@@ -58,7 +58,7 @@ OTHERWISE = {
     "keras3.15.1": {"keras": ("frozen-attention",), "tf-keras": ("frozen-attention", "float16")},
     "keras3.6.0": {"keras": ("activity", "masked-attention"), "tf-keras": ("activity", "masked-attention")},
     "tf1.2.1": dict.fromkeys(SUFFIX, ()),
-    "tf1.10.1": dict.fromkeys(SUFFIX, ("activity", "hinge", "rows-clipped")),
+    "tf1.10.1": {"keras": ("activity", "hinge"), "tf-keras": ("activity", "hinge", "rows-clipped")},
     "tf1.15.5": dict.fromkeys(SUFFIX, ("frozen-batch-norm",)),
     "tf2.9.3": {
         "keras": (

@@ -1,0 +1,42 @@
+"""Tables of Embedding layers whose gradients Keras 3 on TensorFlow would square one by one where a batch has a row
+several times: with a regularizer it gets an array, which has their sum, as in JAX and PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from migrate import algorithms
+from migrate.algorithms import repeated_rows
+from migrate.bytes.messages import some
+from migrate.models.canonical import Layer, leaves
+from migrate.models.weights import Place
+from migrate.state import OptimizerState
+
+REGULARIZER = "embeddings_regularizer"
+NOTHING = {"class_name": "L2", "config": {"l2": 0.0}}
+
+
+def sum_rows(
+    state: OptimizerState, document: Layer, places: Mapping[Place, str], generation: str, notes: list[str]
+) -> OptimizerState:
+    """The state without these tables among what has sparse gradients. Where the source adds up the gradients of a row,
+    moves all rows, and `generation` does something to each, layers get a regularizer that adds nothing to the loss."""
+    algorithm, values = algorithms.find(state.algorithm), state.hyperparameters
+    doing = repeated_rows.done(generation, algorithm, values, {})
+    unlike = repeated_rows.of_source(state, algorithm) or values.get("lazy_rows")
+    if state.source is None or not doing or unlike or repeated_rows.is_absent(state.origins):
+        return state
+    tables = {places[leaf.path, "embeddings"]: leaf for leaf in leaves(document) if leaf.class_name == "Embedding"}
+    trained = [v.name for v in state.variables if v.trainable]
+    sparse = repeated_rows.looked_up(trained, state.source.sparse)
+    plain = [name for name in sparse if name in tables and not tables[name].config.get(REGULARIZER)]
+    for name in plain:
+        tables[name].config[REGULARIZER] = NOTHING
+    if plain:
+        notes.append(
+            f"{some(plain)}: gets a regularizer of 0 there, so that Keras 3 on TensorFlow adds up its gradients, too,"
+            " where a batch has a row several times"
+        )
+    return replace(state, source=replace(state.source, sparse=frozenset(sparse) - tables.keys()))
