@@ -101,6 +101,7 @@ def stored(
         graph, bundle, owners, found.trained(owners, generation), foreign
     )
     unmapped = found.unplaced(owners)
+    scales = optimizer.around or "loss_scale" in graph.children[optimizer.node]  # within it, in TF 2.11 to 2.13
     return Stored(
         format=format_name,
         generation=generation,
@@ -124,7 +125,7 @@ def stored(
         matched=found.matched,
         unmapped=unmapped,
         outside={
-            **({} if optimizer.around else branches.on_condition(object_writers.called(graph, optimizer.node))),
+            **({} if scales else branches.on_condition(object_writers.called(graph, optimizer.node))),
             **object_variables.gathering(owners, variables, unmapped, every),
         },
         optimizers=tuple(paths),
