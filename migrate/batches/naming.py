@@ -35,14 +35,14 @@ def jobs(sources: Sequence[str | os.PathLike[str]], into: str, suffix: str = "",
     """What to migrate, in the order given; folders of checkpoints stand for what they hold; nothing comes twice.
 
     Args:
-      into: folder of the targets.
+      into: folder of the targets, which are no sources of a folder that it lies in.
       suffix: end of every target's name.
       every: take all checkpoints of a folder and of the folders in it.
     """
     found: dict[str, tuple[str, DtoptError | None]] = {}
     for source in (os.fspath(s) for s in sources):
         try:
-            held = expand(source, every=every)
+            held = expand(source, every=every, targets=into)
         except DtoptError as error:
             found.setdefault(files.canonical(source), (source, error))
             continue
@@ -63,8 +63,9 @@ def jobs(sources: Sequence[str | os.PathLike[str]], into: str, suffix: str = "",
     return todo
 
 
-def expand(source: str, *, every: bool = False) -> list[str]:
-    """The source itself, or the checkpoints in a folder that is none; folders in it are searched with `every` alone.
+def expand(source: str, *, every: bool = False, targets: str = "") -> list[str]:
+    """The source itself, or the checkpoints in a folder that is none; folders in it are searched with `every` alone,
+    and one of `targets` never.
 
     Raises:
       AmbiguousError: the folder has a newest TensorFlow checkpoint and holds others, too, and not `every`.
@@ -73,7 +74,7 @@ def expand(source: str, *, every: bool = False) -> list[str]:
     if not files.is_folder(source):
         return [source]
     if every:
-        return _tree(source)
+        return _tree(source, targets)
     try:
         kind = readers.detect(source).name
     except AmbiguousError:  # several states and no file that names the newest: each of them is one
@@ -85,7 +86,7 @@ def expand(source: str, *, every: bool = False) -> list[str]:
                 readers.of_orbax(source)
                 or f"{source} is no checkpoint, and none lies in it (--all searches the folders in it, too)"
             ) from None
-        if len(held) == 1 and (others := _outside(held[0], _tree(source))):
+        if len(held) == 1 and (others := _outside(held[0], _tree(source, targets))):
             raise AmbiguousError(
                 f"{source} holds {held[0]}, and others in folders in it ({some(others, 3)}): --all takes all of them,"
                 " or name one"
@@ -104,10 +105,15 @@ def _outside(folder: str, paths: Sequence[str]) -> list[str]:
     return [path for path in paths if not f"{path}{os.sep}".startswith(f"{folder}{os.sep}")]
 
 
-def _tree(folder: str) -> list[str]:
-    """Every checkpoint in a folder and the folders in it, links to folders left alone. Raises UnknownFormatError."""
+def _tree(folder: str, targets: str) -> list[str]:
+    """Every checkpoint in a folder and the folders in it, links to folders and what an earlier batch wrote left alone.
+    Raises UnknownFormatError."""
     found: list[str] = []
+    written = files.canonical(targets) if targets else ""
+    within = written.startswith(os.path.join(files.canonical(folder), ""))
     for here in files.walk(folder, stop=_is_one):
+        if within and not _outside(written, [files.canonical(here)]):
+            continue
         found += [here] if _is_one(here) else sorted([*_prefixes(here), *_without_index(here), *_files(here)])
     if not found:
         raise UnknownFormatError(

@@ -96,6 +96,27 @@ def test_a_folder_above_checkpoints_says_what_lies_below_it(tmp_path: Path) -> N
     assert "2 in all" in CliRunner().invoke(app, words).output
 
 
+@pytest.mark.parametrize("every", [False, True])
+def test_targets_within_the_sources_are_none_the_next_time(every: bool, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    shutil.copy(WILD / "tf29-e-tfops-functional-h5" / "source" / "model.h5", runs / "model.h5")
+    for _ in range(2):
+        report = migrate.batch([runs], runs / "new", every=every, resume=True)
+        assert [(item.source, item.dest) for item in report.items] == [
+            (str(runs / "model.h5"), str(runs / "new/model"))
+        ]
+        assert report.exit_code == 0
+
+
+def test_sources_in_the_folder_of_the_targets_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    shutil.copy(WILD / "tf29-e-tfops-functional-h5" / "source" / "model.h5", tmp_path / "runs" / "model.h5")
+    for source, into in ((tmp_path, tmp_path), (tmp_path / "runs", tmp_path)):
+        found = naming.jobs([source], str(into), every=True)
+        assert [job.source for job in found] == [str(tmp_path / "runs" / "model.h5")]
+
+
 def test_a_state_that_is_not_there_is_not_another_one(tmp_path: Path) -> None:
     """The file `checkpoint` of a folder names the state that is meant; an older one beside it is not that."""
     folder = tmp_path / "ck"
