@@ -487,3 +487,18 @@ def test_steps_that_a_loop_takes_on_a_condition_are_told(
     assert (state.fidelity == "exact", bool(told)) == (not on_condition, on_condition)
     sure = migrate.read(tmp_path / "ckpt", optimizer_config=config, overrides={"gradients": "program"})
     assert sure.fidelity == "exact"
+
+
+def test_a_scaled_loss_is_no_condition_of_a_loop(tmp_path: Path) -> None:
+    """LossScaleOptimizer makes the slots of OptimizerV2 in a branch, too, and stands at the same node."""
+    import tf_keras
+
+    inner = tf_keras.optimizers.legacy.Adam(0.1)
+    model = tf_keras.Sequential([tf_keras.layers.Dense(2, input_shape=(3,))])
+    model.compile(tf_keras.mixed_precision.LossScaleOptimizer(inner), "mse")
+    for _ in range(4):
+        model.train_on_batch(np.ones([4, 3], "f4"), np.zeros([4, 2], "f4"))
+    assert inner.get_slot(model.layers[0].kernel, "m").name.startswith("cond")
+    model.save_weights(str(tmp_path / "weights"), save_format="tf")
+    config = {"class_name": "Adam", "config": inner.get_config()}
+    assert migrate.read(tmp_path / "weights", optimizer_config=config).fidelity == "exact"
