@@ -28,6 +28,7 @@ from migrate.readers.keras.left_out import settled
 from migrate.readers.keras.model import (
     check_inputs,
     class_names,
+    layer_name,
     names_of_class,
     top_layers,
     trainable_flags,
@@ -82,9 +83,9 @@ def read(path: str, generation: str | None = None) -> Stored:
         )
         generation = found or generation
         around, weights = _around(weights) if generation == "keras3" else ((), weights)
-        variables, groups = _variables(file, path, generation, version)
+        model = _model(file, path)
+        variables, groups = _variables(file, path, model, generation, version)
         backend = _backend(file, [n for n, _ in weights], version)
-        model = _json_attribute(file, "model_config", path)
         doubts = evidence.remembered(_json_attribute(file, evidence.REMEMBERED, path))
         _check_backend(backend, model, path)
         if generation == "keras3" and isinstance(model, Mapping):
@@ -251,19 +252,33 @@ OF_MODEL = "top_level_model_weights"
 """The group of weights that a model itself has, and none of its layers."""
 
 
+def _model(file: h5py.File, path: str) -> Any:
+    """The model's config. Up to Keras 2.2.2 and TF 1.10 it names no Sequential in a Sequential; its weights do, which
+    stand at its place."""
+    model = _json_attribute(file, "model_config", path)
+    layers = model.get("config") if isinstance(model, Mapping) else None
+    order = hdf5.name_list(hdf5.member(file, "model_weights", path), "layer_names") or []
+    if not isinstance(layers, list) or len(layers) != len(order):
+        return model
+    placed = [*zip(layers, order, strict=True)]
+    if not all(isinstance(layer, Mapping) and layer_name(layer) in ("", name) for layer, name in placed):
+        return model
+    return {**model, "config": [layer if layer_name(layer) else {**layer, "name": name} for layer, name in placed]}
+
+
 def _variables(
-    file: h5py.File, path: str, generation: str | None, version: str | None
+    file: h5py.File, path: str, model: Any, generation: str | None, version: str | None
 ) -> tuple[tuple[StoredVariable, ...], Groups]:
     """Model variables in the order in which this release hands them to its optimizer, with the frozen ones; and which
     of them each layer has, in the file's order."""
-    layers = top_layers(_json_attribute(file, "model_config", path))
+    layers = top_layers(model)
     group = hdf5.member(file, "model_weights", path)
     order = hdf5.name_list(group, "layer_names")
     if order is None:
         raise DamagedFileError(f"{path}: its group model_weights lists no layer_names; the file is damaged")
     if OF_MODEL in group and OF_MODEL not in order:
         order = [OF_MODEL, *order]
-    check_inputs(_json_attribute(file, "model_config", path), path)
+    check_inputs(model, path)
     _check_layers(order, list(layers), path)
     listed: list[Row] = []
     trained: list[Row] = []
