@@ -118,9 +118,15 @@ def _check_whole(folder: str, model: Any, keras: Sequence[Any], graph: ObjectGra
     """Compare the objects in the three files, which number them alike (`saved_model/save.py` 2.0 to 2.21).
 
     Raises:
-      DamagedFileError: one of them is of another model. UnsupportedError: variables are in parts.
+      DamagedFileError: one of them is of another model. UnsupportedError: variables are in parts, or no objects named.
     """
     nodes = [node for each in model.meta_graphs[:1] for node in each.object_graph_def.nodes]
+    if not nodes:
+        raise UnsupportedError(
+            f"{folder} lists no objects in {_GRAPH_FILE}, as where tf.keras.experimental.export_saved_model of"
+            " TensorFlow 1 wrote it, which keeps no optimizer's config; migrate the checkpoint in it,"
+            f" {os.path.join(folder, 'variables', 'variables')}, with --optimizer-config FILE"
+        )
     if any(node.user_object.identifier == _DIVIDED for node in nodes):
         raise UnsupportedError(
             f"{folder} was saved under ParameterServerStrategy with variables in parts, which its files number each in"

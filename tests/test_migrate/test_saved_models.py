@@ -60,6 +60,20 @@ def test_parts_on_servers_are_refused_with_what_has_them_whole(tmp_path: Path) -
         migrate.read(tmp_path / "parts")
 
 
+def test_a_model_that_lists_no_objects_is_not_called_another_one(tmp_path: Path) -> None:
+    """As export_saved_model of TF 1.14 and 1.15 wrote it: "one is of another model; copy the whole folder again"."""
+    shutil.copytree(MODELS["tf20-adam-amsgrad-savedmodel-mlp"], tmp_path / "exported")
+    path = tmp_path / "exported" / "saved_model.pb"
+    model = protos.SavedModel.FromString(path.read_bytes())
+    model.meta_graphs[0].ClearField("object_graph_def")
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(UnsupportedError, match="export_saved_model") as refused:
+        migrate.read(tmp_path / "exported")
+    named = str(refused.value).partition("migrate the checkpoint in it, ")[2].partition(",")[0]
+    config = {"class_name": "Adam", "config": {"epsilon": 1e-7, "amsgrad": True}}
+    assert migrate.read(named, optimizer_config=config).slots["m"]
+
+
 def _numbered_otherwise(node: Any) -> None:
     node.node_id += 1
 
