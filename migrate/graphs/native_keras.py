@@ -129,9 +129,10 @@ def _limits(nodes: Nodes, owner: str, gradient: str, is_of_all: bool) -> tuple[d
         (`clip_norm`), and not that of each.
     """
     limits: dict[str, float | None] = {}
+    gradient = _rows(nodes, gradient)
     clip = clipped(nodes, gradient)
     if clip is not None and clip.option == "clipvalue":
-        limits["clipvalue"], gradient = clip.limit, clip.gradient
+        limits["clipvalue"], gradient = clip.limit, _rows(nodes, clip.gradient)
         clip = clipped(nodes, gradient)
     found = Found()
     unclipped = ("Switch", _GRADIENT, ("GreaterEqual", ("Sqrt", _ANY), "clipnorm"))
@@ -139,5 +140,10 @@ def _limits(nodes: Nodes, owner: str, gradient: str, is_of_all: bool) -> tuple[d
         limits["clipnorm"], gradient = found.constants["clipnorm"], found.nodes["gradient"]
     elif not is_of_all and clip is not None and clip.is_of_one(nodes, owner):
         limits["clipnorm"], gradient = clip.limit, clip.gradient
-    gradient = nodes.source(gradient)
+    gradient = nodes.source(_rows(nodes, gradient))
     return {"clipnorm": None, "clipvalue": None, **limits} if nodes.is_gradient(gradient) else limits, gradient
+
+
+def _rows(nodes: Nodes, gradient: str) -> str:
+    """The rows that a gradient adds up where a batch has one several times; the gradient itself if it adds none up."""
+    return nodes.inputs[gradient][0] if nodes.op(gradient) == ROWS_ADDED else gradient

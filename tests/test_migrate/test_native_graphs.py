@@ -71,8 +71,6 @@ def test_class_and_constants_are_those_that_the_program_gave(release: str) -> No
         found = _described(case, graph, _limit_is_of_all(told))
         assert (found.class_name, found.outside) == (case["class_name"], {}), case
         given = {"clipnorm": None, "clipvalue": None, **case["arguments"]}
-        if case["kind"] == "rows":  # which are added up before a limit is taken of them
-            given = case["arguments"]
         for key in given.keys() - case["settings"].keys():
             want = given[key]
             assert found.config[key] == (want if want is None else pytest.approx(np.float32(want))), (case, key)
