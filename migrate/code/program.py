@@ -91,8 +91,9 @@ class Reading:
         own = looked_up or not self.names.of(call.func)
         value = call.args[0].value if looked_up and call.args else facts.compiled(call) if own else None
         text = value.evaluated_value if isinstance(value, cst.SimpleString) else None
-        certain = looked_up or names.IMPORTS.search(self.program.code)
-        return names.of_string(text, self.program.code) if isinstance(text, str) and certain else ""
+        if not isinstance(text, str) or not (looked_up or names.IMPORTS.search(self.program.code)):
+            return ""
+        return names.of_string(text, self.program.code)
 
     def add(self, node: cst.CSTNode, verdict: str, message: str = "", new: str = "", old: str | None = None) -> None:
         """A finding at a node."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from migrate.graphs.clipping import clipped
-from migrate.graphs.nodes import BOOL, INT32, INT64, Nodes
+from migrate.graphs.nodes import BOOL, INT32, INT64, Nodes, node_of
 
 _SWITCHES = ("Switch", "RefSwitch")
 _MERGES = ("Merge", "RefMerge")
@@ -154,14 +154,14 @@ def _dead(nodes: Nodes, sides: Mapping[str, bool]) -> set[str]:
             readers.setdefault(_output(str(each)), []).append(name)
     outputs_of: dict[str, list[str]] = {}
     for output in readers:
-        outputs_of.setdefault(_node(output), []).append(output)
+        outputs_of.setdefault(node_of(output), []).append(output)
     todo = [reader for output in outputs for reader in readers.get(output, ())]
     while todo:
         name = todo.pop()
         if name in dead:
             continue
         read = [_output(str(i)) for i in nodes.by_name[name].input if not str(i).startswith("^")]
-        alive = [each for each in read if each not in outputs and _node(each) not in dead]
+        alive = [each for each in read if each not in outputs and node_of(each) not in dead]
         if nodes.op(name) in _MERGES and alive:
             continue
         dead.add(name)
@@ -184,11 +184,6 @@ def _output(name: str) -> str:
     return name if name.startswith("^") or ":" in name else f"{name}:0"
 
 
-def _node(name: str) -> str:
-    """`a` of each of them."""
-    return name.removeprefix("^").partition(":")[0]
-
-
 def _folded(nodes: Nodes, sides: Mapping[str, bool]) -> list[Any]:
     """The nodes of one side of each condition, without the switches that lead there."""
     switches = {name: condition for name, condition in _switches(nodes).items() if condition in sides}
@@ -201,10 +196,10 @@ def _folded(nodes: Nodes, sides: Mapping[str, bool]) -> list[Any]:
         del changed.input[:]
         given = [str(i) for i in node.input if nodes.op(name) not in _MERGES or _output(str(i)) not in empty]
         inputs = [_behind(nodes, each, switches) for each in given]
-        left = (_node(str(each)) for each in node.input)
+        left = (node_of(str(each)) for each in node.input)
         inputs.extend(f"^{condition}" for condition in dict.fromkeys(switches[n] for n in left if n in switches))
         if nodes.op(name) in _MERGES:
-            inputs = [i for i in inputs if _node(i) not in dead]
+            inputs = [i for i in inputs if node_of(i) not in dead]
             changed.op = "Identity" if sum(not i.startswith("^") for i in inputs) == 1 else node.op
         changed.input.extend(inputs)
         found.append(changed)
@@ -213,9 +208,9 @@ def _folded(nodes: Nodes, sides: Mapping[str, bool]) -> list[Any]:
 
 def _behind(nodes: Nodes, name: str, switches: Collection[str]) -> str:
     """An input, or what a switch that is no longer there has in for it."""
-    while _node(name) in switches:
-        before = str(nodes.by_name[_node(name)].input[0])
-        name = f"^{_node(before)}" if name.startswith("^") else before
+    while node_of(name) in switches:
+        before = str(nodes.by_name[node_of(name)].input[0])
+        name = f"^{node_of(before)}" if name.startswith("^") else before
     return name
 
 

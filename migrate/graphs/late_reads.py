@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from migrate.graphs.nodes import PASSING, Nodes
+from migrate.graphs.nodes import PASSING, Nodes, node_of
 
 _ALIASES = (*PASSING, "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient", "Switch", "RefSwitch")
 """Ops whose output lies where their input does."""
@@ -65,7 +65,7 @@ def _behind(nodes: Nodes, kernels: Mapping[str, str]) -> list[str]:
 def _inputs(nodes: Nodes, name: str) -> Iterator[str]:
     node = nodes.by_name.get(name)
     for each in node.input if node is not None else ():
-        yield str(each).removeprefix("^").partition(":")[0]
+        yield node_of(each)
 
 
 def _readers(nodes: Nodes, variables: set[str], step: list[str]) -> dict[str, set[str]]:

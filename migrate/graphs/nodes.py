@@ -7,6 +7,7 @@ import re
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 PASSING = ("Identity", "Cast", "ReadVariableOp", "Enter", "Snapshot")
@@ -44,6 +45,11 @@ _CALLED = {
 def _plain(name: str) -> str:
     """`StridedSlice` and `strided_slice`, `ConcatV2` and `concat` are one name."""
     return re.sub(r"v\d$", "", name.replace("_", "").lower())
+
+
+def node_of(given: Any) -> str:
+    """The node of an input, `NODE:1` or `^NODE`."""
+    return str(given).removeprefix("^").partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -290,6 +296,15 @@ class Nodes:
         waits = [str(i)[1:] for i in self.by_name[name].input if i.startswith("^")] if name in self.by_name else []
         return [w for w in waits if self.op(w) == "Identity" and "Switch" in map(self.op, self.inputs[w][:1])]
 
+    @cached_property
+    def readers(self) -> dict[str, list[str]]:
+        """Which nodes read a node, or wait for it."""
+        found: dict[str, list[str]] = {}
+        for name, node in self.by_name.items():
+            for each in node.input:
+                found.setdefault(node_of(each), []).append(name)
+        return found
+
     def waits_for(self, name: str) -> set[str]:
         """All nodes that are done before this one: what it reads, and what its control edges say."""
         if name in self._waits:
@@ -298,7 +313,7 @@ class Nodes:
         while todo:
             node = self.by_name.get(todo.pop())
             for each in node.input if node is not None else ():
-                before = str(each).removeprefix("^").partition(":")[0]
+                before = node_of(each)
                 if before not in seen:
                     seen.add(before)
                     todo.append(before)

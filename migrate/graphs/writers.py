@@ -76,15 +76,11 @@ def said_of_writer(nodes: Nodes, key: str, variable: str, op: str, steps: Collec
 
 def _runs_with(nodes: Nodes, op: str, steps: Collection[str]) -> bool:
     """Whether anything waits for an op and for one of these, so that one `run` does both."""
-    readers: dict[str, list[str]] = {}
-    for name, node in nodes.by_name.items():
-        for each in node.input:
-            readers.setdefault(str(each).removeprefix("^").partition(":")[0], []).append(name)
     behind: set[str] = set()
     todo = [op]
     while todo:
         behind.add(each := todo.pop())
-        todo += [name for name in readers.get(each, ()) if name not in behind]
+        todo += [name for name in nodes.readers.get(each, ()) if name not in behind]
     steps = set(steps)
     return not behind.isdisjoint(steps) or any(not steps.isdisjoint(nodes.waits_for(each)) for each in behind)
 

@@ -38,6 +38,9 @@ class Flow:
         self.names: set[str] = set()
         self._returned = list(self._returns())
         self.bindings = [*self._assigned(), *self._given()]
+        self._values: dict[str, list[cst.BaseExpression]] = {}
+        for name, value in self.bindings:
+            self._values.setdefault(name, []).append(value)
         bindings = [*self.bindings, *self._returned]
         before = -1
         while before < len(self.names):
@@ -73,7 +76,7 @@ class Flow:
 
     def values(self, name: str) -> list[cst.BaseExpression]:
         """All that a name is given anywhere."""
-        return [value for bound, value in self.bindings if bound == name]
+        return self._values.get(name, [])
 
     def returned(self, name: str) -> list[cst.BaseExpression]:
         """All that functions of a name return."""

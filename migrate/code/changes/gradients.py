@@ -28,6 +28,7 @@ def altered(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
             yield call
     taken: list[cst.CSTNode] = list(_taken(reading, where))
     seen: set[str] = set()
+    made = {name for name, value in where.bindings if any(map(_makes, walk(value)))}
     while taken:
         node = taken.pop()
         if isinstance(node, (cst.Name, cst.Attribute)):
@@ -47,7 +48,7 @@ def altered(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
             function = f"{last(node.func)}()"
             taken += where.returned(last(node.func)) if function not in seen else []
             seen.add(function)
-            if _changes(reading, node, where):
+            if _changes(reading, node, where, made):
                 yield node
         else:
             yield node
@@ -95,17 +96,21 @@ def _gradient(node: cst.BaseExpression) -> cst.BaseExpression:
     return node.elements[0].value if isinstance(node, cst.Tuple) and node.elements else node
 
 
-def _changes(reading: Reading, call: cst.Call, where: Flow) -> bool:
-    """Whether a function that the program does not show may change gradients."""
+def _makes(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Call) and last(node.func) in MAKES
+
+
+def _changes(reading: Reading, call: cst.Call, where: Flow, made: set[str]) -> bool:
+    """Whether a function that the program does not show may change gradients; `made`: names of some."""
     if last(call.func) in MAKES:
         return is_foreign(reading, call.func)
     framework = any(map(names.FRAMEWORK.match, reading.names.of(call.func)))
     if framework or last(call.func) == "map" or is_foreign(reading, call.func):
         return True
-    given = [each for argument in call.args for each in walk(argument.value)]
-    behind = [part for each in given for value in where.values(last(each)) for part in walk(value)]
-    gradients = any(isinstance(each, cst.Call) and last(each.func) in MAKES for each in (*given, *behind))
-    return gradients and last(call.func) not in where.own
+    if last(call.func) in where.own:
+        return False
+    given = (each for argument in call.args for each in walk(argument.value))
+    return any(_makes(each) or last(each) in made for each in given)
 
 
 def _added(reading: Reading, gradients: set[str]) -> Iterator[cst.CSTNode]:
