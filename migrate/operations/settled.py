@@ -124,8 +124,8 @@ def check_name(stored: Stored, made: Configuration) -> None:
     known = {_folded(name): name for name in (*(a.name for a in ALGORITHMS), *OF_OTHERS)}
     if OF_OTHERS.get(known.get(_folded(called), "")) == made.algorithm.name:
         return
-    in_keras = stored.format in ("keras", "weights_h5")  # which name the optimizer itself
-    what = f"its optimizer is named {called}" if in_keras else f"its variables are named {called}/..."
+    by_variables = stored.weights is None or any(f"{called}/" in name for name, _ in stored.weights)
+    what = f"its variables are named {called}/..." if by_variables else f"its optimizer is named {called}"
     if CLASS in made.overrides and (_folded(called) in known or stored.generation != "tf1"):
         said = confirming(CLASS, made.stated[0].value)
         made.notes = (*made.notes, f"{what}, and {said} overrides what that tells")

@@ -34,6 +34,6 @@ def confirmed(source: str | Path, **hints: Any) -> dict[str, Any]:
             assert origin.confirm, origin
             found |= {
                 name: origin.value if value in ("N", "VALUE") else value
-                for name, value in typed(origin.confirm.split(" or ")[0]).items()
+                for name, value in typed(origin.confirm.split(" or ")[0].partition(", if ")[0]).items()
             }
     return found
