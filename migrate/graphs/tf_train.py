@@ -183,7 +183,7 @@ class _Read:
         self.rates: dict[str, Any] = {}
         """Schedules that were read, which kernels share."""
         self._doubted: set[tuple[str, str]] = set()
-        self._said: dict[str, dict[str, str]] = {}
+        self._said: dict[tuple[str, str], dict[str, str]] = {}
         self._values: dict[str, list[Any]] = {}
         self.gradients = Gradients(nodes, owners)
         self.changed = set(owners)
@@ -236,9 +236,9 @@ class _Read:
 
     def _rewritten(self, kernel: str, key: str, variable: str, op: str) -> dict[str, str]:
         """What is said of a hyperparameter whose variable the graph changes, once for all kernels."""
-        said = self._said.get(variable)
+        said = self._said.get((key, variable))
         if said is None:
-            said = self._said[variable] = said_of_writer(self._nodes, key, variable, op, [kernel])
+            said = self._said[key, variable] = said_of_writer(self._nodes, key, variable, op, [kernel])
         return said
 
     def _unread(self, key: str, made: str) -> None:

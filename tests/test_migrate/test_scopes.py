@@ -129,6 +129,20 @@ def test_no_number_settles_a_rate_that_each_step_changes(tmp_path: Path) -> None
         assert """--set 'learning_rate={"class_name": CLASS, "config": {...}}'""" in reason
 
 
+def test_one_variable_of_two_hyperparameters_is_a_doubt_of_both(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        weight, half = v1.get_variable("w", (2, 2)), v1.get_variable("half", initializer=0.5, trainable=False)
+        step = v1.train.MomentumOptimizer(half, half).minimize(tf.reduce_sum(weight * weight), var_list=[weight])
+        session.run(v1.global_variables_initializer())
+        session.run(tf.group(step, v1.assign(half, 0.9 * half)))
+        path = v1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+    told = [reason.partition(":")[0] for reason in migrate.read(path).reasons]
+    assert told == ["learning_rate", "momentum"]
+
+
 def copied(name: str, folder: Path) -> Path:
     shutil.copytree(SCOPED / name / "source", folder / "source")
     return folder / "source" / "model.ckpt"
