@@ -14,7 +14,7 @@ from migrate.algorithms import tf_train
 from migrate.code import signatures
 from migrate.code.meanings import Old
 from migrate.code.releases import KERAS, TENSORFLOW, TF_KERAS
-from migrate.code.scopes import Scopes, dotted
+from migrate.code.scopes import Scopes, dotted, within
 
 ONE_NAME = (
     (r"^tensorflow_core\.", "tensorflow."),
@@ -151,7 +151,7 @@ class Names:
         first, _, rest = dotted(node).partition(".")
         bound = self._bound(node, first) if first else ()
         if not bound and first and not hasattr(builtins, first):
-            return [f"{module}.{dotted(node)}" for module in self._scopes.stars]
+            return [within(module, dotted(node)) for module in self._scopes.stars]
         return [f"{name}.{rest}" if rest else name for name in bound if name is not None]
 
     def bindings(self, node: cst.CSTNode) -> Sequence[str | None]:
@@ -164,7 +164,7 @@ class Names:
 
     def _starred(self, first: str, rest: str) -> frozenset[str]:
         text = f"{first}.{rest}" if rest else first
-        names = {one_name(f"{module}.{text}") for module in self._scopes.stars}
+        names = {one_name(within(module, text)) for module in self._scopes.stars}
         return frozenset(n for n in names if old_class(n) or is_foreign(n) or LOOKUPS.match(n) or MODELS.match(n))
 
 

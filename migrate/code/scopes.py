@@ -116,19 +116,26 @@ def _targets(target: cst.CSTNode | None) -> Iterator[str]:
 
 
 def _imported(node: cst.Import | cst.ImportFrom, found: Scopes) -> Iterator[tuple[str, Bound]]:
-    base = ""
-    if isinstance(node, cst.ImportFrom):
-        module = dotted(node.module) if node.module is not None else ""
-        base = "." * len(node.relative) + (f"{module}." if module else "")
+    module = module_of(node) if isinstance(node, cst.ImportFrom) else ""
     if isinstance(node.names, cst.ImportStar):
-        found.stars.append(base.removesuffix(".") if base.strip(".") else base)
+        found.stars.append(module)
         return
     for alias in node.names:
         full = dotted(alias.name)
         short = dotted(alias.asname.name) if alias.asname else full.split(".")[0]
-        if short != full.split(".")[0] or base:
+        if short != full.split(".")[0] or module:
             found.names.add(short)
-        yield short, base + full if alias.asname or base else short
+        yield short, within(module, full) if alias.asname or module else short
+
+
+def module_of(node: cst.ImportFrom) -> str:
+    """`a.b`, `.a` or `.` of `from ... import`."""
+    return "." * len(node.relative) + (dotted(node.module) if node.module is not None else "")
+
+
+def within(module: str, name: str) -> str:
+    """The full name of what a module has."""
+    return f"{module}{'.' if module.strip('.') else ''}{name}"
 
 
 def dotted(node: cst.CSTNode) -> str:

@@ -257,8 +257,10 @@ def _model(file: h5py.File, path: str) -> Any:
     stand at its place."""
     model = _json_attribute(file, "model_config", path)
     layers = model.get("config") if isinstance(model, Mapping) else None
+    if not isinstance(layers, list):
+        return model
     order = hdf5.name_list(hdf5.member(file, "model_weights", path), "layer_names") or []
-    if not isinstance(layers, list) or len(layers) != len(order):
+    if len(layers) != len(order):
         return model
     placed = [*zip(layers, order, strict=True)]
     if not all(isinstance(layer, Mapping) and layer_name(layer) in ("", name) for layer, name in placed):

@@ -11,7 +11,7 @@ from migrate.code import files, names, program
 from migrate.code.changes.flow import Flow, last
 from migrate.code.program import Reading
 from migrate.code.releases import Release
-from migrate.code.scopes import dotted
+from migrate.code.scopes import dotted, module_of, within
 
 
 class Beside:
@@ -69,9 +69,8 @@ def _imports(reading: Reading) -> Iterator[str]:
     for line in reading.tree.all(cst.Import):
         yield from (dotted(alias.name) for alias in line.names)
     for each in reading.tree.all(cst.ImportFrom):
-        module = "." * len(each.relative) + (dotted(each.module) if each.module is not None else "")
+        module = module_of(each)
         if isinstance(each.names, cst.ImportStar):
             yield module
         else:
-            glue = "" if module.endswith(".") else "."
-            yield from (f"{module}{glue}{dotted(alias.name)}" for alias in each.names)
+            yield from (within(module, dotted(alias.name)) for alias in each.names)

@@ -11,15 +11,13 @@ import libcst as cst
 from migrate.code import names
 from migrate.code.changes import gradients, schedulers, variables
 from migrate.code.changes.beside import Beside
-from migrate.code.changes.flow import Flow, called, last, text_of
+from migrate.code.changes.flow import ASSIGNS, ASSIGNS_FIRST, Flow, called, last, text_of
 from migrate.code.program import Reading
 from migrate.code.releases import Release
 
 RATE, GRADIENTS, FED, DEFAULT_EPSILON = "learning_rate", "gradients", "fed gradients", "epsilon of the backend"
 OWN_KEYS = {"lr", "learning_rate", "clipnorm", "clipvalue", "global_clipnorm"}
 """Attributes that say of a parameter or of one of several things that it is an optimizer, unless its name denies it."""
-ASSIGNS = re.compile(r"^(?:assign(?:_add|_sub)?|load)$")
-ASSIGNS_FIRST = re.compile(r"^(?:(?:batch_)?set_value|(?:assign|update)(?:_add|_sub)?|moving_average_update)$")
 SETS = ("setattr", "delattr", "__setattr__", "__delattr__", "_set_hyper")
 ASKS = ("getattr", "hasattr", "isinstance")
 WRAPS = re.compile(r"Optimizer$|^(?:Lookahead|SWA|MovingAverage|enable_mixed_precision_graph_rewrite)$|[Aa]ccumulat")

@@ -23,6 +23,10 @@ PLAIN = {"variables", "weights", "get_weights", "get_config", "apply_gradients",
 ADDS = ("append", "add", "insert", "extend", "setdefault", "update")
 SETTINGS = re.compile(r"arg|cfg|conf|flag|hparam|^hp|option|opts|param|setting|self|cls|namespace", re.IGNORECASE)
 """Names of what has a learning rate and is no optimizer."""
+ASSIGNS = re.compile(r"^(?:assign(?:_add|_sub)?|load)$")
+"""Methods that give a variable a value."""
+ASSIGNS_FIRST = re.compile(r"^(?:(?:batch_)?set_value|(?:assign|update)(?:_add|_sub)?|moving_average_update)$")
+"""Functions that give the variable a value that is their first argument."""
 Function = cst.FunctionDef | cst.ClassDef
 
 

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migrate.code.changes.flow import Flow, called, last
+from migrate.code.changes.flow import ASSIGNS, ASSIGNS_FIRST, Flow, called, last
 from migrate.code.program import Reading
 from migrate.code.tree import walk
 
-ON = re.compile(r"^assign(?:_add|_sub)?$")
-FIRST = re.compile(r"^(?:(?:batch_)?set_value|(?:assign|update)(?:_add|_sub)?)$")
 TRAINED = {"trainable_variables", "trainable_weights", "variables", "weights", "kernel", "bias"}
 OTHER_MODEL = re.compile(r"target|teacher|ema\b|ema_|_ema|shadow|averag|slow|momentum_enc|key_enc", re.IGNORECASE)
 """Models that are made of another, and not trained."""
@@ -23,9 +21,9 @@ def moved(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
     for call in reading.tree.all(cst.Call):
         name, given = called(reading, call), [argument.value for argument in call.args]
         variable: cst.CSTNode | None = None
-        if ON.match(name) and isinstance(call.func, cst.Attribute) and not reading.names.of(call.func):
+        if ASSIGNS.match(name) and isinstance(call.func, cst.Attribute) and not reading.names.of(call.func):
             variable = call.func.value
-        elif FIRST.match(name) and given:
+        elif ASSIGNS_FIRST.match(name) and given:
             variable, given = given[0], given[1:]
         elif name == "set_weights" and isinstance(call.func, cst.Attribute) and given:
             if not OTHER_MODEL.search(reading.text(call.func)) and _is_made_of_weights(given[0], where):
