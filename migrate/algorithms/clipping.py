@@ -18,7 +18,7 @@ LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
 def put_in(config: Mapping[str, Any], generation: str, versions: Mapping[str, str], out: Arguments) -> None:
     """The limits of gradients, as the release applied them."""
     limits = {k: number(config, k) for k in LIMITS if config.get(k) is not None and config[k] is not False}
-    _check_zero(limits, generation, versions, out)
+    _check_above_zero(limits, generation, versions, out)
     limits = {k: v for k, v in limits.items() if not v <= 0}  # NaN is refused as out of range
     version = generations.version_tuple(versions.get("keras"))
     if generation in generations.NEW and len(limits) > 1:
@@ -76,9 +76,12 @@ def _check_known(limits: Mapping[str, float], generation: str, version: tuple[in
         )
 
 
-def _check_zero(limits: Mapping[str, float], generation: str, versions: Mapping[str, str], out: Arguments) -> None:
+def _check_above_zero(
+    limits: Mapping[str, float], generation: str, versions: Mapping[str, str], out: Arguments
+) -> None:
     """Refuse a limit of 0 where it is one: OptimizerV2 makes gradients zero with it (run with TF 1.15 to 2.6), and so
-    do the ops, and tf.keras from TF 1.10 on (run with 1.9 to 1.13); other generations take it for none.
+    do the ops, and tf.keras from TF 1.10 on (run with 1.9 to 1.13); other generations take it for none. These also
+    take one below zero for none, which OptimizerV2 refuses (`optimizer_v2.py` 2.0 to 2.15).
 
     Raises:
       UnsupportedError: naming it, unless a person said it of the next steps.
@@ -88,10 +91,12 @@ def _check_zero(limits: Mapping[str, float], generation: str, versions: Mapping[
     )
     for key, value in limits.items():
         told = out.origins.get(key)
-        if value == 0 and acts and (told is None or told.kind != SET):
+        if value <= 0 and acts and (told is None or told.kind != SET):
+            zero = "with which this generation makes every gradient zero, and optim has no such limit"
             raise UnsupportedError(
-                f"{key} is 0 in the optimizer's config, with which this generation makes every gradient zero, and"
-                f" optim has no such limit; to go on without one, say {confirming(key, None)}"
+                f"{key} is {value:g} in the optimizer's config,"
+                f" {'which this generation does not take for none' if value else zero};"
+                f" to go on without one, say {confirming(key, None)}"
             )
 
 

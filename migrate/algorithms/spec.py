@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -276,10 +277,11 @@ ACCUMULATED = SlotSpec(Slot("accumulated_gradient", unit="gradient"), ("accumula
 SLOW = SlotSpec(Slot("slow", unit="variable"), ("slow",))
 """The slow weights of Lookahead."""
 SHARED_SLOTS = (AVERAGE, ACCUMULATED, SLOW)
+LARGEST = float(np.finfo(np.float32).max)
 
 
 def number(config: Config, key: str) -> float:
-    """A hyperparameter as float. Raises UnsupportedError naming it if it is not a number."""
+    """A hyperparameter as float. Raises UnsupportedError naming it if it is not a number, or none in float32."""
     from optim.errors import UnsupportedError
 
     value = config[key]
@@ -288,10 +290,12 @@ def number(config: Config, key: str) -> float:
             f"the optimizer's config has {key} = {value!r}, which is not a number; give the value to use"
             f" with --set {key}=VALUE"
         )
-    try:
-        return float(value)
-    except OverflowError as error:
-        raise UnsupportedError(f"the optimizer's config has {key} = an integer of more than 300 digits") from error
+    if abs(value) > LARGEST and value not in (np.inf, -np.inf):
+        raise UnsupportedError(
+            f"the optimizer's config has {key} = {Decimal(value):.3g}, which float32 cannot hold; give the value to use"
+            f" with --set {key}=VALUE"
+        )
+    return float(value)
 
 
 def whole(config: Config, key: str) -> int:

@@ -57,6 +57,21 @@ def test_a_limit_of_zero_is_one_from_tf_1_10_on(limit: str) -> None:
             arguments_of("SGD", config, "optimizer_v1", keras, **told)
 
 
+def test_a_limit_below_zero_was_none_for_older_releases_alone() -> None:
+    """`clipvalue > 0` is asked in Keras 2.2.4; OptimizerV2 of TF 2.4 raises, and it was exact without a limit."""
+    config = {"clipvalue": -1.0, "learning_rate": 0.1}
+    assert "clipvalue" not in arguments_of("SGD", config, "keras2", "2.2.4").values
+    with pytest.raises(UnsupportedError, match=r"clipvalue is -1 .* does not take for none; .*--set clipvalue=none"):
+        arguments_of("SGD", config, "optimizer_v2", "2.4.0", tensorflow="2.4")
+
+
+@pytest.mark.parametrize("rate", [1e300, 10**400, -1e39])
+def test_what_float32_cannot_hold_is_refused(rate: float) -> None:
+    """It was exact, with steps that are not finite."""
+    with pytest.raises(UnsupportedError, match=r"learning_rate = .*, which float32 cannot hold; .*--set learning_rate"):
+        arguments_of("SGD", {"learning_rate": rate}, "keras2", "2.2.4")
+
+
 @pytest.mark.parametrize(
     ("generation", "keras", "tensorflow", "order", "certain"),
     [
