@@ -67,6 +67,8 @@ def goes_on(name: str, folder: Path, *parts: Sequence[int], **hints: object) -> 
         "warm",
         "manual",
         "floating",
+        "rows_of_adam",
+        "rows_of_descent",
     ],
 )
 def test_slots_in_a_scope_and_settings_in_variables(name: str, tmp_path: Path) -> None:
