@@ -131,6 +131,22 @@ def test_no_number_settles_a_rate_that_each_step_changes(tmp_path: Path) -> None
         assert """--set 'learning_rate={"class_name": CLASS, "config": {...}}'""" in reason
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_rate_that_a_program_sets_to_constants_is_as_one_that_it_feeds(waits: bool, tmp_path: Path) -> None:
+    """`run(tf.assign(rate, 0.002 * 0.97**epoch))`, as char-rnn-tensorflow has it, unless a step waits for it."""
+    model = copied("changing", tmp_path)
+    meta = model.with_suffix(".ckpt.meta")
+    proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    nodes = {node.name: node for node in proto.graph_def.node}
+    nodes["train/Assign"].input[1] = "train/mul/y"
+    if waits:
+        next(n for n in nodes.values() if n.op.startswith("Apply")).input.append("^train/Assign")
+    meta.write_bytes(proto.SerializeToString())
+    state = migrate.read(model)
+    assert state.fidelity == ("approximate" if waits else "exact"), state.reasons
+    assert state.hyperparameters["learning_rate"] == np.float32(0.025)
+
+
 def test_one_variable_of_two_hyperparameters_is_a_doubt_of_both(tmp_path: Path) -> None:
     import tensorflow as tf
 
