@@ -169,6 +169,15 @@ def test_an_assignment_that_lacks_its_inputs_changes_nothing(inputs: list[str]) 
 UPDATE = "Adam/Adam/update_w/"
 GRADIENT = "Adam/gradients/gradients/MatMul_grad/MatMul_1"
 CONSTRAINED = [("clip", "Minimum", ["w", "0.5"]), (f"{UPDATE}Assign", "AssignVariableOp", ["w", "clip"])]
+
+
+def nonnegative(*after: str) -> list[Any]:
+    """Keras's constraint NonNeg of `w`, as OptimizerV2 puts it behind its kernel."""
+    reads = [(name, "ReadVariableOp", ["w", *after]) for name in ("now", "again")]
+    sign = [("is", "GreaterEqual", ["again", "0"]), ("sign", "Cast", ["is"]), ("bound", "Mul", ["now", "sign"])]
+    return [*reads, *sign, ("0", "Const", []), (f"{UPDATE}Assign", "AssignVariableOp", ["w", "bound"])]
+
+
 LESS = [("half", "Mul", ["Adam/learning_rate", "0.5"]), ("less", "AssignVariableOp", ["Adam/learning_rate", "half"])]
 HALVED = [("Adam/mul", "Mul", [GRADIENT, "0.5"])]
 
@@ -183,6 +192,10 @@ HALVED = [("Adam/mul", "Mul", [GRADIENT, "0.5"])]
         ("Adam/mul", HALVED, "Adam", False),
         (f"{UPDATE}mul", [(f"{UPDATE}mul", "Mul", [GRADIENT, "0.5"])], None, False),
         (GRADIENT, CONSTRAINED, None, True),
+        (GRADIENT, nonnegative(f"^{UPDATE}ResourceApplyAdam"), "Adam", True),
+        (GRADIENT, nonnegative(), None, True),
+        (GRADIENT, [("rate", "Cast", ["Adam/learning_rate"]), ("3", "Const", [])], "Adam", True),  # of int32
+        (GRADIENT, [("rate", "Cast", ["Adam/learning_rate"]), ("1", "Const", [])], None, False),
         (GRADIENT, [("move", "AssignAddVariableOp", ["w", "0.5"])], "Adam", False),
         (GRADIENT, [("move", "ResourceScatterNdAdd", ["Adam/w/m", "0.5", "0.5"])], "Adam", False),
         (GRADIENT, [("read", "RestoreV2", []), ("give", "AssignVariableOp", ["w", "read"])], "Adam", True),
@@ -201,6 +214,8 @@ def test_what_stands_around_the_kernel_of_an_optimizer_v2(
     constants = [(number, "Const", []) for number in ("1e-7", "0.5")]
     kernel = (f"{UPDATE}ResourceApplyAdam", "ResourceApplyAdam", inputs)
     graph = small_graph(*variables, *constants, ("MatMul", "MatMul", []), (GRADIENT, "MatMul", []), *more, kernel)
+    for dtype in (name for name, *_ in more if name in ("1", "3")):
+        graph.by_name["Adam/learning_rate"].attr.add(key="dtype").value.type = int(dtype)
     told = optimizer_v2.describe(graph, {"Adam/Adam": {"w": {"w", "Adam/w/m", "Adam/w/v"}}}, "Adam")
     assert (told.class_name, told.seen) == (class_name, seen)
     assert ("'move' changes the variables" in told.outside.get("updates", "")) == (
