@@ -147,6 +147,18 @@ def test_a_rate_that_a_program_sets_to_constants_is_as_one_that_it_feeds(waits: 
     assert state.hyperparameters["learning_rate"] == np.float32(0.025)
 
 
+def test_a_rate_that_nothing_trains_is_read_where_its_program_left_it_trainable(tmp_path: Path) -> None:
+    """`rate = tf.Variable(0.05)`, whose gradient `minimize` does not find."""
+    model = copied("adam", tmp_path)
+    meta = model.with_suffix(".ckpt.meta")
+    proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    (held,) = [each.value for each in proto.collection_def if each.key == "trainable_variables"]
+    held.bytes_list.value.append(protos.Variable(variable_name="train/rate:0").SerializeToString())
+    meta.write_bytes(proto.SerializeToString())
+    once, now = migrate.read(source("adam")), migrate.read(model)
+    assert (now.fidelity, now.hyperparameters) == ("exact", once.hyperparameters), now.reasons
+
+
 def test_one_variable_of_two_hyperparameters_is_a_doubt_of_both(tmp_path: Path) -> None:
     import tensorflow as tf
 
