@@ -14,7 +14,7 @@ from typing import Any
 from migrate.graphs import optimizer_v2_formulas, own_slots, schedules
 from migrate.graphs.gradients import Gradients, taken
 from migrate.graphs.native_keras_formulas import constrained
-from migrate.graphs.nodes import INT32, INT64, READS, SCATTERS, Nodes
+from migrate.graphs.nodes import INT32, INT64, READS, SCATTERS, SETS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Cast, Either, Found, Pattern, Variable, match
 from migrate.graphs.sparse_rows import is_sparse, owner_of
 from migrate.graphs.tf_train import ARGUMENTS, Kernel, Trained, gradient_of, kernel_of
@@ -156,7 +156,7 @@ def _constraint(nodes: Nodes, owner: str, names: Sequence[str]) -> str | None:
     """The op that sets a variable to what its constraint, which is the model's, makes of it once all else has moved it;
     None where there is none."""
     moving = {name for name in names if nodes.inputs[name][:1] == [owner] and nodes.op(name) not in READS}
-    for write in nodes.writes_of(names):
+    for write in nodes.writes_of(name for name in names if nodes.op(name) in SETS):
         readers = [each for each in nodes.behind(write.value) if owner in nodes.inputs.get(each, ())]
         late = all(moving - {write.op} <= nodes.waits_for(each) for each in readers)
         bounds = Either(*constrained(Variable(owner)))

@@ -171,11 +171,11 @@ GRADIENT = "Adam/gradients/gradients/MatMul_grad/MatMul_1"
 CONSTRAINED = [("clip", "Minimum", ["w", "0.5"]), (f"{UPDATE}Assign", "AssignVariableOp", ["w", "clip"])]
 
 
-def nonnegative(*after: str) -> list[Any]:
+def nonnegative(*after: str, op: str = "AssignVariableOp") -> list[Any]:
     """Keras's constraint NonNeg of `w`, as OptimizerV2 puts it behind its kernel."""
     reads = [(name, "ReadVariableOp", ["w", *after]) for name in ("now", "again")]
     sign = [("is", "GreaterEqual", ["again", "0"]), ("sign", "Cast", ["is"]), ("bound", "Mul", ["now", "sign"])]
-    return [*reads, *sign, ("0", "Const", []), (f"{UPDATE}Assign", "AssignVariableOp", ["w", "bound"])]
+    return [*reads, *sign, ("0", "Const", []), (f"{UPDATE}Assign", op, ["w", "bound"])]
 
 
 LESS = [("half", "Mul", ["Adam/learning_rate", "0.5"]), ("less", "AssignVariableOp", ["Adam/learning_rate", "half"])]
@@ -194,6 +194,7 @@ HALVED = [("Adam/mul", "Mul", [GRADIENT, "0.5"])]
         (GRADIENT, CONSTRAINED, None, True),
         (GRADIENT, nonnegative(f"^{UPDATE}ResourceApplyAdam"), "Adam", True),
         (GRADIENT, nonnegative(), None, True),
+        (GRADIENT, nonnegative(f"^{UPDATE}ResourceApplyAdam", op="AssignAddVariableOp"), None, True),
         (GRADIENT, [("rate", "Cast", ["Adam/learning_rate"]), ("3", "Const", [])], "Adam", True),  # of int32
         (GRADIENT, [("rate", "Cast", ["Adam/learning_rate"]), ("1", "Const", [])], None, False),
         (GRADIENT, [("move", "AssignAddVariableOp", ["w", "0.5"])], "Adam", False),
