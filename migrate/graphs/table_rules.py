@@ -29,7 +29,7 @@ class TableRule(NamedTuple):
 def read(nodes: Nodes, table: str, ops: Collection[str]) -> TableRule | None:
     """The rule of a table; None where its ops, those of its update, are no rule that is known here."""
     kinds = {name: nodes.op(name).removeprefix("Resource") for name in ops}
-    changes = {name: nodes.target(nodes.inputs[name][0]) for name, op in kinds.items() if op in (*WRITES, *SCATTERS)}
+    changes = {name: _changed(nodes, name) for name, op in kinds.items() if op in (*WRITES, *SCATTERS)}
     moving = [name for name, changed in changes.items() if changed == table]
     if len(moving) != 1:
         return None
@@ -88,7 +88,13 @@ def _of_adam(nodes: Nodes, table: str, op: str, changes: Mapping[str, str]) -> T
 
 def _slot(nodes: Nodes, made: str) -> str:
     """The variable that a value is read from, once rows were added to it."""
-    return nodes.target(nodes.inputs[made][0]) if nodes.op(made) in SCATTERS else made
+    return _changed(nodes, made) if nodes.op(made) in SCATTERS else made
+
+
+def _changed(nodes: Nodes, op: str) -> str:
+    """The variable that an op changes; TF 1.0 hands on the one that was set before."""
+    changed = nodes.target(nodes.inputs[op][0])
+    return nodes.target(nodes.inputs[changed][0]) if nodes.op(changed) == "Assign" else changed
 
 
 def _is_moment(nodes: Nodes, slot: str, own: Sequence[str], op: str) -> bool:
@@ -96,7 +102,7 @@ def _is_moment(nodes: Nodes, slot: str, own: Sequence[str], op: str) -> bool:
     if [nodes.op(name).removeprefix("Resource") in (*SETS, "ScatterAdd") for name in own] != [True, True]:
         return False
     sets, adds = own
-    reading = [n for n in nodes.behind(nodes.inputs[op][1]) if slot in nodes.inputs.get(n, ()) and n != adds]
+    reading = [n for n in nodes.behind(nodes.inputs[op][1], stop=[adds]) if slot in nodes.inputs.get(n, ())]
     in_order = nodes.op(sets) in SETS and sets in nodes.waits_for(adds)
     return in_order and all(adds in nodes.waits_for(each) for each in reading)
 

@@ -123,6 +123,7 @@ def described(more: list[Any]) -> Any:
         ([*EAGER, *OTHER], "AdamOptimizer", False),
         ([*LAZY, *DECAYED], "LazyAdamOptimizer", False),
         (AHEAD, "AdamOptimizer", False),
+        (other("ScatterAdd", f"{TABLE}/Assign", "rows", f"{TABLE}/add"), "AdamOptimizer", True),  # TF 1.0
         (other("add", "step", "Adam/1-0.999"), "AdamOptimizer", False),
         (other("rate", "0.01", f"{TABLE}/left"), "AdamOptimizer", False),
         (other("square", "step", "t"), "AdamOptimizer", False),
