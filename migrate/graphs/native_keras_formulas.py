@@ -37,7 +37,7 @@ def of_variable(nodes: Nodes, settings: Mapping[str, str], name: str, assigned: 
     """
     for each in _formulas(_Settings(settings), Variable(name)):
         found = Found()
-        if not match(nodes, assigned[name], Either(each.step, *_constrained(Named("moved", each.step))), found):
+        if not match(nodes, assigned[name], Either(each.step, *constrained(Named("moved", each.step))), found):
             continue
         slots = {kind: found.nodes[_SLOT + kind] for kind in each.slots}
         values = {kind: assigned.get(slot, "") for kind, slot in slots.items()}
@@ -48,8 +48,8 @@ def of_variable(nodes: Nodes, settings: Mapping[str, str], name: str, assigned: 
     return None
 
 
-def _constrained(moved: Pattern) -> tuple[Pattern, ...]:
-    """What Keras's constraints make of a variable that has moved (`constraints.py` 1.0 - 2.3): NonNeg, UnitNorm,
+def constrained(moved: Pattern) -> tuple[Pattern, ...]:
+    """What Keras's constraints make of a variable that has moved (`constraints.py` 1.0 - 2.10): NonNeg, UnitNorm,
     MaxNorm and MinMaxNorm. Their numbers are those of the model."""
     any_number = Anything()
     norm = _root(("Sum", ("Square", moved), any_number))

@@ -205,9 +205,24 @@ class Nodes:
             if not met or self.op(name) in READS or self.is_no_step(name):
                 continue
             writes = self.op(name) in WRITES and len(inputs) > 1 and inputs[0] in met
-            if not writes or not self.is_given(inputs[1]):
+            if not writes or not (self.is_given(inputs[1]) or self.sets_alone(name)):
                 found |= dict.fromkeys(met, name)
         return found
+
+    def sets_constant(self, name: str) -> bool:
+        given = self.inputs[name][1:2] if self.op(name) in SETS else []
+        return [self.op(self.source(each)) for each in given] == ["Const"]
+
+    def sets_alone(self, name: str) -> bool:
+        """Whether an op sets a variable to a constant, and nothing waits for it: a program says when, as char-rnn does
+        by `run(tf.assign(rate, 0.1))`."""
+        todo = [name]
+        while todo and self.sets_constant(name):
+            readers = self.readers.get(todo.pop(), [])
+            if any(self.op(each) not in ("Identity", "ReadVariableOp") for each in readers):
+                return False
+            todo += readers
+        return self.sets_constant(name)
 
     def is_given(self, name: str) -> bool:
         return self.op(self.source(name)) in GIVEN

@@ -13,8 +13,9 @@ from typing import Any
 
 from migrate.graphs import optimizer_v2_formulas, own_slots, schedules
 from migrate.graphs.gradients import Gradients, taken
-from migrate.graphs.nodes import SCATTERS, Nodes
-from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Found, Variable, match
+from migrate.graphs.native_keras_formulas import constrained
+from migrate.graphs.nodes import INT32, INT64, READS, SCATTERS, SETS, Nodes
+from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Cast, Either, Found, Pattern, Variable, match
 from migrate.graphs.sparse_rows import is_sparse, owner_of
 from migrate.graphs.tf_train import ARGUMENTS, Kernel, Trained, gradient_of, kernel_of
 from migrate.graphs.writers import other_writer, rewritten
@@ -112,6 +113,8 @@ def _reads(names: Collection[str], own: str) -> bool:
 
 
 def _step(nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict[str, float] | None) -> _Step:
+    bound = _constraint(nodes, owner, names)
+    names = [name for name in names if name != bound]
     kernels = [(name, told) for name in names if (told := kernel_of(nodes.op(name), KERNELS)) is not None]
     writes = [write for write in nodes.writes_of(names) if write.target == owner]
     rows = [n for n in names if nodes.op(n).removeprefix("Resource") in SCATTERS]
@@ -126,7 +129,7 @@ def _step(nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict
         config = _of_kernel(nodes, name, kernel, is_rows, own)
         return _Step() if config is None else _Step(kernel.class_name, config, limits)
     if kernels:
-        return _Step(limits=limits)  # something else moves the variable, too: decay of weights, a constraint
+        return _Step(limits=limits)  # something else moves the variable, too, as decay of weights does
     own_writes = list(nodes.writes_of(names))
     formula = None if rows else optimizer_v2_formulas.of_variable(nodes, own, owner, own_writes)
     if formula is not None:
@@ -143,10 +146,23 @@ def _step(nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict
             return _Step(ROWS if rows else None, dict(found.constants), limits)
     if rows == moved and len(moved) == 1 and not writes:
         return _Step("SGD", {}, limits)
-    if rows or len(writes) != 1:  # two: a constraint follows
+    if rows or len(writes) != 1:
         return _Step(limits=limits)
     text = f"{writes[0].op!r} moves {owner!r} in the graph by no rule of Keras's: it is a program's own"
     return _Step(limits=limits, outside={NO_KERNEL: text})
+
+
+def _constraint(nodes: Nodes, owner: str, names: Sequence[str]) -> str | None:
+    """The op that sets a variable to what its constraint, which is the model's, makes of it once all else has moved it;
+    None where there is none."""
+    moving = {name for name in names if nodes.inputs[name][:1] == [owner] and nodes.op(name) not in READS}
+    for write in nodes.writes_of(name for name in names if nodes.op(name) in SETS):
+        readers = [each for each in nodes.behind(write.value) if owner in nodes.inputs.get(each, ())]
+        late = all(moving - {write.op} <= nodes.waits_for(each) for each in readers)
+        bounds = Either(*constrained(Variable(owner)))
+        if write.target == owner and late and len(moving) > 1 and match(nodes, write.value, bounds, Found()):
+            return write.op
+    return None
 
 
 def _changed(nodes: Nodes, update: str, gradient: str) -> dict[str, str]:
@@ -178,7 +194,7 @@ def _of_formula(nodes: Nodes, class_name: str, found: Found, own: str, limits: d
 
 def _argument(nodes: Nodes, source: str, own: str, key: str) -> tuple[bool, Any]:
     """Whether what a rule takes for an argument is understood, and its value; None where it is a variable."""
-    variable, rate = Variable(f"{own}/{key}"), Variable(f"{own}/{RATE}")
+    variable, rate = _setting(nodes, own, key), _setting(nodes, own, RATE)
     decayed = (DIVIDE, rate, (ADD, 1.0, ("Mul", Variable(f"{own}/decay"), STEP)))
     known = [variable, *([decayed] if key == RATE else ())]
     if key == _L1_L2[1]:  # to which Ftrl adds its beta, from TF 2.4 on
@@ -189,6 +205,13 @@ def _argument(nodes: Nodes, source: str, own: str, key: str) -> tuple[bool, Any]
     if value is None and key == RATE:
         value = schedules.read(nodes, source)
     return value is not None, value
+
+
+def _setting(nodes: Nodes, own: str, key: str) -> Pattern:
+    """A variable of a setting; one that a program made of a whole number, `SGD(1)`, is cast where it is read."""
+    variable = Variable(f"{own}/{key}")
+    dtype = nodes.attribute(variable.name, "dtype") if variable.name in nodes.variables else None
+    return Cast(variable) if dtype is not None and dtype.type in (INT32, INT64) else variable
 
 
 def _limits(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from migrate.graphs.nodes import Nodes, Write
+from migrate.graphs.nodes import SETS, Nodes, Write
 from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Cast, Found, Pattern, Variable, match
 
 RATE, EPSILON = "rate", "epsilon"
@@ -44,7 +44,7 @@ def of_variable(nodes: Nodes, own: str, owner: str, writes: Sequence[Write]) -> 
     Args:
       own: the scope of the optimizer's variables. writes: all that the update writes.
     """
-    values = {write.target: write.value for write in writes if nodes.op(write.op).startswith("Assign")}
+    values = {write.target: write.value for write in writes if nodes.op(write.op) in SETS}
     if len(values) != len(writes):
         return None
     for class_name, slots, step in _formulas(_Names(own, owner)):

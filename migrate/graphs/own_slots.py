@@ -34,12 +34,18 @@ def _of_betas(nodes: Nodes, name: str) -> int | None:
 
 
 def strange(
-    nodes: Nodes, name: str, owner: str, slots: list[str], powers: list[str], written: Mapping[str, Write]
+    nodes: Nodes,
+    name: str,
+    owner: str,
+    slots: list[str],
+    powers: list[str],
+    betas: Sequence[str],
+    written: Mapping[str, Write],
 ) -> str | None:
     """What is wrong with what a kernel reads, None if nothing is.
 
     Args:
-      slots, powers: as `read` gives them. written: as `writers.alone_written`.
+      slots, powers: as `read` gives them. betas: the nodes of the powers' betas. written: as `writers.alone_written`.
     """
     own = [*slots, *powers]
     averaged = any(_counted(each)[0].endswith(f"/{AVERAGES}") for each in slots)
@@ -48,9 +54,7 @@ def strange(
     follow = all(_follows(a, b) for a, b in pairwise(slots[1:]))
     if not follow or any(each not in name for each, name in zip(_POWERS, powers, strict=False)):
         return f"{name!r} reads its slots in another order than their names tell"
-    first = len(own) + 1  # after the learning rate
-    betas = [nodes.constant(each) for each in nodes.inputs[name][first : first + len(powers)]]
-    told = zip(powers, betas, strict=False)
+    told = zip(powers, map(nodes.constant, betas), strict=False)
     raised = next((p for p, beta in told if p not in written or not _is_power(nodes, written[p], beta)), None)
     if raised is not None:
         return f"not one op alone multiplies {raised!r} by its beta"

@@ -8,7 +8,6 @@ from typing import Any
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.repeated_rows import CLIP, REPEATED
 from migrate.graphs.nodes import SCATTERS, SETS, Nodes
-from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, match
 from migrate.state import SPARSE_CLIPPING
 
 ROWS_APART = "rows of sparse gradients that occur twice are clipped apart in some tables, and added up before in others"
@@ -29,42 +28,47 @@ def rows_apart(
 
 
 def lazy(
-    nodes: Nodes, class_name: str, sparse: Collection[str], found: Collection[str], outside: dict[str, str]
+    nodes: Nodes,
+    class_name: str,
+    sparse: Collection[str],
+    found: Collection[str],
+    strange: Collection[str],
+    outside: dict[str, str],
 ) -> str:
-    """The class, which is another where sparse gradients move their rows alone: those of Adam itself move all rows."""
+    """The class, which is another where sparse gradients move their rows alone: those of Adam itself move all rows.
+
+    Args:
+      strange: the tables that move neither by a kernel nor by the rule of their class without one.
+    """
     scattered = {nodes.inputs[n][0] for n in found if nodes.op(n).removeprefix("Resource") in SCATTERS} & set(sparse)
     whole = next((n for n in found if scattered and nodes.op(n) in SETS and owner_of(n) in scattered), None)
     if whole is not None:
         outside["optimizer"] = f"updates of {owner_of(whole)} move only the rows that have a gradient, and slots of all"
-    if class_name in ("AdamOptimizer", "AdamWOptimizer"):
-        strange = next((v for v in sorted(set(sparse) - scattered) if not _moves_as_adam(nodes, v, found)), None)
-        if strange is not None:
-            outside["optimizer"] = f"updates of {strange} move rows by another rule than that of AdamOptimizer"
+    is_adam = class_name in ("AdamOptimizer", "AdamWOptimizer")
+    own = sorted(set(strange) - scattered if is_adam else strange)
+    if own:
+        outside["optimizer"] = f"updates of {own[0]} move rows by another rule than that of {class_name}"
     if scattered and class_name == "AdaMaxOptimizer":
         outside["optimizer"] = f"AdaMaxOptimizer moves only the rows of {min(scattered)} that have a gradient"
-    if not scattered or class_name not in ("AdamOptimizer", "AdamWOptimizer"):
+    if not scattered or not is_adam:
         return class_name
     if class_name != "AdamOptimizer" or scattered != set(sparse):
         outside["optimizer"] = f"updates of {min(scattered)} move only the rows that have a gradient, and others do not"
     return "LazyAdamOptimizer"
 
 
-_MOVED = (DIVIDE, ("Mul", Anything(), Anything("m")), (ADD, ("Sqrt", Anything("v")), "epsilon"))
-"""What AdamOptimizer takes off a table (`_apply_sparse_shared` in training/adam.py 1.0 - 2.15)."""
+def of_own_rule(nodes: Nodes, tables: Mapping[str, Collection[str]]) -> dict[str, str]:
+    """For `outside`, a table that a program moves by a rule of its own: neither is it moved whole by its slots, as Adam
+    does, nor are its rows and theirs, as LazyAdam's and AdaMax's are.
 
-
-def _moves_as_adam(nodes: Nodes, table: str, found: Collection[str]) -> bool:
-    """Whether sparse gradients move a table by its slots alone, once they have been added to these."""
-    own = (write for write in nodes.writes_of(n for n in found if owner_of(n) == table) if write.target == table)
-    for write in own:
-        told = Found()
-        if nodes.op(write.op).startswith("AssignSub") and match(nodes, write.value, _MOVED, told):
-            return all(_is_slot(nodes, told.nodes[each]) for each in "mv")
-    return False
-
-
-def _is_slot(nodes: Nodes, name: str) -> bool:
-    return name in nodes.variables or nodes.op(name) in SCATTERS
+    Args:
+      tables: those that move neither by a kernel nor by a rule that is known, with the ops of their updates.
+    """
+    for table, ops in sorted(tables.items()):
+        rows = {nodes.inputs[n][0] for n in ops if nodes.op(n).removeprefix("Resource") in SCATTERS}
+        if table not in rows or len(rows) == 1:
+            return {"optimizer": f"updates of {table} move rows by no rule of tf.train's"}
+    return {}
 
 
 def owner_of(name: str) -> str:

@@ -8,16 +8,17 @@ tensorflow/core/ops/training_ops.cc). The graph is data: nothing of it is run, a
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from migrate.graphs import own_slots, schedules
+from migrate.graphs import own_slots, schedules, table_rules
 from migrate.graphs.gradients import ROWS_ADDED, Gradients, made_from_gradients, taken
 from migrate.graphs.late_reads import late_read
 from migrate.graphs.nodes import Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Variable, match
-from migrate.graphs.sparse_rows import is_sparse, lazy, owner_of, rows_apart
+from migrate.graphs.sparse_rows import is_sparse, lazy, of_own_rule, owner_of, rows_apart
+from migrate.graphs.table_rules import BETAS, TableRule
 from migrate.graphs.writers import alone_written, changers, other_writer, said_of_writer
 from migrate.state import CHANGED, LATE_READ, MOVING, NO_KERNEL, SPARSE_CLIPPING
 
@@ -111,32 +112,37 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     applied = {name: told for name, told in kernels.items() if told is not None}
     beside = [n for n in _updating(nodes, list(updates)) if n not in found and kernel_of(nodes.op(n), KERNELS)]
     sparse = frozenset(owner_of(name) for name in found if is_sparse(nodes, [name])) & owners
-    strange = _strange_rule(nodes, found, applied)
-    if strange or not applied:
+    tables = {table: [n for n in found if owner_of(n) == table] for table in sparse - set(map(owner_of, applied))}
+    rules = {each.op: each for table, ops in tables.items() if (each := table_rules.read(nodes, table, ops))}
+    classes = {kernel.class_name for kernel, _ in applied.values()} | {rule.class_name for rule in rules.values()}
+    strange = _strange_rule(nodes, found, applied, classes)
+    unknown = {table: ops for table, ops in tables.items() if table not in set(map(owner_of, rules))}
+    if strange or (not applied and (unknown or not rules)):
         called = None if applied else _without_rule(nodes, found)
-        return Trained(called, sparse=sparse if owners else None, outside=strange)
+        return Trained(called, sparse=sparse if owners else None, outside=strange or of_own_rule(nodes, unknown))
     read = _Read(nodes, owners)
     for name, (kernel, rows) in applied.items():
         read.kernel(name, kernel, rows)
-    for table in sparse - set(map(owner_of, applied)):
-        read.table(table, [name for name in found if owner_of(name) == table])
-    outside = read.outside
-    wrong = other_writer(nodes, read.changed, {*others, *found}) or _idle(nodes, scopes, applied)
+    for table, ops in tables.items():
+        read.table(table, ops)
+    for rule in rules.values():
+        read.rule(rule)
+    outside, moves = read.outside, [*applied, *rules]
+    wrong = other_writer(nodes, read.changed, {*others, *found}) or _idle(nodes, scopes, moves)
     if wrong is not None:
         outside["updates"] = wrong
     config = read.agreed()
     among = scopes if len(scopes) == 1 else ()
-    standing = schedules.never_counts(nodes, applied, None if len(updates) == 1 else among)
+    standing = schedules.never_counts(nodes, moves, None if len(updates) == 1 else among)
     if standing and isinstance(config.get(_RATE), Mapping):
         outside[_RATE] = standing
         outside |= schedules.moving(nodes, _RATE, read.rates, read.moved, standing)
         del config[_RATE]
     config |= _limit(read.limits, outside)
     config |= rows_apart(config, sparse, read.gradients.added, outside)
-    [class_name] = {kernel.class_name for kernel, _ in applied.values()}
-    class_name = _with_decay(nodes, class_name, owners, applied, config, outside)
-    class_name = lazy(nodes, class_name, sparse, found, outside)
-    late = late_read(nodes, *({n: nodes.target(nodes.inputs[n][0]) for n in each} for each in (applied, beside)))
+    class_name = _with_decay(nodes, classes.pop(), owners, applied, config, outside)
+    class_name = lazy(nodes, class_name, sparse, found, unknown, outside)
+    late = late_read(nodes, *({n: nodes.target(nodes.inputs[n][0]) for n in each} for each in (moves, beside)))
     if late is not None:
         outside[LATE_READ] = late
     still = owners - {owner_of(name) for name in applied} - sparse
@@ -158,7 +164,9 @@ def _without_rule(nodes: Nodes, found: Collection[str]) -> str | None:
     return f"{called.pop()}Optimizer" if len(called) == 1 else None
 
 
-def _strange_rule(nodes: Nodes, found: Collection[str], applied: Mapping[str, tuple[Kernel, bool]]) -> dict[str, str]:
+def _strange_rule(
+    nodes: Nodes, found: Collection[str], applied: Mapping[str, tuple[Kernel, bool]], classes: Collection[str]
+) -> dict[str, str]:
     """What is met where kernels do not step by the rule of one class."""
     other = next((name for name in found if _OTHER_KERNELS.fullmatch(nodes.op(name))), None)
     if other is not None:
@@ -167,7 +175,6 @@ def _strange_rule(nodes: Nodes, found: Collection[str], applied: Mapping[str, tu
     if first is not None:
         text = f"{first!r} takes a gradient that the optimizer's own step has changed, as LARSOptimizer's does"
         return {"trust_coefficient": text}
-    classes = {kernel.class_name for kernel, _ in applied.values()}
     return {"optimizer": f"variables are updated by {', '.join(sorted(classes))}"} if len(classes) > 1 else {}
 
 
@@ -193,34 +200,50 @@ class _Read:
 
     def kernel(self, name: str, kernel: Kernel, rows: bool) -> None:
         nodes, owner = self._nodes, owner_of(name)
-        slots, powers = own_slots.read(nodes, name, min(kernel.gradient, *kernel.inputs.values()))
+        end = min(kernel.gradient, *kernel.inputs.values())
+        slots, powers = own_slots.read(nodes, name, end)
         self.limits.add(self.gradients.clipping(owner, gradient_of(nodes, name, kernel), self.outside))
-        wrong = own_slots.strange(nodes, name, owner, slots, powers, self._written) or _unusual(nodes, name)
-        wrong = wrong or _out_of_order(nodes, name, self.gradients)
+        self._wrong(name, slots, powers, nodes.inputs[name][end + 1 :], _unusual(nodes, name))
+        places = (kernel.rows if rows and kernel.rows else kernel.inputs).items()
+        inputs = dict(enumerate(nodes.inputs[name]))
+        self._note(kernel.fixed.items())
+        if any(nodes.op(name).endswith(each) for each in NESTEROV):
+            self._note([("nesterov", nodes.flag(name, "use_nesterov"))])
+        self._note(self._arguments(name, {key: inputs.get(place) for key, place in places}))
+
+    def rule(self, rule: TableRule) -> None:
+        """A table that moves by the rule of its class, which has no kernel for its rows."""
+        self._wrong(rule.op, rule.slots, rule.powers, [rule.inputs[key] for key in rule.inputs if key in BETAS])
+        self._note(self._arguments(rule.op, rule.inputs))
+
+    def _wrong(
+        self, name: str, slots: list[str], powers: list[str], betas: Sequence[str], unusual: str | None = None
+    ) -> None:
+        """Say what is wrong with what an op that moves a variable reads, and with its order."""
+        wrong = own_slots.strange(self._nodes, name, owner_of(name), slots, powers, betas, self._written)
+        wrong = wrong or unusual or _out_of_order(self._nodes, name, self.gradients)
         if wrong is not None:
             self.outside["updates"] = wrong
         self.changed.update(slots)
-        for key, value in self._arguments(name, kernel, rows):
+
+    def _note(self, said: Iterable[tuple[str, Any]]) -> None:
+        for key, value in said:
             known = self._values.setdefault(key, [])
             known.extend([value] if value not in known else ())
 
-    def _arguments(self, name: str, kernel: Kernel, rows: bool) -> Iterator[tuple[str, Any]]:
-        """What the inputs of a kernel are."""
+    def _arguments(self, name: str, inputs: Mapping[str, str | None]) -> Iterator[tuple[str, Any]]:
+        """What the inputs of a kernel, or of a rule without one, are."""
         nodes, outside, rates = self._nodes, self.outside, self.rates
-        inputs = nodes.inputs[name]
-        yield from kernel.fixed.items()
-        if any(nodes.op(name).endswith(each) for each in NESTEROV):
-            yield "nesterov", nodes.flag(name, "use_nesterov")
-        for key, place in (kernel.rows if rows and kernel.rows else kernel.inputs).items():
-            if place >= len(inputs):
+        for key, given in inputs.items():
+            if given is None:
                 outside[key] = f"{name!r} in the graph lacks the input that it is"
                 continue
-            value: Any = nodes.constant(inputs[place])
+            value: Any = nodes.constant(given)
             if value is None and key == _RATE:
-                if inputs[place] not in rates:
-                    rates[inputs[place]] = schedules.read(nodes, inputs[place])
-                value = rates[inputs[place]]
-            made = nodes.source(inputs[place])
+                if given not in rates:
+                    rates[given] = schedules.read(nodes, given)
+                value = rates[given]
+            made = nodes.source(given)
             if value is None and key == _L2 and match(nodes, made, _WITH_BETA, found := Found()):
                 value = found.constants[_L2]
                 yield from [("beta", found.constants["beta"])] if found.constants["beta"] else []

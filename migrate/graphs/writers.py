@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from migrate.graphs.nodes import SETS, Nodes, Write
+from migrate.graphs.nodes import Nodes, Write
 from migrate.state import MOVING
 
 _CHANGES = re.compile(
@@ -47,9 +47,8 @@ def writers(nodes: Nodes) -> Iterator[tuple[str, str]]:
     (`set_weights`), read from a checkpoint (`init_from_checkpoint`), or is a constant (`w.assign(pretrained)`)."""
     changes = _Changes(nodes)
     for name, inputs in nodes.inputs.items():
-        op, value = nodes.op(name), inputs[1] if len(inputs) > 1 else ""
-        sets = op in SETS and nodes.op(nodes.source(value)) == "Const"
-        gives = sets or (op.startswith("Assign") and nodes.is_given(value))
+        value = inputs[1] if len(inputs) > 1 else ""
+        gives = nodes.sets_constant(name) or (nodes.op(name).startswith("Assign") and nodes.is_given(value))
         if not gives and not nodes.is_no_step(name):
             yield from ((name, variable) for variable in changes.of(nodes, name))
 

@@ -35,7 +35,8 @@ CONFIRMS = {
     "learning_rate": "--set learning_rate=VALUE",
     GATHERED: confirming(GATHERED, None),
     CHANGED: _OF_PROGRAM,
-    "clipping": f"--set clipnorm=VALUE, if that is its limit, or {_OF_PROGRAM}",
+    "clipping": "--set clipnorm=VALUE, if it limits the norm of each gradient by that and does nothing more, or"
+    f" --set global_clipnorm=VALUE, if one norm over all gradients, or {_OF_PROGRAM}",
 }
 
 

@@ -47,21 +47,44 @@ def test_decay_in_the_updates_of_tf_contrib_is_no_plain_adam() -> None:
 
 
 LAZY = [("Adam/update_t/ScatterSub", "ScatterSub", ["t", "rows", "step"])]
+TABLE = "Adam/update_t"
 ROWS = [
-    ("Adam/update_t/ScatterAdd", "ScatterAdd", ["t/Adam", "rows", "step"]),
-    ("Adam/update_t/ScatterAdd_1", "ScatterAdd", ["t/Adam_1", "rows", "step"]),
-    ("Adam/update_t/Sqrt", "Sqrt", ["Adam/update_t/ScatterAdd_1"]),
-    ("Adam/update_t/add", "AddV2", ["Adam/update_t/Sqrt", "1e-8"]),
-    ("Adam/update_t/truediv", "RealDiv", ["Adam/update_t/mul", "Adam/update_t/add"]),
-    ("Adam/update_t/AssignSub", "AssignSub", ["t", "Adam/update_t/truediv"]),
+    ("Adam/1-0.9", "Sub", ["1", "0.9"]),
+    ("Adam/1-0.999", "Sub", ["1", "0.999"]),
+    (f"{TABLE}/keep", "Mul", ["t/Adam", "0.9"]),
+    (f"{TABLE}/Assign", "Assign", ["t/Adam", f"{TABLE}/keep"]),
+    (f"{TABLE}/add", "Mul", ["step", "Adam/1-0.9"]),
+    (f"{TABLE}/ScatterAdd", "ScatterAdd", ["t/Adam", "rows", f"{TABLE}/add", f"^{TABLE}/Assign"]),
+    (f"{TABLE}/keep_1", "Mul", ["t/Adam_1", "0.999"]),
+    (f"{TABLE}/Assign_1", "Assign", ["t/Adam_1", f"{TABLE}/keep_1"]),
+    (f"{TABLE}/square", "Mul", ["step", "step"]),
+    (f"{TABLE}/add_1", "Mul", [f"{TABLE}/square", "Adam/1-0.999"]),
+    (f"{TABLE}/ScatterAdd_1", "ScatterAdd", ["t/Adam_1", "rows", f"{TABLE}/add_1", f"^{TABLE}/Assign_1"]),
+    (f"{TABLE}/left", "Sub", ["1", "beta1_power"]),
+    (f"{TABLE}/left_1", "Sub", ["1", "beta2_power"]),
+    (f"{TABLE}/root", "Sqrt", [f"{TABLE}/left_1"]),
+    (f"{TABLE}/longer", "Mul", ["0.01", f"{TABLE}/root"]),
+    (f"{TABLE}/rate", "RealDiv", [f"{TABLE}/longer", f"{TABLE}/left"]),
+    (f"{TABLE}/Sqrt", "Sqrt", [f"{TABLE}/ScatterAdd_1"]),
+    (f"{TABLE}/spread", "AddV2", [f"{TABLE}/Sqrt", "1e-8"]),
+    (f"{TABLE}/truediv", "RealDiv", [f"{TABLE}/mul", f"{TABLE}/spread"]),
+    (f"{TABLE}/AssignSub", "AssignSub", ["t", f"{TABLE}/truediv"]),
 ]
-EAGER = [*ROWS, ("Adam/update_t/mul", "Mul", ["0.01", "Adam/update_t/ScatterAdd"])]
+"""`_apply_sparse_shared` of tf.train's Adam (training/adam.py 1.15)."""
+EAGER = [*ROWS, (f"{TABLE}/mul", "Mul", [f"{TABLE}/rate", f"{TABLE}/ScatterAdd"])]
 AHEAD = [
     *ROWS,
-    ("Adam/update_t/mul", "Mul", ["0.01", "Adam/update_t/add_1"]),
-    ("Adam/update_t/add_1", "AddV2", ["Adam/update_t/ScatterAdd", "step"]),
+    (f"{TABLE}/mul", "Mul", [f"{TABLE}/rate", f"{TABLE}/ahead"]),
+    (f"{TABLE}/ahead", "AddV2", [f"{TABLE}/ScatterAdd", "step"]),
 ]
 """As a subclass may have it."""
+
+
+def other(name: str, *inputs: str, op: str = "") -> list[Any]:
+    """EAGER with another op or other inputs in one place."""
+    return [(n, op or o, list(inputs) or i) if n == f"{TABLE}/{name}" else (n, o, i) for n, o, i in EAGER]
+
+
 HALF_LAZY = [*LAZY, ("Adam/update_t/Assign", "Assign", ["t/Adam", "step"])]
 """As NadamOptimizer of tf.contrib.opt has it."""
 DECAYED = [
@@ -73,11 +96,21 @@ RAISED = [
     node
     for power, beta in zip(POWERS, ("0.9", "0.999"), strict=True)
     for node in (
-        (f"Adam/{beta}", "Mul", [power, beta, "^Adam/update_w/ApplyAdam"]),
+        (f"Adam/{beta}", "Mul", [power, beta, "^Adam/update_w/ApplyAdam", "^Adam/update_t/AssignSub"]),
         (f"Adam/{power}", "Assign", [power, f"Adam/{beta}"]),
     )
 ]
 OTHER = [("Adam/update_w/AssignSub", "AssignSub", ["w", "step"])]
+
+
+def described(more: list[Any]) -> Any:
+    variables = [(name, "VariableV2", []) for name in ("w", "t", "w/Adam", "w/Adam_1", "t/Adam", "t/Adam_1", *POWERS)]
+    inputs = ["w", "w/Adam", "w/Adam_1", *POWERS, "0.01", "0.9", "0.999", "1e-8", "gradient"]
+    constants = [(number, "Const", []) for number in ("0.01", "0.9", "0.999", "1e-8", "0.5", "1")]
+    others = [(name, "Placeholder", []) for name in ("gradient", "rows", "step")]
+    kernel = ("Adam/update_w/ApplyAdam", "ApplyAdam", inputs)
+    graph = small_graph(*variables, *constants, *others, *RAISED, kernel, *more)
+    return tf_train.describe(graph, {"Adam": {"w": (), "t": ()}})
 
 
 @pytest.mark.parametrize(
@@ -90,20 +123,25 @@ OTHER = [("Adam/update_w/AssignSub", "AssignSub", ["w", "step"])]
         ([*EAGER, *OTHER], "AdamOptimizer", False),
         ([*LAZY, *DECAYED], "LazyAdamOptimizer", False),
         (AHEAD, "AdamOptimizer", False),
+        (other("ScatterAdd", f"{TABLE}/Assign", "rows", f"{TABLE}/add"), "AdamOptimizer", True),  # TF 1.0
+        (other("add", "step", "Adam/1-0.999"), "AdamOptimizer", False),
+        (other("rate", "0.01", f"{TABLE}/left"), "AdamOptimizer", False),
+        (other("square", "step", "t"), "AdamOptimizer", False),
+        (other("ScatterAdd", "t/Adam", "rows", f"{TABLE}/add"), "AdamOptimizer", False),  # before it is set, or after
+        (other("Assign", op="AssignAdd"), "AdamOptimizer", False),
         (HALF_LAZY, "LazyAdamOptimizer", False),
     ],
 )
 def test_what_updates_do_beside_their_kernel(more: list[Any], class_name: str, seen: bool) -> None:
-    variables = [(name, "VariableV2", []) for name in ("w", "t", "w/Adam", "w/Adam_1", "t/Adam", "t/Adam_1", *POWERS)]
-    inputs = ["w", "w/Adam", "w/Adam_1", *POWERS, "0.01", "0.9", "0.999", "1e-8", "gradient"]
-    constants = [(number, "Const", []) for number in ("0.01", "0.9", "0.999", "1e-8", "0.5")]
-    others = [(name, "Placeholder", []) for name in ("gradient", "rows", "step")]
-    kernel = ("Adam/update_w/ApplyAdam", "ApplyAdam", inputs)
-    graph = small_graph(*variables, *constants, *others, *RAISED, kernel, *more)
-    told = tf_train.describe(graph, {"Adam": {"w": (), "t": ()}})
+    told = described(more)
     assert (told.class_name, told.seen) == (class_name, seen)
     if "AdamW" in class_name:
         assert told.config["exclude_from_weight_decay"] == ["^t(:0)?$"]
+
+
+def test_a_table_with_a_rate_of_its_own_is_said() -> None:
+    told = described(other("longer", "0.5", f"{TABLE}/root"))
+    assert told.outside == {"learning_rate": "variables have different values of learning_rate"}
 
 
 def test_a_graph_with_an_op_that_lacks_its_inputs_says_nothing(tmp_path: Path) -> None:
@@ -132,6 +170,15 @@ def test_an_assignment_that_lacks_its_inputs_changes_nothing(inputs: list[str]) 
 UPDATE = "Adam/Adam/update_w/"
 GRADIENT = "Adam/gradients/gradients/MatMul_grad/MatMul_1"
 CONSTRAINED = [("clip", "Minimum", ["w", "0.5"]), (f"{UPDATE}Assign", "AssignVariableOp", ["w", "clip"])]
+
+
+def nonnegative(*after: str, op: str = "AssignVariableOp") -> list[Any]:
+    """Keras's constraint NonNeg of `w`, as OptimizerV2 puts it behind its kernel."""
+    reads = [(name, "ReadVariableOp", ["w", *after]) for name in ("now", "again")]
+    sign = [("is", "GreaterEqual", ["again", "0"]), ("sign", "Cast", ["is"]), ("bound", "Mul", ["now", "sign"])]
+    return [*reads, *sign, ("0", "Const", []), (f"{UPDATE}Assign", op, ["w", "bound"])]
+
+
 LESS = [("half", "Mul", ["Adam/learning_rate", "0.5"]), ("less", "AssignVariableOp", ["Adam/learning_rate", "half"])]
 HALVED = [("Adam/mul", "Mul", [GRADIENT, "0.5"])]
 
@@ -146,6 +193,11 @@ HALVED = [("Adam/mul", "Mul", [GRADIENT, "0.5"])]
         ("Adam/mul", HALVED, "Adam", False),
         (f"{UPDATE}mul", [(f"{UPDATE}mul", "Mul", [GRADIENT, "0.5"])], None, False),
         (GRADIENT, CONSTRAINED, None, True),
+        (GRADIENT, nonnegative(f"^{UPDATE}ResourceApplyAdam"), "Adam", True),
+        (GRADIENT, nonnegative(), None, True),
+        (GRADIENT, nonnegative(f"^{UPDATE}ResourceApplyAdam", op="AssignAddVariableOp"), None, True),
+        (GRADIENT, [("rate", "Cast", ["Adam/learning_rate"]), ("3", "Const", [])], "Adam", True),  # of int32
+        (GRADIENT, [("rate", "Cast", ["Adam/learning_rate"]), ("1", "Const", [])], None, False),
         (GRADIENT, [("move", "AssignAddVariableOp", ["w", "0.5"])], "Adam", False),
         (GRADIENT, [("move", "ResourceScatterNdAdd", ["Adam/w/m", "0.5", "0.5"])], "Adam", False),
         (GRADIENT, [("read", "RestoreV2", []), ("give", "AssignVariableOp", ["w", "read"])], "Adam", True),
@@ -164,6 +216,8 @@ def test_what_stands_around_the_kernel_of_an_optimizer_v2(
     constants = [(number, "Const", []) for number in ("1e-7", "0.5")]
     kernel = (f"{UPDATE}ResourceApplyAdam", "ResourceApplyAdam", inputs)
     graph = small_graph(*variables, *constants, ("MatMul", "MatMul", []), (GRADIENT, "MatMul", []), *more, kernel)
+    for dtype in (name for name, *_ in more if name in ("1", "3")):
+        graph.by_name["Adam/learning_rate"].attr.add(key="dtype").value.type = int(dtype)
     told = optimizer_v2.describe(graph, {"Adam/Adam": {"w": {"w", "Adam/w/m", "Adam/w/v"}}}, "Adam")
     assert (told.class_name, told.seen) == (class_name, seen)
     assert ("'move' changes the variables" in told.outside.get("updates", "")) == (
@@ -400,6 +454,22 @@ def test_slots_of_a_program_s_own_rule_are_not_tf_train_s(scope: str, tmp_path: 
     assert "in the graph, and is no kernel of tf.train's optimizers" in " ".join(state.reasons)
     meta.unlink()
     assert migrate.read(tmp_path / "copy" / "model.ckpt", overrides={**known, "clipnorm": None}).fidelity == "exact"
+
+
+def test_rows_that_a_program_moves_by_a_rule_of_its_own_are_never_exact(tmp_path: Path) -> None:
+    """As a subclass of GradientDescentOptimizer may have it for sparse gradients, whose tables stand alone."""
+    shutil.copytree(CORPUS.parent / "scoped" / "rows_of_descent" / "source", tmp_path / "copy")
+    meta = tmp_path / "copy" / "model.ckpt.meta"
+    proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    scatter = next(node for node in proto.graph_def.node if node.op == "ScatterSub")
+    half = f"{scatter.name.rpartition('/')[0]}/half"
+    proto.graph_def.node.add(name=half, op="Mul", input=[scatter.input[2], "train/ExponentialDecay/Cast_1/x"])
+    scatter.input[2] = half
+    meta.write_bytes(proto.SerializeToString())
+    known = {"class_name": "GradientDescentOptimizer", "learning_rate": 0.1, "clipnorm": None}
+    state = migrate.read(tmp_path / "copy" / "model.ckpt", overrides=known)
+    assert state.fidelity == "approximate"
+    assert "updates of net/w0 move rows by no rule of tf.train's" in " ".join(state.reasons)
 
 
 @pytest.mark.parametrize(

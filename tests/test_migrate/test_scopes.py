@@ -67,6 +67,8 @@ def goes_on(name: str, folder: Path, *parts: Sequence[int], **hints: object) -> 
         "warm",
         "manual",
         "floating",
+        "rows_of_adam",
+        "rows_of_descent",
     ],
 )
 def test_slots_in_a_scope_and_settings_in_variables(name: str, tmp_path: Path) -> None:
@@ -127,6 +129,34 @@ def test_no_number_settles_a_rate_that_each_step_changes(tmp_path: Path) -> None
         (reason,) = state.reasons
         assert "steps change what it is made of, and 0.025" in reason
         assert """--set 'learning_rate={"class_name": CLASS, "config": {...}}'""" in reason
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_rate_that_a_program_sets_to_constants_is_as_one_that_it_feeds(waits: bool, tmp_path: Path) -> None:
+    """`run(tf.assign(rate, 0.002 * 0.97**epoch))`, as char-rnn-tensorflow has it, unless a step waits for it."""
+    model = copied("changing", tmp_path)
+    meta = model.with_suffix(".ckpt.meta")
+    proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    nodes = {node.name: node for node in proto.graph_def.node}
+    nodes["train/Assign"].input[1] = "train/mul/y"
+    if waits:
+        next(n for n in nodes.values() if n.op.startswith("Apply")).input.append("^train/Assign")
+    meta.write_bytes(proto.SerializeToString())
+    state = migrate.read(model)
+    assert state.fidelity == ("approximate" if waits else "exact"), state.reasons
+    assert state.hyperparameters["learning_rate"] == np.float32(0.025)
+
+
+def test_a_rate_that_nothing_trains_is_read_where_its_program_left_it_trainable(tmp_path: Path) -> None:
+    """`rate = tf.Variable(0.05)`, whose gradient `minimize` does not find."""
+    model = copied("adam", tmp_path)
+    meta = model.with_suffix(".ckpt.meta")
+    proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
+    (held,) = [each.value for each in proto.collection_def if each.key == "trainable_variables"]
+    held.bytes_list.value.append(protos.Variable(variable_name="train/rate:0").SerializeToString())
+    meta.write_bytes(proto.SerializeToString())
+    once, now = migrate.read(source("adam")), migrate.read(model)
+    assert (now.fidelity, now.hyperparameters) == ("exact", once.hyperparameters), now.reasons
 
 
 def test_one_variable_of_two_hyperparameters_is_a_doubt_of_both(tmp_path: Path) -> None:

@@ -28,11 +28,11 @@ class Parts:
 
 def give_values(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> None:
     """Tell the graph what the checkpoint has of the numbers that a program keeps in variables, as a learning rate that
-    it feeds; not of those that are trained."""
+    it feeds; not of those that are trained, which a rate in TRAINABLE_VARIABLES is not if no update is its own."""
     nodes = graph.nodes
     if nodes is None:
         return
-    trained = {*(graph.trainable or ()), *(name for each in graph.updates.values() for name in each)}
+    trained = {name for each in graph.updates.values() for name in each} or set(graph.trainable or ())
     numbers = {
         key: array.number()
         for key, array in arrays.items()
