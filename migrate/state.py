@@ -191,6 +191,8 @@ class Stored:
     program is not in a graph, as in eager TensorFlow."""
     sparse: frozenset[str] | None = None
     """Variables with sparse gradients, where the source tells it of all that it trains."""
+    constrained: frozenset[str] = frozenset()
+    """Variables on which the source's graph puts a constraint of Keras's after each step."""
     optimizer_name: str | None = None
     """What the source's names call the optimizer, usually after its class."""
     model: StoredModel | None = None

@@ -26,11 +26,12 @@ _OF_TABLES = (ROWS_ADDED, "AddN")
 
 
 class Updates(NamedTuple):
-    """`class_name`: empty where the graph does not show one. `outside`: as `Stored.outside`."""
+    """`class_name`: empty where the graph does not show one. `outside`, `constrained`: as in `Stored`."""
 
     class_name: str
     config: dict[str, Any]
     outside: dict[str, str]
+    constrained: frozenset[str]
 
 
 def describe(
@@ -76,7 +77,8 @@ def describe(
     if changed:
         outside[CHANGED] = f"gradients go through {changed!r} before they reach the optimizer"
     config = {**(told[0].config if same else {}), **limits}
-    return Updates(told[0].class_name if same and own is None else "", config, outside)
+    bound = frozenset(name for name, rule in moving.items() if rule.is_constrained)
+    return Updates(told[0].class_name if same and own is None else "", config, outside, bound)
 
 
 def _is_step(nodes: Nodes, value: str, slots: Collection[str]) -> bool:

@@ -26,6 +26,7 @@ class Rule:
     class_name: str
     config: Mapping[str, Any]
     gradients: tuple[str, ...]
+    is_constrained: bool
 
 
 def of_variable(nodes: Nodes, settings: Mapping[str, str], name: str, assigned: Mapping[str, str]) -> Rule | None:
@@ -44,7 +45,8 @@ def of_variable(nodes: Nodes, settings: Mapping[str, str], name: str, assigned: 
         if all(match(nodes, values[kind], new, found) for kind, new in each.slots.items()) and _is_sound(found):
             gradients = tuple(node for key, node in found.nodes.items() if key.startswith(_GRADIENT))
             told = {key: value for key, value in found.constants.items() if key != _BASE and not key.startswith(_LEFT)}
-            return Rule(each.class_name, {**told, **each.config}, gradients)
+            is_bound = not match(nodes, assigned[name], each.step, Found())
+            return Rule(each.class_name, {**told, **each.config}, gradients, is_bound)
     return None
 
 

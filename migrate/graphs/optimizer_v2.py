@@ -8,7 +8,7 @@ tensorflow/core/ops/training_ops.cc). Rules without a kernel of their own are su
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from migrate.graphs import optimizer_v2_formulas, own_slots, schedules
@@ -60,12 +60,13 @@ ROWS = "rows"
 @dataclass
 class _Step:
     """What moves one variable. `limits`: of its gradient; None where that was not followed to its end. `outside`: what
-    its update does that none of Keras's does."""
+    its update does that none of Keras's does. `constrained`: whether a constraint follows."""
 
     class_name: str | None = None
     config: dict[str, Any] = field(default_factory=dict)
     limits: dict[str, float] | None = None
     outside: dict[str, str] = field(default_factory=dict)
+    constrained: bool = False
 
 
 def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]], own: str) -> Trained:
@@ -85,7 +86,8 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]],
     outside: dict[str, str] = {}
     gradients = Gradients(nodes, ops)
     limited = {owner: _limits(nodes, owner, names, gradients, outside) for owner, names in ops.items()}
-    steps = [_step(nodes, owner, names, own, limited[owner]) for owner, names in ops.items()]
+    steps = [_constrained(nodes, owner, names, own, limited[owner]) for owner, names in ops.items()]
+    bound = frozenset(owner for owner, step in zip(ops, steps, strict=True) if step.constrained)
     for step in steps:
         outside |= step.outside
     keys = dict.fromkeys(key for step in steps for key in step.config)
@@ -103,18 +105,23 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]],
         outside["updates"] = other
     outside |= rewritten(nodes, {key: f"{own}/{key}" for key in (*ARGUMENTS, "decay")}, own_ops)
     if other is not None or limits is None or any(step.limits != limits for step in steps):
-        return Trained(class_name, config, sparse, outside)
+        return Trained(class_name, config, sparse, outside, constrained=bound)
     gathered = frozenset(gradients.gathered)
-    return Trained(class_name, {**config, **limits}, sparse, outside, seen=True, gathered=gathered)
+    return Trained(class_name, {**config, **limits}, sparse, outside, True, gathered, bound)
 
 
 def _reads(names: Collection[str], own: str) -> bool:
     return any(name.startswith(f"{own}/") for name in names)
 
 
-def _step(nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict[str, float] | None) -> _Step:
+def _constrained(nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict[str, float] | None) -> _Step:
+    """What moves a variable before its constraint, if it has one."""
     bound = _constraint(nodes, owner, names)
-    names = [name for name in names if name != bound]
+    step = _step(nodes, owner, [name for name in names if name != bound], own, limits)
+    return replace(step, constrained=bound is not None)
+
+
+def _step(nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict[str, float] | None) -> _Step:
     kernels = [(name, told) for name in names if (told := kernel_of(nodes.op(name), KERNELS)) is not None]
     writes = [write for write in nodes.writes_of(names) if write.target == owner]
     rows = [n for n in names if nodes.op(n).removeprefix("Resource") in SCATTERS]

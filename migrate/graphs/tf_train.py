@@ -95,6 +95,8 @@ class Trained:
     seen: bool = False
     gathered: frozenset[str] = frozenset()
     """Variables in which gradients are summed up between steps."""
+    constrained: frozenset[str] = frozenset()
+    """As `Stored.constrained`."""
 
 
 def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Collection[str] = ()) -> Trained:

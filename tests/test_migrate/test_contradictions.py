@@ -122,6 +122,7 @@ def test_slots_of_a_known_class_are_not_those_of_another(place: str, other: str)
 def _ftrl_saved(optimizer: Any, folder: Path, *, fit: bool = False, constraint: Any = None) -> Path:
     import tf_keras
 
+    tf_keras.utils.set_random_seed(0)
     first = tf_keras.layers.Dense(3, input_shape=(4,), kernel_constraint=constraint)
     model = tf_keras.Sequential([first, tf_keras.layers.Dense(2)])
     model.compile(optimizer, "mse")

@@ -70,6 +70,7 @@ def test_class_and_constants_are_those_that_the_program_gave(release: str) -> No
     for case, graph in cases:
         found = _described(case, graph, _limit_is_of_all(told))
         assert (found.class_name, found.outside) == (case["class_name"], {}), case
+        assert found.constrained == ({case["variable"]} if case["kind"] not in ("plain", "rows") else set()), case
         given = {"clipnorm": None, "clipvalue": None, **case["arguments"]}
         for key in given.keys() - case["settings"].keys():
             want = given[key]

@@ -164,7 +164,7 @@ def test_an_assignment_that_lacks_its_inputs_changes_nothing(inputs: list[str]) 
     assert not list(graph.writes())
     assert not alone_written(graph)
     assert "nowhere" in schedules.never_counts(graph)
-    assert native_keras.describe(graph, {}, ["w"], [], others=(), is_of_all=True) == ("", {}, {})
+    assert native_keras.describe(graph, {}, ["w"], [], others=(), is_of_all=True) == ("", {}, {}, frozenset())
 
 
 UPDATE = "Adam/Adam/update_w/"
@@ -220,6 +220,8 @@ def test_what_stands_around_the_kernel_of_an_optimizer_v2(
         graph.by_name["Adam/learning_rate"].attr.add(key="dtype").value.type = int(dtype)
     told = optimizer_v2.describe(graph, {"Adam/Adam": {"w": {"w", "Adam/w/m", "Adam/w/v"}}}, "Adam")
     assert (told.class_name, told.seen) == (class_name, seen)
+    is_constrained = class_name is not None and any(name == f"{UPDATE}Assign" for name, *_ in more)
+    assert told.constrained == ({"w"} if is_constrained else set())
     assert ("'move' changes the variables" in told.outside.get("updates", "")) == (
         "move" in [name for name, *_ in more]
     )
