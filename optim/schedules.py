@@ -143,6 +143,8 @@ class PiecewiseConstantDecay(Stock):
                 f"values must be one longer than boundaries, got {len(values)} and {len(boundaries)}"
             )
         self.boundaries = [_finite("boundaries", b) for b in boundaries]
+        if self.boundaries != sorted(self.boundaries):  # Keras 3 adds up values there, TensorFlow's own step fails
+            raise HyperparameterError(f"boundaries must be in ascending order, got {boundaries!r}")
         self.values = [_finite("values", v) for v in values]
         self.name = name
 

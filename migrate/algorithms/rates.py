@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from migrate.algorithms.spec import number
-from optim.errors import UnsupportedError
+from optim import schedules
+from optim.errors import HyperparameterError, UnsupportedError
 
 FORMULA = "Formula"
 """A schedule of `optim` alone, of the ops that a graph of TensorFlow 1 has for its rate."""
@@ -36,6 +37,7 @@ def read(value: Any, generation: str) -> tuple[float | dict[str, Any], str]:
 
     Raises:
       UnsupportedError: neither a number nor a schedule.
+      HyperparameterError: a schedule of Keras's with arguments that it cannot have.
     """
     if not isinstance(value, Mapping):
         return number({"learning_rate": value}, "learning_rate"), ""
@@ -51,7 +53,21 @@ def read(value: Any, generation: str) -> tuple[float | dict[str, Any], str]:
     added = {key: default for key, default in optional.items() if key not in config}
     said = ", ".join(f"{key} = {default!r}" for key, default in added.items())
     assumed = f"the schedule {name} does not say all of its arguments, of which is assumed: {said}" if added else ""
-    return {"class_name": name, "config": {**config, **added}}, assumed
+    rate = {"class_name": name, "config": {**config, **added}}
+    if name in SCHEDULES:
+        _check(rate)
+    return rate, assumed
+
+
+def _check(rate: Mapping[str, Any]) -> None:
+    """Refuse a schedule that `optim` could not go on with."""
+    try:
+        schedules.from_config(rate)
+    except HyperparameterError as error:
+        raise HyperparameterError(
+            f"the learning rate is no {rate['class_name']} that can go on: {error}; give the one that acted with --set"
+            " learning_rate=VALUE"
+        ) from error
 
 
 def _name(value: Mapping[str, Any]) -> str:

@@ -161,6 +161,9 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
         inner = addons.as_registered(wrappers.innermost(document))
         if kind in (FILE, HINT) and not own_rule:
             says_package = kind == FILE and stored.format in ("h5", "saved_model")  # .keras may have `adam` alone
+            for around in wrappers.layers(document)[:-1]:
+                if wrappers.plain(str(around.get(CLASS))) in wrappers.LOSS_SCALE:  # none of Keras's has a package
+                    stock.check(around, None)
             stock.check(inner, stored.generation if says_package else None)
             keras_packages.check_wrappers(wrappers.layers(document))
         held = inner.get("config")

@@ -18,6 +18,7 @@ STOCK_MODULES = (
     "keras.src.optimizers",
     "tf_keras.src.optimizers",
     "keras.src.backend.torch.optimizers",
+    *(f"{home}.mixed_precision" for home in ("keras", "tf_keras", "keras.src", "tf_keras.src")),
 )
 """Keras 3 on PyTorch has subclasses of its own for nine optimizers, with the same rules (3.0.0 to 3.15.0 compared)."""
 

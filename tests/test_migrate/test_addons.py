@@ -483,3 +483,12 @@ def test_cocob_takes_no_learning_rate_from_a_hint() -> None:
         migrate.read(source, optimizer_config=hint)
     hint["config"] = {"learning_rate": 1.0}
     assert migrate.read(source, optimizer_config=hint).hyperparameters["learning_rate"] == 1.0
+
+
+def test_a_learning_rate_that_cocob_has_not_is_doubted(tmp_path: Path) -> None:
+    """It was exact, 2e4 times what rounding explains off."""
+    source = tmp_path / "model.h5"
+    shutil.copy(CORPUS / "extra-tfa19-cocob-h5" / "source" / "model.h5", source)
+    with training_config(source) as training:
+        training["optimizer_config"]["config"]["learning_rate"] = 0.5
+    assert "COCOB does not carry: learning_rate = 0.5" in " ".join(migrate.read(source).reasons)

@@ -19,6 +19,7 @@ from migrate.bytes import bundle, protos
 from migrate.errors import ContradictionError, DamagedFileError
 from optim.errors import HyperparameterError, UnsupportedError
 from tests import adversary
+from tests.alterations.arrays import unzipped, zipped
 from tests.alterations.hdf5 import training_config
 from tests.breadth import broad, covering
 
@@ -445,3 +446,28 @@ def _sgd_of(variables: list[Any]) -> Any:
     optimizer = tf_keras.optimizers.legacy.SGD(0.1)
     optimizer.apply_gradients([(tf.ones_like(v), v) for v in variables])
     return optimizer
+
+
+@pytest.mark.parametrize("own", [{"class_name": "Mine>LossScaleOptimizer"}, {"module": "mine"}])
+def test_a_loss_scale_of_ones_own_is_not_that_of_keras(own: dict[str, str], tmp_path: Path) -> None:
+    """What it does to gradients nobody knows here; it was exact."""
+    source = tmp_path / "model.keras"
+    members = unzipped(CORPUS / "extra-keras315-adam-lss-mixed-keras" / "source" / "model.keras")
+    model = json.loads(members["config.json"])
+    model["compile_config"]["optimizer"].update(own)
+    zipped(source, {**members, "config.json": json.dumps(model).encode()})
+    with pytest.raises(UnsupportedError, match="a class that is not Keras's own"):
+        migrate.read(source)
+
+
+@pytest.mark.parametrize("boundaries", [[8, 3], [9]])
+def test_a_schedule_that_cannot_go_on_is_refused(boundaries: list[int], tmp_path: Path) -> None:
+    """Between boundaries in the wrong order Keras 3 adds up values; it was exact."""
+    source = tmp_path / "model.h5"
+    shutil.copy(CORPUS / "tf24-adam-convbn" / "source" / "model.h5", source)
+    rate = {"class_name": "PiecewiseConstantDecay", "config": {"boundaries": boundaries, "values": [0.1, 0.2, 0.3]}}
+    with training_config(source) as training:
+        training["optimizer_config"]["config"]["learning_rate"] = rate
+    with pytest.raises(HyperparameterError, match="no PiecewiseConstantDecay that can go on"):
+        migrate.read(source)
+    assert migrate.read(source, overrides={"learning_rate": 0.1}).fidelity == "exact"

@@ -126,6 +126,7 @@ def test_a_schedule_that_goes_bad_changes_nothing(devices: list[str]) -> None:
         ("ExponentialDecay", {"initial_learning_rate": 0.1, "decay_steps": 0, "decay_rate": 0.5}, "decay_steps"),
         ("InverseTimeDecay", {"initial_learning_rate": float("nan"), "decay_steps": 1, "decay_rate": 0.5}, "initial"),
         ("PiecewiseConstantDecay", {"boundaries": [1], "values": [0.1]}, "values"),
+        ("PiecewiseConstantDecay", {"boundaries": [8, 3], "values": [0.1, 0.2, 0.3]}, "ascending"),
         ("CosineDecay", {"initial_learning_rate": "0.1", "decay_steps": 3}, "initial_learning_rate"),
     ],
 )
