@@ -11,6 +11,7 @@ from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.lamb import NOT_ADAPTED
 from migrate.bytes.messages import some
 from migrate.evidence import COMPUTED, SET, confirming
+from optim.errors import HyperparameterError
 
 
 def check(told: Arguments, names: Sequence[str]) -> None:
@@ -19,15 +20,25 @@ def check(told: Arguments, names: Sequence[str]) -> None:
 
     Args:
       names: of the trained variables.
+
+    Raises:
+      HyperparameterError: a person's patterns choose none of them.
     """
+    plain = [name.removesuffix(":0") for name in names]
     for key in (EXCLUDED, NOT_ADAPTED):
         patterns = told.values.get(key) or ()
-        if not patterns or (key in told.origins and told.origins[key].kind == SET):
+        is_set = key in told.origins and told.origins[key].kind == SET
+        chosen = [n for n in plain if any(re.search(p, n) or re.search(p, f"{n}:0") for p in patterns)]
+        if is_set and patterns and plain and not chosen:
+            raise HyperparameterError(
+                f"{key} = {list(patterns)!r} chooses none of the variables, which are called {some(plain, 3)} in the"
+                f" source: give patterns of these names, or {confirming(key, [])} if none was left out"
+            )
+        if not patterns or is_set:
             continue
-        plain = [name.removesuffix(":0") for name in names]
         other = [n for n in plain if any(bool(re.search(p, n)) != bool(re.search(p, f"{n}:0")) for p in patterns)]
         unnamed = [n for n in plain if "/" not in n and "." in n]
-        confirm = confirming(key, list(patterns))
+        confirm = confirming(key, list(patterns) if chosen else [])
         if other:
             text = f"{key}: its patterns match {some(other, 3)} with or without the :0 that names had there"
             told.doubt(key, text, COMPUTED, confirm)

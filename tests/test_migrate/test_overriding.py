@@ -287,6 +287,18 @@ def test_an_option_of_another_class_is_refused(said: dict[str, Any]) -> None:
         migrate.read(source, overrides=said)
 
 
+def test_patterns_that_choose_no_variable_are_refused() -> None:
+    """`bias`, of a program, where the source knows variables by their places: it was exact, and all decayed."""
+    found = adversary.case(FIXTURES / "corpus" / "keras38-adamw-convbn")
+    source = found.folder / found.source
+    told = migrate.read(source, **found.hints, overrides={"weight_decay_exclude": ["bias$"]})
+    assert told.fidelity == "exact"
+    with pytest.raises(
+        HyperparameterError, match=r"\['offset'\] chooses none .*kernel.*'weight_decay_exclude=\[\]' if none"
+    ):
+        migrate.read(source, **found.hints, overrides={"weight_decay_exclude": ["offset"]})
+
+
 def test_a_limit_of_zero_is_one_in_optimizer_v2() -> None:
     found = adversary.case(FIXTURES / "corpus" / "tf24-sgd-momentum-ckpt-convbn")
     source, config = found.folder / found.source, found.hints["optimizer_config"]
