@@ -160,6 +160,7 @@ def lacks(key: str, algorithm: Algorithm, generation: str) -> bool:
         "learning_rate": tuple(generations.GENERATIONS) if algorithm.name == "COCOB" else (),
         "amsgrad": ("keras1", "tf1"),
         "momentum": tuple(generations.NATIVE) if algorithm.name == "RMSprop" else (),
+        NESTEROV: tuple(g for g in generations.GENERATIONS if g != "tf1") if algorithm.name == "Adam" else (),
         "centered": tuple(generations.NATIVE),
     }
     return generation in lacking.get(key, ())

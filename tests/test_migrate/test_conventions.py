@@ -67,17 +67,29 @@ def test_betas_are_those_that_act_in_float32() -> None:
     assert "float32_powers" not in wide
 
 
+STEPS = {"initial_learning_rate": 0.1, "decay_steps": 5}
+DECAYING = {**STEPS, "decay_rate": 0.5}
+NEEDED: dict[str, dict[str, object]] = {
+    "ExponentialDecay": DECAYING,
+    "InverseTimeDecay": DECAYING,
+    "PolynomialDecay": STEPS,
+    "CosineDecay": STEPS,
+    "CosineDecayRestarts": {"initial_learning_rate": 0.1, "first_decay_steps": 5},
+}
+"""Arguments without a default, by schedule."""
+
+
 def test_a_stock_schedule_is_carried_and_a_custom_one_refused() -> None:
     schedule = {
         "module": "keras",
         "class_name": "ExponentialDecay",
-        "config": {"decay_rate": 0.5},
+        "config": DECAYING,
         "registered_name": None,
     }
     found = arguments_of("SGD", {"learning_rate": schedule}, "optimizer", scalars={"learning_rate": 0.3}).values
     assert found["learning_rate"] == {
         "class_name": "ExponentialDecay",
-        "config": {"decay_rate": 0.5, "staircase": False},
+        "config": {**DECAYING, "staircase": False},
     }
     for own in ({"class_name": "Mine>ExponentialDecay"}, {**schedule, "module": "mine"}):
         config = {"learning_rate": {"config": {}, **own}}
@@ -100,7 +112,7 @@ def test_a_schedule_that_leaves_an_argument_out_is_doubted(
     name: str, whole: dict[str, object], generation: str
 ) -> None:
     def reasons(config: dict[str, object]) -> list[str]:
-        rate = {"class_name": name, "config": {"initial_learning_rate": 0.1, "decay_steps": 5, **config}}
+        rate = {"class_name": name, "config": {**NEEDED[name], **config}}
         told = arguments_of("SGD", {"learning_rate": rate}, generation)
         return [told.origins["learning_rate"].reason] if not told.origins["learning_rate"].certain else []
 
@@ -305,7 +317,7 @@ def test_accumulation_is_carried_where_it_is_the_same() -> None:
     found = arguments_of("Adam", config, "keras3", "3.8.0")
     assert (found.values["gradient_accumulation_steps"], found.reasons) == (4, ())
     assert arguments_of("Adam", config, "keras3").reasons
-    schedule = {"class_name": "ExponentialDecay", "config": {}}
+    schedule = {"class_name": "ExponentialDecay", "config": DECAYING}
     for more, keras in (({}, "3.4.1"), ({"learning_rate": schedule}, "3.8.0"), ({"use_ema": True}, "3.8.0")):
         with pytest.raises(UnsupportedError, match="gradient_accumulation_steps"):
             arguments_of("Adam", {**config, **more}, "keras3", keras)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from migrate.operations import overriding
 from migrate.operations.soundness import checked
 from optim.errors import DtoptError, HyperparameterError, UnsupportedError
 from tests import adversary
+from tests.alterations.hdf5 import training_config
 from tests.test_migrate.confirm import confirmed
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -285,6 +287,18 @@ def test_an_option_of_another_class_is_refused(said: dict[str, Any]) -> None:
     source = FIXTURES / "corpus" / "keras224-adam-eps-none-nested" / "source" / "model.h5"
     with pytest.raises(HyperparameterError, match="Adam of generation keras2 has no"):
         migrate.read(source, overrides=said)
+
+
+def test_an_option_of_another_class_stays_a_doubt_when_the_class_is_confirmed(tmp_path: Path) -> None:
+    """As the refusal advises; it was exact, with the option."""
+    source = tmp_path / "model.h5"
+    shutil.copy(FIXTURES / "corpus" / "tf24-adam-convbn" / "source" / "model.h5", source)
+    with training_config(source) as training:
+        training["optimizer_config"]["config"]["nesterov"] = True
+    with pytest.raises(ContradictionError, match="decide with --set class_name=Adam"):
+        migrate.read(source)
+    (reason,) = migrate.read(source, overrides={"class_name": "Adam"}).reasons
+    assert "an option that Adam does not carry: nesterov = True" in reason
 
 
 def test_patterns_that_choose_no_variable_are_refused() -> None:
