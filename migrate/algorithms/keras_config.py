@@ -392,10 +392,10 @@ def _say_what_is_left(config: Mapping[str, Any], algorithm: Algorithm, generatio
         told = out.origins.get(key)
         if told is not None and told.kind == SET:
             continue  # `operations.overriding` sees to those
-        had = (key in known or key in out.values) and not (
-            told and told.kind == FILE and lacks(key, algorithm, generation)
-        )
+        lacking = told is not None and told.kind == FILE and lacks(key, algorithm, generation)
+        had = (key in known or key in out.values) and not lacking
         if had or value in (None, False, 0, 0.0) or (told is not None and told.doubt):
             continue
-        text = f"the config has an option that {algorithm.name} does not carry: {key} = {value!r}"
+        does = "of that release does not have" if lacking else "does not carry"
+        text = f"the config has an option that {algorithm.name} {does}: {key} = {value!r}"
         out.doubt(key, text, UNINTERPRETED)

@@ -491,4 +491,4 @@ def test_a_learning_rate_that_cocob_has_not_is_doubted(tmp_path: Path) -> None:
     shutil.copy(CORPUS / "extra-tfa19-cocob-h5" / "source" / "model.h5", source)
     with training_config(source) as training:
         training["optimizer_config"]["config"]["learning_rate"] = 0.5
-    assert "COCOB does not carry: learning_rate = 0.5" in " ".join(migrate.read(source).reasons)
+    assert "COCOB of that release does not have: learning_rate = 0.5" in " ".join(migrate.read(source).reasons)
