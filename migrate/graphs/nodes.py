@@ -216,13 +216,13 @@ class Nodes:
     def sets_alone(self, name: str) -> bool:
         """Whether an op sets a variable to a constant, and nothing waits for it: a program says when, as char-rnn does
         by `run(tf.assign(rate, 0.1))`."""
-        todo = [name]
-        while todo and self.sets_constant(name):
-            readers = self.readers.get(todo.pop(), [])
-            if any(self.op(each) not in ("Identity", "ReadVariableOp") for each in readers):
+        waiting = [name] if self.sets_constant(name) else []
+        for each in waiting:
+            readers = self.readers.get(each, ())
+            if any(self.op(reader) not in ("Identity", "ReadVariableOp") for reader in readers):
                 return False
-            todo += readers
-        return self.sets_constant(name)
+            waiting += [reader for reader in readers if reader not in waiting]
+        return bool(waiting)
 
     def is_given(self, name: str) -> bool:
         return self.op(self.source(name)) in GIVEN

@@ -15,6 +15,7 @@ from migrate import OptimizerState
 from migrate.bytes import protos
 from optim.errors import DtoptError
 from tests.bundles import rewritten
+from tests.test_migrate.small_graphs import small_graph
 
 SCOPED = Path(__file__).parents[1] / "fixtures" / "scoped"
 HINTS = {
@@ -157,6 +158,11 @@ def test_a_rate_that_nothing_trains_is_read_where_its_program_left_it_trainable(
     meta.write_bytes(proto.SerializeToString())
     once, now = migrate.read(source("adam")), migrate.read(model)
     assert (now.fidelity, now.hyperparameters) == ("exact", once.hyperparameters), now.reasons
+
+
+def test_a_circle_of_reads_in_a_damaged_graph_ends() -> None:
+    circle = [("a", "Identity", ["b", "^set"]), ("b", "Identity", ["a"])]
+    assert small_graph(("0.1", "Const", []), ("set", "Assign", ["rate", "0.1"]), *circle).sets_alone("set")
 
 
 def test_one_variable_of_two_hyperparameters_is_a_doubt_of_both(tmp_path: Path) -> None:
