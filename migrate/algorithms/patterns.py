@@ -27,14 +27,15 @@ def check(told: Arguments, names: Sequence[str]) -> None:
     plain = [name.removesuffix(":0") for name in names]
     for key in (EXCLUDED, NOT_ADAPTED):
         patterns = told.values.get(key) or ()
-        is_set = key in told.origins and told.origins[key].kind == SET
+        if not patterns:
+            continue
         chosen = [n for n in plain if any(re.search(p, n) or re.search(p, f"{n}:0") for p in patterns)]
-        if is_set and patterns and plain and not chosen:
-            raise HyperparameterError(
-                f"{key} = {list(patterns)!r} chooses none of the variables, which are called {some(plain, 3)} in the"
-                f" source: give patterns of these names, or {confirming(key, [])} if none was left out"
-            )
-        if not patterns or is_set:
+        if key in told.origins and told.origins[key].kind == SET:
+            if plain and not chosen:
+                raise HyperparameterError(
+                    f"{key} = {list(patterns)!r} chooses none of the variables, which are called {some(plain, 3)} in"
+                    f" the source: give patterns of these names, or {confirming(key, [])} if none was left out"
+                )
             continue
         other = [n for n in plain if any(bool(re.search(p, n)) != bool(re.search(p, f"{n}:0")) for p in patterns)]
         unnamed = [n for n in plain if "/" not in n and "." in n]

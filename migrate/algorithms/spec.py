@@ -278,6 +278,7 @@ SLOW = SlotSpec(Slot("slow", unit="variable"), ("slow",))
 """The slow weights of Lookahead."""
 SHARED_SLOTS = (AVERAGE, ACCUMULATED, SLOW)
 LARGEST = float(np.finfo(np.float32).max)
+"""Of what float32 holds."""
 
 
 def number(config: Config, key: str) -> float:

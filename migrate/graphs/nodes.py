@@ -210,6 +210,7 @@ class Nodes:
         return found
 
     def sets_constant(self, name: str) -> bool:
+        """Whether an op sets a variable to a constant."""
         given = self.inputs[name][1:2] if self.op(name) in SETS else []
         return [self.op(self.source(each)) for each in given] == ["Const"]
 

@@ -163,12 +163,12 @@ def _constraint(nodes: Nodes, owner: str, names: Sequence[str]) -> str | None:
     """The op that sets a variable to what its constraint, which is the model's, makes of it once all else has moved it;
     None where there is none."""
     moving = {name for name in names if nodes.inputs[name][:1] == [owner] and nodes.op(name) not in READS}
-    for write in nodes.writes_of(name for name in names if nodes.op(name) in SETS):
-        readers = [each for each in nodes.behind(write.value) if owner in nodes.inputs.get(each, ())]
-        late = all(moving - {write.op} <= nodes.waits_for(each) for each in readers)
-        bounds = Either(*constrained(Variable(owner)))
-        if write.target == owner and late and len(moving) > 1 and match(nodes, write.value, bounds, Found()):
-            return write.op
+    bounds = Either(*constrained(Variable(owner)))
+    for write in nodes.writes_of(name for name in names if nodes.op(name) in SETS and len(moving) > 1):
+        if write.target == owner and match(nodes, write.value, bounds, Found()):
+            readers = [each for each in nodes.behind(write.value) if owner in nodes.inputs.get(each, ())]
+            if all(moving - {write.op} <= nodes.waits_for(each) for each in readers):
+                return write.op
     return None
 
 

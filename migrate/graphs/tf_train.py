@@ -114,11 +114,11 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     applied = {name: told for name, told in kernels.items() if told is not None}
     beside = [n for n in _updating(nodes, list(updates)) if n not in found and kernel_of(nodes.op(n), KERNELS)]
     sparse = frozenset(owner_of(name) for name in found if is_sparse(nodes, [name])) & owners
-    tables = {table: [n for n in found if owner_of(n) == table] for table in sparse - set(map(owner_of, applied))}
-    rules = {each.op: each for table, ops in tables.items() if (each := table_rules.read(nodes, table, ops))}
+    tables = _by_owner(found, sparse.difference(map(owner_of, applied)))
+    rules = {table: each for table, ops in tables.items() if (each := table_rules.read(nodes, table, ops))}
     classes = {kernel.class_name for kernel, _ in applied.values()} | {rule.class_name for rule in rules.values()}
     strange = _strange_rule(nodes, found, applied, classes)
-    unknown = {table: ops for table, ops in tables.items() if table not in set(map(owner_of, rules))}
+    unknown = {table: ops for table, ops in tables.items() if table not in rules}
     if strange or (not applied and (unknown or not rules)):
         called = None if applied else _without_rule(nodes, found)
         return Trained(called, sparse=sparse if owners else None, outside=strange or of_own_rule(nodes, unknown))
@@ -129,7 +129,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
         read.table(table, ops)
     for rule in rules.values():
         read.rule(rule)
-    outside, moves = read.outside, [*applied, *rules]
+    outside, moves = read.outside, [*applied, *(rule.op for rule in rules.values())]
     wrong = other_writer(nodes, read.changed, {*others, *found}) or _idle(nodes, scopes, moves)
     if wrong is not None:
         outside["updates"] = wrong
@@ -152,6 +152,15 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
         outside["updates"] = f"no kernel updates {min(still)!r}, which has slots"
     seen = not outside.keys() - {SPARSE_CLIPPING, LATE_READ, *ARGUMENTS, *(MOVING + key for key in ARGUMENTS)}
     return Trained(class_name, config, sparse, outside, seen, frozenset(read.gradients.gathered))
+
+
+def _by_owner(names: Collection[str], owners: Collection[str]) -> dict[str, list[str]]:
+    """Of the ops that update variables those of some, by variable."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        if (owner := owner_of(name)) in owners:
+            found.setdefault(owner, []).append(name)
+    return found
 
 
 def _updating(nodes: Nodes, scopes: Collection[str]) -> list[str]:

@@ -161,11 +161,12 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
         inner = addons.as_registered(wrappers.innermost(document))
         if kind in (FILE, HINT) and not own_rule:
             says_package = kind == FILE and stored.format in ("h5", "saved_model")  # .keras may have `adam` alone
-            for around in wrappers.layers(document)[:-1]:
+            layers = wrappers.layers(document)
+            for around in layers[:-1]:
                 if wrappers.plain(str(around.get(CLASS))) in wrappers.LOSS_SCALE:  # none of Keras's has a package
                     stock.check(around, None)
             stock.check(inner, stored.generation if says_package else None)
-            keras_packages.check_wrappers(wrappers.layers(document))
+            keras_packages.check_wrappers(layers)
         held = inner.get("config")
         raw = held if isinstance(held, Mapping) else {}
         class_name, config = str(inner.get(CLASS) or ""), wrappers.with_limits(document, raw)
