@@ -19,10 +19,11 @@ import numpy as np
 
 from migrate.algorithms import nadam
 from migrate.algorithms.clipping import LIMITS
-from migrate.live import optax_sizes, optax_state
+from migrate.live import optax_sizes, optax_state, step_answers
 from migrate.live.mapped import Target
 from migrate.live.optax_state import FIELDS, KEPT, Leaf, Optax
 from migrate.rules import comparison
+from migrate.rules import step_factors as factors
 from migrate.state import OptimizerState
 from optim import rules
 from optim.errors import UnsupportedError
@@ -188,7 +189,9 @@ class _Trial:
 
         Without a gradient the slot alone moves a variable; how far says which of the possible factors it is.
         """
-        name = next(iter(numbers.slots[slot]))
+        name = next((n for n in numbers.slots[slot] if n not in self._ours.frozen), "")
+        if not name:
+            return 1.0
         full = replace(numbers, gradients=[_zeros(numbers.start)])
         empty = replace(full, slots={**numbers.slots, slot: _zeros(numbers.slots[slot])})
         moved = []
@@ -215,7 +218,9 @@ def _said(name: str, number: int, have: np.ndarray, get: np.ndarray) -> str:
     ratio = float(np.vdot(have, get)) / size**2 if size else 0.0
     if size and np.linalg.norm(get - ratio * have) < 0.01 * off:
         return f"step {number} of {name} is {round(ratio, 9) + 0.0:.7g} times as large"
-    return f"step {number} of {name} is {off / size if size else float('inf'):.2g} of its size away"
+    if not size:
+        return f"step {number} moves {name}, and the source does not"
+    return f"step {number} of {name} is {off / size:.2g} of its size away"
 
 
 def _counts(count: int, rate: Any) -> list[int]:
@@ -231,7 +236,8 @@ def _counts(count: int, rate: Any) -> list[int]:
 class _Source:
     """The source's steps by its rule, in float64, on variables with the source's names.
 
-    `left_out` are options of the source that take part in its steps and not in these.
+    `left_out` are options of the source that take part in its steps and not in these, `frozen` the variables that it
+    does not train.
     """
 
     def __init__(self, state: OptimizerState, targets: Sequence[Target]):
@@ -250,6 +256,8 @@ class _Source:
         self.left_out = [n for n, v in values.items() if n not in own and not _is_idle(n, v)]
         self.left_out += ["clip_order"] if len(self._limits) > 1 else []
         self.left_out += ["weight_decay"] if state.algorithm == "AdamW" and "weight_decay" not in values else []
+        source = step_answers.Source(state).asks[factors.TRAINED]
+        self.frozen = {t.stored.name for t in targets if source(t.stored) is False}
         self._shapes = {t.stored.name: tuple(min(n, CUT) for n in t.shape) for t in targets}
 
     def rate_at(self, count: int) -> float:
@@ -294,6 +302,9 @@ class _Source:
                     c = self._made.coefficients(np, given, np.float64(step))
                     own = {slot: per[name] for slot, per in slots.items() if name in per}
                     change, new = self._made.update(np, shrunk, clipped[name], own, c)
+                if name in self.frozen:
+                    added[name] = np.zeros_like(value)
+                    continue
                 added[name] = change + (shrunk - value)
                 for slot, array in new.items():
                     slots[slot][name] = np.asarray(array)
@@ -314,7 +325,8 @@ class _Source:
                 continue
             norms = {name: float(np.linalg.norm(g)) for name, g in gradients.items()}
             if key == "global_clipnorm":
-                norms = dict.fromkeys(norms, float(np.linalg.norm(list(norms.values()))))
+                trained = [norm for name, norm in norms.items() if name not in self.frozen]
+                norms = dict.fromkeys(norms, float(np.linalg.norm(trained)))
             gradients = {name: g * (limit / max(norms[name], limit)) for name, g in gradients.items()}
         return gradients
 

@@ -173,7 +173,7 @@ class _Restoring:
         self._trainable = [g for g in given if g.trainable]
         self._check_values()
         denied = held.reasons(map(matching.held, pairs), state.variables, restore_variables)
-        self.differences = Differences(state, live, self._trainable, pairs, denied)
+        self.differences = Differences(state, live, given, pairs, denied)
         missing, others = live.missing([g.variable for g in self._trainable])
         if missing or others:
             raise MismatchError(

@@ -321,7 +321,7 @@ def test_what_is_excluded_from_weight_decay_is_compared(library: str, tmp_path: 
             live.exclude_from_weight_decay(var_names=["d/b"])
         report = migrate.restore(tmp_path / "c", live, variables)
         assert report.reasons == (
-            () if excluded else ("d/b: weight decay applies in only one of source and live optimizer",)
+            () if excluded else ("d/b: weight decay applies in the live optimizer and is excluded in the source",)
         )
 
 
@@ -348,7 +348,8 @@ def test_inside_a_loss_scale_optimizer() -> None:
         _live("keras", name, np.load(CORPUS / name / "oracle.npz")),
     )
     report = migrate.restore(cases._source(name), optimizer, live)
-    assert report.fidelity == EXACT, report.reasons
+    reason = "the loss scale is none in the source and dynamic, doubled after 2000 steps"
+    assert [text for text in report.reasons if not text.startswith(reason)] == []
     assert any("LossScaleOptimizer wraps the live optimizer" in warning for warning in report.warnings)
     assert int(inner.iterations) == state.iterations
 
