@@ -19,6 +19,9 @@ from migrate.state import OptimizerState, StoredVariable
 from optim import slot_layout
 from optim.errors import MismatchError
 
+GATHERING = (slot_layout.ACCUMULATED_GRADIENT, slot_layout.GATHERED)
+"""Slots that have a dtype of their own."""
+
 
 class Differences:
     """What differs, and how slots are converted for it.
@@ -114,9 +117,11 @@ class Differences:
         wider = []
         for pair in self._trained:
             want = unwrap(pair.live.variable).dtype.name
+            if self.rule.values.get("master_copies") and values.holds("float32", want):
+                want = "float32"
             for slot in self._state.slots:
                 array = self._state.slots[slot].get(pair.stored.name)
-                if array is None or array.dtype == want or slot == slot_layout.ACCUMULATED_GRADIENT:
+                if array is None or array.dtype == want or slot in GATHERING:
                     continue
                 if not values.holds(want, array.dtype):
                     raise MismatchError(

@@ -17,6 +17,7 @@ from migrate.live.optax_state import COUNT, FIELDS, KEPT, Leaf, Optax
 from migrate.live.step_answers import Row
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
+from migrate.rules.keras_targets import initial_value
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
 
@@ -103,6 +104,16 @@ class Restored:
         fresh = {leaf.what for leaf in self._leaves if leaf.name and slot_of.get(leaf.what) not in state.slots}
         if fresh and state.slots:
             yield f"the state has {', '.join(sorted(fresh))}, which the source has not: it begins anew"
+        started = dict.fromkeys(
+            leaf.what
+            for leaf, array in self._paired()
+            if not state.slots and (slot := slot_of.get(leaf.what)) and np.any(array != initial_value(state, slot))
+        )
+        if started:
+            yield (
+                f"the source has no slots yet, and {', '.join(started)} of the optax state holds other values than its"
+                " new ones would"
+            )
         for leaf, array in self._paired():
             owned = state.slots.get(slot_of.get(leaf.what, ""), {})
             stored = next(

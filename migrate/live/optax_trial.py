@@ -63,7 +63,7 @@ NOT_TRIED = {
 }
 MOMENTA = {"SGD": "m", "RMSprop": "momentum"}
 """The slot that holds steps, or gradients, whichever a transformation keeps there."""
-TRIED = {"learning_rate", "decay", "weight_decay", "weight_decay_exclude", "clip_order", *LIMITS}
+TRIED = {"learning_rate", "decay", "weight_decay", "weight_decay_exclude", "clip_order", *comparison.ON, *LIMITS}
 """Options besides the rule's own that are tried."""
 Arrays = dict[str, np.ndarray]
 Slots = dict[str, Arrays]
@@ -250,6 +250,8 @@ class _Source:
         self._made, self._hyper = made_from(cls, values)
         self._rule = comparison.Rule(state.algorithm, values)
         self._decay = float(values.get("weight_decay") or 0.0)
+        self._is_coupled = values.get("decoupled_weight_decay") is False and not self._made.places_weight_decay
+        self._has_rate_in_decay = values.get("learning_rate_in_weight_decay") is not False
         self._limits = {key: float(values[key]) for key in LIMITS if values.get(key)}
         self.rate = values["learning_rate"]
         self.changes = isinstance(self.rate, Mapping) or bool(values.get("decay"))
@@ -295,13 +297,17 @@ class _Source:
             for name, value in values.items():
                 decay = 0.0 if self._is_kept(name) else self._decay
                 inside = decay if self._made.places_weight_decay else 0.0
-                shrunk = value if self._made.places_weight_decay else value * (1.0 - decay * rate)
+                gradient, shrunk = clipped[name], value
+                if self._is_coupled:
+                    gradient = gradient + decay * value
+                elif not self._made.places_weight_decay:
+                    shrunk = value * (1.0 - decay * (rate if self._has_rate_in_decay else 1.0))
                 given = {**self._hyper, **product, "learning_rate": rate, "base_learning_rate": rate}
                 given |= {"weight_decay": inside, **self._made.constants(value.shape, (name,))}
                 with np.errstate(all="ignore"):
                     c = self._made.coefficients(np, given, np.float64(step))
                     own = {slot: per[name] for slot, per in slots.items() if name in per}
-                    change, new = self._made.update(np, shrunk, clipped[name], own, c)
+                    change, new = self._made.update(np, shrunk, gradient, own, c)
                 if name in self.frozen:
                     added[name] = np.zeros_like(value)
                     continue
@@ -341,7 +347,7 @@ def _is_idle(name: str, value: Any) -> bool:
     """Whether an option besides the rule's own is taken part of, or does nothing."""
     if name in TRIED or name in comparison.NOT_THE_RULE:
         return True
-    return not value or (name in comparison.ON and value is True)
+    return not value
 
 
 class _Transformation:

@@ -235,8 +235,7 @@ def of_whole(state: OptimizerState, framework: str, source: Rule, live: Rule, sc
             f"the loss scale is {have or 'none'} in the source and {scaling or 'none'} around the live optimizer, which"
             " is kept"
         )
-    if factors.BY_NAME[factors.FIRST].answers[framework] == factors.ASKED:
-        yield from _first_values(state, framework, source, live)
+    yield from _first_values(state, framework, source, live)
 
 
 def _scale_alike(a: Scaling, b: Scaling) -> bool:

@@ -79,7 +79,7 @@ FACTORS = (
         ("loss_scale", "loss_scale_growth_steps"),
         {**_ASKED, TORCH: UNKNOWN, OPTAX: UNKNOWN, "slots": NOTED},
     ),
-    Factor(FIRST, ("initial_accumulator_value", "initial_velocity", "ema_start"), {**_ASKED, OPTAX: NEVER}),
+    Factor(FIRST, ("initial_accumulator_value", "initial_velocity", "ema_start"), _ASKED),
     Factor(DTYPE, (), _ASKED),
     Factor(ROUNDING, ("float32_powers",), _ASKED),
     Factor(METHODS, (), {**_ASKED, OPTAX: TRIED}),
