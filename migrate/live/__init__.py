@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
+from migrate.errors import ArgumentError
 from migrate.live.base import Live
 from optim.errors import UnsupportedError
 
@@ -53,6 +54,10 @@ def _adapted(optimizer: Any, inner: Any) -> Live:
             "of optax give migrate.Optax(tx, params), or migrate.Optax(tx, params, state), whose params and state are"
             " replaced"
         )
+    if isinstance(optimizer, type):
+        raise ArgumentError(f"optimizer is the class {optimizer.__name__}; give an instance of it")
+    if hasattr(optimizer, "trainable_variables"):
+        raise ArgumentError(f"optimizer is a model ({type(optimizer).__name__}); give model.optimizer")
     raise UnsupportedError(
         f"{type(optimizer).__module__}.{type(optimizer).__name__} is no optimizer of optim, Keras 3, tf_keras,"
         " torch.optim or optax; restore into one of these, or migrate to a checkpoint or a list"

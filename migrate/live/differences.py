@@ -27,7 +27,7 @@ class Differences:
     """What differs, and how slots are converted for it.
 
     Args:
-      given: the live variables; pairs: of live and stored variables.
+      trainable: the live variables that are trained; pairs: of live and stored variables.
       denied: what the values that the live variables have say against these, see `held`.
 
     Attributes:
@@ -42,14 +42,14 @@ class Differences:
         self,
         state: OptimizerState,
         live: Live,
-        given: Sequence[Given],
+        trainable: Sequence[Given],
         pairs: Sequence[Pair],
         denied: Sequence[str] = (),
     ):
         from optim.state.tracked import unwrap
 
         self._state, self._live, self._pairs, self._denied = state, live, pairs, denied
-        self._trainable = trainable = [g for g in given if g.trainable]
+        self._trainable = trainable
         self._trained = [p for p in pairs if p.live.trainable]
         self.source_rule = comparison.rule_of(state.algorithm, state.hyperparameters)
         self.rule = live.rule(sorted({unwrap(g.variable).dtype.name for g in trainable}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,9 +17,9 @@ from migrate.live.base import Live
 from migrate.live.differences import Differences
 from migrate.live.matching import Given, Pair
 from migrate.live.optax_state import Optax
-from migrate.operations import edge, soundness
+from migrate.operations import argument_kinds, edge, soundness
 from migrate.operations.convert import PathLike, Progress, Report, read
-from migrate.operations.hints import Told
+from migrate.operations.hints import Told, require_known
 from migrate.rules import comparison
 from migrate.state import OptimizerState, StoredVariable
 from optim import slot_layout
@@ -85,9 +84,13 @@ def restore(
         of another library. MismatchError, AmbiguousError: variables. Otherwise as `read`. The values of optimizer and
         variables are then what they were before; slots that did not exist may have been made, with initial values.
     """
-    path = os.fspath(source)
+    path = argument_kinds.path("source", source)
+    require_known(told)
+    argument_kinds.check(source_variables=source_variables, **told)
+    argument_kinds.check_variables(variables)
     in_torch, in_optax = torch_optimizers.is_torch(optimizer), isinstance(optimizer, Optax)
     restored = torch_optimizers.Restored if in_torch else optax_optimizers.Restored if in_optax else None
+    live, note = (None, "") if restored else adapt(optimizer)
     given = [] if restored else matching.given(variables)
     state = _read(path, source_variables, given, told)
     with watching(state.opened):
@@ -95,7 +98,7 @@ def restore(
             return _by_mapping(
                 path, restored(state, optimizer, variables, restore_variables), restore_variables, strict
             )
-        live, note = adapt(optimizer)
+        assert live is not None
         _check_class(state, live)
         pairs = matching.pairs(state, given, not isinstance(variables, Mapping), restore_variables)
         done = _Restoring(state, live, given, pairs, restore_variables)
@@ -173,7 +176,7 @@ class _Restoring:
         self._trainable = [g for g in given if g.trainable]
         self._check_values()
         denied = held.reasons(map(matching.held, pairs), state.variables, restore_variables)
-        self.differences = Differences(state, live, given, pairs, denied)
+        self.differences = Differences(state, live, self._trainable, pairs, denied)
         missing, others = live.missing([g.variable for g in self._trainable])
         if missing or others:
             raise MismatchError(

@@ -16,8 +16,8 @@ from migrate.bytes.source import open_source, watching
 from migrate.errors import StrictError, TargetExistsError
 from migrate.evidence import Origin, doubts
 from migrate.models import rounding
+from migrate.operations import argument_kinds, edge, proven, soundness
 from migrate.operations import contents as _contents
-from migrate.operations import edge, proven, soundness
 from migrate.operations import inspection as _inspection
 from migrate.operations.advice import instead
 from migrate.operations.hints import Hints, require_known
@@ -110,7 +110,15 @@ def read(
       DtoptError: UnknownFormatError, DamagedFileError, MissingHintError, AmbiguousError, MismatchError or
         UnsupportedError, each saying what to do.
     """
-    path = os.fspath(source)
+    path = argument_kinds.path("source", source)
+    argument_kinds.check(
+        format=format,
+        optimizer_config=optimizer_config,
+        variables=variables,
+        generation=generation,
+        optimizer_path=optimizer_path,
+        overrides=overrides,
+    )
     with edge.reading(path), files.answers_kept(path):
         opened = open_source(path)
         found = readers.detect(path, format).read(path, generation, optimizer_path)
@@ -152,7 +160,7 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
     Raises:
       DtoptError: as `read`. TypeError: a keyword that is no hint.
     """
-    path = os.fspath(source)
+    path = argument_kinds.path("source", source)
     require_known(hints)
     with edge.reading(path):
         state = read(path, **hints)
@@ -291,8 +299,8 @@ def migrate_checkpoint(
     """
     check_target(to, order)
     require_known(hints)
-    path = os.fspath(dest)
-    _check_apart(os.fspath(source), path)
+    path = argument_kinds.path("dest", dest)
+    _check_apart(argument_kinds.path("source", source), path)
     if files.exists(path) and not overwrite:
         raise TargetExistsError(f"{path} exists; give another name, or --overwrite to replace it")
     with edge.reading(os.fspath(source)):

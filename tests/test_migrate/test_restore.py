@@ -245,12 +245,12 @@ def test_another_algorithm_is_refused() -> None:
     import keras
 
     with pytest.raises(UnsupportedError, match=r"Adam and the live one keras\.optimizers\.SGD"):
-        migrate.restore(cases._source("tf24-adam-convbn"), keras.optimizers.SGD(), [])
+        migrate.restore(cases._source("tf24-adam-convbn"), keras.optimizers.SGD(), [keras.Variable(0.0)])
 
 
 def test_another_library_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"is no optimizer of optim, Keras 3, tf_keras, torch\.optim or optax"):
-        migrate.restore(cases._source("tf24-adam-convbn"), object(), [])
+        migrate.restore(cases._source("tf24-adam-convbn"), object(), [0.0])
 
 
 def test_a_subclass_is_never_called_exact() -> None:
