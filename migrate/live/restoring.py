@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from migrate import evidence, readers
 from migrate.algorithms import nadam
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.messages import line
+from migrate.bytes.messages import line, some
 from migrate.bytes.source import still_the_same, watching
-from migrate.errors import StrictError
+from migrate.errors import AmbiguousError, StrictError
 from migrate.live import adapt, conversions, held, matching, optax_optimizers, torch_optimizers, values
 from migrate.live.base import Live
 from migrate.live.differences import Differences
@@ -21,7 +21,7 @@ from migrate.operations import argument_kinds, edge, soundness
 from migrate.operations.convert import PathLike, Progress, Report, read
 from migrate.operations.hints import Told, require_known
 from migrate.rules import comparison
-from migrate.state import OptimizerState, StoredVariable
+from migrate.state import OptimizerState, Stored, StoredVariable
 from optim import slot_layout
 from optim.errors import MismatchError, UnsupportedError
 
@@ -114,9 +114,33 @@ def _read(
     with edge.reading(path):
         if hint is None and given and readers.detect(path, told.get("format", "auto")).name == "list":
             hint = [{"name": g.name, "shape": list(g.shape)} for g in given if g.trainable]
-        state = read(path, variables=hint, **told)
+        state = _read_with_flags(path, hint, given, told)
         state.finish_checks()
         return soundness.checked(state)
+
+
+def _read_with_flags(
+    path: str, hint: Sequence[Mapping[str, Any]] | None, given: Sequence[matching.Given], told: Told
+) -> OptimizerState:
+    """As `read`; of a file of weights alone, which does not store what was frozen, the live variables tell it."""
+    try:
+        return read(path, variables=hint, **told)
+    except AmbiguousError:
+        reader = readers.detect(path, told.get("format", "auto"))
+        found = reader.read(path, told.get("generation"), told.get("optimizer_path"))
+        if hint is not None or reader.name != "weights_h5" or not isinstance(found, Stored):
+            raise
+        names = matching.trained(given, found.variables, ordered=True)
+        if not names:
+            raise
+        state = read(path, variables=[{"name": v.name, "shape": v.shape} for v in names], **told)
+        trained = [v.name for v in names]
+        doubt = (
+            f"{some(trained)}: the source does not store which variables were trained, so that those are taken which"
+            " the live model trains; to confirm it, name them in source_variables"
+        )
+        origin = evidence.Origin(evidence.TRAINED, trained, evidence.COMPUTED, doubt=doubt)
+        return replace(state, origins=(*state.origins, origin))
 
 
 def _check_strict(reasons: Sequence[str], strict: bool) -> None:
