@@ -8,7 +8,7 @@ from typing import Any
 from migrate.algorithms import repeated_rows
 from migrate.algorithms.nadam import PRODUCT
 from migrate.live import keras
-from migrate.live.step_answers import Scaling
+from migrate.live.step_answers import Asks, Scaling
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
 from optim import slot_layout
@@ -32,8 +32,10 @@ class Indexed:
         self.what = f"{library}.optimizers.{type(optimizer).__name__} ({library} {version})"
         self._values: Mapping[str, Any] = {}
         self.scaling: Scaling | None = None
-        self.asks = keras.asks(self._spec, self.generation, lambda: self._values)
-        self.asks[factors.DECAYED] = lambda row: bool(self._optimizer._use_weight_decay(row.variable))
+        self.asks: Asks = {
+            **keras.asks(self._spec, self.generation, lambda: self._values),
+            factors.DECAYED: lambda row: bool(self._optimizer._use_weight_decay(row.variable)),
+        }
         if generation == "keras3":
             self._check_backend()
 

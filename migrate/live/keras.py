@@ -11,7 +11,7 @@ from migrate.algorithms import keras_config, lazy_rows, rates, repeated_rows
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, Algorithm
 from migrate.live.base import replaced
-from migrate.live.step_answers import Row, Scaling, exceptions, of_variables
+from migrate.live.step_answers import Ask, Scaling, exceptions, of_variables
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
 from optim.errors import UnsupportedError
@@ -106,9 +106,7 @@ def lazy_by_convention(algorithm: Algorithm, values: Mapping[str, Any], generati
     return any(re.search(pattern, name) for pattern in told.values.get(keras_config.LAZY_ROWS, ()))
 
 
-def asks(
-    algorithm: Algorithm, generation: str, values: Callable[[], Mapping[str, Any]]
-) -> dict[str, Callable[[Row], Any]]:
+def asks(algorithm: Algorithm, generation: str, values: Callable[[], Mapping[str, Any]]) -> dict[str, Ask]:
     """What an optimizer answers of one variable, weight decay apart. `values`: of its rule."""
     from optim.state.tracked import plain_name
 
@@ -128,8 +126,8 @@ def scaling(wrapper: Any) -> Scaling | None:
         growth, now = (growth if wrapper.dynamic else None), wrapper.loss_scale
     elif now is None:  # of Keras 3, before it is built
         now = getattr(wrapper, "initial_scale", None)
-    is_dynamic = growth is not None and int(growth) < CONSTANT
-    return Scaling(int(growth) if is_dynamic else None, None if now is None else float(now))
+    steps = CONSTANT if growth is None else int(growth)
+    return Scaling(steps if steps < CONSTANT else None, None if now is None else float(now))
 
 
 def lazy_reasons(algorithm: Algorithm, values: Mapping[str, Any], generation: str, names: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from migrate.algorithms import repeated_rows
 from migrate.algorithms.nadam import PRODUCT
 from migrate.live import keras
-from migrate.live.step_answers import Scaling
+from migrate.live.step_answers import Asks, Scaling
 from migrate.rules import comparison
 from optim import slot_layout
 from optim.state.tracked import unwrap
@@ -28,7 +28,7 @@ class Legacy:
         self.what = f"tf_keras.optimizers.legacy.{type(optimizer).__name__} (tf_keras {version})"
         self._values: Mapping[str, Any] = {}
         self.scaling: Scaling | None = None
-        self.asks = keras.asks(self._spec, GENERATION, lambda: self._values)
+        self.asks: Asks = keras.asks(self._spec, GENERATION, lambda: self._values)
 
     def rule(self, dtypes: Sequence[str]) -> comparison.Rule:
         rule = keras.rule_of(self._optimizer, self._spec, self._stock, GENERATION, self._version, dtypes)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from migrate.live.base import replaced
-from migrate.live.step_answers import Scaling, exceptions, multiplier, of_variables, scaling_of
+from migrate.live.step_answers import Asks, Scaling, exceptions, multiplier, of_variables, scaling_of
 from migrate.models import rounding
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
@@ -35,7 +35,7 @@ class Ours:
         self._stock = type(optimizer) is base
         self.scaling: Scaling | None = None
         self._values: Mapping[str, Any] = {}
-        self.asks = {
+        self.asks: Asks = {
             **of_variables(),
             factors.DECAYED: lambda row: self._is_decayed(row.variable),
             factors.MULTIPLIER: lambda row: multiplier(self._values, *self._names(row.variable)),

@@ -66,7 +66,8 @@ def restore(
         `migrate.Optax(tx, params)`, with a mapping name in the source -> name in the pytree, `Dense_0/kernel`. Where
         dims are in another order, (parameter, axes) or (name, axes); where more is, (parameter, function), which gives
         NumPy arrays of the source's shape in the parameter's order.
-      variables: the model's variables, at least the trainable ones: a sequence in the model's order, matched to the
+      variables: the model's variables, at least the trainable ones (of tf_keras model.trainable_variables, as those of
+        a frozen layer keep trainable=True there): a sequence in the model's order, matched to the
         source by name (`variable.path` or `.name`), then shape, then position; or a mapping name in the source ->
         variable, matched by name and shape alone.
       restore_variables: also assign the stored values of the variables given.

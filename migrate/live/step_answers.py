@@ -161,6 +161,8 @@ def differences(
                 found.setdefault((have, get), []).append(row.name)
         for both, names in found.items():
             yield f"{some(names)}: {TEXTS[name](*both).replace('FLAG', flag)}"
+            if name == factors.TRAINED and both[1] and framework in (factors.TF_KERAS, factors.LEGACY):
+                yield "variables of a frozen layer of tf_keras keep trainable=True: give model.trainable_variables"
     if lost := source.lost_constraints(state.variables):
         yield f"{some(lost)}: the source has a constraint on it, and no variable of that name to compare with"
 
