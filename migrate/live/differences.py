@@ -56,6 +56,8 @@ class Differences:
         found = comparison.compare(self.source_rule, self.rule)
         self.plan = conversions.plan(self.source_rule, self.rule, found, state.iterations, frozenset(state.slots))
         self.origins = tuple(self._origins())
+        rows = [Row(p.stored, p.live.name, p.live.variable) for p in self._trained]
+        self.plan.warnings += step_answers.remarks(state, rows, live.asks)
         self.reasons = tuple(map(line, evidence.reasons(self.origins)))
 
     def _origins(self) -> Iterator[Origin]:

@@ -39,7 +39,7 @@ class Ours:
             **of_variables(),
             factors.DECAYED: lambda row: self._is_decayed(row.variable),
             factors.MULTIPLIER: lambda row: multiplier(self._values, *self._names(row.variable)),
-            factors.EXCEPTED: lambda row: exceptions(self._values, self._names(row.variable)[0]),
+            factors.EXCEPTED: lambda row: exceptions(self._values, *self._names(row.variable)),
             factors.LAZY: lambda row: self._matches(self._optimizer.lazy_rows, row.variable),
         }
 

@@ -38,10 +38,12 @@ def _chosen(patterns: Iterable[str] | None, name: str) -> bool:
     return any(re.search(pattern, name) for pattern in patterns or ())
 
 
-def exceptions(values: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Arguments of a rule that except a variable of this name."""
-    given = factors.BY_NAME[factors.EXCEPTED].arguments
-    return tuple(argument for argument in given if _chosen(values.get(argument), name))
+def exceptions(values: Mapping[str, Any], *names: str) -> tuple[str, ...]:
+    """Arguments of a rule that except a variable of these names."""
+    given = {argument: values.get(argument) for argument in factors.BY_NAME[factors.EXCEPTED].arguments}
+    if values.get("exclude_embeddings"):
+        given["exclude_embeddings"] = ["(?i)embedding"]
+    return tuple(argument for argument, patterns in given.items() if any(_chosen(patterns, n) for n in names))
 
 
 def multiplier(values: Mapping[str, Any], *names: str) -> float:
@@ -64,10 +66,10 @@ class Source:
     def __init__(self, state: OptimizerState):
         stored = self._stored = state.source
         self._values = state.hyperparameters
-        model = stored.model.config if stored is not None and stored.model is not None else None
-        self._ties = list(constraints.of_model(model)) if model is not None else None
-        if stored is not None and stored.generation == "experimental":  # which ignores them, see `models.training`
-            self._ties = []
+        self._constraints: Mapping[str, str] = {}
+        self._is_known = stored is not None and (stored.model is not None or bool(stored.graph_seen))
+        if stored is not None and stored.generation != "experimental":  # which ignores them, see `models.training`
+            self._constraints = constraints.of_source(stored, [v.name for v in state.variables])
         open_ = (o.value for o in state.origins if o.subject == evidence.TRAINED and not o.certain)
         self._unsure = {name for value in open_ if isinstance(value, (list, tuple)) for name in value}
         self.asks: Mapping[str, Callable[[StoredVariable], Any]] = {
@@ -80,18 +82,18 @@ class Source:
         }
 
     def _constraint(self, variable: StoredVariable) -> Any:
-        if self._ties is None:  # no model: perhaps a graph
-            stored = self._stored
-            if stored is not None and variable.name in stored.constrained:
-                return "one that its graph applies"
-            return None if stored is not None and stored.graph_seen else NOT_STORED
-        found = dict.fromkeys(constraints.of_config(t.constraint) for t in self._ties if t.is_of(variable.name))
-        return " and ".join(found) or None
+        text = self._constraints.get(variable.name)
+        if text is None:
+            return None if self._is_known else NOT_STORED
+        return text or "one that its graph applies"
 
     def lost_constraints(self, variables: Sequence[StoredVariable]) -> list[str]:
         """Constraints of the model's config whose variable is not among those of the source by its name."""
-        ties = self._ties or ()
-        return [f"{t.layers[-1:][0]}/{t.part}" for t in ties if not any(t.is_of(v.name) for v in variables)]
+        stored = self._stored
+        if stored is None or stored.model is None or stored.generation == "experimental":
+            return []
+        ties = constraints.of_model(stored.model.config)
+        return [f"{'/'.join((*t.layers[-1:], t.part))}" for t in ties if not any(t.is_of(v.name) for v in variables)]
 
 
 UNUSED: Mapping[str, Any] = {
@@ -147,7 +149,10 @@ def differences(
       decays: whether weights decay in both.
       flag: the attribute of a live variable that freezes it.
     """
-    source = Source(state)
+    source, given = Source(state), {row.stored.name for row in rows}
+    lacking = [v.name for v in state.variables if source.asks[factors.TRAINED](v) is True and v.name not in given]
+    if lacking:
+        yield f"{some(lacking)}: trained in the source, and not among the live variables given"
     trained = [row for row in rows if source.asks[factors.TRAINED](row.stored) is not False]
     for name in factors.OF_VARIABLES:
         way = factors.BY_NAME[name].answers[framework]
@@ -165,6 +170,13 @@ def differences(
                 yield "variables of a frozen layer of tf_keras keep trainable=True: give model.trainable_variables"
     if lost := source.lost_constraints(state.variables):
         yield f"{some(lost)}: the source has a constraint on it, and no variable of that name to compare with"
+
+
+def remarks(state: OptimizerState, rows: Sequence[Row], asks: Asks) -> list[str]:
+    """What a source does not store, and the live model decides."""
+    source, ask = Source(state), asks[factors.CONSTRAINT]
+    kept = [r.name for r in rows if source.asks[factors.CONSTRAINT](r.stored) is NOT_STORED and ask(r) is not None]
+    return [f"{some(kept)}: the source does not store constraints; those of the live model apply"] if kept else []
 
 
 def unmatched(

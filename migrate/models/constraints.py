@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from migrate.state import Stored
+
 CONSTRAINT = "_constraint"
 """Ends keys of a layer's config; before it stands the weight."""
 STOCK = {name.lower(): name for name in ("MaxNorm", "MinMaxNorm", "NonNeg", "RadialConstraint", "UnitNorm")}
@@ -42,6 +44,18 @@ def of_model(item: Any, around: tuple[str, ...] = ()) -> Iterator[Tie]:
         if isinstance(key, str) and key.endswith(CONSTRAINT) and value is not None:
             yield Tie(inner, key.removesuffix(CONSTRAINT), value)
         yield from of_model(value, inner)
+
+
+def of_source(source: Stored, variables: Sequence[str]) -> dict[str, str]:
+    """The constraints of these variables, as the model's config or `Stored.constrained` has them."""
+    ties = list(of_model(source.model.config)) if source.model is not None else []
+    found = {
+        name: " and ".join(dict.fromkeys(of_config(tie.constraint) for tie in ties if tie.is_of(name)))
+        for name in variables
+    }
+    return {
+        name: text or source.constrained[name] for name, text in found.items() if text or name in source.constrained
+    }
 
 
 def of_config(constraint: Any) -> str:

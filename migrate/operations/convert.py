@@ -15,8 +15,8 @@ from migrate.bytes.messages import LONGEST, line, some
 from migrate.bytes.source import open_source, watching
 from migrate.errors import StrictError, TargetExistsError
 from migrate.evidence import Origin, doubts
-from migrate.models import rounding
-from migrate.operations import argument_kinds, edge, proven, soundness
+from migrate.models import constraints, rounding
+from migrate.operations import argument_kinds, edge, soundness
 from migrate.operations import contents as _contents
 from migrate.operations import inspection as _inspection
 from migrate.operations.advice import instead
@@ -359,7 +359,7 @@ def for_target(state: OptimizerState, to: str, order: str | None) -> OptimizerSt
     different = [text for text in (rounding.difference(state, rounding.OPTIM), rounding.in_float8(state)) if text]
     state = replace(state, origins=(*state.origins, *doubts("step", different)))
     trained = [variable.name for variable in state.variables if variable.trainable]
-    kept = proven.constrained(state.source, trained) if state.source is not None else []
+    kept = list(constraints.of_source(state.source, trained)) if state.source is not None else []
     note = (
         f"{some(kept)}: the model puts constraints on them after each step, which no slot checkpoint holds: optim"
         " applies those of the variables that it is given, as tf.Variable(..., constraint=...) and Keras's layers have"

@@ -6,7 +6,7 @@ the last step. Source: `ResourceApplyFtrl` and `ResourceApplyFtrlV2` of TF 2.4 a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -91,12 +91,6 @@ def _read(slots: Mapping[str, Mapping[str, LazyArray]], stored: Stored) -> dict[
     read = {n: (w, a, z) for n, (w, a, z) in read.items() if z.any() and all(np.isfinite(x).all() for x in (w, a, z))}
     averages = slots.get(AVERAGE.name, {})
     return {n: x for n, x in read.items() if n not in averages or not np.array_equal(_numbers(averages[n]), x[0])}
-
-
-def constrained(stored: Stored, names: Sequence[str]) -> list[str]:
-    """Those of the variables on which the model, or the graph, puts a constraint after each step."""
-    ties = _constrained(stored)
-    return [n for n in names if n in stored.constrained or any(tie.is_of(n) for tie in ties)]
 
 
 def _constrained(stored: Stored) -> list[constraints.Tie]:

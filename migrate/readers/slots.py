@@ -110,11 +110,12 @@ def _number(array: LazyArray) -> float:
 
 
 def _source(metadata: slot_layout.Metadata, variables: tuple[StoredVariable, ...], path: str) -> Stored:
-    generation = metadata.provenance.get("generation")
+    generation, tied = (metadata.provenance.get(key) for key in ("generation", slot_layout.CONSTRAINTS))
     return Stored(
         format=NAME,
         generation=generation if isinstance(generation, str) else None,
         evidence=(f"{path} says so itself: {slot_layout.FORMAT}, version {slot_layout.VERSION}",),
         optimizer_config={"class_name": metadata.class_name, "config": dict(metadata.config)},
         variables=variables,
+        constrained={str(name): str(tie) for name, tie in tied.items()} if isinstance(tied, dict) else {},
     )

@@ -17,7 +17,7 @@ from migrate.live.step_answers import Row
 from migrate.models import constraints
 from migrate.rules import step_factors as factors
 from tests.test_migrate import live_models
-from tests.test_migrate.live_models import BIAS, KERNEL, OTHER
+from tests.test_migrate.live_models import BIAS, KERNEL, OTHER, TABLE
 
 Made = Callable[[bool], Any]
 
@@ -80,6 +80,7 @@ def test_variables_without_slots_and_names_are_compared_by_their_shapes(sequenti
         {"weight_decay": 0.1, "weight_decay_exclude": ["m/d/kernel$"]},
         {"cls": "Lamb", "exclude_from_layer_adaptation": ["m/d/kernel$"]},
         {"cls": "Muon", "exclude_layers": ["m/d/kernel$"]},
+        {"cls": "Muon", "table": True},
     ],
 )
 def test_patterns_are_compared_by_what_they_choose(options: dict[str, Any], tmp_path: Path) -> None:
@@ -90,9 +91,29 @@ def test_patterns_are_compared_by_what_they_choose(options: dict[str, Any], tmp_
     for is_renamed in (False, True):
         optimizer, variables = live_models.live(factors.OPTIM, options)
         if is_renamed:
-            variables[KERNEL] = tf.Variable(variables[KERNEL], name="m/x/kernel")
+            name = TABLE if TABLE in variables else KERNEL
+            variables[name] = tf.Variable(variables[name], name="m/x/kernel")
         report = migrate.restore(source, optimizer, variables)
         assert (report.fidelity == "exact") != is_renamed, report.reasons
+
+
+def test_a_variable_that_is_not_given_is_not_trained(tmp_path: Path) -> None:
+    """Plain SGD has no slots, so that none of the source's variables has to be given."""
+    source = live_models.source(tmp_path, {"momentum": 0.0})
+    optimizer, variables = live_models.live(factors.OPTIM, {"momentum": 0.0})
+    assert migrate.restore(source, optimizer, variables).fidelity == "exact"
+    del variables[OTHER]
+    optimizer, _ = live_models.live(factors.OPTIM, {"momentum": 0.0})
+    report = migrate.restore(source, optimizer, variables)
+    assert report.reasons == (f"{OTHER}: trained in the source, and not among the live variables given",)
+
+
+def test_a_constraint_that_a_source_cannot_store_is_a_warning(tmp_path: Path) -> None:
+    source = live_models.source(tmp_path, {})
+    tied = {"constraint": {"class_name": "NonNeg", "config": {}}}
+    report = migrate.restore(source, *live_models.live(factors.OPTIM, tied))
+    assert report.fidelity == "exact"
+    assert f"{KERNEL}: the source does not store constraints; those of the live model apply" in report.warnings
 
 
 def test_an_open_question_of_what_is_trained_is_asked_once(tmp_path: Path) -> None:

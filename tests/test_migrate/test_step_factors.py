@@ -93,6 +93,7 @@ CASES = {
         {factors.TORCH: {"epsilon_inside": False}},
     ),
     "scale": Case(factors.LOSS_SCALE, {"loss_scale": "dynamic"}),
+    "scale around a model's": Case(factors.LOSS_SCALE, {"loss_scale": "dynamic"}, {"file": ".keras"}),
     "initial accumulator": Case(
         factors.FIRST,
         {"initial_accumulator_value": 0.5},
@@ -234,6 +235,9 @@ def test_an_exact_file_answers_as_its_source(name: str, target: str, source: Any
             word = {factors.CONSTRAINT: "constraint", factors.LOSS_SCALE: "loss scale"}[case.factor]
             is_there = "constraint" in options or "loss_scale" in options
             assert (word in " ".join(report.warnings)) == is_there, report.warnings
+            for way, made in _ways(case, factors.OPTIM) if case.factor == factors.CONSTRAINT else ():
+                exact = _restored(dest, made, overrides=confirmed(dest))[0] == "exact"
+                assert exact == (has is way) or not is_there, (has, way)
         elif report.fidelity == "exact":
             for way, made in _ways(case, LOADING[target]):
                 fidelity, reasons = _restored(dest, made, overrides=confirmed(dest))
