@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from migrate.live.step_answers import Asks, Scaling
+from migrate.live.step_answers import Asks
+from migrate.models.loss_scale import Scaling
 from migrate.rules.comparison import Rule
 
 

@@ -11,7 +11,8 @@ from migrate.algorithms import keras_config, lazy_rows, rates, repeated_rows
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, Algorithm
 from migrate.live.base import replaced
-from migrate.live.step_answers import Ask, Scaling, exceptions, of_variables
+from migrate.live.step_answers import Ask, exceptions, of_variables
+from migrate.models.loss_scale import Scaling
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
 from optim.errors import UnsupportedError

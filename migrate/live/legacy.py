@@ -8,7 +8,8 @@ from typing import Any
 from migrate.algorithms import repeated_rows
 from migrate.algorithms.nadam import PRODUCT
 from migrate.live import keras
-from migrate.live.step_answers import Asks, Scaling
+from migrate.live.step_answers import Asks
+from migrate.models.loss_scale import Scaling
 from migrate.rules import comparison
 from optim import slot_layout
 from optim.state.tracked import unwrap

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from migrate.live.base import replaced
-from migrate.live.step_answers import Asks, Scaling, exceptions, multiplier, of_variables, scaling_of
-from migrate.models import rounding
+from migrate.live.step_answers import Asks, exceptions, multiplier, of_variables
+from migrate.models import loss_scale, rounding
+from migrate.models.loss_scale import Scaling
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
 from optim import slot_layout
@@ -50,7 +51,7 @@ class Ours:
         except HyperparameterError as error:  # a schedule of the caller's own has no config
             raise UnsupportedError(f"{self.what} has options that cannot be compared: {error}") from error
         self._values = values
-        self.scaling = self.scaling or scaling_of(values)
+        self.scaling = self.scaling or loss_scale.of_arguments(values)
         rate = self._optimizer._learning_rate
         if callable(rate) and not isinstance(values["learning_rate"], Mapping):
             unknown, values["learning_rate"] = "a callable", None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from json import dumps
 from typing import Any
 
 from migrate import evidence
 from migrate.bytes.messages import some
 from migrate.models import constraints, loss_scale
+from migrate.models.loss_scale import Scaling
 from migrate.rules import step_factors as factors
 from migrate.rules.comparison import Rule, same
 from migrate.state import OptimizerState, StoredVariable
@@ -202,58 +202,18 @@ def unmatched(
             )
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """A loss scale: steps until a dynamic one grows, None of a constant one; the present value, None if not known."""
-
-    growth: int | None
-    now: float | None
-
-    def __str__(self) -> str:
-        how = "constant" if self.growth is None else f"dynamic, doubled after {self.growth} steps"
-        return f"{how}, now {self.now:g}" if self.now is not None else how
-
-
-def scaling_of(values: Mapping[str, Any]) -> Scaling | None:
-    """What arguments of `optim` set."""
-    given = values.get("loss_scale")
-    if not given:
-        return None
-    if given != "dynamic":
-        return Scaling(None, float(given))
-    return Scaling(int(values.get("loss_scale_growth_steps") or loss_scale.DEFAULT_GROWTH), None)
-
-
-def stored_scaling(state: OptimizerState) -> Scaling | None:
-    """Of the source: by its arguments, by the wrapper of its optimizer, or by its model's policy."""
-    own = scaling_of(state.hyperparameters)
-    if own is not None:
-        return own
-    found = loss_scale.find(state, None)
-    if found is not None:
-        is_known = found.growth is None or loss_scale.kept(state.unmapped) is not None
-        return Scaling(found.growth, found.current if is_known else None)
-    model = state.source.model if state.source is not None else None
-    is_mixed = model is not None and loss_scale.MIXED in dumps(model.config, default=str)
-    return Scaling(loss_scale.DEFAULT_GROWTH, None) if is_mixed else None
-
-
 def of_whole(state: OptimizerState, framework: str, source: Rule, live: Rule, scaling: Scaling | None) -> Iterator[str]:
     """Why steps differ by what is neither an argument that is compared nor of single variables."""
-    have = stored_scaling(state)
+    have = loss_scale.of_state(state)
     if factors.BY_NAME[factors.LOSS_SCALE].answers[framework] == factors.UNKNOWN:
         if have is not None:
             yield f"the loss scale is {have} in the source, and the live optimizer cannot be asked for one"
-    elif (have is None) != (scaling is None) or (have and scaling and not _scale_alike(have, scaling)):
+    elif (have is None) != (scaling is None) or (have and scaling and not have.fits(scaling)):
         yield (
             f"the loss scale is {have or 'none'} in the source and {scaling or 'none'} around the live optimizer, which"
             " is kept"
         )
     yield from _first_values(state, framework, source, live)
-
-
-def _scale_alike(a: Scaling, b: Scaling) -> bool:
-    return a.growth == b.growth and (None in (a.now, b.now) or a.now == b.now)
 
 
 def _first_values(state: OptimizerState, framework: str, source: Rule, live: Rule) -> Iterator[str]:

@@ -235,7 +235,7 @@ def test_an_exact_file_answers_as_its_source(name: str, target: str, source: Any
             word = {factors.CONSTRAINT: "constraint", factors.LOSS_SCALE: "loss scale"}[case.factor]
             is_there = "constraint" in options or "loss_scale" in options
             assert (word in " ".join(report.warnings)) == is_there, report.warnings
-            for way, made in _ways(case, factors.OPTIM) if case.factor == factors.CONSTRAINT else ():
+            for way, made in _ways(case, factors.KERAS3):
                 exact = _restored(dest, made, overrides=confirmed(dest))[0] == "exact"
                 assert exact == (has is way) or not is_there, (has, way)
         elif report.fidelity == "exact":
