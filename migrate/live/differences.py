@@ -116,9 +116,11 @@ class Differences:
         """Raises MismatchError for a slot that its live variable's dtype cannot hold."""
         from optim.state.tracked import unwrap
 
-        wider = []
+        wider, other = [], []
         for pair in self._trained:
             want = unwrap(pair.live.variable).dtype.name
+            if pair.stored.array is not None and pair.stored.dtype != want:
+                other.append(pair.live.name)
             if self.rule.values.get("master_copies") and values.holds("float32", want):
                 want = "float32"
             for slot in self._state.slots:
@@ -133,6 +135,12 @@ class Differences:
                 wider.append(pair.live.name)
         if wider:
             yield f"{', '.join(dict.fromkeys(wider))}: computed in a wider dtype than in the source"
+        elif other:
+            yield f"{some(other)}: of another dtype than in the source"
+        have = {v.dtype for v in self._state.variables if v.trainable and v.array is not None}
+        get = {unwrap(g.variable).dtype.name for g in self._trainable}
+        if have and not self._pairs and have != get:
+            yield f"the live variables are {some(sorted(get))}, and {some(sorted(have))} in the source"
 
 
 def _as_stored(given: Given) -> StoredVariable:

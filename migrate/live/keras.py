@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from migrate.algorithms import keras_config, lazy_rows, rates, repeated_rows
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, Algorithm
 from migrate.live.base import replaced
-from migrate.live.step_answers import Ask, exceptions, of_variables
+from migrate.live.step_answers import Ask, exceptions, lazy, of_variables
 from migrate.models.loss_scale import Scaling
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
@@ -98,13 +97,13 @@ def _plain(schedule: Mapping[str, Any]) -> dict[str, Any]:
     return {"class_name": name, "config": dict(schedule.get("config", {}))}
 
 
-def lazy_by_convention(algorithm: Algorithm, values: Mapping[str, Any], generation: str, name: str) -> bool:
-    """Whether a variable of that name keeps the rows that sparse gradients leave out, see `migrate.lazy_rows`."""
+def lazy_by_convention(algorithm: Algorithm, values: Mapping[str, Any], generation: str, name: str) -> str:
+    """What becomes of the rows of a variable of that name that sparse gradients leave out, see `step_answers.lazy`."""
     told = Arguments()
     lazy_rows.put_in(
         told, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, [name]
     )
-    return any(re.search(pattern, name) for pattern in told.values.get(keras_config.LAZY_ROWS, ()))
+    return lazy(told.values, name)
 
 
 def asks(algorithm: Algorithm, generation: str, values: Callable[[], Mapping[str, Any]]) -> dict[str, Ask]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from migrate.live.base import replaced
-from migrate.live.step_answers import Asks, exceptions, multiplier, of_variables
+from migrate.live.step_answers import Asks, exceptions, lazy, multiplier, of_variables
 from migrate.models import loss_scale, rounding
 from migrate.models.loss_scale import Scaling
 from migrate.rules import comparison
@@ -41,7 +41,7 @@ class Ours:
             factors.DECAYED: lambda row: self._is_decayed(row.variable),
             factors.MULTIPLIER: lambda row: multiplier(self._values, *self._names(row.variable)),
             factors.EXCEPTED: lambda row: exceptions(self._values, *self._names(row.variable)),
-            factors.LAZY: lambda row: self._matches(self._optimizer.lazy_rows, row.variable),
+            factors.LAZY: lambda row: lazy(self._values, *self._names(row.variable)),
         }
 
     def rule(self, dtypes: Sequence[str]) -> comparison.Rule:

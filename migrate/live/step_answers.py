@@ -60,6 +60,17 @@ def of_variables() -> dict[str, Ask]:
     }
 
 
+MOVE, STAY, DECAY = "move", "stay, with their slots", "stay, and their slots decay"
+"""What becomes of rows of a table that a sparse gradient leaves out."""
+
+
+def lazy(values: Mapping[str, Any], *names: str) -> str:
+    """What becomes of the rows of a variable of these names that a sparse gradient leaves out."""
+    if not any(_chosen(values.get("lazy_rows"), name) for name in names):
+        return MOVE
+    return STAY if values.get("lazy_rows_keep_slots", True) else DECAY
+
+
 class Source:
     """The answers of a source."""
 
@@ -78,7 +89,7 @@ class Source:
             factors.DECAYED: lambda v: not _chosen(self._values.get("weight_decay_exclude"), v.name),
             factors.MULTIPLIER: lambda v: multiplier(self._values, v.name),
             factors.EXCEPTED: lambda v: exceptions(self._values, v.name),
-            factors.LAZY: lambda v: _chosen(self._values.get("lazy_rows"), v.name),
+            factors.LAZY: lambda v: lazy(self._values, v.name),
         }
 
     def _constraint(self, variable: StoredVariable) -> Any:
@@ -101,17 +112,9 @@ UNUSED: Mapping[str, Any] = {
     factors.DECAYED: True,
     factors.MULTIPLIER: 1.0,
     factors.EXCEPTED: (),
-    factors.LAZY: False,
+    factors.LAZY: MOVE,
 }
 """What a framework answers that never does it."""
-
-
-def _lazy_text(have: Any, get: Any) -> str:
-    kept, moved = ("source", "live optimizer") if have else ("live optimizer", "source")
-    return (
-        f"rows that a sparse gradient leaves out keep their state in the {kept} and move in the {moved} (lazy_rows of"
-        " optim says which)"
-    )
 
 
 def _decay_text(have: Any, get: Any) -> str:
@@ -135,7 +138,10 @@ TEXTS: Mapping[str, Callable[[Any, Any], str]] = {
         f"chosen by {' and '.join(have) or 'no exception'} in the source and by {' and '.join(get) or 'none'} in the"
         " live optimizer"
     ),
-    factors.LAZY: _lazy_text,
+    factors.LAZY: lambda have, get: (
+        f"rows that a sparse gradient leaves out {have} in the source and {get} in the live optimizer (lazy_rows of"
+        " optim says which)"
+    ),
 }
 
 

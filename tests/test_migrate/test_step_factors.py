@@ -84,6 +84,13 @@ CASES = {
         {"table": True},
         {factors.LEGACY: True, factors.KERAS3: False, factors.TF_KERAS: False},
     ),
+    "slots of rows": Case(
+        factors.LAZY,
+        {"lazy_rows_keep_slots": False},
+        {"table": True, "cls": "Nadam", "lazy_rows": ["embeddings"]},
+        {},
+        tuple(framework for framework in ALL if framework != factors.OPTIM),
+    ),
     "repeated": Case(
         factors.REPEATED,
         {"repeated_rows": ["square"]},
@@ -108,6 +115,7 @@ CASES = {
         {factors.KERAS3: True, factors.TF_KERAS: False},
     ),
     "float64": Case(factors.DTYPE, {"dtype": "float64"}),
+    "float64 without slots": Case(factors.DTYPE, {"dtype": "float64"}, {"momentum": 0.0}),
     "powers": Case(factors.ROUNDING, {"float32_powers": True}, {"cls": "RectifiedAdam"}),
     "method": Case(factors.METHODS, {"changed": True}),
 }
@@ -207,8 +215,10 @@ def test_a_difference_is_never_exact_and_no_difference_is(name: str, framework: 
     assert wrong == {}
 
 
+QUICK = (factors.TRAINED, factors.CONSTRAINT, factors.CLIPPING)
+"""Entries that are tried through the files of Keras each time."""
 FILE_CASES = [
-    pytest.param(name, target, marks=[pytest.mark.breadth] * (target == "tf-keras"))
+    pytest.param(name, target, marks=[pytest.mark.breadth] * (target != "slots" and case.factor not in QUICK))
     for name, case in CASES.items()
     if case.factor not in (factors.METHODS, factors.EXCEPTED, factors.FIRST)
     and not {"table", "dtype"} & {*case.both, *case.on}
