@@ -195,7 +195,8 @@ def contents(
     Raises:
       DtoptError: UnknownFormatError, DamagedFileError or AmbiguousError, as `read`.
     """
-    path = os.fspath(source)
+    path = argument_kinds.path("source", source)
+    argument_kinds.check(format=format, generation=generation, optimizer_path=optimizer_path)
     with edge.reading(path), files.answers_kept(path):
         opened = open_source(path)
         found = readers.detect(path, format).read(path, generation, optimizer_path)
@@ -229,7 +230,7 @@ def write(
     """
     check_target(to, order)
     more = {"order": order} if to == "list" else {}
-    _write(state, os.fspath(dest), to, overwrite=overwrite, progress=progress, **more)
+    _write(state, argument_kinds.path("dest", dest), to, overwrite=overwrite, progress=progress, **more)
 
 
 def _write(state: OptimizerState, dest: str, to: str, *, overwrite: bool, **more: Any) -> None:

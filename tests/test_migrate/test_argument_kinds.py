@@ -37,7 +37,7 @@ HINTS = {
 
 
 @pytest.mark.parametrize("name", HINTS)
-@pytest.mark.parametrize("function", ["read", "inspect", "migrate_checkpoint", "restore"])
+@pytest.mark.parametrize("function", ["read", "inspect", "migrate_checkpoint", "verify", "restore"])
 def test_hints_of_another_kind_are_named(function: str, name: str, tmp_path: Path) -> None:
     made, text = HINTS[name]
     hints = {key: value() for key, value in made.items()}
@@ -45,6 +45,7 @@ def test_hints_of_another_kind_are_named(function: str, name: str, tmp_path: Pat
         "read": (),
         "inspect": (),
         "migrate_checkpoint": (tmp_path / "dest",),
+        "verify": (tmp_path / "dest",),
         "restore": (_keras().optimizers.Adam(), _model().weights),
     }[function]
     with pytest.raises(ArgumentError) as caught:
@@ -81,7 +82,7 @@ def test_optimizers_of_another_kind_are_named(name: str) -> None:
         migrate.restore(NOWHERE, made(), _model().weights)
 
 
-@pytest.mark.parametrize("function", ["read", "inspect"])
+@pytest.mark.parametrize("function", ["read", "inspect", "contents"])
 def test_a_source_that_is_no_path_is_named(function: str) -> None:
     with pytest.raises(ArgumentError, match="source is of the type Sequential; give the path"):
         getattr(migrate, function)(_model())
