@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from migrate.batches.run import BatchInterrupted, batch, migrate_batch
     from migrate.errors import (
         AmbiguousError,
+        ArgumentError,
         ContradictionError,
         DamagedFileError,
         MissingHintError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AmbiguousError",
+    "ArgumentError",
     "BatchInterrupted",
     "BatchItem",
     "BatchReport",
@@ -66,6 +68,7 @@ _HOMES = {
     **dict.fromkeys(
         (
             "AmbiguousError",
+            "ArgumentError",
             "ContradictionError",
             "DamagedFileError",
             "MissingHintError",

@@ -5,6 +5,12 @@ from __future__ import annotations
 from optim.errors import CheckpointError, DtoptError
 
 
+class ArgumentError(DtoptError, TypeError):
+    """An argument is of another kind than it can be; the message names it. No file was opened."""
+
+    exit_code = 2
+
+
 class UnknownFormatError(DtoptError, ValueError):
     """No reader recognises the source, or it is not of the format that `--from` names."""
 

@@ -191,8 +191,9 @@ class Stored:
     program is not in a graph, as in eager TensorFlow."""
     sparse: frozenset[str] | None = None
     """Variables with sparse gradients, where the source tells it of all that it trains."""
-    constrained: frozenset[str] = frozenset()
-    """Variables on which the source's graph puts a constraint of Keras's after each step."""
+    constrained: Mapping[str, str] = field(default_factory=dict)
+    """Variables on which a constraint acts after each step, as a graph or dtopt itself says: the constraint as
+    `models.constraints` shows it, empty where a graph does not show which of Keras's it is."""
     optimizer_name: str | None = None
     """What the source's names call the optimizer, usually after its class."""
     model: StoredModel | None = None

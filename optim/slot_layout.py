@@ -30,6 +30,8 @@ LEARNING_RATE = "learning_rate"
 ACCUMULATED_STEPS = "accumulated_steps"
 LOSS_SCALE = "loss_scale"
 FINITE_STEPS = "finite_steps"
+CONSTRAINTS = "constraints"
+"""In the provenance: variable -> the constraint that the source puts on it after each step, in words."""
 SCALAR_DTYPES = {ACCUMULATED_STEPS: "int64", LOSS_SCALE: "float32", FINITE_STEPS: "int64"}
 """Of scalars that options bring along; those of algorithms are float64."""
 GATHERED_DTYPE = "int64"

@@ -9,7 +9,8 @@ import numpy as np
 
 from migrate.bytes.arrays import LazyArray
 from migrate.models.plan import ModelPlan
-from migrate.rules.comparison import NOT_THE_RULE, same
+from migrate.rules.comparison import same
+from migrate.rules.differences import APART
 from migrate.state import OptimizerState
 
 RULE_IN_CONFIG = ("learning_rate_in_momentum", "learning_rate_in_linear", "momentum_slot", "initial_velocity")
@@ -79,7 +80,7 @@ def difference(array: LazyArray, other: LazyArray) -> str:
 
 def _hyperparameters(wanted: Mapping[str, object], got: Mapping[str, object]) -> Iterator[str]:
     for key, value in wanted.items():
-        if key in NOT_THE_RULE or key in RULE_IN_CONFIG or key == "clip_order":
+        if key in APART or key in RULE_IN_CONFIG or key == "clip_order":
             continue
         other = got.get(key)
         if isinstance(value, Mapping) and isinstance(other, Mapping):

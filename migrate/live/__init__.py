@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
+from migrate.errors import ArgumentError
 from migrate.live.base import Live
 from optim.errors import UnsupportedError
 
@@ -19,9 +20,16 @@ def adapt(optimizer: Any) -> tuple[Live, str]:
       UnsupportedError: it is of no library that dtopt restores into, or its algorithm is not known.
     """
     inner, wrapper = _unwrapped(optimizer)
-    note = ""
-    if wrapper:
-        note = f"{wrapper} wraps the live optimizer: its loss scale is left as it is"
+    live = _adapted(optimizer, inner)
+    if wrapper is None:
+        return live, ""
+    from migrate.live import keras
+
+    live.scaling = keras.scaling(wrapper)
+    return live, f"{type(wrapper).__name__} wraps the live optimizer: its loss scale is left as it is"
+
+
+def _adapted(optimizer: Any, inner: Any) -> Live:
     homes = [cls.__module__ for cls in type(inner).__mro__]
     if any(h.startswith((KERAS3, TF_KERAS)) for h in homes) and find_spec("tensorflow") is None:
         raise UnsupportedError(
@@ -31,21 +39,25 @@ def adapt(optimizer: Any) -> tuple[Live, str]:
     if any(home.startswith("optim.") for home in homes) and _is_ours(inner):
         from migrate.live.ours import Ours
 
-        return Ours(inner), note
+        return Ours(inner)
     if any(home.startswith(f"{TF_KERAS}legacy.") for home in homes):
         from migrate.live.legacy import Legacy
 
-        return Legacy(inner, f"{TF_KERAS}legacy.", _version("tf_keras")), note
+        return Legacy(inner, f"{TF_KERAS}legacy.", _version("tf_keras"))
     for library, home, generation in (("keras", KERAS3, "keras3"), ("tf_keras", TF_KERAS, "optimizer")):
         if any(h.startswith(home) for h in homes):
             from migrate.live.indexed import Indexed
 
-            return Indexed(inner, library, generation, home, _version(library)), note
+            return Indexed(inner, library, generation, home, _version(library))
     if any(home.startswith("optax.") for home in homes) or isinstance(inner, tuple):
         raise UnsupportedError(
             "of optax give migrate.Optax(tx, params), or migrate.Optax(tx, params, state), whose params and state are"
             " replaced"
         )
+    if isinstance(optimizer, type):
+        raise ArgumentError(f"optimizer is the class {optimizer.__name__}; give an instance of it")
+    if hasattr(optimizer, "trainable_variables"):
+        raise ArgumentError(f"optimizer is a model ({type(optimizer).__name__}); give model.optimizer")
     raise UnsupportedError(
         f"{type(optimizer).__module__}.{type(optimizer).__name__} is no optimizer of optim, Keras 3, tf_keras,"
         " torch.optim or optax; restore into one of these, or migrate to a checkpoint or a list"
@@ -58,14 +70,13 @@ def _is_ours(optimizer: Any) -> bool:
     return isinstance(optimizer, Optimizer)
 
 
-def _unwrapped(optimizer: Any) -> tuple[Any, str]:
-    """The optimizer proper inside a LossScaleOptimizer or what `for_keras` made, and the class of the former."""
-    name = type(optimizer).__name__
-    is_scaled = name.startswith("LossScaleOptimizer")
+def _unwrapped(optimizer: Any) -> tuple[Any, Any]:
+    """The optimizer proper inside a LossScaleOptimizer or what `for_keras` made, and the former, None without one."""
+    is_scaled = type(optimizer).__name__.startswith("LossScaleOptimizer")
     found = optimizer.inner_optimizer if is_scaled else optimizer
     if type(found).__module__.startswith("optim.keras."):
         found = found.inner
-    return found, name if is_scaled else ""
+    return found, optimizer if is_scaled else None
 
 
 def _version(distribution: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from migrate.live.step_answers import Asks
+from migrate.models.loss_scale import Scaling
 from migrate.rules.comparison import Rule
 
 
@@ -16,7 +18,11 @@ class Live(Protocol):
     algorithm: str
     """Name of the class of `optim` with the same slots."""
     generation: str
-    """Of Keras, or `rounding.OPTIM`."""
+    """Of Keras, or `rounding.OPTIM`: one of `step_factors.LIVE`."""
+    scaling: Scaling | None
+    """The loss scale around it."""
+    asks: Asks
+    """What it answers of one variable; complete once `rule` was called."""
 
     def rule(self, dtypes: Sequence[str]) -> Rule:
         """Its rule in `optim`'s terms, for variables of these dtypes (TensorFlow's names)."""
@@ -40,17 +46,11 @@ class Live(Protocol):
     def start(self, slot: str) -> float | None:
         """What a new slot is filled with; None for the value of its variable."""
 
-    def lazy(self, variable: Any, source_name: str) -> bool:
-        """Whether rows of a variable keep their slots where a gradient leaves them out."""
-
     def lazy_reasons(self, names: Sequence[str]) -> list[str]:
         """Why what it does with sparse gradients of variables of these names is none of what `optim` does."""
 
     def repeated(self) -> tuple[str, ...]:
         """What it does with each gradient of a row that a batch has several times, see `migrate.algorithms`."""
-
-    def decayed(self, variable: Any) -> bool:
-        """Whether weight decay applies to a variable, if there is any."""
 
     def settle(self, values: Mapping[str, float]) -> None:
         """After everything was assigned: what is no variable of the optimizer and follows from its state."""

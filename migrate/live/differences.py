@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from migrate import algorithms, evidence
 from migrate.algorithms import rates, repeated_rows
 from migrate.bytes.messages import line, some
 from migrate.evidence import Origin
-from migrate.live import conversions, values
+from migrate.live import conversions, step_answers, values
 from migrate.live.base import Live
 from migrate.live.matching import Given, Pair
 from migrate.live.ours import Ours
+from migrate.live.step_answers import Row
 from migrate.models import rounding
 from migrate.rules import comparison
-from migrate.state import OptimizerState
+from migrate.state import OptimizerState, StoredVariable
 from optim import slot_layout
 from optim.errors import MismatchError
+
+GATHERING = (slot_layout.ACCUMULATED_GRADIENT, slot_layout.GATHERED)
+"""Slots that have a dtype of their own."""
 
 
 class Differences:
@@ -46,12 +49,15 @@ class Differences:
         from optim.state.tracked import unwrap
 
         self._state, self._live, self._pairs, self._denied = state, live, pairs, denied
+        self._trainable = trainable
         self._trained = [p for p in pairs if p.live.trainable]
         self.source_rule = comparison.rule_of(state.algorithm, state.hyperparameters)
         self.rule = live.rule(sorted({unwrap(g.variable).dtype.name for g in trainable}))
         found = comparison.compare(self.source_rule, self.rule)
         self.plan = conversions.plan(self.source_rule, self.rule, found, state.iterations, frozenset(state.slots))
         self.origins = tuple(self._origins())
+        rows = [Row(p.stored, p.live.name, p.live.variable) for p in self._trained]
+        self.plan.warnings += step_answers.remarks(state, rows, live.asks)
         self.reasons = tuple(map(line, evidence.reasons(self.origins)))
 
     def _origins(self) -> Iterator[Origin]:
@@ -75,13 +81,11 @@ class Differences:
             yield f"the source's Formula is in {made}, which optim.for_keras(...) takes into compile"
         if rounded := rounding.difference(self._state, self._live.generation):
             yield rounded
-        yield from self._row_reasons()
         algorithm = algorithms.find(self._state.algorithm)
         different = repeated_rows.difference(self._state, algorithm, self._live.repeated(), "the live optimizer")
         if different:
             yield different
-        yield from self._decay_reasons()
-        yield from self._frozen_reasons()
+        yield from self._factor_reasons()
         yield from self._position_reasons()
         yield from self._denied
         yield from self._dtype_reasons()
@@ -95,45 +99,33 @@ class Differences:
                 " tell; if it is right, give a mapping of the source's names to variables"
             )
 
-    def _row_reasons(self) -> Iterator[str]:
-        """Embeddings whose rows without a gradient one side moves and the other leaves alone."""
-        patterns = self.source_rule.values.get("lazy_rows") or ()
-        for pair in self._trained:
-            theirs = any(re.search(p, pair.stored.name) for p in patterns)
-            if theirs != self._live.lazy(pair.live.variable, pair.stored.name):
-                kept, moved = ("source", "live optimizer") if theirs else ("live optimizer", "source")
-                yield (
-                    f"{pair.live.name}: rows that a sparse gradient leaves out keep their state in the {kept} and move"
-                    f" in the {moved} (lazy_rows of optim says which)"
-                )
-
-    def _frozen_reasons(self) -> Iterator[str]:
-        """`fit` hands an optimizer the gradients of what can be trained."""
-        frozen = [p.live.name for p in self._pairs if p.stored.trainable and not p.live.trainable]
-        if frozen:
-            yield f"{some(frozen)}: trained in the source, and trainable is False in the live model"
-
-    def _decay_reasons(self) -> Iterator[str]:
-        """Only `optim`'s own checkpoints record which variables are excluded from weight decay."""
-        recorded = self._state.source is not None and self._state.source.format == "slots"
-        if not recorded or not self.source_rule.values.get("weight_decay"):
-            return
-        patterns = self.source_rule.values.get("weight_decay_exclude") or ()
-        for pair in self._trained:
-            decayed = not any(re.search(p, pair.stored.name) for p in patterns)
-            if decayed != self._live.decayed(pair.live.variable):
-                yield f"{pair.live.name}: weight decay applies in only one of source and live optimizer"
+    def _factor_reasons(self) -> Iterator[str]:
+        """What no configuration holds: which variables are trained, constrained, decayed, and the like."""
+        live, framework = self._live, self._live.generation
+        rows = [Row(p.stored, p.live.name, p.live.variable) for p in self._pairs]
+        if self._pairs:
+            decays = all(rule.values.get("weight_decay") for rule in (self.source_rule, self.rule))
+            yield from step_answers.differences(self._state, framework, rows, live.asks, decays)
+        else:
+            rows = [Row(_as_stored(g), g.name, g.variable) for g in self._trainable]
+            shapes = [g.shape for g in self._trainable]
+            yield from step_answers.unmatched(self._state, framework, shapes, live.asks, rows)
+        yield from step_answers.of_whole(self._state, framework, self.source_rule, self.rule, live.scaling)
 
     def _dtype_reasons(self) -> Iterator[str]:
         """Raises MismatchError for a slot that its live variable's dtype cannot hold."""
         from optim.state.tracked import unwrap
 
-        wider = []
+        wider, other = [], []
         for pair in self._trained:
             want = unwrap(pair.live.variable).dtype.name
+            if pair.stored.array is not None and pair.stored.dtype != want:
+                other.append(pair.live.name)
+            if self.rule.values.get("master_copies") and values.holds("float32", want):
+                want = "float32"
             for slot in self._state.slots:
                 array = self._state.slots[slot].get(pair.stored.name)
-                if array is None or array.dtype == want or slot == slot_layout.ACCUMULATED_GRADIENT:
+                if array is None or array.dtype == want or slot in GATHERING:
                     continue
                 if not values.holds(want, array.dtype):
                     raise MismatchError(
@@ -143,3 +135,14 @@ class Differences:
                 wider.append(pair.live.name)
         if wider:
             yield f"{', '.join(dict.fromkeys(wider))}: computed in a wider dtype than in the source"
+        elif other:
+            yield f"{some(other)}: of another dtype than in the source"
+        have = {v.dtype for v in self._state.variables if v.trainable and v.array is not None}
+        get = {unwrap(g.variable).dtype.name for g in self._trainable}
+        if have and not self._pairs and have != get:
+            yield f"the live variables are {some(sorted(get))}, and {some(sorted(have))} in the source"
+
+
+def _as_stored(given: Given) -> StoredVariable:
+    """A live variable that is not known to be one of the source."""
+    return StoredVariable(given.name, None, given.shape, "", given.trainable)

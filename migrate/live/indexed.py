@@ -8,7 +8,10 @@ from typing import Any
 from migrate.algorithms import repeated_rows
 from migrate.algorithms.nadam import PRODUCT
 from migrate.live import keras
+from migrate.live.step_answers import Asks
+from migrate.models.loss_scale import Scaling
 from migrate.rules import comparison
+from migrate.rules import step_factors as factors
 from optim import slot_layout
 from optim.errors import UnsupportedError
 from optim.state.tracked import plain_name, unwrap
@@ -29,6 +32,11 @@ class Indexed:
         self.algorithm = self._spec.name
         self.what = f"{library}.optimizers.{type(optimizer).__name__} ({library} {version})"
         self._values: Mapping[str, Any] = {}
+        self.scaling: Scaling | None = None
+        self.asks: Asks = {
+            **keras.asks(self._spec, self.generation, lambda: self._values),
+            factors.DECAYED: lambda row: bool(self._optimizer._use_weight_decay(row.variable)),
+        }
         if generation == "keras3":
             self._check_backend()
 
@@ -93,17 +101,11 @@ class Indexed:
     def start(self, slot: str) -> float | None:
         return keras.start_of(slot, self._values)
 
-    def lazy(self, variable: Any, source_name: str) -> bool:
-        return keras.lazy_by_convention(self._spec, self._values, self.generation, source_name)
-
     def lazy_reasons(self, names: Sequence[str]) -> list[str]:
         return keras.lazy_reasons(self._spec, self._values, self.generation, names)
 
     def repeated(self) -> tuple[str, ...]:
         return repeated_rows.done(self.generation, self._spec, self._values, {})
-
-    def decayed(self, variable: Any) -> bool:
-        return bool(self._optimizer._use_weight_decay(variable))
 
     def settle(self, values: Mapping[str, float]) -> None:
         if hasattr(self._optimizer, "_u_product_counter"):  # what keeps tf_keras's Nadam from multiplying twice

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,10 +10,15 @@ from migrate.algorithms import keras_config, lazy_rows, rates, repeated_rows
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, Algorithm
 from migrate.live.base import replaced
+from migrate.live.step_answers import Ask, exceptions, lazy, of_variables
+from migrate.models.loss_scale import Scaling
 from migrate.rules import comparison
+from migrate.rules import step_factors as factors
 from optim.errors import UnsupportedError
 
 PLACEHOLDER_RATE = 1.0
+CONSTANT = 2**31 - 1
+"""Steps until a loss scale of Keras 3 grows, of one that never does."""
 
 
 def algorithm_of(optimizer: Any, home: str) -> tuple[Algorithm, bool]:
@@ -93,13 +97,37 @@ def _plain(schedule: Mapping[str, Any]) -> dict[str, Any]:
     return {"class_name": name, "config": dict(schedule.get("config", {}))}
 
 
-def lazy_by_convention(algorithm: Algorithm, values: Mapping[str, Any], generation: str, name: str) -> bool:
-    """Whether a variable of that name keeps the rows that sparse gradients leave out, see `migrate.lazy_rows`."""
+def lazy_by_convention(algorithm: Algorithm, values: Mapping[str, Any], generation: str, name: str) -> str:
+    """What becomes of the rows of a variable of that name that sparse gradients leave out, see `step_answers.lazy`."""
     told = Arguments()
     lazy_rows.put_in(
         told, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, [name]
     )
-    return any(re.search(pattern, name) for pattern in told.values.get(keras_config.LAZY_ROWS, ()))
+    return lazy(told.values, name)
+
+
+def asks(algorithm: Algorithm, generation: str, values: Callable[[], Mapping[str, Any]]) -> dict[str, Ask]:
+    """What an optimizer answers of one variable, weight decay apart. `values`: of its rule."""
+    from optim.state.tracked import plain_name
+
+    return {
+        **of_variables(),
+        factors.EXCEPTED: lambda row: exceptions(values(), plain_name(row.variable)),
+        factors.LAZY: lambda row: lazy_by_convention(algorithm, values(), generation, row.stored.name),
+    }
+
+
+def scaling(wrapper: Any) -> Scaling | None:
+    """The loss scale of a LossScaleOptimizer of Keras 3 or tf_keras; None without one."""
+    if wrapper is None:
+        return None
+    growth, now = getattr(wrapper, "dynamic_growth_steps", None), getattr(wrapper, "dynamic_scale", None)
+    if hasattr(wrapper, "loss_scale"):  # of tf_keras
+        growth, now = (growth if wrapper.dynamic else None), wrapper.loss_scale
+    elif now is None:  # of Keras 3, before it is built
+        now = getattr(wrapper, "initial_scale", None)
+    steps = CONSTANT if growth is None else int(growth)
+    return Scaling(steps if steps < CONSTANT else None, None if now is None else float(now))
 
 
 def lazy_reasons(algorithm: Algorithm, values: Mapping[str, Any], generation: str, names: Sequence[str]) -> list[str]:

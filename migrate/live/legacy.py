@@ -8,6 +8,8 @@ from typing import Any
 from migrate.algorithms import repeated_rows
 from migrate.algorithms.nadam import PRODUCT
 from migrate.live import keras
+from migrate.live.step_answers import Asks
+from migrate.models.loss_scale import Scaling
 from migrate.rules import comparison
 from optim import slot_layout
 from optim.state.tracked import unwrap
@@ -26,6 +28,8 @@ class Legacy:
         self.algorithm = self._spec.name
         self.what = f"tf_keras.optimizers.legacy.{type(optimizer).__name__} (tf_keras {version})"
         self._values: Mapping[str, Any] = {}
+        self.scaling: Scaling | None = None
+        self.asks: Asks = keras.asks(self._spec, GENERATION, lambda: self._values)
 
     def rule(self, dtypes: Sequence[str]) -> comparison.Rule:
         rule = keras.rule_of(self._optimizer, self._spec, self._stock, GENERATION, self._version, dtypes)
@@ -58,17 +62,11 @@ class Legacy:
     def start(self, slot: str) -> float | None:
         return keras.start_of(slot, self._values)
 
-    def lazy(self, variable: Any, source_name: str) -> bool:
-        return keras.lazy_by_convention(self._spec, self._values, GENERATION, source_name)
-
     def lazy_reasons(self, names: Sequence[str]) -> list[str]:
         return keras.lazy_reasons(self._spec, self._values, GENERATION, names)
 
     def repeated(self) -> tuple[str, ...]:
         return repeated_rows.done(GENERATION, self._spec, self._values, {})
-
-    def decayed(self, variable: Any) -> bool:
-        return True
 
     def settle(self, values: Mapping[str, float]) -> None:
         pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -167,15 +166,7 @@ def _order(stored: tuple[int, ...], shape: tuple[int, ...], told: Any) -> Order:
 
 
 def variable_reasons(state: OptimizerState, found: Sequence[Target]) -> Iterator[str]:
-    """What steps make of some variables alone. Rows of embeddings without a gradient stand still in the source, and
-    elsewhere every row moves; other dtypes are rounded otherwise."""
-    patterns = state.hyperparameters.get("lazy_rows") or ()
-    for target in found:
-        if any(re.search(pattern, target.stored.name) for pattern in patterns):
-            yield (
-                f"{target.stored.name}: rows that a sparse gradient leaves out keep their state in the source and move"
-                " in the live optimizer"
-            )
+    """What steps make of some variables alone: other dtypes are rounded differently, and so on."""
     if wider := [target.stored.name for target in found if target.dtype != target.stored.dtype]:
         yield f"{some(wider)}: computed in a wider dtype than in the source"
     if rounded := rounding.difference(state, None):

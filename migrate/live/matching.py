@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,21 @@ def pairs(state: OptimizerState, live: Sequence[Given], ordered: bool, with_valu
         if owners or with_values:
             raise
         return []
+
+
+def trained(live: Sequence[Given], stored: Sequence[StoredVariable], ordered: bool) -> list[StoredVariable] | None:
+    """The stored variables that the live model trains, for a source that does not store which those are; None where no
+    live variable is known to be one of them."""
+    every = [replace(g, trainable=True) for g in live]
+    flags = {g.name: g.trainable for g in live}
+    for needed in (True, False):
+        wanted = [replace(v, trainable=needed) for v in stored]
+        try:
+            found = match(every, wanted, needed=lambda v: bool(v.trainable), ordered=ordered, equal=lambda *_: False)
+        except ValueError:
+            continue
+        return [p.stored for p in found if flags[p.live.name]]
+    return None
 
 
 def _in_model_order(state: OptimizerState) -> Sequence[StoredVariable]:

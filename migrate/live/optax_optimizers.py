@@ -11,10 +11,13 @@ import numpy as np
 from migrate import evidence
 from migrate.algorithms import rates
 from migrate.bytes.source import still_the_same
-from migrate.live import held, mapped, optax_state, optax_trial
+from migrate.live import held, mapped, optax_state, optax_trial, step_answers
 from migrate.live.held import Held
 from migrate.live.optax_state import COUNT, FIELDS, KEPT, Leaf, Optax
+from migrate.live.step_answers import Row
 from migrate.rules import comparison
+from migrate.rules import step_factors as factors
+from migrate.rules.keras_targets import initial_value
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
 
@@ -96,10 +99,21 @@ class Restored:
         if state.algorithm in comparison.RECTIFIED and state.hyperparameters.get("float32_powers"):
             yield "the source rounds its rectification to float32, by which steps differ by up to 1 %"
         yield from mapped.variable_reasons(state, self.targets)
+        yield from self._factor_reasons()
         slot_of = {field: slot for slot, field in self._fields.items()}
         fresh = {leaf.what for leaf in self._leaves if leaf.name and slot_of.get(leaf.what) not in state.slots}
         if fresh and state.slots:
             yield f"the state has {', '.join(sorted(fresh))}, which the source has not: it begins anew"
+        started = dict.fromkeys(
+            leaf.what
+            for leaf, array in self._paired()
+            if not state.slots and (slot := slot_of.get(leaf.what)) and np.any(array != initial_value(state, slot))
+        )
+        if started:
+            yield (
+                f"the source has no slots yet, and {', '.join(started)} of the optax state holds other values than its"
+                " new ones would"
+            )
         for leaf, array in self._paired():
             owned = state.slots.get(slot_of.get(leaf.what, ""), {})
             stored = next(
@@ -107,6 +121,12 @@ class Restored:
             )
             if stored is not None and str(array.dtype) != stored.dtype:
                 yield f"{leaf.what} is {array.dtype} in the state, and {stored.dtype} in the source"
+
+    def _factor_reasons(self) -> Iterator[str]:
+        rows = [Row(t.stored, t.stored.name, t.place) for t in self.targets]
+        rule = comparison.rule_of(self.state.algorithm, self.state.hyperparameters)
+        yield from step_answers.differences(self.state, factors.OPTAX, rows, {}, decays=False)
+        yield from step_answers.of_whole(self.state, factors.OPTAX, rule, rule, None)
 
     def _paired(self) -> Iterator[tuple[Leaf, Any]]:
         import jax

@@ -19,10 +19,11 @@ import numpy as np
 
 from migrate.algorithms import nadam
 from migrate.algorithms.clipping import LIMITS
-from migrate.live import optax_sizes, optax_state
+from migrate.live import optax_sizes, optax_state, step_answers
 from migrate.live.mapped import Target
 from migrate.live.optax_state import FIELDS, KEPT, Leaf, Optax
 from migrate.rules import comparison
+from migrate.rules import step_factors as factors
 from migrate.state import OptimizerState
 from optim import rules
 from optim.errors import UnsupportedError
@@ -62,7 +63,7 @@ NOT_TRIED = {
 }
 MOMENTA = {"SGD": "m", "RMSprop": "momentum"}
 """The slot that holds steps, or gradients, whichever a transformation keeps there."""
-TRIED = {"learning_rate", "decay", "weight_decay", "weight_decay_exclude", "clip_order", *LIMITS}
+TRIED = {"learning_rate", "decay", "weight_decay", "weight_decay_exclude", "clip_order", *comparison.ON, *LIMITS}
 """Options besides the rule's own that are tried."""
 Arrays = dict[str, np.ndarray]
 Slots = dict[str, Arrays]
@@ -188,7 +189,9 @@ class _Trial:
 
         Without a gradient the slot alone moves a variable; how far says which of the possible factors it is.
         """
-        name = next(iter(numbers.slots[slot]))
+        name = next((n for n in numbers.slots[slot] if n not in self._ours.frozen), "")
+        if not name:
+            return 1.0
         full = replace(numbers, gradients=[_zeros(numbers.start)])
         empty = replace(full, slots={**numbers.slots, slot: _zeros(numbers.slots[slot])})
         moved = []
@@ -215,7 +218,9 @@ def _said(name: str, number: int, have: np.ndarray, get: np.ndarray) -> str:
     ratio = float(np.vdot(have, get)) / size**2 if size else 0.0
     if size and np.linalg.norm(get - ratio * have) < 0.01 * off:
         return f"step {number} of {name} is {round(ratio, 9) + 0.0:.7g} times as large"
-    return f"step {number} of {name} is {off / size if size else float('inf'):.2g} of its size away"
+    if not size:
+        return f"step {number} moves {name}, and the source does not"
+    return f"step {number} of {name} is {off / size:.2g} of its size away"
 
 
 def _counts(count: int, rate: Any) -> list[int]:
@@ -231,7 +236,8 @@ def _counts(count: int, rate: Any) -> list[int]:
 class _Source:
     """The source's steps by its rule, in float64, on variables with the source's names.
 
-    `left_out` are options of the source that take part in its steps and not in these.
+    `left_out` are options of the source that take part in its steps and not in these, `frozen` the variables that it
+    does not train.
     """
 
     def __init__(self, state: OptimizerState, targets: Sequence[Target]):
@@ -244,12 +250,16 @@ class _Source:
         self._made, self._hyper = made_from(cls, values)
         self._rule = comparison.Rule(state.algorithm, values)
         self._decay = float(values.get("weight_decay") or 0.0)
+        self._is_coupled = values.get("decoupled_weight_decay") is False and not self._made.places_weight_decay
+        self._has_rate_in_decay = values.get("learning_rate_in_weight_decay") is not False
         self._limits = {key: float(values[key]) for key in LIMITS if values.get(key)}
         self.rate = values["learning_rate"]
         self.changes = isinstance(self.rate, Mapping) or bool(values.get("decay"))
         self.left_out = [n for n, v in values.items() if n not in own and not _is_idle(n, v)]
         self.left_out += ["clip_order"] if len(self._limits) > 1 else []
         self.left_out += ["weight_decay"] if state.algorithm == "AdamW" and "weight_decay" not in values else []
+        source = step_answers.Source(state).asks[factors.TRAINED]
+        self.frozen = {t.stored.name for t in targets if source(t.stored) is False}
         self._shapes = {t.stored.name: tuple(min(n, CUT) for n in t.shape) for t in targets}
 
     def rate_at(self, count: int) -> float:
@@ -287,13 +297,20 @@ class _Source:
             for name, value in values.items():
                 decay = 0.0 if self._is_kept(name) else self._decay
                 inside = decay if self._made.places_weight_decay else 0.0
-                shrunk = value if self._made.places_weight_decay else value * (1.0 - decay * rate)
+                gradient, shrunk = clipped[name], value
+                if self._is_coupled:
+                    gradient = gradient + decay * value
+                elif not self._made.places_weight_decay:
+                    shrunk = value * (1.0 - decay * (rate if self._has_rate_in_decay else 1.0))
                 given = {**self._hyper, **product, "learning_rate": rate, "base_learning_rate": rate}
                 given |= {"weight_decay": inside, **self._made.constants(value.shape, (name,))}
                 with np.errstate(all="ignore"):
                     c = self._made.coefficients(np, given, np.float64(step))
                     own = {slot: per[name] for slot, per in slots.items() if name in per}
-                    change, new = self._made.update(np, shrunk, clipped[name], own, c)
+                    change, new = self._made.update(np, shrunk, gradient, own, c)
+                if name in self.frozen:
+                    added[name] = np.zeros_like(value)
+                    continue
                 added[name] = change + (shrunk - value)
                 for slot, array in new.items():
                     slots[slot][name] = np.asarray(array)
@@ -314,7 +331,8 @@ class _Source:
                 continue
             norms = {name: float(np.linalg.norm(g)) for name, g in gradients.items()}
             if key == "global_clipnorm":
-                norms = dict.fromkeys(norms, float(np.linalg.norm(list(norms.values()))))
+                trained = [norm for name, norm in norms.items() if name not in self.frozen]
+                norms = dict.fromkeys(norms, float(np.linalg.norm(trained)))
             gradients = {name: g * (limit / max(norms[name], limit)) for name, g in gradients.items()}
         return gradients
 
@@ -329,7 +347,7 @@ def _is_idle(name: str, value: Any) -> bool:
     """Whether an option besides the rule's own is taken part of, or does nothing."""
     if name in TRIED or name in comparison.NOT_THE_RULE:
         return True
-    return not value or (name in comparison.ON and value is True)
+    return not value
 
 
 class _Transformation:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from migrate.live.base import replaced
-from migrate.models import rounding
+from migrate.live.step_answers import Asks, exceptions, lazy, multiplier, of_variables
+from migrate.models import loss_scale, rounding
+from migrate.models.loss_scale import Scaling
 from migrate.rules import comparison
+from migrate.rules import step_factors as factors
 from optim import slot_layout
 from optim.errors import HyperparameterError, UnsupportedError
 
@@ -31,6 +34,15 @@ class Ours:
         self.algorithm = base.__name__
         self.what = f"optim.{base.__name__}" if type(optimizer) is base else f"{type(optimizer).__name__} (optim)"
         self._stock = type(optimizer) is base
+        self.scaling: Scaling | None = None
+        self._values: Mapping[str, Any] = {}
+        self.asks: Asks = {
+            **of_variables(),
+            factors.DECAYED: lambda row: self._is_decayed(row.variable),
+            factors.MULTIPLIER: lambda row: multiplier(self._values, *self._names(row.variable)),
+            factors.EXCEPTED: lambda row: exceptions(self._values, *self._names(row.variable)),
+            factors.LAZY: lambda row: lazy(self._values, *self._names(row.variable)),
+        }
 
     def rule(self, dtypes: Sequence[str]) -> comparison.Rule:
         unknown = None
@@ -38,6 +50,8 @@ class Ours:
             values = dict(self._optimizer.get_config())
         except HyperparameterError as error:  # a schedule of the caller's own has no config
             raise UnsupportedError(f"{self.what} has options that cannot be compared: {error}") from error
+        self._values = values
+        self.scaling = self.scaling or loss_scale.of_arguments(values)
         rate = self._optimizer._learning_rate
         if callable(rate) and not isinstance(values["learning_rate"], Mapping):
             unknown, values["learning_rate"] = "a callable", None
@@ -77,28 +91,28 @@ class Ours:
         initial = next((s.initial for s in (rule.slots if rule is not None else ()) if s.name == slot), 0.0)
         return None if isinstance(initial, str) else initial
 
-    def lazy(self, variable: Any, source_name: str) -> bool:
-        return any(re.search(p, self._name(variable)) for p in self._optimizer.lazy_rows)
-
     def lazy_reasons(self, names: Sequence[str]) -> list[str]:
         return []
 
     def repeated(self) -> tuple[str, ...]:
         return tuple(self._optimizer.repeated_rows)
 
-    def decayed(self, variable: Any) -> bool:
+    def _is_decayed(self, variable: Any) -> bool:
         from optim.state.tracked import unwrap
 
         if self._optimizer._settings.weight_decay.lists(unwrap(variable)):
             return False
-        return not any(re.search(p, self._name(variable)) for p in self._optimizer.weight_decay_exclude)
+        return not self._matches(self._optimizer.weight_decay_exclude, variable)
 
-    def _name(self, variable: Any) -> str:
-        """Its name in the optimizer, or the one that it will have there."""
+    def _matches(self, patterns: Iterable[str], variable: Any) -> bool:
+        return any(re.search(pattern, name) for pattern in patterns for name in self._names(variable))
+
+    def _names(self, variable: Any) -> tuple[str, ...]:
+        """What patterns look at: its name in the optimizer, or the one that it will have there, and its own."""
         from optim.state.tracked import plain_name
 
         tracked = self._optimizer._state.tracked
-        return str(tracked[variable].name) if variable in tracked else plain_name(variable)
+        return tracked[variable].names if variable in tracked else (plain_name(variable),)
 
     def settle(self, values: Mapping[str, float]) -> None:
         from optim.checkpoints import assigning

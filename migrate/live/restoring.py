@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from migrate import evidence, readers
 from migrate.algorithms import nadam
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.messages import line
+from migrate.bytes.messages import line, some
 from migrate.bytes.source import still_the_same, watching
-from migrate.errors import StrictError
+from migrate.errors import AmbiguousError, StrictError
 from migrate.live import adapt, conversions, held, matching, optax_optimizers, torch_optimizers, values
 from migrate.live.base import Live
 from migrate.live.differences import Differences
 from migrate.live.matching import Given, Pair
 from migrate.live.optax_state import Optax
-from migrate.operations import edge, soundness
+from migrate.operations import argument_kinds, edge, soundness
 from migrate.operations.convert import PathLike, Progress, Report, read
-from migrate.operations.hints import Told
+from migrate.operations.hints import Told, require_known
 from migrate.rules import comparison
-from migrate.state import OptimizerState, StoredVariable
+from migrate.state import OptimizerState, Stored, StoredVariable
 from optim import slot_layout
 from optim.errors import MismatchError, UnsupportedError
 
@@ -67,7 +66,8 @@ def restore(
         `migrate.Optax(tx, params)`, with a mapping name in the source -> name in the pytree, `Dense_0/kernel`. Where
         dims are in another order, (parameter, axes) or (name, axes); where more is, (parameter, function), which gives
         NumPy arrays of the source's shape in the parameter's order.
-      variables: the model's variables, at least the trainable ones: a sequence in the model's order, matched to the
+      variables: the model's variables, at least the trainable ones (of tf_keras model.trainable_variables, as those of
+        a frozen layer keep trainable=True there): a sequence in the model's order, matched to the
         source by name (`variable.path` or `.name`), then shape, then position; or a mapping name in the source ->
         variable, matched by name and shape alone.
       restore_variables: also assign the stored values of the variables given.
@@ -85,9 +85,13 @@ def restore(
         of another library. MismatchError, AmbiguousError: variables. Otherwise as `read`. The values of optimizer and
         variables are then what they were before; slots that did not exist may have been made, with initial values.
     """
-    path = os.fspath(source)
+    path = argument_kinds.path("source", source)
+    require_known(told)
+    argument_kinds.check(source_variables=source_variables, **told)
+    argument_kinds.check_variables(variables)
     in_torch, in_optax = torch_optimizers.is_torch(optimizer), isinstance(optimizer, Optax)
     restored = torch_optimizers.Restored if in_torch else optax_optimizers.Restored if in_optax else None
+    live, note = (None, "") if restored else adapt(optimizer)
     given = [] if restored else matching.given(variables)
     state = _read(path, source_variables, given, told)
     with watching(state.opened):
@@ -95,7 +99,7 @@ def restore(
             return _by_mapping(
                 path, restored(state, optimizer, variables, restore_variables), restore_variables, strict
             )
-        live, note = adapt(optimizer)
+        assert live is not None
         _check_class(state, live)
         pairs = matching.pairs(state, given, not isinstance(variables, Mapping), restore_variables)
         done = _Restoring(state, live, given, pairs, restore_variables)
@@ -111,9 +115,33 @@ def _read(
     with edge.reading(path):
         if hint is None and given and readers.detect(path, told.get("format", "auto")).name == "list":
             hint = [{"name": g.name, "shape": list(g.shape)} for g in given if g.trainable]
-        state = read(path, variables=hint, **told)
+        state = _read_with_flags(path, hint, given, told)
         state.finish_checks()
         return soundness.checked(state)
+
+
+def _read_with_flags(
+    path: str, hint: Sequence[Mapping[str, Any]] | None, given: Sequence[matching.Given], told: Told
+) -> OptimizerState:
+    """As `read`; of a file of weights alone, which does not store what was frozen, the live variables tell it."""
+    try:
+        return read(path, variables=hint, **told)
+    except AmbiguousError:
+        reader = readers.detect(path, told.get("format", "auto"))
+        found = reader.read(path, told.get("generation"), told.get("optimizer_path"))
+        if hint is not None or reader.name != "weights_h5" or not isinstance(found, Stored):
+            raise
+        names = matching.trained(given, found.variables, ordered=True)
+        if not names:
+            raise
+        state = read(path, variables=[{"name": v.name, "shape": v.shape} for v in names], **told)
+        trained = [v.name for v in names]
+        doubt = (
+            f"{some(trained)}: the source does not store which variables were trained, so that those are taken which"
+            " the live model trains; to confirm it, name them in source_variables"
+        )
+        origin = evidence.Origin(evidence.TRAINED, trained, evidence.COMPUTED, doubt=doubt)
+        return replace(state, origins=(*state.origins, origin))
 
 
 def _check_strict(reasons: Sequence[str], strict: bool) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,16 +11,17 @@ import numpy as np
 
 from migrate import evidence
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.messages import some
 from migrate.bytes.source import still_the_same
-from migrate.live import conversions, held, mapped
+from migrate.live import conversions, held, mapped, step_answers
 from migrate.live.base import replaced
 from migrate.live.conversions import Plan
 from migrate.live.held import Held
 from migrate.live.keras import start_of
 from migrate.live.mapped import Target
+from migrate.live.step_answers import Row
 from migrate.live.torch_rules import KINDS, NEEDED_BY, Kind, rule_of
 from migrate.rules import comparison
+from migrate.rules import step_factors as factors
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
 
@@ -57,8 +58,8 @@ class Restored:
         reasons: list[str] = []
         self._products: dict[int, float | None] = {}
         for group in (group for group in optimizer.param_groups if group["params"]):
-            live = rule_of(self._kind, group)
-            found = comparison.compare(source, live)
+            live, wanted = rule_of(self._kind, group), self._wanted(source, group)
+            found = comparison.compare(wanted, live)
             plan = conversions.plan(source, live, found, state.iterations, frozenset(state.slots))
             self._plans[id(group)] = plan
             differs = self._kind.differs(group, state.iterations)
@@ -73,8 +74,7 @@ class Restored:
         reasons += replaced(optimizer)
         reasons += [
             *mapped.variable_reasons(state, self.targets),
-            *self._decay_reasons(source),
-            *self._frozen_reasons(),
+            *self._factor_reasons(source),
         ]
         reasons += held.reasons(
             (Held(t.stored, partial(_held, t.place), t.order) for t in self.targets),
@@ -92,24 +92,23 @@ class Restored:
         shape = tuple(int(n) for n in parameter.shape)
         return parameter, shape, str(parameter.dtype).removeprefix("torch.")
 
-    def _decay_reasons(self, source: comparison.Rule) -> Iterator[str]:
-        """A group decays all of its parameters, and a source may leave some out."""
-        patterns = source.values.get("weight_decay_exclude") or ()
-        for target in self.targets:
-            left_out = any(re.search(pattern, target.stored.name) for pattern in patterns)
-            if left_out and source.values.get("weight_decay") and self._groups[target.place].get("weight_decay"):
-                yield f"{target.stored.name}: weight decay applies in the live optimizer alone"
+    def _wanted(self, source: comparison.Rule, group: Mapping[str, Any]) -> comparison.Rule:
+        """The source's rule for a group: without weight decay if the source excludes all of its parameters."""
+        asks = step_answers.Source(self.state).asks[factors.DECAYED]
+        if any(asks(t.stored) for t in self.targets if self._groups[t.place] is group):
+            return source
+        return replace(source, values={k: v for k, v in source.values.items() if k != "weight_decay"})
 
-    def _frozen_reasons(self) -> Iterator[str]:
-        """torch takes no step with a parameter that requires no gradient, and one with any other."""
-        for goes_on, text in (
-            (False, "trained in the source, and requires_grad is False in the live model"),
-            (True, "not trained in the source, and requires_grad is True in the live model"),
-        ):
-            live = [t.stored for t in self.targets if t.place.requires_grad is goes_on]
-            others = [v.name for v in live if v.trainable is (not goes_on)]
-            if others:
-                yield f"{some(others)}: {text}"
+    def _factor_reasons(self, source: comparison.Rule) -> Iterator[str]:
+        """A group decays all of its parameters, and torch steps with none that requires no gradient."""
+        rows = [Row(t.stored, t.stored.name, t.place) for t in self.targets]
+        asks: step_answers.Asks = {
+            factors.TRAINED: lambda row: bool(row.variable.requires_grad),
+            factors.DECAYED: lambda row: bool(self._groups[row.variable].get("weight_decay")),
+        }
+        decays = bool(source.values.get("weight_decay")) and any(asks[factors.DECAYED](row) for row in rows)
+        yield from step_answers.differences(self.state, factors.TORCH, rows, asks, decays, "requires_grad")
+        yield from step_answers.of_whole(self.state, factors.TORCH, source, source, None)
 
     def _momentum_product(self, source: comparison.Rule, live: comparison.Rule) -> float | None:
         if "u_product" not in self._kind.scalars:

@@ -1,20 +1,39 @@
-"""Which weights a model puts a constraint on after each step."""
+"""Which weights a model puts a constraint on after each step, and which constraint."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from migrate.state import Stored
 
 CONSTRAINT = "_constraint"
 """Ends keys of a layer's config; before it stands the weight."""
+STOCK = {name.lower(): name for name in ("MaxNorm", "MinMaxNorm", "NonNeg", "RadialConstraint", "UnitNorm")}
+"""Classes of Keras by their names in small letters, as functions of old releases are called but for underscores."""
+LIBRARIES = ("keras", "tf_keras", "tensorflow")
 
 
-def of_model(item: Any, around: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Names of a layer and of those around it, and its part that has one: (("dense",), "kernel").
+@dataclass(frozen=True)
+class Tie:
+    """One constraint in a model's config: names of its layer and of those around it, the part of the layer that has it
+    (`kernel`), and what the config holds for it."""
 
-    Args:
-      item: a model's config, or a part of one.
-    """
+    layers: tuple[str, ...]
+    part: str
+    constraint: Any
+
+    def is_of(self, variable: str, nearest: bool = True) -> bool:
+        """Whether a variable is called as that part of the layer, `dense/kernel`; or, without `nearest`, of one of the
+        layers around it."""
+        *path, last = variable.split("/")
+        layers = self.layers[-1:] if nearest else self.layers
+        return last.split(":")[0].startswith(self.part) and any(layer in path for layer in layers)
+
+
+def of_model(item: Any, around: tuple[str, ...] = ()) -> Iterator[Tie]:
+    """All constraints in a model's config, or in a part of one."""
     if isinstance(item, (list, tuple)):
         for each in item:
             yield from of_model(each, around)
@@ -23,5 +42,48 @@ def of_model(item: Any, around: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
     inner = (*around, item["name"]) if isinstance(item.get("name"), str) else around
     for key, value in item.items():
         if isinstance(key, str) and key.endswith(CONSTRAINT) and value is not None:
-            yield inner, key.removesuffix(CONSTRAINT)
+            yield Tie(inner, key.removesuffix(CONSTRAINT), value)
         yield from of_model(value, inner)
+
+
+def of_source(source: Stored, variables: Sequence[str]) -> dict[str, str]:
+    """The constraints of these variables, as the model's config or `Stored.constrained` has them."""
+    ties = list(of_model(source.model.config)) if source.model is not None else []
+    found = {
+        name: " and ".join(dict.fromkeys(of_config(tie.constraint) for tie in ties if tie.is_of(name)))
+        for name in variables
+    }
+    return {
+        name: text or source.constrained[name] for name, text in found.items() if text or name in source.constrained
+    }
+
+
+def of_config(constraint: Any) -> str:
+    """A constraint as `of_variable` shows the same one: `MaxNorm(axis=0, max_value=2)`."""
+    if not isinstance(constraint, Mapping):
+        return _shown(str(constraint), {})
+    name = constraint.get("class_name") or constraint.get("name")
+    config = constraint.get("config", {k: v for k, v in constraint.items() if k != "name"})
+    return _shown(str(name), config if isinstance(config, Mapping) else {"config": config})
+
+
+def of_variable(variable: Any) -> str | None:
+    """The constraint of a live variable, None without one. One that is not of Keras itself equals no other."""
+    constraint = getattr(variable, "constraint", None)
+    if constraint is None:
+        return None
+    cls = type(constraint)
+    if cls.__module__.partition(".")[0] not in LIBRARIES or not hasattr(constraint, "get_config"):
+        return f"a custom one ({getattr(constraint, '__name__', cls.__name__)})"
+    return _shown(cls.__name__, constraint.get_config())
+
+
+def _shown(name: str, config: Mapping[str, Any]) -> str:
+    name = STOCK.get(name.rpartition(">")[2].replace("_", "").lower(), name)
+    return f"{name}({', '.join(f'{key}={_number(value)}' for key, value in sorted(config.items()))})"
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(map(_number, value))}]"
+    return f"{float(value):.7g}" if isinstance(value, (int, float)) else repr(value)

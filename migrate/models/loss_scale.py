@@ -3,6 +3,7 @@ what is computed otherwise. Source: `loss_scale_optimizer.py` of tf_keras 2.21 a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from migrate.bytes.arrays import LazyArray
 from migrate.models.canonical import Layer, leaves
 from migrate.state import OptimizerState
+from optim import slot_layout
 
 DEFAULT_SCALE, DEFAULT_GROWTH = 2.0**15, 2000
 MIXED = "mixed_float16"
@@ -64,3 +66,46 @@ def kept(unmapped: Mapping[str, LazyArray]) -> tuple[int, float] | None:
     if len(steps) != 1 or len(scales) != 1 or steps[0].shape != () or scales[0].shape != ():
         return None
     return int(steps[0].load()), float(scales[0].load())
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How a loss is scaled: after how many steps a dynamic scale grows, None of a constant one; the scale `now`, None
+    if it is not known."""
+
+    growth: int | None
+    now: float | None
+
+    def __str__(self) -> str:
+        how = "constant" if self.growth is None else f"dynamic, doubled after {self.growth} steps"
+        return f"{how}, now {self.now:g}" if self.now is not None else how
+
+    def fits(self, other: Scaling) -> bool:
+        """Whether the two scale in the same way, as far as it is known."""
+        return self.growth == other.growth and (None in (self.now, other.now) or self.now == other.now)
+
+
+def of_arguments(values: Mapping[str, Any]) -> Scaling | None:
+    """What arguments of `optim` set."""
+    given = values.get("loss_scale")
+    if not given:
+        return None
+    if given != "dynamic":
+        return Scaling(None, float(given))
+    return Scaling(int(values.get("loss_scale_growth_steps") or DEFAULT_GROWTH), None)
+
+
+def of_state(state: OptimizerState) -> Scaling | None:
+    """Of a source: by its arguments, by the wrapper of its optimizer, by its model's policy, or as dtopt noted it."""
+    own, source = of_arguments(state.hyperparameters), state.source
+    if own is not None or source is None:
+        return own
+    if noted := source.outside.get(slot_layout.LOSS_SCALE):
+        growth, now = json.loads(noted)
+        return Scaling(growth, now)
+    found = find(state, None)
+    if found is not None:
+        is_known = found.growth is None or kept(state.unmapped) is not None
+        return Scaling(found.growth, found.current if is_known else None)
+    is_mixed = source.model is not None and MIXED in json.dumps(source.model.config, default=str)
+    return Scaling(DEFAULT_GROWTH, None) if is_mixed else None

@@ -296,7 +296,7 @@ def differences(document: Layer | None, source: Stored | None, target: str) -> l
     missing = [*unsaved.of_model(source.model, by_keras3), *_of_losses(source, old, new[0])]
     missing += backends.differences(source.model.config, old.backend) if by_keras3 else ()
     found = constraints.of_model(source.model.config) if source.generation == "experimental" else ()
-    bound = list(dict.fromkeys(layers[-1] for layers, _ in found if layers))
+    bound = list(dict.fromkeys(tie.layers[-1] for tie in found if tie.layers))
     if bound:  # `apply_gradients` of `optimizer_experimental/optimizer.py` has come to it with 2.11
         missing.append(
             f"{some(bound)}: optimizers of TF 2.9 and 2.10's experimental heed no constraint, and there act all"

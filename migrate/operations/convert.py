@@ -15,9 +15,9 @@ from migrate.bytes.messages import LONGEST, line, some
 from migrate.bytes.source import open_source, watching
 from migrate.errors import StrictError, TargetExistsError
 from migrate.evidence import Origin, doubts
-from migrate.models import rounding
+from migrate.models import constraints, rounding
+from migrate.operations import argument_kinds, edge, soundness
 from migrate.operations import contents as _contents
-from migrate.operations import edge, proven, soundness
 from migrate.operations import inspection as _inspection
 from migrate.operations.advice import instead
 from migrate.operations.hints import Hints, require_known
@@ -110,7 +110,15 @@ def read(
       DtoptError: UnknownFormatError, DamagedFileError, MissingHintError, AmbiguousError, MismatchError or
         UnsupportedError, each saying what to do.
     """
-    path = os.fspath(source)
+    path = argument_kinds.path("source", source)
+    argument_kinds.check(
+        format=format,
+        optimizer_config=optimizer_config,
+        variables=variables,
+        generation=generation,
+        optimizer_path=optimizer_path,
+        overrides=overrides,
+    )
     with edge.reading(path), files.answers_kept(path):
         opened = open_source(path)
         found = readers.detect(path, format).read(path, generation, optimizer_path)
@@ -152,7 +160,7 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
     Raises:
       DtoptError: as `read`. TypeError: a keyword that is no hint.
     """
-    path = os.fspath(source)
+    path = argument_kinds.path("source", source)
     require_known(hints)
     with edge.reading(path):
         state = read(path, **hints)
@@ -187,7 +195,8 @@ def contents(
     Raises:
       DtoptError: UnknownFormatError, DamagedFileError or AmbiguousError, as `read`.
     """
-    path = os.fspath(source)
+    path = argument_kinds.path("source", source)
+    argument_kinds.check(format=format, generation=generation, optimizer_path=optimizer_path)
     with edge.reading(path), files.answers_kept(path):
         opened = open_source(path)
         found = readers.detect(path, format).read(path, generation, optimizer_path)
@@ -221,7 +230,7 @@ def write(
     """
     check_target(to, order)
     more = {"order": order} if to == "list" else {}
-    _write(state, os.fspath(dest), to, overwrite=overwrite, progress=progress, **more)
+    _write(state, argument_kinds.path("dest", dest), to, overwrite=overwrite, progress=progress, **more)
 
 
 def _write(state: OptimizerState, dest: str, to: str, *, overwrite: bool, **more: Any) -> None:
@@ -291,8 +300,8 @@ def migrate_checkpoint(
     """
     check_target(to, order)
     require_known(hints)
-    path = os.fspath(dest)
-    _check_apart(os.fspath(source), path)
+    path = argument_kinds.path("dest", dest)
+    _check_apart(argument_kinds.path("source", source), path)
     if files.exists(path) and not overwrite:
         raise TargetExistsError(f"{path} exists; give another name, or --overwrite to replace it")
     with edge.reading(os.fspath(source)):
@@ -351,7 +360,7 @@ def for_target(state: OptimizerState, to: str, order: str | None) -> OptimizerSt
     different = [text for text in (rounding.difference(state, rounding.OPTIM), rounding.in_float8(state)) if text]
     state = replace(state, origins=(*state.origins, *doubts("step", different)))
     trained = [variable.name for variable in state.variables if variable.trainable]
-    kept = proven.constrained(state.source, trained) if state.source is not None else []
+    kept = list(constraints.of_source(state.source, trained)) if state.source is not None else []
     note = (
         f"{some(kept)}: the model puts constraints on them after each step, which no slot checkpoint holds: optim"
         " applies those of the variables that it is given, as tf.Variable(..., constraint=...) and Keras's layers have"

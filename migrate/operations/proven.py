@@ -6,7 +6,7 @@ the last step. Source: `ResourceApplyFtrl` and `ResourceApplyFtrlV2` of TF 2.4 a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -51,7 +51,7 @@ def ftrl(
     last = rate / (1 + told.values.get("decay", 0.0) * max((iterations or 0) - 1, 0))
     off = {flag: {n: _off(told.values, last, *arrays, flag) for n, arrays in read.items()} for flag in (False, True)}
     ties = _constrained(stored)
-    free = {n for n in read if n not in stored.constrained and not any(_is_of(n, *tie) for tie in ties)}
+    free = {n for n in read if n not in stored.constrained and not any(tie.is_of(n, nearest=False) for tie in ties)}
     fitting = {flag: {n for n in read if off[flag][n] <= CLOSE} for flag in off}
     whole = [flag for flag in off if free <= fitting[flag]] if free else []
     proven = [flag for flag in (whole or off) if fitting[flag]]
@@ -93,21 +93,8 @@ def _read(slots: Mapping[str, Mapping[str, LazyArray]], stored: Stored) -> dict[
     return {n: x for n, x in read.items() if n not in averages or not np.array_equal(_numbers(averages[n]), x[0])}
 
 
-def constrained(stored: Stored, names: Sequence[str]) -> list[str]:
-    """Those of the variables on which the model, or the graph, puts a constraint after each step."""
-    ties = _constrained(stored)
-    return [n for n in names if n in stored.constrained or any(_is_of(n, layers[-1:], part) for layers, part in ties)]
-
-
-def _constrained(stored: Stored) -> list[tuple[tuple[str, ...], str]]:
-    """Names of a layer and of those around it, and the part of it that has a constraint."""
+def _constrained(stored: Stored) -> list[constraints.Tie]:
     return list(constraints.of_model(stored.model.config)) if stored.model is not None else []
-
-
-def _is_of(variable: str, layers: Sequence[str], part: str) -> bool:
-    """Whether a variable is called as that part of one of the layers, `dense/kernel`."""
-    *path, last = variable.split("/")
-    return last.split(":")[0].startswith(part) and any(layer in path for layer in layers)
 
 
 def _numbers(array: LazyArray) -> np.ndarray:

@@ -17,9 +17,9 @@ from migrate import evidence, readers
 from migrate.bytes import files, urls
 from migrate.bytes.source import open_source
 from migrate.lists import planning
-from migrate.operations import edge
+from migrate.operations import argument_kinds, edge
 from migrate.operations.convert import PathLike, Progress, described, for_target, read
-from migrate.operations.hints import Hints
+from migrate.operations.hints import Hints, require_known
 from migrate.proof import documents, list_target, loaded, model_target, narrow, one_step, slots_target, tensorflow
 from migrate.state import OptimizerState
 from optim.errors import HyperparameterError, UnsupportedError
@@ -89,13 +89,15 @@ def verify(
     Raises:
       DtoptError: one of the two cannot be read at all.
     """
+    where = argument_kinds.path("dest", dest)
+    require_known(hints)
     state = read(source, **hints)
-    with files.here(os.fspath(dest)) as local, edge.reading(urls.shown(os.fspath(dest))):
+    with files.here(where) as local, edge.reading(urls.shown(where)):
         target = open_source(local)
         found = _compared(state, urls.shown(os.fspath(source)), local, order, progress)
         target.check()
         state.check_unchanged()
-    return replace(found, dest=urls.shown(os.fspath(dest)))
+    return replace(found, dest=urls.shown(where))
 
 
 def _compared(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from migrate.bytes import checkpoint_paths, files, urls
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import BundleReader
@@ -110,11 +113,23 @@ def _number(array: LazyArray) -> float:
 
 
 def _source(metadata: slot_layout.Metadata, variables: tuple[StoredVariable, ...], path: str) -> Stored:
-    generation = metadata.provenance.get("generation")
+    keys = ("generation", slot_layout.CONSTRAINTS, slot_layout.LOSS_SCALE)
+    generation, tied, scaling = map(metadata.provenance.get, keys)
     return Stored(
         format=NAME,
         generation=generation if isinstance(generation, str) else None,
         evidence=(f"{path} says so itself: {slot_layout.FORMAT}, version {slot_layout.VERSION}",),
         optimizer_config={"class_name": metadata.class_name, "config": dict(metadata.config)},
         variables=variables,
+        outside={slot_layout.LOSS_SCALE: json.dumps(scaling)} if _is_scaling(scaling) else {},
+        constrained={str(name): str(tie) for name, tie in tied.items()} if isinstance(tied, dict) else {},
+    )
+
+
+def _is_scaling(noted: Any) -> bool:
+    """Whether it is `[steps until a loss scale grows, the scale]`, each a number or None."""
+    return (
+        isinstance(noted, list)
+        and len(noted) == 2
+        and all(each is None or (isinstance(each, (int, float)) and not isinstance(each, bool)) for each in noted)
     )

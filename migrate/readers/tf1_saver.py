@@ -141,7 +141,7 @@ def _of_native(graph: SaverGraph, nodes: Nodes, stored: Parts, choice: saver_opt
     return {
         "graph_config": {"class_name": class_name or found.class_name, "config": {**config, **found.config}},
         "outside": found.outside,
-        "constrained": found.constrained,
+        "constrained": dict.fromkeys(found.constrained, ""),
     }
 
 
@@ -252,7 +252,7 @@ def _program(
     return {
         "graph_config": {"class_name": told.class_name or "", "config": said} if told.class_name or said else None,
         "graph_seen": told.seen,
-        "constrained": told.constrained,
+        "constrained": dict.fromkeys(told.constrained, ""),
         "sparse": None if told.sparse is None else frozenset(graph.parts.get(name, name) for name in told.sparse),
         "outside": {
             **told.outside,

@@ -11,6 +11,7 @@ import numpy as np
 
 from migrate.algorithms import rates
 from migrate.algorithms.clipping import LIMITS
+from migrate.rules.step_factors import ELSEWHERE, NO_STEP
 from migrate.state import OptimizerState
 from optim import rules, schedules
 from optim.errors import UnsupportedError
@@ -18,26 +19,10 @@ from optim.rule import arguments as declared
 
 FAMILIES = ({"Adam", "AdamW"},)
 """Classes with one rule and the same slots, between which only the defaults differ."""
-NOT_THE_RULE = {
-    "name",
-    "ema_start",
-    "executor",
-    "float32_powers",
-    "initial_velocity",
-    "jit_compile",
-    "lazy_rows",
-    "lazy_rows_keep_slots",
-    "loss_scale",
-    "loss_scale_growth_steps",
-    "mesh",
-    "momentum_slot",
-    "repeated_rows",
-    "slot_placement",
-    "weight_decay_exclude",
-}
-"""Options that do not change what a step makes of its slots, or that are compared by functions of their own."""
-APART = NOT_THE_RULE | {"gradient_accumulation_steps", "initial_accumulator_value", "learning_rate", "decay"}
-"""And those that `compare` looks at in its own way, or that only matter to slots not made yet."""
+NOT_THE_RULE = NO_STEP | ELSEWHERE
+"""Arguments that `compare` leaves out: they decide no step, or are compared by functions of their own."""
+APART = NOT_THE_RULE | {"gradient_accumulation_steps", "learning_rate", "decay"}
+"""And those that `compare` looks at in its own way."""
 RECTIFIED = ("RectifiedAdam", "AdaBelief")
 """Classes whose rectification makes up to 1 % of a step of what the roundings of `float32_powers` are elsewhere."""
 ON = ("decoupled_weight_decay", "learning_rate_in_weight_decay")
@@ -238,7 +223,7 @@ def _shown(value: Any) -> str:
     short = rates.shown(value)
     if short is not None:
         return short
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and "class_name" in value:
         config = ", ".join(f"{k}={_shown(v)}" for k, v in value.get("config", {}).items() if k != "name")
         return f"{value.get('class_name')}({config})"
     return f"{value:.7g}" if isinstance(value, float) else str(value)

@@ -10,7 +10,8 @@ from migrate.algorithms import keras_config, lazy_rows, repeated_rows
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import Algorithm
 from migrate.generations import BACKEND
-from migrate.rules.comparison import NOT_THE_RULE, same
+from migrate.rules.comparison import same
+from migrate.rules.step_factors import BY_NAME, DECAYED, LAZY, NO_STEP, REPEATED, ROUNDING
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
 
@@ -19,6 +20,12 @@ ONE_NORM = ("keras1", "keras2", "keras2.3")
 SLOT_MEANING = {"learning_rate_in_momentum": True, "learning_rate_in_linear": False}
 """Arguments that say what the numbers in a slot are, with `optim`'s defaults."""
 ONLY_WITH = {"ema_momentum": "use_ema", "ema_overwrite_frequency": "use_ema"}
+APART = {
+    *NO_STEP,
+    *(argument for name in (DECAYED, LAZY, REPEATED, ROUNDING) for argument in BY_NAME[name].arguments),
+    *("initial_velocity", "ema_start"),
+}
+"""Arguments that no config of Keras holds: they decide no step, or `_row_and_decay_differences` looks at them."""
 NEWEST = {"optimizer_v2": {"keras": "2.15.0"}, "optimizer": {"keras": "2.15.0"}, "keras3": {"keras": "3.15.0"}}
 
 
@@ -51,7 +58,7 @@ def differences(
     ours, reasons = state.hyperparameters, []
     for key in dict.fromkeys((*ours, *theirs)):
         switch = ONLY_WITH.get(key)
-        if key in NOT_THE_RULE or (switch and not ours.get(switch)) or (key == "clip_order" and key not in theirs):
+        if key in APART or (switch and not ours.get(switch)) or (key == "clip_order" and key not in theirs):
             continue
         default = SLOT_MEANING.get(key)
         have, get = ours.get(key, default), theirs.get(key, default)

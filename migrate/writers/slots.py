@@ -18,6 +18,7 @@ from migrate.bytes.bundle_writer import BundleWriter, Room
 from migrate.bytes.ranges import CHUNK
 from migrate.bytes.source import still_the_same
 from migrate.errors import TargetExistsError
+from migrate.models import constraints, loss_scale
 from migrate.state import OptimizerState
 from optim import release, slot_layout
 from optim.errors import CheckpointError
@@ -103,6 +104,12 @@ def _metadata_json(state: OptimizerState) -> bytes:
             "generation": state.source.generation,
             "versions": dict(state.source.versions),
         }
+        trained = [v.name for v in state.variables if v.trainable]
+        scaling = loss_scale.of_state(state) if "loss_scale" not in state.hyperparameters else None
+        if scaling is not None:
+            provenance[slot_layout.LOSS_SCALE] = [scaling.growth, scaling.now]
+        if tied := constraints.of_source(state.source, trained):
+            provenance[slot_layout.CONSTRAINTS] = tied
     metadata = slot_layout.Metadata(
         state.algorithm,
         config,

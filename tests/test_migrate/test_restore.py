@@ -245,12 +245,12 @@ def test_another_algorithm_is_refused() -> None:
     import keras
 
     with pytest.raises(UnsupportedError, match=r"Adam and the live one keras\.optimizers\.SGD"):
-        migrate.restore(cases._source("tf24-adam-convbn"), keras.optimizers.SGD(), [])
+        migrate.restore(cases._source("tf24-adam-convbn"), keras.optimizers.SGD(), [keras.Variable(0.0)])
 
 
 def test_another_library_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"is no optimizer of optim, Keras 3, tf_keras, torch\.optim or optax"):
-        migrate.restore(cases._source("tf24-adam-convbn"), object(), [])
+        migrate.restore(cases._source("tf24-adam-convbn"), object(), [0.0])
 
 
 def test_a_subclass_is_never_called_exact() -> None:
@@ -321,7 +321,7 @@ def test_what_is_excluded_from_weight_decay_is_compared(library: str, tmp_path: 
             live.exclude_from_weight_decay(var_names=["d/b"])
         report = migrate.restore(tmp_path / "c", live, variables)
         assert report.reasons == (
-            () if excluded else ("d/b: weight decay applies in only one of source and live optimizer",)
+            () if excluded else ("d/b: weight decay applies in the live optimizer and is excluded in the source",)
         )
 
 
@@ -348,7 +348,8 @@ def test_inside_a_loss_scale_optimizer() -> None:
         _live("keras", name, np.load(CORPUS / name / "oracle.npz")),
     )
     report = migrate.restore(cases._source(name), optimizer, live)
-    assert report.fidelity == EXACT, report.reasons
+    reason = "the loss scale is none in the source and dynamic, doubled after 2000 steps"
+    assert [text for text in report.reasons if not text.startswith(reason)] == []
     assert any("LossScaleOptimizer wraps the live optimizer" in warning for warning in report.warnings)
     assert int(inner.iterations) == state.iterations
 

@@ -1,0 +1,97 @@
+"""Everything that decides a training step, in one list, and where each target's answer to it comes from.
+
+A source and a target make the same step only if they agree in each of these. Whoever compares the two reads the list:
+`comparison` the arguments that it compares one by one, `migrate.live` what it asks a live optimizer and its variables.
+An argument of `optim` that is in no entry, and an entry without an answer for each target, fail a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+OPTIM, KERAS3, TF_KERAS, LEGACY, TORCH, OPTAX = "optim", "keras3", "optimizer", "optimizer_v2", "torch", "optax"
+LIVE = (OPTIM, KERAS3, TF_KERAS, LEGACY, TORCH, OPTAX)
+"""Frameworks whose live optimizers are filled, the first four called as `Live.generation`."""
+FILES = ("keras", "tf-keras", "slots")
+"""Targets of `migrate_checkpoint` that hold variables."""
+
+ARGUMENT = "its configuration says it; arguments are compared one by one"
+ASKED = "it is asked, or its variables are"
+NEVER = "it never does this, so that a source that does is not continued exactly"
+UNKNOWN = "it cannot be asked, so that a source that does this is not continued exactly"
+TRIED = "its steps are compared with the source's, on numbers made for it"
+WRITTEN = "the target is written with it; what its loader does differently is a reason"
+NOTED = "it is a part of the program and not of the target; a warning names it"
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One entry.
+
+    Attributes:
+      arguments: of `optim`, which express it; none if only a program or a model does.
+      answers: target -> one of the texts above.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    answers: Mapping[str, str]
+
+
+_KERAS = (KERAS3, TF_KERAS, LEGACY)
+_COMPARED = {
+    **dict.fromkeys((OPTIM, *_KERAS, TORCH), ARGUMENT),
+    OPTAX: TRIED,
+    **dict.fromkeys(FILES, WRITTEN),
+}
+"""Of an argument that a config has."""
+_KEPT = {**_COMPARED, OPTAX: NEVER}
+"""Of one that needs slots or counters of its own, for which no state of optax has a place."""
+_ASKED = {**dict.fromkeys((OPTIM, *_KERAS, TORCH, OPTAX), ASKED), **dict.fromkeys(FILES, WRITTEN)}
+_ONLY_OPTIM = {**_ASKED, **dict.fromkeys((*_KERAS, TORCH, OPTAX), NEVER)}
+
+RULE, RATE, CLIPPING, DECAY = "rule", "learning rate", "clipping", "weight decay"
+ACCUMULATION, AVERAGES, LOOKAHEAD, COPIES = "gradient accumulation", "averages", "lookahead", "master copies"
+TRAINED, CONSTRAINT, DECAYED = "trained variables", "constraints", "weight decay exclusions"
+MULTIPLIER, EXCEPTED = "learning-rate multipliers", "exceptions of the rule"
+LAZY, REPEATED, LOSS_SCALE = "rows without a gradient", "repeated rows", "loss scale"
+FIRST, DTYPE, ROUNDING, METHODS = "first values of slots", "dtype", "rounding", "replaced methods"
+
+FACTORS = (
+    Factor(RULE, (), _COMPARED),  # all that a rule declares and that is nowhere else here
+    Factor(RATE, ("learning_rate", "lr", "decay"), _COMPARED),
+    Factor(CLIPPING, ("clipnorm", "clipvalue", "global_clipnorm", "clip_order"), _COMPARED),
+    Factor(DECAY, ("weight_decay", "decoupled_weight_decay", "learning_rate_in_weight_decay"), _COMPARED),
+    Factor(ACCUMULATION, ("gradient_accumulation_steps",), _KEPT),
+    Factor(AVERAGES, ("use_ema", "ema_momentum", "ema_overwrite_frequency", "stochastic_average"), _KEPT),
+    Factor(LOOKAHEAD, ("lookahead",), _KEPT),
+    Factor(COPIES, ("master_copies",), _KEPT),
+    Factor(TRAINED, (), {**_ASKED, OPTAX: TRIED}),
+    Factor(CONSTRAINT, (), {**_ASKED, TORCH: NEVER, OPTAX: NEVER, "slots": NOTED}),
+    Factor(DECAYED, ("weight_decay_exclude",), {**_ASKED, LEGACY: NEVER, OPTAX: TRIED}),
+    Factor(MULTIPLIER, ("learning_rate_multipliers",), _ONLY_OPTIM),
+    Factor(EXCEPTED, ("exclude_from_layer_adaptation", "exclude_layers"), {**_ASKED, TORCH: NEVER, OPTAX: NEVER}),
+    Factor(LAZY, ("lazy_rows", "lazy_rows_keep_slots"), {**_ASKED, TORCH: NEVER, OPTAX: NEVER}),
+    Factor(REPEATED, ("repeated_rows",), _ASKED),
+    Factor(
+        LOSS_SCALE,
+        ("loss_scale", "loss_scale_growth_steps"),
+        {**_ASKED, TORCH: UNKNOWN, OPTAX: UNKNOWN, "slots": NOTED},
+    ),
+    Factor(FIRST, ("initial_accumulator_value", "initial_velocity", "ema_start"), _ASKED),
+    Factor(DTYPE, (), _ASKED),
+    Factor(ROUNDING, ("float32_powers",), _ASKED),
+    Factor(METHODS, (), {**_ASKED, OPTAX: TRIED}),
+)
+BY_NAME = {factor.name: factor for factor in FACTORS}
+
+NO_STEP = {"name", "mesh", "executor", "jit_compile", "slot_placement", "momentum_slot"}
+"""Arguments that decide no step: names and places, and whether a slot is kept that no step reads."""
+OF_VARIABLES = (TRAINED, CONSTRAINT, DECAYED, MULTIPLIER, EXCEPTED, LAZY)
+"""Entries that are answered for each variable."""
+CHOOSING = {*BY_NAME[DECAYED].arguments, *BY_NAME[MULTIPLIER].arguments, *BY_NAME[EXCEPTED].arguments, "lazy_rows"}
+"""Arguments that choose variables by patterns: what they choose is compared, as the same variable may have another name
+in a live model."""
+ELSEWHERE = {a for factor in FACTORS for a in factor.arguments if factor.answers[OPTIM] == ASKED}
+"""Arguments that are not compared one by one."""
