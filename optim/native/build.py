@@ -25,6 +25,7 @@ PREBUILT = HERE / "prebuilt"
 SOURCES = HERE / "cpp"
 MATHS_SOURCES = ("abi.h", "arithmetic.h", "math.h", "basics.cc")
 GPU_SOURCES = ("arithmetic.h", "gpu.h")
+"""Of kernels, which `cuda` compiles."""
 OPS_SOURCES = tuple(
     sorted(
         f.name

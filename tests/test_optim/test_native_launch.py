@@ -1,0 +1,188 @@
+"""Steps on a GPU: what is launched, on a driver that checks what it is called with and runs kernels on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optim.native import build, compiling, cuda
+from optim.native.compiling import Recipe
+from tests.emulated_gpu import PROGRAMS, Case, Options, Step, assert_same, emulated_path, pointer
+
+SOURCES = Path(__file__).parents[1] / "native"
+ADAM = next(program for name, program in PROGRAMS.items() if name.startswith("AdamRule"))
+STREAM = 0x1000
+
+
+@cache
+def _compiled(name: str) -> Path:
+    flags = ("-std=c++17", "-fPIC", "-O1", "-Wall", "-Werror", f"-I{build.SOURCES}")
+    texts = [(SOURCES / f"{name}.cc").read_text(), build.text("driver.h"), build.text("launch.h")]
+    recipe = Recipe(name, build.digest(*texts, *flags[:-1]), ((texts[0], ()),), flags, ("-ldl",))
+    return compiling.compile_into(recipe, build.cached(recipe))
+
+
+@cache
+def _library(name: str) -> Any:
+    library = ctypes.CDLL(str(_compiled(name)))
+    for function in ("step", "fake_calls", "fake_wrong"):
+        if hasattr(library, function):
+            getattr(library, function).restype = ctypes.c_char_p
+    return library
+
+
+class _Numbers(ctypes.Structure):
+    _fields_ = (
+        ("scalars", ctypes.c_void_p),
+        *((name, ctypes.c_double) for name in ("limit", "average_weight", "value_weight")),
+        ("rounding_type", ctypes.c_int64),
+        ("overwrites", ctypes.c_int64),
+        ("control", ctypes.c_void_p),
+    )
+
+
+class Launched(Case):
+    """A case whose step goes through the planner and the driver. `problem`: what the step returned."""
+
+    tensors = 0
+    """Variables of one launch, 0 for as many as fit."""
+    driver = ""
+    module = ""
+    problem = ""
+
+    def launched(self) -> Step:
+        step = self.placed()
+        addresses: list[int] = []
+        for i in range(len(step.variables)):
+            lists = (step.gradients, step.variables, step.averages, step.roundings, *step.slots)
+            addresses += [arrays[i].ctypes.data if arrays else 0 for arrays in lists]
+        count = len(step.variables)
+        factor = self.options.factor
+        control = np.array([1.0 if factor is None else factor, float(self.options.skipped)])
+        numbers = _Numbers(
+            self.scalars.ctypes.data,
+            *(self.limit, *self.weights),
+            cuda.ROUNDING_TYPES[self.options.rounding],
+            self.options.overwrites,
+            control.ctypes.data if factor is not None or self.options.skipped else 0,
+        )
+        program, how = self.program, cuda.shape(self.program, self.dtype)
+        counts = (len(program.slots), len(program.scalars), self.tensors or cuda.most_tensors(program), how.threads)
+        problem = _library("gpu_steps").step(
+            (self.driver or str(_compiled("fake_cuda"))).encode(),
+            cuda.name(program, self.dtype, self.of_gradient).encode(),
+            (self.module or str(emulated_path())).encode(),
+            (ctypes.c_int64 * 4)(*counts),
+            ctypes.c_void_p(STREAM),
+            ctypes.c_int64(count),
+            (ctypes.c_void_p * len(addresses))(*addresses),
+            (ctypes.c_int64 * count)(*(variable.size for variable in step.variables)),
+            pointer(self.scales),
+            pointer(self.decays),
+            ctypes.byref(numbers),
+        )
+        self.problem = problem.decode()
+        return step
+
+
+def _reset(version: int = 12010, fails_at: int = -1) -> None:
+    """Begin as a new process does."""
+    _library("gpu_steps").forget()
+    _library("fake_cuda").fake_reset(version, fails_at)
+
+
+def _calls() -> list[str]:
+    """What the driver was asked to do. It was asked rightly."""
+    assert _library("fake_cuda").fake_wrong() == b""
+    return str(_library("fake_cuda").fake_calls().decode()).split("\n")[:-1]
+
+
+@pytest.mark.parametrize("dtype", cuda.TYPES)
+def test_all_variables_are_updated_by_one_launch(dtype: str) -> None:
+    _reset()
+    case = Launched(ADAM, dtype, dtype, Options())
+    assert_same(case)
+    assert case.problem == ""
+    calls = _calls()
+    assert calls[-2:] == ["launch", "pop"]
+    assert calls.count("launch") == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(average=True, overwrites=True),
+        Options(rounding="bfloat16"),
+        Options(factor=0.5),
+        Options(factor=1.0, skipped=True),
+    ],
+    ids=["average", "rounding", "factor", "skipped"],
+)
+def test_options_reach_the_kernel(options: Options) -> None:
+    _reset()
+    case = Launched(ADAM, "float32", options.rounding or "float32", options)
+    assert_same(case)
+    _calls()
+
+
+def test_a_kernel_is_loaded_once() -> None:
+    _reset()
+    for _ in range(3):
+        assert_same(Launched(ADAM, "float32", "float32", Options()))
+    assert _calls().count("load") == 1
+    assert _calls().count("launch") == 3
+
+
+def test_variables_without_elements_are_left_out() -> None:
+    _reset()
+    case = Launched(ADAM, "float32", "float32", Options(), sizes=(0, 5, 0))
+    assert_same(case)
+    assert _calls().count("launch") == 1
+    _reset()
+    Launched(ADAM, "float32", "float32", Options(), sizes=(0, 0)).launched()
+    assert "launch" not in _calls()
+
+
+def test_more_variables_than_one_launch_takes_are_several() -> None:
+    most = cuda.most_tensors(ADAM)
+    _reset()
+    assert_same(Launched(ADAM, "float32", "float32", Options(), sizes=[3] * (2 * most + 1)))
+    assert _calls().count("launch") == 3
+
+
+def test_a_driver_that_is_not_there_or_too_old_is_named() -> None:
+    case = Launched(ADAM, "float32", "float32", Options())
+    case.driver = "libcuda-that-is-not-there.so.1"
+    case.launched()
+    assert case.problem == "there is no CUDA driver (libcuda-that-is-not-there.so.1)"
+    _reset(version=12000)
+    case.driver = ""
+    case.launched()
+    assert case.problem == (
+        "the CUDA driver is of CUDA 12.0, and one launch for all variables needs 12.1 (R530) or later"
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "fails_at", "problem"),
+    [
+        ("no module", -1, r"loading the kernel failed: another error \(CUDA error 218\)"),
+        (str(_compiled("fake_cuda")), -1, r"finding the kernel failed: another error \(CUDA error 500\)"),
+        ("", 0, r"launching the kernel failed: an illegal memory access was encountered \(CUDA error 700\)"),
+    ],
+    ids=["module", "function", "launch"],
+)
+def test_a_failure_is_named_and_changes_nothing(module: str, fails_at: int, problem: str) -> None:
+    _reset(fails_at=fails_at)
+    case = Launched(ADAM, "float32", "float32", Options())
+    case.module = module
+    after = case.launched()
+    assert re.fullmatch(problem, case.problem)
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(after.arrays(), case.step.arrays(), strict=True))
+    assert _calls()[-1] == "pop"
