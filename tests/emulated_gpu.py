@@ -16,6 +16,7 @@ from optim.native import build, compiling, cuda, generate
 from optim.native.compiling import Recipe
 from optim.native.generate import Program
 
+SOURCES = Path(__file__).parent / "native"
 PROGRAMS = {program.name: program for program in generate.builtin_programs() if cuda.is_elementwise(program)}
 SIZES = (1, 7, 3, 512, 16_384, 40_001)
 MISALIGNED = 3
@@ -25,10 +26,12 @@ STORED = {"float32": np.float32, "float64": np.float64, "bfloat16": np.uint16, "
 
 
 @cache
-def emulated_path() -> Path:
-    """The library of all kernels with an emulated launch, compiled once for all processes."""
-    kernels = "\n".join(itertools.chain(*(cuda.kernels(p, dtype) for p in PROGRAMS.values() for dtype in cuda.TYPES)))
-    text = "\n".join(('#include "gpu.h"', *(program.code for program in PROGRAMS.values()), kernels, ""))
+def emulated_path(*programs: Program) -> Path:
+    """The library of kernels with an emulated launch, of these programs or all built-in ones, compiled once for all
+    processes."""
+    chosen = programs or tuple(PROGRAMS.values())
+    kernels = itertools.chain(*(cuda.kernels(program, dtype) for program in chosen for dtype in cuda.TYPES))
+    text = "\n".join(('#include "gpu.h"', *(program.code for program in chosen), *kernels, ""))
     flags = ("-std=c++17", "-fPIC", "-w", "-O0", "-ffp-contract=off", f"-I{build.SOURCES}")
     key = build.digest(text, *map(build.text, build.GPU_SOURCES), *flags[:-1])
     recipe = Recipe("emulated", key, ((text, ()),), flags)
@@ -38,6 +41,30 @@ def emulated_path() -> Path:
 @cache
 def emulated() -> Any:
     return ctypes.CDLL(str(emulated_path()))
+
+
+@cache
+def compiled(name: str) -> Path:
+    """The library of a file of tests/native: `fake_cuda`, a driver for tests, or `gpu_steps`, which calls it."""
+    flags = ("-std=c++17", "-fPIC", "-O1", "-Wall", "-Werror", f"-I{build.SOURCES}")
+    texts = [(SOURCES / f"{name}.cc").read_text(), build.text("driver.h"), build.text("launch.h")]
+    recipe = Recipe(name, build.digest(*texts, *flags[:-1]), ((texts[0], ()),), flags, ("-ldl",))
+    return compiling.compile_into(recipe, build.cached(recipe))
+
+
+@cache
+def library(name: str) -> Any:
+    found = ctypes.CDLL(str(compiled(name)))
+    for function in ("step", "fake_calls", "fake_wrong"):
+        if hasattr(found, function):
+            getattr(found, function).restype = ctypes.c_char_p
+    return found
+
+
+def driver_calls() -> list[str]:
+    """What the tests' driver was asked to do. It was asked correctly."""
+    assert library("fake_cuda").fake_wrong() == b""
+    return str(library("fake_cuda").fake_calls().decode()).split("\n")[:-1]
 
 
 @cache

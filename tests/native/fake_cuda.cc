@@ -19,9 +19,10 @@ struct Function {
 struct State {
   int version = 12010, fails_at = -1, launches = 0;
   std::vector<void*> contexts;  // the thread's stack
-  std::set<void*> modules;
   std::string calls, wrong;     // one name a line; the first check that failed
 } state;
+
+std::set<void*> modules;  // loaded ones stay so
 
 // A stream's context is the number above it.
 void* ContextOf(void* stream) { return static_cast<char*>(stream) + 1; }
@@ -67,13 +68,13 @@ int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**)
   Check(!state.contexts.empty(), "a module is loaded without a context");
   *module = dlopen(static_cast<const char*>(image), RTLD_NOW);
   if (*module == nullptr) return 218;  // CUDA_ERROR_INVALID_PTX
-  state.modules.insert(*module);
+  modules.insert(*module);
   return 0;
 }
 
 int cuModuleGetFunction(void** function, void* module, const char* name) {
   Record("function");
-  Check(state.modules.count(module) == 1, "a function of no module");
+  Check(modules.count(module) == 1, "a function of no module");
   void* const found = dlsym(module, (std::string(name) + "_emulated").c_str());
   if (found == nullptr) return 500;  // CUDA_ERROR_NOT_FOUND
   *function = new Function{reinterpret_cast<void (*)(const void*, unsigned)>(found), state.contexts.back()};

@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import ctypes
 import re
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from optim.native import build, compiling, cuda
-from optim.native.compiling import Recipe
-from tests.emulated_gpu import PROGRAMS, Case, Options, Step, assert_same, emulated_path, pointer
+from optim.native import cuda
+from tests.emulated_gpu import (
+    PROGRAMS,
+    Case,
+    Options,
+    Step,
+    assert_same,
+    compiled,
+    driver_calls,
+    emulated_path,
+    library,
+    pointer,
+)
 
-SOURCES = Path(__file__).parents[1] / "native"
 ADAM = next(program for name, program in PROGRAMS.items() if name.startswith("AdamRule"))
 STREAM = 0x1000
-
-
-@cache
-def _compiled(name: str) -> Path:
-    flags = ("-std=c++17", "-fPIC", "-O1", "-Wall", "-Werror", f"-I{build.SOURCES}")
-    texts = [(SOURCES / f"{name}.cc").read_text(), build.text("driver.h"), build.text("launch.h")]
-    recipe = Recipe(name, build.digest(*texts, *flags[:-1]), ((texts[0], ()),), flags, ("-ldl",))
-    return compiling.compile_into(recipe, build.cached(recipe))
-
-
-@cache
-def _library(name: str) -> Any:
-    library = ctypes.CDLL(str(_compiled(name)))
-    for function in ("step", "fake_calls", "fake_wrong"):
-        if hasattr(library, function):
-            getattr(library, function).restype = ctypes.c_char_p
-    return library
 
 
 class _Numbers(ctypes.Structure):
@@ -74,8 +63,8 @@ class Launched(Case):
         )
         program, how = self.program, cuda.shape(self.program, self.dtype)
         counts = (len(program.slots), len(program.scalars), self.tensors or cuda.most_tensors(program), how.threads)
-        problem = _library("gpu_steps").step(
-            (self.driver or str(_compiled("fake_cuda"))).encode(),
+        problem = library("gpu_steps").step(
+            (self.driver or str(compiled("fake_cuda"))).encode(),
             cuda.name(program, self.dtype, self.of_gradient).encode(),
             (self.module or str(emulated_path())).encode(),
             (ctypes.c_int64 * 4)(*counts),
@@ -93,14 +82,8 @@ class Launched(Case):
 
 def _reset(version: int = 12010, fails_at: int = -1) -> None:
     """Begin as a new process does."""
-    _library("gpu_steps").forget()
-    _library("fake_cuda").fake_reset(version, fails_at)
-
-
-def _calls() -> list[str]:
-    """What the driver was asked to do. It was asked rightly."""
-    assert _library("fake_cuda").fake_wrong() == b""
-    return str(_library("fake_cuda").fake_calls().decode()).split("\n")[:-1]
+    library("gpu_steps").forget()
+    library("fake_cuda").fake_reset(version, fails_at)
 
 
 @pytest.mark.parametrize("dtype", cuda.TYPES)
@@ -109,7 +92,7 @@ def test_all_variables_are_updated_by_one_launch(dtype: str) -> None:
     case = Launched(ADAM, dtype, dtype, Options())
     assert_same(case)
     assert case.problem == ""
-    calls = _calls()
+    calls = driver_calls()
     assert calls[-2:] == ["launch", "pop"]
     assert calls.count("launch") == 1
 
@@ -128,32 +111,32 @@ def test_options_reach_the_kernel(options: Options) -> None:
     _reset()
     case = Launched(ADAM, "float32", options.rounding or "float32", options)
     assert_same(case)
-    _calls()
+    driver_calls()
 
 
 def test_a_kernel_is_loaded_once() -> None:
     _reset()
     for _ in range(3):
         assert_same(Launched(ADAM, "float32", "float32", Options()))
-    assert _calls().count("load") == 1
-    assert _calls().count("launch") == 3
+    assert driver_calls().count("load") == 1
+    assert driver_calls().count("launch") == 3
 
 
 def test_variables_without_elements_are_left_out() -> None:
     _reset()
     case = Launched(ADAM, "float32", "float32", Options(), sizes=(0, 5, 0))
     assert_same(case)
-    assert _calls().count("launch") == 1
+    assert driver_calls().count("launch") == 1
     _reset()
     Launched(ADAM, "float32", "float32", Options(), sizes=(0, 0)).launched()
-    assert "launch" not in _calls()
+    assert "launch" not in driver_calls()
 
 
 def test_more_variables_than_one_launch_takes_are_several() -> None:
     most = cuda.most_tensors(ADAM)
     _reset()
     assert_same(Launched(ADAM, "float32", "float32", Options(), sizes=[3] * (2 * most + 1)))
-    assert _calls().count("launch") == 3
+    assert driver_calls().count("launch") == 3
 
 
 def test_a_driver_that_is_not_there_or_too_old_is_named() -> None:
@@ -173,7 +156,7 @@ def test_a_driver_that_is_not_there_or_too_old_is_named() -> None:
     ("module", "fails_at", "problem"),
     [
         ("no module", -1, r"loading the kernel failed: another error \(CUDA error 218\)"),
-        (str(_compiled("fake_cuda")), -1, r"finding the kernel failed: another error \(CUDA error 500\)"),
+        (str(compiled("fake_cuda")), -1, r"finding the kernel failed: another error \(CUDA error 500\)"),
         ("", 0, r"launching the kernel failed: an illegal memory access was encountered \(CUDA error 700\)"),
     ],
     ids=["module", "function", "launch"],
@@ -185,4 +168,4 @@ def test_a_failure_is_named_and_changes_nothing(module: str, fails_at: int, prob
     after = case.launched()
     assert re.fullmatch(problem, case.problem)
     assert all(a.tobytes() == b.tobytes() for a, b in zip(after.arrays(), case.step.arrays(), strict=True))
-    assert _calls()[-1] == "pop"
+    assert driver_calls()[-1] == "pop"
