@@ -118,8 +118,13 @@ def find(recipe: Recipe) -> Path | None:
 
 def cached(recipe: Recipe) -> Path:
     """Where the library lies in the user's cache."""
+    return cache_folder() / f"{recipe.name}-{recipe.key[:16]}.so"
+
+
+def cache_folder() -> Path:
+    """The folder of what was compiled at first use."""
     root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(root) / "dtopt" / "kernels" / f"{recipe.name}-{recipe.key[:16]}.so"
+    return Path(root) / "dtopt" / "kernels"
 
 
 def _is_ours(path: Path) -> bool:

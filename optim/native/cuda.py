@@ -95,7 +95,7 @@ def argument(program: Program, tensors: int | None = None) -> np.dtype:
         ("slots", "u8", (slots, count)),
         *((field, "f8", (count,)) for field in ("scale", "decay")),
     ]
-    return np.dtype(fields, align=True)  # type: ignore[arg-type]
+    return np.dtype(fields, align=True)
 
 
 def source(program: Program, dtype: str) -> str:

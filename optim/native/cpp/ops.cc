@@ -215,6 +215,44 @@ class SumRowsOp : public OpKernel {
 REGISTER_KERNEL_BUILDER(Name("DtoptGroup").Device(tensorflow::DEVICE_CPU), GroupOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptJoin").Device(tensorflow::DEVICE_CPU), JoinOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptStep").Device(tensorflow::DEVICE_CPU), StepOp);
+// On a GPU all but gradients are handles and numbers, which stay on the host.
+REGISTER_KERNEL_BUILDER(Name("DtoptGroup")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("variables")
+                            .HostMemory("slots")
+                            .HostMemory("averages")
+                            .HostMemory("roundings")
+                            .HostMemory("boxes")
+                            .HostMemory("sources")
+                            .HostMemory("regions")
+                            .HostMemory("others")
+                            .HostMemory("group")
+                            .HostMemory("number"),
+                        GroupOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptJoin")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("numbers")
+                            .HostMemory("links")
+                            .HostMemory("group")
+                            .HostMemory("number"),
+                        JoinOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptStep")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("variables")
+                            .HostMemory("slots")
+                            .HostMemory("averages")
+                            .HostMemory("roundings")
+                            .HostMemory("group")
+                            .HostMemory("rows")
+                            .HostMemory("windows")
+                            .HostMemory("meanings")
+                            .HostMemory("scalars")
+                            .HostMemory("scales")
+                            .HostMemory("decays")
+                            .HostMemory("options")
+                            .HostMemory("active")
+                            .HostMemory("overwrite"),
+                        StepOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptStepTogether").Device(tensorflow::DEVICE_CPU), StepTogetherOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquares").Device(tensorflow::DEVICE_CPU), SquaresOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquareSums").Device(tensorflow::DEVICE_CPU), SquaresOp);
