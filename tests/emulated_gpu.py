@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import platform
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from optim.native import build, compiling, cuda, generate
 from optim.native.compiling import Recipe
@@ -19,6 +22,9 @@ from optim.native.generate import Program
 SOURCES = Path(__file__).parent / "native"
 PROGRAMS = {program.name: program for program in generate.builtin_programs() if cuda.is_elementwise(program)}
 SIZES = (1, 7, 3, 512, 16_384, 40_001)
+needs_nvrtc = pytest.mark.skipif(
+    (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="NVRTC 12.1 is published for x86-64 Linux alone"
+)
 MISALIGNED = 3
 """The variable whose gradient begins in the middle of 16 bytes, as a slice may."""
 STORED = {"float32": np.float32, "float64": np.float64, "bfloat16": np.uint16, "float16": np.float16}

@@ -10,7 +10,7 @@ import pytest
 
 from optim.native import build, compiling, cuda, nvrtc
 from optim.native.generate import Program
-from tests.emulated_gpu import PROGRAMS, Case, Options, assert_same
+from tests.emulated_gpu import PROGRAMS, Case, Options, assert_same, needs_nvrtc
 
 
 @pytest.mark.parametrize("dtype", cuda.TYPES)
@@ -70,6 +70,7 @@ EVERY = [
 ]
 
 
+@needs_nvrtc
 @pytest.mark.parametrize(("name", "dtype"), EVERY)
 def test_nvrtc_compiles_it_to_operations_that_round_as_ieee_says(name: str, dtype: str) -> None:
     program = PROGRAMS[name]
@@ -91,6 +92,7 @@ def test_nvrtc_compiles_it_to_operations_that_round_as_ieee_says(name: str, dtyp
     assert not [operation for operation in operations if ".rn" not in operation]
 
 
+@needs_nvrtc
 def test_the_headers_of_a_wheel_are_of_a_release_that_drivers_know() -> None:
     """PTX of NVRTC 12.1 is version 8.1, which drivers from R530 on compile."""
     version = nvrtc.find().version
@@ -99,6 +101,7 @@ def test_the_headers_of_a_wheel_are_of_a_release_that_drivers_know() -> None:
     assert (".version 8.1" in ptx) == (version == (12, 1))
 
 
+@needs_nvrtc
 def test_an_error_of_nvrtc_says_what_is_wrong() -> None:
     with pytest.raises(compiling.BuildError, match=r"NVRTC failed: rule\.cu\(1\): error: "):
         nvrtc.find().ptx("int f() { return unknown; }", {}, cuda.OPTIONS)

@@ -9,7 +9,7 @@ import pytest
 from optim.errors import HyperparameterError
 from optim.native import gpu, library
 from optim.native.generate import builtin_programs
-from tests.emulated_gpu import PROGRAMS
+from tests.emulated_gpu import PROGRAMS, needs_nvrtc
 from tests.test_optim.kernel_support import require_kernel
 
 ADAM = next(program for name, program in PROGRAMS.items() if name.startswith("AdamRule"))
@@ -42,6 +42,7 @@ def test_a_rule_that_adds_up_has_none_yet() -> None:
     assert "there is no kernel on GPUs yet" in gpu.why_not(LAMB, "float32")
 
 
+@needs_nvrtc
 def test_a_module_is_compiled_once_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     text = gpu.module(ADAM, "float32")
