@@ -37,7 +37,7 @@ def emulated_path(*programs: Program) -> Path:
     processes."""
     chosen = programs or tuple(PROGRAMS.values())
     kernels = itertools.chain(*(cuda.kernels(program, dtype) for program in chosen for dtype in cuda.TYPES))
-    text = "\n".join(('#include "gpu.h"', *(program.code for program in chosen), *kernels, ""))
+    text = "\n".join((cuda.SQUARES, *(program.code for program in chosen), *kernels, ""))
     flags = ("-std=c++17", "-fPIC", "-w", "-O0", "-ffp-contract=off", f"-I{build.SOURCES}")
     key = build.digest(text, *map(build.text, build.GPU_SOURCES), *flags[:-1])
     recipe = Recipe("emulated", key, ((text, ()),), flags)
@@ -53,7 +53,7 @@ def emulated() -> Any:
 def compiled(name: str) -> Path:
     """The library of a file of tests/native: `fake_cuda`, a driver for tests, or `gpu_steps`, which calls it."""
     flags = ("-std=c++17", "-fPIC", "-O1", "-Wall", "-Werror", f"-I{build.SOURCES}")
-    texts = [(SOURCES / f"{name}.cc").read_text(), build.text("driver.h"), build.text("launch.h")]
+    texts = [(SOURCES / f"{name}.cc").read_text(), *map(build.text, ("driver.h", "launch.h", "squares.h"))]
     recipe = Recipe(name, build.digest(*texts, *flags[:-1]), ((texts[0], ()),), flags, ("-ldl",))
     return compiling.compile_into(recipe, build.cached(recipe))
 
@@ -61,7 +61,7 @@ def compiled(name: str) -> Path:
 @cache
 def library(name: str) -> Any:
     found = ctypes.CDLL(str(compiled(name)))
-    for function in ("step", "fake_calls", "fake_wrong"):
+    for function in ("step", "squares", "fake_calls", "fake_wrong"):
         if hasattr(found, function):
             getattr(found, function).restype = ctypes.c_char_p
     return found

@@ -209,7 +209,7 @@ def check_modules(device: Device) -> tuple[bool, str]:
     start = time.perf_counter()
     program = program_for(_adam().make()._algorithm.updating_rule)
     assert program is not None
-    text = gpu.module(program, "float32")
+    text = gpu.module(cuda.source(program, "float32"))
     return ".entry" in text, f"Adam's module: {len(text)} bytes of PTX in {time.perf_counter() - start:.2f} s"
 
 

@@ -118,6 +118,26 @@ def square_sums(held: Held, sources: Sequence[int], batches: Batches | None = No
     return sums
 
 
+def adds_up_on(tracked: Tracked) -> bool:
+    """Whether a kernel adds up squares of gradients on the GPU that a variable is on."""
+    if not gpu.is_on() or not on_gpu(tracked) or tracked.mesh is not None:
+        return False
+    return tracked.variable.dtype in DTYPES and status().available and not gpu.why_no_squares()
+
+
+def squares_on_gpu(tensors: Sequence[Any], device: str) -> Any:
+    """The sum of squares of each of some tensors on a GPU: a float64 vector there, for which nobody waits."""
+    by_dtype: dict[Any, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        by_dtype.setdefault(tensor.dtype, []).append(i)
+    with tf.device(device):
+        found = [library.ops().dtopt_square_sums(tensors=[tensors[i] for i in at]) for at in by_dtype.values()]
+        if len(found) == 1:
+            return found[0]
+        order = [i for at in by_dtype.values() for i in at]
+        return tf.gather(tf.concat(found, 0), tf.math.invert_permutation(order))
+
+
 class Batch:
     """Shards of one dtype and learning rate on all devices, looked up by the kernel once."""
 

@@ -120,8 +120,7 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
         g if isinstance(g, RowGradient) else relayout(g, t.layout)
         for g, t in zip(work.gradients, work.tracked, strict=True)
     ]
-    is_local = all(tracked.mesh is None and not native.on_gpu(tracked) for tracked in work.tracked)
-    gradients = PendingGradients(placed, _square_sums if is_local else _square_sums_of_wholes)
+    gradients = PendingGradients(placed, _adding_up(work))
     if work.loss_scale is not None:
         gradients = gradients.scale([1.0 / work.loss_scale] * len(work.gradients))
     clipped = clip(gradients, work.clip)
@@ -142,6 +141,17 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
     taken = set(mine)
     rest = [i for i in range(len(work.tracked)) if i not in taken]
     return _rest(work, rest, clipped) if rest else None, done
+
+
+def _adding_up(work: Work) -> Callable[[Sequence[Any]], list[Any]]:
+    """What gives the sum of squares of each gradient."""
+    if all(tracked.mesh is None and not native.on_gpu(tracked) for tracked in work.tracked):
+        return _square_sums
+    devices = {at_hand(tracked.variable).device for tracked in work.tracked}
+    if len(devices) == 1 and all(map(native.adds_up_on, work.tracked)):
+        (device,) = devices
+        return lambda gradients: tf.unstack(native.squares_on_gpu([*map(numbers_of, gradients)], device))
+    return _square_sums_of_wholes
 
 
 def squared_norms(gradients: Sequence[Any]) -> Any:

@@ -103,6 +103,17 @@ def source(program: Program, dtype: str) -> str:
     return "\n".join(('#include "gpu.h"', "", program.code, *kernels(program, dtype))) + "\n"
 
 
+SQUARES = '#include "squares_gpu.h"\n'
+"""The text of the module that adds up squares, of all dtypes."""
+SQUARES_THREADS = 256
+"""Of a block: `kSquaresThreads` of squares_gpu.h."""
+
+
+def squares_name(dtype: str) -> str:
+    """The kernel of that module for tensors of a dtype."""
+    return f"dtopt_squares_{dtype}"
+
+
 def kernels(program: Program, dtype: str) -> Iterator[str]:
     """The lines that make kernels of a rule's function, which stands before them."""
     how, most = shape(program, dtype), most_tensors(program)

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import threading
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -62,13 +63,17 @@ class Gpus:
         threads = cuda.shape(program, dtype).threads
         numbers = (len(program.slots), len(program.scalars), cuda.most_tensors(program), threads)
         for given in cuda.given(dtype):
-            self._library.DtoptAddGpuKernel(
-                program.name.encode(),
-                *(ctypes.c_int64(tf.as_dtype(name).as_datatype_enum) for name in (dtype, given)),
-                cuda.name(program, dtype, given).encode(),
-                ptx.encode(),
-                (ctypes.c_int64 * len(numbers))(*numbers),
-            )
+            self._add(program.name, dtype, given, cuda.name(program, dtype, given), ptx, numbers)
+
+    def add_squares(self, ptx: str) -> None:
+        """Take the module that adds up squares."""
+        for dtype in cuda.TYPES:
+            self._add("squares", dtype, dtype, cuda.squares_name(dtype), ptx, (0, 0, 0, cuda.SQUARES_THREADS))
+
+    def _add(self, rule: str, dtype: str, given: str, name: str, ptx: str, numbers: Sequence[int]) -> None:
+        enums = (ctypes.c_int64(tf.as_dtype(each).as_datatype_enum) for each in (dtype, given))
+        values = (ctypes.c_int64 * len(numbers))(*numbers)
+        self._library.DtoptAddGpuKernel(rule.encode(), *enums, name.encode(), ptx.encode(), values)
 
 
 class _Modules:
@@ -79,8 +84,8 @@ class _Modules:
         self.gpus: Gpus | None = None
         self.problem = ""
         """Why there is no driver."""
-        self.reasons: dict[tuple[str, str], str] = {}
-        """By program and dtype: empty once it was handed over."""
+        self.reasons: dict[str, str] = {}
+        """By the key of a module: empty once it was handed over."""
 
 
 _modules = _Modules()
@@ -101,19 +106,27 @@ def why_not(program: Program, dtype: str) -> str:
         return f"dtopt's kernels for GPUs have not been run on a device yet; {VARIABLE}=on uses them"
     if not cuda.is_elementwise(program):
         return "its rule needs more than the gradient of an element, for which there is no kernel on GPUs yet"
+    return _why_no_module(cuda.source(program, dtype), lambda gpus, ptx: gpus.add(program, dtype, ptx))
+
+
+def why_no_squares() -> str:
+    """Why no kernel adds up squares on a GPU; empty if one does."""
+    return _why_no_module(cuda.SQUARES, Gpus.add_squares)
+
+
+def _why_no_module(source: str, add: Callable[[Gpus, str], None]) -> str:
+    """Why the ops do not have a module yet; empty if they do. A missing one is compiled in the background."""
     with _modules.lock:
         if _modules.gpus is None and not _modules.problem:
             _modules.problem = _open()
         if _modules.problem:
             return _modules.problem
-        key = (program.name, dtype)
+        key, thread = _key(source), None
         if key not in _modules.reasons:
             _modules.reasons[key] = COMPILING
-            thread = threading.Thread(target=_provide, args=(program, dtype), daemon=True, name="optim-compiling")
+            thread = threading.Thread(target=_provide, args=(source, add), daemon=True, name="optim-compiling")
             thread.start()
-        else:
-            thread = None
-    if thread is not None and (library.mode() == "build" or find(program, dtype) is not None):
+    if thread is not None and (library.mode() == "build" or find(source) is not None):
         thread.join()
     return _modules.reasons[key]
 
@@ -132,31 +145,30 @@ def _open() -> str:
     return ""
 
 
-def _provide(program: Program, dtype: str) -> None:
+def _provide(source: str, add: Callable[[Gpus, str], None]) -> None:
     """Hand a module to the ops, compiled first if it is not in the cache."""
     assert _modules.gpus is not None
-    key = (program.name, dtype)
     try:
-        _modules.gpus.add(program, dtype, module(program, dtype))
-        _modules.reasons[key] = ""
+        add(_modules.gpus, module(source))
+        _modules.reasons[_key(source)] = ""
     except (BuildError, OSError) as error:
         _log.warning("dtopt's GPU kernel is not used, steps run on TensorFlow's ops: %s", error)
-        _modules.reasons[key] = str(error)
+        _modules.reasons[_key(source)] = str(error)
 
 
-def module(program: Program, dtype: str) -> str:
-    """The PTX of a rule for variables of a dtype, from the cache, or compiled and kept there.
+def module(source: str) -> str:
+    """The PTX of a module's text, from the cache, or compiled and kept there.
 
     Raises:
       BuildError: there is no NVRTC, or it failed. OSError: the cache cannot be written.
     """
-    found = find(program, dtype)
+    found = find(source)
     if found is not None:
         return found.read_text(encoding="utf-8")
-    text = nvrtc.find().ptx(cuda.source(program, dtype), headers(), cuda.OPTIONS)
-    path = cached(program, dtype)
+    text = nvrtc.find().ptx(source, headers(), cuda.OPTIONS)
+    path = cached(source)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    record = {"key": _key(program, dtype), "size": len(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    record = {"key": _key(source), "size": len(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}
     for target, content in ((path, text), (path.with_suffix(".json"), json.dumps(record))):
         part = target.with_name(f"{target.name}.{os.getpid()}")
         part.write_text(content, encoding="utf-8")
@@ -164,15 +176,15 @@ def module(program: Program, dtype: str) -> str:
     return text
 
 
-def find(program: Program, dtype: str) -> Path | None:
+def find(source: str) -> Path | None:
     """A module in the cache; None if there is none, or it is not whole."""
-    path = cached(program, dtype)
-    return path if is_intact(path, _key(program, dtype)) else None
+    path = cached(source)
+    return path if is_intact(path, _key(source)) else None
 
 
-def cached(program: Program, dtype: str) -> Path:
+def cached(source: str) -> Path:
     """Where a module is in the user's cache."""
-    return build.cache_folder() / f"gpu-{_key(program, dtype)[:16]}.ptx"
+    return build.cache_folder() / f"gpu-{_key(source)[:16]}.ptx"
 
 
 @cache
@@ -182,5 +194,5 @@ def headers() -> dict[str, str]:
 
 
 @cache
-def _key(program: Program, dtype: str) -> str:
-    return build.digest(cuda.source(program, dtype), *headers().values(), *cuda.OPTIONS)
+def _key(source: str) -> str:
+    return build.digest(source, *headers().values(), *cuda.OPTIONS)

@@ -47,4 +47,28 @@ __attribute__((visibility("default"))) const char* step(const char* driver_path,
   return problem.c_str();
 }
 
+// The sums of squares of tensors of one dtype.
+__attribute__((visibility("default"))) const char* squares(const char* driver_path, const char* name, const char* ptx,
+                                                           void* stream, int64_t tensors, void* const* values,
+                                                           const int64_t* sizes, double* sums) {
+  static std::string problem;
+  if (module == nullptr || *module != ptx) module.reset(new std::string(ptx));
+  dtopt::Driver driver;
+  problem = dtopt::Driver::Open(driver_path, &driver);
+  if (!problem.empty()) return problem.c_str();
+  const dtopt::GpuKernel kernel{name, module.get(), 0, 0, 0, 256};
+  dtopt::GpuSquares of;
+  int64_t runs = 0;
+  for (int64_t i = 0; i < tensors; ++i) {
+    of.values.push_back(values[i]);
+    of.sizes.push_back(sizes[i]);
+    runs += dtopt::GpuSquares::RunsOf(sizes[i]);
+  }
+  std::vector<double> memory(runs);
+  of.sums = sums;
+  of.runs = memory.data();
+  problem = dtopt::LaunchSquares(driver, kernels.get(), stream, kernel, of);
+  return problem.c_str();
+}
+
 }  // extern "C"

@@ -93,6 +93,16 @@ def test_nvrtc_compiles_it_to_operations_that_round_as_ieee_says(name: str, dtyp
 
 
 @needs_nvrtc
+def test_nvrtc_compiles_the_sums_of_squares() -> None:
+    headers = {name: build.text(name) for name in build.GPU_SOURCES}
+    ptx = nvrtc.find().ptx(cuda.SQUARES, headers, cuda.OPTIONS)
+    assert ".local" not in ptx
+    assert not re.search(r"\bfma\.|\.approx", ptx)
+    for dtype in cuda.TYPES:
+        assert f".entry {cuda.squares_name(dtype)}(" in ptx
+
+
+@needs_nvrtc
 def test_the_headers_of_a_wheel_are_of_a_release_that_drivers_know() -> None:
     """PTX of NVRTC 12.1 is version 8.1, which drivers from R530 on compile."""
     version = nvrtc.find().version

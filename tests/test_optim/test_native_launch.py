@@ -16,10 +16,13 @@ from tests.emulated_gpu import (
     Step,
     assert_same,
     compiled,
+    cpu_function,
     driver_calls,
     emulated_path,
     library,
     pointer,
+    stored,
+    wide,
 )
 
 ADAM = next(program for name, program in PROGRAMS.items() if name.startswith("AdamRule"))
@@ -169,3 +172,34 @@ def test_a_failure_is_named_and_changes_nothing(module: str, fails_at: int, prob
     assert re.fullmatch(problem, case.problem)
     assert all(a.tobytes() == b.tobytes() for a, b in zip(after.arrays(), case.step.arrays(), strict=True))
     assert driver_calls()[-1] == "pop"
+
+
+@pytest.mark.parametrize("dtype", cuda.TYPES)
+def test_squares_are_added_up_as_on_the_cpu(dtype: str) -> None:
+    """More tensors than one launch takes, runs of all lengths, and none."""
+    rng = np.random.default_rng(5)
+    sizes = [0, 1, 31, 32, 33, 4096, 4097, 50_000, *([3] * 1700)]
+    tensors = [stored(rng.standard_normal(size), dtype) for size in sizes]
+    sums = np.zeros(len(sizes))
+    _reset()
+    problem = library("gpu_steps").squares(
+        str(compiled("fake_cuda")).encode(),
+        cuda.squares_name(dtype).encode(),
+        str(emulated_path()).encode(),
+        ctypes.c_void_p(STREAM),
+        ctypes.c_int64(len(sizes)),
+        (ctypes.c_void_p * len(sizes))(*(tensor.ctypes.data for tensor in tensors)),
+        (ctypes.c_int64 * len(sizes))(*sizes),
+        pointer(sums),
+    )
+    assert problem == b""
+    assert driver_calls().count("launch") == 4
+    squares = cpu_function("squares", dtype)
+    squares.restype = ctypes.c_double
+    for tensor, found in zip(tensors, sums, strict=True):
+        runs = [tensor[k : k + 4096] for k in range(0, tensor.size, 4096)]
+        expected = 0.0
+        for run in runs:
+            expected += squares(pointer(np.ascontiguousarray(run)), ctypes.c_int64(run.size))
+        assert found == expected
+        assert found == pytest.approx(float(np.sum(wide(tensor, dtype).astype(np.float64) ** 2)), rel=1e-12)

@@ -128,6 +128,40 @@ inline absl::Status LaunchOn(const Gpu& gpu, const GpuKernel& kernel, const std:
   return problem.empty() ? absl::OkStatus() : absl::InternalError(problem);
 }
 
+// The sums of squares of the inputs of an op on a GPU, each of one of the dtypes of variables.
+class GpuSquaresOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tensorflow::OpKernelContext* context) override {
+    Gpus& all = Gpus::Get();
+    const auto gpu = all.Of(context);
+    OP_REQUIRES(context, gpu != nullptr, absl::FailedPreconditionError("dtopt's kernels for GPUs are not loaded"));
+    const int count = context->num_inputs();
+    tensorflow::Tensor* sums;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {count}, &sums));
+    GpuSquares of;
+    int64_t runs = 1;  // memory of no size has no address
+    for (int i = 0; i < count; ++i) {
+      const tensorflow::Tensor& tensor = context->input(i);
+      OP_REQUIRES(context, tensor.dtype() == context->input(0).dtype(),
+                  absl::InvalidArgumentError("on a GPU, tensors of one dtype are added up at a time"));
+      of.values.push_back(tensor.data());
+      of.sizes.push_back(tensor.NumElements());
+      runs += GpuSquares::RunsOf(tensor.NumElements());
+    }
+    tensorflow::Tensor workspace;
+    OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_DOUBLE, {runs}, &workspace));
+    of.sums = static_cast<double*>(sums->data());
+    of.runs = static_cast<double*>(workspace.data());
+    const tensorflow::DataType dtype = context->input(0).dtype();
+    const GpuKernel* kernel = all.Find("squares", dtype, dtype);
+    OP_REQUIRES(context, kernel != nullptr, absl::FailedPreconditionError("the kernel of squares is not loaded"));
+    const Problem problem = LaunchSquares(all.driver(), all.loaded(), gpu->stream, *kernel, of);
+    OP_REQUIRES(context, problem.empty(), absl::InternalError(problem));
+  }
+};
+
 }  // namespace dtopt
 
 #endif  // DTOPT_GPU_STEP_H_

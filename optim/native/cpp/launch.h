@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "driver.h"
+#include "squares.h"
 
 namespace dtopt {
 
@@ -109,6 +111,52 @@ class GpuArgument {
   int64_t count_ = 0, blocks_ = 0;
   std::vector<char> bytes_;
 };
+
+// Tensors of one dtype on a GPU whose squares are added up, and where their sums go.
+struct GpuSquares {
+  std::vector<const void*> values;
+  std::vector<int64_t> sizes;
+  double* sums = nullptr;
+  double* runs = nullptr;  // memory for the sum of each run, as many as `RunsOf` says
+
+  static int64_t RunsOf(int64_t size) { return (size + kSquaredAtOnce - 1) / kSquaredAtOnce; }
+};
+
+// Launches the sums of squares on a stream, and does not wait for them. kernel: that of the runs; its module has the other.
+inline Problem LaunchSquares(const Driver& driver, Kernels* kernels, CuStream stream, const GpuKernel& kernel,
+                             const GpuSquares& of) {
+  const Current current(driver, stream);
+  if (!current.problem().empty()) return current.problem();
+  CuFunction runs, join;
+  Problem problem = kernels->Find(driver, current.context(), kernel.name, *kernel.ptx, &runs);
+  if (problem.empty()) problem = kernels->Find(driver, current.context(), "dtopt_squares_join", *kernel.ptx, &join);
+  const int64_t count = of.values.size();
+  auto all = std::make_unique<Squares>();
+  int64_t before = 0;
+  for (int64_t begin = 0; begin < count && problem.empty(); begin += kMostSquared) {
+    all->count = std::min<int64_t>(kMostSquared, count - begin);
+    all->first[0] = 0;
+    for (int i = 0; i < all->count; ++i) {
+      all->values[i] = of.values[begin + i];
+      all->size[i] = of.sizes[begin + i];
+      all->first[i + 1] = all->first[i] + GpuSquares::RunsOf(of.sizes[begin + i]);
+    }
+    all->runs = of.runs + before;
+    all->sums = of.sums + begin;
+    before += all->first[all->count];
+    void* arguments[] = {all.get()};
+    const auto launch = [&](CuFunction function, int64_t threads) {
+      const unsigned blocks = (threads + kernel.threads - 1) / kernel.threads;
+      if (blocks == 0 || !problem.empty()) return;
+      const CuResult result =
+          driver.launch(function, blocks, 1, 1, kernel.threads, 1, 1, 0, stream, arguments, nullptr);
+      if (result != 0) problem = driver.Text("launching the sums of squares", result);
+    };
+    launch(runs, int64_t{32} * all->first[all->count]);
+    launch(join, all->count);
+  }
+  return problem;
+}
 
 // Launches a step on a stream, and does not wait for it. Where it returns a problem with the first launch, nothing was
 // changed.

@@ -253,6 +253,7 @@ REGISTER_KERNEL_BUILDER(Name("DtoptStep")
                             .HostMemory("active")
                             .HostMemory("overwrite"),
                         StepOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptSquareSums").Device(tensorflow::DEVICE_GPU), GpuSquaresOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptStepTogether").Device(tensorflow::DEVICE_CPU), StepTogetherOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquares").Device(tensorflow::DEVICE_CPU), SquaresOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquareSums").Device(tensorflow::DEVICE_CPU), SquaresOp);
