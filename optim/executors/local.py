@@ -37,6 +37,7 @@ from optim.native import direct
 from optim.options.clipping import clip
 from optim.precision import compute_dtype
 from optim.state.row_gradient import RowGradient
+from optim.state.tracked import Tracked
 
 __all__ = ["Plan", "handles_of", "run", "wait_for_pending"]
 
@@ -167,15 +168,26 @@ def _unpacked(work: Work, selection: Selection) -> ShardGradients:
     found = {}
     if RowGradient in set(map(type, work.gradients)) or any(work.lazy):
         found = {i: row for i, g in enumerate(work.gradients) if (row := _by_row(g, work, i)) is not None}
-    given = work.gradients
+    given, held = work.gradients, work.held
+    if any("GPU:" in device for device in selection.devices):
+        given, held = [*map(_moved, work.gradients, work.tracked)], None
     if found:
         given = [[found[i].sums] * selection.counts[i] if i in found else g for i, g in enumerate(given)]
     on_mesh = [t.layout is not None and i not in found for i, t in enumerate(work.tracked)]
     rows = {i: gradient.rows if gradient.sorted is None else gradient.sorted for i, gradient in found.items()}
-    gradients = ShardGradients(Tensors(given, on_mesh, rows, None if found else work.held), selection)
+    gradients = ShardGradients(Tensors(given, on_mesh, rows, None if found else held), selection)
     if slot_layout.MASTER in work.slots.names and native.arrange(work, selection).rest:
         gradients.cast()
     return gradients
+
+
+def _moved(gradient: Any, tracked: Tracked) -> Any:
+    """A gradient of a variable on a GPU, on that GPU."""
+    is_there = tracked.mesh is not None or isinstance(gradient, RowGradient)
+    if is_there or not native.on_gpu(tracked) or gradient.device == tracked.variable.device:
+        return gradient
+    with tf.device(tracked.variable.device):
+        return tf.identity(gradient)
 
 
 def _by_row(gradient: Any, work: Work, i: int) -> RowGradient | None:

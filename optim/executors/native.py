@@ -12,7 +12,7 @@ from optim import slot_layout
 from optim.devices import call, vector, wait_for_pending
 from optim.executors.plan import Plan, Selection, Shard
 from optim.executors.work import Group, Work
-from optim.native import direct, library
+from optim.native import direct, gpu, library
 from optim.native.direct import Held
 from optim.native.generate import Program, program_for, why_none
 from optim.native.library import status
@@ -68,7 +68,30 @@ def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = 
     dtype = target(slots, tracked).dtype
     if any(slot.dtype != dtype for slot in slots.of(tracked, program.slots).values()):
         return f"a slot of {tracked} has another dtype"
+    if on_gpu(tracked):
+        return _why_not_on_gpu(program, tracked, slots)
     return why_not_here(tracked) or library.why_no_program(program)
+
+
+def on_gpu(tracked: Tracked) -> bool:
+    """Whether a variable is on a GPU, or on a mesh of GPUs."""
+    device = tracked.variable.device if tracked.mesh is None else tracked.mesh.device_type()
+    return bool(device) and "GPU" in device.upper()
+
+
+def _why_not_on_gpu(program: Program, tracked: Tracked, slots: SlotTable) -> str:
+    """Why no launch of dtopt's updates a variable on a GPU; empty if one does."""
+    if not gpu.is_on():
+        return gpu.why_not(program, tracked.variable.dtype.name)
+    if tracked.mesh is not None or isinstance(tracked.variable, tf.distribute.DistributedValues):
+        return f"dtopt's kernels for GPUs do not update variables of meshes or strategies yet, as {tracked} is"
+    if tracked.variable.dtype not in DTYPES:
+        return f"it does not compute in {tracked.variable.dtype.name}"
+    if not status().available:
+        return status().reason
+    if not direct.reads_gpus():
+        return f"TensorFlow {tf.version.VERSION} has no function that shares the buffer of a tensor on a GPU"
+    return library.why_no_program(program) or gpu.why_not(program, target(slots, tracked).dtype.name)
 
 
 def why_not_here(tracked: Tracked) -> str:
@@ -93,6 +116,26 @@ def square_sums(held: Held, sources: Sequence[int], batches: Batches | None = No
     found = call("DtoptSquares", vector([held.number], tf.int64), vector(sources, tf.int64))
     sums: list[float] = found.numpy().tolist()
     return sums
+
+
+def adds_up_on(tracked: Tracked) -> bool:
+    """Whether a kernel adds up squares of gradients on the GPU that a variable is on."""
+    if not gpu.is_on() or not on_gpu(tracked) or tracked.mesh is not None:
+        return False
+    return tracked.variable.dtype in DTYPES and status().available and not gpu.why_no_squares()
+
+
+def squares_on_gpu(tensors: Sequence[Any], device: str) -> Any:
+    """The sum of squares of each of some tensors on a GPU: a float64 vector there, for which nobody waits."""
+    by_dtype: dict[Any, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        by_dtype.setdefault(tensor.dtype, []).append(i)
+    with tf.device(device):
+        found = [library.ops().dtopt_square_sums(tensors=[tensors[i] for i in at]) for at in by_dtype.values()]
+        if len(found) == 1:
+            return found[0]
+        order = [i for at in by_dtype.values() for i in at]
+        return tf.gather(tf.concat(found, 0), tf.math.invert_permutation(order))
 
 
 class Batch:

@@ -51,6 +51,8 @@ def takes(work: Work, i: int) -> bool:
         return False
     if work.lazy[i] and not isinstance(work.gradients[i], RowGradient) and not has_whole_rows(work.tracked[i].layout):
         return False  # no device knows whether a row is all zero
+    if work.lazy[i] and native.on_gpu(work.tracked[i]):
+        return False  # a launch updates all rows
     return updates(work.rule, work.tracked[i], work.slots, each=work.apart(i) is not None)
 
 
@@ -81,12 +83,15 @@ def _is_divided(layout: dtensor.Layout | None) -> bool:
 
 def takes_rows(rule: Rule, tracked: Tracked, slots: SlotTable, each: bool = False) -> bool:
     """Whether the gradient of a variable may be a `RowGradient`: the kernel updates it."""
+    if native.on_gpu(tracked):
+        return False
     return rule.elementwise and library.status().available and not needs_ops() and updates(rule, tracked, slots, each)
 
 
 def adds_squares(work: Work, i: int) -> bool:
     """Whether a sum of squares by the kernel, in float64, tells if a gradient is finite."""
-    return work.tracked[i].mesh is None and takes(work, i) and work.gradients[i].dtype != tf.float64
+    is_here = work.tracked[i].mesh is None and not native.on_gpu(work.tracked[i])
+    return is_here and takes(work, i) and work.gradients[i].dtype != tf.float64
 
 
 def is_possible(work: Work) -> bool:
@@ -115,8 +120,7 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
         g if isinstance(g, RowGradient) else relayout(g, t.layout)
         for g, t in zip(work.gradients, work.tracked, strict=True)
     ]
-    is_local = all(tracked.mesh is None for tracked in work.tracked)
-    gradients = PendingGradients(placed, _square_sums if is_local else _square_sums_of_wholes)
+    gradients = PendingGradients(placed, _adding_up(work))
     if work.loss_scale is not None:
         gradients = gradients.scale([1.0 / work.loss_scale] * len(work.gradients))
     clipped = clip(gradients, work.clip)
@@ -137,6 +141,17 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
     taken = set(mine)
     rest = [i for i in range(len(work.tracked)) if i not in taken]
     return _rest(work, rest, clipped) if rest else None, done
+
+
+def _adding_up(work: Work) -> Callable[[Sequence[Any]], list[Any]]:
+    """What gives the sum of squares of each gradient."""
+    if all(tracked.mesh is None and not native.on_gpu(tracked) for tracked in work.tracked):
+        return _square_sums
+    devices = {at_hand(tracked.variable).device for tracked in work.tracked}
+    if len(devices) == 1 and all(map(native.adds_up_on, work.tracked)):
+        (device,) = devices
+        return lambda gradients: tf.unstack(native.squares_on_gpu([*map(numbers_of, gradients)], device))
+    return _square_sums_of_wholes
 
 
 def squared_norms(gradients: Sequence[Any]) -> Any:
@@ -255,16 +270,21 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients, pro
         group, together = native.numbers_on_mesh(work.only(members), program)
         lists, others = ([item.variable for item in tracked], [], [], []), []
         op = library.ops().dtopt_step_together if together else op
+    numbers = {
+        "scalars": [coefficients[name] for name in program.scalars],
+        "scales": [] if gradients.factors is None else [gradients.factors[i] for i in members],
+        "decays": [1.0 if d is None else d for d in decays] if any(d is not None for d in decays) else [],
+        "options": [limit, momentum, 1.0 - momentum],
+    }
+    with tf.device("CPU:0") if native.on_gpu(tracked[0]) else nullcontext():  # where a GPU's op takes them
+        vectors = {name: float64s(values) for name, values in numbers.items()}
     with nullcontext() if on_mesh else tf.device(at_hand(goals[0]).device):
         return op(
             **{name: _handles(given) for name, given in zip(LISTS, lists, strict=True)},
+            **vectors,
             group=group,
             gradients=[numbers_of(gradient) for gradient in mine],
             rows=[mine[k].rows for k in by_row],
-            scalars=float64s([coefficients[name] for name in program.scalars]),
-            scales=float64s([] if gradients.factors is None else [gradients.factors[i] for i in members]),
-            decays=float64s([1.0 if d is None else d for d in decays] if any(d is not None for d in decays) else []),
-            options=float64s([limit, momentum, 1.0 - momentum]),
             active=tf.stack(active) if any(a is not True for a in active) else tf.constant([], tf.bool),
             overwrite=tf.convert_to_tensor(work.overwrite),
             T=goals[0].dtype,

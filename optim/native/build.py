@@ -23,9 +23,15 @@ from optim.native.compiling import Recipe, is_intact
 HERE = Path(__file__).parent
 PREBUILT = HERE / "prebuilt"
 SOURCES = HERE / "cpp"
-MATHS_SOURCES = ("abi.h", "math.h", "basics.cc")
+MATHS_SOURCES = ("abi.h", "arithmetic.h", "math.h", "basics.cc")
+GPU_SOURCES = ("arithmetic.h", "gpu.h", "squares.h", "squares_gpu.h")
+"""Of kernels, which `cuda` compiles."""
 OPS_SOURCES = tuple(
-    sorted(f.name for f in SOURCES.iterdir() if f.suffix in (".h", ".cc") and f.name not in MATHS_SOURCES[1:])
+    sorted(
+        f.name
+        for f in SOURCES.iterdir()
+        if f.suffix in (".h", ".cc") and f.name not in (*MATHS_SOURCES[1:], "gpu.h", "squares_gpu.h")
+    )
 )
 COMMON = ("-std=c++17", "-fPIC", "-w", "-fvisibility=hidden")
 MATHS_FLAGS = (
@@ -85,7 +91,7 @@ def _maths(title: str, programs: Sequence[generate.Program], names: Sequence[str
     flags = {name: (*(f"-m{part}" for part in LEVELS[name]), f"-DDTOPT_LEVEL={name}") for name in names}
     objects = tuple((file, flags[name]) for name in names for file in files)
     same = [flag for flag in MATHS_FLAGS if not flag.startswith("-I")]
-    key = _digest(source, *map(_text, MATHS_SOURCES), *same, *MATHS_LINK, *names, platform.system(), platform.machine())
+    key = digest(source, *map(text, MATHS_SOURCES), *same, *MATHS_LINK, *names, platform.system(), platform.machine())
     return Recipe(title, key, objects, MATHS_FLAGS, MATHS_LINK)
 
 
@@ -97,7 +103,7 @@ def ops() -> Recipe:
     flags = tf.sysconfig.get_compile_flags()
     said = [flag for flag in flags if not flag.startswith("-I")]
     minor = ".".join(tf.version.VERSION.split(".")[:2])
-    key = _digest(*map(_text, OPS_SOURCES), *OPS_FLAGS, minor, *said, platform.system(), platform.machine())
+    key = digest(*map(text, OPS_SOURCES), *OPS_FLAGS, minor, *said, platform.system(), platform.machine())
     objects = ((str(SOURCES / "ops.cc"), tuple(flags)),)
     return Recipe(f"ops-{minor}", key, objects, OPS_FLAGS, tuple(tf.sysconfig.get_link_flags()))
 
@@ -112,8 +118,13 @@ def find(recipe: Recipe) -> Path | None:
 
 def cached(recipe: Recipe) -> Path:
     """Where the library lies in the user's cache."""
+    return cache_folder() / f"{recipe.name}-{recipe.key[:16]}.so"
+
+
+def cache_folder() -> Path:
+    """The folder of what was compiled at first use."""
     root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(root) / "dtopt" / "kernels" / f"{recipe.name}-{recipe.key[:16]}.so"
+    return Path(root) / "dtopt" / "kernels"
 
 
 def _is_ours(path: Path) -> bool:
@@ -128,9 +139,11 @@ def _is_ours(path: Path) -> bool:
 
 
 @cache
-def _text(name: str) -> str:
+def text(name: str) -> str:
+    """One of the sources."""
     return (SOURCES / name).read_text(encoding="utf-8")
 
 
-def _digest(*parts: str) -> str:
+def digest(*parts: str) -> str:
+    """Of everything that a build depends on."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

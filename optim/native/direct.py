@@ -39,6 +39,8 @@ INSIDES = (
 )
 """Of the class of DTensors, next in that struct: done without where TensorFlow lacks one of them, or is another than
 those in which this class was looked at."""
+TENSOR_OF = "_ZNK10tensorflow12TensorHandle6TensorEPPKNS_6TensorE"
+"""`TensorHandle::Tensor`, which shares the buffer of a tensor on any device; the same holds for it."""
 LOOKED_AT = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
 FUNCTIONS = ("hold", "drop", "read", "write", "sort", "squares", "update")
 """Of the kernel's library, as `calls.h` has them."""
@@ -84,6 +86,7 @@ class _Runtime(ctypes.Structure):
         ("dim_of", ctypes.c_void_p),
         ("rank_of", ctypes.c_void_p),
         ("resolve", ctypes.c_void_p),
+        ("tensor_of", ctypes.c_void_p),
         ("dtensor_class", ctypes.c_void_p),
         ("object_of", ctypes.c_void_p),
         ("count_of", ctypes.c_void_p),
@@ -116,6 +119,7 @@ class _Loaded:
         functions = {method.name.decode(): make(ctypes.addressof(method), None, None) for method in table}
         self.hold, self.drop, self.read, self.write = (functions[name] for name in FUNCTIONS[:4])
         self.sort, self.squares, self.update = (functions[name] for name in FUNCTIONS[4:])
+        self.shares_buffers = addresses[len(SYMBOLS)] is not None
         self._library = library
         self._addresses = addresses
         self._last: tuple[Any, Any, Any] = (None, None, None)
@@ -141,15 +145,22 @@ def load(path: Path, looks_inside: bool = True) -> None:
     """
     found = [address(symbol, files) for symbol, files in SYMBOLS.items()]
     inside = [address(symbol, DTENSORS) for symbol in INSIDES]
-    if None in inside or not looks_inside or not tf.version.VERSION.startswith(tuple(f"{v}." for v in LOOKED_AT)):
+    is_known = looks_inside and tf.version.VERSION.startswith(tuple(f"{v}." for v in LOOKED_AT))
+    if None in inside or not is_known:
         inside = [None] * len(INSIDES)
     if None not in found:
-        _loaded[:] = [_Loaded(ctypes.CDLL(str(path)), [*found, *inside])]
+        tensor_of = address(TENSOR_OF, DTENSORS) if is_known else None
+        _loaded[:] = [_Loaded(ctypes.CDLL(str(path)), [*found, tensor_of, *inside])]
 
 
 def available() -> bool:
     """Whether gradients can be read without ops: the kernel is loaded, and TensorFlow has the private functions."""
     return bool(_loaded)
+
+
+def reads_gpus() -> bool:
+    """Whether gradients on a GPU can be held: `hold` shares their buffers."""
+    return bool(_loaded) and _loaded[0].shares_buffers
 
 
 def address(symbol: str, files: Sequence[str]) -> int | None:

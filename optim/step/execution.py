@@ -150,6 +150,8 @@ class Execution:
     def _keeps_rows(self, rule: Rule, item: Tracked) -> bool:
         """Whether the local executor can leave single rows of a variable as they are."""
         why_not = native.why_not(rule, item, self._state.slots, self._squares)
+        if native.on_gpu(item):
+            return False
         return direct.available() and not why_not and self.plan().is_by_rows(item)
 
     def takes_rows(self, item: Tracked, is_eager: bool) -> bool:

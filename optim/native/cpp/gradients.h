@@ -39,6 +39,8 @@ struct Runtime {
   int64_t (*dim_of)(TFE_TensorHandle*, int, TF_Status*);
   int (*rank_of)(TFE_TensorHandle*, TF_Status*);
   TF_Tensor* (*resolve)(TFE_TensorHandle*, TF_Status*);
+  // TensorHandle::Tensor: what a handle has, wherever that is, without a copy; null where TensorFlow has no such function.
+  absl::Status (*tensor_of)(const TFE_TensorHandle*, const tensorflow::Tensor**);
   // Of a DTensor's own class (TensorWithLayoutTf), null where TensorFlow has no such functions: Unpack looks for the mesh
   // of each tensor among all meshes, which it compares as protocol buffers, and takes three times as long as all else.
   const void* const* dtensor_class;  // its virtual functions
@@ -153,12 +155,20 @@ class Reader {
     return taken;
   }
 
-  // On a CPU device the buffer is shared; what is elsewhere no op here can use, and an empty tensor takes its place.
+  // On a CPU or GPU device the buffer is shared; what is elsewhere no op here can use, and an empty tensor takes its place.
   absl::Status TakeLocal(TFE_TensorHandle* handle, std::vector<tensorflow::Tensor>* parts) {
     const char* device = runtime_.device_of(handle, status_.get());
     if (!IsOk()) return Error();
     parts->emplace_back();
-    if (device == nullptr || std::strstr(device, "CPU:") == nullptr) return absl::OkStatus();
+    const bool on_cpu = device != nullptr && std::strstr(device, "CPU:") != nullptr;
+    const bool on_gpu = device != nullptr && std::strstr(device, "GPU:") != nullptr;
+    if (runtime_.tensor_of != nullptr && (on_cpu || on_gpu)) {
+      const tensorflow::Tensor* tensor = nullptr;
+      const absl::Status found = runtime_.tensor_of(handle, &tensor);
+      if (found.ok()) parts->back() = *tensor;
+      return found;
+    }
+    if (!on_cpu) return absl::OkStatus();
     TF_Tensor* resolved = runtime_.resolve(handle, status_.get());
     if (!IsOk()) return Error();
     const absl::Status copied = tensorflow::TF_TensorToTensor(resolved, &parts->back());

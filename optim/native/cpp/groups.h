@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "gpu_step.h"
 #include "pieces.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -57,6 +58,7 @@ class Group : public tensorflow::ResourceBase {
   std::vector<tensorflow::mutex*> locks;         // in the order of addresses, in which all take them
   std::vector<tensorflow::core::RefCountPtr<Var>> held;
   const Workers* workers = nullptr;
+  std::vector<std::shared_ptr<const Gpu>> gpus;  // by variable: what it is on; null: a CPU
   // Of a group that is joined, and updated without an op, or where the ops of all devices meet.
   std::shared_ptr<const Stepper> stepper;
   std::shared_ptr<Meeting> meeting;
@@ -98,6 +100,7 @@ class Group : public tensorflow::ResourceBase {
     boxes.insert(boxes.end(), other.boxes.begin(), other.boxes.end());
     regions.insert(regions.end(), other.regions.begin(), other.regions.end());
     others.insert(others.end(), other.others.begin(), other.others.end());
+    gpus.insert(gpus.end(), other.gpus.begin(), other.gpus.end());
     replicas.resize(variables.size());
     for (const auto& variable : other.held) {
       variable->Ref();
@@ -127,6 +130,7 @@ inline absl::Status FindAll(OpKernelContext* context, Group* group) {
   TF_RETURN_IF_ERROR(FindAll(context, "roundings", &group->roundings, group));
   group->boxes.resize(group->variables.size());
   group->replicas.resize(group->variables.size());
+  group->gpus.assign(group->variables.size(), Gpus::Get().Of(context));
   return absl::OkStatus();
 }
 

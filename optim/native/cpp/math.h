@@ -1,8 +1,4 @@
-// Storage types, the arithmetic of traced rules, and the loops around them. Nothing here needs TensorFlow.
-//
-// float32 and float64 are computed in themselves, bfloat16 and float16 in float32; scalars arrive in float64 and are
-// rounded once. Every operation is IEEE's, none is contracted (see the flags in build.py), so a result depends neither
-// on where a tensor is cut nor on the processor. NaN and infinity spread as in TensorFlow's ops.
+// What turns the text of traced rules into functions for CPUs: their loops, their signatures, and what they export.
 
 #ifndef DTOPT_MATH_H_
 #define DTOPT_MATH_H_
@@ -10,13 +6,12 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 
 #include "abi.h"
 
-namespace {
+#define DTOPT_FN inline
 
-enum class BFloat16 : uint16_t {};  // the upper half of a float32
+namespace {
 
 inline float FromBits(uint32_t bits) {
   float result;
@@ -30,82 +25,11 @@ inline uint32_t Bits(float x) {
   return bits;
 }
 
-inline float Load(float x) { return x; }
-inline double Load(double x) { return x; }
-inline float Load(BFloat16 x) { return FromBits(static_cast<uint32_t>(x) << 16); }
+}  // namespace
 
-inline void Store(float x, float* to) { *to = x; }
-inline void Store(double x, double* to) { *to = x; }
-inline void Store(float x, BFloat16* to) {
-  const uint32_t wide = Bits(x);
-  const uint32_t rounded = (wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16;  // to nearest, ties to even
-  const uint32_t quiet = (wide >> 16) | 0x40u;                            // a NaN stays one
-  *to = static_cast<BFloat16>(x != x ? quiet : rounded);
-}
+#include "arithmetic.h"
 
-#ifdef __FLT16_MANT_DIG__
-using Half = _Float16;
-inline float Load(Half x) { return static_cast<float>(x); }
-inline void Store(float x, Half* to) { *to = static_cast<Half>(x); }
-#else
-enum class Half : uint16_t {};  // for compilers without the type
-
-inline float Load(Half x) {
-  const uint32_t bits = static_cast<uint32_t>(x), sign = (bits & 0x8000u) << 16, rest = bits & 0x7fffu;
-  if (rest >= 0x7c00u) return FromBits(sign | 0x7f800000u | (rest & 0x3ffu) << 13 | (rest > 0x7c00u ? 0x400000u : 0));
-  if (rest < 0x400u) {  // a multiple of 2^-24
-    const float value = static_cast<float>(rest) * 0x1p-24f;
-    return FromBits(Bits(value) | sign);
-  }
-  return FromBits(sign | ((rest << 13) + (112u << 23)));
-}
-
-inline void Store(float x, Half* to) {
-  const uint32_t bits = Bits(x), sign = (bits >> 16) & 0x8000u, rest = bits & 0x7fffffffu;
-  uint32_t result;
-  if (rest > 0x7f800000u) result = 0x7e00u | (rest >> 13 & 0x3ffu);
-  else if (rest >= 0x477ff000u) result = 0x7c00u;
-  else if (rest < 0x38800000u) result = Bits(FromBits(rest) + 0.5f) - 0x3f000000u;  // rounds to a multiple of 2^-24
-  else result = (rest - (112u << 23) + 0xfffu + (rest >> 13 & 1u)) >> 13;
-  *to = static_cast<Half>(sign | result);
-}
-#endif
-
-template <typename T>
-using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-// Nested choices, not `||`: the compiler turns them into vector code.
-
-template <typename C>
-inline C Max(C a, C b) {  // NaN if one of them is
-  return a >= b ? a : a != a ? a : b;
-}
-
-template <typename C>
-inline C Min(C a, C b) {
-  return a <= b ? a : a != a ? a : b;
-}
-
-template <typename C>
-inline C Clip(C x, C limit) {  // NaN if x is; in these forms each choice is one instruction
-  const C low = limit < x ? limit : x;
-  return -limit > low ? -limit : low;
-}
-
-template <typename C>
-inline C Square(C x) {
-  return x * x;
-}
-
-template <typename C>
-inline C Sign(C x) {  // that of 0 is 0 and that of NaN is NaN
-  return x > 0 ? C(1) : x < 0 ? C(-1) : x;
-}
-
-template <typename C>
-inline C Power(C x, C exponent) {  // a square root has one rounding only
-  return exponent == C(0.5) ? std::sqrt(x) : std::pow(x, exponent);
-}
+namespace {
 
 // Several arrays are more than Intel's processors foresee by themselves: there elements are visited in strides, and what
 // lies kAhead elements ahead is asked for at each. Without it a step takes a fifth longer there, and with it a tenth

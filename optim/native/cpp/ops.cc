@@ -215,6 +215,45 @@ class SumRowsOp : public OpKernel {
 REGISTER_KERNEL_BUILDER(Name("DtoptGroup").Device(tensorflow::DEVICE_CPU), GroupOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptJoin").Device(tensorflow::DEVICE_CPU), JoinOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptStep").Device(tensorflow::DEVICE_CPU), StepOp);
+// On a GPU all but gradients are handles and numbers, which stay on the host.
+REGISTER_KERNEL_BUILDER(Name("DtoptGroup")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("variables")
+                            .HostMemory("slots")
+                            .HostMemory("averages")
+                            .HostMemory("roundings")
+                            .HostMemory("boxes")
+                            .HostMemory("sources")
+                            .HostMemory("regions")
+                            .HostMemory("others")
+                            .HostMemory("group")
+                            .HostMemory("number"),
+                        GroupOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptJoin")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("numbers")
+                            .HostMemory("links")
+                            .HostMemory("group")
+                            .HostMemory("number"),
+                        JoinOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptStep")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("variables")
+                            .HostMemory("slots")
+                            .HostMemory("averages")
+                            .HostMemory("roundings")
+                            .HostMemory("group")
+                            .HostMemory("rows")
+                            .HostMemory("windows")
+                            .HostMemory("meanings")
+                            .HostMemory("scalars")
+                            .HostMemory("scales")
+                            .HostMemory("decays")
+                            .HostMemory("options")
+                            .HostMemory("active")
+                            .HostMemory("overwrite"),
+                        StepOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptSquareSums").Device(tensorflow::DEVICE_GPU), GpuSquaresOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptStepTogether").Device(tensorflow::DEVICE_CPU), StepTogetherOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquares").Device(tensorflow::DEVICE_CPU), SquaresOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquareSums").Device(tensorflow::DEVICE_CPU), SquaresOp);
@@ -228,6 +267,29 @@ REGISTER_KERNEL_BUILDER(Name("DtoptMarkRows").Device(tensorflow::DEVICE_CPU), Ma
 REGISTER_KERNEL_BUILDER(Name("DtoptMarkedRows").Device(tensorflow::DEVICE_CPU), MarkedRowsOp);
 
 }  // namespace dtopt
+
+extern "C" {
+
+// Called through ctypes: opens CUDA's driver, for tests with variables on CPU devices, too. Returns the problem, which
+// stands until the next call; empty if there was none.
+__attribute__((visibility("default"), used)) const char* DtoptOpenGpus(const char* path, bool is_test) {
+  static std::string problem;
+  problem = dtopt::Gpus::Get().Open(path, is_test);
+  return problem.c_str();
+}
+
+__attribute__((visibility("default"), used)) void DtoptCloseGpus() { dtopt::Gpus::Get().Close(); }
+
+// Called through ctypes: takes the module of a rule's kernels, for a dtype of variables and one of gradients. numbers: how
+// many slots, scalars and variables of one launch there are, and threads of a block.
+__attribute__((visibility("default"), used)) void DtoptAddGpuKernel(const char* rule, int64_t dtype, int64_t given,
+                                                                     const char* name, const char* ptx,
+                                                                     const int64_t* numbers) {
+  dtopt::Gpus::Get().Add(rule, static_cast<tensorflow::DataType>(dtype), static_cast<tensorflow::DataType>(given),
+                         {name, nullptr, numbers[0], numbers[1], numbers[2], numbers[3]}, ptx);
+}
+
+}  // extern "C"
 
 // Called through ctypes: takes a function of a maths library, see abi.h, for a dtype as TensorFlow numbers it.
 extern "C" __attribute__((visibility("default"), used)) void DtoptRegister(const char* name, int64_t dtype,

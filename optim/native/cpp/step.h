@@ -124,6 +124,7 @@ class Stepper {
   absl::Status Init(const std::string& rule, DataType dtype, const std::vector<int64_t>& shapes,
                     const std::vector<int64_t>& passes, size_t powers, int64_t scalars) {
     powers_ = powers;
+    rule_ = rule;
     if (shapes.size() != kShapes || passes.size() % kNumbersOfAdding != 0) return InvalidArgument(rule, " is not said right");
     dtype_ = dtype;
     shapes_ = shapes;
@@ -155,11 +156,15 @@ class Stepper {
     TF_RETURN_IF_ERROR(Check(gradients, group));
     const auto is_active = [&](size_t i) { return numbers.active.empty() || numbers.active[i]; };
     const size_t count = group.variables.size();
+    const bool is_launched = IsLaunched(group, gradients);
     for (const auto* list : {&group.variables, &group.slots, &group.averages, &group.roundings}) {
       for (size_t k = 0; k < list->size(); ++k) {
-        if (is_active(k % count)) TF_RETURN_IF_ERROR(OwnBuffer((*list)[k]));
+        if (!is_active(k % count)) continue;
+        Var* const variable = (*list)[k];
+        TF_RETURN_IF_ERROR(is_launched ? OwnGpuBuffer(*group.gpus[k % count], variable) : OwnBuffer(variable));
       }
     }
+    if (is_launched) return Launch(group, gradients, numbers);
     const auto& options = numbers.options;
     const Step step{update_, basics_[dtype_], options[0], options[1], options[2], numbers.overwrite};
     std::vector<Piece> pieces(count);
@@ -193,6 +198,53 @@ class Stepper {
     if (!fits(numbers.decays)) return InvalidArgument("got ", numbers.decays.size(), " decays");
     if (!fits(numbers.active)) return InvalidArgument("got ", numbers.active.size(), " active");
     return numbers.options.size() == 3 ? absl::OkStatus() : InvalidArgument("options must be three");
+  }
+
+  // Whether kernels are launched for a step, instead of functions called on the host's memory.
+  bool IsLaunched(const Group& group, const std::vector<Gradient>& gradients) const {
+    bool is_plain = group.others.empty() && !parts_.any() && powers_ == 0;
+    for (size_t i = 0; i < gradients.size() && is_plain; ++i) {
+      is_plain = gradients[i].IsDense() && group.IsWhole(i) && group.replicas[i].empty() && group.gpus[i] != nullptr &&
+                 KernelOf(gradients[i]) != nullptr;
+    }
+    return is_plain && !gradients.empty();
+  }
+
+  const GpuKernel* KernelOf(const Gradient& gradient) const {
+    return Gpus::Get().Find(rule_, dtype_, gradient.values->dtype());
+  }
+
+  // Launches a step, as often as there are GPUs and dtypes of gradients.
+  absl::Status Launch(const Group& group, const std::vector<Gradient>& gradients, const Numbers& numbers) const {
+    const auto data = [](Var* of) { return of->tensor()->data(); };
+    const size_t count = group.variables.size();
+    std::map<std::pair<const Gpu*, const GpuKernel*>, std::vector<GpuVariable>> launches;
+    GpuNumbers shared;
+    for (size_t i = 0; i < count; ++i) {
+      if (!numbers.active.empty() && !numbers.active[i]) continue;
+      GpuVariable of;
+      of.size = group.variables[i]->tensor()->NumElements();
+      of.gradient = gradients[i].values->data();
+      of.variable = data(group.variables[i]);
+      if (!group.averages.empty()) of.average = data(group.averages[i]);
+      if (!group.roundings.empty()) {
+        of.rounding = data(group.roundings[i]);
+        shared.rounding_type = group.roundings[i]->tensor()->dtype() == tensorflow::DT_BFLOAT16 ? 1 : 2;
+      }
+      for (int64_t k = 0; k < slots_; ++k) of.slots.push_back(data(group.slots[k * count + i]));
+      if (!numbers.scales.empty()) of.scale = numbers.scales[i];
+      if (!numbers.decays.empty()) of.decay = numbers.decays[i];
+      launches[{group.gpus[i].get(), KernelOf(gradients[i])}].push_back(std::move(of));
+    }
+    shared.scalars = numbers.scalars.data();
+    shared.limit = numbers.options[0];
+    shared.average_weight = numbers.options[1];
+    shared.value_weight = numbers.options[2];
+    shared.overwrites = numbers.overwrite;
+    for (const auto& [where, variables] : launches) {
+      TF_RETURN_IF_ERROR(LaunchOn(*where.first, *where.second, variables, shared));
+    }
+    return absl::OkStatus();
   }
 
   // Everything that a caller can have wrong, before any value changes.
@@ -389,6 +441,7 @@ class Stepper {
     piece->size = piece->count * piece->part.columns;
   }
 
+  std::string rule_;
   DtoptUpdate update_ = nullptr;
   Parts parts_;
   DataType dtype_;

@@ -1,0 +1,131 @@
+// The functions of CUDA's driver that a step needs, found at run time: nothing of CUDA is needed to compile this, and
+// without a GPU nothing of it is loaded.
+
+#ifndef DTOPT_DRIVER_H_
+#define DTOPT_DRIVER_H_
+
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace dtopt {
+
+// What went wrong; empty if nothing did.
+using Problem = std::string;
+
+// Handles of the driver, and what its functions return: 0, or the number of an error.
+using CuContext = void*;
+using CuModule = void*;
+using CuFunction = void*;
+using CuStream = void*;
+using CuAddress = uint64_t;
+using CuResult = int;
+
+constexpr int kLeastDriver = 12010;  // kernels have arguments of more than 4 KB from CUDA 12.1 on
+constexpr CuResult kOutOfMemory = 2;
+
+class Driver {
+ public:
+  CuResult (*version)(int* version) = nullptr;
+  CuResult (*stream_context)(CuStream stream, CuContext* context) = nullptr;
+  CuResult (*push)(CuContext context) = nullptr;
+  CuResult (*pop)(CuContext* context) = nullptr;
+  CuResult (*load)(CuModule* module, const void* image, unsigned count, int* options, void** values) = nullptr;
+  CuResult (*function)(CuFunction* function, CuModule module, const char* name) = nullptr;
+  CuResult (*launch)(CuFunction function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
+                     unsigned threads_z, unsigned shared_bytes, CuStream stream, void** arguments, void** more) = nullptr;
+  CuResult (*copy)(CuAddress to, CuAddress from, size_t bytes, CuStream stream) = nullptr;
+  CuResult (*error_text)(CuResult error, const char** text) = nullptr;
+
+  // Finds the driver in a library, and whether it is one that can be used.
+  static Problem Open(const char* path, Driver* driver) {
+    void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return std::string("there is no CUDA driver (") + path + ")";
+    const auto find = [&](const char* name, auto* to) {
+      *to = reinterpret_cast<std::remove_pointer_t<decltype(to)>>(dlsym(library, name));
+      return *to != nullptr;
+    };
+    const bool is_whole = find("cuDriverGetVersion", &driver->version) &&
+                          find("cuStreamGetCtx", &driver->stream_context) && find("cuCtxPushCurrent_v2", &driver->push) &&
+                          find("cuCtxPopCurrent_v2", &driver->pop) && find("cuModuleLoadDataEx", &driver->load) &&
+                          find("cuModuleGetFunction", &driver->function) && find("cuLaunchKernel", &driver->launch) &&
+                          find("cuMemcpyDtoDAsync_v2", &driver->copy) && find("cuGetErrorString", &driver->error_text);
+    if (!is_whole) return std::string("the CUDA driver (") + path + ") lacks functions";
+    int version = 0;
+    if (const CuResult result = driver->version(&version)) return driver->Text("cuDriverGetVersion", result);
+    if (version >= kLeastDriver) return "";
+    return "the CUDA driver is of CUDA " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10) +
+           ", and one launch for all variables needs 12.1 (R530) or later";
+  }
+
+  Problem Text(const char* what, CuResult result) const {
+    const char* text = nullptr;
+    if (error_text(result, &text) != 0 || text == nullptr) text = "unknown error";
+    return std::string(what) + " failed: " + text + " (CUDA error " + std::to_string(result) + ")";
+  }
+};
+
+// Makes the context of a stream the thread's, as long as it lives.
+class Current {
+ public:
+  Current(const Driver& driver, CuStream stream) : driver_(driver) {
+    CuResult result = driver.stream_context(stream, &context_);
+    if (result == 0) result = driver.push(context_);
+    if (result != 0) problem_ = driver.Text("making the GPU's context current", result);
+  }
+  ~Current() {
+    CuContext last;
+    if (problem_.empty()) driver_.pop(&last);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+  const Problem& problem() const { return problem_; }
+  CuContext context() const { return context_; }
+
+ private:
+  const Driver& driver_;
+  CuContext context_ = nullptr;
+  Problem problem_;
+};
+
+// Kernels that were loaded, by context and name. A module is loaded at the first use in a context, and stays.
+class Kernels {
+ public:
+  // ptx: of the module that has the kernel.
+  Problem Find(const Driver& driver, CuContext context, const std::string& name, const std::string& ptx,
+               CuFunction* found) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    CuFunction& function = functions_[{context, name}];
+    if (function == nullptr) {
+      CuModule& module = modules_[{context, &ptx}];
+      if (module == nullptr) {
+        if (const CuResult result = driver.load(&module, ptx.c_str(), 0, nullptr, nullptr)) {
+          module = nullptr;
+          return driver.Text("loading the kernel", result);
+        }
+      }
+      if (const CuResult result = driver.function(&function, module, name.c_str())) {
+        function = nullptr;
+        return driver.Text("finding the kernel", result);
+      }
+    }
+    *found = function;
+    return "";
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<CuContext, const std::string*>, CuModule> modules_;
+  std::map<std::pair<CuContext, std::string>, CuFunction> functions_;
+};
+
+}  // namespace dtopt
+
+#endif  // DTOPT_DRIVER_H_

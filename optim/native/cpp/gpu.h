@@ -1,0 +1,278 @@
+// What turns the text of traced rules into GPU kernels: one launch updates all variables of one rule and dtype.
+//
+// NVRTC compiles it, and g++ does with an emulated launch, which tests run. A thread reads 16 bytes of each array into
+// local arrays, and calls the rule's function on these. Pointers are in the kernel's argument, so that a launch needs
+// no memory of its own and no copy before it.
+
+#ifndef DTOPT_GPU_H_
+#define DTOPT_GPU_H_
+
+#ifdef __CUDACC_RTC__
+#define DTOPT_GPU
+#define DTOPT_FN __device__ __forceinline__
+#define DTOPT_ARGUMENT const __grid_constant__
+
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uintptr_t;
+
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+#ifndef NAN
+#define NAN __int_as_float(0x7fffffff)
+#endif
+
+namespace std {
+DTOPT_FN float sqrt(float x) { return ::sqrtf(x); }
+DTOPT_FN double sqrt(double x) { return ::sqrt(x); }
+DTOPT_FN float abs(float x) { return ::fabsf(x); }
+DTOPT_FN double abs(double x) { return ::fabs(x); }
+DTOPT_FN float exp(float x) { return ::expf(x); }
+DTOPT_FN double exp(double x) { return ::exp(x); }
+DTOPT_FN float log(float x) { return ::logf(x); }
+DTOPT_FN double log(double x) { return ::log(x); }
+DTOPT_FN float tanh(float x) { return ::tanhf(x); }
+DTOPT_FN double tanh(double x) { return ::tanh(x); }
+DTOPT_FN float pow(float x, float y) { return ::powf(x, y); }
+DTOPT_FN double pow(double x, double y) { return ::pow(x, y); }
+}  // namespace std
+
+namespace {
+DTOPT_FN float FromBits(uint32_t bits) { return __uint_as_float(bits); }
+DTOPT_FN uint32_t Bits(float x) { return __float_as_uint(x); }
+}  // namespace
+
+#else  // the emulated launch: a loop over blocks and threads
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#define DTOPT_FN inline
+#define DTOPT_ARGUMENT const
+#define __global__
+#define __launch_bounds__(...)
+
+namespace {
+struct Index {
+  unsigned x;
+};
+thread_local Index blockIdx, threadIdx;
+
+inline float FromBits(uint32_t bits) {
+  float result;
+  std::memcpy(&result, &bits, sizeof result);
+  return result;
+}
+
+inline uint32_t Bits(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+}  // namespace
+
+#endif
+
+#include "arithmetic.h"
+
+#define DTOPT_UPDATE(name)                                                                               \
+  DTOPT_FN void name##_run(T* __restrict variable, const Wide<T>* __restrict gradient, void* const* slots, \
+                           const double* scalars, Wide<T> scale, Wide<T> limit, Wide<T> decay)
+#define DTOPT_ELEMENTS(...) _Pragma("unroll") for (int i = 0; i < kPerThread<T>; ++i)
+#define DTOPT_GRADIENT Clip(gradient[i] * scale, limit)
+#define DTOPT_VARIABLE Load(variable[i]) * decay
+#define DTOPT_EXPORT_UPDATE(name)                                                                                     \
+  struct name##_rule {                                                                                                \
+    template <typename T>                                                                                             \
+    static DTOPT_FN void Run(T* variable, const Wide<T>* gradient, void* const* slots, const double* scalars,         \
+                             Wide<T> scale, Wide<T> limit, Wide<T> decay) {                                           \
+      name##_run<T>(variable, gradient, slots, scalars, scale, limit, decay);                                         \
+    }                                                                                                                 \
+  };
+
+namespace {
+
+constexpr int kBlock = 16384;  // elements that one block of threads updates
+
+template <typename T>
+constexpr int kPerThread = 16 / sizeof(T);  // elements at a time
+
+// `count` elements, read and written at once.
+template <typename T, int count>
+struct alignas(sizeof(T) * count < 16 ? sizeof(T) * count : 16) Pack {
+  T x[count];
+};
+
+enum RoundingType { kNotRounded, kToBFloat16, kToHalf };
+
+// The argument of a kernel, at most 32,764 bytes: `tensors` variables with S slots each, and K scalars of the rule.
+// cuda.py has its layout, too.
+template <typename T, int S, int K, int tensors>
+struct Launch {
+  int count;                             // of variables
+  int rounding_type, overwrites, unused;  // whether averages overwrite variables
+  // In device memory, or null: what all gradients are multiplied by, and whether the step is left out (not 0).
+  const double* control;
+  double limit;                          // that gradients are clipped to
+  double average_weight, value_weight;
+  double scalars[K > 0 ? K : 1];
+  int first[tensors + 1];                // the first block of each variable, and the number of all blocks
+  int64_t size[tensors];
+  const void* gradient[tensors];
+  T* variable[tensors];
+  T* average[tensors];                   // null: none
+  void* rounding[tensors];               // the variable of which `variable` is the master copy; null: none
+  T* slots[S > 0 ? S : 1][tensors];
+  double scale[tensors], decay[tensors];
+};
+
+// The arrays of one variable, number `at` of a launch, and the numbers of its step.
+template <typename T, typename G, int S, int K, int tensors>
+struct Arrays {
+  const Launch<T, S, K, tensors>& all;
+  const int at;
+  const G* gradient;
+  T* variable;
+  T* slots[S > 0 ? S : 1];
+  Wide<T> scale, limit, decay;
+
+  DTOPT_FN Arrays(const Launch<T, S, K, tensors>& all, int at, double factor)
+      : all(all),
+        at(at),
+        gradient(static_cast<const G*>(all.gradient[at])),
+        variable(all.variable[at]),
+        scale(static_cast<Wide<T>>(all.scale[at] * factor)),
+        limit(static_cast<Wide<T>>(all.limit)),
+        decay(static_cast<Wide<T>>(all.decay[at])) {
+#pragma unroll
+    for (int k = 0; k < S; ++k) slots[k] = all.slots[k][at];
+  }
+
+  // Whether packs may begin at any multiple of their size: a gradient may be a slice of another tensor.
+  DTOPT_FN bool IsAligned() const {
+    constexpr int P = kPerThread<T>;
+    uintptr_t bits = reinterpret_cast<uintptr_t>(variable) | reinterpret_cast<uintptr_t>(all.average[at]);
+#pragma unroll
+    for (int k = 0; k < S; ++k) bits |= reinterpret_cast<uintptr_t>(slots[k]);
+    const uintptr_t of_gradient = reinterpret_cast<uintptr_t>(gradient) % alignof(Pack<G, P>);
+    const uintptr_t of_rounding = reinterpret_cast<uintptr_t>(all.rounding[at]) % alignof(Pack<Half, P>);
+    return bits % 16 == 0 && of_gradient == 0 && of_rounding == 0;
+  }
+
+  // Updates `count` elements from position i on. The rule's function has kPerThread of them, whatever `count` is.
+  template <typename Rule, int count>
+  DTOPT_FN void Update(int64_t i) const {
+    constexpr int P = kPerThread<T>;
+    Pack<T, P> w = {}, s[S > 0 ? S : 1] = {};
+    Wide<T> g[P] = {};
+    void* local[S > 0 ? S : 1];
+    Read<count>(variable + i, &w);
+    Pack<G, P> given = {};
+    Read<count>(gradient + i, &given);
+#pragma unroll
+    for (int j = 0; j < count; ++j) g[j] = Load(given.x[j]);
+#pragma unroll
+    for (int k = 0; k < S; ++k) {
+      Read<count>(slots[k] + i, &s[k]);
+      local[k] = s[k].x;
+    }
+    Rule::template Run<T>(w.x, g, local, all.scalars, scale, limit, decay);
+#pragma unroll
+    for (int k = 0; k < S; ++k) Write<count>(s[k], slots[k] + i);
+    if (all.average[at] != nullptr) Average<count>(i, &w);
+    Write<count>(w, variable + i);
+    if (all.rounding_type == kToBFloat16) Round<count>(w, static_cast<BFloat16*>(all.rounding[at]) + i);
+    if (all.rounding_type == kToHalf) Round<count>(w, static_cast<Half*>(all.rounding[at]) + i);
+  }
+
+ private:
+  template <int count, typename X, int P>
+  static DTOPT_FN void Read(const X* from, Pack<X, P>* to) {
+    if (count == P) {
+      *to = *reinterpret_cast<const Pack<X, P>*>(from);
+    } else {
+      to->x[0] = *from;
+    }
+  }
+
+  template <int count, typename X, int P>
+  static DTOPT_FN void Write(const Pack<X, P>& from, X* to) {
+    if (count == P) {
+      *reinterpret_cast<Pack<X, P>*>(to) = from;
+    } else {
+      *to = from.x[0];
+    }
+  }
+
+  template <int count, int P>
+  DTOPT_FN void Average(int64_t i, Pack<T, P>* w) const {
+    const Wide<T> old_weight = static_cast<Wide<T>>(all.average_weight);
+    const Wide<T> new_weight = static_cast<Wide<T>>(all.value_weight);
+    T* const average = all.average[at] + i;
+    Pack<T, P> a = {};
+    Read<count>(average, &a);
+#pragma unroll
+    for (int j = 0; j < count; ++j) Store(old_weight * Load(a.x[j]) + new_weight * Load(w->x[j]), &a.x[j]);
+    Write<count>(a, average);
+    if (all.overwrites) *w = a;
+  }
+
+  template <int count, typename R, int P>
+  static DTOPT_FN void Round(const Pack<T, P>& w, R* to) {
+    Pack<R, P> rounded = {};
+#pragma unroll
+    for (int j = 0; j < count; ++j) Store(static_cast<float>(Load(w.x[j])), &rounded.x[j]);
+    Write<count>(rounded, to);
+  }
+};
+
+// What one thread does.
+template <typename Rule, typename T, typename G, int threads, int S, int K, int tensors>
+DTOPT_FN void UpdateAll(const Launch<T, S, K, tensors>& all) {
+  double factor = 1;
+  if (all.control != nullptr) {
+    if (all.control[1] != 0) return;
+    factor = all.control[0];
+  }
+  const int block = blockIdx.x;
+  int at = 0;
+  for (int end = all.count; end - at > 1;) {  // the variable of which this block has a part
+    const int middle = (at + end) / 2;
+    if (all.first[middle] <= block) at = middle;
+    else end = middle;
+  }
+  const Arrays<T, G, S, K, tensors> arrays(all, at, factor);
+  constexpr int P = kPerThread<T>;
+  const int64_t begin = static_cast<int64_t>(block - all.first[at]) * kBlock, size = all.size[at];
+  const int64_t end = begin + kBlock < size ? begin + kBlock : size;
+  const int64_t packed = arrays.IsAligned() ? begin + (end - begin) / P * P : begin;
+  const int thread = threadIdx.x;
+  for (int64_t i = begin + P * thread; i < packed; i += P * threads) arrays.template Update<Rule, P>(i);
+  for (int64_t i = packed + thread; i < end; i += threads) arrays.template Update<Rule, 1>(i);
+}
+
+}  // namespace
+
+#ifdef DTOPT_GPU
+#define DTOPT_EMULATED(kernel, threads, argument)
+#else
+#define DTOPT_EMULATED(kernel, threads, argument)                                                     \
+  extern "C" __attribute__((visibility("default"))) void kernel##_emulated(const void* launch, unsigned blocks) { \
+    for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {                                         \
+      for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) kernel(*static_cast<const argument*>(launch)); \
+    }                                                                                                 \
+  }
+#endif
+
+// The kernel of a rule for variables of type T with gradients of type G.
+#define DTOPT_KERNEL(kernel, rule, T, G, threads, at_once, S, K, tensors)                             \
+  using kernel##_launch = Launch<T, S, K, tensors>;                                                   \
+  extern "C" __global__ void __launch_bounds__(threads, at_once) kernel(DTOPT_ARGUMENT kernel##_launch all) { \
+    UpdateAll<rule##_rule, T, G, threads>(all);                                                       \
+  }                                                                                                   \
+  DTOPT_EMULATED(kernel, threads, kernel##_launch)
+
+#endif  // DTOPT_GPU_H_

@@ -1,0 +1,124 @@
+// A CUDA driver for tests: it records every call, checks what a real one would check, and runs kernels that g++ compiled
+// with an emulated launch. A module's "PTX" is the path of their library.
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstring>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Function {
+  void (*run)(const void* argument, unsigned blocks);
+  void* context;
+};
+
+struct State {
+  int version = 12010, fails_at = -1, launches = 0;
+  std::vector<void*> contexts;  // the thread's stack
+  std::string calls, wrong;     // one name a line; the first check that failed
+} state;
+
+std::set<void*> modules;  // loaded ones stay so
+
+// A stream's context is the number above it.
+void* ContextOf(void* stream) { return static_cast<char*>(stream) + 1; }
+
+void Check(bool holds, const char* what) {
+  if (!holds && state.wrong.empty()) state.wrong = what;
+}
+
+void Record(const char* call) { state.calls += std::string(call) + "\n"; }
+
+}  // namespace
+
+extern "C" {
+
+int cuDriverGetVersion(int* version) {
+  *version = state.version;
+  return 0;
+}
+
+int cuStreamGetCtx(void* stream, void** context) {
+  Record("context of a stream");
+  *context = ContextOf(stream);
+  return 0;
+}
+
+int cuCtxPushCurrent_v2(void* context) {
+  Record("push");
+  state.contexts.push_back(context);
+  return 0;
+}
+
+int cuCtxPopCurrent_v2(void** context) {
+  Record("pop");
+  Check(!state.contexts.empty(), "a context is popped that was not pushed");
+  if (state.contexts.empty()) return 201;
+  *context = state.contexts.back();
+  state.contexts.pop_back();
+  return 0;
+}
+
+int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**) {
+  Record("load");
+  Check(!state.contexts.empty(), "a module is loaded without a context");
+  *module = dlopen(static_cast<const char*>(image), RTLD_NOW);
+  if (*module == nullptr) return 218;  // CUDA_ERROR_INVALID_PTX
+  modules.insert(*module);
+  return 0;
+}
+
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+  Record("function");
+  Check(modules.count(module) == 1, "a function of no module");
+  void* const found = dlsym(module, (std::string(name) + "_emulated").c_str());
+  if (found == nullptr) return 500;  // CUDA_ERROR_NOT_FOUND
+  *function = new Function{reinterpret_cast<void (*)(const void*, unsigned)>(found), state.contexts.back()};
+  return 0;
+}
+
+int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y,
+                   unsigned threads_z, unsigned shared, void* stream, void** arguments, void** more) {
+  Record("launch");
+  const auto* of = static_cast<const Function*>(function);
+  Check(!state.contexts.empty() && state.contexts.back() == of->context, "a function is launched in another context");
+  Check(ContextOf(stream) == of->context, "a function is launched on a stream of another context");
+  Check(x > 0 && y == 1 && z == 1 && threads_y == 1 && threads_z == 1, "the grid is not one of blocks in a row");
+  Check(threads % 32 == 0 && threads <= 1024 && shared == 0 && more == nullptr, "blocks are not of whole warps");
+  if (state.launches++ == state.fails_at) return 700;  // CUDA_ERROR_ILLEGAL_ADDRESS
+  of->run(arguments[0], x);
+  return 0;
+}
+
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void*) {
+  Record("copy");
+  Check(!state.contexts.empty(), "a copy without a context");
+  std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return 0;
+}
+
+int cuGetErrorString(int error, const char** text) {
+  *text = error == 700 ? "an illegal memory access was encountered" : "another error";
+  return 0;
+}
+
+// What tests ask and set.
+
+void fake_reset(int version, int fails_at) {
+  state = State();
+  state.version = version;
+  state.fails_at = fails_at;
+}
+
+const char* fake_calls() { return state.calls.c_str(); }
+
+const char* fake_wrong() {
+  Check(state.contexts.empty(), "a context is left on the thread's stack");
+  return state.wrong.c_str();
+}
+
+}  // extern "C"

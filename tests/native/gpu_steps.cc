@@ -1,0 +1,74 @@
+// `launch.h` for Python: a step of plain arrays with the driver in a library.
+
+#include <memory>
+
+#include "launch.h"
+
+namespace {
+std::unique_ptr<dtopt::Kernels> kernels(new dtopt::Kernels);
+std::unique_ptr<std::string> module;
+}  // namespace
+
+extern "C" {
+
+// As a new process: no kernel has been loaded.
+__attribute__((visibility("default"))) void forget() {
+  kernels.reset(new dtopt::Kernels);
+  module.reset();
+}
+
+struct Numbers {
+  const double* scalars;
+  double limit, average_weight, value_weight;
+  int64_t rounding_type, overwrites;
+  const double* control;
+};
+
+// pointers: of each variable its gradient, variable, average, rounding and slots; sizes, scales, decays: of each. Returns
+// the problem, empty if there was none, which stands until the next call.
+__attribute__((visibility("default"))) const char* step(const char* driver_path, const char* name, const char* ptx,
+                                                        const int64_t* counts, void* stream, int64_t variables,
+                                                        void* const* pointers, const int64_t* sizes, const double* scales,
+                                                        const double* decays, const Numbers* numbers) {
+  static std::string problem;
+  if (module == nullptr || *module != ptx) module.reset(new std::string(ptx));
+  dtopt::Driver driver;
+  problem = dtopt::Driver::Open(driver_path, &driver);
+  if (!problem.empty()) return problem.c_str();
+  const dtopt::GpuKernel kernel{name, module.get(), counts[0], counts[1], counts[2], counts[3]};
+  std::vector<dtopt::GpuVariable> all;
+  for (int64_t i = 0; i < variables; ++i) {
+    void* const* at = pointers + i * (4 + kernel.slots);
+    all.push_back({at[0], at[1], at[2], at[3], {at + 4, at + 4 + kernel.slots}, sizes[i], scales[i], decays[i]});
+  }
+  const dtopt::GpuNumbers shared{numbers->scalars, numbers->limit, numbers->average_weight, numbers->value_weight,
+                                 static_cast<int>(numbers->rounding_type), numbers->overwrites != 0, numbers->control};
+  problem = dtopt::LaunchStep(driver, kernels.get(), stream, kernel, all, shared);
+  return problem.c_str();
+}
+
+// The sums of squares of tensors of one dtype.
+__attribute__((visibility("default"))) const char* squares(const char* driver_path, const char* name, const char* ptx,
+                                                           void* stream, int64_t tensors, void* const* values,
+                                                           const int64_t* sizes, double* sums) {
+  static std::string problem;
+  if (module == nullptr || *module != ptx) module.reset(new std::string(ptx));
+  dtopt::Driver driver;
+  problem = dtopt::Driver::Open(driver_path, &driver);
+  if (!problem.empty()) return problem.c_str();
+  const dtopt::GpuKernel kernel{name, module.get(), 0, 0, 0, 256};
+  dtopt::GpuSquares of;
+  int64_t runs = 0;
+  for (int64_t i = 0; i < tensors; ++i) {
+    of.values.push_back(values[i]);
+    of.sizes.push_back(sizes[i]);
+    runs += dtopt::GpuSquares::RunsOf(sizes[i]);
+  }
+  std::vector<double> memory(runs);
+  of.sums = sums;
+  of.runs = memory.data();
+  problem = dtopt::LaunchSquares(driver, kernels.get(), stream, kernel, of);
+  return problem.c_str();
+}
+
+}  // extern "C"
