@@ -81,6 +81,36 @@ Set = Annotated[
         rich_help_panel=HINTS,
     ),
 ]
+PARTIAL = "A part of SOURCE, for a model or an optimizer that is another one"
+Fresh = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fresh",
+        metavar="PATTERN",
+        help="Variables that start fresh, such as a new last layer: a regular expression that is searched for in their"
+        " names. With it --variables may describe the new model. May be given several times.",
+        rich_help_panel=PARTIAL,
+    ),
+]
+Grown = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--grown",
+        metavar="PATTERN",
+        help="Variables that are larger in the new model along one dim, such as a longer vocabulary; their first part"
+        " is what SOURCE has. May be given several times.",
+        rich_help_panel=PARTIAL,
+    ),
+]
+WeightsOnly = Annotated[
+    bool,
+    typer.Option(
+        "--weights-only",
+        help="Reset the optimizer: take the model's variables alone. --set class_name=CLASS or --optimizer-config names"
+        " another optimizer.",
+        rich_help_panel=PARTIAL,
+    ),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Refuse whatever is not exact.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Do everything but write.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Show of every value where it came from.")]
@@ -128,6 +158,25 @@ class Hints:
             *(("--set", each) for each in self.overrides or ()),
         )
         return "".join(f" {option} {shlex.quote(value)}" for option, value in given if value is not None)
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Which part of a source the user wants."""
+
+    fresh: Fresh = None
+    grown: Grown = None
+    weights_only: WeightsOnly = False
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `migrate`'s functions."""
+        return {"fresh": self.fresh or (), "grown": self.grown or (), "weights_only": self.weights_only}
+
+    def typed(self) -> str:
+        """As they were typed, for a command that is to be given them, too."""
+        given = [*(("--fresh", each) for each in self.fresh or ()), *(("--grown", each) for each in self.grown or ())]
+        typed = "".join(f" {option} {shlex.quote(value)}" for option, value in given)
+        return typed + " --weights-only" * self.weights_only
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:

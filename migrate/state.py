@@ -200,6 +200,23 @@ class Stored:
     """None where the source does not describe its model."""
     doubts: tuple[Origin, ...] = ()
     """Of dtopt itself, where it wrote the source."""
+    no_state: str = ""
+    """Why there is nothing of an optimizer; empty where there is."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What of a model a partial state leaves to it: names of variables.
+
+    Attributes:
+      fresh: those of which the state has neither slots nor, for a live model, values.
+      grown: those that are larger in the live model, which has the rest.
+      dropped: those of the source that the state leaves out.
+    """
+
+    fresh: tuple[str, ...] = ()
+    grown: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -220,6 +237,7 @@ class OptimizerState:
       origins: where every value came from that the next step depends on.
       warnings: what a person may like to know; none of it decides whether the state is exact.
       opened: the files that it was read from, some of which are read later; None where it was not read from any.
+      parts: what is left to the live model, where that is another than the source's.
     """
 
     algorithm: str
@@ -235,6 +253,7 @@ class OptimizerState:
     origins: tuple[Origin, ...] = ()
     warnings: tuple[str, ...] = ()
     opened: Source | None = None
+    parts: Parts = Parts()
 
     @property
     def fidelity(self) -> str:

@@ -36,6 +36,8 @@ SCALAR_DTYPES = {ACCUMULATED_STEPS: "int64", LOSS_SCALE: "float32", FINITE_STEPS
 """Of scalars that options bring along; those of algorithms are float64."""
 GATHERED_DTYPE = "int64"
 """Of the mark that GATHERED is for each variable: a scalar."""
+WHOLE, ADDED = "whole", "added"
+"""What of a live variable starts fresh: all of it, or what it has beyond the shape in the file."""
 
 
 def escape(name: str) -> str:
@@ -64,11 +66,20 @@ def unmapped_key(name: str) -> str:
     return f"unmapped/{escape(name)}{VALUE_SUFFIX}"
 
 
+def is_grown(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether a shape is another one with a single dim that is larger."""
+    if len(stored) != len(shape):
+        return False
+    larger = [b > a for a, b in zip(stored, shape, strict=True)]
+    return sum(larger) == 1 and all(b >= a for a, b in zip(stored, shape, strict=True))
+
+
 @dataclass(frozen=True)
 class VariableEntry:
     """A model variable: `dtype` is TensorFlow's name for it, `"float32"`, `"bfloat16"`, ...
 
     `stored` is False where the file holds its slots only: a migrated `get_weights()` list has no model in it.
+    `fresh` is empty, WHOLE (the file has neither value nor slots of it), or ADDED (the live one may be larger).
     """
 
     name: str
@@ -76,18 +87,27 @@ class VariableEntry:
     dtype: str
     trainable: bool = True
     stored: bool = True
+    fresh: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "shape": list(self.shape)}
+        document = {**asdict(self), "shape": list(self.shape)}
+        return document if self.fresh else {key: value for key, value in document.items() if key != "fresh"}
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether a live variable of this shape can have what the file holds of this one."""
+        return shape == self.shape or self.fresh == WHOLE or (self.fresh == ADDED and is_grown(self.shape, shape))
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> VariableEntry:
         shape = tuple(operator.index(n) for n in document["shape"])
-        entry = cls(document["name"], shape, document["dtype"], document["trainable"], document["stored"])
+        fresh = document.get("fresh", "")
+        entry = cls(document["name"], shape, document["dtype"], document["trainable"], document["stored"], fresh)
         if not all(isinstance(x, str) for x in (entry.name, entry.dtype)):
             raise TypeError(f"name and dtype are {entry.name!r} and {entry.dtype!r}")
         if not all(isinstance(x, bool) for x in (entry.trainable, entry.stored)):
             raise TypeError(f"{entry.name!r} is trainable: {entry.trainable!r}, stored: {entry.stored!r}")
+        if entry.fresh not in ("", WHOLE, ADDED) or (entry.stored and entry.fresh == WHOLE):
+            raise TypeError(f"{entry.name!r} is fresh: {entry.fresh!r}, stored: {entry.stored!r}")
         return entry
 
 
@@ -149,7 +169,7 @@ class Metadata:
         names = [v.name for v in self.variables]
         if len(set(names)) != len(names) or not all(names):
             raise CheckpointError(f"{where}: its metadata names a variable twice, or not at all")
-        known = set(names)
+        known = {v.name for v in self.variables if v.fresh != WHOLE}
         for slot, owners in self.slots.items():
             unknown = [name for name in owners if name not in known]
             if unknown or len(set(owners)) != len(owners):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dtopt_cli import output
-from dtopt_cli.options import DryRun, Hints, Json, Order, Strict, spread
+from dtopt_cli.options import DryRun, Hints, Json, Order, Partial, Strict, spread
 from dtopt_cli.progress import Bar
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def batch(
     to: To = "slots",
     order: Order = None,
     hints: Hints,
+    part: Partial,
     strict: Strict = False,
     dry_run: DryRun = False,
     overwrite: Overwrite = False,
@@ -69,7 +70,7 @@ def batch(
 
     Exit code 0 if all are there, 1 if --strict refused some, 3 if some failed. After Ctrl-C, go on with --resume.
     """
-    part, given = _part(shard), hints.arguments()
+    shard_of, given = _part(shard), hints.arguments()
     if engine is not None and jobs > 1:
         raise typer.BadParameter("give one of --jobs and --engine: an engine has processes of its own")
     from migrate.batches.engines import connected
@@ -85,7 +86,7 @@ def batch(
                 jobs=jobs,
                 executor=executor,
                 resume=resume,
-                shard=part,
+                shard=shard_of,
                 every=every,
                 to=to,
                 order=order,
@@ -93,6 +94,7 @@ def batch(
                 dry_run=dry_run,
                 overwrite=overwrite,
                 progress=progress,
+                **part.arguments(),
                 **given,
             )
     except BatchInterrupted as interrupted:

@@ -28,6 +28,7 @@ from dtopt_cli.options import (
     OptimizerFrom,
     OptimizerPath,
     Order,
+    Partial,
     Set,
     Strict,
     Variables,
@@ -45,9 +46,11 @@ Dest = Annotated[str, typer.Argument(metavar="DEST", help="The migrated checkpoi
 
 
 @app.command()
+@spread
 def checkpoint(
     source: Source,
     dest: Dest,
+    *,
     to: Annotated[
         str, typer.Option("--to", metavar="FORMAT", help="Target: slots, keras (.keras), tf-keras (.h5), list (.npz).")
     ] = "slots",
@@ -59,6 +62,7 @@ def checkpoint(
     generation: Generation = None,
     optimizer_path: OptimizerPath = None,
     overrides: Set = None,
+    part: Partial,
     strict: Strict = False,
     dry_run: DryRun = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a migrated checkpoint at DEST.")] = False,
@@ -84,6 +88,7 @@ def checkpoint(
             dry_run=dry_run,
             overwrite=overwrite,
             progress=progress,
+            **part.arguments(),
             **given,
         )
     finally:
@@ -95,7 +100,7 @@ def checkpoint(
         if optimizer_from is not None:
             said = json.dumps(given["optimizer_config"])
             hints = replace(hints, optimizer_config=said, generation=given["generation"])
-        typed = hints.typed() + ("" if order is None else f" --order {shlex.quote(order)}")
+        typed = hints.typed() + part.typed() + ("" if order is None else f" --order {shlex.quote(order)}")
         printing.report(report, typed, explain)
 
 
@@ -131,7 +136,9 @@ def inspect(
 def verify(
     source: Source,
     dest: Dest,
+    *,
     hints: Hints,
+    part: Partial,
     order: Order = None,
     as_json: Json = False,
 ) -> None:
@@ -143,7 +150,7 @@ def verify(
     needless = os.path.isfile(dest)  # a list needs no step, and Keras takes one in a process of its own
     with nullcontext() if needless else importing.tensorflow_meanwhile():  # while arrays are compared
         try:
-            result = compare(source, dest, order=order, progress=progress, **given)
+            result = compare(source, dest, order=order, progress=progress, **part.arguments(), **given)
         finally:
             if progress is not None:
                 progress.close()

@@ -46,6 +46,9 @@ def report(made: Report, hints_typed: str, explain: bool) -> None:
         console.print("  slots matched by " + ", ".join(f"{how} ({count})" for how, count in ways.items()))
     _fidelity(made.fidelity, made.reasons)
     _origins(made.origins, made.iterations, explain)
+    for what, names in (("fresh", made.fresh), ("grown", made.grown), ("dropped", made.dropped)):
+        if names:
+            console.print(f"  {what}: {_listed(names)}", markup=False)
     if made.unmapped:
         console.print(f"  carried without interpretation: {_listed(made.unmapped)}", markup=False)
     _warnings(made.warnings)

@@ -12,7 +12,7 @@ from typing import Any
 
 from migrate.batches import engines, naming
 from migrate.batches.results import FAILED, MIGRATED, NOT_REACHED, PLANNED, REFUSED, SKIPPED, BatchItem, BatchReport
-from migrate.batches.whole import HINTS, is_whole
+from migrate.batches.whole import HINTS, PARTIAL, is_whole
 from migrate.batches.workers import WorkerDiedError, in_processes
 from migrate.bytes import files, urls
 from migrate.errors import StrictError
@@ -20,9 +20,7 @@ from migrate.operations import convert
 from optim.errors import DtoptError, HyperparameterError
 from optim.interrupts import interruption
 
-SUFFIXES = {"list": ".npz", "keras": ".keras", "tf-keras": ".h5"}
-"""Of the targets that are single files."""
-_OPTIONS = {*HINTS, "strict", "overwrite", "dry_run"}
+_OPTIONS = {*HINTS, *PARTIAL, "strict", "overwrite", "dry_run"}
 
 
 class BatchInterrupted(KeyboardInterrupt):
@@ -79,7 +77,7 @@ def batch(
     if jobs > 1 and executor is not None:
         raise HyperparameterError("give jobs or executor, not both: an executor has processes of its own")
     with files.listings_kept():
-        todo = _part(naming.jobs(sources, os.fspath(into), SUFFIXES.get(to, ""), every=every), shard)
+        todo = _part(naming.jobs(sources, os.fspath(into), convert.SUFFIXES.get(to, ""), every=every), shard)
         sizes = [engines.size_of(job) for job in todo] if jobs > 1 or executor is not None else []
     do = partial(migrate_one, resume=resume, to=to, order=order, **options)
     if executor is None:

@@ -17,6 +17,7 @@ from migrate.evidence import remembered, to_remember
 from migrate.lists.planning import for_list, plan
 from migrate.operations import convert
 from migrate.operations.hints import Hints
+from migrate.operations.partial import Choice
 from migrate.proof import documents
 from migrate.readers import weight_list
 from migrate.state import OptimizerState
@@ -24,12 +25,14 @@ from optim.errors import DtoptError
 from optim.slot_layout import SAVE_COUNTER_KEY
 
 HINTS = tuple(Hints.__annotations__)
+PARTIAL = ("fresh", "grown", "weights_only")
+"""Options of `migrate_checkpoint` that choose a part of the source."""
 
 
 def is_whole(source: str, dest: str, options: Mapping[str, Any]) -> bool:
     """Whether `dest` is what migrating the source would write. A strict run asks for more than a whole target."""
-    hints = {key: options[key] for key in HINTS if key in options}
-    state = convert.read(source, **hints)
+    hints = Hints(**{key: options[key] for key in HINTS if key in options})  # type: ignore[typeddict-item]
+    state = convert.read_part(source, options["to"], Choice.of(*(options.get(key, ()) for key in PARTIAL)), hints)
     if options["to"] == "list":
         return _is_whole_list(dest, for_list(state, options["order"]), options)
     if options["to"] in ("keras", "tf-keras"):
@@ -97,6 +100,7 @@ def _described(state: OptimizerState) -> str:
     config = {"name": state.algorithm, **state.hyperparameters}
     scalars = {name: float(value) for name, value in state.scalars.items()}
     parts = [state.algorithm, config, state.iterations, scalars, variables, slots, sorted(state.unmapped), arrays]
+    parts += [state.parts.fresh, state.parts.grown]
     return json.dumps(parts, sort_keys=True)
 
 

@@ -30,6 +30,9 @@ class Live(Protocol):
     def missing(self, variables: Sequence[Any]) -> tuple[list[str], list[str]]:
         """Names of the variables that it was not built on, and of others that it was; both empty before `build`."""
 
+    def known(self) -> Sequence[Any]:
+        """The variables that it was built on, as far as it keeps them."""
+
     def build(self, variables: Sequence[Any]) -> None:
         """Make the slots, as the first step would; nothing where they are there."""
 

@@ -76,6 +76,9 @@ class Indexed:
         unknown = [plain_name(v) for key, v in known.items() if key not in index]
         return unknown, [f"variable {i} of its own" for key, i in index.items() if key not in known]
 
+    def known(self) -> Sequence[Any]:
+        return list(getattr(self._optimizer, "_trainable_variables", ())) if self._built else []  # of Keras 3
+
     def build(self, variables: Sequence[Any]) -> None:
         if not self._built:
             self._optimizer.build(list(variables))

@@ -39,6 +39,9 @@ class Legacy:
     def missing(self, variables: Sequence[Any]) -> tuple[list[str], list[str]]:
         return [], []
 
+    def known(self) -> Sequence[Any]:
+        return []
+
     def build(self, variables: Sequence[Any]) -> None:
         import tensorflow as tf
 

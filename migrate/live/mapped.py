@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,12 @@ from migrate.algorithms import repeated_rows
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.bytes.messages import some
 from migrate.live import values
+from migrate.matching import choosing
 from migrate.models import rounding
-from migrate.state import OptimizerState, StoredVariable
+from migrate.operations import partial, shards
+from migrate.operations.partial import Choice
+from migrate.state import OptimizerState, Parts, StoredVariable
+from optim import slot_layout
 from optim.errors import MismatchError
 
 
@@ -48,22 +53,44 @@ class Target:
     place: Any
     order: Order
     dtype: str
+    shape: tuple[int, ...]
+    """The parameter's."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The parameter's."""
-        places = self.order.places
-        return tuple(self.stored.shape[a] for a in self.order.axes) if places is None else places.shape
+    def is_grown(self) -> bool:
+        return math.prod(self.shape) > math.prod(self.stored.shape)
 
     def laid_out(self, array: np.ndarray) -> np.ndarray:
         """An array shaped like the stored variable, as the parameter has its numbers; others as they are."""
         return np.array(self.order.of(array), order="C") if array.shape == self.stored.shape else array
 
-    def value(self) -> np.ndarray:
-        """The stored value in the parameter's order of dims. Raises MismatchError where the source has none."""
+    def filled(self, array: np.ndarray, rest: Callable[[], np.ndarray]) -> np.ndarray:
+        """An array as the parameter has its numbers; a grown one has the others of `rest`, which is shaped like it."""
+        first = self.laid_out(array)
+        if not self.is_grown or array.shape != self.stored.shape:
+            return first
+        whole = np.array(rest(), first.dtype)
+        whole[tuple(map(slice, first.shape))] = first
+        return whole
+
+    def value(self, now: Callable[[], np.ndarray]) -> np.ndarray:
+        """The stored value in the parameter's order of dims, with what it has `now` where it has grown.
+
+        Raises:
+          MismatchError: the source has none.
+        """
         if self.stored.array is None:
             raise MismatchError(f"the source holds no value of {self.stored.name}; pass restore_variables=False")
-        return self.laid_out(numbers(self.stored.array))
+        return self.filled(numbers(self.stored.array), now)
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """The state as parameters take it, those that are the source's, and name -> place of those that start fresh."""
+
+    state: OptimizerState
+    targets: list[Target]
+    fresh: Mapping[str, Any]
 
 
 def numbers(array: LazyArray) -> np.ndarray:
@@ -71,23 +98,31 @@ def numbers(array: LazyArray) -> np.ndarray:
     return widened(np.asarray(array.load()), array.dtype).reshape(array.shape)
 
 
-def targets(
+Found = Callable[[Any], tuple[Any, tuple[int, ...], str] | None]
+"""What was given for a parameter -> its place, shape and dtype; None if the optimizer does not have it."""
+
+
+def mapped(
     state: OptimizerState,
     variables: Any,
-    found: Callable[[Any], tuple[Any, tuple[int, ...], str] | None],
+    found: Found,
     places: Sequence[Any],
     called: str,
-) -> list[Target]:
+    choice: Choice,
+    named: Mapping[str, Any],
+) -> Mapped:
     """The parameters of a mapping, all that an optimizer has and no others.
 
     Args:
       variables: name in the source -> parameter, or (parameter, axes) where the parameter is the variable with its dims
-        in another order, `numpy.transpose(variable, axes)`, or (parameter, function) where it is `function(variable)`.
-      found: what was given for a parameter -> its place, shape and dtype; None if the optimizer does not have it.
+        in another order, `numpy.transpose(variable, axes)`, or (parameter, function) where it is `function(variable)`;
+        any name -> parameter that starts fresh.
       places: of all parameters of the optimizer. called: what a parameter is called in messages.
+      choice: what starts fresh, and what has grown. named: places by names that need not be in the mapping.
 
     Raises:
       MismatchError: no mapping; or parameters that are missing, extra, or of another shape or dtype, all listed.
+      HyperparameterError: patterns that choose nothing.
     """
     if not isinstance(variables, Mapping):
         trained = [v.name for v in state.variables if v.trainable]
@@ -95,36 +130,75 @@ def targets(
             f"give a mapping of the source's names to {called}s, or to ({called}, axes) where dims are in another"
             f" order; the source has {some(trained, between='; ')}"
         )
+    known = {name: _known(found, given) for name, given in variables.items()}
+    there = {each[0] for each in known.values() if each is not None}
+    others = {name: place for name, place in named.items() if place not in there and name not in variables}
+    parts = choice.parts_of([*variables, *others], state.parts)
+    fresh = {name: others[name] for name in parts.fresh if name in others}
+    fresh |= {name: each[0] for name in parts.fresh if (each := known.get(name)) is not None}
+    kept = {name: given for name, given in variables.items() if name not in parts.fresh}
+    plain = {n: each[1] for n in kept if not isinstance(kept[n], tuple) and (each := known[n]) is not None}
+    state, resharded = shards.resharded(state, plain, parts.grown)
     stored = {v.name: v for v in state.variables}
-    problems = [f"the source has no {name!r}" for name in variables if name not in stored]
-    made: list[Target] = []
-    for name, given in variables.items():
-        if name in stored:
-            made += _target(stored[name], given, found, called, problems)
-    owners = {name for per in state.slots.values() for name in per} or {v.name for v in state.variables if v.trainable}
-    problems += [f"no {called} is given for {name!r}" for name in sorted(owners - set(variables))]
+    strange = [name for name in kept if name not in stored]
+    problems, made, unfit = [f"the source has no {name!r}" for name in strange], list[Target](), list(strange)
+    for name in (name for name in kept if name in stored):
+        before = len(problems)
+        made += _target(stored[name], kept[name], known[name], called, name in parts.grown, problems)
+        unfit += [name] if len(problems) > before and known[name] is not None else []
+    left = partial.dropped(state, {*kept, *parts.fresh})
+    if not (choice.is_partial or choice.weights_only):
+        problems += [f"no {called} is given for {name!r}" for name in sorted(left)]
+        left = ()
     taken = {target.place for target in made}
-    lacking = [place for place in places if place not in taken]
+    lacking = set(places) - taken - there - set(fresh.values())
     problems += [f"{len(lacking)} {called}s of the optimizer are not in the mapping"] if lacking else []
-    if len(taken) < len(made):
+    if len(taken | set(fresh.values())) < len(made) + len(fresh):
         problems.append(f"a {called} is given for two names")
     if problems:
-        raise MismatchError(f"the {called}s are not those of the source: {some(problems, between='; ')}")
-    return made
+        advice = _advice(unfit, lacking, variables, others, choice)
+        raise MismatchError(f"the {called}s are not those of the source: {some(problems, between='; ')}{advice}")
+    parts = Parts(tuple(fresh), tuple(t.stored.name for t in made if t.is_grown), left)
+    origins = (*state.origins, *partial.told(parts, resharded))
+    return Mapped(replace(state, parts=parts, origins=origins), made, fresh)
+
+
+def _advice(
+    unfit: Sequence[str],
+    lacking: Collection[Any],
+    variables: Mapping[str, Any],
+    others: Mapping[str, Any],
+    choice: Choice,
+) -> str:
+    """The call in which what is new starts fresh; empty where nothing is."""
+    new = [*unfit, *(name for name, place in others.items() if place in lacking)]
+    nameless = len(lacking) - sum(place in lacking for place in others.values())
+    if not new and not nameless:
+        return ""
+    patterns = choosing.patterns_for(new, [n for n in (*variables, *others) if n not in new])
+    patterns += ["^new/"] if nameless else []
+    options = {"fresh": [*choice.fresh, *patterns], "grown": list(choice.grown), "weights_only": choice.weights_only}
+    own = partial.call("{**mapping, **new}" if nameless else "mapping", **options)
+    return f". New ones may start fresh: {own}" + ", where new is {'new/0': variable, ...}" * bool(nameless)
+
+
+def _known(found: Found, given: Any) -> tuple[Any, tuple[int, ...], str] | None:
+    wanted = given[0] if isinstance(given, tuple) and len(given) == 2 else given
+    try:
+        return found(wanted)
+    except TypeError:  # what cannot be looked up
+        return None
 
 
 def _target(
     stored: StoredVariable,
     given: Any,
-    found: Callable[[Any], tuple[Any, tuple[int, ...], str] | None],
+    known: tuple[Any, tuple[int, ...], str] | None,
     called: str,
+    may_grow: bool,
     problems: list[str],
 ) -> list[Target]:
-    wanted, told = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
-    try:
-        known = found(wanted)
-    except TypeError:  # what cannot be looked up
-        known = None
+    told = given[1] if isinstance(given, tuple) and len(given) == 2 else None
     if known is None:
         problems.append(f"the optimizer has not what is given for {stored.name!r}")
         return []
@@ -133,14 +207,14 @@ def _target(
         problems.append(f"{stored.name!r} is {stored.dtype}, its {called} {dtype}, which cannot hold it")
         return []
     try:
-        return [Target(stored, place, _order(stored.shape, shape, told), dtype)]
+        return [Target(stored, place, _order(stored.shape, shape, told, may_grow), dtype, shape)]
     except ValueError as error:
         problems.append(f"{stored.name!r} has shape {list(stored.shape)}, its {called} {list(shape)}: {error}")
         return []
 
 
-def _order(stored: tuple[int, ...], shape: tuple[int, ...], told: Any) -> Order:
-    """How an array of the stored shape gets the parameter's.
+def _order(stored: tuple[int, ...], shape: tuple[int, ...], told: Any, may_grow: bool) -> Order:
+    """How an array of the stored shape gets the parameter's, or the shape of its first part.
 
     Args:
       told: axes; or a function of an array, which rearranges it; None where nothing was said.
@@ -160,7 +234,8 @@ def _order(stored: tuple[int, ...], shape: tuple[int, ...], told: Any) -> Order:
         axes = tuple(int(a) for a in (range(len(stored)) if told is None else told))
     except (TypeError, ValueError):
         raise ValueError(f"axes {told!r} are no permutation such as (1, 0)") from None
-    if sorted(axes) != list(range(len(stored))) or tuple(stored[a] for a in axes) != shape:
+    turned = tuple(stored[a] for a in axes) if sorted(axes) == list(range(len(stored))) else None
+    if turned is None or not (turned == shape or (may_grow and slot_layout.is_grown(turned, shape))):
         raise ValueError(f"axes {list(axes)} do not make the one of the other")
     return Order(axes, is_told=told is not None)
 

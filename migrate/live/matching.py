@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,42 @@ from migrate import generations
 from migrate.errors import AmbiguousError
 from migrate.live.held import Held
 from migrate.live.mapped import Order
-from migrate.matching.stages import plain
+from migrate.matching.stages import is_statistic, plain
 from migrate.state import OptimizerState, StoredVariable
+from optim import slot_layout
 from optim.errors import MismatchError
 
 SHOWN = 8
+
+
+class LeftOverError(MismatchError):
+    """Live variables are other ones than those of the source; `names` are theirs, and may start fresh."""
+
+    names: tuple[str, ...] = ()
+    are_grown: bool = False
+    """Whether each of them has only become larger."""
+
+
+def _left_over(text: str, live: Sequence[Given], are_grown: bool = False) -> LeftOverError:
+    error = LeftOverError(text)
+    error.names, error.are_grown = tuple(g.name for g in live), are_grown
+    return error
+
+
+@dataclass(frozen=True)
+class Part:
+    """What of the live variables is not the source's: the names of those that start `fresh`, which are not matched, and
+    of those that have `grown`. What the source has beyond the others is dropped. `with_all`: whether what is not
+    trained is matched by shape and position, too."""
+
+    fresh: Collection[str] = ()
+    grown: Collection[str] = ()
+    with_all: bool = False
+
+    def fits(self, live: Given, stored: StoredVariable) -> bool:
+        """Whether a live variable can have the numbers of a stored one."""
+        is_grown = live.name in self.grown and slot_layout.is_grown(stored.shape, live.shape)
+        return live.shape == stored.shape or is_grown
 
 
 @dataclass(frozen=True)
@@ -54,14 +86,25 @@ def given(variables: Sequence[Any] | Mapping[str, Any]) -> list[Given]:
     return found
 
 
-def pairs(state: OptimizerState, live: Sequence[Given], ordered: bool, with_values: bool) -> list[Pair]:
+def pairs(
+    state: OptimizerState, live: Sequence[Given], ordered: bool, with_values: bool, part: Part | None = None
+) -> list[Pair]:
     """Live and stored variables that belong together; none are needed where there are no slots and no values."""
     owners = {name for per in state.slots.values() for name in per}
     if not owners and not with_values:
         ordered = False
     stored = _in_model_order(state)
+    layers = state.source.layers if part is not None and part.with_all and state.source is not None else None
     try:
-        return match(live, stored, needed=lambda v: v.name in owners, ordered=ordered, equal=_equal)
+        return match(
+            live,
+            stored,
+            needed=lambda v: v.name in owners,
+            ordered=ordered,
+            equal=_equal,
+            part=part,
+            has_places=layers is None,
+        )
     except ValueError:
         if owners or with_values:
             raise
@@ -122,6 +165,8 @@ def match(
     needed: Callable[[StoredVariable], bool],
     ordered: bool,
     equal: Callable[[Given, StoredVariable], bool],
+    part: Part | None = None,
+    has_places: bool = True,
 ) -> list[Pair]:
     """A stored variable for every live one that is trained, and for each other one that has one of its name.
 
@@ -130,31 +175,72 @@ def match(
       needed: whether a stored variable must find its live one, as it has slots.
       ordered: whether the order of `live` means anything, so that position may decide.
       equal: whether a live variable has the value of a stored one; used where position decides.
+      part: where only a part of each side belongs to the other one.
+      has_places: whether the order of `stored` is known.
 
     Raises:
       MismatchError: a name fits and its shape does not; or some are left over, all of them listed.
       AmbiguousError: only position is left to decide, and order or values speak against it.
     """
-    pairs = _by_name(live, stored, _telling if ordered else lambda ours, _: list(ours))
-    _check_shapes(pairs)
+    aside = [g for g in live if part is not None and g.name in part.fresh]
+    live = [g for g in live if part is None or g.name not in part.fresh]
+    pairs = _by_name(live, stored, aside, part or Part(), _telling_of(ordered, part))
+    _check_shapes(pairs, part or Part())
     done = {id(p.live) for p in pairs}
     free_live = [g for g in live if g.trainable and id(g) not in done]
     taken = {p.stored.name for p in pairs}
-    free = [v for v in stored if v.name not in taken and (needed(v) or v.trainable)]
-    by_shape, free_live, free = _by_shape(free_live, free)
-    pairs += by_shape
-    pairs += _by_position(free_live, free, needed, ordered, equal)
+    free = [v for v in stored if v.name not in taken and (needed(v) or _is_trained(v, part))]
+    ordered = ordered and has_places
+    pairs += _by_rest(free_live, free, needed, ordered, equal, part)
+    if part is not None and part.with_all:
+        done, taken = {id(p.live) for p in pairs}, {p.stored.name for p in pairs}
+        free_live = [g for g in live if not g.trainable and id(g) not in done]
+        free = [v for v in stored if v.name not in taken and not _is_trained(v, part)]
+        pairs += _by_rest(free_live, free, lambda _: False, ordered, equal, part)
     place = {id(g): i for i, g in enumerate(live)}
     return sorted(pairs, key=lambda p: place[id(p.live)])
 
 
+def _is_trained(variable: StoredVariable, part: Part | None) -> bool:
+    """By its flag; where a part is wanted of a source that has none, by its name."""
+    if part is None or variable.trainable is not None:
+        return bool(variable.trainable)
+    return not is_statistic(variable.name)
+
+
+def _by_rest(
+    live: list[Given],
+    stored: list[StoredVariable],
+    needed: Callable[[StoredVariable], bool],
+    ordered: bool,
+    equal: Callable[[Given, StoredVariable], bool],
+    part: Part | None,
+) -> list[Pair]:
+    """Pairs of variables with names that tell nothing."""
+    pairs, live, stored = _by_shape(live, stored)
+    if part is not None:
+        grown, live, stored = _by_growth(live, stored, part)
+        pairs += grown
+        shapes = {g.shape for g in live}
+        stored = [v for v in stored if v.shape in shapes]
+    return [*pairs, *_by_position(live, stored, needed, ordered, equal)]
+
+
+Telling = Callable[[Collection[str], Collection[str], Collection[str]], list[str]]
+
+
 def _by_name(
-    live: Sequence[Given], stored: Sequence[StoredVariable], telling: Callable[[Any, Any], list[str]]
+    live: Sequence[Given],
+    stored: Sequence[StoredVariable],
+    aside: Sequence[Given],
+    part: Part,
+    telling: Telling,
 ) -> list[Pair]:
     """Same names, then names with the same end, longest first, as far as each is the only one on both sides.
 
     Args:
-      telling: those of the live names that say anything, beside the stored ones.
+      aside: live ones that are not matched. telling: those of the live names that say anything, compared with the
+        stored ones and those aside.
     """
     pairs: list[Pair] = []
     depth = max((n.count("/") + 1 for n in [g.name for g in live] + [plain(v.name) for v in stored]), default=0)
@@ -163,26 +249,45 @@ def _by_name(
         taken = {p.stored.name for p in pairs}
         ours = _unique((_end(g.name, parts), g) for g in live if id(g) not in done)
         theirs = _unique((_end(plain(v.name), parts), v) for v in stored if v.name not in taken)
-        same = [key for key in telling(ours, theirs) if key and key in theirs]
+        others = {_end(g.name, parts) for g in aside}
+        same = [key for key in telling(ours, theirs, others) if key and key in theirs]
         if parts:  # the end of a name proves less, so there the shape has to be right, too
-            same = [key for key in same if ours[key].shape == theirs[key].shape]
+            same = [key for key in same if part.fits(ours[key], theirs[key])]
         pairs += [Pair(ours[key], theirs[key], "name") for key in same]
     return pairs
 
 
-def _telling(ours: Collection[str], theirs: Collection[str]) -> list[str]:
+def _telling_of(ordered: bool, part: Part | None) -> Telling:
+    if not ordered:
+        return lambda ours, _, __: list(ours)
+    return partial(_telling, begins_alike=part is not None)
+
+
+def _telling(ours: Collection[str], theirs: Collection[str], aside: Collection[str], begins_alike: bool) -> list[str]:
     """Names of live variables that say which stored one each is.
 
     Keras numbers layers in the order in which a process makes them: `dense_1` of a model that was saved is `dense_2` of
-    the same one made later. So numbers tell only where one side has none that the other has not.
+    the same one made later. So numbers tell only where one side has none that the other has not; and, where something
+    may be left over on both sides, where both have the same first one.
     """
     sides: list[dict[str, set[str]]] = [{}, {}]
-    for found, keys in zip(sides, (ours, theirs), strict=True):
+    for found, keys in zip(sides, ((*ours, *aside), theirs), strict=True):
         for key in keys:
             found.setdefault(_numberless(key), set()).add(key)
     mine, other = sides
-    kept = (group for kind, group in mine.items() if group <= (rest := other.get(kind, set())) or rest <= group)
-    return [key for group in kept for key in sorted(group)]
+    kept = (group for kind, group in mine.items() if _tells(group, other.get(kind, set()), begins_alike))
+    return [key for group in kept for key in sorted(group) if key in ours]
+
+
+def _tells(group: set[str], rest: set[str], begins_alike: bool) -> bool:
+    if not (group <= rest or rest <= group):
+        return False
+    return not (begins_alike and rest) or min(group, key=_numbers) == min(rest, key=_numbers)
+
+
+def _numbers(name: str) -> tuple[int, ...]:
+    """The numbers of layers in a name, in which `dense` comes before `dense_1`."""
+    return tuple(int(number or -1) for number in re.findall(r"_?(\d*)(?=[_/]|$)", name))
 
 
 def _numberless(name: str) -> str:
@@ -206,14 +311,15 @@ def _unique(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return {key: members[0] for key, members in found.items() if len(members) == 1}
 
 
-def _check_shapes(pairs: Sequence[Pair]) -> None:
-    wrong = [
-        f"{p.live.name!r} has shape {list(p.live.shape)}, in the source {list(p.stored.shape)}"
-        for p in pairs
-        if p.live.shape != p.stored.shape
-    ]
-    if wrong:
-        raise MismatchError(f"the live variables are not those of the source: {'; '.join(wrong[:SHOWN])}")
+def _check_shapes(pairs: Sequence[Pair], part: Part) -> None:
+    other = [p for p in pairs if not part.fits(p.live, p.stored)]
+    if other:
+        wrong = [f"{p.live.name!r} has shape {list(p.live.shape)}, in the source {list(p.stored.shape)}" for p in other]
+        raise _left_over(
+            f"the live variables are not those of the source: {'; '.join(wrong[:SHOWN])}",
+            [p.live for p in other],
+            all(slot_layout.is_grown(p.stored.shape, p.live.shape) for p in other),
+        )
 
 
 def _by_shape(
@@ -223,6 +329,20 @@ def _by_shape(
     ours = _unique((str(g.shape), g) for g in live)
     theirs = _unique((str(v.shape), v) for v in stored)
     pairs = [Pair(ours[key], theirs[key], "shape") for key in ours if key in theirs]
+    done, taken = {id(p.live) for p in pairs}, {p.stored.name for p in pairs}
+    return pairs, [g for g in live if id(g) not in done], [v for v in stored if v.name not in taken]
+
+
+def _by_growth(
+    live: Sequence[Given], stored: Sequence[StoredVariable], part: Part
+) -> tuple[list[Pair], list[Given], list[StoredVariable]]:
+    """Pairs of grown variables and the only stored ones that can be their first part, and what is left."""
+    pairs = []
+    for g in (g for g in live if g.name in part.grown):
+        fitting = [v for v in stored if part.fits(g, v)]
+        rivals = [h for h in live if h is not g and any(part.fits(h, v) for v in fitting)]
+        if len(fitting) == 1 and not rivals:
+            pairs.append(Pair(g, fitting[0], "shape"))
     done, taken = {id(p.live) for p in pairs}, {p.stored.name for p in pairs}
     return pairs, [g for g in live if id(g) not in done], [v for v in stored if v.name not in taken]
 
@@ -239,10 +359,12 @@ def _by_position(
     if not live and not any(map(needed, stored)):
         return []
     if sorted(g.shape for g in live) != sorted(v.shape for v in stored):
-        raise MismatchError(
+        raise _left_over(
             f"the live variables are not those of the source: left over are {_shown(live)} live, and in the source"
             f" {_shown(stored)}; give all trainable variables of the model that was saved, or a mapping of the"
-            " source's names to variables"
+            " source's names to variables",
+            live,
+            all(any(slot_layout.is_grown(v.shape, g.shape) for v in stored) for g in live),
         )
     if not ordered or [g.shape for g in live] != [v.shape for v in stored]:
         raise AmbiguousError(_candidates(live, stored, "their names differ and their shapes are not unique"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,15 @@ from migrate.algorithms import rates
 from migrate.bytes.source import still_the_same
 from migrate.live import held, mapped, optax_state, optax_trial, step_answers
 from migrate.live.held import Held
+from migrate.live.mapped import Mapped, Order, Target
 from migrate.live.optax_state import COUNT, FIELDS, KEPT, Leaf, Optax
 from migrate.live.step_answers import Row
+from migrate.operations import partial
+from migrate.operations.partial import Choice
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
 from migrate.rules.keras_targets import initial_value
-from migrate.state import OptimizerState
+from migrate.state import OptimizerState, StoredVariable
 from optim.errors import UnsupportedError
 
 
@@ -34,27 +38,32 @@ class Restored:
       MismatchError: leaves that are missing, extra, or of another shape or dtype, all of them listed.
     """
 
-    def __init__(self, state: OptimizerState, training: Optax, variables: Any, restore_variables: bool):
-        self.state, self._training, self._restore_variables = state, training, restore_variables
+    def __init__(self, state: OptimizerState, training: Optax, variables: Any, restore_variables: bool, choice: Choice):
+        self._training, self._restore_variables = training, restore_variables
         if state.algorithm not in FIELDS:
             raise UnsupportedError(
-                f"the state of {state.algorithm} is not restored into optax; of these it is: {', '.join(FIELDS)}"
+                f"the state of {state.algorithm} is not restored into optax; of these it is: {', '.join(FIELDS)}; or"
+                f" {partial.WEIGHTS_ONLY}"
             )
         self.what = "optax"
         self._fields = FIELDS[state.algorithm]
         self._parameters = optax_state.named(training.params)
-        self.targets = mapped.targets(state, variables, self._found, tuple(self._parameters), "leaf array")
+        found = _mapped(state, training, variables, choice)
+        self.state, self.targets, self._fresh = found.state, found.targets, found.fresh
+        state = self.state
         self._leaves = optax_state.leaves(training.state, training.params)
         self._check_places()
         rows = (
-            Held(t.stored, partial(np.asarray, self._parameters[t.place], np.float64), t.order) for t in self.targets
+            Held(t.stored, functools.partial(np.asarray, self._parameters[t.place], np.float64), t.order)
+            for t in self.targets
+            if not t.is_grown
         )
         self._denied = held.reasons(rows, state.variables, restore_variables)
         self._trial = optax_trial.Outcome()
         rate = state.hyperparameters.get("learning_rate")
         self._own_schedule = rates.is_own(rate)
         if not self._own_schedule:
-            self._trial = optax_trial.tried(state, training, self.targets)
+            self._trial = optax_trial.tried(state, training, [*self.targets, *self._new_targets()])
         self.origins = (*state.origins, *evidence.doubts("optax transformation", dict.fromkeys(self._doubts())))
         self.reasons = evidence.reasons(self.origins)
         self.warnings = tuple(
@@ -63,9 +72,12 @@ class Restored:
             if factor != 1.0
         )
 
-    def _found(self, name: Any) -> tuple[str, tuple[int, ...], str] | None:
-        leaf = self._parameters.get(name) if isinstance(name, str) else None
-        return None if leaf is None else (name, tuple(leaf.shape), str(leaf.dtype))
+    def _new_targets(self) -> Iterator[Target]:
+        """Leaves that start fresh, as variables of their own, for a step needs all of them."""
+        for place in self._fresh.values():
+            shape, dtype = tuple(self._parameters[place].shape), str(self._parameters[place].dtype)
+            stored = StoredVariable(f"fresh {place}", None, shape, dtype, True)
+            yield Target(stored, place, Order(tuple(range(len(shape)))), dtype, shape)
 
     def _check_places(self) -> None:
         """Raises UnsupportedError: a slot has no place, or two."""
@@ -83,7 +95,7 @@ class Restored:
                 raise UnsupportedError(
                     f"the source's optimizer is {self.state.algorithm}, and the optax state has no place for its slot"
                     f" {slot} (a field {self._fields.get(slot)!r}); make a transformation with the rule of"
-                    f" {self.state.algorithm}"
+                    f" {self.state.algorithm}, or {partial.WEIGHTS_ONLY}"
                 )
 
     def _doubts(self) -> Iterator[str]:
@@ -151,29 +163,31 @@ class Restored:
 
         targets = {target.place: target for target in self.targets}
         slot_of = {field: slot for slot, field in self._fields.items()}
-        moved = 0
+        moved, starts = 0, iter(jax.tree_util.tree_leaves(self._training.tx.init(self._training.params)))
 
         def value(what: Leaf, old: Any) -> Any:
             nonlocal moved
+            start = next(starts)
             if what.what == KEPT:
                 return old
             if what.what == COUNT:
                 return self._counter(old)
+            if what.name not in targets:
+                return start
             slot = slot_of.get(what.what, "")
             stored = self.state.slots.get(slot, {}).get(targets[what.name].stored.name)
             if stored is None:
                 return old
-            array = targets[what.name].laid_out(mapped.numbers(stored))
-            factor = self._trial.factors.get(slot, 1.0)
-            new = optax_state.like(array if factor == 1.0 else array * np.float64(factor), old)
+            factor, array = self._trial.factors.get(slot, 1.0), mapped.numbers(stored)
+            array = array if factor == 1.0 else array * np.float64(factor)
+            new = optax_state.like(targets[what.name].filled(array, functools.partial(np.asarray, start)), old)
             moved += new.nbytes
             return new
 
         state = optax_state.filled(self._training.state, self._training.params, value)
         params = self._training.params
         if self._restore_variables:
-            new = [optax_state.like(targets[name].value(), leaf) for name, leaf in self._parameters.items()]
-            params = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(params), new)
+            params = _with_values(self._training, self.targets)
         still_the_same()
         self._training.state, self._training.params = state, params
         return moved
@@ -182,3 +196,54 @@ class Restored:
         if self.state.iterations > np.iinfo(old.dtype).max:
             raise UnsupportedError(f"the source has taken {self.state.iterations} steps, more than {old.dtype} counts")
         return optax_state.like(np.asarray(self.state.iterations), old)
+
+
+class Reset:
+    """Parameters with the stored values and a new state of them; as `Restored`."""
+
+    def __init__(self, state: OptimizerState, training: Optax, variables: Any, choice: Choice):
+        self._training, self.what = training, "optax"
+        found = _mapped(replace(state, algorithm="optax"), training, variables, choice)
+        self.state, self.targets = found.state, found.targets
+        self.origins, self.warnings, self.unmapped = self.state.origins, (), ()
+        self.reasons = evidence.reasons(self.origins)
+
+    def run(self) -> int:
+        """Replace `state` and `params`, or nothing; returns how many bytes of slots."""
+        params = _with_values(self._training, self.targets)
+        state = self._training.tx.init(params)
+        still_the_same()
+        self._training.state, self._training.params = state, params
+        return 0
+
+
+def restored(
+    state: OptimizerState, training: Optax, variables: Any, restore_variables: bool, choice: Choice
+) -> Restored | Reset:
+    """One restoration on its way, see `Restored`."""
+    if choice.weights_only:
+        return Reset(state, training, variables, choice)
+    return Restored(state, training, variables, restore_variables, choice)
+
+
+def _mapped(state: OptimizerState, training: Optax, variables: Any, choice: Choice) -> Mapped:
+    parameters = optax_state.named(training.params)
+
+    def found(name: Any) -> tuple[str, tuple[int, ...], str] | None:
+        leaf = parameters.get(name) if isinstance(name, str) else None
+        return None if leaf is None else (name, tuple(leaf.shape), str(leaf.dtype))
+
+    named = {name: name for name in parameters}
+    return mapped.mapped(state, variables, found, tuple(parameters), "leaf array", choice, named)
+
+
+def _with_values(training: Optax, targets: Sequence[Target]) -> Any:
+    """The parameters with the stored values of the targets."""
+    import jax
+
+    by_place = {target.place: target for target in targets}
+    new = [
+        optax_state.like(by_place[name].value(functools.partial(np.asarray, leaf)), leaf) if name in by_place else leaf
+        for name, leaf in optax_state.named(training.params).items()
+    ]
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(training.params), new)

@@ -71,6 +71,9 @@ class Ours:
             [t.name for t in tracked if id(t.variable) not in given],
         )
 
+    def known(self) -> Sequence[Any]:
+        return [t.variable for t in self._optimizer._state.tracked]
+
     def build(self, variables: Sequence[Any]) -> None:
         if not self._optimizer.built:
             self._optimizer.build(list(variables))

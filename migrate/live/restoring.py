@@ -12,14 +12,17 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import line, some
 from migrate.bytes.source import still_the_same, watching
 from migrate.errors import AmbiguousError, StrictError
-from migrate.live import adapt, conversions, held, matching, optax_optimizers, torch_optimizers, values
+from migrate.live import adapt, conversions, held, matching, optax_optimizers, selection, torch_optimizers, values
 from migrate.live.base import Live
 from migrate.live.differences import Differences
-from migrate.live.matching import Given, Pair
+from migrate.live.matching import Given
 from migrate.live.optax_state import Optax
-from migrate.operations import argument_kinds, edge, soundness
+from migrate.live.selection import Reset
+from migrate.matching import choosing
+from migrate.operations import argument_kinds, edge, partial, soundness, weights
 from migrate.operations.convert import PathLike, Progress, Report, read
 from migrate.operations.hints import Told, require_known
+from migrate.operations.partial import Choice, Patterns
 from migrate.rules import comparison
 from migrate.state import OptimizerState, Stored, StoredVariable
 from optim import slot_layout
@@ -52,6 +55,9 @@ def restore(
     *,
     restore_variables: bool = False,
     strict: bool = False,
+    fresh: Patterns = (),
+    grown: Patterns = (),
+    weights_only: bool = False,
     source_variables: Sequence[Mapping[str, Any]] | None = None,
     progress: Progress | None = None,
     **told: Unpack[Told],
@@ -72,6 +78,13 @@ def restore(
         variable, matched by name and shape alone.
       restore_variables: also assign the stored values of the variables given.
       strict: refuse whatever is not exact.
+      fresh: regular expressions, searched for in the names of live variables, in a mapping in its keys: those take
+        nothing from the source, as a new last layer does. They keep their values, and their slots are initial. What the
+        source has instead is dropped.
+      grown: the same, of variables that are larger along one dim than in the source, such as a longer vocabulary: the
+        first part is taken from there, and the rest starts fresh. That the order is the source's is your promise.
+      weights_only: reset the optimizer, whatever the source has: take the values of the variables, make slots initial
+        and the step counter 0.
       source_variables: what `read` calls `variables`; a list takes the live variables where this is None.
       progress: called with (bytes done, bytes in all).
       told: `format`, `optimizer_config`, `generation`, `optimizer_path` and `overrides`, as for `read`.
@@ -89,31 +102,39 @@ def restore(
     require_known(told)
     argument_kinds.check(source_variables=source_variables, **told)
     argument_kinds.check_variables(variables)
+    choice = Choice.of(fresh, grown, weights_only)
+    restores = restore_variables or weights_only
     in_torch, in_optax = torch_optimizers.is_torch(optimizer), isinstance(optimizer, Optax)
-    restored = torch_optimizers.Restored if in_torch else optax_optimizers.Restored if in_optax else None
+    restored = torch_optimizers.restored if in_torch else optax_optimizers.restored if in_optax else None
     live, note = (None, "") if restored else adapt(optimizer)
     given = [] if restored else matching.given(variables)
-    state = _read(path, source_variables, given, told)
+    state = _read(path, source_variables, given, told, choice)
     with watching(state.opened):
         if restored:
-            return _by_mapping(
-                path, restored(state, optimizer, variables, restore_variables), restore_variables, strict
-            )
+            return _by_mapping(path, restored(state, optimizer, variables, restores, choice), restores, strict)
         assert live is not None
-        _check_class(state, live)
-        pairs = matching.pairs(state, given, not isinstance(variables, Mapping), restore_variables)
-        done = _Restoring(state, live, given, pairs, restore_variables)
+        if not weights_only:
+            _check_class(state, live)
+        chosen = selection.select(state, live, given, variables, choice, restores)
+        done = _Restoring(chosen, live, restores, weights_only)
         _check_strict(done.differences.reasons, strict)
         done.run(progress)
         return done.report(path, [note] if note else [])
 
 
 def _read(
-    path: str, hint: Sequence[Mapping[str, Any]] | None, given: Sequence[matching.Given], told: Told
+    path: str,
+    hint: Sequence[Mapping[str, Any]] | None,
+    given: Sequence[matching.Given],
+    told: Told,
+    choice: Choice,
 ) -> OptimizerState:
     """The state of a source, checked whole; the live variables name those of a list where nobody else does."""
     with edge.reading(path):
-        if hint is None and given and readers.detect(path, told.get("format", "auto")).name == "list":
+        if choice.weights_only:
+            return weights.of_source(path, {**told, **({"source_variables": hint} if hint else {})})
+        is_same = not choice.is_partial
+        if hint is None and given and is_same and readers.detect(path, told.get("format", "auto")).name == "list":
             hint = [{"name": g.name, "shape": list(g.shape)} for g in given if g.trainable]
         state = _read_with_flags(path, hint, given, told)
         state.finish_checks()
@@ -151,7 +172,7 @@ def _check_strict(reasons: Sequence[str], strict: bool) -> None:
 
 def _by_mapping(
     source: str,
-    done: torch_optimizers.Restored | optax_optimizers.Restored,
+    done: torch_optimizers.Restored | torch_optimizers.Reset | optax_optimizers.Restored | optax_optimizers.Reset,
     restore_variables: bool,
     strict: bool,
 ) -> Restoration:
@@ -178,6 +199,7 @@ def _by_mapping(
         bytes=moved,
         written=True,
         onto={name: (name, "name") for name in names},
+        **vars(state.parts),
     )
 
 
@@ -185,23 +207,26 @@ def _check_class(state: OptimizerState, live: Live) -> None:
     if not comparison.same_class(state.algorithm, live.algorithm):
         raise UnsupportedError(
             f"the source's optimizer is {state.algorithm} and the live one {live.what}: their slots hold different"
-            f" things; make a live {state.algorithm}"
+            f" things; make a live {state.algorithm}, or {partial.WEIGHTS_ONLY}"
         )
 
 
 class _Restoring:
     """One restoration on its way: what differs is known when it is made, `run` assigns."""
 
-    def __init__(
-        self, state: OptimizerState, live: Live, given: Sequence[Given], pairs: Sequence[Pair], restore_variables: bool
-    ):
-        self._state, self._live, self._given, self._pairs = state, live, given, pairs
+    def __init__(self, chosen: selection.Selection, live: Live, restore_variables: bool, weights_only: bool):
+        self._state, self._live, self._given, self._pairs = chosen.state, live, chosen.given, chosen.pairs
         self._restore_variables = restore_variables
-        self._trained = [p for p in pairs if p.live.trainable]
-        self._trainable = [g for g in given if g.trainable]
+        self._trained = [p for p in self._pairs if p.live.trainable]
+        self._trainable = [g for g in self._given if g.trainable]
         self._check_values()
-        denied = held.reasons(map(matching.held, pairs), state.variables, restore_variables)
-        self.differences = Differences(state, live, self._trainable, pairs, denied)
+        self.differences: Differences | Reset
+        if weights_only:
+            self.differences = Reset(self._state, live, self._trainable)
+        else:
+            same = (p for p in self._pairs if p.live.shape == p.stored.shape)
+            denied = held.reasons(map(matching.held, same), self._state.variables, restore_variables)
+            self.differences = Differences(self._state, live, self._trainable, self._pairs, denied)
         missing, others = live.missing([g.variable for g in self._trainable])
         if missing or others:
             raise MismatchError(
@@ -210,7 +235,7 @@ class _Restoring:
             )
         self._moved = 0
         self._slots = 0
-        self._unmapped: list[str] = [*state.unmapped]
+        self._unmapped: list[str] = [*self._state.unmapped]
 
     # Checks.
 
@@ -218,11 +243,14 @@ class _Restoring:
         if not self._restore_variables:
             return
         found = {id(p.live): p.stored for p in self._pairs}
-        lacking = [g.name for g in self._given if id(g) not in found or found[id(g)].array is None]
+        fresh = self._state.parts.fresh
+        given = [g for g in self._given if g.name not in fresh]
+        lacking = [g.name for g in given if id(g) not in found or found[id(g)].array is None]
         if lacking:
+            patterns = choosing.patterns_for(lacking, [g.name for g in given if g.name not in lacking])
             raise MismatchError(
-                f"the source holds no value of {', '.join(lacking[:8])}; leave them out, or pass"
-                " restore_variables=False"
+                f"the source holds no value of {some(lacking, 8)}; leave them out, pass restore_variables=False, or let"
+                f" them start fresh: {partial.call(fresh=patterns)}"
             )
 
     # Assigning.
@@ -265,13 +293,12 @@ class _Restoring:
     def _slot_value(self, slot: str, given: Given, own: StoredVariable | None, variable: Any) -> Any:
         """The stored slot, or what a new one is filled with."""
         array = self._stored_slot(slot, own)
-        what = f"slot {slot} of {given.name!r}"
-        if array is not None:
-            return values.stored(what, array, variable.dtype, self.differences.plan.changes.get(slot))
+        what, change = f"slot {slot} of {given.name!r}", self.differences.plan.changes.get(slot)
         start = self._live.start(slot)
-        if start is None and own is not None and own.array is not None and self._restore_variables:
-            return values.stored(what, own.array, variable.dtype, None)
-        return values.filled(what, variable, given.variable if start is None else start)
+        initial = values.filled(what, variable, given.variable if start is None else start)
+        if array is None and start is None and own is not None and self._restore_variables:
+            array, change = own.array, None
+        return initial if array is None else values.grown(values.stored(what, array, variable.dtype, change), initial)
 
     def _stored_slot(self, slot: str, own: StoredVariable | None) -> LazyArray | None:
         if own is None:
@@ -304,10 +331,9 @@ class _Restoring:
 
         for pair in self._pairs if self._restore_variables else ():
             assert pair.stored.array is not None
-            variable = unwrap(pair.live.variable)
-            yield Assignment(
-                variable, values.stored(f"variable {pair.live.name!r}", pair.stored.array, variable.dtype, None)
-            )
+            variable, what = unwrap(pair.live.variable), f"variable {pair.live.name!r}"
+            value = values.stored(what, pair.stored.array, variable.dtype, None)
+            yield Assignment(variable, values.grown(value, values.filled(what, variable, variable)))
 
     # Report.
 
@@ -340,6 +366,7 @@ class _Restoring:
             bytes=self._moved,
             written=True,
             onto={p.live.name: (p.stored.name, p.how) for p in self._pairs},
+            **vars(state.parts),
         )
 
     def _notes(self) -> Iterator[str]:
@@ -348,7 +375,7 @@ class _Restoring:
             yield f"matched by position, as names differ and shapes are not unique; values agree: {', '.join(weak)}"
         known = {id(p.live) for p in self._trained}
         owners = {name for per in self._state.slots.values() for name in per}
-        fresh = [g.name for g in self._trainable if id(g) not in known]
+        fresh = [g.name for g in self._trainable if id(g) not in known and g.name not in self._state.parts.fresh]
         fresh += [p.live.name for p in self._trained if p.stored.name not in owners]
         if fresh and owners:
             yield f"never trained in the source, so that their slots begin anew: {', '.join(fresh)}"

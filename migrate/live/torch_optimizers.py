@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,11 @@ from migrate.live.base import replaced
 from migrate.live.conversions import Plan
 from migrate.live.held import Held
 from migrate.live.keras import start_of
-from migrate.live.mapped import Target
+from migrate.live.mapped import Mapped, Target
 from migrate.live.step_answers import Row
 from migrate.live.torch_rules import KINDS, NEEDED_BY, Kind, rule_of
+from migrate.operations import partial
+from migrate.operations.partial import Choice
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
 from migrate.state import OptimizerState
@@ -42,16 +44,18 @@ class Restored:
       MismatchError: parameters that are missing, extra, or of another shape or dtype, all of them listed.
     """
 
-    def __init__(self, state: OptimizerState, optimizer: Any, variables: Any, restore_variables: bool):
-        self.state, self._optimizer, self._restore_variables = state, optimizer, restore_variables
+    def __init__(self, state: OptimizerState, optimizer: Any, variables: Any, restore_variables: bool, choice: Choice):
+        self._optimizer, self._restore_variables = optimizer, restore_variables
         self._kind, self.what = _kind(optimizer)
         if not comparison.same_class(state.algorithm, self._kind.algorithm):
             raise UnsupportedError(
                 f"the source's optimizer is {state.algorithm} and the live one {self.what}: their slots hold different"
-                f" things; make a live optimizer with the rule of {state.algorithm}"
+                f" things; make a live optimizer with the rule of {state.algorithm}, or {partial.WEIGHTS_ONLY}"
             )
         self._groups = {p: group for group in optimizer.param_groups for p in group["params"]}
-        self.targets = mapped.targets(state, variables, self._found, tuple(self._groups), "parameter")
+        own = _mapped(state, optimizer, variables, choice)
+        self.state, self.targets, self._fresh = own.state, own.targets, own.fresh
+        state = self.state
         self._source = source = comparison.rule_of(state.algorithm, state.hyperparameters)
         self._plans: dict[int, Plan] = {}
         self.warnings: tuple[str, ...] = ()
@@ -72,25 +76,18 @@ class Restored:
         if _has_hooks(optimizer):
             reasons.append("the live optimizer calls hooks at each step, and what they do is not compared")
         reasons += replaced(optimizer)
+        reasons += [FRESH_COUNT] if self._fresh and self._kind.counts else []
         reasons += [
             *mapped.variable_reasons(state, self.targets),
             *self._factor_reasons(source),
         ]
         reasons += held.reasons(
-            (Held(t.stored, partial(_held, t.place), t.order) for t in self.targets),
+            (Held(t.stored, functools.partial(_held, t.place), t.order) for t in self.targets if not t.is_grown),
             state.variables,
             restore_variables,
         )
         self.origins = (*state.origins, *evidence.doubts("live optimizer", dict.fromkeys(reasons)))
         self.reasons = evidence.reasons(self.origins)
-
-    def _found(self, parameter: Any) -> tuple[Any, tuple[int, ...], str] | None:
-        if parameter not in self._groups:
-            return None
-        if parameter.is_meta:
-            raise UnsupportedError("parameters are on torch's meta device, without numbers; make them (to_empty) first")
-        shape = tuple(int(n) for n in parameter.shape)
-        return parameter, shape, str(parameter.dtype).removeprefix("torch.")
 
     def _wanted(self, source: comparison.Rule, group: Mapping[str, Any]) -> comparison.Rule:
         """The source's rule for a group: without weight decay if the source excludes all of its parameters."""
@@ -123,23 +120,12 @@ class Restored:
 
     def run(self) -> int:
         """Assign everything or nothing; returns how many bytes of slots."""
-        import torch
-
         made = {target.place: dict(self._entries(target)) for target in self.targets}
-        values = [(t.place, self._tensor(t, t.value())) for t in self.targets] if self._restore_variables else []
-        still_the_same()
-        before = [(parameter, parameter.detach().clone()) for parameter, _ in values]
-        try:
-            with torch.no_grad():
-                for parameter, value in values:
-                    parameter.copy_(value)
-        except BaseException:
-            with torch.no_grad():
-                for parameter, old in before:
-                    parameter.copy_(old)
-            raise
+        _assign(self.targets if self._restore_variables else ())
         for parameter, entries in made.items():
             self._optimizer.state[parameter] = entries
+        for parameter in self._fresh.values():
+            self._optimizer.state.pop(parameter, None)
         return sum(e.element_size() * e.nelement() for entries in made.values() for e in entries.values())
 
     def _entries(self, target: Target) -> Iterator[tuple[str, Any]]:
@@ -151,20 +137,23 @@ class Restored:
         for slot, key in self._kind.slots.items():
             if slot not in owned:
                 if group.get(NEEDED_BY.get(slot, ""), self._kind.counts):
-                    yield key, self._tensor(target, target.laid_out(self._new(slot, target, owned)))
+                    yield key, _tensor(target, self._new(slot, target, owned))
                 continue
             wide = mapped.numbers(owned[slot])
             change = self._plans[id(group)].changes.get(slot)
-            yield key, self._tensor(target, target.laid_out(wide if change is None else change(wide)))
+            start = functools.partial(self._start, slot, target)
+            yield key, _tensor(target, target.filled(wide if change is None else change(wide), start))
         product = self._products[id(group)]
         if product is not None:
             yield self._kind.scalars["u_product"], self._number(target, product)
 
     def _new(self, slot: str, target: Target, owned: Mapping[str, LazyArray]) -> np.ndarray:
         """What a slot that the source has not begins with."""
-        if slot == "vhat" and "v" in owned:
-            return mapped.numbers(owned["v"])
-        return np.full(target.stored.shape, start_of(slot, self._source.values))
+        start = self._start(slot, target)
+        return target.filled(mapped.numbers(owned["v"]), lambda: start) if slot == "vhat" and "v" in owned else start
+
+    def _start(self, slot: str, target: Target) -> np.ndarray:
+        return np.full(target.shape, start_of(slot, self._source.values))
 
     def _number(self, target: Target, value: float) -> Any:
         """A number that torch keeps with a parameter, where its kernels ask for it."""
@@ -175,16 +164,79 @@ class Restored:
         dtype = torch.float32 if group.get("fused") else None
         return torch.tensor(float(value), dtype=dtype, device=target.place.device if is_beside else None)
 
-    def _tensor(self, target: Target, array: np.ndarray) -> Any:
-        """In memory as the parameter is: fused steps go through both from the first address to the last."""
-        import torch
 
-        live, whole = target.place, torch.from_numpy(array)
-        if _is_sharded(live):
-            from torch.distributed.tensor import distribute_tensor
+class Reset:
+    """Parameters that take the stored values, and an optimizer without state, as a new one; as `Restored`."""
 
-            return distribute_tensor(whole.to(live.device, live.dtype), live.device_mesh, live.placements)
-        return torch.empty_like(live, requires_grad=False).copy_(whole)
+    def __init__(self, state: OptimizerState, optimizer: Any, variables: Any, choice: Choice):
+        self._optimizer = optimizer
+        self.what = f"torch.optim.{type(optimizer).__name__}"
+        found = _mapped(replace(state, algorithm=type(optimizer).__name__), optimizer, variables, choice)
+        self.state, self.targets = found.state, found.targets
+        self.origins, self.warnings, self.unmapped = self.state.origins, (), ()
+        self.reasons = evidence.reasons(self.origins)
+
+    def run(self) -> int:
+        """Assign everything or nothing; returns how many bytes of slots."""
+        _assign(self.targets)
+        self._optimizer.state.clear()
+        return 0
+
+
+def restored(
+    state: OptimizerState, optimizer: Any, variables: Any, restore_variables: bool, choice: Choice
+) -> Restored | Reset:
+    """One restoration on its way, see `Restored`."""
+    if choice.weights_only:
+        return Reset(state, optimizer, variables, choice)
+    return Restored(state, optimizer, variables, restore_variables, choice)
+
+
+def _mapped(state: OptimizerState, optimizer: Any, variables: Any, choice: Choice) -> Mapped:
+    parameters = {p: None for group in optimizer.param_groups for p in group["params"]}
+    named: dict[str, Any] = {}
+    for group in optimizer.param_groups:  # torch keeps names where it was given them, from 2.6 on
+        named |= dict(zip(group.get("param_names", ()), group["params"], strict=False))
+
+    def found(parameter: Any) -> tuple[Any, tuple[int, ...], str] | None:
+        if parameter not in parameters:
+            return None
+        if parameter.is_meta:
+            raise UnsupportedError("parameters are on torch's meta device, without numbers; make them (to_empty) first")
+        shape = tuple(int(n) for n in parameter.shape)
+        return parameter, shape, str(parameter.dtype).removeprefix("torch.")
+
+    return mapped.mapped(state, variables, found, tuple(parameters), "parameter", choice, named)
+
+
+def _assign(targets: Sequence[Target]) -> None:
+    """The stored values to all parameters or none."""
+    import torch
+
+    values = [(t.place, _tensor(t, t.value(functools.partial(_held, t.place)))) for t in targets]
+    still_the_same()
+    before = [(parameter, parameter.detach().clone()) for parameter, _ in values]
+    try:
+        with torch.no_grad():
+            for parameter, value in values:
+                parameter.copy_(value)
+    except BaseException:
+        with torch.no_grad():
+            for parameter, old in before:
+                parameter.copy_(old)
+        raise
+
+
+def _tensor(target: Target, array: np.ndarray) -> Any:
+    """In memory as the parameter is: fused steps go through both from the first address to the last."""
+    import torch
+
+    live, whole = target.place, torch.from_numpy(array)
+    if _is_sharded(live):
+        from torch.distributed.tensor import distribute_tensor
+
+        return distribute_tensor(whole.to(live.device, live.dtype), live.device_mesh, live.placements)
+    return torch.empty_like(live, requires_grad=False).copy_(whole)
 
 
 def _is_sharded(parameter: Any) -> bool:
@@ -211,6 +263,7 @@ def _has_hooks(optimizer: Any) -> bool:
 
 HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 FOR_ALL = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+FRESH_COUNT = "torch counts steps for each parameter, and begins at 0 with those that start fresh"
 OF_SCHEDULER = "a scheduler of torch changes the learning rate of the live optimizer, in a way that is not compared"
 OF_SCHEDULE = (
     "before each step set group['lr'] = migrate.learning_rate(state, steps taken), where state = migrate.read(source),"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,19 @@ def stored(what: str, array: LazyArray, dtype: Any, change: Change | None) -> An
         return (wide if change is None else change(wide)).astype(wanted)
 
     return Value(f"{what} ({array.stored_as})", array.shape, dtype.name, load)
+
+
+def grown(first: Any, rest: Any) -> Any:
+    """A value whose first part is one and the rest another; that first one where the two have one shape."""
+    if first.shape == rest.shape:
+        return first
+
+    def load() -> np.ndarray:
+        whole = np.array(rest.load())
+        whole[tuple(map(slice, first.shape))] = first.load()
+        return whole
+
+    return replace(first, shape=rest.shape, load=load)
 
 
 def filled(what: str, variable: Any, value: Any) -> Any:

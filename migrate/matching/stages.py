@@ -3,6 +3,7 @@ guess."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,11 @@ NOT_STATE = (
 def plain(name: str) -> str:
     """A variable's name without `:0`."""
     return name.removesuffix(":0")
+
+
+def is_statistic(name: str) -> bool:
+    """Whether a variable is one that no optimizer trains, by its name alone."""
+    return re.split(r"[/.]", plain(name))[-1] in NOT_STATE
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     doubted = [] if whole else _thawed(state, notes)  # whole: saved beside what trains it, as a GAN's discriminator
     trained, alone = _left_alone(state, document, places, trained, notes)
     doubted += alone
-    ordered = _filled(replace(state, origins=(*state.origins, *doubted)), trained, notes)
+    ordered = filled(replace(state, origins=(*state.origins, *doubted)), trained, notes)
     scope_names.rename(document, notes)
     scope_names.check(document, nested=keras_targets.KERAS3 in families)
     if keras_targets.KERAS3 in families:
@@ -187,7 +187,7 @@ def _passed_through(
     """From tf.keras to tf_keras: the model as its source describes it, whatever its layers are."""
     passing.check_code(model)
     notes: list[str] = []
-    ordered = _filled(state, passing.trained(state), notes)
+    ordered = filled(state, passing.trained(state), notes)
     scale = loss_scale.find(state, None)
     live = keras_targets.best(ordered, _possible(state.algorithm, families, scale, scaled))
     flat = _flat(live, state, scale)
@@ -292,7 +292,7 @@ def _left_alone(
     return [*rest], [Origin(TRAINED, None, UNINTERPRETED, doubt=text)] if open_ else []
 
 
-def _filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> OptimizerState:
+def filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> OptimizerState:
     """The state with its variables in that order, and with every slot of each of them."""
     algorithm, by_name = algorithms.find(state.algorithm), {v.name: v for v in state.variables}
     first = [replace(by_name[name], trainable=True) for name in trained]
@@ -307,7 +307,7 @@ def _filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> 
             if variable.name in owners:
                 slots[slot][variable.name] = owners[variable.name]
             elif shape is not None:
-                slots[slot][variable.name] = _initial(state, slot, variable, shape)
+                slots[slot][variable.name] = initial(state, slot, variable, shape)
                 late.append(variable.name)
     if late:
         named = ", ".join(dict.fromkeys(late))
@@ -315,7 +315,7 @@ def _filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> 
     return replace(state, variables=(*first, *rest), slots=slots)
 
 
-def _initial(state: OptimizerState, slot: str, variable: StoredVariable, shape: tuple[int, ...]) -> LazyArray:
+def initial(state: OptimizerState, slot: str, variable: StoredVariable, shape: tuple[int, ...]) -> LazyArray:
     if slot == AVERAGE.name and variable.array is not None:
         return variable.array
     value = keras_targets.initial_value(state, slot)

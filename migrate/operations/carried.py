@@ -102,7 +102,7 @@ def _lost(wanted: Sequence[str], algorithm: Algorithm, stored: Stored, values: M
         )
     idle = algorithm.name == "SGD" and values.get("momentum")
     begin = "If its momentum was 0 in them, say so with --set momentum=0; else migrate" if idle else "Migrate"
-    return f"{said}. {begin} a checkpoint that has model and optimizer"
+    return f"{said}. {begin} a checkpoint that has model and optimizer, or its weights alone with --weights-only"
 
 
 def _check_complete(

@@ -236,7 +236,8 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
             names = (first.called, other.called) if own_rule else (first.class_name, other.class_name)
             raise ContradictionError(
                 f"{first.where} says that the optimizer is {names[0]}, and {other.where} says {names[1]}; leave the"
-                f" wrong one out, or decide with {confirming(CLASS, names[0] if own_rule else _plain(names[0]))}"
+                f" wrong one out, or decide with {confirming(CLASS, names[0] if own_rule else _plain(names[0]))}; a new"
+                " optimizer starts fresh with --weights-only"
             )
     if first.kind == GRAPH and stored.generation == "keras1" and len(said) == 1:
         doubt = f"updates in the graph read what those of {first.called} do, as those of a class of one's own may, too"
@@ -251,7 +252,7 @@ def _check_known(sides: Sequence[_Said], name: str, called: str) -> None:
     if own is not None and algorithms.is_known(_plain(name)) and _plain(name) != _plain(own.class_name):
         raise ContradictionError(
             f"{own.where} says that the optimizer is {own.called}, and {confirming(CLASS, called)} is another class,"
-            " whose slots hold other things; leave it out"
+            " whose slots hold other things; leave it out, or reset the optimizer with --weights-only"
         )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +13,16 @@ from migrate import readers
 from migrate.bytes import files, urls
 from migrate.bytes.messages import LONGEST, line, some
 from migrate.bytes.source import open_source, watching
-from migrate.errors import StrictError, TargetExistsError
+from migrate.errors import MissingHintError, StrictError, TargetExistsError
 from migrate.evidence import Origin, doubts
 from migrate.models import constraints, rounding
-from migrate.operations import argument_kinds, edge, soundness
+from migrate.operations import argument_kinds, edge, partial, soundness, weights
 from migrate.operations import contents as _contents
 from migrate.operations import inspection as _inspection
 from migrate.operations.advice import instead
-from migrate.operations.hints import Hints, require_known
+from migrate.operations.hints import Hints, check_unused, require_known
 from migrate.operations.interpret import interpret
+from migrate.operations.partial import Choice, Patterns
 from migrate.state import OptimizerState, Stored
 from migrate.writers import uploads
 from optim.errors import HyperparameterError, UnsupportedError
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 WRITERS = {"slots": "slots", "keras": "keras_zip", "tf-keras": "keras_h5", "list": "weight_list"}
 TARGETS = tuple(WRITERS)
+SUFFIXES = {"list": ".npz", "keras": ".keras", "tf-keras": ".h5"}
+"""Of the targets that are single files."""
 PathLike = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
 
@@ -56,6 +59,8 @@ class Report:
       slots: how many arrays all slots have together.
       bytes: of slots and variables.
       written: False with `dry_run`.
+      fresh, grown, dropped: names of variables that start fresh, that are larger in the model that takes the state, and
+        that it does not have.
     """
 
     source: str
@@ -74,6 +79,9 @@ class Report:
     slots: int
     bytes: int
     written: bool
+    fresh: tuple[str, ...] = ()
+    grown: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -122,6 +130,7 @@ def read(
     with edge.reading(path), files.answers_kept(path):
         opened = open_source(path)
         found = readers.detect(path, format).read(path, generation, optimizer_path)
+        _check_state(found)
         if isinstance(found, Stored):
             state = interpret(
                 found,
@@ -132,20 +141,16 @@ def read(
             )
             opened.check()
             return replace(state, opened=opened)
-        given = {
-            "--optimizer-config": optimizer_config,
-            "--variables": variables,
-            "--generation": generation,
-            "--set": overrides,
-        }
-        swallowed = [option for option, value in given.items() if value]
-        if swallowed:
-            raise HyperparameterError(
-                f"{path} is of dtopt's own making and says all of its optimizer; leave out {', '.join(swallowed)}, and"
-                " change what it says where it is loaded"
-            )
+        given = {"optimizer_config": optimizer_config, "variables": variables, "generation": generation}
+        check_unused(path, {**given, "overrides": overrides})
         opened.check()
         return replace(found, opened=opened)
+
+
+def _check_state(found: Stored | OptimizerState) -> None:
+    """Raises UnsupportedError for a source with nothing of an optimizer."""
+    if isinstance(found, Stored) and found.no_state:
+        raise UnsupportedError(f"{found.no_state}; {partial.WEIGHTS_ALONE}")
 
 
 @edge.speaking()
@@ -200,6 +205,7 @@ def contents(
     with edge.reading(path), files.answers_kept(path):
         opened = open_source(path)
         found = readers.detect(path, format).read(path, generation, optimizer_path)
+        _check_state(found)
         shown = _contents.contents(found, urls.shown(path), stats=stats) if isinstance(found, Stored) else None
         opened.check()
         return shown
@@ -279,6 +285,9 @@ def migrate_checkpoint(
     dry_run: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
+    fresh: Patterns = (),
+    grown: Patterns = (),
+    weights_only: bool = False,
     **hints: Unpack[Hints],
 ) -> Report:
     """Carry the optimizer state of `source` over to `dest`, whole or not at all.
@@ -289,6 +298,13 @@ def migrate_checkpoint(
       to, order, overwrite, progress: as for `write`.
       strict: refuse whatever is not exact.
       dry_run: do everything but write.
+      fresh: patterns of variables that take nothing from the source. `optim.load_checkpoint` leaves them their values,
+        and a model as target keeps those of the source; slots are initial. With `fresh` or `grown`, `variables` names
+        those of the model that will load the target, in new shapes: what they leave out is dropped.
+      grown: patterns of variables that are larger along one dim in the model that will load the target, as with a
+        longer vocabulary. Their first part is what the source has. For slot checkpoints.
+      weights_only: carry the model's variables alone, with an optimizer before its first step: the source's, or the one
+        that `optimizer_config` or `class_name` in `overrides` names.
       hints: the keywords of `read`.
 
     Returns:
@@ -305,13 +321,17 @@ def migrate_checkpoint(
     if files.exists(path) and not overwrite:
         raise TargetExistsError(f"{path} exists; give another name, or --overwrite to replace it")
     with edge.reading(os.fspath(source)):
-        state = held = read(source, **hints)
+        choice = Choice.of(fresh, grown, weights_only)
+        told = {**hints, **{name: value for name, value in vars(choice).items() if value}}
+        state = held = read_part(source, to, choice, hints)
 
         def settle(state: OptimizerState) -> OptimizerState:
             """The state with what its numbers say, which makes it `held` in the target."""
             nonlocal held
             state = soundness.checked(state)
-            held = _for_target_or_advice(state, to, order, partial(instead, state, to, os.fspath(source), hints))
+            held = _for_target_or_advice(
+                state, to, order, functools.partial(instead, state, to, os.fspath(source), told)
+            )
             if strict and held.fidelity != "exact":
                 raise StrictError(
                     f"refused by --strict, as the conversion is {held.fidelity}: {'; '.join(held.reasons)}"
@@ -328,6 +348,28 @@ def migrate_checkpoint(
             else:
                 write(state, path, to=to, order=order, overwrite=overwrite, progress=progress)
     return _report(held, urls.shown(os.fspath(source)), urls.shown(path), to, written=not dry_run)
+
+
+def read_part(source: PathLike, to: str, choice: Choice, hints: Hints) -> OptimizerState:
+    """The state of a source, or the part of it that the user chose for a target."""
+    given, model = hints, None
+    if choice.is_partial:
+        given, model = {**hints, "variables": None}, hints.get("variables")
+    state = weights.for_target(os.fspath(source), given, to) if choice.weights_only else _named(source, given, model)
+    return partial.applied(state, choice, to, model)
+
+
+def _named(source: PathLike, hints: Hints, model: object) -> OptimizerState:
+    """As `read`; a source that does not name its variables cannot be asked for a part of them."""
+    try:
+        return read(source, **hints)
+    except MissingHintError as error:
+        if model is None or "--variables" not in str(error):
+            raise
+        raise MissingHintError(
+            "the source does not name its variables, and --variables describes the new model here: migrate all of it to"
+            " slots first, with --variables that names its own, and then the part that you want from those"
+        ) from error
 
 
 def _for_target_or_advice(
@@ -397,4 +439,5 @@ def _report(state: OptimizerState, source: str, dest: str, to: str, *, written: 
         slots=len(slots),
         bytes=sum(a.size * numpy_dtype(a.dtype).itemsize for a in arrays),
         written=written,
+        **vars(state.parts),
     )

@@ -14,9 +14,10 @@ from migrate import generations
 from migrate.bytes.messages import some
 from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence import FILE, HINT, SET, Origin
-from migrate.matching import stages
+from migrate.matching import choosing, stages
 from migrate.operations import likely
 from migrate.state import OTHERS_GRAPH, NamedVariables, Stored, StoredVariable
+from optim import slot_layout
 from optim.errors import HyperparameterError, MismatchError, UnsupportedError
 
 ORDERED = ("h5", "tf1_saver")
@@ -47,6 +48,22 @@ def require_known(hints: Mapping[str, Any]) -> None:
     for name in hints:
         if name not in known:
             raise TypeError(f"no hint is called {name!r}; there are {', '.join(known)}")
+
+
+def check_unused(path: str, given: Mapping[str, Any]) -> None:
+    """Refuse hints for a source that says all of its optimizer. Raises HyperparameterError."""
+    options = {
+        "--optimizer-config": given.get("optimizer_config"),
+        "--variables": given.get("variables"),
+        "--generation": given.get("generation"),
+        "--set": given.get("overrides"),
+    }
+    swallowed = [option for option, value in options.items() if value]
+    if swallowed:
+        raise HyperparameterError(
+            f"{path} is of dtopt's own making and says all of its optimizer; leave out {', '.join(swallowed)}, and"
+            " change what it says where it is loaded"
+        )
 
 
 CONFIG_FORM = '{"class_name": "CLASS", "config": {"learning_rate": NUMBER, ...}}'
@@ -197,11 +214,14 @@ def _hinted_variables(stored: Stored, given: Sequence[Mapping[str, Any]]) -> tup
     own = {stages.plain(v.name): v for v in stored.variables}
     rows = []
     for entry in given:
-        name, shape, dtype = _row(entry)
+        name, shape, dtype = row(entry)
         known = own.pop(name, None)
         if known is not None and known.shape != shape:
+            option = "grown" if slot_layout.is_grown(known.shape, shape) else "fresh"
+            new = choosing.typed(option, [name], [v.name for v in stored.variables])
             raise MismatchError(
-                f"--variables gives {name!r} the shape {list(shape)}, the source has {list(known.shape)}"
+                f"--variables gives {name!r} the shape {list(shape)}, the source has {list(known.shape)}; where it is"
+                f" another in a new model, add {new}"
             )
         if known is not None and known.array is not None and dtype not in (None, known.dtype):
             raise MismatchError(f"--variables gives {name!r} the dtype {dtype}, the source has {known.dtype}")
@@ -211,7 +231,7 @@ def _hinted_variables(stored: Stored, given: Sequence[Mapping[str, Any]]) -> tup
     return (*_distinct(rows), *(replace(v, trainable=False) for v in own.values()))
 
 
-def _row(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str | None]:
+def row(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str | None]:
     """Name, shape and, where it is said, dtype of a variable that is trained; what else a row has says nothing of it.
 
     Raises:
@@ -247,7 +267,8 @@ def _check_known(stored: Stored, hinted: Sequence[StoredVariable]) -> None:
         others = some(sorted(held - {v.name for v in hinted if v.trainable}) or sorted(held), SHOWN)
         raise ContradictionError(
             f"--variables names {some(strange, SHOWN)}, which the source does not have; its own, as `dtopt migrate"
-            f" inspect` shows them, are {others}"
+            f" inspect` shows them, are {others}; where they are new in a new model, add"
+            f" {choosing.typed('fresh', strange, [v.name for v in hinted if v.trainable])}"
         )
 
 

@@ -18,7 +18,7 @@ from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, RELEASE, SET, TRAINED, 
 from migrate.generations import BACKEND, DTENSOR
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.models import sparse_inputs, unsaved
-from migrate.operations import carried, counting, hinted, outside, overriding, proven, settled, trained
+from migrate.operations import carried, counting, hinted, outside, overriding, partial, proven, settled, trained
 from migrate.operations.configuration import RATES, Configuration, configure
 from migrate.operations.hints import checked_config, with_hints
 from migrate.state import (
@@ -164,6 +164,8 @@ def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | Non
         found = slot_table(stored, made.algorithm, made.config, named)
     except (AmbiguousError, ContradictionError, MismatchError) as error:
         why = _why_slots_differ(error, stored, made)
+        if not why and isinstance(error, MismatchError):
+            raise MismatchError(f"{error}; {partial.WEIGHTS_ALONE}") from error
         if not why:
             raise
         raise UnsupportedError(why) from error
@@ -189,7 +191,10 @@ def _why_slots_differ(error: Exception, stored: Stored, made: Configuration) -> 
         )
     lost = unsaved.adapted(stored.model) if isinstance(error, MismatchError) else []
     lost += unsaved.quantized(stored.model)
-    return f"{lost[0]}, so that the slots of that have no variables: there is no training to continue" if lost else ""
+    if not lost:
+        return ""
+    why = "so that the slots of that have no variables: there is no training to continue"
+    return f"{lost[0]}, {why}; {partial.WEIGHTS_ALONE}"
 
 
 def _arguments(stored: Stored, made: Configuration, found: SlotTable) -> tuple[Arguments, dict[str, float]]:

@@ -147,7 +147,7 @@ def _spoiled(state: OptimizerState, rule: type[Rule] | None) -> Iterator[Origin]
             found.setdefault(text, []).append(name)
     for text, names in found.items():
         yield Origin(text.partition(" holds")[0], names, UNINTERPRETED, doubt=f"{some(names, SHOWN)}: {text}")
-    yield from bounds.of_whole(state, moved)
+    yield from bounds.of_whole(state, {name: sizes for name, sizes in moved.items() if name not in state.parts.fresh})
 
 
 def _looked_at(state: OptimizerState, declared: Mapping[str, Slot]) -> dict[str, Seen]:

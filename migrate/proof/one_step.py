@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -52,7 +52,8 @@ def _parity(state: OptimizerState, folder: str) -> float:
     gradients = {n: partial(stepping.random, n, *s, GRADIENT_SCALE) for n, s in shapes.items()}
     start = {v.name: partial(_value, v) for v in chosen}
     if tensorflow.is_installed():
-        after = _by_optim(folder, {n: dtype for n, (_, dtype) in shapes.items()}, start, gradients)
+        fresh = [v for v in state.variables if v.name in state.parts.fresh and v.name not in shapes]
+        after = _by_optim(folder, {n: dtype for n, (_, dtype) in shapes.items()}, start, gradients, fresh)
     else:
         now, given = ({name: made() for name, made in each.items()} for each in (start, gradients))
         after = by_rule.after(folder, now, given).__getitem__
@@ -73,13 +74,16 @@ def _value(variable: StoredVariable) -> np.ndarray:
     return stepping.numbers(variable.array)
 
 
-def _by_optim(folder: str, dtypes: Mapping[str, str], start: Made, gradients: Made) -> Callable[[str], np.ndarray]:
-    """What each variable becomes by a step of `optim` from the target, in float64."""
+def _by_optim(
+    folder: str, dtypes: Mapping[str, str], start: Made, gradients: Made, fresh: Sequence[StoredVariable]
+) -> Callable[[str], np.ndarray]:
+    """What each variable becomes by a step of `optim` from the target, in float64; `fresh` ones take none."""
     import tensorflow as tf
 
     import optim
 
     live = {name: tf.Variable(tf.cast(start[name](), dtype)) for name, dtype in dtypes.items()}
-    optimizer = optim.load_checkpoint(folder, live, mesh=None, restore_variables=False)
+    others = {v.name: tf.Variable(tf.zeros(v.shape, v.dtype)) for v in fresh}
+    optimizer = optim.load_checkpoint(folder, {**live, **others}, mesh=None, restore_variables=False)
     optimizer.apply_gradients([(tf.cast(gradients[n](), dtype), live[n]) for n, dtype in dtypes.items()])
     return lambda name: tf.cast(live[name].read_value(), "float64").numpy()

@@ -143,6 +143,9 @@ def metadata_differences(state: OptimizerState, target: Target) -> Iterator[str]
     said = [(v.name, v.shape, v.dtype, v.trainable, v.stored) for v in metadata.variables]
     held = [(v.name, v.shape, v.dtype, bool(v.trainable), v.array is not None) for v in state.variables]
     yield from (f"the target's table has {_row(a)}, the source {_row(b)}" for a, b in _unlike(said, held))
+    for mark, names in ((slot_layout.WHOLE, state.parts.fresh), (slot_layout.ADDED, state.parts.grown)):
+        marked = {v.name for v in metadata.variables if v.fresh == mark}
+        yield from (f"the target's table marks {n} otherwise than as {mark}" for n in sorted(marked ^ set(names)))
     tables = {slot: sorted(owners) for slot, owners in metadata.slots.items()}
     if tables != {slot: sorted(owners) for slot, owners in state.slots.items()}:
         yield "the target's table lists slots that are not those of the source, or not all"

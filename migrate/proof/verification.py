@@ -17,9 +17,10 @@ from migrate import evidence, readers
 from migrate.bytes import files, urls
 from migrate.bytes.source import open_source
 from migrate.lists import planning
-from migrate.operations import argument_kinds, edge
-from migrate.operations.convert import PathLike, Progress, described, for_target, read
+from migrate.operations import argument_kinds, edge, partial
+from migrate.operations.convert import SUFFIXES, PathLike, Progress, described, for_target, read, read_part
 from migrate.operations.hints import Hints, require_known
+from migrate.operations.partial import Choice, Patterns
 from migrate.proof import documents, list_target, loaded, model_target, narrow, one_step, slots_target, tensorflow
 from migrate.state import OptimizerState
 from optim.errors import HyperparameterError, UnsupportedError
@@ -69,6 +70,9 @@ def verify(
     *,
     order: str | None = None,
     progress: Progress | None = None,
+    fresh: Patterns = (),
+    grown: Patterns = (),
+    weights_only: bool = False,
     **hints: Unpack[Hints],
 ) -> Verification:
     """Compare a target with its source.
@@ -81,7 +85,7 @@ def verify(
       dest: what it was migrated to.
       order: for a list, the generation that shall read it, as it was given when the list was written.
       progress: called with (bytes compared, bytes in all).
-      hints: the keywords of `read`, as they were given to `migrate_checkpoint`.
+      fresh, grown, weights_only, hints: as they were given to `migrate_checkpoint`. Notes name what is fresh.
 
     Returns:
       What was compared, and every difference. Nothing is raised for a difference.
@@ -90,14 +94,24 @@ def verify(
       DtoptError: one of the two cannot be read at all.
     """
     where = argument_kinds.path("dest", dest)
+    path = argument_kinds.path("source", source)
     require_known(hints)
-    state = read(source, **hints)
+    argument_kinds.check(**hints)
+    choice = Choice.of(fresh, grown, weights_only)
+    with edge.reading(urls.shown(path)):
+        state = read_part(path, _kind(where), choice, hints)
     with files.here(where) as local, edge.reading(urls.shown(where)):
         target = open_source(local)
         found = _compared(state, urls.shown(os.fspath(source)), local, order, progress)
         target.check()
         state.check_unchanged()
-    return replace(found, dest=urls.shown(where))
+    notes = [origin.doubt for origin in state.origins if origin.subject in partial.SUBJECTS]
+    return replace(found, dest=urls.shown(where), notes=(*notes, *found.notes))
+
+
+def _kind(dest: str) -> str:
+    """The target format of what `migrate_checkpoint` wrote, by its name."""
+    return next((to for to, suffix in SUFFIXES.items() if dest.endswith(suffix)), "slots")
 
 
 def _compared(
@@ -125,7 +139,9 @@ def _verify_slots(state: OptimizerState, source: str, dest: str, progress: Progr
         notes.append(WITHOUT_TENSORFLOW)
     elif not differences:
         differences += slots_target.tensorflow_differences(target)
-    if not differences:
+    if any(origin.subject == partial.OPTIMIZER for origin in state.origins):
+        notes.append("no step is compared, as the optimizer is reset")
+    elif not differences:
         try:
             worst, left_out = one_step.worst_error(state, target.folder)
             notes += [left_out] if left_out else []

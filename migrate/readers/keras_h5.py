@@ -41,6 +41,8 @@ NAME = "h5"
 NOT_COMPILED = (
     "the model was not compiled, or with an optimizer of tf.train, which Keras keeps in TensorFlow checkpoints only"
 )
+SAVED_WEIGHTS = "it was written by save_weights, which keeps the model only"
+WEIGHTS = "model_weights"
 WITHOUT_OPTIMIZER = "it was saved with include_optimizer=False, or by a release that did not save this optimizer"
 
 
@@ -49,7 +51,7 @@ def sniff(path: str) -> bool:
     if not hdf5.is_hdf5(path):
         return False
     with hdf5.opened(path) as file:
-        return "model_weights" in file or "optimizer_weights" in file or "layer_names" in file.attrs
+        return WEIGHTS in file or "optimizer_weights" in file or "layer_names" in file.attrs
 
 
 def read(path: str, generation: str | None = None) -> Stored:
@@ -61,17 +63,14 @@ def read(path: str, generation: str | None = None) -> Stored:
 
     Raises:
       DamagedFileError: it is truncated, or contradicts itself.
-      UnsupportedError: it holds no optimizer state.
     """
     with hdf5.opened(path, attributes=True) as file:
-        if "model_weights" not in file:
-            raise UnsupportedError(_no_state(path, "it was written by save_weights, which keeps the model only"))
         training = _json_attribute(file, "training_config", path)
         optimizer = _optimizer_config(training)
         weights = _optimizer_weights(file, path)
-        if weights is None:
-            why = NOT_COMPILED if training is None else WITHOUT_OPTIMIZER
-            raise UnsupportedError(_no_state(path, why))
+        why = NOT_COMPILED if training is None else WITHOUT_OPTIMIZER
+        no_state = "" if weights is not None else _no_state(path, why if WEIGHTS in file else SAVED_WEIGHTS)
+        weights = weights or ()
         version = hdf5.text_attribute(file, "keras_version")
         inner = innermost(optimizer)
         found, shown = from_hdf5(
@@ -107,6 +106,7 @@ def read(path: str, generation: str | None = None) -> Stored:
         model=StoredModel(model, training, groups) if isinstance(model, Mapping) else None,
         sparse=_tables(model, groups) if generation == "keras1" and isinstance(model, Mapping) else None,
         doubts=doubts,
+        no_state=no_state,
         outside={} if unwrapped(optimizer)[1] or generation in NATIVE else on_condition(name for name, _ in weights),
     )
 
@@ -126,7 +126,7 @@ def _backend(file: h5py.File, names: Sequence[str], version: str | None) -> str 
     stored = hdf5.text_attribute(file, "backend")
     if stored is not None or (version_tuple(version) or (1,))[0] != 1:
         return stored
-    group = file["model_weights"]
+    group = _group(file, file.filename)
     layers = (
         hdf5.name_list(group[name], "weight_names") or [] for name in group if isinstance(group[name], h5py.Group)
     )
@@ -259,7 +259,7 @@ def _model(file: h5py.File, path: str) -> Any:
     layers = model.get("config") if isinstance(model, Mapping) else None
     if not isinstance(layers, list):
         return model
-    order = hdf5.name_list(hdf5.member(file, "model_weights", path), "layer_names") or []
+    order = hdf5.name_list(_group(file, path), "layer_names") or []
     if len(layers) != len(order):
         return model
     placed = [*zip(layers, order, strict=True)]
@@ -268,13 +268,18 @@ def _model(file: h5py.File, path: str) -> Any:
     return {**model, "config": [layer if layer_name(layer) else {**layer, "name": name} for layer, name in placed]}
 
 
+def _group(file: h5py.File, path: str) -> h5py.Group:
+    """The weights by layers, which in a file of save_weights are all of it."""
+    return hdf5.member(file, WEIGHTS, path) if WEIGHTS in file else file
+
+
 def _variables(
     file: h5py.File, path: str, model: Any, generation: str | None, version: str | None
 ) -> tuple[tuple[StoredVariable, ...], Groups]:
     """Model variables in the order in which this release hands them to its optimizer, with the frozen ones; and which
     of them each layer has, in the file's order."""
     layers = top_layers(model)
-    group = hdf5.member(file, "model_weights", path)
+    group = _group(file, path)
     order = hdf5.name_list(group, "layer_names")
     if order is None:
         raise DamagedFileError(f"{path}: its group model_weights lists no layer_names; the file is damaged")

@@ -64,7 +64,6 @@ def read(path: str) -> Stored | OptimizerState:
 
     Raises:
       DamagedFileError: truncated, it contradicts itself, or it declares more than it can hold.
-      UnsupportedError: it holds no optimizer state.
     """
     members = _members(path)
     metadata, config = _json(path, members, METADATA), _json(path, members, CONFIG)

@@ -12,7 +12,7 @@ from migrate.bytes.object_graph import unescape
 from migrate.errors import DamagedFileError
 from migrate.evidence import UNINTERPRETED, Origin
 from migrate.readers.bundle_arrays import lazy
-from migrate.state import OptimizerState, Stored, StoredVariable
+from migrate.state import OptimizerState, Parts, Stored, StoredVariable
 from optim import slot_layout
 from optim.errors import CheckpointError
 
@@ -75,6 +75,10 @@ def read(path: str) -> OptimizerState:
         matched={f"{slot}/{name}": "name" for slot, owners in slots.items() for name in owners},
         source=_source(metadata, variables, path),
         origins=_origins(metadata),
+        parts=Parts(
+            tuple(v.name for v in metadata.variables if v.fresh == slot_layout.WHOLE),
+            tuple(v.name for v in metadata.variables if v.fresh == slot_layout.ADDED),
+        ),
     )
 
 

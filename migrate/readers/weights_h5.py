@@ -39,7 +39,6 @@ def read(path: str) -> Stored:
 
     Raises:
       DamagedFileError: truncated, or it contradicts itself, or a shard is missing.
-      UnsupportedError: it holds no optimizer state.
     """
     if hdf5.is_hdf5(path):
         with hdf5.opened(path, attributes=True) as file:

@@ -114,7 +114,9 @@ def _metadata_json(state: OptimizerState) -> bytes:
         state.algorithm,
         config,
         tuple(
-            slot_layout.VariableEntry(v.name, v.shape, v.dtype, bool(v.trainable), v.array is not None)
+            slot_layout.VariableEntry(
+                v.name, v.shape, v.dtype, bool(v.trainable), v.array is not None, _fresh(state, v.name)
+            )
             for v in state.variables
         ),
         {slot: tuple(owners) for slot, owners in state.slots.items()},
@@ -125,6 +127,12 @@ def _metadata_json(state: OptimizerState) -> bytes:
         return metadata.to_json().encode()
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"the optimizer's config cannot be written as JSON: {error}; config: {config}") from error
+
+
+def _fresh(state: OptimizerState, name: str) -> str:
+    if name in state.parts.fresh:
+        return slot_layout.WHOLE
+    return slot_layout.ADDED if name in state.parts.grown else ""
 
 
 def _scalar(value: int | float, dtype: str) -> LazyArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,18 @@ class Assignment:
                 f"{self.value.what} was announced as {self.value.dtype} {self.value.shape}, and is not"
             )
         self.variable.assign(placement.from_host(value, placement.layout_of(self.variable)))
+
+
+def grown(value: Value, variable: tf.Variable) -> Value:
+    """A value that is the first part of its variable along one dim, with the rest as that variable has it now."""
+    shape = tuple(int(n) for n in variable.shape)
+
+    def load() -> np.ndarray:
+        whole = np.array(placement.to_host(variable))
+        whole[tuple(map(slice, value.shape))] = np.asarray(value.load())
+        return whole
+
+    return replace(value, shape=shape, load=load) if slot_layout.is_grown(value.shape, shape) else value
 
 
 def assign_all(assignments: Iterable[Assignment], progress: Callable[[Value], None] | None = None) -> None:

@@ -138,7 +138,8 @@ def load_checkpoint(
       variables: a mapping name -> variable, or a sequence matched by `variable.name`: every variable of the checkpoint,
         or with `restore_variables=False` at least those that the optimizer trains.
       mesh: the mesh of all variables; None finds it from them.
-      restore_variables: also assign the stored values to `variables`.
+      restore_variables: also assign the stored values to `variables`. Those that were migrated as fresh keep their own
+        values and get new slots, and so does what a grown one has beyond the stored shape.
       slot_placement: another placement than the saved one.
       master_copies: True gives float16 and bfloat16 variables float32 copies though the saved optimizer had none; the
         slots are widened, and the copies start as the variables. With copies in the checkpoint, it is these from which
@@ -211,11 +212,12 @@ def _check_variables(folder: str, metadata: Metadata, named: Mapping[str, Any], 
     needed = list(table) if all_of_them else trained
     problems = [f"missing {name!r} {table[name].shape}" for name in needed if name not in named]
     if all_of_them:
-        problems += [f"no value of {e.name!r} (pass restore_variables=False)" for e in table.values() if not e.stored]
+        lacking = [e.name for e in table.values() if not e.stored and e.fresh != slot_layout.WHOLE]
+        problems += [f"no value of {name!r} (pass restore_variables=False)" for name in lacking]
     problems += [f"extra {name!r} {tuple(unwrap(v).shape)}" for name, v in named.items() if name not in table]
     for name in [n for n in named if n in table]:
         variable, entry = unwrap(named[name]), table[name]
-        if tuple(variable.shape) != entry.shape:
+        if not entry.fits(tuple(variable.shape)):
             problems.append(f"{name!r} has shape {tuple(variable.shape)}, the checkpoint {entry.shape}")
         elif variable.dtype.name != entry.dtype and entry.stored:
             problems.append(f"{name!r} is {variable.dtype.name}, in the checkpoint {entry.dtype}")
@@ -247,8 +249,12 @@ def _make(
 def _state_values(stored: _Stored, optimizer: Optimizer, saved_rate: bool) -> assigning.StateValues:
     """What to assign. `saved_rate`: whether the saved learning rate is among it."""
     here = {t.name: t for t in optimizer._state.tracked}
+    may_grow = _may_grow(stored)
     slots = {
-        slot: {name: _slot_value(stored, slot, name, optimizer._state.slots.find(slot, here[name])) for name in owners}
+        slot: {
+            name: _slot_value(stored, slot, name, optimizer._state.slots.find(slot, here[name]), name in may_grow)
+            for name in owners
+        }
         for slot, owners in stored.metadata.slots.items()
     }
     scalars = {
@@ -265,12 +271,17 @@ def _state_values(stored: _Stored, optimizer: Optimizer, saved_rate: bool) -> as
     return assigning.StateValues(slots, scalars, stored.folder)
 
 
-def _slot_value(stored: _Stored, slot: str, name: str, variable: tf.Variable | None) -> Value:
+def _may_grow(stored: _Stored) -> set[str]:
+    return {entry.name for entry in stored.metadata.variables if entry.fresh == slot_layout.ADDED}
+
+
+def _slot_value(stored: _Stored, slot: str, name: str, variable: tf.Variable | None, may_grow: bool) -> Value:
     value = stored.value(slot_layout.slot_key(slot, name), f"slot {slot!r} of {name!r}")
     if variable is not None and variable.dtype == tf.float32 and tf.as_dtype(value.dtype) in LOW_PRECISION:
         # saved without master copies
-        return replace(value, dtype="float32", load=lambda: np.asarray(value.load()).astype(np.float32))
-    return value
+        narrow = value
+        value = replace(narrow, dtype="float32", load=lambda: np.asarray(narrow.load()).astype(np.float32))
+    return assigning.grown(value, variable) if may_grow and variable is not None else value
 
 
 def _scalar(stored: _Stored, name: str, dtype: tf.DType) -> Value:
@@ -280,8 +291,8 @@ def _scalar(stored: _Stored, name: str, dtype: tf.DType) -> Value:
 
 
 def _variable_assignments(stored: _Stored, named: Mapping[str, Any]) -> list[assigning.Assignment]:
-    names = [entry.name for entry in stored.metadata.variables]
-    return [
-        assigning.Assignment(unwrap(named[name]), stored.value(slot_layout.variable_key(name), f"variable {name!r}"))
-        for name in names
-    ]
+    may_grow, made = _may_grow(stored), []
+    for name in (entry.name for entry in stored.metadata.variables if entry.stored):
+        value, variable = stored.value(slot_layout.variable_key(name), f"variable {name!r}"), unwrap(named[name])
+        made.append(assigning.Assignment(variable, assigning.grown(value, variable) if name in may_grow else value))
+    return made

@@ -43,13 +43,11 @@ def stored(
       generation: `optimizer` or `keras3`, None where the source does not say.
 
     Raises:
-      UnsupportedError: it holds no optimizer variables, or more than the compiled optimizer. DamagedFileError: it
-        contradicts itself.
+      UnsupportedError: it holds more than the compiled optimizer. DamagedFileError: it contradicts itself.
     """
-    optimizer = root.children.pop(OPTIMIZER, None)
+    optimizer = root.children.pop(OPTIMIZER, None) or Node(OPTIMIZER)
     _check_alone(root, where)
-    if optimizer is None or not _all_variables(optimizer):
-        raise UnsupportedError(_no_state(where, optimizer_config))
+    no_state = "" if _all_variables(optimizer) else _no_state(where, optimizer_config)
     weights, rest, called = _weights(optimizer, where)
     rest.update(_taken(root, NOT_MODEL))
     for node in root.walk():
@@ -69,6 +67,7 @@ def stored(
         layers=None if layers.ordered() else layers,
         twins=twins,
         optimizer_name=called,
+        no_state=no_state,
     )
 
 

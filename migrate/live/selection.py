@@ -1,0 +1,136 @@
+"""Which live variables take what from a source, where only a part of each side belongs to the other one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from migrate import evidence
+from migrate.bytes.messages import line
+from migrate.live import matching
+from migrate.live.base import Live
+from migrate.live.conversions import Plan
+from migrate.live.matching import Given, LeftOverError, Pair
+from migrate.matching import choosing
+from migrate.operations import partial, shards
+from migrate.operations.partial import Choice
+from migrate.rules.comparison import Rule
+from migrate.state import OptimizerState, Parts
+from optim.errors import DtoptError, HyperparameterError, MismatchError, UnsupportedError
+
+TRIES = 4
+"""Calls with more patterns that are tried before one is advised."""
+NADAM = "Nadam"
+"""Its state starts with a number that follows from its settings."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The state as the live variables take it, all of these, and those that are the source's."""
+
+    state: OptimizerState
+    given: tuple[Given, ...]
+    pairs: tuple[Pair, ...]
+
+
+class Reset:
+    """Stands for `differences.Differences` where the optimizer takes nothing from the source."""
+
+    def __init__(self, state: OptimizerState, live: Live, trainable: Sequence[Given]):
+        from optim.state.tracked import unwrap
+
+        dtypes = sorted({unwrap(g.variable).dtype.name for g in trainable})
+        try:
+            self.rule = self.source_rule = live.rule(dtypes)
+        except UnsupportedError:  # a schedule of the caller's own, which is compared with nothing here
+            if live.algorithm == NADAM:
+                raise
+            self.rule = self.source_rule = Rule(live.algorithm, {})
+        self.plan = Plan({})
+        self.origins = state.origins
+        self.reasons = tuple(map(line, evidence.reasons(self.origins)))
+
+
+def select(
+    state: OptimizerState, live: Live, given: Sequence[Given], variables: Any, choice: Choice, restores: bool
+) -> Selection:
+    """The pairs of live and stored variables, after what the user chose.
+
+    Args:
+      restores: whether the variables take the stored values.
+
+    Raises:
+      HyperparameterError: patterns that choose nothing. MismatchError, AmbiguousError: as `matching.pairs`; where other
+        patterns would do, with the call that has them.
+    """
+    ordered = not isinstance(variables, Mapping)
+    given = [*given, *_known(live, given, choice)]
+    try:
+        return _selected(state, live, given, choice, ordered, restores)
+    except LeftOverError as error:
+        advised = _advised(error, state, live, given, choice, ordered, restores)
+        raise MismatchError(f"{error}{advised}") from error
+    except HyperparameterError as error:
+        more = "" if ordered else "; name the new variables in the mapping, too, under names of your own"
+        raise HyperparameterError(f"{error}{more}") from error
+
+
+def _known(live: Live, given: Sequence[Given], choice: Choice) -> list[Given]:
+    """Other variables that the optimizer was built on, which start fresh by their own names."""
+    from optim.state.tracked import unwrap
+
+    there = {id(unwrap(g.variable)) for g in given}
+    others = matching.given([v for v in live.known() if id(unwrap(v)) not in there]) if choice.fresh else []
+    return [g for g in others if any(choosing.finds(pattern, g.name) for pattern in choice.fresh)]
+
+
+def _selected(
+    state: OptimizerState, live: Live, given: Sequence[Given], choice: Choice, ordered: bool, restores: bool
+) -> Selection:
+    names = [g.name for g in given]
+    parts = choice.parts_of(names, state.parts)
+    fresh, grown = parts.fresh, parts.grown
+    kept = {g.name: g.shape for g in given if g.name not in fresh}
+    state, resharded = shards.resharded(state, kept, grown)
+    is_part = bool(fresh or grown or choice.weights_only)
+    part = matching.Part(fresh, grown, choice.weights_only) if is_part else None
+    pairs = matching.pairs(state, given, ordered, restores, part)
+    larger = tuple(p.live.name for p in pairs if p.live.shape != p.stored.shape)
+    parts = Parts(fresh, larger, partial.dropped(state, {p.stored.name for p in pairs} | {*fresh}) if is_part else ())
+    if choice.weights_only:
+        state = replace(state, algorithm=live.algorithm)
+    state = replace(state, parts=parts, origins=(*state.origins, *partial.told(parts, resharded)))
+    return Selection(state, tuple(given), tuple(pairs))
+
+
+def _advised(
+    error: LeftOverError,
+    state: OptimizerState,
+    live: Live,
+    given: Sequence[Given],
+    choice: Choice,
+    ordered: bool,
+    restores: bool,
+) -> str:
+    """The call with which the rest is restored, tried; empty where patterns alone do not do."""
+    names, are_grown = [g.name for g in given], error.are_grown
+    found = choice
+    for _ in range(TRIES):
+        if not error.names:
+            return "" if ordered else f". New ones may start fresh: {partial.NAMED_BY_YOU}"
+        patterns = choosing.patterns_for(error.names, [n for n in names if n not in error.names])
+        found = replace(found, fresh=tuple(dict.fromkeys((*found.fresh, *patterns))))
+        try:
+            _selected(state, live, given, found, ordered, restores)
+        except LeftOverError as other:
+            error, are_grown = other, are_grown and other.are_grown
+        except DtoptError:
+            return ""
+        else:
+            larger = " (or grown=[...], which keeps their first part)" if are_grown else ""
+            options: dict[str, Any] = {"weights_only": True} if choice.weights_only else {"restore_variables": restores}
+            options |= {"fresh": list(found.fresh), "grown": list(found.grown)}
+            own = partial.call("variables" if ordered else "mapping", **options)
+            return f". New ones may start fresh{larger}: {own}"
+    return ""

@@ -1,0 +1,56 @@
+"""Variables that patterns choose by their names, and patterns that choose given variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+
+from migrate.bytes.messages import some
+from optim.errors import HyperparameterError
+
+SHOWN = 8
+
+
+def chosen(option: str, patterns: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
+    """The names that any of the patterns is found in. Raises HyperparameterError."""
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        try:
+            own = [name for name in names if re.search(pattern, name)]
+        except re.error as error:
+            raise HyperparameterError(
+                f"{option}: {pattern!r} is not a regular expression ({error}); write a part of the variable's name"
+            ) from error
+        if not own:
+            raise HyperparameterError(
+                f"{option}: {pattern!r} is found in no name of a variable; there are {some(sorted(names), SHOWN)}"
+            )
+        found |= dict.fromkeys(own)
+    return tuple(name for name in names if name in found)
+
+
+def finds(pattern: str, name: str) -> bool:
+    """Whether a pattern, which may be none yet, is found in a name."""
+    try:
+        return re.search(pattern, name) is not None
+    except re.error:
+        return False
+
+
+def patterns_for(names: Iterable[str], others: Collection[str]) -> list[str]:
+    """Patterns that choose these names and none of the others: a layer where all of it is among them."""
+    found: dict[str, None] = {}
+    for name in names:
+        split = re.match(r"(.*[/.])?([^/.]+[/.])([^/.]+)$", name)
+        folder, layer, last = (re.escape(part or "") for part in split.groups()) if split else ("", "", "")
+        wide = (layer, f"^{folder}{layer}", f"{layer}{last}$") if split else ()
+        fitting = (pattern for pattern in wide if not any(finds(pattern, other) for other in others))
+        found[next(fitting, f"^{re.escape(name)}$")] = None
+    return list(found)
+
+
+def typed(option: str, names: Iterable[str], all_names: Iterable[str]) -> str:
+    """The options of a command line that choose these names."""
+    names = list(names)
+    others = [name for name in all_names if name not in names]
+    return " ".join(f"--{option} '{pattern}'" for pattern in patterns_for(names, others))
