@@ -14,7 +14,7 @@ import typer
 HINTS = "Hints, for sources that do not say everything"
 FORMS: dict[type, str] = {
     dict: 'an object, {"class_name": ..., "config": {...}}',
-    list: 'a list of objects, [{"name": ..., "shape": [...]}, ...]',
+    list: 'a list of objects, [{"name": ..., "shape": [...]}, ...], or of patterns of names',
 }
 """What the JSON of hints looks like."""
 
@@ -46,7 +46,8 @@ Variables = Annotated[
     typer.Option(
         "--variables",
         metavar="FILE",
-        help='JSON list of {"name": ..., "shape": [...]} in the order in which the optimizer had them.',
+        help='JSON list of {"name": ..., "shape": [...]} in the order in which the optimizer had them, or of patterns'
+        " that are searched in the names of SOURCE.",
         rich_help_panel=HINTS,
     ),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -20,7 +20,7 @@ from migrate.operations import contents as _contents
 from migrate.operations import edge, proven, soundness
 from migrate.operations import inspection as _inspection
 from migrate.operations.advice import calls, instead
-from migrate.operations.hints import Hints, require_known
+from migrate.operations.hints import Hints, Variables, require_known
 from migrate.operations.interpret import interpret
 from migrate.state import OptimizerState, Stored
 from migrate.writers import uploads
@@ -92,7 +92,7 @@ def read(
     *,
     format: str = "auto",
     optimizer_config: Mapping[str, Any] | None = None,
-    variables: Sequence[Mapping[str, Any]] | None = None,
+    variables: Variables | None = None,
     generation: str | None = None,
     optimizer_path: str | None = None,
     overrides: Mapping[str, Any] | None = None,
@@ -103,7 +103,7 @@ def read(
       source: a file, a folder, or the prefix of a TensorFlow checkpoint.
       format: name of a reader, or `auto`.
       optimizer_config: Keras JSON `{"class_name", "config"}`, adds what the source does not say.
-      variables: `[{"name", "shape"}, ...]` in optimizer order, for sources without names.
+      variables: `[{"name", "shape"}, ...]` in optimizer order, for sources without names; of others patterns, too.
       generation: one of `generations.GENERATIONS`, for sources that cannot say.
       overrides: name -> value of what is taken whatever the source says, or confirmed; `class_name`, `generation`,
         `iterations` and the names of the optimizer's config.

@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from migrate import generations
+from migrate.algorithms import patterns
 from migrate.bytes.messages import some
 from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence import FILE, HINT, SET, Origin
@@ -23,6 +24,10 @@ ORDERED = ("h5", "tf1_saver")
 """Formats that show in which order a model of those generations trains, unless its layers are asked for."""
 SHOWN = 4
 """Names of variables in a message."""
+
+
+Variables = Sequence[Mapping[str, Any] | str]
+"""The trained variables in the optimizer's order: name and shape of one, or a pattern of names in the source."""
 
 
 class Told(TypedDict, total=False):
@@ -38,7 +43,7 @@ class Told(TypedDict, total=False):
 class Hints(Told, total=False):
     """All that a person may say of a source."""
 
-    variables: Sequence[Mapping[str, Any]] | None
+    variables: Variables | None
 
 
 def require_known(hints: Mapping[str, Any]) -> None:
@@ -55,7 +60,7 @@ CONFIG_FORM = '{"class_name": "CLASS", "config": {"learning_rate": NUMBER, ...}}
 def with_hints(
     stored: Stored,
     optimizer_config: Mapping[str, Any] | None,
-    variables: Sequence[Mapping[str, Any]] | None,
+    variables: Variables | None,
     generation: str | None,
     overrides: Mapping[str, Any],
 ) -> tuple[Stored, NamedVariables | None, Origin]:
@@ -66,6 +71,7 @@ def with_hints(
     """
     stored, origin = _with_generation(stored, generation, overrides)
     named = None
+    variables = _spelled_out(stored, variables)
     if variables is not None and not variables:
         raise HyperparameterError("--variables names no variable: name all that the optimizer trains, or leave it out")
     if variables is not None and stored.nameless:
@@ -83,6 +89,25 @@ def with_hints(
         why = f", as {stored.outside[OTHERS_GRAPH]}" if OTHERS_GRAPH in stored.outside else ""
         raise MissingHintError(f"the source ({stored.format}) does not say everything{why}; add {'; '.join(missing)}")
     return stored, named, origin
+
+
+def _spelled_out(stored: Stored, given: Variables | None) -> Sequence[Mapping[str, Any]] | None:
+    """The hint with names and shapes instead of patterns, which choose variables in the source's order.
+
+    Raises:
+      HyperparameterError: a pattern chooses none.
+    """
+    if given is None:
+        return None
+    shapes = {} if stored.nameless else {v.name: v.shape for v in stored.variables}
+    rows: list[Mapping[str, Any]] = []
+    for entry in given:
+        if isinstance(entry, str):
+            (names,) = patterns.chosen("--variables", [entry], list(shapes))
+            rows += [{"name": name, "shape": shapes[name]} for name in names]
+        else:
+            rows.append(entry)
+    return list({repr(row): row for row in rows}.values()) if any(isinstance(e, str) for e in given) else rows
 
 
 def _as_named(stored: Stored, hinted: Sequence[StoredVariable]) -> NamedVariables:

@@ -20,7 +20,7 @@ from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.models import sparse_inputs, unsaved
 from migrate.operations import carried, counting, hinted, outside, overriding, proven, settled, trained
 from migrate.operations.configuration import RATES, Configuration, configure
-from migrate.operations.hints import checked_config, with_hints
+from migrate.operations.hints import Variables, checked_config, with_hints
 from migrate.state import (
     NamedVariables,
     OptimizerState,
@@ -38,7 +38,7 @@ def interpret(
     stored: Stored,
     *,
     optimizer_config: Mapping[str, Any] | None = None,
-    variables: Sequence[Mapping[str, Any]] | None = None,
+    variables: Variables | None = None,
     generation: str | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> OptimizerState:
@@ -57,6 +57,7 @@ def interpret(
     overrides = overriding.with_one_rate(overrides or {})
     stored, named, of_generation = with_hints(stored, hint, variables, generation, overrides)
     assert stored.generation is not None
+    overrides = patterns.in_overrides(overrides, [v.name for v in stored.variables])
     alike = trained.of_twins(stored, overrides, named is not None)
     hinted.check_document(hint, stored.optimizer_config)
     made = configure(stored, hint, overrides)
@@ -188,8 +189,14 @@ def _why_slots_differ(error: Exception, stored: Stored, made: Configuration) -> 
             " from the weights, with the optimizer that is in it"
         )
     lost = unsaved.adapted(stored.model) if isinstance(error, MismatchError) else []
+    lost += unsaved.adapted_kernels(stored) if isinstance(error, MismatchError) and not lost else []
     lost += unsaved.quantized(stored.model)
-    return f"{lost[0]}, so that the slots of that have no variables: there is no training to continue" if lost else ""
+    if not lost:
+        return ""
+    return (
+        f"{lost[0]}, so that the slots of that have no variables: there is no training to continue; load the weights"
+        " and start a new optimizer"
+    )
 
 
 def _arguments(stored: Stored, made: Configuration, found: SlotTable) -> tuple[Arguments, dict[str, float]]:
