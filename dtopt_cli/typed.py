@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from migrate.operations.inspection import Inspection
 
 ReportT = TypeVar("ReportT", "Report", "Inspection", "BatchItem")
-SINGLE = ("--generation", "--optimizer", "--order")
+SINGLE = ("--generation", "--optimizer", "--order", "--variables")
 """Options of which another value takes the place of the one that was typed."""
 ENDS = ("--set", *SINGLE)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -18,8 +18,12 @@ PYTHON, SHELL = "python", "shell"
 current: ContextVar[str] = ContextVar("surface", default=PYTHON)
 """The surface that asks. The command line sets it to SHELL."""
 
+VARIABLES = "--variables"
+"""Among answers, which are values of `--set`: the trained variables."""
+
 _SHELL_WORD = r"""(?:'[^']*'|"[^"]*"|\\.|[^\s'",;()\\])+"""
-_SETTING = re.compile(rf"--set (?P<typed>{_SHELL_WORD})")
+_ANSWER = re.compile(rf"(?P<option>--set|--variables(?= '?\[)) (?P<typed>{_SHELL_WORD})")
+"""An option that a message names with its value."""
 _PLAIN = re.compile(r"(?!(?:none|null|true|false|nan|infinity)$)[a-z_][\w.>-]*", re.IGNORECASE | re.ASCII)
 """Text that needs no quotes after `--set NAME=`, and is no other JSON."""
 _OPEN = re.compile(r"(?:VALUE|N|CLASS|NAME)|.*(?:\bVALUE\b|\bN\b|\bCLASS\b|[.]{3}).*[]}]", re.DOTALL)
@@ -55,8 +59,8 @@ def speaking(surface: str) -> Iterator[None]:
 
 
 def spans(text: str) -> list[tuple[int, int]]:
-    """Where the options `--set NAME=VALUE` begin and end in a text."""
-    return [match.span() for match in _SETTING.finditer(text)]
+    """Where the options begin and end that a text names with their values."""
+    return [match.span() for match in _ANSWER.finditer(text)]
 
 
 def setting(typed: str, pairs: Callable[[list[tuple[str, Any]]], Any] = dict) -> tuple[str, Any]:
@@ -90,9 +94,17 @@ def shown(value: Any) -> str:
     return "none" if value is None else json.dumps(value, default=str)
 
 
-def words(settings: Mapping[str, Any]) -> list[str]:
-    """The options that set these values, as words of a command."""
-    return [word for name, value in settings.items() for word in ("--set", f"{name}={shown(value)}")]
+def naming(names: Sequence[str]) -> str:
+    """The option that names all variables which are trained, in order."""
+    return f"{VARIABLES} {shlex.quote(json.dumps(list(names)))}"
+
+
+def words(answers: Mapping[str, Any]) -> list[str]:
+    """The options that answer so, as words of a command."""
+    found: list[str] = []
+    for name, value in answers.items():
+        found += [name, json.dumps(value)] if name == VARIABLES else ["--set", f"{name}={shown(value)}"]
+    return found
 
 
 def ways(text: str) -> list[dict[str, Any] | None]:
@@ -101,36 +113,42 @@ def ways(text: str) -> list[dict[str, Any] | None]:
     Returns:
       Name -> value for each way; None for a way with a value that the user has to fill in.
     """
-    runs: list[list[str]] = []
+    runs: list[list[re.Match[str]]] = []
     end = -2
-    for match in _SETTING.finditer(text):
+    for match in _ANSWER.finditer(text):
         if match.start() != end + 1:
             runs.append([])
-        runs[-1].append(shlex.split(match["typed"])[0])
+        runs[-1].append(match)
         end = match.end()
-    return [None if any(_is_open(typed) for typed in run) else dict(map(setting, run)) for run in runs]
+    return [None if any(map(_is_open, run)) else dict(map(_answer, run)) for run in runs]
 
 
-def _is_open(typed: str) -> bool:
-    return _OPEN.fullmatch(typed.partition("=")[2]) is not None
+def _answer(match: re.Match[str]) -> tuple[str, Any]:
+    typed = shlex.split(match["typed"])[0]
+    return (VARIABLES, json.loads(typed)) if match["option"] == VARIABLES else setting(typed)
+
+
+def _is_open(match: re.Match[str]) -> bool:
+    typed = shlex.split(match["typed"])[0]
+    return match["option"] != VARIABLES and _OPEN.fullmatch(typed.partition("=")[2]) is not None
 
 
 def worded(text: str) -> str:
     """A text with its options as the current surface writes them."""
     if current.get() == SHELL:
         return text
-    return _ARGUMENT.sub(lambda match: _ARGUMENTS[match[0]], _SETTING.sub(_in_python, text))
+    return _ARGUMENT.sub(lambda match: _ARGUMENTS[match[0]], _ANSWER.sub(_in_python, text))
 
 
 def _in_python(match: re.Match[str]) -> str:
     try:
-        typed = shlex.split(match["typed"])[0]
-        name, equals, value = typed.partition("=")
-        if not equals or not value:
-            return match[0]
-        return f"overrides={{{name!r}: {value if _is_open(typed) else repr(setting(typed)[1])}}}"
-    except ValueError:  # no shell word after all
+        if _is_open(match):
+            name, _, value = shlex.split(match["typed"])[0].partition("=")
+            return f"overrides={{{name!r}: {value}}}"
+        name, value = _answer(match)
+    except ValueError:  # no option after all
         return match[0]
+    return f"variables={value!r}" if name == VARIABLES else f"overrides={{{name!r}: {value!r}}}"
 
 
 def call(function: str, *places: str, **arguments: Any) -> str:

@@ -150,7 +150,7 @@ def contents(found: Contents) -> None:
     _origin_of_file(found)
     config = (found.stored_config or {}).get("config", {})
     name = (found.stored_config or {}).get("class_name")
-    fitting = f" (slots are called as those of {', '.join(found.classes)})" if found.classes else ""
+    fitting = f" (its slots fit {', '.join(found.classes)})" if found.classes else ""
     console.print(f"  optimizer   {name or f'not said{fitting}'}", markup=False)
     console.print("  as stored   " + (_pairs({**config, **found.scalars}, 0) or "no number"), markup=False)
     _rows((*found.variables, *found.slots))

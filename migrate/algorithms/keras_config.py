@@ -274,7 +274,7 @@ def _averaging(config: Mapping[str, Any], out: Arguments, backend: str | None) -
             text = (
                 "ema_overwrite_frequency is 0, which puts averages into the weights at each step on JAX, else at none"
             )
-            out.doubt("ema_overwrite_frequency", text, confirm=f"{each}, on PyTorch {never}")
+            out.doubt("ema_overwrite_frequency", text, confirm=f"{each} or, on PyTorch, {never}")
     if config.get("weight_decay"):
         out.values["weight_decay"] = number(config, "weight_decay")
     if config.get("weight_decay") or out.values.get("adam_weight_decay"):

@@ -34,18 +34,19 @@ def chosen(key: str, given: Any, names: Sequence[str]) -> list[list[str]]:
       key: the option, for messages. given: its patterns. names: of all variables.
 
     Raises:
-      HyperparameterError: no list of regular expressions, or one that chooses nothing.
+      HyperparameterError: no list of regular expressions.
     """
     if not isinstance(given, (list, tuple)) or not all(isinstance(pattern, str) for pattern in given):
         raise HyperparameterError(f"{key} must be a list of regular expressions, got {given!r}")
-    found = [_chosen(key, pattern, names) for pattern in given]
-    nothing = [pattern for pattern, one in zip(given, found, strict=True) if not one]
-    if nothing:
-        raise HyperparameterError(
-            f"{key}: {some([repr(each) for each in nothing])} chooses none of the source's variables; give patterns of"
-            f" their names, such as {some(names, FEW)}, or leave it out"
-        )
-    return found
+    return [_chosen(key, pattern, names) for pattern in given]
+
+
+def nothing(key: str, patterns: Sequence[str], names: Sequence[str]) -> HyperparameterError:
+    """The refusal of patterns that choose none of these variables."""
+    return HyperparameterError(
+        f"{key}: {some(list(map(repr, patterns)))} chooses none of the variables; give patterns of their names in the"
+        f" source, such as {some(names, FEW)}, or leave it out"
+    )
 
 
 def _chosen(key: str, pattern: str, names: Sequence[str]) -> list[str]:
@@ -69,13 +70,16 @@ def in_overrides(overrides: Mapping[str, Any], names: Sequence[str]) -> dict[str
     out.
 
     Raises:
-      HyperparameterError: as `chosen`.
+      HyperparameterError: as `chosen`; patterns choose nothing.
     """
     done = dict(overrides)
     for key in (UNTRAINED, *SEARCHED):
         if not names or not done.get(key):
             continue
         found = chosen(key, done[key], names)
+        idle = [pattern for pattern, one in zip(done[key], found, strict=True) if not one]
+        if idle and (key == UNTRAINED or len(idle) == len(found)):  # others may name layers that a model lacks
+            raise nothing(key, idle, names)
         if key == UNTRAINED:
             done[key] = list(dict.fromkeys(name for one in found for name in one))
         else:
@@ -84,7 +88,7 @@ def in_overrides(overrides: Mapping[str, Any], names: Sequence[str]) -> dict[str
 
 
 def _anchored(pattern: str, found: Sequence[str], names: Sequence[str]) -> str:
-    is_same = [name for name in names if _is_found(pattern, name)] == list(found)
+    is_same = not found or [name for name in names if _is_found(pattern, name)] == list(found)
     return pattern if is_same else f"^{re.escape(_plain(found[0]))}(:0)?$"
 
 
@@ -132,10 +136,7 @@ def check(told: Arguments, names: Sequence[str]) -> None:
         found = [n for n in plain if any(_is_found(p, n) for p in patterns)]
         if key in told.origins and told.origins[key].kind == SET:
             if plain and not found:
-                raise HyperparameterError(
-                    f"{key} = {list(patterns)!r} chooses none of the variables, which are called {some(plain, 3)} in"
-                    f" the source: give patterns of these names, or {confirming(key, [])} if none was left out"
-                )
+                raise nothing(key, patterns, plain)
             continue
         other = [n for n in plain if any(bool(re.search(p, n)) != bool(re.search(p, f"{n}:0")) for p in patterns)]
         unnamed = [n for n in plain if "/" not in n and "." in n]

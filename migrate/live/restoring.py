@@ -20,7 +20,7 @@ from migrate.live.differences import Differences
 from migrate.live.matching import Given, Pair
 from migrate.live.optax_state import Optax
 from migrate.operations import edge, soundness
-from migrate.operations.advice import calls
+from migrate.operations.advice import answered, calls
 from migrate.operations.convert import PathLike, Progress, Report, read
 from migrate.operations.hints import Told
 from migrate.rules import comparison
@@ -93,17 +93,18 @@ def restore(
     in_torch, in_optax = torch_optimizers.is_torch(optimizer), isinstance(optimizer, Optax)
     restored = torch_optimizers.Restored if in_torch else optax_optimizers.Restored if in_optax else None
     given = [] if restored else matching.given(variables)
-    state = _read(path, source_variables, given, told)
-    with watching(state.opened):
+    with answered(ask):
+        state = _read(path, source_variables, given, told)
+    with watching(state.opened), answered(ask):
         if restored:
             mapped = restored(state, optimizer, variables, restore_variables)
-            _check_strict(mapped, strict, ask)
+            _check_strict(mapped, strict)
             return _asking(_by_mapping(path, mapped, restore_variables), ask)
         live, note = adapt(optimizer)
         _check_class(state, live)
         pairs = matching.pairs(state, given, not isinstance(variables, Mapping), restore_variables)
         done = _Restoring(state, live, given, pairs, restore_variables)
-        _check_strict(done.differences, strict, ask)
+        _check_strict(done.differences, strict)
         done.run(progress)
         return _asking(done.report(path, [note] if note else []), ask)
 
@@ -125,11 +126,10 @@ Ask = Callable[[evidence.Questions], tuple[str, tuple[str, ...]]]
 """Makes the calls that answer what is open."""
 
 
-def _check_strict(done: Done, strict: bool, ask: Ask) -> None:
+def _check_strict(done: Done, strict: bool) -> None:
     if strict and done.reasons:
-        asked = evidence.questions(done.origins)
         text = f"refused by strict, as restoring is approximate: {'; '.join(done.reasons)}"
-        raise evidence.asking(StrictError(text), asked, *ask(asked))
+        raise evidence.asking(StrictError(text), evidence.questions(done.origins))
 
 
 def _asking(made: Restoration, ask: Ask) -> Restoration:

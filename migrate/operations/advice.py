@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import optim
 from migrate import algorithms, surfaces
 from migrate.bytes import messages
-from migrate.evidence import Questions
+from migrate.evidence import Questions, asking
 from migrate.rules import comparison, keras_targets
 from migrate.state import OptimizerState
+from optim.errors import DtoptError
 
 ARGUMENTS = {"variables": "source_variables"}
 """Hints that `migrate.restore` calls otherwise."""
@@ -32,9 +34,24 @@ def calls(
     given = {name: value for name, value in arguments.items() if value not in (None, False, "auto", {})}
 
     def call(more: Mapping[str, Any]) -> str:
-        return surfaces.call(function, *places, **{**given, "overrides": {**(given.get("overrides") or {}), **more}})
+        overrides = {**(given.get("overrides") or {}), **more}
+        variables = overrides.pop(surfaces.VARIABLES, None)
+        called = "source_variables" if "source_variables" in arguments else "variables"
+        named = {} if variables is None else {called: variables}
+        return surfaces.call(function, *places, **{**given, **named, "overrides": overrides or None})
 
     return call(asked.answers) if asked.answers else "", tuple(map(call, asked.choices))
+
+
+@contextmanager
+def answered(ask: Callable[[Questions], tuple[str, tuple[str, ...]]]) -> Iterator[None]:
+    """Give errors that ask something the calls that answer it."""
+    try:
+        yield
+    except DtoptError as error:
+        if isinstance(error.questions, Questions):
+            asking(error, error.questions, *ask(error.questions))
+        raise
 
 
 def restore_call(source: str, hints: Mapping[str, Any], longest: int = LONGEST) -> str:

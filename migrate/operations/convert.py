@@ -19,7 +19,7 @@ from migrate.models import rounding
 from migrate.operations import contents as _contents
 from migrate.operations import edge, proven, soundness
 from migrate.operations import inspection as _inspection
-from migrate.operations.advice import calls, instead
+from migrate.operations.advice import answered, calls, instead
 from migrate.operations.hints import Hints, Variables, require_known
 from migrate.operations.interpret import interpret
 from migrate.state import OptimizerState, Stored
@@ -160,7 +160,8 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
     """
     path = os.fspath(source)
     require_known(hints)
-    with edge.reading(path):
+    ask = partial(calls, "migrate.inspect", (repr(path),), {"stats": stats, **hints})
+    with edge.reading(path), answered(ask):
         state = read(path, **hints)
         if stats:
             state.finish_checks()
@@ -171,7 +172,7 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
             state = replace(state, warnings=(*state.warnings, note))
         found = _inspection.inspection(state, urls.shown(path), stats=stats)
         state.check_unchanged()
-        confirm, choices = calls("migrate.inspect", (repr(path),), {"stats": stats, **hints}, found.questions)
+        confirm, choices = ask(found.questions)
         return replace(found, confirm_command=confirm, choice_commands=choices)
 
 
@@ -327,7 +328,7 @@ def migrate_checkpoint(
         raise TargetExistsError(f"{path} exists; give another name, or --overwrite to replace it")
     options = {"to": to, "order": order, "strict": strict, "dry_run": dry_run, "overwrite": overwrite, **hints}
     typed = partial(calls, "migrate.migrate_checkpoint", (repr(os.fspath(source)), repr(path)))
-    with edge.reading(os.fspath(source)):
+    with edge.reading(os.fspath(source)), answered(partial(typed, options)):
         state = held = read(source, **hints)
 
         def settle(state: OptimizerState) -> OptimizerState:
@@ -337,7 +338,7 @@ def migrate_checkpoint(
             held = _for_target_or_advice(state, to, order, partial(instead, state, to, os.fspath(source), hints))
             if strict and held.fidelity != "exact":
                 text = f"refused by --strict, as the conversion is {held.fidelity}: {'; '.join(held.kept_reasons)}"
-                raise asking(StrictError(text), held.questions, *typed(options, held.questions))
+                raise asking(StrictError(text), held.questions)
             return state
 
         if to == "slots" and not dry_run and (state.fidelity == "exact" or not strict):

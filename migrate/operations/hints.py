@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, zip_longest
 from math import isfinite
-from typing import Any, TypedDict
+from typing import Any, NoReturn, TypedDict
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from migrate import generations
 from migrate.algorithms import patterns
 from migrate.bytes.messages import some
 from migrate.errors import ContradictionError, MissingHintError
-from migrate.evidence import FILE, HINT, SET, Origin
+from migrate.evidence import FILE, HINT, SET, Origin, Questions, asking
 from migrate.matching import stages
 from migrate.operations import likely
 from migrate.state import OTHERS_GRAPH, NamedVariables, Stored, StoredVariable
@@ -87,7 +87,10 @@ def with_hints(
     missing = _missing(stored, told or "class_name" in overrides, optimizer_config)
     if missing:
         why = f", as {stored.outside[OTHERS_GRAPH]}" if OTHERS_GRAPH in stored.outside else ""
-        raise MissingHintError(f"the source ({stored.format}) does not say everything{why}; add {'; '.join(missing)}")
+        text = f"the source ({stored.format}) does not say everything{why}; add {'; '.join(missing)}"
+        fitting = likely.named(stored) or likely.classes(stored)[:SHOWN]
+        fitting = fitting if len(missing) == 1 and CLASS in missing[0] else []
+        raise asking(MissingHintError(text), Questions({}, tuple({"class_name": name} for name in fitting)))
     return stored, named, origin
 
 
@@ -104,6 +107,8 @@ def _spelled_out(stored: Stored, given: Variables | None) -> Sequence[Mapping[st
     for entry in given:
         if isinstance(entry, str):
             (names,) = patterns.chosen("--variables", [entry], list(shapes))
+            if not names:
+                raise patterns.nothing("--variables", [entry], list(shapes))
             rows += [{"name": name, "shape": shapes[name]} for name in names]
         else:
             rows.append(entry)
@@ -142,11 +147,13 @@ def _with_generation(stored: Stored, generation: str | None, overrides: Mapping[
 
 def _missing(stored: Stored, told: bool, optimizer_config: Mapping[str, Any] | None) -> list[str]:
     missing = []
+    if not told and _is_bare(stored):
+        _refuse_bare(stored)
     if not told and optimizer_config is not None:
-        missing.append("--set class_name=CLASS, as --optimizer-config does not name the class")
+        missing.append(f"{CLASS}, as --optimizer-config does not name the class")
     elif not told:
         missing.append(
-            f"--set class_name=CLASS with the optimizer's class{_likely(stored)}, or --optimizer-config FILE with class"
+            f"{CLASS} with the optimizer's class{_likely(stored)}, or --optimizer-config FILE with class"
             f" and config, as JSON: {CONFIG_FORM}"
         )
     if stored.generation is None:
@@ -162,11 +169,29 @@ def _missing(stored: Stored, told: bool, optimizer_config: Mapping[str, Any] | N
     return missing
 
 
+CLASS = "--set class_name=CLASS"
+
+
+def _is_bare(stored: Stored) -> bool:
+    """Whether a source holds nothing of an optimizer."""
+    return not (stored.slots or stored.scalars or stored.optimizer_name or stored.outside) and stored.weights is None
+
+
+def _refuse_bare(stored: Stored) -> NoReturn:
+    none = f"; if its optimizer keeps none, as plain gradient descent, add {CLASS}" if stored.generation else ""
+    raise UnsupportedError(
+        f"the source ({stored.format}) holds no optimizer state, only {len(stored.variables)} variables: migrate the"
+        f" checkpoint that the training run itself wrote{none}"
+    )
+
+
 def _likely(stored: Stored) -> str:
     """What tells the class, as far as anything does."""
     fitting = likely.classes(stored)
     if not stored.slots:
-        return f" (its name may be {stored.optimizer_name})" if stored.optimizer_name else ""
+        listed = [f"its list fits {some(fitting, SHOWN)}"] if fitting else []
+        named = [f"its name may be {stored.optimizer_name}"] if stored.optimizer_name else []
+        return f" ({'; '.join([*listed, *named])})" if listed or named else ""
     slots = f"its slots are called {some(sorted(stored.slots), SHOWN)}"
     return f" ({slots}, as in {some(fitting, SHOWN)})" if fitting and fitting != sorted(stored.slots) else f" ({slots})"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from migrate import generations
+from migrate import generations, surfaces
 from migrate.algorithms import addons, foreign, keras_config, lazy_rows, patterns, wrappers
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.clipping import LIMITS
@@ -321,7 +321,7 @@ def _leave_frozen_out(stored: Stored, found: SlotTable, *, told: bool) -> None:
     kept = [name for name in found.order if name in frozen]
     if not kept or stored.generation in generations.NATIVE or len(kept) == len(found.order):
         return
-    shown = ", ".join(kept)
+    shown, every = ", ".join(kept), tuple(found.order)
     if stored.format == "tf1_saver" and not told:
         text = f"{shown}: the graph does not list them as trainable, and they have slots: taken as trained"
         found.origins.append(Origin(TRAINED, kept, GRAPH, doubt=text))
@@ -336,10 +336,11 @@ def _leave_frozen_out(stored: Stored, found: SlotTable, *, told: bool) -> None:
         found.origins.append(Origin(TRAINED, kept, UNINTERPRETED, doubt=text))
     elif not told:
         text = (
-            f"{shown}: frozen by now, and trained before: what was frozen after the last compile, fit goes on training;"
-            " name the variables that are trained from here on, in order, in --variables"
+            f"{shown}: frozen by now, and trained before: fit goes on training them if they were frozen after the last"
+            " compile"
         )
-        found.origins.append(Origin(TRAINED, kept, UNINTERPRETED, doubt=text))
+        confirm = f"{surfaces.naming(found.order)} or {surfaces.naming(every)}"
+        found.origins.append(Origin(TRAINED, kept, UNINTERPRETED, doubt=text, confirm=confirm))
     found.warnings.append(f"{shown}: frozen by now, so that their slots are carried among the unmapped")
 
 
