@@ -254,7 +254,7 @@ def _check_switches(config: Mapping[str, Any], algorithm: Algorithm, generation:
     for key in switches:
         if config.get(key) not in (None, False, True):
             raise UnsupportedError(
-                f"the optimizer's config has {key} = {config[key]!r}, which is neither true nor false; give the value"
+                f"the optimizer has {key} = {config[key]!r}, which is neither true nor false; give the value"
                 f" to use with --set {key}=true or --set {key}=false"
             )
     for key in (*clipping.LIMITS, *MAY_BE_OFF):

@@ -43,9 +43,13 @@ def chosen(key: str, given: Any, names: Sequence[str]) -> list[list[str]]:
 
 def nothing(key: str, patterns: Sequence[str], names: Sequence[str]) -> HyperparameterError:
     """The refusal of patterns that choose none of these variables."""
+    how = (
+        f"give patterns of their names in the source, such as {some(names, FEW)}"
+        if names
+        else "the source has no names"
+    )
     return HyperparameterError(
-        f"{key}: {some(list(map(repr, patterns)))} chooses none of the variables; give patterns of their names in the"
-        f" source, such as {some(names, FEW)}, or leave it out"
+        f"{key}: {some(list(map(repr, patterns)))} chooses none of the variables; {how}, or leave it out"
     )
 
 

@@ -20,7 +20,7 @@ from migrate.operations import contents as _contents
 from migrate.operations import edge, proven, soundness
 from migrate.operations import inspection as _inspection
 from migrate.operations.advice import answered, calls, instead
-from migrate.operations.hints import Hints, Variables, require_known
+from migrate.operations.hints import Hints, Variables, check_kinds, require_known
 from migrate.operations.interpret import interpret
 from migrate.state import OptimizerState, Stored
 from migrate.writers import uploads
@@ -117,6 +117,8 @@ def read(
         UnsupportedError, each saying what to do.
     """
     path = os.fspath(source)
+    hints = {"format": format, "optimizer_config": optimizer_config, "variables": variables}
+    check_kinds({**hints, "generation": generation, "optimizer_path": optimizer_path, "overrides": overrides})
     with edge.reading(path), files.answers_kept(path):
         opened = open_source(path)
         found = readers.detect(path, format).read(path, generation, optimizer_path)

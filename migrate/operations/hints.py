@@ -12,7 +12,7 @@ import numpy as np
 
 from migrate import generations
 from migrate.algorithms import patterns
-from migrate.bytes.messages import some
+from migrate.bytes.messages import brief, some
 from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence import FILE, HINT, SET, Origin, Questions, asking
 from migrate.matching import stages
@@ -52,6 +52,38 @@ def require_known(hints: Mapping[str, Any]) -> None:
     for name in hints:
         if name not in known:
             raise TypeError(f"no hint is called {name!r}; there are {', '.join(known)}")
+
+
+KINDS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    "format": (str, "the name of a format"),
+    "optimizer_config": (Mapping, 'what Keras writes of an optimizer, {"class_name": ..., "config": {...}}'),
+    "variables": ((list, tuple), 'a list of {"name": ..., "shape": [...]}, or of patterns of names'),
+    "generation": (str, "the name of a generation"),
+    "optimizer_path": (str, "the path of an optimizer in the source"),
+    "overrides": (Mapping, "a mapping of names to values"),
+}
+
+
+def check_kinds(hints: Mapping[str, Any]) -> None:
+    """Raises: HyperparameterError: a hint is of another kind, or overrides hold what no JSON does."""
+    for name, (kind, form) in KINDS.items():
+        value = hints.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise HyperparameterError(f"{name} is {type(value).__name__} {brief(value)}; it takes {form}")
+    for name, value in (hints.get("overrides") or {}).items():
+        if not isinstance(name, str) or not _is_plain(value):
+            raise HyperparameterError(
+                f"overrides: {name!r} is {type(value).__name__} {brief(value)}; it takes a number, a text, a list or"
+                " what get_config() gives"
+            )
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str, np.generic))
 
 
 CONFIG_FORM = '{"class_name": "CLASS", "config": {"learning_rate": NUMBER, ...}}'
