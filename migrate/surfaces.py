@@ -18,8 +18,10 @@ PYTHON, SHELL = "python", "shell"
 current: ContextVar[str] = ContextVar("surface", default=PYTHON)
 """The surface that asks. The command line sets it to SHELL."""
 
-VARIABLES = "--variables"
-"""Among answers, which are values of `--set`: the trained variables."""
+VARIABLES, OPTIMIZER = "--variables", "--optimizer"
+"""Among answers, which are values of `--set`: options, for the trained variables and for one of several optimizers."""
+ARGUMENTS = {VARIABLES: "variables", OPTIMIZER: "optimizer_path"}
+"""What these are called in Python."""
 
 _SHELL_WORD = r"""(?:'[^']*'|"[^"]*"|\\.|[^\s'",;()\\])+"""
 _ANSWER = re.compile(rf"(?P<option>--set|--variables(?= '?\[)) (?P<typed>{_SHELL_WORD})")
@@ -103,7 +105,8 @@ def words(answers: Mapping[str, Any]) -> list[str]:
     """The options that answer so, as words of a command."""
     found: list[str] = []
     for name, value in answers.items():
-        found += [name, json.dumps(value)] if name == VARIABLES else ["--set", f"{name}={shown(value)}"]
+        plain = value if isinstance(value, str) else json.dumps(value)
+        found += [name, plain] if name in ARGUMENTS else ["--set", f"{name}={shown(value)}"]
     return found
 
 

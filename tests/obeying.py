@@ -4,8 +4,8 @@ A report ends with one command that answers all that has one answer: typed as it
 open. FOLDER holds cases as `tests/fixtures/corpus` and `tests/fixtures/wild` do, which are the default. Every case is
 tried without hints, as somebody who knows nothing of dtopt would, for every target. If there is no command, the options
 are taken that each refusal and each reason names, typed as they are printed, with the case's own truth where it leaves
-a place open (FILE, CLASS, N). Each printed line is a fault: an option that is not there, a quoting that a shell takes otherwise, the
-same message again, a contradiction after obeying, a call that cannot be made.
+a place open (FILE, CLASS, N). Each printed line is a fault: an option that is not there, a quoting that a shell takes
+otherwise, the same message again, a contradiction after obeying, a call that cannot be made.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests import adversary
 
 FIXTURES = Path(__file__).parent / "fixtures"
 TARGETS = {"slots": "", "keras": ".keras", "tf-keras": ".h5", "list": ".npz"}
-DEEPEST = 6
+DEEPEST = 7
 Words = tuple[str, ...]
 Commands = tuple[str, tuple[str, ...]]
 """That which answers all that has one answer, and those to choose from."""

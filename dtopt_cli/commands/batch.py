@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from migrate.batches.results import BatchReport
+    from migrate.batches.results import BatchItem, BatchReport
 
 COLORS = {
     "migrated": "green",
@@ -74,6 +74,7 @@ def batch(
     Exit code 0 if all are there, 1 if --strict refused some, 3 if some failed. After Ctrl-C, go on with --resume.
     """
     part, given = _part(shard), hints.arguments()
+    options = [*(("--order", order) if order else ()), *(("--strict",) if strict else ()), *hints.words()]
     if engine is not None and jobs > 1:
         raise typer.BadParameter("give one of --jobs and --engine: an engine has processes of its own")
     from migrate.batches.engines import connected
@@ -100,28 +101,27 @@ def batch(
                 **given,
             )
     except BatchInterrupted as interrupted:
-        _print(interrupted.report, as_json, quiet, by_reason)
+        _print(_answered(interrupted.report, options), as_json, quiet, by_reason)
         raise
     finally:
         if progress is not None:
             progress.close()
-    report = _answered(report, [*(("--to", to) if to != "slots" else ()), *hints.words()])
-    _print(report, as_json, quiet, by_reason)
+    _print(_answered(report, options), as_json, quiet, by_reason)
     if report.exit_code:
         raise typer.Exit(report.exit_code)
 
 
 def _answered(report: BatchReport, options: Sequence[str]) -> BatchReport:
     """With a command for each source that leaves something open: others need not have the same answers."""
-    items = (
-        answered(
-            item,
-            ["migrate", "checkpoint", output.argument(item.source), output.argument(item.dest), *options],
-            exists=item.report is not None and item.report.written,
-        )
-        for item in report.items
-    )
-    return replace(report, items=tuple(items))
+    return replace(report, items=tuple(_item_answered(item, options) for item in report.items))
+
+
+def _item_answered(item: BatchItem, options: Sequence[str]) -> BatchItem:
+    words = ["migrate", "checkpoint", output.argument(item.source), output.argument(item.dest), *options]
+    if item.report is None:
+        return answered(item, words)
+    exists = item.report.written
+    return replace(answered(item, words, exists=exists), report=answered(item.report, words, exists=exists))
 
 
 def _part(shard: str | None) -> tuple[int, int] | None:

@@ -78,10 +78,10 @@ def _answers(made: Report | Inspection) -> None:
     """What to type next, each command whole on a line of its own."""
     console = output.results()
     if made.confirm_command:
-        console.print("  to confirm all that has one answer, if it is right:", markup=False)
+        console.print("  to confirm, if it is right:", markup=False)
         console.print(f"    {made.confirm_command}", markup=False, soft_wrap=True)
     if made.choice_commands:
-        console.print("  to choose an answer, one of:", markup=False)
+        console.print("  to answer, one of:", markup=False)
     for command in made.choice_commands:
         console.print(f"    {command}", markup=False, soft_wrap=True)
 

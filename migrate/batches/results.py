@@ -41,11 +41,6 @@ class BatchItem:
     confirm_command: str = ""
     choice_commands: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        if self.report is not None:
-            for name in ("questions", "confirm_command", "choice_commands"):
-                object.__setattr__(self, name, getattr(self.report, name))
-
     @property
     def outcome(self) -> str:
         """`exact` or `approximate` where it is or can be migrated, else the status."""

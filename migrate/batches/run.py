@@ -156,7 +156,8 @@ def _migrated(job: naming.Job, *, resume: bool, **options: Any) -> BatchItem:
         if resume and files.exists(job.dest) and is_whole(job.source, job.dest, options):
             return BatchItem(job.source, job.dest, SKIPPED)
         report = convert.migrate_checkpoint(job.source, job.dest, **options)
-        return BatchItem(job.source, job.dest, MIGRATED if report.written else PLANNED, report=report)
+        status, asked = MIGRATED if report.written else PLANNED, (report.confirm_command, report.choice_commands)
+        return BatchItem(job.source, job.dest, status, "", report, report.questions, *asked)
     except StrictError as error:
         return BatchItem(job.source, job.dest, REFUSED, error.text, questions=asked_by(error))
     except Exception as error:  # the edge of one source: even a defect in a reader must not stop the others

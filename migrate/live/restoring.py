@@ -20,7 +20,7 @@ from migrate.live.differences import Differences
 from migrate.live.matching import Given, Pair
 from migrate.live.optax_state import Optax
 from migrate.operations import edge, soundness
-from migrate.operations.advice import answered, calls
+from migrate.operations.advice import RESTORE, answered, calls
 from migrate.operations.convert import PathLike, Progress, Report, read
 from migrate.operations.hints import Told
 from migrate.rules import comparison
@@ -89,7 +89,7 @@ def restore(
     """
     path = os.fspath(source)
     options = {"restore_variables": restore_variables, "strict": strict, "source_variables": source_variables, **told}
-    ask = partial(calls, "migrate.restore", (repr(path), "optimizer", "variables"), options)
+    ask = partial(calls, RESTORE, (repr(path), "optimizer", "variables"), options)
     in_torch, in_optax = torch_optimizers.is_torch(optimizer), isinstance(optimizer, Optax)
     restored = torch_optimizers.Restored if in_torch else optax_optimizers.Restored if in_optax else None
     given = [] if restored else matching.given(variables)

@@ -17,6 +17,7 @@ from optim.errors import DtoptError
 
 ARGUMENTS = {"variables": "source_variables"}
 """Hints that `migrate.restore` calls otherwise."""
+RESTORE = "migrate.restore"
 LONGEST = 250
 """Characters of a call; a message is short."""
 SAID_FIRST = 110
@@ -34,10 +35,11 @@ def calls(
     given = {name: value for name, value in arguments.items() if value not in (None, False, "auto", {})}
 
     def call(more: Mapping[str, Any]) -> str:
-        overrides = {**(given.get("overrides") or {}), **more}
-        variables = overrides.pop(surfaces.VARIABLES, None)
-        called = "source_variables" if "source_variables" in arguments else "variables"
-        named = {} if variables is None else {called: variables}
+        own = {name: value for name, value in more.items() if name not in surfaces.ARGUMENTS}
+        named = {surfaces.ARGUMENTS[name]: value for name, value in more.items() if name not in own}
+        if function == RESTORE:
+            named = {ARGUMENTS.get(name, name): value for name, value in named.items()}
+        overrides = {**(given.get("overrides") or {}), **own}
         return surfaces.call(function, *places, **{**given, **named, "overrides": overrides or None})
 
     return call(asked.answers) if asked.answers else "", tuple(map(call, asked.choices))

@@ -212,7 +212,7 @@ def _is_bare(stored: Stored) -> bool:
 def _refuse_bare(stored: Stored) -> NoReturn:
     none = f"; if its optimizer keeps none, as plain gradient descent, add {CLASS}" if stored.generation else ""
     raise UnsupportedError(
-        f"the source ({stored.format}) holds no optimizer state, only {len(stored.variables)} variables: migrate the"
+        f"the source ({stored.format}) holds no optimizer state, only variables ({len(stored.variables)}): migrate the"
         f" checkpoint that the training run itself wrote{none}"
     )
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from migrate.algorithms import ALGORITHMS, tf_train
 from migrate.algorithms.spec import SHARED_SLOTS, Algorithm
-from migrate.bytes.arrays import LazyArray
 from migrate.lists import orders
 from migrate.state import Stored
 
@@ -39,20 +39,24 @@ def _as_named(stored: Stored, found: list[str]) -> list[str]:
 
 
 def _of_list(stored: Stored) -> list[str]:
-    arrays, generation = [array for _, array in stored.weights or ()], stored.generation or ""
+    generation = stored.generation or ""
     known = [a for a in ALGORITHMS if generation in a.generations]
-    return _as_named(stored, [a.name for a in known if _fits(a, generation, arrays)])
+    return _as_named(stored, [a.name for options in SWITCHED for a in known if _fits(a, options, generation, stored)])
 
 
-SWITCHED: tuple[dict[str, Any], ...] = ({}, {"amsgrad": True}, {"momentum": 0.9}, {"centered": True})
-"""Options that make slots."""
+SWITCHED: tuple[dict[str, Any], ...] = (
+    *({}, {"amsgrad": True}, {"momentum": 0.9}, {"centered": True}),
+    *({"use_ema": True}, {"gradient_accumulation_steps": 2}),
+)
+"""Options that make slots, those of most programs first."""
 
 
-def _fits(algorithm: Algorithm, generation: str, arrays: Sequence[LazyArray]) -> bool:
-    """Whether the class keeps such a list with one of the options; one without slots says nothing."""
-    configs = ({**algorithm.defaults(generation), **more} for more in SWITCHED)
-    cut = (orders.cuts(orders.candidates(algorithm, generation, config), arrays, generation) for config in configs)
-    return any(resolved.slots for found in cut for resolved in found)
+def _fits(algorithm: Algorithm, options: Mapping[str, Any], generation: str, stored: Stored) -> bool:
+    """Whether the class keeps such a list, with slots that variables of the source can have."""
+    possible = orders.candidates(algorithm, generation, {**algorithm.defaults(generation), **options})
+    shapes = Counter(v.shape for v in stored.variables)
+    cut = orders.cuts(possible, [array for _, array in stored.weights or ()], generation)
+    return any(each.slots and Counter(s for stage in each.stages for s in stage) <= shapes for each in cut)
 
 
 OPTIONAL = {"SGD": {"m"}, "RMSprop": {"momentum", "average_gradient"}}
