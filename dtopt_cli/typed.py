@@ -11,8 +11,6 @@ import typer.core
 from dtopt_cli import output
 
 if TYPE_CHECKING:
-    import click
-
     from migrate.batches.results import BatchItem
     from migrate.evidence import Questions
     from migrate.operations.convert import Report
@@ -37,9 +35,7 @@ typed = Typed()
 class Recording(typer.core.TyperGroup):
     """Keeps the words of each command, and has `migrate` word its messages for the command line."""
 
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         from migrate import surfaces
 
         typed.words = tuple(args)

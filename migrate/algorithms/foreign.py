@@ -101,7 +101,7 @@ def _in_blocks(stored: Stored) -> dict[str, list[LazyArray]]:
 
 def _is_counted(stored: Stored) -> bool:
     """Whether a list begins with a number, as with the counter of steps."""
-    return bool(stored.weights) and stored.weights[0][1].shape == ()
+    return any(array.shape == () for _, array in (stored.weights or ())[:1])
 
 
 def _slot(name: str, variables: Sequence[str], slot_last: bool) -> str:
