@@ -18,9 +18,9 @@ PYTHON, SHELL = "python", "shell"
 current: ContextVar[str] = ContextVar("surface", default=PYTHON)
 """The surface that asks. The command line sets it to SHELL."""
 
-VARIABLES, OPTIMIZER = "--variables", "--optimizer"
-"""Among answers, which are values of `--set`: options, for the trained variables and for one of several optimizers."""
-ARGUMENTS = {VARIABLES: "variables", OPTIMIZER: "optimizer_path"}
+VARIABLES, OPTIMIZER, ORDER = "--variables", "--optimizer", "--order"
+"""Options among answers, which are values of `--set`: the trained variables, one of several optimizers or orders."""
+ARGUMENTS = {VARIABLES: "variables", OPTIMIZER: "optimizer_path", ORDER: "order"}
 """What these are called in Python."""
 
 _SHELL_WORD = r"""(?:'[^']*'|"[^"]*"|\\.|[^\s'",;()\\])+"""

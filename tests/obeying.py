@@ -260,7 +260,7 @@ def of_case(folder: Path) -> Iterator[Obedient]:
         }
     known = {
         "config": config or {"class_name": "Adam", "config": {}},
-        "steps": document["k"],
+        "steps": document.get("k", 0),
         "generation": adversary.generation(document) if "format" in document else "tf1",
         "variables": [{"name": v["name"], "shape": v["shape"]} for v in document["trainable"] if isinstance(v, dict)],
     }
