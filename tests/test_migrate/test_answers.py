@@ -236,3 +236,20 @@ def test_choices_among_variables_and_optimizers_are_calls(source: Path, argument
     for call in asked.value.commands:
         assert f"{argument}=" in call
         assert _called(call).optimizer == "Adam"
+
+
+def test_a_list_that_lacks_slots_asks_what_was_not_trained(tmp_path: Path) -> None:
+    """And names the orders that can hold the state."""
+    source = tmp_path / "model.h5"
+    shutil.copy(CORPUS / "keras224-adadelta-mlp" / "source" / "model.h5", source)
+    with h5py.File(source, "r+") as file:  # without the slots of the first layer, as where it was frozen at compile
+        group = file["optimizer_weights"]
+        names = list(group.attrs["weight_names"])
+        group.attrs["weight_names"] = [*names[2:4], *names[6:]]
+        for name in (*names[:2], *names[4:6]):
+            del group[name]
+    with pytest.raises(UnsupportedError, match=r"no slots, and a list of .*; order takes optimizer_v2 here") as refused:
+        migrate.migrate_checkpoint(source, tmp_path / "list.npz")
+    (call,) = refused.value.commands
+    assert "'untrained': ['dense_1/kernel', 'dense_1/bias']" in call
+    assert _called(call).target == "list"
