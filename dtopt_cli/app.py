@@ -90,6 +90,9 @@ def main() -> None:
         raise
     except (Exception, KeyboardInterrupt) as error:
         if "--debug" in sys.argv[1:]:
+            if isinstance(error, DtoptError):
+                confirm, choices = typed.answers_to(error)
+                error.commands = tuple(command for command in (confirm, *choices) if command)
             raise
         _quit(error)
 

@@ -60,7 +60,7 @@ def code(
 def _print_survey(lines: list[str], *, as_json: bool) -> None:
     console = output.messages() if as_json else output.results()
     for line in lines:
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)  # it may be a command
 
 
 def _print(report: CodeReport) -> None:
@@ -88,4 +88,4 @@ def _print_finding(finding: Finding) -> None:
     shown = f"{finding.where}: {finding.verdict}" + (f": {text}" if text else "")
     console.print(shown, style=colors.get(finding.verdict, "yellow"), markup=False)
     if finding.message:
-        console.print(f"    {finding.message}", markup=False)
+        console.print(f"    {finding.message}", markup=False, soft_wrap=True)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from dtopt_cli import typed
 from dtopt_cli.app import app
+from migrate.errors import StrictError
 from migrate.evidence import Questions
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -24,7 +25,11 @@ GIVEN = ["--set", "class_name=SGD", "--set", "momentum=0.9"]
 
 def _commands(text: str) -> list[list[str]]:
     """The lines of a text that are commands, as a shell takes them."""
-    return [shlex.split(line)[1:] for line in text.splitlines() if line.strip().startswith("dtopt migrate ")]
+    return [
+        shlex.split(line)[1:]
+        for line in text.splitlines()
+        if line.strip().startswith(("dtopt migrate ", "dtopt --debug "))
+    ]
 
 
 def test_a_report_ends_with_a_command(dtopt: Any, main: Any, tmp_path: Path) -> None:
@@ -118,3 +123,14 @@ def test_every_command_with_hints_reads_the_program(dtopt: Any, tmp_path: Path) 
     assert (code, proof[:3]) == (0, ["verify", SGD, dest])
     assert dtopt(*proof)[0] == 0
     assert dtopt("batch", SGD, "--into", str(tmp_path / "batch"), *read)[0] == 0
+
+
+def test_a_traceback_ends_with_the_commands_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from dtopt_cli import app as entry
+
+    words = ["--debug", "migrate", "checkpoint", COUNTED, str(tmp_path / "out"), "--strict"]
+    monkeypatch.setattr("sys.argv", ["dtopt", *words])
+    with pytest.raises(StrictError) as refused:
+        entry.main()
+    commands = _commands(str(refused.value))
+    assert commands == [[*words, "--set", f"iterations={steps}"] for steps in (5, 6)]
