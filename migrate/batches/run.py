@@ -18,7 +18,7 @@ from migrate.batches.workers import WorkerDiedError, in_processes
 from migrate.bytes import files, urls
 from migrate.errors import StrictError
 from migrate.evidence import asked_by
-from migrate.operations import convert
+from migrate.operations import convert, targets
 from optim.errors import DtoptError, HyperparameterError
 from optim.interrupts import interruption
 
@@ -70,7 +70,7 @@ def batch(
       HyperparameterError: an option is wrong. Errors of single sources are in the report.
       BatchInterrupted: a KeyboardInterrupt with the report so far.
     """
-    convert.check_target(to, order)
+    targets.check_target(to, order)
     unknown = set(options) - _OPTIONS
     if unknown:
         raise TypeError(f"batch() has no option {', '.join(sorted(unknown))}")
@@ -79,7 +79,7 @@ def batch(
     if jobs > 1 and executor is not None:
         raise HyperparameterError("give jobs or executor, not both: an executor has processes of its own")
     with files.listings_kept():
-        todo = _part(naming.jobs(sources, os.fspath(into), convert.ENDINGS.get(to, ""), every=every), shard)
+        todo = _part(naming.jobs(sources, os.fspath(into), targets.ENDINGS.get(to, ""), every=every), shard)
         sizes = [engines.size_of(job) for job in todo] if jobs > 1 or executor is not None else []
     do = partial(migrate_one, surface=surfaces.current.get(), resume=resume, to=to, order=order, **options)
     if executor is None:
