@@ -29,7 +29,7 @@ _ANSWER = re.compile(rf"(?P<option>--set|--variables(?= '?\[)) (?P<typed>{_SHELL
 _PLAIN = re.compile(r"(?!(?:none|null|true|false|nan|infinity)$)[a-z_][\w.>-]*", re.IGNORECASE | re.ASCII)
 """Text that needs no quotes after `--set NAME=`, and is no other JSON."""
 _OPEN = re.compile(r"(?:VALUE|N|CLASS|NAME)|.*(?:\bVALUE\b|\bN\b|\bCLASS\b|[.]{3}).*[]}]", re.DOTALL)
-"""A value that the user has to fill in."""
+"""A value that the user has to fill in, if it is no JSON."""
 _ARGUMENTS = {
     "--optimizer-config FILE": "optimizer_config={...}",
     "--optimizer-config": "optimizer_config",
@@ -132,8 +132,12 @@ def _answer(match: re.Match[str]) -> tuple[str, Any]:
 
 
 def _is_open(match: re.Match[str]) -> bool:
-    typed = shlex.split(match["typed"])[0]
-    return match["option"] != VARIABLES and _OPEN.fullmatch(typed.partition("=")[2]) is not None
+    value = shlex.split(match["typed"])[0].partition("=")[2]
+    try:
+        json.loads(value)
+    except ValueError:
+        return match["option"] != VARIABLES and _OPEN.fullmatch(value) is not None
+    return False
 
 
 def worded(text: str) -> str:

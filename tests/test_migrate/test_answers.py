@@ -105,6 +105,7 @@ def test_of_long_texts_options_stay_whole() -> None:
         ('--set \'rate={"class_name": CLASS, "config": {...}}\'', [None]),
         ("--set 'rows=[]', if they are dense", [{"rows": []}]),
         ("--variables '[\"a/b\"]' or --variables FILE", [{"--variables": ["a/b"]}]),
+        ('--set \'untrained=["N/VALUE", "a..."]\'', [{"untrained": ["N/VALUE", "a..."]}]),
         ("nothing", []),
     ],
 )
