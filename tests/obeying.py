@@ -1,10 +1,11 @@
 """Types what `dtopt migrate checkpoint` says to type, until it says nothing more: `python -m tests.obeying [FOLDER]`.
 
-FOLDER holds cases as `tests/fixtures/corpus` and `tests/fixtures/wild` do, which are the default. Every case is tried
-without hints, as somebody who knows nothing of dtopt would, for every target. From each refusal and each reason the
-options are taken that it names, typed as they are printed, with the case's own truth where it leaves a place open
-(FILE, CLASS, N). Each printed line is a fault: an option that is not there, a quoting that a shell takes otherwise, the
-same message again, a contradiction after obeying, a call that cannot be made.
+A report ends with one command that answers all that has one answer: typed as it is printed it leaves nothing of that
+open. FOLDER holds cases as `tests/fixtures/corpus` and `tests/fixtures/wild` do, which are the default. Every case is
+tried without hints, as somebody who knows nothing of dtopt would, for every target. If there is no command, the options
+are taken that each refusal and each reason names, typed as they are printed, with the case's own truth where it leaves
+a place open (FILE, CLASS, N). Each printed line is a fault: an option that is not there, a quoting that a shell takes
+otherwise, the same message again, a contradiction after obeying, a call that cannot be made.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from typer.testing import CliRunner
 import migrate
 import optim
 from dtopt_cli.app import app
+from dtopt_cli.typed import answers_to
+from migrate import surfaces
 from migrate.bytes.messages import LONGEST
 from migrate.errors import ContradictionError
 from optim.errors import DtoptError
@@ -33,8 +36,12 @@ from tests import adversary
 
 FIXTURES = Path(__file__).parent / "fixtures"
 TARGETS = {"slots": "", "keras": ".keras", "tf-keras": ".h5", "list": ".npz"}
-DEEPEST = 6
+DEEPEST = 7
 Words = tuple[str, ...]
+Commands = tuple[str, tuple[str, ...]]
+"""That which answers all that has one answer, and those to choose from."""
+NOTHING: Commands = "", ()
+ALL, ONE = "all", "one"
 
 
 @dataclass
@@ -51,10 +58,12 @@ class Obedient:
         """Follow every suggestion from the bare command on."""
         self._follow((), [])
 
-    def _follow(self, words: Words, before: list[str]) -> None:
-        code, texts, error = self._type(words)
+    def _follow(self, words: Words, before: list[str], answers: str = "") -> None:
+        """`answers`: what the words were given as: a report's command for all, or one of those to choose from."""
+        code, texts, error, commands = self._type(words)
         for text in texts:
-            if len(text) > LONGEST or not text.isprintable():
+            prose = len(text) - sum(end - start for start, end in surfaces.spans(text))
+            if prose > LONGEST or not text.isprintable():
                 self.faults.append(f"{shlex.join(words)}: long or unprintable: {text!r}")
         said = " | ".join(texts)
         if code not in (0, 1, 2, 3) or (error is not None and not isinstance(error, DtoptError)):
@@ -63,26 +72,52 @@ class Obedient:
         if said and said in before:
             self.faults.append(f"{shlex.join(words)}: the same again: {said}")
             return
+        if answers == ALL and (error is not None or commands[0]):
+            self.faults.append(f"{shlex.join(words)}: leaves something open: {commands[0] or said}")
         if words and isinstance(error, ContradictionError):
             self.faults.append(f"{shlex.join(words)}: contradicts what was obeyed: {said}")
         if len(before) == DEEPEST:
             self.faults.append(f"{shlex.join(words)}: never ends: {said}")
             return
-        for more in self._suggestions(texts, error is not None):
-            self._follow(_joined(words, more), [*before, said])
+        choices = [choice for choice in map(self._options, commands[1]) if self._is_right(choice)]
+        if commands[0]:
+            self._follow(self._options(commands[0]), [*before, said], ALL)
+        for choice in choices:
+            self._follow(choice, [*before, said], ONE)
+        if not commands[0] and not choices:
+            for more in self._suggestions(texts, error is not None):
+                self._follow(_joined(words, more), [*before, said])
 
-    def _type(self, words: Words) -> tuple[int, list[str], BaseException | None]:
-        """Exit code, what was said that one may act upon, and the error."""
+    def _is_right(self, choice: Words) -> bool:
+        """Whether a choice is not that of another class than the case's own: a person knows it."""
+        named = [word.partition("=")[2] for word in choice if word.startswith("class_name=")]
+        return named in ([], [str(_innermost(self.known["config"])["class_name"]).split(".")[-1]])
+
+    def _options(self, command: str) -> Words:
+        """What a command adds to that which was typed, as a shell takes it."""
+        typed = shlex.split(command)
+        begins = ["dtopt", *self._command()]
+        if typed[: len(begins)] != begins:
+            self.faults.append(f"not the command that was typed: {command}")
+        return tuple(typed[len(begins) :])
+
+    def _command(self) -> list[str]:
         dest = f"/nowhere/out{TARGETS[self.to]}"
-        command = ["migrate", "checkpoint", self.source, dest, "--to", self.to, "--dry-run", "--json", *words]
+        return ["migrate", "checkpoint", self.source, dest, "--to", self.to, "--dry-run", "--json"]
+
+    def _type(self, words: Words) -> tuple[int, list[str], BaseException | None, Commands]:
+        """Exit code, what was said that one may act upon, the error, and the commands to type next."""
         self.typed += 1
-        result = CliRunner().invoke(app, command)
+        result = CliRunner().invoke(app, [*self._command(), *words])
         if isinstance(result.exception, SystemExit) and result.exit_code == 2:
-            return 9, [result.output], None  # usage: there is no such option, or not with such a value
+            return 9, [result.output], None, NOTHING  # usage: there is no such option, or not with such a value
+        if isinstance(result.exception, DtoptError):
+            return result.exit_code, [result.exception.text], result.exception, answers_to(result.exception)
         if result.exception is not None:
-            return result.exit_code, [str(result.exception)], result.exception
+            return result.exit_code, [str(result.exception)], result.exception, NOTHING
         report = json.loads(result.stdout)
-        return 0, [*report["reasons"], *report["warnings"]], None
+        commands = report["confirm_command"], tuple(report["choice_commands"])
+        return 0, [*report["reasons"], *report["warnings"]], None, commands
 
     def _suggestions(self, texts: list[str], refused: bool) -> Iterator[Words]:
         """What to type next: of a refusal each way out, of reasons all their confirmations together."""
@@ -225,7 +260,7 @@ def of_case(folder: Path) -> Iterator[Obedient]:
         }
     known = {
         "config": config or {"class_name": "Adam", "config": {}},
-        "steps": document["k"],
+        "steps": document.get("k", 0),
         "generation": adversary.generation(document) if "format" in document else "tf1",
         "variables": [{"name": v["name"], "shape": v["shape"]} for v in document["trainable"] if isinstance(v, dict)],
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,11 +13,14 @@ import typer
 from dtopt_cli import output
 from dtopt_cli.options import DryRun, Hints, Json, Order, Partial, Strict, spread
 from dtopt_cli.progress import Bar
+from dtopt_cli.typed import answered
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
-    from migrate.batches.results import BatchReport
+    from migrate.batches.results import BatchItem, BatchReport
 
 COLORS = {
     "migrated": "green",
@@ -71,6 +75,12 @@ def batch(
     Exit code 0 if all are there, 1 if --strict refused some, 3 if some failed. After Ctrl-C, go on with --resume.
     """
     shard_of, given = _part(shard), hints.arguments()
+    options = [
+        *(("--order", order) if order else ()),
+        *(("--strict",) if strict else ()),
+        *hints.words(),
+        *part.words(),
+    ]
     if engine is not None and jobs > 1:
         raise typer.BadParameter("give one of --jobs and --engine: an engine has processes of its own")
     from migrate.batches.engines import connected
@@ -98,14 +108,27 @@ def batch(
                 **given,
             )
     except BatchInterrupted as interrupted:
-        _print(interrupted.report, as_json, quiet, by_reason)
+        _print(_answered(interrupted.report, options), as_json, quiet, by_reason)
         raise
     finally:
         if progress is not None:
             progress.close()
-    _print(report, as_json, quiet, by_reason)
+    _print(_answered(report, options), as_json, quiet, by_reason)
     if report.exit_code:
         raise typer.Exit(report.exit_code)
+
+
+def _answered(report: BatchReport, options: Sequence[str]) -> BatchReport:
+    """With a command for each source that leaves something open: others need not have the same answers."""
+    return replace(report, items=tuple(_item_answered(item, options) for item in report.items))
+
+
+def _item_answered(item: BatchItem, options: Sequence[str]) -> BatchItem:
+    words = ["migrate", "checkpoint", output.argument(item.source), output.argument(item.dest), *options]
+    if item.report is None:
+        return answered(item, words)
+    exists = item.report.written
+    return replace(answered(item, words, exists=exists), report=answered(item.report, words, exists=exists))
 
 
 def _part(shard: str | None) -> tuple[int, int] | None:
@@ -142,6 +165,9 @@ def _print_items(console: Console, report: BatchReport, only_problems: bool) -> 
             notes.append(f"{item.report.fidelity}: {'; '.join(item.report.reasons)}")
         for note in notes:
             console.print(f"            {output.line(note)}", markup=False)
+        for command in (item.confirm_command, *item.choice_commands):
+            if command:
+                console.print(f"            {command}", markup=False, soft_wrap=True)
 
 
 def _print_groups(console: Console, report: BatchReport) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import optim
 from migrate.algorithms import keras_config
-from migrate.algorithms.spec import Algorithm, Blocks, Config, SlotSpec
+from migrate.algorithms.spec import SLOT_MAJOR, Algorithm, Block, Config, SlotSpec
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import MissingHintError
 from migrate.generations import GENERATIONS
@@ -35,22 +35,24 @@ def algorithm(class_name: str, config: Config, stored: Stored) -> Algorithm:
         raise MissingHintError(
             f"nothing says the learning rate of {class_name}; say it with --set learning_rate=VALUE, 1 if it has none"
         )
-    arrays = _slots(stored)
-    if stored.weights is not None and not arrays:
+    arrays, listed = _slots(stored), not stored.slots and stored.weights is not None
+    by_order = {} if arrays or not listed else _in_blocks(stored)
+    if listed and not arrays and not by_order:
         raise UnsupportedError(
-            f"{class_name} is not known here, and its list of weights has no names that say slot and variable; a"
-            " TensorFlow checkpoint of the same model has them"
+            f"{class_name} is not known here, and neither names nor shapes in its list of weights tell slots and"
+            " variables apart: start a new optimizer from the weights of the model"
         )
+    arrays = arrays or by_order
     slots = tuple(SlotSpec(Slot(name, unit="unknown", like=_like(per)), (name,)) for name, per in arrays.items())
     settings = {key for key, value in config.items() if isinstance(value, (int, float))} - {*COUNTERS, "decay"}
     return Algorithm(
         name=called(class_name),
         slots=slots,
-        blocks=_no_blocks,
+        blocks=lambda generation, config: (tuple(Block((name,)) for name in by_order),) if by_order else (),
         arguments=_arguments,
         defaults=lambda generation: {},
         adjust=lambda arguments, present: ({}, tuple(slot.name for slot in slots if slot.name in present)),
-        counts=frozenset(),
+        counts=frozenset({stored.generation or ""}) if by_order and _is_counted(stored) else frozenset(),
         scalars=tuple(sorted(settings)),
         generations=frozenset(GENERATIONS),
         is_foreign=True,
@@ -83,6 +85,25 @@ def _slots(stored: Stored) -> dict[str, list[LazyArray]]:
     return found
 
 
+def _in_blocks(stored: Stored) -> dict[str, list[LazyArray]]:
+    """Slots by number, `slot_1` first, of a list that has one slot of all variables after the other, as Keras's own
+    classes made their lists up to OptimizerV2; empty if shapes do not show it."""
+    arrays = [array for _, array in stored.weights or ()][_is_counted(stored) :]
+    shapes = [array.shape for array in arrays]
+    trained = [v.shape for v in stored.variables if v.trainable is not False]
+    if stored.generation not in SLOT_MAJOR or not trained or not arrays or len(arrays) % len(trained):
+        return {}
+    count = len(arrays) // len(trained)
+    if shapes != trained * count:
+        return {}
+    return {f"slot_{i + 1}": arrays[i * len(trained) : (i + 1) * len(trained)] for i in range(count)}
+
+
+def _is_counted(stored: Stored) -> bool:
+    """Whether a list begins with a number, as with the counter of steps."""
+    return any(array.shape == () for _, array in (stored.weights or ())[:1])
+
+
 def _slot(name: str, variables: Sequence[str], slot_last: bool) -> str:
     """The slot in `<optimizer>/<variable>/<slot>`, or in `<optimizer>/<slot>/<variable>`."""
     if slot_last:
@@ -94,10 +115,6 @@ def _slot(name: str, variables: Sequence[str], slot_last: bool) -> str:
 
 def _like(arrays: Sequence[LazyArray]) -> str:
     return SCALAR if all(array.shape == () for array in arrays) else VARIABLE
-
-
-def _no_blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    return ()
 
 
 def _arguments(config: Mapping[str, Any], generation: str) -> dict[str, Any]:

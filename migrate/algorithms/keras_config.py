@@ -254,7 +254,7 @@ def _check_switches(config: Mapping[str, Any], algorithm: Algorithm, generation:
     for key in switches:
         if config.get(key) not in (None, False, True):
             raise UnsupportedError(
-                f"the optimizer's config has {key} = {config[key]!r}, which is neither true nor false; give the value"
+                f"the optimizer has {key} = {config[key]!r}, which is neither true nor false; give the value"
                 f" to use with --set {key}=true or --set {key}=false"
             )
     for key in (*clipping.LIMITS, *MAY_BE_OFF):
@@ -274,7 +274,7 @@ def _averaging(config: Mapping[str, Any], out: Arguments, backend: str | None) -
             text = (
                 "ema_overwrite_frequency is 0, which puts averages into the weights at each step on JAX, else at none"
             )
-            out.doubt("ema_overwrite_frequency", text, confirm=f"{each}, on PyTorch {never}")
+            out.doubt("ema_overwrite_frequency", text, confirm=f"{each} or, on PyTorch, {never}")
     if config.get("weight_decay"):
         out.values["weight_decay"] = number(config, "weight_decay")
     if config.get("weight_decay") or out.values.get("adam_weight_decay"):

@@ -1,17 +1,125 @@
-"""Regular expressions that choose variables, which their release matched with other names than `optim` does."""
+"""Regular expressions that choose variables: one language for all options that take them.
+
+A pattern is searched in a variable's name, with and without the `:0` that TensorFlow appends. A full name chooses that
+variable alone. Some releases matched patterns with other names than `optim` does.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from migrate.algorithms.addons import EXCLUDED
 from migrate.algorithms.arguments import Arguments
+from migrate.algorithms.keras_config import LAZY_ROWS
 from migrate.algorithms.lamb import NOT_ADAPTED
 from migrate.bytes.messages import some
 from migrate.evidence import COMPUTED, SET, confirming
 from optim.errors import HyperparameterError
+
+UNTRAINED = "untrained"
+"""An override: the variables that the optimizer did not train."""
+SEARCHED = (EXCLUDED, NOT_ADAPTED, LAZY_ROWS)
+"""Options that are handed on to `optim`, which searches their patterns."""
+FEW = 4
+"""Names that are shown as they are; patterns stand for more."""
+
+
+def chosen(key: str, given: Any, names: Sequence[str]) -> list[list[str]]:
+    """The variables that each pattern chooses.
+
+    Args:
+      key: the option, for messages. given: its patterns. names: of all variables.
+
+    Raises:
+      HyperparameterError: no list of regular expressions.
+    """
+    if not isinstance(given, (list, tuple)) or not all(isinstance(pattern, str) for pattern in given):
+        raise HyperparameterError(f"{key} must be a list of regular expressions, got {given!r}")
+    return [_chosen(key, pattern, names) for pattern in given]
+
+
+def nothing(key: str, patterns: Sequence[str], names: Sequence[str]) -> HyperparameterError:
+    """The refusal of patterns that choose none of these variables."""
+    how = (
+        f"give patterns of their names in the source, such as {some(names, FEW)}"
+        if names
+        else "the source has no names"
+    )
+    return HyperparameterError(
+        f"{key}: {some(list(map(repr, patterns)))} chooses none of the variables; {how}, or leave it out"
+    )
+
+
+def _chosen(key: str, pattern: str, names: Sequence[str]) -> list[str]:
+    exact = [name for name in names if pattern in (name, _plain(name))]
+    try:
+        return exact or [name for name in names if _is_found(pattern, name)]
+    except re.error as error:
+        raise HyperparameterError(f"{key}: {pattern!r} is no regular expression: {error}") from error
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix(":0")
+
+
+def _is_found(pattern: str, name: str) -> bool:
+    return bool(re.search(pattern, _plain(name)) or re.search(pattern, f"{_plain(name)}:0"))
+
+
+def in_overrides(overrides: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Overrides whose patterns choose the same where each is searched: full names are anchored, `untrained` is spelled
+    out.
+
+    Raises:
+      HyperparameterError: as `chosen`; patterns choose nothing.
+    """
+    done = dict(overrides)
+    for key in (UNTRAINED, *SEARCHED):
+        if not names or not done.get(key):
+            continue
+        found = chosen(key, done[key], names)
+        idle = [pattern for pattern, one in zip(done[key], found, strict=True) if not one]
+        if idle and (key == UNTRAINED or len(idle) == len(found)):  # others may name layers that a model lacks
+            raise nothing(key, idle, names)
+        if key == UNTRAINED:
+            done[key] = list(dict.fromkeys(name for one in found for name in one))
+        else:
+            done[key] = [_anchored(p, one, names) for p, one in zip(done[key], found, strict=True)]
+    return done
+
+
+def _anchored(pattern: str, found: Sequence[str], names: Sequence[str]) -> str:
+    is_same = not found or [name for name in names if _is_found(pattern, name)] == list(found)
+    return pattern if is_same else f"^{re.escape(_plain(found[0]))}(:0)?$"
+
+
+def naming(key: str, wanted: Sequence[str], names: Sequence[str]) -> str:
+    """The option that chooses exactly these variables: by their names, or by fewer patterns."""
+    found = _prefixes(sorted(wanted), names, set(names) - set(wanted)) if len(wanted) > FEW else list(wanted)
+    return confirming(key, found if len(found) < len(wanted) else list(wanted))
+
+
+def _prefixes(wanted: Sequence[str], names: Sequence[str], others: Collection[str]) -> list[str]:
+    """The fewest prefixes that choose names and none of the others; a full name for one that is left alone.
+
+    Args:
+      wanted: in alphabetical order.
+    """
+    if len(wanted) == 1:
+        return list(wanted)
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(wanted[0], wanted[-1], strict=False))
+    prefix = "".join(letter for letter, _ in same)
+    for pattern in (re.escape(prefix), f"^{re.escape(prefix)}"):
+        found = set(_chosen("", pattern, names))
+        if prefix and found.issuperset(wanted) and found.isdisjoint(others):
+            return [pattern]
+    groups: dict[str, list[str]] = {}
+    for name in wanted:
+        groups.setdefault(name[len(prefix) : len(prefix) + 1], []).append(name)
+    return [pattern for group in groups.values() for pattern in _prefixes(group, names, others)]
 
 
 def check(told: Arguments, names: Sequence[str]) -> None:
@@ -24,22 +132,19 @@ def check(told: Arguments, names: Sequence[str]) -> None:
     Raises:
       HyperparameterError: a person's patterns choose none of them.
     """
-    plain = [name.removesuffix(":0") for name in names]
+    plain = list(map(_plain, names))
     for key in (EXCLUDED, NOT_ADAPTED):
         patterns = told.values.get(key) or ()
         if not patterns:
             continue
-        chosen = [n for n in plain if any(re.search(p, n) or re.search(p, f"{n}:0") for p in patterns)]
+        found = [n for n in plain if any(_is_found(p, n) for p in patterns)]
         if key in told.origins and told.origins[key].kind == SET:
-            if plain and not chosen:
-                raise HyperparameterError(
-                    f"{key} = {list(patterns)!r} chooses none of the variables, which are called {some(plain, 3)} in"
-                    f" the source: give patterns of these names, or {confirming(key, [])} if none was left out"
-                )
+            if plain and not found:
+                raise nothing(key, patterns, plain)
             continue
         other = [n for n in plain if any(bool(re.search(p, n)) != bool(re.search(p, f"{n}:0")) for p in patterns)]
         unnamed = [n for n in plain if "/" not in n and "." in n]
-        confirm = confirming(key, list(patterns) if chosen else [])
+        confirm = confirming(key, [p for p in patterns if any(_is_found(p, n) for n in plain)])
         if other:
             text = f"{key}: its patterns match {some(other, 3)} with or without the :0 that names had there"
             told.doubt(key, text, COMPUTED, confirm)

@@ -288,12 +288,11 @@ def number(config: Config, key: str) -> float:
     value = config[key]
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise UnsupportedError(
-            f"the optimizer's config has {key} = {value!r}, which is not a number; give the value to use"
-            f" with --set {key}=VALUE"
+            f"the optimizer has {key} = {value!r}, which is not a number; give the value to use with --set {key}=VALUE"
         )
     if abs(value) > LARGEST and value not in (np.inf, -np.inf):
         raise UnsupportedError(
-            f"the optimizer's config has {key} = {Decimal(value):.3g}, which float32 cannot hold; give the value to use"
+            f"the optimizer has {key} = {Decimal(value):.3g}, which float32 cannot hold; give the value to use"
             f" with --set {key}=VALUE"
         )
     return float(value)
@@ -305,7 +304,7 @@ def whole(config: Config, key: str) -> int:
 
     value = number(config, key)
     if not value.is_integer():
-        raise UnsupportedError(f"the optimizer's config has {key} = {value!r}, which is no whole number")
+        raise UnsupportedError(f"the optimizer has {key} = {value!r}, which is no whole number")
     return int(value)
 
 

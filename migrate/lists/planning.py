@@ -19,10 +19,11 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import numpy_dtype
 from migrate.bytes.messages import some
 from migrate.errors import AmbiguousError, MissingHintError
-from migrate.evidence import doubts
+from migrate.evidence import Questions, asked_by, asking, doubts
 from migrate.lists import orders
 from migrate.rules import differences
 from migrate.state import OptimizerState
+from migrate.surfaces import ORDER
 from optim import slot_layout
 from optim.errors import HyperparameterError, UnsupportedError
 
@@ -58,21 +59,30 @@ def plan(state: OptimizerState, order: str | None) -> Plan:
     try:
         return _planned(state, given)
     except UnsupportedError as error:
-        raise UnsupportedError(f"{error}; {_instead(state)}") from error
+        raise asking(UnsupportedError(f"{error.text}; {_instead(state)}"), asked_by(error)) from error
 
 
 def _instead(state: OptimizerState) -> str:
-    """What to type where a list of one generation cannot hold the state."""
-    found = []
-    for generation in generations.GENERATIONS:
+    """What to type if a list of one generation cannot hold the state."""
+    found = [order for generation in generations.GENERATIONS for order in _working(state, generation)]
+    return f"--order takes {' or '.join(found)} here" if found else "migrate to slots, as no list holds this state"
+
+
+def _working(state: OptimizerState, generation: str) -> list[str]:
+    """The orders of a generation whose list can hold the state."""
+    tried, working = [generation], []
+    for order in tried:
         try:
-            _planned(state, generation)
+            _planned(state, order)
+        except AmbiguousError:
+            algorithm = algorithms.find(state.algorithm)
+            count = len(_fitting(_with_unread(state, algorithm, generation), algorithm, generation))
+            tried += [f"{generation}:{i}" for i in range(1, count + 1)]
         except (UnsupportedError, HyperparameterError):
             continue
-        except AmbiguousError:
-            pass
-        found.append(generation)
-    return f"--order takes {' or '.join(found)} here" if found else "migrate to slots, as no list holds this state"
+        else:
+            working.append(order)
+    return working
 
 
 def _planned(state: OptimizerState, given: str) -> Plan:
@@ -151,9 +161,9 @@ def _chosen(fitting: Sequence[FlatOrder], number: str, generation: str) -> FlatO
         return fitting[0]
     listed = "; ".join(f"{generation}:{i} is {_described(order)}" for i, order in enumerate(fitting, 1))
     if not number:
-        raise AmbiguousError(
-            f"releases of generation {generation} wrote different lists; choose one by --order: {listed}"
-        )
+        text = f"releases of generation {generation} wrote different lists; choose one by --order: {listed}"
+        choices = tuple({ORDER: f"{generation}:{i}"} for i in range(1, len(fitting) + 1))
+        raise asking(AmbiguousError(text), Questions({}, choices))
     if not number.isdecimal() or not 1 <= int(number) <= len(fitting):
         raise HyperparameterError(f"there is no order {generation}:{number}; {listed}")
     return fitting[int(number) - 1]
@@ -188,10 +198,11 @@ def _entries(state: OptimizerState, order: FlatOrder, generation: str) -> list[E
     owners = {name for per in state.slots.values() for name in per}
     without = [v.name for v in state.variables if v.trainable and v.name not in owners]
     if owners and without and generation != "optimizer_v2":
-        raise UnsupportedError(
+        text = (
             f"{some(without)} can be trained and have no slots, and a list of generation {generation} has some"
             " of every trainable variable"
         )
+        raise asking(UnsupportedError(text), state.questions)  # whether they are trained is one, if nothing tells
     names = [v.name for v in state.variables if v.name in owners]
     shapes = {v.name: v.shape for v in state.variables}
     entries: list[Entry] = []

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from migrate import evidence, readers
 from migrate.algorithms import nadam
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.messages import line, some
+from migrate.bytes.messages import some, worded
 from migrate.bytes.source import still_the_same, watching
 from migrate.errors import AmbiguousError, StrictError
 from migrate.live import adapt, conversions, held, matching, optax_optimizers, selection, torch_optimizers, values
@@ -20,6 +21,7 @@ from migrate.live.optax_state import Optax
 from migrate.live.selection import Reset
 from migrate.matching import choosing
 from migrate.operations import argument_kinds, edge, partial, soundness, weights
+from migrate.operations.advice import RESTORE, answered, calls
 from migrate.operations.convert import PathLike, Progress, Report, read
 from migrate.operations.hints import Told, require_known
 from migrate.operations.partial import Choice, Patterns
@@ -104,22 +106,33 @@ def restore(
     argument_kinds.check_variables(variables)
     choice = Choice.of(fresh, grown, weights_only)
     restores = restore_variables or weights_only
+    options = {
+        "restore_variables": restore_variables,
+        "strict": strict,
+        "source_variables": source_variables,
+        **vars(choice),
+        **told,
+    }
+    ask = functools.partial(calls, RESTORE, (repr(path), "optimizer", "variables"), options)
     in_torch, in_optax = torch_optimizers.is_torch(optimizer), isinstance(optimizer, Optax)
     restored = torch_optimizers.restored if in_torch else optax_optimizers.restored if in_optax else None
     live, note = (None, "") if restored else adapt(optimizer)
     given = [] if restored else matching.given(variables)
-    state = _read(path, source_variables, given, told, choice)
-    with watching(state.opened):
+    with answered(ask):
+        state = _read(path, source_variables, given, told, choice)
+    with watching(state.opened), answered(ask):
         if restored:
-            return _by_mapping(path, restored(state, optimizer, variables, restores, choice), restores, strict)
+            mapped = restored(state, optimizer, variables, restores, choice)
+            _check_strict(mapped, strict)
+            return _asking(_by_mapping(path, mapped, restores), ask)
         assert live is not None
         if not weights_only:
             _check_class(state, live)
         chosen = selection.select(state, live, given, variables, choice, restores)
         done = _Restoring(chosen, live, restores, weights_only)
-        _check_strict(done.differences.reasons, strict)
+        _check_strict(done.differences, strict)
         done.run(progress)
-        return done.report(path, [note] if note else [])
+        return _asking(done.report(path, [note] if note else []), ask)
 
 
 def _read(
@@ -165,19 +178,36 @@ def _read_with_flags(
         return replace(state, origins=(*state.origins, origin))
 
 
-def _check_strict(reasons: Sequence[str], strict: bool) -> None:
-    if strict and reasons:
-        raise StrictError(f"refused by strict, as restoring is approximate: {'; '.join(reasons)}")
+Done = (
+    Differences
+    | Reset
+    | torch_optimizers.Restored
+    | torch_optimizers.Reset
+    | optax_optimizers.Restored
+    | optax_optimizers.Reset
+)
+Ask = Callable[[evidence.Questions], tuple[str, tuple[str, ...]]]
+"""Makes the calls that answer what is open."""
+
+
+def _check_strict(done: Done, strict: bool) -> None:
+    if strict and done.reasons:
+        text = f"refused by strict, as restoring is approximate: {'; '.join(done.reasons)}"
+        raise evidence.asking(StrictError(text), evidence.questions(done.origins))
+
+
+def _asking(made: Restoration, ask: Ask) -> Restoration:
+    asked = evidence.questions(made.origins)
+    confirm, choices = ask(asked)
+    return replace(made, questions=asked, confirm_command=confirm, choice_commands=choices)
 
 
 def _by_mapping(
     source: str,
     done: torch_optimizers.Restored | torch_optimizers.Reset | optax_optimizers.Restored | optax_optimizers.Reset,
     restore_variables: bool,
-    strict: bool,
 ) -> Restoration:
     """Into another framework."""
-    _check_strict(done.reasons, strict)
     moved = done.run()
     state, names = done.state, [t.stored.name for t in done.targets]
     slots = sum(name in per for per in state.slots.values() for name in names)
@@ -189,11 +219,11 @@ def _by_mapping(
         generation=state.source.generation if state.source else None,
         iterations=state.iterations,
         fidelity=evidence.fidelity(done.origins),
-        reasons=done.reasons,
+        reasons=tuple(map(worded, done.reasons)),
         origins=done.origins,
         matched={f"{slot}/{name}": "name" for slot, per in state.slots.items() for name in names if name in per},
         unmapped=done.unmapped,
-        warnings=tuple(map(line, (*state.warnings, *done.warnings))),
+        warnings=tuple(map(worded, (*state.warnings, *done.warnings))),
         variables=len(names) if restore_variables else 0,
         slots=slots,
         bytes=moved,
@@ -354,12 +384,12 @@ class _Restoring:
             generation=state.source.generation if state.source else None,
             iterations=state.iterations,
             fidelity=evidence.fidelity(differs.origins),
-            reasons=differs.reasons,
+            reasons=tuple(map(worded, differs.reasons)),
             origins=differs.origins,
             matched=matched,
             unmapped=tuple(self._unmapped),
             warnings=tuple(
-                map(line, (*state.warnings, *differs.rule.warnings, *differs.plan.warnings, *notes, *self._notes()))
+                map(worded, (*state.warnings, *differs.rule.warnings, *differs.plan.warnings, *notes, *self._notes()))
             ),
             variables=len(self._pairs) if self._restore_variables else 0,
             slots=self._slots,

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from migrate.errors import AmbiguousError
+from migrate.evidence import Questions, asking
 from migrate.state import Layers, LayerVariable
+from migrate.surfaces import VARIABLES
 from optim.errors import MismatchError
 
 Shape = tuple[int, ...]
@@ -34,10 +36,11 @@ def match(layers: Layers, wanted: Sequence[Shape], where: str) -> list[str]:
     ways = search.node(layers, 0).get(len(wanted), [])
     if len(ways) > 1:
         options = "; or ".join(_shown_where_apart(way, ways) for way in ways)
-        raise AmbiguousError(
+        text = (
             f"{where}: slots of {len(wanted)} variables, and the source does not say in which order its layers follow"
             f" each other: {options}. Name the trained variables, in order, in --variables"
         )
+        raise asking(AmbiguousError(text), Questions({}, tuple({VARIABLES: list(way)} for way in ways)))
     if not ways:
         have = [f"{v.name}{list(v.shape)}" for v in layers.variables()]
         raise MismatchError(

@@ -13,7 +13,9 @@ from typing import NamedTuple
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError
+from migrate.evidence import Questions, asking
 from migrate.state import StoredVariable
+from migrate.surfaces import VARIABLES
 from optim.errors import MismatchError
 
 Pairs = dict[tuple[str, str], LazyArray]
@@ -220,7 +222,8 @@ def by_position(
         if len(fits) == 1:
             return fits[0], "shape"
         if len(fits) > 1:
-            raise AmbiguousError(_ambiguous(where, wanted, fits))
+            choices = tuple({VARIABLES: [v.name for v in fit]} for fit in fits)
+            raise asking(AmbiguousError(_ambiguous(where, wanted, fits)), Questions({}, choices))
     unordered = _by_unique_shape(wanted, maybe)
     if unordered is not None:
         return unordered, "shape"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from migrate.evidence import confirming
+from migrate.algorithms import patterns
 from migrate.models.frozen import WITHIN
 from migrate.models.layers import ADVICE, KINDS, MODELS, is_stock, of_another_module
 from migrate.models.to_keras3 import ACTIVATIONS, CONSTRAINTS, INITIALIZERS, REGULARIZERS
@@ -139,6 +139,6 @@ def trained(state: OptimizerState) -> list[str]:
     if doubtful:
         raise UnsupportedError(
             "some variables have no slots, and nothing says whether the model trains them; if it does not, say"
-            f" {confirming('untrained', doubtful)}, else migrate to slots"
+            f" {patterns.naming(patterns.UNTRAINED, doubtful, listed)}, else migrate to slots"
         )
     return [name for name in listed if name in owners]

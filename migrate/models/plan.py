@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate import algorithms
+from migrate import algorithms, surfaces
 from migrate.algorithms import rates
 from migrate.algorithms.spec import AVERAGE
 from migrate.bytes.arrays import LazyArray, narrowed
@@ -243,8 +243,8 @@ def _thawed(state: OptimizerState, notes: Sequence[str]) -> list[Origin]:
     named = any(each.subject == TRAINED and each.kind == HINT for each in state.origins)
     if not notes or named or generation in NATIVE:
         return []
-    text = f"{'; '.join(notes[:SHOWN])}: name the variables that are trained from here on, in order, in --variables"
-    return [Origin(TRAINED, None, UNINTERPRETED, doubt=text)]
+    confirm = surfaces.naming([v.name for v in state.variables if v.trainable])
+    return [Origin(TRAINED, None, UNINTERPRETED, doubt="; ".join(notes[:SHOWN]), confirm=confirm)]
 
 
 def _thaw(document: dict[str, Any], leaf: canonical.Leaf, whole: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from migrate.bytes.messages import some
 from migrate.readers.keras.left_out import PADDING, SCALING, TRANSPOSED
 from migrate.readers.keras.model import objects
-from migrate.state import StoredModel
+from migrate.state import Stored, StoredModel
 
 LOSSES = {"Huber": "delta", "CosineSimilarity": "axis"}
 """Losses -> what their `get_config` leaves out (`losses.py` of Keras 3.0 to 3.15)."""
@@ -109,6 +109,19 @@ def _unscaled(layer: Mapping[str, Any]) -> str | None:
 
 
 ADAPTED = ("lora_rank", "Keras 3 adds to the kernel what its lora_rank trained, and begins that anew")
+
+
+def adapted_kernels(stored: Stored) -> list[str]:
+    """The same of a file without a config, as `save_weights` writes it: slots of two factors of a kernel fit no
+    variable there (`enable_lora` of `dense.py` and `base_conv.py`, Keras 3)."""
+    shapes = {v.shape for v in stored.variables}
+    strange = {array.shape for _, array in stored.weights or () if len(array.shape) > 1} - shapes
+    factors = [(one, other) for one in strange for other in strange if len(other) == 2 and one[-1] == other[0]]
+    kernels = {(*one[:-1], other[-1]) for one, other in factors}
+    names = [v.name for v in stored.variables if v.shape in kernels and stored.generation == "keras3"]
+    return [f"{some(names)}: {ADAPTED[1]}"] if names else []
+
+
 STATES = ("stateful", "no file holds the states of a stateful layer; right if your program resets them first")
 """An argument, and what becomes of a layer where it is set (`save_own_variables` of `dense.py`, `rnn.py`)."""
 

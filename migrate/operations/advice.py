@@ -3,21 +3,57 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import optim
-from migrate import algorithms
+from migrate import algorithms, surfaces
 from migrate.bytes import messages
+from migrate.evidence import Questions, asking
 from migrate.rules import comparison, keras_targets
 from migrate.state import OptimizerState
+from optim.errors import DtoptError
 
 ARGUMENTS = {"variables": "source_variables"}
 """Hints that `migrate.restore` calls otherwise."""
+RESTORE = "migrate.restore"
 LONGEST = 250
 """Characters of a call; a message is short."""
 SAID_FIRST = 110
 """Characters of a message that are left for what went wrong."""
+
+
+def calls(
+    function: str, places: Sequence[str], arguments: Mapping[str, Any], asked: Questions
+) -> tuple[str, tuple[str, ...]]:
+    """The call that answers every question with one answer, and those with each answer of the others.
+
+    Args:
+      places: positional arguments, as they are written. arguments: those by name, as they were given.
+    """
+    given = {name: value for name, value in arguments.items() if value not in (None, False, "auto", {}, ())}
+
+    def call(more: Mapping[str, Any]) -> str:
+        own = {name: value for name, value in more.items() if name not in surfaces.ARGUMENTS}
+        named = {surfaces.ARGUMENTS[name]: value for name, value in more.items() if name not in own}
+        if function == RESTORE:
+            named = {ARGUMENTS.get(name, name): value for name, value in named.items()}
+        overrides = {**(given.get("overrides") or {}), **own}
+        return surfaces.call(function, *places, **{**given, **named, "overrides": overrides or None})
+
+    return call(asked.answers) if asked.answers else "", tuple(map(call, asked.choices))
+
+
+@contextmanager
+def answered(ask: Callable[[Questions], tuple[str, tuple[str, ...]]]) -> Iterator[None]:
+    """Give errors that ask something the calls that answer it."""
+    try:
+        yield
+    except DtoptError as error:
+        if isinstance(error.questions, Questions):
+            asking(error, error.questions, *ask(error.questions))
+        raise
 
 
 def restore_call(source: str, hints: Mapping[str, Any], longest: int = LONGEST) -> str:

@@ -6,11 +6,13 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from migrate.bytes.messages import brief
 from migrate.errors import ArgumentError
 
 CONFIG = "a mapping {'class_name': ..., 'config': {...}}"
-ROWS = "a list of {'name': ..., 'shape': [...]}"
+ROWS = "a list of {'name': ..., 'shape': [...]}, or of patterns of names"
 KINDS: Mapping[str, tuple[type, str]] = {
     "format": (str, "a text"),
     "optimizer_config": (Mapping, CONFIG),
@@ -30,10 +32,22 @@ def check(**arguments: Any) -> None:
         is_text = isinstance(value, (str, bytes)) and kind is not str
         if value is not None and (is_text or not isinstance(value, kind)):
             raise ArgumentError(f"{name} is {_shown(value)}; give {form}{_advice(name, value)}")
-    overrides = arguments.get("overrides") or {}
-    for key in overrides:
+    for key, value in (arguments.get("overrides") or {}).items():
         if not isinstance(key, str):
             raise ArgumentError(f"overrides has the key {brief(key)}, which is no text; give {KINDS['overrides'][1]}")
+        if not _is_plain(value):
+            raise ArgumentError(
+                f"overrides: {key!r} is {_shown(value)}; give a number, a text, a list or what get_config() returns"
+            )
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON, or a config of Keras with NumPy's numbers, can hold a value."""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str, np.generic))
 
 
 def path(name: str, value: Any) -> str:

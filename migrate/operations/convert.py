@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from migrate import readers
 from migrate.bytes import files, urls
-from migrate.bytes.messages import LONGEST, line, some
+from migrate.bytes.messages import LONGEST, line, some, worded
 from migrate.bytes.source import open_source, watching
 from migrate.errors import MissingHintError, StrictError, TargetExistsError
-from migrate.evidence import Origin, doubts
+from migrate.evidence import NONE, Origin, Questions, asking, doubts
 from migrate.models import constraints, rounding
 from migrate.operations import argument_kinds, edge, partial, soundness, weights
 from migrate.operations import contents as _contents
 from migrate.operations import inspection as _inspection
-from migrate.operations.advice import instead
-from migrate.operations.hints import Hints, check_unused, require_known
+from migrate.operations.advice import answered, calls, instead
+from migrate.operations.hints import Hints, Variables, check_unused, require_known
 from migrate.operations.interpret import interpret
 from migrate.operations.partial import Choice, Patterns
+from migrate.operations.targets import WRITERS, target_of
 from migrate.state import OptimizerState, Stored
 from migrate.writers import uploads
-from optim.errors import HyperparameterError, UnsupportedError
+from optim.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-WRITERS = {"slots": "slots", "keras": "keras_zip", "tf-keras": "keras_h5", "list": "weight_list"}
-TARGETS = tuple(WRITERS)
-SUFFIXES = {"list": ".npz", "keras": ".keras", "tf-keras": ".h5"}
-"""Of the targets that are single files."""
 PathLike = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
 
@@ -61,6 +58,9 @@ class Report:
       written: False with `dry_run`.
       fresh, grown, dropped: names of variables that start fresh, that are larger in the model that takes the state, and
         that it does not have.
+      questions: what is open, and the values that answer it.
+      confirm_command: answers all that has one answer: a call, on the command line a command. Empty if nothing has.
+      choice_commands: the same with each answer to a question that has several.
     """
 
     source: str
@@ -82,6 +82,9 @@ class Report:
     fresh: tuple[str, ...] = ()
     grown: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    questions: Questions = NONE
+    confirm_command: str = ""
+    choice_commands: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -94,7 +97,7 @@ def read(
     *,
     format: str = "auto",
     optimizer_config: Mapping[str, Any] | None = None,
-    variables: Sequence[Mapping[str, Any]] | None = None,
+    variables: Variables | None = None,
     generation: str | None = None,
     optimizer_path: str | None = None,
     overrides: Mapping[str, Any] | None = None,
@@ -105,7 +108,7 @@ def read(
       source: a file, a folder, or the prefix of a TensorFlow checkpoint.
       format: name of a reader, or `auto`.
       optimizer_config: Keras JSON `{"class_name", "config"}`, adds what the source does not say.
-      variables: `[{"name", "shape"}, ...]` in optimizer order, for sources without names.
+      variables: `[{"name", "shape"}, ...]` in optimizer order, for sources without names; of others patterns, too.
       generation: one of `generations.GENERATIONS`, for sources that cannot say.
       overrides: name -> value of what is taken whatever the source says, or confirmed; `class_name`, `generation`,
         `iterations` and the names of the optimizer's config.
@@ -167,7 +170,8 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
     """
     path = argument_kinds.path("source", source)
     require_known(hints)
-    with edge.reading(path):
+    ask = functools.partial(calls, "migrate.inspect", (repr(path),), {"stats": stats, **hints})
+    with edge.reading(path), answered(ask):
         state = read(path, **hints)
         if stats:
             state.finish_checks()
@@ -178,7 +182,8 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
             state = replace(state, warnings=(*state.warnings, note))
         found = _inspection.inspection(state, urls.shown(path), stats=stats)
         state.check_unchanged()
-        return found
+        confirm, choices = ask(found.questions)
+        return replace(found, confirm_command=confirm, choice_commands=choices)
 
 
 @edge.speaking()
@@ -216,7 +221,7 @@ def write(
     state: OptimizerState,
     dest: PathLike,
     *,
-    to: str = "slots",
+    to: str | None = None,
     order: str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -226,17 +231,18 @@ def write(
     Args:
       state: what `read` returned.
       dest: the file or folder to be written.
-      to: the target format: `slots`, `keras`, `tf-keras` or `list`.
+      to: the target format: `slots`, `keras`, `tf-keras` or `list`; None for what the ending of `dest` says.
       order: for the target `list`, the generation that shall read it; None for the one that wrote the source.
       overwrite: whether a checkpoint of that format at `dest` may be replaced.
       progress: called with (bytes done, bytes in all), from any thread.
 
     Raises:
-      HyperparameterError: no such target. TargetExistsError: `dest` exists.
+      HyperparameterError: no such target, or `dest` ends as another's file. TargetExistsError: `dest` exists.
     """
-    check_target(to, order)
+    path = argument_kinds.path("dest", dest)
+    to = target_of(path, to, order)
     more = {"order": order} if to == "list" else {}
-    _write(state, argument_kinds.path("dest", dest), to, overwrite=overwrite, progress=progress, **more)
+    _write(state, path, to, overwrite=overwrite, progress=progress, **more)
 
 
 def _write(state: OptimizerState, dest: str, to: str, *, overwrite: bool, **more: Any) -> None:
@@ -248,14 +254,6 @@ def _write(state: OptimizerState, dest: str, to: str, *, overwrite: bool, **more
         writer.check_target(dest, overwrite=overwrite)
     with watching(state.opened), uploads.sent_to(dest) as path:
         writer.write(state, path, overwrite=overwrite, **more)
-
-
-def check_target(to: str, order: str | None = None) -> None:
-    """Raises HyperparameterError for a target that is none, and for an order that its target does not have."""
-    if to not in TARGETS:
-        raise HyperparameterError(f"there is no target {to!r}; --to takes one of: {', '.join(TARGETS)}")
-    if order is not None and to != "list":
-        raise HyperparameterError(f"--order says how a list is ordered, and the target is {to}; leave it out")
 
 
 def _check_apart(source: str, dest: str) -> None:
@@ -279,7 +277,7 @@ def migrate_checkpoint(
     source: PathLike,
     dest: PathLike,
     *,
-    to: str = "slots",
+    to: str | None = None,
     order: str | None = None,
     strict: bool = False,
     dry_run: bool = False,
@@ -314,15 +312,17 @@ def migrate_checkpoint(
       StrictError: `strict`, and the conversion is not exact. TargetExistsError: also where `dest` is the source, holds
         it or lies in it. Otherwise as `read` and `write`.
     """
-    check_target(to, order)
     require_known(hints)
-    path = argument_kinds.path("dest", dest)
-    _check_apart(argument_kinds.path("source", source), path)
+    path, source_path = argument_kinds.path("dest", dest), argument_kinds.path("source", source)
+    to = target_of(path, to, order)
+    _check_apart(source_path, path)
     if files.exists(path) and not overwrite:
         raise TargetExistsError(f"{path} exists; give another name, or --overwrite to replace it")
-    with edge.reading(os.fspath(source)):
-        choice = Choice.of(fresh, grown, weights_only)
-        told = {**hints, **{name: value for name, value in vars(choice).items() if value}}
+    choice = Choice.of(fresh, grown, weights_only)
+    told = {**hints, **{name: value for name, value in vars(choice).items() if value}}
+    options = {"to": to, "order": order, "strict": strict, "dry_run": dry_run, "overwrite": overwrite, **told}
+    typed = functools.partial(calls, "migrate.migrate_checkpoint", (repr(source_path), repr(path)))
+    with edge.reading(source_path), answered(functools.partial(typed, options)):
         state = held = read_part(source, to, choice, hints)
 
         def settle(state: OptimizerState) -> OptimizerState:
@@ -333,9 +333,8 @@ def migrate_checkpoint(
                 state, to, order, functools.partial(instead, state, to, os.fspath(source), told)
             )
             if strict and held.fidelity != "exact":
-                raise StrictError(
-                    f"refused by --strict, as the conversion is {held.fidelity}: {'; '.join(held.reasons)}"
-                )
+                text = f"refused by --strict, as the conversion is {held.fidelity}: {'; '.join(held.kept_reasons)}"
+                raise asking(StrictError(text), held.questions)
             return state
 
         if to == "slots" and not dry_run and (state.fidelity == "exact" or not strict):
@@ -347,7 +346,9 @@ def migrate_checkpoint(
                 state.check_unchanged()
             else:
                 write(state, path, to=to, order=order, overwrite=overwrite, progress=progress)
-    return _report(held, urls.shown(os.fspath(source)), urls.shown(path), to, written=not dry_run)
+    made = _report(held, urls.shown(os.fspath(source)), urls.shown(path), to, written=not dry_run)
+    confirm, choices = typed({**options, "overwrite": overwrite or not dry_run}, made.questions)
+    return replace(made, confirm_command=confirm, choice_commands=choices)
 
 
 def read_part(source: PathLike, to: str, choice: Choice, hints: Hints) -> OptimizerState:
@@ -434,10 +435,11 @@ def _report(state: OptimizerState, source: str, dest: str, to: str, *, written: 
         origins=state.origins,
         matched=dict(state.matched),
         unmapped=tuple(state.unmapped),
-        warnings=tuple(map(line, state.warnings)),
+        warnings=tuple(map(worded, state.warnings)),
         variables=len(state.variables),
         slots=len(slots),
         bytes=sum(a.size * numpy_dtype(a.dtype).itemsize for a in arrays),
         written=written,
+        questions=state.questions,
         **vars(state.parts),
     )

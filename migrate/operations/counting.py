@@ -12,7 +12,7 @@ import numpy as np
 from migrate.algorithms import addons, tf_train
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
-from migrate.evidence import DEFAULT, FILE, HINT, RELEASE, SET, Origin, confirming
+from migrate.evidence import DEFAULT, FILE, HINT, RELEASE, SET, Origin, Questions, asking, confirming
 from migrate.generations import AFTER, BACKEND, version_tuple
 from migrate.matching.slot_table import COUNTERS, SlotTable
 from migrate.operations.configuration import Configuration
@@ -52,6 +52,12 @@ def iterations(stored: Stored, found: SlotTable, made: Configuration) -> tuple[i
         return counted.steps, _origin_of(counted)
     if given is not None:
         return given, Origin("iterations", given, HINT, "--optimizer-config")
+    if not (found.pairs or stored.weights or stored.scalars) and stored.optimizer_config is not None:
+        text = (
+            f"the source holds no optimizer state, only the config of its {algorithm.name}: it was saved before the"
+            " first step, or without its optimizer; if before the first step, say so with --set iterations=0"
+        )
+        raise asking(MissingHintError(text), Questions({"iterations": 0}, ()))
     if stored.generation in algorithm.counts and stored.generation != "experimental":
         raise DamagedFileError(
             f"the source holds no step counter (iterations), and {algorithm.name} of generation"

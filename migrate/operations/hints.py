@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, zip_longest
 from math import isfinite
-from typing import Any, TypedDict
+from typing import Any, NoReturn, TypedDict
 
 import numpy as np
 
 from migrate import generations
+from migrate.algorithms import patterns
 from migrate.bytes.messages import some
 from migrate.errors import ContradictionError, MissingHintError
-from migrate.evidence import FILE, HINT, SET, Origin
+from migrate.evidence import FILE, HINT, SET, Origin, Questions, asking
 from migrate.matching import choosing, stages
 from migrate.operations import likely
 from migrate.state import OTHERS_GRAPH, NamedVariables, Stored, StoredVariable
@@ -24,6 +25,10 @@ ORDERED = ("h5", "tf1_saver")
 """Formats that show in which order a model of those generations trains, unless its layers are asked for."""
 SHOWN = 4
 """Names of variables in a message."""
+
+
+Variables = Sequence[Mapping[str, Any] | str]
+"""The trained variables in the optimizer's order: name and shape of one, or a pattern of names in the source."""
 
 
 class Told(TypedDict, total=False):
@@ -39,7 +44,7 @@ class Told(TypedDict, total=False):
 class Hints(Told, total=False):
     """All that a person may say of a source."""
 
-    variables: Sequence[Mapping[str, Any]] | None
+    variables: Variables | None
 
 
 def require_known(hints: Mapping[str, Any]) -> None:
@@ -72,7 +77,7 @@ CONFIG_FORM = '{"class_name": "CLASS", "config": {"learning_rate": NUMBER, ...}}
 def with_hints(
     stored: Stored,
     optimizer_config: Mapping[str, Any] | None,
-    variables: Sequence[Mapping[str, Any]] | None,
+    variables: Variables | None,
     generation: str | None,
     overrides: Mapping[str, Any],
 ) -> tuple[Stored, NamedVariables | None, Origin]:
@@ -83,6 +88,7 @@ def with_hints(
     """
     stored, origin = _with_generation(stored, generation, overrides)
     named = None
+    variables = _spelled_out(stored, variables)
     if variables is not None and not variables:
         raise HyperparameterError("--variables names no variable: name all that the optimizer trains, or leave it out")
     if variables is not None and stored.nameless:
@@ -98,8 +104,32 @@ def with_hints(
     missing = _missing(stored, told or "class_name" in overrides, optimizer_config)
     if missing:
         why = f", as {stored.outside[OTHERS_GRAPH]}" if OTHERS_GRAPH in stored.outside else ""
-        raise MissingHintError(f"the source ({stored.format}) does not say everything{why}; add {'; '.join(missing)}")
+        text = f"the source ({stored.format}) does not say everything{why}; add {'; '.join(missing)}"
+        fitting = likely.named(stored) or likely.classes(stored)[:SHOWN]
+        fitting = fitting if len(missing) == 1 and CLASS in missing[0] else []
+        raise asking(MissingHintError(text), Questions({}, tuple({"class_name": name} for name in fitting)))
     return stored, named, origin
+
+
+def _spelled_out(stored: Stored, given: Variables | None) -> Sequence[Mapping[str, Any]] | None:
+    """The hint with names and shapes instead of patterns, which choose variables in the source's order.
+
+    Raises:
+      HyperparameterError: a pattern chooses none.
+    """
+    if given is None:
+        return None
+    shapes = {} if stored.nameless else {v.name: v.shape for v in stored.variables}
+    rows: list[Mapping[str, Any]] = []
+    for entry in given:
+        if isinstance(entry, str):
+            (names,) = patterns.chosen("--variables", [entry], list(shapes))
+            if not names:
+                raise patterns.nothing("--variables", [entry], list(shapes))
+            rows += [{"name": name, "shape": shapes[name]} for name in names]
+        else:
+            rows.append(entry)
+    return list({repr(row): row for row in rows}.values()) if any(isinstance(e, str) for e in given) else rows
 
 
 def _as_named(stored: Stored, hinted: Sequence[StoredVariable]) -> NamedVariables:
@@ -134,11 +164,13 @@ def _with_generation(stored: Stored, generation: str | None, overrides: Mapping[
 
 def _missing(stored: Stored, told: bool, optimizer_config: Mapping[str, Any] | None) -> list[str]:
     missing = []
+    if not told and _is_bare(stored):
+        _refuse_bare(stored)
     if not told and optimizer_config is not None:
-        missing.append("--set class_name=CLASS, as --optimizer-config does not name the class")
+        missing.append(f"{CLASS}, as --optimizer-config does not name the class")
     elif not told:
         missing.append(
-            f"--set class_name=CLASS with the optimizer's class{_likely(stored)}, or --optimizer-config FILE with class"
+            f"{CLASS} with the optimizer's class{_likely(stored)}, or --optimizer-config FILE with class"
             f" and config, as JSON: {CONFIG_FORM}"
         )
     if stored.generation is None:
@@ -154,11 +186,29 @@ def _missing(stored: Stored, told: bool, optimizer_config: Mapping[str, Any] | N
     return missing
 
 
+CLASS = "--set class_name=CLASS"
+
+
+def _is_bare(stored: Stored) -> bool:
+    """Whether a source holds nothing of an optimizer."""
+    return not (stored.slots or stored.scalars or stored.optimizer_name or stored.outside) and stored.weights is None
+
+
+def _refuse_bare(stored: Stored) -> NoReturn:
+    none = f"; if its optimizer keeps none, as plain gradient descent, add {CLASS}" if stored.generation else ""
+    raise UnsupportedError(
+        f"the source ({stored.format}) holds no optimizer state, only variables ({len(stored.variables)}): migrate the"
+        f" checkpoint that the training run itself wrote{none}"
+    )
+
+
 def _likely(stored: Stored) -> str:
     """What tells the class, as far as anything does."""
     fitting = likely.classes(stored)
     if not stored.slots:
-        return f" (its name may be {stored.optimizer_name})" if stored.optimizer_name else ""
+        listed = [f"its list fits {some(fitting, SHOWN)}"] if fitting else []
+        named = [f"its name may be {stored.optimizer_name}"] if stored.optimizer_name else []
+        return f" ({'; '.join([*listed, *named])})" if listed or named else ""
     slots = f"its slots are called {some(sorted(stored.slots), SHOWN)}"
     return f" ({slots}, as in {some(fitting, SHOWN)})" if fitting and fitting != sorted(stored.slots) else f" ({slots})"
 

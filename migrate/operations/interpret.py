@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from migrate import generations
+from migrate import generations, surfaces
 from migrate.algorithms import addons, foreign, keras_config, lazy_rows, patterns, wrappers
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.clipping import LIMITS
@@ -20,7 +20,7 @@ from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.models import sparse_inputs, unsaved
 from migrate.operations import carried, counting, hinted, outside, overriding, partial, proven, settled, trained
 from migrate.operations.configuration import RATES, Configuration, configure
-from migrate.operations.hints import checked_config, with_hints
+from migrate.operations.hints import Variables, checked_config, with_hints
 from migrate.state import (
     NamedVariables,
     OptimizerState,
@@ -38,7 +38,7 @@ def interpret(
     stored: Stored,
     *,
     optimizer_config: Mapping[str, Any] | None = None,
-    variables: Sequence[Mapping[str, Any]] | None = None,
+    variables: Variables | None = None,
     generation: str | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> OptimizerState:
@@ -57,6 +57,7 @@ def interpret(
     overrides = overriding.with_one_rate(overrides or {})
     stored, named, of_generation = with_hints(stored, hint, variables, generation, overrides)
     assert stored.generation is not None
+    overrides = patterns.in_overrides(overrides, [v.name for v in stored.variables])
     alike = trained.of_twins(stored, overrides, named is not None)
     hinted.check_document(hint, stored.optimizer_config)
     made = configure(stored, hint, overrides)
@@ -190,6 +191,7 @@ def _why_slots_differ(error: Exception, stored: Stored, made: Configuration) -> 
             " from the weights, with the optimizer that is in it"
         )
     lost = unsaved.adapted(stored.model) if isinstance(error, MismatchError) else []
+    lost += unsaved.adapted_kernels(stored) if isinstance(error, MismatchError) and not lost else []
     lost += unsaved.quantized(stored.model)
     if not lost:
         return ""
@@ -319,7 +321,7 @@ def _leave_frozen_out(stored: Stored, found: SlotTable, *, told: bool) -> None:
     kept = [name for name in found.order if name in frozen]
     if not kept or stored.generation in generations.NATIVE or len(kept) == len(found.order):
         return
-    shown = ", ".join(kept)
+    shown, every = ", ".join(kept), tuple(found.order)
     if stored.format == "tf1_saver" and not told:
         text = f"{shown}: the graph does not list them as trainable, and they have slots: taken as trained"
         found.origins.append(Origin(TRAINED, kept, GRAPH, doubt=text))
@@ -334,10 +336,11 @@ def _leave_frozen_out(stored: Stored, found: SlotTable, *, told: bool) -> None:
         found.origins.append(Origin(TRAINED, kept, UNINTERPRETED, doubt=text))
     elif not told:
         text = (
-            f"{shown}: frozen by now, and trained before: what was frozen after the last compile, fit goes on training;"
-            " name the variables that are trained from here on, in order, in --variables"
+            f"{shown}: frozen by now, and trained before: fit goes on training them if they were frozen after the last"
+            " compile"
         )
-        found.origins.append(Origin(TRAINED, kept, UNINTERPRETED, doubt=text))
+        confirm = f"{surfaces.naming(found.order)} or {surfaces.naming(every)}"
+        found.origins.append(Origin(TRAINED, kept, UNINTERPRETED, doubt=text, confirm=confirm))
     found.warnings.append(f"{shown}: frozen by now, so that their slots are carried among the unmapped")
 
 

@@ -100,9 +100,7 @@ def told(parts: Parts, resharded: Sequence[str] = ()) -> tuple[evidence.Origin, 
     return evidence.doubts(PARTIAL, texts)
 
 
-def applied(
-    state: OptimizerState, choice: Choice, to: str, model: Sequence[Mapping[str, Any]] | None
-) -> OptimizerState:
+def applied(state: OptimizerState, choice: Choice, to: str, model: hints.Variables | None) -> OptimizerState:
     """The part of a state that a target takes over.
 
     Args:
@@ -145,12 +143,15 @@ def applied(
     )
 
 
-def _described(model: Sequence[Mapping[str, Any]]) -> dict[str, StoredVariable]:
+def _described(model: hints.Variables) -> dict[str, StoredVariable]:
     found = {}
     for entry in model:
-        is_trained = not isinstance(entry, Mapping) or bool(entry.get("trainable", True))
-        plain = {k: v for k, v in entry.items() if k != "trainable"} if isinstance(entry, Mapping) else entry
-        name, shape, dtype = hints.row(plain)
+        if not isinstance(entry, Mapping):
+            raise HyperparameterError(
+                f"--variables describes the new model here, and {entry!r} is a pattern of names; give name and shape"
+            )
+        is_trained = bool(entry.get("trainable", True))
+        name, shape, dtype = hints.row({k: v for k, v in entry.items() if k != "trainable"})
         found[name] = StoredVariable(name, None, shape, dtype or "float32", is_trained)
     return found
 

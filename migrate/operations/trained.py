@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from migrate.algorithms import tf_train
+from migrate.algorithms import patterns, tf_train
 from migrate.bytes.messages import some
 from migrate.errors import AmbiguousError, ContradictionError
-from migrate.evidence import DEFAULT, FILE, HINT, NAME, SET, TRAINED, UNINTERPRETED, Origin, confirming
+from migrate.evidence import DEFAULT, FILE, HINT, NAME, SET, TRAINED, UNINTERPRETED, Origin
 from migrate.generations import NATIVE
 from migrate.matching import stages
 from migrate.matching.slot_table import SlotTable, slot_table
@@ -110,21 +110,13 @@ def of_late(stored: Stored, found: SlotTable, made: Configuration, hinted: bool)
     if hinted or not owned or not late or untrained.issuperset(late) or LOST in stored.outside:
         return []
     text = f"{some(late)}: can be trained and have no slots, although others have: lost, or not trained yet"
-    return [Origin(TRAINED, late, UNINTERPRETED, doubt=text, confirm=confirming("untrained", late))]
+    confirm = patterns.naming(patterns.UNTRAINED, late, [v.name for v in stored.variables])
+    return [Origin(TRAINED, late, UNINTERPRETED, doubt=text, confirm=confirm)]
 
 
 def _untrained(stored: Stored, made: Configuration) -> frozenset[str]:
-    """The variables of which a person says that they were not trained.
-
-    Raises:
-      HyperparameterError: not a list of variables of the source.
-    """
-    given, known = made.overrides.get("untrained") or [], [v.name for v in stored.variables]
-    if not isinstance(given, (list, tuple)) or not all(name in known for name in given):
-        raise HyperparameterError(
-            f"untrained must be a list of variables of the source, got {given!r}; it has {some(known)}"
-        )
-    return frozenset(given)
+    """The variables of which the user says that they were not trained."""
+    return frozenset(made.overrides.get(patterns.UNTRAINED) or ())
 
 
 def with_untrained(stored: Stored, made: Configuration) -> Stored:
@@ -171,7 +163,8 @@ def of_flags(stored: Stored, found: SlotTable, made: Configuration) -> list[Orig
         f"the slots would fit {some([v.name for v in other])} as well: whose they are is taken from the flags of the"
         " layers, and one that was frozen or unfrozen after compile has another flag than the optimizer saw"
     )
-    return [Origin(TRAINED, found.order, UNINTERPRETED, doubt=text, confirm=confirming("untrained", frozen))]
+    confirm = patterns.naming(patterns.UNTRAINED, frozen, [v.name for v in stored.variables])
+    return [Origin(TRAINED, found.order, UNINTERPRETED, doubt=text, confirm=confirm)]
 
 
 def of_trained(stored: Stored, order: Sequence[str], hinted: bool) -> Origin:

@@ -18,9 +18,10 @@ from migrate.bytes import files, urls
 from migrate.bytes.source import open_source
 from migrate.lists import planning
 from migrate.operations import argument_kinds, edge, partial
-from migrate.operations.convert import SUFFIXES, PathLike, Progress, described, for_target, read, read_part
+from migrate.operations.convert import PathLike, Progress, described, for_target, read, read_part
 from migrate.operations.hints import Hints, require_known
 from migrate.operations.partial import Choice, Patterns
+from migrate.operations.targets import ENDINGS
 from migrate.proof import documents, list_target, loaded, model_target, narrow, one_step, slots_target, tensorflow
 from migrate.state import OptimizerState
 from optim.errors import HyperparameterError, UnsupportedError
@@ -111,7 +112,7 @@ def verify(
 
 def _kind(dest: str) -> str:
     """The target format of what `migrate_checkpoint` wrote, by its name."""
-    return next((to for to, suffix in SUFFIXES.items() if dest.endswith(suffix)), "slots")
+    return next((to for to, ending in ENDINGS.items() if dest.endswith(ending)), "slots")
 
 
 def _compared(

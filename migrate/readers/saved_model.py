@@ -70,13 +70,26 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     evidence = [f"{folder} holds {_GRAPH_FILE}", *stored.evidence]
     if own is not None:
         evidence.append(f"the optimizer's config is in {own.where}: class {own.config['class_name']}")
+    generation = stored.generation or (None if own is None else _generation(own.config))
     return replace(
         stored,
+        generation=generation,
         optimizer_config=own.config if own is not None else None,
         versions={**stored.versions, **versions},
         evidence=tuple(evidence),
         model=described,
     )
+
+
+def _generation(config: Mapping[str, Any]) -> str | None:
+    """That of an optimizer which made no variables before its first step, as those of OptimizerV2 do.
+
+    Its config has a name since TF 1.13, and the later optimizers' has jit_compile (`optimizer_v2.py` 2.0 to 2.10,
+    `optimizer_experimental/optimizer.py` 2.10, `legacy/optimizer_v2.py` 2.11 to 2.15).
+    """
+    said = config.get("config")
+    is_v2 = isinstance(said, Mapping) and "name" in said and said.get("is_legacy_optimizer", "jit_compile" not in said)
+    return "optimizer_v2" if is_v2 else None
 
 
 @dataclass(frozen=True)

@@ -126,4 +126,4 @@ def test_a_rate_that_a_program_sets_is_asked_for(tmp_path: Path) -> None:
     }
     report = migrate.migrate_checkpoint(STORY / "optimizer.pkl", tmp_path / "slots", dry_run=True, **given)
     assert report.fidelity == "approximate"
-    assert any("--set learning_rate=" in reason for reason in report.reasons)
+    assert any("overrides={'learning_rate':" in reason for reason in report.reasons)

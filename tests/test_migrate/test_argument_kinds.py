@@ -30,6 +30,8 @@ HINTS = {
     "a number": ({"overrides": lambda: 3}, "overrides is 3; give a mapping"),
     "a list": ({"overrides": lambda: ["learning_rate=1"]}, "overrides is of the type list"),
     "a key that is no text": ({"overrides": lambda: {3: 4}}, "overrides has the key 3"),
+    "a value that no config holds": ({"overrides": lambda: {"lr": [object()]}}, "overrides: 'lr' is of the type list"),
+    "rows in a mapping": ({"variables": lambda: {"a": 1}}, "variables is of the type dict; give a list"),
     "a generation that is no text": ({"generation": lambda: 3}, "generation is 3; give a text"),
     "a format that is no text": ({"format": lambda: NOWHERE}, "format is of the type"),
     "a path that is no text": ({"optimizer_path": lambda: 0}, "optimizer_path is 0"),
@@ -41,6 +43,9 @@ HINTS = {
 def test_hints_of_another_kind_are_named(function: str, name: str, tmp_path: Path) -> None:
     made, text = HINTS[name]
     hints = {key: value() for key, value in made.items()}
+    if function == "restore" and "variables" in hints:
+        hints["source_variables"] = hints.pop("variables")
+        text = f"source_{text}"
     more = {
         "read": (),
         "inspect": (),

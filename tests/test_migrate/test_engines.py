@@ -105,7 +105,7 @@ def test_one_whose_worker_was_lost_after_the_target_counts_as_migrated(sources: 
     assert again.status == MIGRATED
     (other,) = engines.do_task(DO, [job], [1], str(receipts), engines.release.version())
     assert other.status == FAILED
-    assert "--overwrite" in other.problem
+    assert "overwrite=True" in other.problem
 
 
 def test_a_worker_of_another_version_is_refused(sources: list[Path]) -> None:

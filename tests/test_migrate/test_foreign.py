@@ -133,9 +133,9 @@ def test_it_is_never_called_as_one_of_ours(said: str, carried: str, tmp_path: Pa
 
 
 def test_keras_has_no_class_for_it(tmp_path: Path) -> None:
-    for target in ("keras", "tf-keras"):
+    for name in ("model.keras", "model.h5"):
         with pytest.raises(UnsupportedError):
-            migrate.migrate_checkpoint(SOURCE, tmp_path / "model.keras", to=target, overrides=OWN)
+            migrate.migrate_checkpoint(SOURCE, tmp_path / name, overrides=OWN)
 
 
 def test_messages_name_nothing_that_does_not_exist(tmp_path: Path) -> None:
@@ -152,9 +152,9 @@ def test_messages_name_nothing_that_does_not_exist(tmp_path: Path) -> None:
     assert "optim.CenteredGradAdam" not in said.output
     assert run("verify", str(SOURCE), target).exit_code == 0  # as the report says
     assert "no step is compared" in " ".join(migrate.verify(SOURCE, target, overrides=OWN).notes)
-    for to in ("keras", "tf-keras"):
+    for name in ("model.keras", "model.h5"):
         with pytest.raises(UnsupportedError, match=r"has no CenteredGradAdam\. Migrate to slots"):
-            migrate.migrate_checkpoint(SOURCE, tmp_path / "model.keras", to=to, overrides=OWN)
+            migrate.migrate_checkpoint(SOURCE, tmp_path / name, overrides=OWN)
     with pytest.raises(UnsupportedError, match="migrate to slots"):
         migrate.migrate_checkpoint(SOURCE, tmp_path / "list.npz", to="list", overrides=OWN)
 

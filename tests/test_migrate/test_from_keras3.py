@@ -11,6 +11,7 @@ import pytest
 import migrate
 from migrate.models import from_keras3, passing, to_keras3
 from migrate.models.compiled import compile_arguments, without_loss
+from migrate.operations import targets
 from optim.errors import UnsupportedError
 from tests import next_steps
 
@@ -93,7 +94,7 @@ def test_a_model_whose_loss_is_left_out_is_not_exact(to: str, tmp_path: Path) ->
     model.train_on_batch(np.ones((4, 2)), np.ones((4, 1)))
     model.save(tmp_path / "model.h5")
     assert migrate.read(tmp_path / "model.h5").fidelity == "exact"
-    report = migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / "new", to=to, dry_run=True)
+    report = migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / f"new{targets.ENDINGS[to]}", dry_run=True)
     assert report.fidelity == "approximate"
     assert "the loss own is none that the target's Keras has" in " ".join(report.reasons)
 

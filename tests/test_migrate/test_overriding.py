@@ -308,7 +308,7 @@ def test_patterns_that_choose_no_variable_are_refused() -> None:
     told = migrate.read(source, **found.hints, overrides={"weight_decay_exclude": ["bias$"]})
     assert told.fidelity == "exact"
     with pytest.raises(
-        HyperparameterError, match=r"\['offset'\] chooses none .*kernel.*'weight_decay_exclude=\[\]' if none"
+        HyperparameterError, match=r"weight_decay_exclude: 'offset' chooses none of the variables; .*gamma"
     ):
         migrate.read(source, **found.hints, overrides={"weight_decay_exclude": ["offset"]})
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import AmbiguousError
+from migrate.evidence import Questions, asking
+from migrate.surfaces import OPTIMIZER
 from optim.errors import HyperparameterError
 
 COUNTERS = ("iter", "_iterations")
@@ -95,7 +97,7 @@ def choose(optimizers: Sequence[GraphOptimizer], path: str | None, where: str) -
             raise HyperparameterError(f"{where} holds no optimizer {path!r}; --optimizer takes: {listed(paths)}")
         return chosen
     if len(optimizers) > 1:
-        raise AmbiguousError(several(where, paths))
+        raise several(where, paths)
     return optimizers[0] if optimizers else None
 
 
@@ -147,9 +149,10 @@ def tracked(graph: ObjectGraph, optimizer: int) -> dict[int, int]:
     return graph.list_of(graph.children[optimizer].get("_trainable_variables", 0))
 
 
-def several(where: str, paths: Sequence[str]) -> str:
-    """What to say where one of several optimizers has to be chosen."""
-    return f"{where} holds {len(paths)} optimizers; choose one with --optimizer: {listed(paths)}"
+def several(where: str, paths: Sequence[str]) -> AmbiguousError:
+    """The refusal if one of several optimizers has to be chosen."""
+    text = f"{where} holds {len(paths)} optimizers; choose one with --optimizer: {listed(paths)}"
+    return asking(AmbiguousError(text), Questions({}, tuple({OPTIMIZER: path} for path in paths)))
 
 
 _OF_SONNET = {"m": "Adam", "accumulated_momentum": "Momentum", "ms": "RMSProp"}

@@ -187,7 +187,7 @@ def of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: st
     updated = frozenset().union(*(group.trained for group in groups.values()))
     if path is None:
         if len(names) > 1 and graph is not None and not _are_as_one(list(groups.values()), graph):
-            raise AmbiguousError(several(where, names))
+            raise several(where, names)
         told = f"the graph updates variables in {len(names)} scopes ({', '.join(names)}): taken for one optimizer's; if"
         warnings = (f"{told} they are several, choose one with --optimizer",) if names[1:] else ()
         return Choice(names, untrained=frozenset(arrays) - updated if updated else frozenset(), warnings=warnings)
@@ -214,7 +214,7 @@ def _are_as_one(groups: Sequence[_Group], graph: SaverGraph) -> bool:
 
 def _check(path: str | None, names: Sequence[str], where: str) -> None:
     if path is None:
-        raise AmbiguousError(several(where, names))
+        raise several(where, names)
     if path not in names:
         raise HyperparameterError(f"{where} holds no optimizer {path!r}; --optimizer takes: {listed(names)}")
 
