@@ -100,7 +100,8 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
         )
     if not any(keras_targets.has(family, state.algorithm) for family in families):
         raise UnsupportedError(f"{keras_targets.MODULE[families[0]]} has no {state.algorithm}")
-    if _is_there_already(state, families) and trained_layers.is_as_stored(state):
+    is_whole = bool(state.slots) or not algorithms.slot_names(state.algorithm, state.hyperparameters)
+    if is_whole and _is_there_already(state, families) and trained_layers.is_as_stored(state):
         return _as_it_is(state)
     try:
         document = copy.deepcopy(canonical.canonical(model.config, source.generation))
@@ -210,7 +211,7 @@ def _filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> 
     rest = [replace(v, trainable=False) for v in state.variables if v.name not in set(trained)]
     slots: dict[str, dict[str, LazyArray]] = {}
     late: list[str] = []
-    wanted = state.slots or {key: {} for key in algorithm.adjust(state.hyperparameters, frozenset())[1]}
+    wanted = state.slots or {key: {} for key in algorithms.slot_names(state.algorithm, state.hyperparameters)}
     for slot, owners in wanted.items():
         slots[slot] = {}
         for variable in first:
