@@ -109,13 +109,21 @@ def _graph(
                 if any(len(end) > 3 and end[3].get(argument) for end in operators.ends(node)):
                     met[kind, layer_name(layer)] = None
             masks = [_at(known[name, call], tensor) for name, call, tensor in needed]
-            if any(len(end) > 3 and end[3].get(STATE) for end in operators.ends(node)):
-                masks.append(None)
+            if _at(masks, 0) and _is_stated(layer, node):
+                met[STATED, layer_name(layer)] = None
             known[layer_name(layer), i] = _through(layer, masks, met)
         if len(left) == len(nodes):  # no graph that any Keras could build, which is said when it is written
             break
         nodes = left
     return known
+
+
+def _is_stated(layer: Layer, node: Any) -> bool:
+    """Whether a recurrent layer is called with an initial state, and its mask is that of its first input."""
+    if layer["class_name"] not in (*RECURRENT, "Bidirectional"):
+        return False
+    given = [key for end in node if len(end) > 3 for key, value in end[3].items() if value is not None]
+    return "mask" not in given and (len(node) > 1 or STATE in given)
 
 
 def _at(masks: Sequence[Mask], i: int) -> Mask:
@@ -143,8 +151,6 @@ def _through(layer: Layer, given: list[Mask], met: dict[Meeting, None]) -> list[
             met[DISTRIBUTED, name] = None
     if kind in (*HANDS_ON, *MEETS, "Attention", "AdditiveAttention", "MultiHeadAttention", "TimeDistributed"):
         return [first]
-    if kind in (*RECURRENT, "Bidirectional") and first and len(given) > 1:
-        met[STATED, name] = None
     if kind in RECURRENT:
         return [first if config.get("return_sequences") else None]
     if kind == "Bidirectional":
