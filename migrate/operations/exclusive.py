@@ -13,7 +13,7 @@ from migrate.evidence import confirming
 from migrate.rules.comparison import same
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.options import exclusive
-from optim.rule import Rule
+from optim.rule import Rule, made_from
 
 
 def check_given(config: Mapping[str, Any], overrides: Collection[str], generation: str) -> None:
@@ -56,7 +56,13 @@ def check_state(algorithm: str, hyperparameters: Mapping[str, Any], rule: type[R
             f"{exclusive.described(pair, hyperparameters)}: no {algorithm} takes both; keep one of them with"
             f" {confirming(one, None)} or {confirming(other, None)}"
         )
-    if hyperparameters.get(LAZY_ROWS) and rule is not None and not rule.elementwise:
+    if rule is None:
+        return
+    try:
+        made, _ = made_from(rule, hyperparameters)
+    except HyperparameterError as error:
+        raise UnsupportedError(f"{error}; give the right value with --set NAME=VALUE") from error
+    if hyperparameters.get(LAZY_ROWS) and not made.elementwise:
         raise UnsupportedError(
             f"{LAZY_ROWS} = {brief(hyperparameters[LAZY_ROWS])}: a step of {algorithm} cannot leave single rows out;"
             f" say {confirming(LAZY_ROWS, [])}"

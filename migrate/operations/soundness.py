@@ -81,7 +81,6 @@ def checked(state: OptimizerState, *, with_values: bool = True) -> OptimizerStat
 
 def _check_hyperparameters(state: OptimizerState, rule: type[Rule] | None) -> None:
     declared: Mapping[str, Any] = OPTIONS | arguments(rule or Rule)
-    exclusive.check_state(state.algorithm, state.hyperparameters, rule)
     for key, value in state.hyperparameters.items():
         check = declared.get(key)
         try:
@@ -94,6 +93,7 @@ def _check_hyperparameters(state: OptimizerState, rule: type[Rule] | None) -> No
                 f"{error}: no {state.algorithm} takes that, so the source, or the hint, is wrong; if it is the source,"
                 f" give the right value with --set {key}=VALUE"
             ) from error
+    exclusive.check_state(state.algorithm, state.hyperparameters, rule)
 
 
 def _may_be_else(key: str, value: Any) -> bool:
