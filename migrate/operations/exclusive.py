@@ -53,7 +53,7 @@ def check_state(algorithm: str, hyperparameters: Mapping[str, Any], rule: type[R
     if pair is not None:
         one, other, _ = pair
         raise UnsupportedError(
-            f"{exclusive.described(pair, hyperparameters)}: no {algorithm} takes both; keep one of them with"
+            f"{exclusive.described(pair)}: no {algorithm} takes both; keep one of them with"
             f" {confirming(one, None)} or {confirming(other, None)}"
         )
     if rule is None:

@@ -26,14 +26,14 @@ def found(config: Mapping[str, Any]) -> tuple[str, str, str] | None:
     return next((each for each in EXCLUSIVE if is_on(config.get(each[0])) and is_on(config.get(each[1]))), None)
 
 
-def described(pair: tuple[str, str, str], config: Mapping[str, Any]) -> str:
-    """What is wrong with two options, with their values."""
+def described(pair: tuple[str, str, str]) -> str:
+    """What is wrong with two options."""
     one, other, why = pair
-    return f"{one} ({config[one]}) and {other} ({config[other]}) exclude each other: {why}"
+    return f"{one} and {other} exclude each other: {why}"
 
 
 def check(**options: Any) -> None:
     """Raises HyperparameterError for two options that are on and exclude each other."""
     pair = found(options)
     if pair is not None:
-        raise HyperparameterError(f"{described(pair, options)}; give one")
+        raise HyperparameterError(f"{described(pair)}; give one")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import migrate
+from migrate.readers.keras.model import trainable_flags
 from optim.errors import UnsupportedError
 
 FROZEN = Path(__file__).parents[1] / "fixtures" / "frozen"
@@ -181,3 +182,13 @@ def test_variables_without_slots_are_no_difference(to: str, tmp_path: Path) -> N
     report = migrate.migrate_checkpoint(source, dest := tmp_path / f"model{SUFFIX[to]}", to=to)
     assert report.fidelity == "approximate"
     assert not migrate.verify(source, dest).differences
+
+
+def test_masks_and_thresholds_of_pruning_are_not_trained() -> None:
+    """`trainable` of the wrapper says nothing of them."""
+    inner = {"class_name": "Dense", "config": {"name": "dense", "trainable": True}}
+    layer = {"class_name": "PruneLowMagnitude", "config": {"name": "prune_low_magnitude_dense", "layer": inner}}
+    scope = "prune_low_magnitude_dense"
+    weights = [f"{scope}/{name}:0" for name in ("dense/kernel", "bias", "mask", "threshold", "pruning_step")]
+    assert trainable_flags(layer, weights) == [True, True, False, False, False]
+    assert trainable_flags({**layer, "class_name": "Own"}, weights[2:3]) == [True]
