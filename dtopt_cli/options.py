@@ -6,7 +6,6 @@ import inspect
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -231,10 +230,14 @@ def _json(given: str | None, option: str, kind: type) -> Any:
         return None
     inline = given.lstrip().startswith(("{", "["))
     shown = "the value" if inline else given
+    from migrate.bytes import hint_files
+
     try:
-        text = given.encode() if inline else Path(given).read_bytes()
+        text = given.encode() if inline else hint_files.read(given)
     except OSError as error:
         raise typer.BadParameter(f"{given} cannot be read: {error.strerror}", param_hint=option) from error
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
     if kind is dict and not inline:
         from migrate.bytes import safe_pickle
 

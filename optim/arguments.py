@@ -92,15 +92,16 @@ def optional_number(name: str, value: Any) -> float | None:
     return None if value is None else fixed_number(name, value)
 
 
-def count(name: str, value: Any) -> int:
-    """An integer from 1 to MOST. Raises HyperparameterError."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= MOST:
-        raise HyperparameterError(f"{name} must be an integer from 1 to {MOST}, got {value!r}")
+def count(name: str, value: Any, most: int = 2**31 - 1) -> int:
+    """An integer from 1 to `most`. Raises HyperparameterError."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= most:
+        raise HyperparameterError(f"{name} must be an integer from 1 to {most}, got {value!r}")
     return int(value)
 
 
-MOST = 1000
-"""Of iterations within one step."""
+def iterations(name: str, value: Any) -> int:
+    """A count of iterations within one step. Raises HyperparameterError."""
+    return count(name, value, 1000)
 
 
 def one_of(*words: str) -> Callable[[str, Any], str]:

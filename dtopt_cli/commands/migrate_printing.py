@@ -138,6 +138,8 @@ def inspection(found: Inspection, explain: bool) -> None:
     console.print("  in optim    " + _pairs(found.hyperparameters, found.iterations), markup=False)
     if found.slots:
         _rows(found.slots)
+    elif found.unmade:
+        console.print(f"  slots       none yet: the first step makes {', '.join(found.unmade)}", markup=False)
     else:
         console.print("  slots       none: this optimizer keeps none with these options")
     _unmapped(found.unmapped)

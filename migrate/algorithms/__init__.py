@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import optim
 from migrate.algorithms import (
@@ -67,6 +69,11 @@ _IN_MODULE = re.compile(r"(tf|tensorflow|tfa|tensorflow_addons|keras|tf_keras)\.
 def is_known(name: str) -> bool:
     """Whether it is the name of one of ALGORITHMS, and not of a class whose state alone is carried."""
     return any(algorithm.name == name for algorithm in ALGORITHMS)
+
+
+def slot_names(name: str, hyperparameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """The slots that an optimizer keeps with these options; empty if its rule is not known."""
+    return tuple(find(name).adjust(hyperparameters, frozenset())[1]) if is_known(name) else ()
 
 
 def find(class_name: str) -> Algorithm:

@@ -18,5 +18,6 @@ def is_signed(path: str) -> bool:
 
 def shown(text: str) -> str:
     """A text without what URLs in it hold of credentials: user, password, and everything behind a question mark."""
-    text = re.sub(r"(\w+://)[^/\s@]*@", r"\1", text)
-    return re.sub(r"(\w+://[^\s?'\"]*)\?[^\s'\",;)]*", r"\1", text)
+    # Each begins at a word and takes what follows whole: names of 100,000 letters are looked through once.
+    text = re.sub(r"(\b\w+://)[^/\s@]*@", r"\1", text)
+    return re.sub(r"(\b\w+://[^\s?'\"]*)(?:\?[^\s'\",;)]*)?", r"\1", text)

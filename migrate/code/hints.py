@@ -12,12 +12,13 @@ from typing import Any
 
 import libcst as cst
 
+from migrate.bytes import hint_files
 from migrate.code import calls, facts, files, meanings, names, program, releases
 from migrate.code.changes import changed, others
 from migrate.code.changes.flow import Flow
 from migrate.code.releases import Release
 from migrate.errors import AmbiguousError, MissingHintError
-from optim.errors import DtoptError, UnsupportedError
+from optim.errors import DtoptError, HyperparameterError, UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ def from_code(source: str, said: str | None = None) -> CodeHint:
         is no literal.
     """
     path, wanted = (source, "") if Path(source).exists() else _CHOSEN.match(source).groups("")  # type: ignore[union-attr]
+    _check_size(path)
     found = hints_in(Path(path), releases.given(said) if said else None)
     if wanted:
         found = [hint for hint in found if hint.name == wanted or hint.where == f"{Path(path)}:{wanted}"]
@@ -93,6 +95,16 @@ def from_code(source: str, said: str | None = None) -> CodeHint:
     for problem in problems:
         raise problem.error
     raise MissingHintError(f"{path} makes no optimizer{f' at {wanted}' if wanted else ''} that is known here")
+
+
+def _check_size(path: str) -> None:
+    """Raises HyperparameterError for what is no regular file of a program's size."""
+    try:
+        hint_files.check(path)
+    except OSError:
+        return  # said where it is read
+    except ValueError as error:
+        raise HyperparameterError(str(error)) from error
 
 
 _CHOSEN = re.compile(r"(.*?)(?::((?:cell \d+:)?\d+|[A-Za-z_][\w.]*))?$", re.DOTALL)

@@ -65,10 +65,10 @@ def _freeze(model: Layer, frozen: bool) -> None:
         if layer["class_name"] in MODELS:
             _freeze(layer, frozen or layer["config"].get("trainable") is False)
         else:
-            _freeze_layer(layer, frozen)
+            freeze_layer(layer, frozen)
 
 
-def _freeze_layer(layer: Layer, frozen: bool, within: bool = False) -> None:
+def freeze_layer(layer: Layer, frozen: bool, within: bool = False) -> None:
     """As `_freeze`, and in layers `within` a layer, which Keras 3 trains otherwise."""
     config = layer["config"]
     if frozen and config.get("trainable", within) is True:
@@ -79,7 +79,7 @@ def _freeze_layer(layer: Layer, frozen: bool, within: bool = False) -> None:
             )
         config["trainable"] = False
     for inner in held(layer):
-        _freeze_layer(inner, frozen or config.get("trainable") is False, within=True)
+        freeze_layer(inner, frozen or config.get("trainable") is False, within=True)
 
 
 def held(layer: Layer) -> list[Layer]:

@@ -17,7 +17,7 @@ Mask = frozenset[str] | None
 """Of a tensor: the layers whose masks are combined in it; None where it has none."""
 Meeting = tuple[str, str]
 """(kind, name of the layer)."""
-OUTPUT, MERGED, HANDED, VALUED, ATTENTION, MEASURED, DISTRIBUTED, PASSED, RELU, SOFTMAX, CONCATENATED, GIVEN = (
+OUTPUT, MERGED, HANDED, VALUED, ATTENTION, MEASURED, DISTRIBUTED, PASSED, RELU, SOFTMAX, CONCATENATED, GIVEN, STATED = (
     "an output of the model",
     "a layer that merges different masks",
     "a layer that merges, whose inputs have one mask",
@@ -30,6 +30,7 @@ OUTPUT, MERGED, HANDED, VALUED, ATTENTION, MEASURED, DISTRIBUTED, PASSED, RELU, 
     "Softmax",
     "Concatenate",
     "an argument attention_mask",
+    "a recurrent layer that is given its initial state",
 )
 GROUPED = "GroupNormalization"
 HANDS_ON = (
@@ -47,6 +48,8 @@ MEETS = {
 }
 GIVEN_IN = {"MultiHeadAttention": {"attention_mask": GIVEN}, "Softmax": {"mask": SOFTMAX}}
 """Arguments of a call in which a model gives a mask of its own."""
+STATE = "initial_state"
+"""An argument of a recurrent layer's call; Keras 2 lists it behind the sequence."""
 CHANGING = ("Maximum", "Minimum", "Multiply")
 RECURRENT = ("SimpleRNN", "LSTM", "GRU", "RNN", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D")
 TIME = (1, -2)
@@ -106,11 +109,21 @@ def _graph(
                 if any(len(end) > 3 and end[3].get(argument) for end in operators.ends(node)):
                     met[kind, layer_name(layer)] = None
             masks = [_at(known[name, call], tensor) for name, call, tensor in needed]
+            if _at(masks, 0) and _is_stated(layer, node):
+                met[STATED, layer_name(layer)] = None
             known[layer_name(layer), i] = _through(layer, masks, met)
         if len(left) == len(nodes):  # no graph that any Keras could build, which is said when it is written
             break
         nodes = left
     return known
+
+
+def _is_stated(layer: Layer, node: Any) -> bool:
+    """Whether a recurrent layer is called with an initial state, and its mask is that of its first input."""
+    if layer["class_name"] not in (*RECURRENT, "Bidirectional"):
+        return False
+    given = [key for end in node if len(end) > 3 for key, value in end[3].items() if value is not None]
+    return "mask" not in given and (len(node) > 1 or STATE in given)
 
 
 def _at(masks: Sequence[Mask], i: int) -> Mask:

@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from migrate import algorithms, surfaces
+from migrate import algorithms
 from migrate.algorithms import rates
 from migrate.algorithms.spec import AVERAGE
 from migrate.bytes.arrays import LazyArray, narrowed
 from migrate.bytes.messages import some
-from migrate.evidence import HINT, TRAINED, UNINTERPRETED, Origin
-from migrate.generations import NATIVE, NEW
 from migrate.lists import planning
 from migrate.models import (
     canonical,
@@ -25,11 +23,12 @@ from migrate.models import (
     loss_scale,
     passing,
     scope_names,
+    trained_layers,
     training,
     weights,
 )
 from migrate.models.compiled import compile_arguments
-from migrate.models.layers import ADVICE, KINDS
+from migrate.models.layers import ADVICE
 from migrate.models.loss_scale import LossScale
 from migrate.models.weights import Place
 from migrate.readers import keras_zip
@@ -40,8 +39,6 @@ from optim.errors import UnsupportedError
 
 SHOWN = 2
 """Layers in a message."""
-NOT_FROZEN = ("BatchNormalization", *frozen.IN_PARTS)
-"""Layers that do something else where they are frozen, or are not frozen where they are loaded."""
 WITHOUT_MODEL = "the source does not describe its model, which the target has to hold; migrate to slots or to a list"
 
 
@@ -103,11 +100,14 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
         )
     if not any(keras_targets.has(family, state.algorithm) for family in families):
         raise UnsupportedError(f"{keras_targets.MODULE[families[0]]} has no {state.algorithm}")
-    if _is_there_already(state, families):
+    is_whole = bool(state.slots) or not algorithms.slot_names(state.algorithm, state.hyperparameters)
+    if is_whole and _is_there_already(state, families) and trained_layers.is_as_stored(state):
         return _as_it_is(state)
     try:
         document = copy.deepcopy(canonical.canonical(model.config, source.generation))
     except UnsupportedError:
+        if _is_there_already(state, families):
+            return _as_it_is(state)
         if passing.possible(state, families):
             return _passed_through(state, model, families, scaled)
         raise
@@ -115,13 +115,9 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     assert state.source is not None
     places = weights.assign(state.source, stored_model(state), document)
     weights.settle_input(document, places, {v.name: v.shape for v in state.variables})
-    notes: list[str] = []
-    whole = all(leaf.frozen for leaf in canonical.leaves(document) if _has_weights(leaf))
-    trained = _trained(state, document, places, notes)
-    doubted = [] if whole else _thawed(state, notes)  # whole: saved beside what trains it, as a GAN's discriminator
-    trained, alone = _left_alone(state, document, places, trained, notes)
-    doubted += alone
-    ordered = filled(replace(state, origins=(*state.origins, *doubted)), trained, notes)
+    trained = trained_layers.flag(state, document, places)
+    notes = [*trained.notes]
+    ordered = filled(replace(state, origins=(*state.origins, *trained.doubts)), trained.order, notes)
     scope_names.rename(document, notes)
     scope_names.check(document, nested=keras_targets.KERAS3 in families)
     if keras_targets.KERAS3 in families:
@@ -166,19 +162,21 @@ def _is_there_already(state: OptimizerState, families: Sequence[str]) -> bool:
     """Whether a `.keras` of Keras 3 becomes one. Its slots are in the order in which Keras trains the model that it
     loads; another order, that of a person's `--variables`, has to be brought into that of the model."""
     assert state.source is not None
-    named = any(each.subject == TRAINED and each.kind == HINT for each in state.origins)
     of_keras3 = state.source.format == keras_zip.NAME and state.source.generation == "keras3"
-    return of_keras3 and tuple(families) == (keras_targets.KERAS3,) and not named
+    return of_keras3 and tuple(families) == (keras_targets.KERAS3,) and not trained_layers.is_named(state)
 
 
 def _as_it_is(state: OptimizerState) -> ModelPlan:
     """From `.keras` to `.keras`: nothing of the model has to be understood, custom layers included."""
+    notes: list[str] = []
+    if not trained_layers.is_as_stored(state):
+        state = trained_layers.flag_as_stored(state, trained_layers.of_state(state), notes)
     frozen.check(stored_model(state).config, state)
     scale = loss_scale.find(state, None)
     _possible(state.algorithm, (keras_targets.KERAS3,), scale, None)
     live = keras_targets.live_class(state, keras_targets.KERAS3)
     flat = _flat(live, state, scale)
-    return ModelPlan(live, None, {}, flat, {}, scale, live.notes)
+    return ModelPlan(live, None, {}, flat, {}, scale, (*live.notes, *notes))
 
 
 def _passed_through(
@@ -187,7 +185,8 @@ def _passed_through(
     """From tf.keras to tf_keras: the model as its source describes it, whatever its layers are."""
     passing.check_code(model)
     notes: list[str] = []
-    ordered = filled(state, passing.trained(state), notes)
+    trained = passing.trained(state)
+    ordered = filled(trained_layers.flag_as_stored(state, trained, notes), trained, notes)
     scale = loss_scale.find(state, None)
     live = keras_targets.best(ordered, _possible(state.algorithm, families, scale, scaled))
     flat = _flat(live, state, scale)
@@ -205,93 +204,6 @@ def _flat(live: keras_targets.LiveClass, state: OptimizerState, scale: LossScale
     return planning.newest(live.state, keras_targets.GENERATION[live.family], is_wrapped=scale is not None)
 
 
-def _trained(
-    state: OptimizerState, document: dict[str, Any], places: Mapping[Place, str], notes: list[str]
-) -> list[str]:
-    """Variables that the loaded model will train, in its order; layers that were trained after all are thawed."""
-    owners = {name for per in state.slots.values() for name in per}
-    owners = owners or {v.name for v in state.variables if v.trainable}
-    for leaf in canonical.leaves(document):
-        own = {places[leaf.path, w.role] for w in KINDS[leaf.class_name].weights(leaf.config) if w.trainable}
-        if leaf.frozen and own & owners:
-            _thaw(document, leaf, own <= owners)
-            notes.append(f"the layer {leaf.path[-1]!r} was frozen after training, and is written as trainable")
-    found = [
-        places[leaf.path, weight.role]
-        for leaf in canonical.leaves(document)
-        if not leaf.frozen
-        for weight in KINDS[leaf.class_name].weights(leaf.config)
-        if weight.trainable and not weight.frozen
-    ]
-    found = list(dict.fromkeys(found))
-    strange = sorted(owners - set(found))
-    if strange:
-        raise UnsupportedError(
-            f"{some(strange)} have slots, and no layer of the model would train them; migrate to slots"
-        )
-    return found
-
-
-def _has_weights(leaf: canonical.Leaf) -> bool:
-    return any(weight.trainable for weight in KINDS[leaf.class_name].weights(leaf.config))
-
-
-def _thawed(state: OptimizerState, notes: Sequence[str]) -> list[Origin]:
-    """A doubt where layers are written as trainable again that a person has not named: of generations that ask at each
-    compile, nothing says whether the last one was before or after they were frozen."""
-    generation = state.source.generation if state.source is not None else None
-    named = any(each.subject == TRAINED and each.kind == HINT for each in state.origins)
-    if not notes or named or generation in NATIVE:
-        return []
-    confirm = surfaces.naming([v.name for v in state.variables if v.trainable])
-    return [Origin(TRAINED, None, UNINTERPRETED, doubt="; ".join(notes[:SHOWN]), confirm=confirm)]
-
-
-def _thaw(document: dict[str, Any], leaf: canonical.Leaf, whole: bool) -> None:
-    if not whole:
-        raise UnsupportedError(
-            f"the layer {leaf.path[-1]!r} was trained in part, which no config can say; migrate to slots"
-        )
-    level: dict[str, Any] = document
-    for name in leaf.path:
-        level = next(layer for layer in level["config"]["layers"] if canonical.layer_name(layer) == name)
-        if name != leaf.path[-1] and level["config"].get("trainable") is False:
-            raise UnsupportedError(f"the model {name!r} is frozen as a whole, and {leaf.path[-1]!r} in it was trained")
-    thawed: list[canonical.Layer] = [level]
-    for layer in thawed:
-        layer["config"]["trainable"] = True
-        thawed += canonical.held(layer)
-
-
-def _left_alone(
-    state: OptimizerState, document: dict[str, Any], places: Mapping[Place, str], trained: list[str], notes: list[str]
-) -> tuple[list[str], list[Origin]]:
-    """What of `trained` the source's optimizer trains, and a doubt where the loaded model trains more than that.
-
-    From TF 2.9's `experimental` on an optimizer trains what it was built with, and nothing else later. Layers of which
-    it has nothing are frozen in the model; no config freezes one variable of a layer, as Keras 3 can.
-    """
-    generation = state.source.generation if state.source is not None else None
-    owners = {name for per in state.slots.values() for name in per}
-    if not owners or generation not in NEW or owners.issuperset(trained):
-        return trained, []
-    rest, open_, of_source = dict[str, None](), list[str](), set(trained)
-    for leaf in canonical.leaves(document):
-        weights_ = [places[leaf.path, w.role] for w in KINDS[leaf.class_name].weights(leaf.config) if w.trainable]
-        own = [name for name in dict.fromkeys(weights_) if name in of_source and name not in rest]
-        lacking = [name for name in own if name not in owners]
-        within = canonical.held({"class_name": leaf.class_name, "config": leaf.config})
-        is_plain = not within and leaf.class_name not in NOT_FROZEN
-        if own and lacking == own and is_plain:
-            leaf.config["trainable"] = False  # in the document
-            notes.append(f"the layer {leaf.path[-1]!r} has no slots, and is written as frozen")
-            continue
-        rest |= dict.fromkeys(own)
-        open_ += lacking
-    text = f"{some(open_)}: no slots in the source, which trains nothing that has none, and the target trains them"
-    return [*rest], [Origin(TRAINED, None, UNINTERPRETED, doubt=text)] if open_ else []
-
-
 def filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> OptimizerState:
     """The state with its variables in that order, and with every slot of each of them."""
     algorithm, by_name = algorithms.find(state.algorithm), {v.name: v for v in state.variables}
@@ -299,7 +211,7 @@ def filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> O
     rest = [replace(v, trainable=False) for v in state.variables if v.name not in set(trained)]
     slots: dict[str, dict[str, LazyArray]] = {}
     late: list[str] = []
-    wanted = state.slots or {key: {} for key in algorithm.adjust(state.hyperparameters, frozenset())[1]}
+    wanted = state.slots or {key: {} for key in algorithms.slot_names(state.algorithm, state.hyperparameters)}
     for slot, owners in wanted.items():
         slots[slot] = {}
         for variable in first:

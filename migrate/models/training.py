@@ -220,6 +220,10 @@ MASKED = (
         _met(masks.GROUPED),
         lambda r: f"{'normalizes masked steps as others' if r.since() else 'takes no mask of steps'}",
     ),
+    Difference(  # `__call__` of `layer.py` 3.0 to 3.15 hands a mask to a layer that is given one tensor alone
+        _met(masks.STATED),
+        lambda r: f"{'ignores' if r.since() else 'uses'} masks where it is given an initial state",
+    ),
     Difference(_met(masks.RELU), lambda r: "hands masks on" if r.since((2, 6), alone=True) else "drops masks"),
 )
 DIFFERENCES = (

@@ -19,7 +19,7 @@ from migrate.bytes.messages import BRIEF, brief, some
 from migrate.errors import ContradictionError
 from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.matching.slot_table import COUNTERS
-from migrate.operations import stock
+from migrate.operations import exclusive, stock
 from migrate.rules.comparison import same
 from migrate.state import MOVING, ON_THEIR_WAY, Stored
 from optim.errors import HyperparameterError, UnsupportedError
@@ -99,6 +99,7 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
             config[key] = value
             origins[key] = Origin(key, value, SET, _denied(origins.get(key), value))
     config = {key: value for key, value in config.items() if key not in overrides or value is not None}
+    exclusive.check_given(config, overrides, stored.generation)
     full, defaulted = keras_config.completed(config, algorithm, stored.generation)
     for key in (k for k in defaulted if k not in overrides or full[k] is not None):  # else none is what was said
         origins[key] = _default(key, full, algorithm, stored, origin.value)

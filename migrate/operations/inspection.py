@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from migrate import algorithms
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.bytes.messages import worded
 from migrate.evidence import DEFAULT, FILE, NONE, Origin, Questions
@@ -55,6 +56,7 @@ class Inspection:
       iterations: steps taken.
       iterations_source: where that number stands.
       slots: one row for each slot of each variable.
+      unmade: names of the slots that the optimizer keeps, where it has taken no step and made none yet.
       variables: name, shape, dtype and whether it is trained, of each model variable.
       unmapped: {name: shape} of what would be carried without interpretation.
       fidelity: `exact` or `approximate`.
@@ -76,6 +78,7 @@ class Inspection:
     iterations: int
     iterations_source: str
     slots: tuple[SlotRow, ...]
+    unmade: tuple[str, ...]
     variables: tuple[Mapping[str, Any], ...]
     unmapped: Mapping[str, tuple[int, ...]]
     fidelity: str
@@ -120,6 +123,7 @@ def inspection(state: OptimizerState, source: str, *, stats: bool) -> Inspection
         iterations=state.iterations,
         iterations_source=state.iterations_source,
         slots=rows,
+        unmade=() if rows else algorithms.slot_names(state.algorithm, state.hyperparameters),
         variables=tuple(
             {"name": v.name, "shape": v.shape, "dtype": v.dtype, "trainable": v.trainable} for v in state.variables
         ),

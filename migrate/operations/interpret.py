@@ -147,7 +147,7 @@ def _of_owners(
     return [
         *settled.of_slots(slots, _matched(found, slots)),
         *(alike if slots else ()),
-        trained.of_trained(stored, found.order, named is not None),
+        trained.of_trained(stored, found.order, named is not None, made),
         *trained.of_late(stored, found, made, named is not None),
         *trained.of_several(stored, named),
     ]

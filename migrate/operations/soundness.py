@@ -19,11 +19,11 @@ import numpy as np
 from migrate.bytes.arrays import LazyArray, loaded_dtype, widened
 from migrate.bytes.messages import some
 from migrate.evidence import UNINTERPRETED, Origin, confirming
-from migrate.operations import bounds
+from migrate.operations import bounds, exclusive
 from migrate.readers.keras.model import ROLES
 from migrate.state import OptimizerState
 from optim import rules, slot_layout
-from optim.arguments import CLIP_ORDERS, Choice, Hyperparameter, flag, one_of, optional_flag, patterns
+from optim.arguments import CLIP_ORDERS, Choice, Hyperparameter, count, flag, one_of, optional_flag, patterns
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.rule import Rule, Slot, arguments
 
@@ -38,6 +38,7 @@ OPTIONS: dict[str, Any] = {
     "clipvalue": Hyperparameter(None, "limit of a gradient's elements"),
     "global_clipnorm": Hyperparameter(None, "limit of the norm of all gradients"),
     "ema_momentum": Hyperparameter(None, "weight of the old average", high=1.0, closed=True),
+    "ema_overwrite_frequency": Choice(None, "steps between overwrites", count, True),
     "clip_order": Choice("value_first", "what happens first", one_of(*CLIP_ORDERS), True),
     "lazy_rows": Choice((), "tables", patterns, True),
     "weight_decay_exclude": Choice((), "variables that do not decay", patterns, True),
@@ -82,17 +83,28 @@ def _check_hyperparameters(state: OptimizerState, rule: type[Rule] | None) -> No
     declared: Mapping[str, Any] = OPTIONS | arguments(rule or Rule)
     for key, value in state.hyperparameters.items():
         check = declared.get(key)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         try:
-            if isinstance(check, Choice) and value is not None:
+            if isinstance(check, Choice) and (value is not None or check.default == ()):
                 _check_choice(key, value, check)
-            elif isinstance(check, Hyperparameter) and is_number:
-                check.check(key, float(value))
+            elif isinstance(check, Hyperparameter) and not _may_be_else(key, value):
+                check.check(key, _number(key, value))
         except HyperparameterError as error:
             raise UnsupportedError(
                 f"{error}: no {state.algorithm} takes that, so the source, or the hint, is wrong; if it is the source,"
                 f" give the right value with --set {key}=VALUE"
             ) from error
+    exclusive.check_state(state.algorithm, state.hyperparameters, rule)
+
+
+def _may_be_else(key: str, value: Any) -> bool:
+    """Whether an option need not be a number: one of every optimizer may be off, and a rate may be a schedule."""
+    return key in OPTIONS and (value is None or (key == "learning_rate" and isinstance(value, Mapping)))
+
+
+def _number(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise HyperparameterError(f"{key} must be a number, got {value!r}")
+    return float(value)
 
 
 def _check_choice(key: str, value: Any, declared: Choice) -> None:

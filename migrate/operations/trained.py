@@ -167,11 +167,13 @@ def of_flags(stored: Stored, found: SlotTable, made: Configuration) -> list[Orig
     return [Origin(TRAINED, found.order, UNINTERPRETED, doubt=text, confirm=confirm)]
 
 
-def of_trained(stored: Stored, order: Sequence[str], hinted: bool) -> Origin:
+def of_trained(stored: Stored, order: Sequence[str], hinted: bool, made: Configuration) -> Origin:
     """Which variables the optimizer trains."""
     trained = {v.name for v in stored.variables if v.trainable}
     count = f"{len(order) or len(trained)} of {len(stored.variables)}"
     if hinted:
         return Origin(TRAINED, count, HINT, "--variables")
+    if made.overrides.get("untrained"):
+        return Origin(TRAINED, count, SET, "untrained")
     where = "those with slots" if order else "flags of the model" if trained else "names"
     return Origin(TRAINED, count, FILE if order or trained else NAME, where)

@@ -91,20 +91,22 @@ def compared(source: OptimizerState, target: OptimizerState, known: tuple[str, .
 
 
 def _paired(source: OptimizerState, target: OptimizerState) -> tuple[dict[str, str], list[str]]:
-    """Target's variable -> source's of the same value; twins by their slots, then in order."""
+    """Target's variable -> source's of the same value; twins by their slots, then by name and whether they are
+    trained, then in order."""
     free: dict[Print, list[StoredVariable]] = {}
     for variable in source.variables:
         if variable.array is not None:
             free.setdefault(print_of(variable.array), []).append(variable)
     seen = set(free)
     theirs = {v.name: print_of(v.array) for v in target.variables if v.array is not None}
+    is_trained = {v.name: bool(v.trainable) for v in target.variables}
     slots = [_prints(state) for state in (source, target)]
     pairs: dict[str, str] = {}
     for exact in (True, False):
         for name, found in theirs.items():
             twins = free.get(found, []) if name not in pairs else []
-            fits = (v for v in twins if not exact or slots[0].get(v.name) == slots[1].get(name))
-            chosen = next(fits, None)
+            fits = [v for v in twins if not exact or slots[0].get(v.name) == slots[1].get(name)]
+            chosen = min(fits, key=partial(_strangeness, source, name, is_trained[name]), default=None)
             if chosen is not None:
                 twins.remove(chosen)
                 pairs[name] = chosen.name
@@ -116,7 +118,7 @@ def _paired(source: OptimizerState, target: OptimizerState) -> tuple[dict[str, s
     problems += [
         f"{v.name} is trained in only one of source and target ({pairs[v.name]} in the source)"
         for v in target.variables
-        if v.name in pairs and _trains(source, pairs[v.name]) not in (None, bool(v.trainable))
+        if v.name in pairs and _trains(source, pairs[v.name]) not in (None, is_trained[v.name])
     ]
     for variable in left:
         like = next((v for v in strange if v.shape == variable.shape), None)
@@ -129,6 +131,16 @@ def _paired(source: OptimizerState, target: OptimizerState) -> tuple[dict[str, s
     return pairs, [*problems, *(f"{v.name} is in no source" for v in strange)]
 
 
+def _strangeness(source: OptimizerState, name: str, is_trained: bool, own: StoredVariable) -> tuple[bool, bool]:
+    """How little a variable of the source looks like the target's of that name."""
+    return _tail(own.name) != _tail(name), _trains(source, own.name) not in (None, is_trained)
+
+
+def _tail(name: str) -> str:
+    """Layer and role of a variable, without the models around the layer."""
+    return "/".join(name.split(":")[0].split("/")[-2:])
+
+
 def _prints(state: OptimizerState) -> dict[str, dict[str, Print]]:
     """Variable -> slot -> print."""
     found: dict[str, dict[str, Print]] = {}
@@ -139,9 +151,11 @@ def _prints(state: OptimizerState) -> dict[str, dict[str, Print]]:
 
 
 def _trains(state: OptimizerState, name: str) -> bool | None:
+    """Whether the source trains a variable; None where it may, and has no slots for it though it has others."""
     if any(name in per for per in state.slots.values()):
         return True
-    return next(v.trainable for v in state.variables if v.name == name)
+    flag = next(v.trainable for v in state.variables if v.name == name)
+    return None if flag and any(state.slots.values()) else flag
 
 
 def _renamed(target: OptimizerState, pairs: Mapping[str, str]) -> OptimizerState:

@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from migrate.bytes.messages import some
 from migrate.proof import by_rule, parity, parity_sample, stepping, tensorflow
 from migrate.readers.slots import read as read_slots
 from migrate.state import OptimizerState, StoredVariable
@@ -29,6 +30,12 @@ def worst_error(state: OptimizerState, folder: str) -> tuple[float, str]:
             f"no formula of {state.algorithm} is known here, so that no step is compared; its arrays are"
         )
     chosen, left_out = parity_sample.sample(state)
+    owners = {name for per in state.slots.values() for name in per}
+    slotless = [v.name for v in state.variables if owners and v.trainable and v.name not in owners]
+    if slotless:
+        chosen = {name: pieces for name, pieces in chosen.items() if name in owners}
+        text = f"no step was compared of {some(slotless)}, which can be trained and have no slots"
+        left_out = f"{left_out}; {text}" if left_out else text
     if not left_out:
         return _parity(state, folder), left_out
     with tempfile.TemporaryDirectory() as scratch:

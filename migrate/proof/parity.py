@@ -26,8 +26,8 @@ def gradient_scale(
     """The clipping that this generation applies, as a function of one variable's gradient."""
     norm, value, overall = source.get("clipnorm"), source.get("clipvalue"), source.get("global_clipnorm")
     if source.generation in OLD:
-        if norm and _one_norm_for_all(source):
-            norm, overall = 0.0, norm
+        if norm and (overall or _one_norm_for_all(source)):  # none of them has global_clipnorm: it says what norm is
+            norm, overall = 0.0, overall or norm
         order: tuple[str, ...] = ("overall", "norm", "value")
     elif source.generation == "optimizer_v2":
         late = source.version is None or source.version >= (2, 4)
@@ -60,7 +60,8 @@ def _clipped_by(make: Callable[[], np.ndarray], value: float) -> Callable[[], np
 
 
 def _one_norm_for_all(source: Source) -> bool:
-    return source.generation != "optimizer_v1" or (source.version is not None and source.version < (2, 0, 9))
+    """`get_gradients` in `optimizers.py` of TF 1.4 to 1.9, whose Keras says 2.0.8-tf to 2.1.6-tf, as later ones do."""
+    return source.generation != "optimizer_v1" or (source.version is not None and source.version < (2, 1, 6))
 
 
 def _global_norm(gradients: Mapping[str, Callable[[], np.ndarray]]) -> float:
@@ -281,12 +282,13 @@ def _lamb(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots)
         return parity_addons.lamb(source, lr, p, g, slots)
     b1, b2, t = source.cast("beta_1", 0.9), source.cast("beta_2", 0.999), source.iterations + 1
     mean_1, mean_2 = source.in_means("beta_1", 0.9), source.in_means("beta_2", 0.999)
-    first = (mean_1 * _of(slots, "m", g) + (1.0 - mean_1) * g) / (1.0 - b1**t)
-    second = (mean_2 * _of(slots, "v", g) + (1.0 - mean_2) * g * g) / (1.0 - b2**t)
-    u = first / (np.sqrt(second) + _epsilon(source))
+    old, new = mean_1 * _of(slots, "m", g), (1.0 - mean_1) * g
+    second = (mean_2 * _of(slots, "v", g) + (1.0 - mean_2) * g * g) / (1.0 - source.power(b2, t))
+    below = (1.0 - source.power(b1, t)) * (np.sqrt(second) + _epsilon(source))
+    u = (old + new) / below
     norms = float(np.linalg.norm(p.ravel())), float(np.linalg.norm(u.ravel()))
-    step = lr * (norms[0] / norms[1] if min(norms) > 0 else 1.0) * u
-    return -step, np.abs(step)
+    rate = lr * (norms[0] / norms[1] if min(norms) > 0 else 1.0)
+    return -rate * u, rate * (np.abs(old) + np.abs(new)) / below
 
 
 def _epsilon(source: Source) -> float:

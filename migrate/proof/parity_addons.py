@@ -114,16 +114,17 @@ def novograd(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slo
 def lamb(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> Change:
     """`LAMB`."""
     b1, b2, t = source.cast("beta_1", 0.9), source.cast("beta_2", 0.999), source.iterations + 1
-    m, _ = _means(source, g, slots)
+    m, size = _means(source, g, slots)
     v = b2 * slots.get("v", np.zeros_like(g)) + (1.0 - b2) * np.square(g)
-    u = m / (1.0 - b1**t) / (np.sqrt(v / (1.0 - b2**t)) + (source.get("epsilon") or 1e-7))
+    below = (1.0 - source.power(b1, t)) * (np.sqrt(v / (1.0 - source.power(b2, t))) + (source.get("epsilon") or 1e-7))
+    u, size = m / below, size / below
     amount = source.get("weight_decay", source.get("weight_decay_rate"))
     unadapted = _matches(source, "exclude_from_layer_adaptation", *EXCLUDED)
     if not _matches(source, *EXCLUDED):
-        u = u + amount * p
+        u, size = u + amount * p, size + np.abs(amount * p)
     norms = float(np.linalg.norm(p)), float(np.linalg.norm(u))
-    step = lr * (norms[0] / norms[1] if min(norms) > 0 and not unadapted else 1.0) * u
-    return -step, np.abs(step)
+    rate = lr * (norms[0] / norms[1] if min(norms) > 0 and not unadapted else 1.0)
+    return -rate * u, rate * size
 
 
 def lars(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> Change:

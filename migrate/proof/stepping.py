@@ -51,6 +51,7 @@ def parity_source(state: OptimizerState) -> parity.Source:
     if not {"learning_rate", "lr"} & set(config) or stored.generation == "keras3":  # a Keras 3 list has its own
         config["learning_rate"] = state.hyperparameters["learning_rate"]
     dtypes = {a.dtype for owners in state.slots.values() for a in owners.values()}
+    dtypes = dtypes or {v.dtype for v in state.variables if v.trainable}  # before the first step
     return parity.Source(
         state.algorithm,
         config,

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from optim import slot_layout
-from optim.errors import HyperparameterError, UnsupportedError
+from optim.errors import UnsupportedError
 from optim.layouts.placement import Placement, layout_of, relayout_bits
+from optim.options import exclusive
 from optim.options.master_copies import target, write
 from optim.options.option_objects import EMAOption, from_mapping
 from optim.options.part import Option, Part
@@ -52,10 +53,7 @@ class Averages(Part):
     def __init__(self, option: EMAOption, stochastic: Any, state: State):
         self.option = option
         self.stochastic_average = from_mapping(StochasticAverage, "stochastic_average", stochastic)
-        if self.stochastic_average is not None and option.use_ema:
-            raise HyperparameterError(
-                "use_ema and stochastic_average exclude each other: both fill the slot `average`; give one"
-            )
+        exclusive.check(use_ema=option.use_ema, stochastic_average=self.stochastic_average)
         self.are_in = False
         self._state = state
 

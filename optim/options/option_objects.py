@@ -12,6 +12,7 @@ import numpy as np
 from optim.arguments import CLIP_ORDERS, count
 from optim.errors import HyperparameterError
 from optim.hyperparameters import to_number
+from optim.options import exclusive
 
 EMA_STARTS = ("initial", "first_step")
 
@@ -63,10 +64,7 @@ class GradientsClipOption(_Given):
     def __post_init__(self) -> None:
         for name in ("clipnorm", "clipvalue", "global_clipnorm"):
             object.__setattr__(self, name, _positive_or_none(name, getattr(self, name)))
-        if self.clipnorm is not None and self.global_clipnorm is not None:
-            raise HyperparameterError(
-                f"clipnorm ({self.clipnorm}) and global_clipnorm ({self.global_clipnorm}) exclude each other; give one"
-            )
+        exclusive.check(clipnorm=self.clipnorm, global_clipnorm=self.global_clipnorm)
         if self.clip_order not in CLIP_ORDERS:
             raise HyperparameterError(f"clip_order must be one of {CLIP_ORDERS}, got {self.clip_order!r}")
 

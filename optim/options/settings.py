@@ -13,6 +13,7 @@ import tensorflow as tf
 from optim.algorithm import Algorithm
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.layouts import placement
+from optim.options import exclusive
 from optim.options.accumulation import Accumulation
 from optim.options.averages import Averages
 from optim.options.clipping import Clipping
@@ -147,8 +148,7 @@ class Settings:
                     raise HyperparameterError(f"{option} would have no effect: {owner} has its own update_step")
         elif self.lazy_rows.patterns and not rule.elementwise:
             raise HyperparameterError(f"lazy_rows: a step of {owner} cannot leave single rows out")
-        if self.lazy_rows.patterns and self.lookahead.lookahead is not None:
-            raise HyperparameterError("lazy_rows and lookahead exclude each other: slow weights are those of all rows")
+        exclusive.check(lazy_rows=self.lazy_rows.patterns, lookahead=self.lookahead.lookahead)
         self.repeated_rows.check(
             self.clipping.option,
             accumulates=self.accumulation.is_used,

@@ -21,7 +21,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optim.arguments import Hyperparameter, choice, count, optional_number, patterns, rate
+from optim.arguments import Hyperparameter, choice, iterations, optional_number, patterns, rate
 from optim.rule import Arrays, Scalars, Slot, Whole
 from optim.rules.adam import AdamRule
 from optim.rules.powers import float32_powers
@@ -54,7 +54,7 @@ class MuonRule(Whole):
     muon_c = Hyperparameter(2.0315, "c", low=-math.inf, keyword=True)
     adam_lr_ratio = Hyperparameter(1.0, "what Adam's learning rate is multiplied with", keyword=True)
     momentum = Hyperparameter(0.95, "μ", high=1.0, keyword=True)
-    ns_steps: int = choice(5, "number of Newton-Schulz iterations, an integer from 1 to 1000", count)
+    ns_steps: int = choice(5, "number of Newton-Schulz iterations, an integer from 1 to 1000", iterations)
     nesterov: bool = choice(True, "Nesterov's momentum")
     rms_rate: float | None = choice(
         0.2,

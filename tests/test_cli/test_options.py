@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 from dtopt_cli.options import Hints, spread
+from migrate.code.hints import from_code
+from optim.errors import HyperparameterError
 
 Name = Annotated[str, typer.Option("--name")]
 Count = Annotated[int, typer.Option("--count", min=1)]
@@ -76,3 +79,24 @@ def test_what_would_be_passed_over_is_refused(hints: Hints, said: str) -> None:
 )
 def test_values_are_read_as_people_write_them(text: str, value: Any) -> None:
     assert Hints(overrides=[f"x = {text}", f"x={text}"]).arguments()["overrides"] == {"x": value}
+
+
+@pytest.mark.parametrize("option", ["optimizer_config", "variables"])
+@pytest.mark.parametrize("kind", ["device", "pipe", "folder", "large"])
+def test_a_hint_file_is_a_small_regular_file(option: str, kind: str, tmp_path: Path) -> None:
+    """A pipe waited for ever, /dev/zero and 8 GB filled the memory."""
+    path = tmp_path / "hint"
+    if kind == "device":
+        path = Path("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        with path.open("wb") as file:
+            file.truncate(8 << 30)
+    said = "has 8589934592 bytes, and a hint has at most 67108864" if kind == "large" else "is not a regular file"
+    with pytest.raises(typer.BadParameter, match=said):
+        Hints(**{option: str(path)}).arguments()
+    with pytest.raises(HyperparameterError, match=said):
+        from_code(str(path))

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+import migrate
+import optim
 from migrate.generations import AFTER
-from optim.errors import UnsupportedError
+from migrate.operations import soundness
+from optim.errors import HyperparameterError, UnsupportedError
+from optim.options import exclusive
 from tests.test_migrate.arguments_of import arguments_of
 
 
@@ -100,3 +108,75 @@ def test_the_new_optimizer_applies_the_first_clipping_alone() -> None:
     found = arguments_of("SGD", {"clipnorm": 0.5, "clipvalue": 0.1}, "optimizer", "2.15.0")
     assert {k: v for k, v in found.values.items() if "clip" in k} == {"clipnorm": 0.5}
     assert any("clipnorm alone" in w for w in found.warnings)
+
+
+ADAM = Path(__file__).parents[1] / "fixtures" / "corpus" / "tf24-adam-convbn" / "source" / "model.h5"
+CLIPPED = Path(__file__).parents[1] / "fixtures" / "corpus" / "extra-tf22-sgd-clipboth-order-trap-h5" / "source"
+
+
+def test_limits_that_exclude_each_other_are_refused_with_what_resolves_it(tmp_path: Path) -> None:
+    """They were exact, and nothing could load what was written."""
+    source = next(CLIPPED.glob("*.h5"))
+    clipnorm = migrate.read(source).hyperparameters["clipnorm"]
+    with pytest.raises(
+        HyperparameterError, match=r"exclude each other: .*; leave clipnorm out with --set clipnorm=none"
+    ):
+        migrate.migrate_checkpoint(source, tmp_path / "out", overrides={"global_clipnorm": clipnorm / 2})
+    assert not (tmp_path / "out").exists()
+    overrides = {"global_clipnorm": clipnorm / 2, "clipnorm": None}
+    migrate.migrate_checkpoint(source, tmp_path / "out", overrides=overrides)
+    assert migrate.read(tmp_path / "out").hyperparameters["global_clipnorm"] == clipnorm / 2
+    assert migrate.verify(source, tmp_path / "out", overrides=overrides).ok
+
+
+@pytest.mark.parametrize("pair", exclusive.EXCLUSIVE, ids=str)
+def test_all_that_excludes_is_refused_by_optimizers_and_by_migrate(pair: tuple[str, str, str], tmp_path: Path) -> None:
+    """One declaration for both."""
+    on: dict[str, Any] = {
+        "clipnorm": 1.0,
+        "global_clipnorm": 1.0,
+        "use_ema": True,
+        "stochastic_average": {"start_averaging": 0, "average_period": 10},
+        "lazy_rows": ["kernel"],
+        "lookahead": {"sync_period": 6, "slow_step_size": 0.5},
+    }
+    options = {name: on[name] for name in pair[:2]}
+    with pytest.raises(HyperparameterError, match="exclude each other"):
+        optim.Adam(**options)
+    state = migrate.read(ADAM)
+    wrong = replace(state, hyperparameters={**state.hyperparameters, **options})
+    with pytest.raises(UnsupportedError, match=f"exclude each other.*--set {pair[0]}=none or --set {pair[1]}=none"):
+        soundness.checked(wrong, with_values=False)
+
+
+def test_one_limit_alone_acts_in_new_optimizers() -> None:
+    """--set was ignored there, without a word."""
+    source = next((CLIPPED.parents[1] / "extra-keras315-adam-twins-keras" / "source").glob("*.keras"))
+    with pytest.raises(HyperparameterError, match=r"apply one limit alone; give one of them"):
+        migrate.read(source, overrides={"clipnorm": 1.0, "clipvalue": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epsilon", False),
+        ("beta_1", True),
+        ("weight_decay", "x"),
+        ("ema_overwrite_frequency", -1),
+        ("weight_decay_exclude", None),
+        ("learning_rate", [1]),
+    ],
+)
+def test_what_the_loader_refuses_is_refused_before(name: str, value: Any) -> None:
+    state = migrate.read(ADAM)
+    with pytest.raises(UnsupportedError, match=f"{name} must be .*--set {name}=VALUE"):
+        soundness.checked(replace(state, hyperparameters={**state.hyperparameters, name: value}), with_values=False)
+
+
+def test_rows_that_no_step_leaves_out_are_refused() -> None:
+    state = migrate.read(ADAM)
+    wrong = replace(state, algorithm="Lamb", hyperparameters={**state.hyperparameters, "lazy_rows": ["kernel"]})
+    with pytest.raises(
+        UnsupportedError, match=r"a step of Lamb cannot leave single rows out; say --set 'lazy_rows=\[\]'"
+    ):
+        soundness.checked(wrong, with_values=False)

@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import shutil
+import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -21,9 +22,10 @@ from typer.testing import CliRunner
 import migrate
 import optim
 from dtopt_cli.app import app
-from migrate.bytes import messages
+from migrate.bytes import messages, urls
 from migrate.errors import ContradictionError
 from migrate.operations import overriding
+from optim.errors import DtoptError
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -171,3 +173,24 @@ def test_constraints_are_said_to_be_of_the_variables(tmp_path: Path) -> None:
     assert any(text.startswith(f"{layer['name']}/kernel: the model puts constraints on them") for text in warnings)
     model_itself = migrate.migrate_checkpoint(source, tmp_path / "model.keras", to="keras")
     assert not any("constraints" in text for text in model_itself.warnings)
+
+
+@pytest.mark.parametrize("name", ["A" * 100_000, "a://" * 25_000, "tf." * 33_000], ids=["word", "urls", "modules"])
+def test_a_long_name_is_looked_through_once(name: str) -> None:
+    """A class name of 100,000 letters took minutes."""
+    source, start = CORPUS / "tf24-adam-convbn" / "source" / "model.h5", time.monotonic()
+    with pytest.raises(DtoptError):
+        migrate.read(source, overrides={"class_name": name})
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://user:password@host/a?sig=1, then 's3://bucket/b?c'", "http://host/a, then 's3://bucket/b'"),
+        ("s3://one,gs://two?key=3;rest", "s3://one,gs://two;rest"),
+        ("what? no://mark", "what? no://mark"),
+    ],
+)
+def test_credentials_are_left_out_of_each_url(text: str, shown: str) -> None:
+    assert urls.shown(text) == shown

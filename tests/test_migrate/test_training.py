@@ -489,3 +489,26 @@ def test_a_step_in_sixteen_bits_is_not_exact_in_float32(dtype: str, fidelity: st
     for live, said in ((keras.optimizers.Adam(0.1), "exact"), (optim.Adam(0.1, epsilon=1e-7), fidelity)):
         variables = onto if said == "exact" else {name: tf.Variable(v.value) for name, v in onto.items()}
         assert migrate.restore(tmp_path / "model.keras", live, variables).fidelity == said
+
+
+def _given_state(masked: bool) -> Any:
+    """An LSTM whose state is another layer's output."""
+    import tf_keras as keras
+
+    words, other = keras.Input((4,)), keras.Input((3,))
+    looked_up = keras.layers.Embedding(5, 3, mask_zero=masked)(words)
+    cell = keras.layers.LSTM(3)
+    return keras.Model([words, other], keras.layers.Dense(2)(cell(looked_up, initial_state=[other, other])))
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_masks_next_to_a_given_state_are_named(masked: bool, tmp_path: Path) -> None:
+    """Keras 3 hands a mask on to a layer of one tensor alone; the same model of tf_keras answered otherwise there."""
+    model = _given_state(masked)
+    model.compile("adam", "mse")
+    model.train_on_batch([np.array([[1, 2, 0, 0]]), np.ones((1, 3))], np.ones((1, 2)))
+    model.save(source := tmp_path / "source.h5")
+    reports = {to: migrate.migrate_checkpoint(source, tmp_path / f"m{SUFFIX[to]}", to=to) for to in SUFFIX}
+    said = [reason for reason in reports["keras"].reasons if "given an initial state" in reason]
+    assert bool(said) is masked
+    assert reports["tf-keras"].fidelity == "exact"

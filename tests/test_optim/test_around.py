@@ -141,3 +141,18 @@ def test_what_excludes_an_option_excludes_it_later_too() -> None:
     assert optimizer.lazy_rows == []
     with pytest.raises(HyperparameterError, match="no effect"):
         Own("own").learning_rate_multipliers = {"w": 2.0}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"use_ema": True, "ema_overwrite_frequency": 5000},
+        {"loss_scale": "dynamic", "loss_scale_growth_steps": 2000},
+        {"gradient_accumulation_steps": 2000},
+        {"lookahead": {"sync_period": 2000}},
+    ],
+    ids=str,
+)
+def test_counts_of_steps_have_no_bound_of_a_rule(options: dict[str, Any]) -> None:
+    """Counts above 1000, as Keras's own default of a growing loss scale, were refused."""
+    assert optim.Adam(**options).get_config().items() >= {k: v for k, v in options.items() if k != "lookahead"}.items()

@@ -41,6 +41,10 @@ ROLES = frozenset(
 ADAPTED = ("Normalization",)
 """Keras's own layers whose weights `adapt` measures, and no optimizer trains, whatever their flag says."""
 
+PRUNED = {"PruneLowMagnitude": ("mask", "threshold", "pruning_step")}
+"""Wrappers of TensorFlow Model Optimization -> the weights that they make with `trainable=False`, as in its 0.8
+(`sparsity/keras/pruning_wrapper.py`)."""
+
 
 @dataclass(frozen=True)
 class Leaf:
@@ -139,6 +143,10 @@ def _named(parts: list[str], names: Collection[str]) -> str | None:
     return next((name for name in reversed(begun) if name in names), None)
 
 
+def _is_pruning(leaf: Leaf, weight: str) -> bool:
+    return weight.split(":")[0].rsplit("/", 1)[-1] in PRUNED.get(leaf.kind, ())
+
+
 def trainable_flags(
     layer: Mapping[str, Any] | None, weights: Sequence[str], by_model: bool = True
 ) -> list[bool | None]:
@@ -147,7 +155,7 @@ def trainable_flags(
     found = list(leaves(layer, by_model=by_model)) if layer is not None else []
     flags: list[bool | None] = []
     for weight, leaf in zip(weights, _owners(found, weights), strict=True):
-        if never_trained(weight) or (leaf is not None and leaf.kind in ADAPTED):
+        if never_trained(weight) or (leaf is not None and (leaf.kind in ADAPTED or _is_pruning(leaf, weight))):
             flags.append(False)
         elif leaf is None or leaf.frozen is None:
             flags.append(None)

@@ -1,0 +1,31 @@
+"""Files that the user gives next to a source: small regular ones, which are read at once."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+LARGEST = 64 << 20
+"""Bytes of a hint."""
+
+
+def read(path: str | os.PathLike[str]) -> bytes:
+    """All bytes of a hint file. Raises as `check`."""
+    check(path)
+    with open(path, "rb") as file:
+        return file.read(LARGEST)
+
+
+def check(path: str | os.PathLike[str]) -> None:
+    """Look at a hint file before it is read.
+
+    Raises:
+      OSError: the system refuses to. ValueError: it is no regular file, or larger than any hint.
+    """
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(f"{os.fspath(path)} is not a regular file: give a file that holds the hint itself")
+    if found.st_size > LARGEST:
+        raise ValueError(
+            f"{os.fspath(path)} has {found.st_size} bytes, and a hint has at most {LARGEST}: give the hint alone"
+        )

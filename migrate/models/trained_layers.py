@@ -1,0 +1,229 @@
+"""Write into each layer of a model whether it is trained: the state decides it, whatever the model's config says.
+
+A layer is trained whole or not at all, as no config of Keras says it of one variable.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from migrate import surfaces
+from migrate.bytes.messages import some
+from migrate.evidence import HINT, SET, TRAINED, UNINTERPRETED, Origin
+from migrate.generations import NATIVE, NEW
+from migrate.models import canonical, frozen, passing
+from migrate.models.layers import ADVICE, KINDS
+from migrate.models.weights import Place
+from migrate.readers.keras.model import (
+    class_names,
+    layer_name,
+    never_trained,
+    objects,
+    top_layers,
+    trainable_flags,
+)
+from migrate.state import OptimizerState
+from optim.errors import UnsupportedError
+
+CHANGES = (
+    "frozen after training, and written as trainable",
+    "not trained, and written as frozen",
+    "no slots in the source, and written as frozen",
+)
+"""What becomes of layers that were thawed, that are not trained, and of which an optimizer has nothing."""
+IN_PART = "was trained in part, which no config can say"
+BY_BATCH = (
+    "is not trained, and not frozen in its config: it normalizes by the batch, which no target does with a frozen layer"
+)
+NORMALIZES, SYNCHRONIZED = "BatchNormalization", "SyncBatchNormalization"
+
+
+@dataclass(frozen=True)
+class TrainedLayers:
+    """The variables that the loaded model will train, in its order; what was changed for that; what is not certain."""
+
+    order: tuple[str, ...]
+    notes: tuple[str, ...]
+    doubts: tuple[Origin, ...]
+
+
+def is_named(state: OptimizerState) -> bool:
+    """Whether the user named the trained variables with --variables."""
+    return any(each.subject == TRAINED and each.kind == HINT for each in state.origins)
+
+
+def is_as_stored(state: OptimizerState) -> bool:
+    """Whether the model's own config trains, in its own order, what the state calls trainable."""
+    slotted = {name for per in state.slots.values() for name in per}
+    is_told = any(each.subject == TRAINED and each.kind in (HINT, SET) for each in state.origins)
+    return not is_told and (not slotted or slotted == of_state(state))
+
+
+def flag_as_stored(state: OptimizerState, trained: Collection[str], notes: list[str]) -> OptimizerState:
+    """Freeze and thaw the top-level layers of a model that is written as its source describes it.
+
+    Args:
+      trained: the variables that the source's optimizer trains.
+
+    Raises:
+      UnsupportedError: only a part of a layer of Keras's is trained, or it does more than that when it is frozen.
+    """
+    source = state.source
+    assert source is not None
+    assert source.model is not None
+    config = copy.deepcopy(dict(source.model.config))
+    layers, changes = top_layers(config), (list[str](), list[str]())
+    groups = source.model.groups or _by_names(state, layers)
+    for name, members in groups.items():
+        weights = [(weight, variable in trained) for weight, variable in members if not never_trained(weight)]
+        layer = layers.get(name)
+        flags = trainable_flags(layer, [weight for weight, _ in weights], source.generation != "keras3")
+        moves = {is_moved for _, is_moved in weights}
+        if layer is None or all(flag in (None, moved) for flag, (_, moved) in zip(flags, weights, strict=True)):
+            continue
+        if len(moves) == 1:
+            _flag_layer(layer, moves == {True})
+            changes[moves == {False}].append(name)
+        elif passing.own_classes(layer):
+            text = f"{name}: a layer that dtopt does not know, and only a part of it is trained"
+            state = replace(state, origins=(*state.origins, Origin(TRAINED, None, UNINTERPRETED, doubt=text)))
+        else:
+            raise UnsupportedError(f"the layer {name!r} {IN_PART}; {ADVICE}")
+    notes += [f"{some(names)}: {text}" for names, text in zip(changes, CHANGES[:2], strict=True) if names]
+    return replace(state, source=replace(source, model=replace(source.model, config=config)))
+
+
+def _by_names(state: OptimizerState, layers: Collection[str]) -> dict[str, list[tuple[str, str]]]:
+    """Top-level layer -> its variables, twice each, of a source that does not list them: by the names of these."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for variable in state.variables:
+        owner = next((part for part in variable.name.split("/")[:-1] if part in layers), None)
+        if owner is not None:
+            found.setdefault(owner, []).append((variable.name, variable.name))
+    return found
+
+
+def _flag_layer(layer: Mapping[str, Any], is_trained: bool) -> None:
+    """Freeze or thaw a layer that is not understood, with all that is within it."""
+    if not is_trained and class_names(layer) & {NORMALIZES, SYNCHRONIZED}:
+        raise UnsupportedError(f"the layer {layer_name(layer)!r} {BY_BATCH}; {ADVICE}")
+    for each in objects(layer):
+        settings = each.get("config")
+        if isinstance(settings, dict) and isinstance(each.get("class_name"), str) and "trainable" in settings:
+            settings["trainable"] = is_trained
+
+
+def of_state(state: OptimizerState) -> frozenset[str]:
+    """The variables that the source's optimizer trains or may train."""
+    return frozenset(v.name for v in state.variables if v.trainable)
+
+
+def flag(state: OptimizerState, document: dict[str, Any], places: Mapping[Place, str]) -> TrainedLayers:
+    """Freeze and thaw the layers of a model so that Keras trains what the state calls trainable.
+
+    Args:
+      document: the model, as `canonical.canonical` returns it; its configs are changed.
+      places: (layer, role) -> name of its variable.
+
+    Raises:
+      UnsupportedError: only a part of a layer is trained, or the layer does more than that when it is frozen.
+    """
+    trained, slotted = of_state(state), {name for per in state.slots.values() for name in per}
+    moved = slotted or trained
+    generation = state.source.generation if state.source is not None else None
+    lacking = trained - slotted if slotted and generation in NEW else frozenset[str]()
+    whole = all(leaf.frozen for leaf in canonical.leaves(document) if _weights(leaf, places))
+    thawed, untrained, slotless, open_ = list[str](), list[str](), list[str](), dict[str, None]()
+    for leaf in [*canonical.leaves(document)]:
+        weights = _weights(leaf, places)
+        own = {name for name, is_frozen in weights.items() if leaf.frozen or not is_frozen}
+        if leaf.frozen:
+            if own & moved:
+                _thaw(document, leaf, own <= moved)
+                thawed.append(leaf.path[-1])
+        elif own - trained:
+            _check_can_freeze(leaf, own - trained, own & trained)
+            _freeze(leaf)
+            untrained.append(leaf.path[-1])
+        elif own and own <= lacking and _is_plain(leaf):
+            _freeze(leaf)
+            slotless.append(leaf.path[-1])
+        else:
+            open_ |= dict.fromkeys(name for name in weights if name in lacking)
+    order = _order(document, places)
+    strange = sorted(moved - set(order))
+    if strange:
+        raise UnsupportedError(f"{some(strange)} are trained, and no layer of the model would train them; {ADVICE}")
+    changes = [
+        f"{some(names)}: {text}" for names, text in zip((thawed, untrained, slotless), CHANGES, strict=True) if names
+    ]
+    # whole: saved next to what trains it, as a GAN's discriminator
+    doubts = _of_thawed(state, changes[0]) if thawed and not whole else []
+    if open_:
+        text = (
+            f"{some([*open_])}: no slots in the source, which trains nothing that has none, and the target trains them"
+        )
+        doubts.append(Origin(TRAINED, None, UNINTERPRETED, doubt=text))
+    return TrainedLayers(tuple(order), tuple(changes), tuple(doubts))
+
+
+def _weights(leaf: canonical.Leaf, places: Mapping[Place, str]) -> dict[str, bool]:
+    """Name of each weight that can be trained -> whether a layer within this one is frozen, and it with that."""
+    found = KINDS[leaf.class_name].weights(leaf.config)
+    return {places[leaf.path, weight.role]: weight.frozen for weight in found if weight.trainable}
+
+
+def _order(document: dict[str, Any], places: Mapping[Place, str]) -> list[str]:
+    """The variables that a loaded model trains, by the flags in its config."""
+    free = (leaf for leaf in canonical.leaves(document) if not leaf.frozen)
+    found = (name for leaf in free for name, is_frozen in _weights(leaf, places).items() if not is_frozen)
+    return list(dict.fromkeys(found))
+
+
+def _of_thawed(state: OptimizerState, note: str) -> list[Origin]:
+    """A doubt where layers are written as trainable again that a person has not named: of generations that ask at each
+    compile, nothing says whether the last one was before or after they were frozen."""
+    generation = state.source.generation if state.source is not None else None
+    if is_named(state) or generation in NATIVE:
+        return []
+    confirm = surfaces.naming([v.name for v in state.variables if v.trainable])
+    return [Origin(TRAINED, None, UNINTERPRETED, doubt=note, confirm=confirm)]
+
+
+def _thaw(document: dict[str, Any], leaf: canonical.Leaf, whole: bool) -> None:
+    if not whole:
+        raise UnsupportedError(f"the layer {leaf.path[-1]!r} {IN_PART}; {ADVICE}")
+    level: dict[str, Any] = document
+    for name in leaf.path:
+        level = next(layer for layer in level["config"]["layers"] if canonical.layer_name(layer) == name)
+        if name != leaf.path[-1] and level["config"].get("trainable") is False:
+            raise UnsupportedError(f"the model {name!r} is frozen as a whole, and {leaf.path[-1]!r} in it was trained")
+    thawed: list[canonical.Layer] = [level]
+    for layer in thawed:
+        layer["config"]["trainable"] = True
+        thawed += canonical.held(layer)
+
+
+def _is_plain(leaf: canonical.Leaf) -> bool:
+    """Whether freezing a layer changes nothing but that it is not trained, and is certain to do that."""
+    within = canonical.held({"class_name": leaf.class_name, "config": leaf.config})
+    return not within and leaf.class_name not in (NORMALIZES, *frozen.IN_PARTS)
+
+
+def _check_can_freeze(leaf: canonical.Leaf, left: set[str], trained: set[str]) -> None:
+    """Raises UnsupportedError where the config of a layer cannot say that these of its variables are not trained."""
+    if trained:
+        raise UnsupportedError(
+            f"the layer {leaf.path[-1]!r} {IN_PART}: {some(sorted(trained))}, and not {some(sorted(left))}; {ADVICE}"
+        )
+    if leaf.class_name == NORMALIZES:
+        raise UnsupportedError(f"the layer {leaf.path[-1]!r} {BY_BATCH}; {ADVICE}")
+
+
+def _freeze(leaf: canonical.Leaf) -> None:
+    """In the document, with the layers within it."""
+    leaf.config["trainable"] = False
+    canonical.freeze_layer({"class_name": leaf.class_name, "config": leaf.config, "name": leaf.path[-1]}, frozen=True)
