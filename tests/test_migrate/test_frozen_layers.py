@@ -140,7 +140,7 @@ def test_a_part_of_a_layer_is_refused(to: str, tmp_path: Path) -> None:
     model.save(source := tmp_path / "source.keras")
     untrained = [v.name for v in migrate.read(source).variables if v.name.endswith("c1/bias")]
     with pytest.raises(UnsupportedError, match=r"'c1' was trained in part, which no config can say: .*; migrate to"):
-        migrate.migrate_checkpoint(source, tmp_path / "x", to=to, overrides={"untrained": untrained})
+        migrate.migrate_checkpoint(source, tmp_path / f"x{SUFFIX[to]}", to=to, overrides={"untrained": untrained})
 
 
 def test_a_part_of_a_model_that_is_passed_on_is_refused(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_layer_that_does_more_when_it_is_frozen_is_refused(to: str, tmp_path: 
 
     _model(keras, "flat", "adam", keras.layers.BatchNormalization(name="bn")).save(source := tmp_path / "source.keras")
     with pytest.raises(UnsupportedError, match="'bn' is not trained, and not frozen in its config: it normalizes by"):
-        migrate.migrate_checkpoint(source, tmp_path / "x", to=to, overrides={"untrained": _base(source)})
+        migrate.migrate_checkpoint(source, tmp_path / f"x{SUFFIX[to]}", to=to, overrides={"untrained": _base(source)})
 
 
 @pytest.mark.usefixtures("loaded_here")
