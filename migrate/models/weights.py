@@ -136,7 +136,7 @@ def _at_places(there: Mapping[str, str], document: Layer, every: Sequence[Leaf],
 
 
 def _normal(place: str) -> str:
-    """Without the underscores of private attributes, and with the list of layers called as in tf.keras 2.15 on Linux."""
+    """Without the underscores of private attributes, and with the list of layers called as in tf.keras 2.15."""
     plain = place.replace(WINDOWS_SEPARATOR, "/").strip("/").replace(DEPENDENCIES, "layers")
     return "/".join(part.lstrip("_") for part in plain.split("/"))
 

@@ -3,7 +3,7 @@
 Upstream: `saving/saving_lib.py::H5IOStore` of tf_keras 2.12 - 2.21 and Keras 3.0 - 3.15. Every object that owns
 variables is a group with a member `vars`, whose datasets are called `0`, `1`, ... in the order of its variables;
 objects that it owns are next to `vars`, under the attribute's name or, in lists such as `layers`, under their class.
-tf.keras joined these names with the system's separator, so that a group of a file from Windows is called `layers\\dense`.
+tf.keras joined these names with the system's separator: on Windows a group is called `layers\\dense`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def _fill(node: Node, group: h5py.Group, where: hdf5.Source, seen: set[object], 
     for key in group:
         child = hdf5.member(group, key, str(where))
         if not isinstance(child, h5py.Group):
-            raise DamagedFileError(f"{where}: {_child(node, key).path!r} is no group; this is not a file of Keras's saving library")
+            raise DamagedFileError(
+                f"{where}: {_child(node, key).path!r} is no group; this is not a file of Keras's saving library"
+            )
         if key == VARS:
             node.name = hdf5.text_attribute(child, "name")
             names = _ordered(list(child))
