@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from dtopt_cli import output
+from dtopt_cli import output, typed
 from dtopt_cli.commands import bench, migrate
 from dtopt_cli.exit_codes import Exit
 from optim import release
@@ -19,6 +19,7 @@ from optim.interrupts import interruption
 
 app = typer.Typer(
     name="dtopt",
+    cls=typed.Recording,
     help="Carry optimizer state across Keras and TensorFlow generations, and measure mesh optimizers.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -104,9 +105,10 @@ def _run() -> None:
 
 def _quit(error: BaseException) -> NoReturn:
     said, code = _told(error)
+    confirm, choices = typed.answers_to(error)
     if code != Exit.NOBODY_READS:
-        _say(said)
-        _print_error(said, code)
+        _say("\n".join((said, *(command for command in (confirm, *choices) if command))))
+        _print_error(said, code, confirm_command=confirm, choice_commands=choices)
     for stream in (sys.stdout, sys.stderr):
         _let_go(stream)
     sys.exit(code)
@@ -126,7 +128,7 @@ def _told(error: BaseException) -> tuple[str, int]:
     if isinstance(stopped, KeyboardInterrupt):
         return f"dtopt: {str(stopped) or 'interrupted'}", Exit.INTERRUPTED
     if isinstance(error, DtoptError):
-        return output.message(str(error)), error.exit_code
+        return output.message(error.text), error.exit_code
     if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
         return "dtopt: this needs TensorFlow, which is not installed: pip install tensorflow", Exit.USAGE
     if isinstance(error, BrokenPipeError):  # as `| head` closes it
@@ -137,11 +139,12 @@ def _told(error: BaseException) -> tuple[str, int]:
     return output.message(f"{what}; please report it, with what --debug shows"), Exit.BROKEN
 
 
-def _print_error(said: str, code: Any) -> None:
+def _print_error(said: str, code: Any, **commands: Any) -> None:
     """With `--json` as the one document, where the command has printed none."""
     if code and "--json" in sys.argv[1:] and not output.printed.document:
         with contextlib.suppress(OSError):
-            output.print_json({"error": said.removeprefix("dtopt: "), "exit_code": int(code)})
+            found = {name: command for name, command in commands.items() if command}
+            output.print_json({"error": said.removeprefix("dtopt: "), "exit_code": int(code), **found})
             sys.stdout.flush()
 
 

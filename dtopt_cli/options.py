@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-import shlex
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -105,29 +103,36 @@ class Hints:
     generation: Generation = None
     optimizer_path: OptimizerPath = None
     overrides: Set = None
+    optimizer_from: OptimizerFrom = None
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of `migrate`'s functions. A file that is no JSON is a usage error."""
-        return {
+        given = {
             "format": self.format,
             "optimizer_config": _json(self.optimizer_config, "--optimizer-config", dict),
             "variables": _json(self.variables, "--variables", list),
             "generation": self.generation,
             "optimizer_path": self.optimizer_path,
-            "overrides": _without_doubles(map(_setting, self.overrides or ()), "--set"),
+            "overrides": _settings(self.overrides or ()),
         }
+        if self.optimizer_from is None:
+            return given
+        from dtopt_cli import programs
 
-    def typed(self) -> str:
+        return given | programs.hints(self.optimizer_from, self.optimizer_config, self.generation)
+
+    def words(self) -> list[str]:
         """As they were typed, for a command that is to be given them, too."""
         given = (
             ("--from", None if self.format == "auto" else self.format),
             ("--optimizer-config", self.optimizer_config),
+            ("--optimizer-from", self.optimizer_from),
             ("--variables", self.variables),
             ("--generation", self.generation),
             ("--optimizer", self.optimizer_path),
             *(("--set", each) for each in self.overrides or ()),
         )
-        return "".join(f" {option} {shlex.quote(value)}" for option, value in given if value is not None)
+        return [word for option, value in given if value is not None for word in (option, value)]
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
@@ -151,26 +156,15 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-def _setting(text: str) -> tuple[str, Any]:
-    """`NAME=VALUE`: the value is JSON, `none`, or else a word."""
-    name, equals, value = text.partition("=")
-    name, value = name.strip(), value.strip()
-    if not equals or not name or not value:
-        raise typer.BadParameter(f"{text!r} is not NAME=VALUE, such as learning_rate=0.001", param_hint="--set")
-    return name, _value({"none": "null"}.get(value.lower(), value))
+def _settings(typed: Iterable[str]) -> dict[str, Any]:
+    """What `--set` says, each NAME once."""
+    from migrate import surfaces
+    from migrate.bytes import json_text
 
-
-def _value(text: str) -> Any:
-    """What JSON, or Python, makes of a text; else the text."""
-    plain = text.lower() if text.lower() in ("null", "true", "false") else text
-    for read in (_loads, float):
-        with suppress(ValueError):
-            return read(plain)
-    return text
-
-
-def _loads(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=lambda pairs: _without_doubles(pairs, "--set"))
+    try:
+        return json_text.once(surfaces.setting(each, json_text.once) for each in typed)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--set") from error
 
 
 def _without_doubles(pairs: Iterable[tuple[str, Any]], option: str) -> dict[str, Any]:

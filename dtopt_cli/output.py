@@ -51,16 +51,25 @@ def line(text: str) -> str:
 
 
 def typed(path: str) -> str:
-    """A path in a command to type, for the shells that people have: as `$'a\\nb'` where it holds control characters."""
-    path = f"./{path}" if path.startswith("-") else path  # else an option
-    if line(path) == path:
-        return shlex.quote(path)
-    escaped = path.replace("\\", "\\\\").replace("'", "\\'")
+    """A path in a command to type."""
+    return typed_word(argument(path))
+
+
+def argument(path: str) -> str:
+    """A path that is no option."""
+    return f"./{path}" if path.startswith("-") else path
+
+
+def typed_word(word: str) -> str:
+    """A word in a command to type, for the shells that people have: `$'a\\nb'` if it has control characters."""
+    if line(word) == word:
+        return shlex.quote(word)
+    escaped = word.replace("\\", "\\\\").replace("'", "\\'")
     return f"$'{line(escaped)}'"
 
 
 def message(text: str) -> str:
-    """One line, no longer than `migrate`'s own messages."""
+    """One line, whose text without options to type is no longer than `migrate`'s own messages."""
     from migrate.bytes import messages
 
     begins = "dtopt: "

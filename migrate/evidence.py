@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+from migrate import surfaces
+from optim.errors import DtoptError
 
 FILE, GRAPH, NAME, HINT, SET, RELEASE = "file", "graph", "name", "hint", "set", "release"
 DEFAULT, COMPUTED, UNINTERPRETED = "default", "computed", "uninterpreted"
@@ -27,10 +29,6 @@ MEANING = {
 TRAINED = "trained variables"
 """The subject of origins that tell which variables the optimizer trains."""
 EXACT, APPROXIMATE = "exact", "approximate"
-_WORD = re.compile(r"(?!(?:none|null|true|false|nan|infinity)$)[a-z_][\w.>-]*", re.IGNORECASE | re.ASCII)
-"""What stands for itself behind `--set NAME=`, and is no other JSON."""
-
-
 CONFIRM = "if it is right, confirm it with"
 _OPEN = re.compile(r"=(VALUE|N)$|, if |{[.]{3}}")
 """A value that a person has to put in."""
@@ -79,11 +77,7 @@ class Origin:
 
 def confirming(subject: str, value: Any) -> str:
     """The option that confirms a value, as it is typed in a shell."""
-    if isinstance(value, str) and _WORD.fullmatch(value):
-        shown = value
-    else:
-        shown = "none" if value is None else json.dumps(value, default=str)
-    return f"--set {shlex.quote(f'{subject}={shown}')}"
+    return f"--set {shlex.quote(f'{subject}={surfaces.shown(value)}')}"
 
 
 def fidelity(origins: Iterable[Origin]) -> str:
@@ -94,6 +88,52 @@ def fidelity(origins: Iterable[Origin]) -> str:
 def reasons(origins: Iterable[Origin]) -> tuple[str, ...]:
     """Why it is not exact, each reason once."""
     return tuple(dict.fromkeys(origin.reason for origin in origins if not origin.certain))
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What a source leaves open, as values to give with `--set` or in `overrides`.
+
+    Attributes:
+      answers: confirm all that has one answer.
+      choices: one of these for a question with several, each with `answers`.
+    """
+
+    answers: Mapping[str, Any]
+    choices: tuple[Mapping[str, Any], ...]
+
+
+NONE = Questions({}, ())
+
+
+def questions(origins: Iterable[Origin]) -> Questions:
+    """Join the answers of everything that is not certain."""
+    answers: dict[str, Any] = {}
+    several: list[dict[str, Any]] = []
+    for found in (surfaces.ways(origin.confirm) for origin in origins if not origin.certain):
+        closed = [way for way in found if way is not None]
+        agrees = all(answers.get(key, value) == value for way in closed for key, value in way.items())
+        if len(found) == 1 and closed and agrees:
+            answers |= closed[0]
+        else:
+            several += [way for way in closed if way not in several]
+    return Questions(answers, tuple({**answers, **way} for way in several if not way.items() <= answers.items()))
+
+
+ErrorT = TypeVar("ErrorT", bound=DtoptError)
+
+
+def asking(error: ErrorT, questions: Questions, confirm: str = "", choices: Iterable[str] = ()) -> ErrorT:
+    """An error with what is open and, for Python, the calls that answer it: the command line writes its own."""
+    error.questions = questions
+    if surfaces.current.get() == surfaces.PYTHON:
+        error.commands = tuple(command for command in (confirm, *choices) if command)
+    return error
+
+
+def asked_by(error: DtoptError) -> Questions:
+    """What an error asks."""
+    return error.questions if isinstance(error.questions, Questions) else NONE
 
 
 REMEMBERED = "dtopt_doubts"

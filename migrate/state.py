@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from migrate import evidence
+from migrate import evidence, surfaces
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.checks import Check
 from migrate.bytes.messages import line
@@ -242,8 +242,18 @@ class OptimizerState:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is not exact."""
+        """Why it is not exact, with the answers as the surface writes them that asks."""
+        return tuple(map(surfaces.worded, self.kept_reasons))
+
+    @property
+    def kept_reasons(self) -> tuple[str, ...]:
+        """The same as the command line writes them, which is how files keep them."""
         return tuple(map(line, evidence.reasons(self.origins)))
+
+    @property
+    def questions(self) -> evidence.Questions:
+        """What is open, and the answers that confirm it."""
+        return evidence.questions(self.origins)
 
     def check_unchanged(self) -> None:
         """Raises DamagedFileError if a file is not what it was when the state was read."""

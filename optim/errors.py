@@ -16,9 +16,18 @@ class DtoptError(Exception):
     """
 
     exit_code = 3
+    questions: object = None
+    """What `migrate` asks, as `migrate.evidence.Questions`."""
+    commands: tuple[str, ...] = ()
+    """What to type next. A command is whole and stands on a line of its own after the text."""
+
+    @property
+    def text(self) -> str:
+        """The message without its commands."""
+        return " ".join(str(part) for part in self.args)
 
     def __str__(self) -> str:  # KeyError would print the repr of its argument
-        return " ".join(str(part) for part in self.args)
+        return "\n".join((self.text, *self.commands))
 
 
 class HyperparameterError(DtoptError, ValueError):

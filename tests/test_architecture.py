@@ -33,8 +33,8 @@ ROOMS = {
         "configs", "executors", "step", "optimizer", "checkpoints", "optimizers", "legacy", "keras",
     ),
     "migrate": (
-        "errors", "generations", "evidence", "bytes", "state", "algorithms", "rules", "lists", "matching", "graphs",
-        "readers", "models", "writers", "operations", "live", "proof", "batches", "code",
+        "errors", "generations", "surfaces", "evidence", "bytes", "state", "algorithms", "rules", "lists", "matching",
+        "graphs", "readers", "models", "writers", "operations", "live", "proof", "batches", "code",
     ),
 }  # fmt: skip
 """The rooms of a package, each of which knows only itself and those before it."""

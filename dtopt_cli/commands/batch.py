@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,8 +13,11 @@ import typer
 from dtopt_cli import output
 from dtopt_cli.options import DryRun, Hints, Json, Order, Strict, spread
 from dtopt_cli.progress import Bar
+from dtopt_cli.typed import answered
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from migrate.batches.results import BatchReport
@@ -101,9 +105,23 @@ def batch(
     finally:
         if progress is not None:
             progress.close()
+    report = _answered(report, [*(("--to", to) if to != "slots" else ()), *hints.words()])
     _print(report, as_json, quiet, by_reason)
     if report.exit_code:
         raise typer.Exit(report.exit_code)
+
+
+def _answered(report: BatchReport, options: Sequence[str]) -> BatchReport:
+    """With a command for each source that leaves something open: others need not have the same answers."""
+    items = (
+        answered(
+            item,
+            ["migrate", "checkpoint", output.argument(item.source), output.argument(item.dest), *options],
+            exists=item.report is not None and item.report.written,
+        )
+        for item in report.items
+    )
+    return replace(report, items=tuple(items))
 
 
 def _part(shard: str | None) -> tuple[int, int] | None:
@@ -140,6 +158,9 @@ def _print_items(console: Console, report: BatchReport, only_problems: bool) -> 
             notes.append(f"{item.report.fidelity}: {'; '.join(item.report.reasons)}")
         for note in notes:
             console.print(f"            {output.line(note)}", markup=False)
+        for command in (item.confirm_command, *item.choice_commands):
+            if command:
+                console.print(f"            {command}", markup=False, soft_wrap=True)
 
 
 def _print_groups(console: Console, report: BatchReport) -> None:

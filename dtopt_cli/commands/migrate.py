@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -15,25 +12,12 @@ import typer
 from dtopt_cli import importing, output
 from dtopt_cli.commands import migrate_printing as printing
 from dtopt_cli.commands.batch import batch
-from dtopt_cli.commands.migrate_code import code, from_program
+from dtopt_cli.commands.migrate_code import code
 from dtopt_cli.exit_codes import Exit
-from dtopt_cli.options import (
-    DryRun,
-    Explain,
-    From,
-    Generation,
-    Hints,
-    Json,
-    OptimizerConfig,
-    OptimizerFrom,
-    OptimizerPath,
-    Order,
-    Set,
-    Strict,
-    Variables,
-    spread,
-)
+from dtopt_cli.options import DryRun, Explain, Hints, Json, Order, Strict, spread
 from dtopt_cli.progress import Bar
+from dtopt_cli.typed import answered, answers_to
+from optim.errors import DtoptError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -41,24 +25,26 @@ app = typer.Typer(
 )
 
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="File, folder, or prefix of a TensorFlow checkpoint.")]
-Dest = Annotated[str, typer.Argument(metavar="DEST", help="The migrated checkpoint, a folder.")]
+Dest = Annotated[str, typer.Argument(metavar="DEST", help="The migrated checkpoint: a folder, or a file.")]
 
 
 @app.command()
+@spread
 def checkpoint(
     source: Source,
     dest: Dest,
+    *,
     to: Annotated[
-        str, typer.Option("--to", metavar="FORMAT", help="Target: slots, keras (.keras), tf-keras (.h5), list (.npz).")
-    ] = "slots",
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="FORMAT",
+            help="Target: slots, keras, tf-keras or list. Without it the ending of DEST decides: .keras, .h5, .npz; any"
+            " other is slots.",
+        ),
+    ] = None,
     order: Order = None,
-    format: From = "auto",
-    optimizer_config: OptimizerConfig = None,
-    optimizer_from: OptimizerFrom = None,
-    variables: Variables = None,
-    generation: Generation = None,
-    optimizer_path: OptimizerPath = None,
-    overrides: Set = None,
+    hints: Hints,
     strict: Strict = False,
     dry_run: DryRun = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a migrated checkpoint at DEST.")] = False,
@@ -66,11 +52,11 @@ def checkpoint(
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Migrate the optimizer state in SOURCE to DEST. SOURCE is never changed, DEST is whole or not there."""
-    hints = Hints(format, optimizer_config, variables, generation, optimizer_path, overrides)
+    """Migrate the optimizer state in SOURCE to DEST.
+
+    SOURCE is never changed; DEST is written completely or not at all.
+    """
     given = hints.arguments()
-    if optimizer_from is not None:
-        given |= from_program(optimizer_from, optimizer_config, generation)
     from migrate import migrate_checkpoint
 
     progress = _byte_bar("writing", quiet=quiet, as_json=as_json)
@@ -89,14 +75,11 @@ def checkpoint(
     finally:
         if progress is not None:
             progress.close()
+    report = answered(report, exists=report.written)
     if as_json:
         output.print_json(report.to_dict())
     elif not quiet:
-        if optimizer_from is not None:
-            said = json.dumps(given["optimizer_config"])
-            hints = replace(hints, optimizer_config=said, generation=given["generation"])
-        typed = hints.typed() + ("" if order is None else f" --order {shlex.quote(order)}")
-        printing.report(report, typed, explain)
+        printing.report(report, [*hints.words(), *(() if order is None else ("--order", order))], explain)
 
 
 @app.command()
@@ -111,14 +94,13 @@ def inspect(
 ) -> None:
     """Say what SOURCE is, how that was recognised, every slot, and what would be lost."""
     from migrate import inspect as look
-    from optim.errors import DtoptError
 
     given = hints.arguments()
     try:
-        found = look(source, stats=stats, **given)
+        found = answered(look(source, stats=stats, **given))
     except DtoptError as error:
         if error.exit_code != Exit.USAGE:
-            _print_contents(source, given, stats, as_json, str(error))
+            _print_contents(source, given, stats, as_json, error)
         raise
     if as_json:
         output.print_json(found.to_dict())
@@ -163,10 +145,9 @@ def _byte_bar(label: str, *, quiet: bool = False, as_json: bool = False) -> Bar 
     return None if quiet or as_json or not sys.stderr.isatty() else Bar(label, in_bytes=True)
 
 
-def _print_contents(source: str, given: dict[str, Any], stats: bool, as_json: bool, refused: str) -> None:
+def _print_contents(source: str, given: dict[str, Any], stats: bool, as_json: bool, error: DtoptError) -> None:
     """What is in a source that does not say everything, or denies what was said of it."""
     from migrate import contents
-    from optim.errors import DtoptError
 
     known = {name: given[name] for name in ("format", "generation", "optimizer_path")}
     try:
@@ -176,6 +157,8 @@ def _print_contents(source: str, given: dict[str, Any], stats: bool, as_json: bo
     if found is None:
         return
     if as_json:
-        output.print_json({**found.to_dict(), "refused": refused})
+        confirm, choices = answers_to(error)
+        commands = {"confirm_command": confirm, "choice_commands": choices}
+        output.print_json({**found.to_dict(), "refused": error.text, **commands})
     else:
         printing.contents(found)

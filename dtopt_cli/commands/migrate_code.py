@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dtopt_cli import output
+from dtopt_cli import output, programs
 from optim import release
-from optim.errors import DtoptError, HyperparameterError
 
 if TYPE_CHECKING:
     from migrate.code.findings import Finding
     from migrate.code.run import CodeReport
-
-
-class MissingExtraError(DtoptError, ImportError):
-    """An optional dependency is not installed."""
-
-    exit_code = 2
 
 
 def code(
@@ -48,7 +39,7 @@ def code(
     """
     if as_json and sarif:
         raise typer.BadParameter("give one of --json and --sarif: each prints one document")
-    with _extra():
+    with programs.extra():
         from migrate.code.run import migrate_code
     report = migrate_code(paths, to=to, source=source, write=write)
     if sarif:
@@ -64,31 +55,6 @@ def code(
 
         _print_survey(survey(paths, checkpoints, source), as_json=as_json or sarif)
     raise typer.Exit(report.exit_code)
-
-
-def from_program(script: str, optimizer_config: str | None, generation: str | None) -> dict[str, Any]:
-    """The hints that the optimizer in a program gives: `optimizer_config`, and `generation` where it is not given.
-
-    Raises HyperparameterError: with --optimizer-config, which says the same.
-    """
-    if optimizer_config is not None:
-        raise HyperparameterError("--optimizer-from and --optimizer-config say the same: give one of them")
-    with _extra():
-        from migrate.code.hints import from_code
-    hint = from_code(script, generation)
-    output.messages().print(f"optimizer from {hint}", markup=False)
-    return {"optimizer_config": hint.optimizer_config, "generation": generation or hint.generation}
-
-
-@contextmanager
-def _extra() -> Iterator[None]:
-    """Say which package to install where LibCST is missing."""
-    try:
-        yield
-    except ImportError as error:
-        if (error.name or "").split(".")[0] not in ("libcst", "packaging"):
-            raise
-        raise MissingExtraError(f"{error.name} is missing, which reads programs: pip install {error.name}") from error
 
 
 def _print_survey(lines: list[str], *, as_json: bool) -> None:

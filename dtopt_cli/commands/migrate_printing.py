@@ -25,7 +25,7 @@ LEAST = 12
 GAP = "  "
 
 
-def report(made: Report, hints_typed: str, explain: bool) -> None:
+def report(made: Report, hints: Sequence[str], explain: bool) -> None:
     from rich.markup import escape
 
     import optim
@@ -51,7 +51,9 @@ def report(made: Report, hints_typed: str, explain: bool) -> None:
     _warnings(made.warnings)
     if made.written:
         paths = f"{output.typed(made.source)} {output.typed(made.dest)}"
-        console.print(f"  prove it: dtopt migrate verify {paths}{hints_typed}", markup=False, soft_wrap=True)
+        words = "".join(f" {output.typed_word(word)}" for word in hints)
+        console.print(f"  prove it: dtopt migrate verify {paths}{words}", markup=False, soft_wrap=True)
+    _answers(made)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -70,6 +72,18 @@ def _fidelity(fidelity: str, reasons: tuple[str, ...]) -> None:
         console.print(
             f"    - {output.line(reason)}", markup=False, soft_wrap=True
         )  # a line break is none of the command to type
+
+
+def _answers(made: Report | Inspection) -> None:
+    """What to type next, each command whole on a line of its own."""
+    console = output.results()
+    if made.confirm_command:
+        console.print("  to confirm all that has one answer, if it is right:", markup=False)
+        console.print(f"    {made.confirm_command}", markup=False, soft_wrap=True)
+    if made.choice_commands:
+        console.print("  to choose an answer, one of:", markup=False)
+    for command in made.choice_commands:
+        console.print(f"    {command}", markup=False, soft_wrap=True)
 
 
 def _origins(origins: tuple[Origin, ...], steps: int, explain: bool) -> None:
@@ -127,6 +141,7 @@ def inspection(found: Inspection, explain: bool) -> None:
     _fidelity(found.fidelity, found.reasons)
     _origins(found.origins, found.iterations, explain)
     _warnings(found.warnings)
+    _answers(found)
 
 
 def contents(found: Contents) -> None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from migrate.bytes import files
+from migrate.evidence import NONE, Questions
 from migrate.operations.convert import Report
 
 MIGRATED, PLANNED, SKIPPED = "migrated", "planned", "skipped"
@@ -27,6 +28,8 @@ class BatchItem:
         `strict`; `failed`; or `not reached`, when the run was interrupted.
       problem: why, where it is `refused` or `failed`.
       report: of the migration, where there was one.
+      questions: what is open, and the values that answer it.
+      confirm_command, choice_commands: what answers it, as in `migrate.Report`.
     """
 
     source: str
@@ -34,6 +37,14 @@ class BatchItem:
     status: str
     problem: str = ""
     report: Report | None = None
+    questions: Questions = NONE
+    confirm_command: str = ""
+    choice_commands: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.report is not None:
+            for name in ("questions", "confirm_command", "choice_commands"):
+                object.__setattr__(self, name, getattr(self.report, name))
 
     @property
     def outcome(self) -> str:

@@ -10,18 +10,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from migrate import surfaces
 from migrate.batches import engines, naming
 from migrate.batches.results import FAILED, MIGRATED, NOT_REACHED, PLANNED, REFUSED, SKIPPED, BatchItem, BatchReport
 from migrate.batches.whole import HINTS, is_whole
 from migrate.batches.workers import WorkerDiedError, in_processes
 from migrate.bytes import files, urls
 from migrate.errors import StrictError
+from migrate.evidence import asked_by
 from migrate.operations import convert
 from optim.errors import DtoptError, HyperparameterError
 from optim.interrupts import interruption
 
-SUFFIXES = {"list": ".npz", "keras": ".keras", "tf-keras": ".h5"}
-"""Of the targets that are single files."""
 _OPTIONS = {*HINTS, "strict", "overwrite", "dry_run"}
 
 
@@ -79,9 +79,9 @@ def batch(
     if jobs > 1 and executor is not None:
         raise HyperparameterError("give jobs or executor, not both: an executor has processes of its own")
     with files.listings_kept():
-        todo = _part(naming.jobs(sources, os.fspath(into), SUFFIXES.get(to, ""), every=every), shard)
+        todo = _part(naming.jobs(sources, os.fspath(into), convert.ENDINGS.get(to, ""), every=every), shard)
         sizes = [engines.size_of(job) for job in todo] if jobs > 1 or executor is not None else []
-    do = partial(migrate_one, resume=resume, to=to, order=order, **options)
+    do = partial(migrate_one, surface=surfaces.current.get(), resume=resume, to=to, order=order, **options)
     if executor is None:
         results = _results(do, todo, jobs, sizes)
     else:
@@ -143,8 +143,13 @@ def migrate_again(do: partial[BatchItem], job: naming.Job, begun: bool) -> Batch
     return replace(item, status=MIGRATED) if item.status == SKIPPED and not do.keywords["resume"] else item
 
 
-def migrate_one(job: naming.Job, *, resume: bool, **options: Any) -> BatchItem:
-    """One source of a batch; whatever goes wrong with it is in the result."""
+def migrate_one(job: naming.Job, *, surface: str = surfaces.PYTHON, **options: Any) -> BatchItem:
+    """One source of a batch; whatever goes wrong with it is in the result, worded for a surface."""
+    with surfaces.speaking(surface):
+        return _migrated(job, **options)
+
+
+def _migrated(job: naming.Job, *, resume: bool, **options: Any) -> BatchItem:
     try:
         if job.problem is not None:
             raise job.problem
@@ -153,12 +158,12 @@ def migrate_one(job: naming.Job, *, resume: bool, **options: Any) -> BatchItem:
         report = convert.migrate_checkpoint(job.source, job.dest, **options)
         return BatchItem(job.source, job.dest, MIGRATED if report.written else PLANNED, report=report)
     except StrictError as error:
-        return BatchItem(job.source, job.dest, REFUSED, str(error))
+        return BatchItem(job.source, job.dest, REFUSED, error.text, questions=asked_by(error))
     except Exception as error:  # the edge of one source: even a defect in a reader must not stop the others
         if (stop := interruption(error)) is not None:
             raise stop from error
         if isinstance(error, DtoptError):
-            return BatchItem(job.source, job.dest, FAILED, str(error))
+            return BatchItem(job.source, job.dest, FAILED, error.text, questions=asked_by(error))
         problem = f"{type(error).__name__}: {error}; please report it, with what `dtopt --debug migrate inspect` says"
         return BatchItem(job.source, job.dest, FAILED, problem)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from migrate import surfaces
 from migrate.bytes import urls
 
 LONGEST = 500
@@ -17,20 +18,41 @@ END = " ..."
 
 
 def line(text: str, longest: int = LONGEST, cut: str = CUT) -> str:
-    """A message in one line: without credentials, with the control characters of damaged names as a terminal may show
-    them, and of what is longer the beginning and the end, which says what to do.
+    """A message in one line: without credentials, control characters of damaged names as a terminal may show them, and
+    of a long one the beginning and the end. An option to type, `--set NAME=VALUE`, is left whole.
 
     Args:
+      longest: characters of what is no option.
       cut: stands for what is left out.
     """
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in urls.shown(text))
-    if len(shown) <= longest:
+    options = surfaces.spans(shown)
+    prose = len(shown) - sum(end - start for start, end in options)
+    if prose <= longest:
         return shown
     if longest < 2 * len(cut):
-        return shown[: max(longest - len(END), 0)] + END
+        return _without(shown, options, max(longest - len(END), 0), prose, END)
     room = longest - len(cut)
-    ends = room * 2 // 5
-    return shown[: room - ends] + cut + shown[-ends:]
+    return _without(shown, options, room - room * 2 // 5, prose - room * 2 // 5, cut)
+
+
+def _without(text: str, options: Sequence[tuple[int, int]], first: int, last: int, cut: str) -> str:
+    """A text without its prose from `first` to `last`, places in the text without its options."""
+    parts, place, end = [], 0, 0
+    for start, stop in (*options, (len(text), len(text))):
+        piece = text[end:start]
+        head, tail = piece[: max(first - place, 0)], piece[max(last - place, 0) :]
+        is_cut = len(head) + len(tail) < len(piece)
+        parts += [head, cut, tail] if is_cut else [piece]
+        cut = END + " " if is_cut else cut
+        parts.append(text[start:stop])
+        place, end = place + len(piece), stop
+    return "".join(parts)
+
+
+def worded(text: str) -> str:
+    """A message in one line, its options as the surface writes them that asks."""
+    return surfaces.worded(line(text))
 
 
 def brief(value: object) -> str:

@@ -64,7 +64,8 @@ class Differences:
         for o in self._state.origins:  # what both do alike is no matter
             if o.certain or not (o.reason in theirs or (alike and o.subject == repeated_rows.REPEATED)):
                 yield o
-        yield from evidence.doubts("live optimizer", (r for r in theirs if line(r) not in self._state.reasons))
+        known = evidence.reasons(self._state.origins)
+        yield from evidence.doubts("live optimizer", (r for r in theirs if r not in known))
         yield from evidence.doubts("live optimizer", self._differences())
 
     def _differences(self) -> Iterator[str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from migrate import evidence, readers
 from migrate.algorithms import nadam
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.messages import line
+from migrate.bytes.messages import worded
 from migrate.bytes.source import still_the_same, watching
 from migrate.errors import StrictError
 from migrate.live import adapt, conversions, held, matching, optax_optimizers, torch_optimizers, values
@@ -19,6 +20,7 @@ from migrate.live.differences import Differences
 from migrate.live.matching import Given, Pair
 from migrate.live.optax_state import Optax
 from migrate.operations import edge, soundness
+from migrate.operations.advice import calls
 from migrate.operations.convert import PathLike, Progress, Report, read
 from migrate.operations.hints import Told
 from migrate.rules import comparison
@@ -86,22 +88,24 @@ def restore(
         variables are then what they were before; slots that did not exist may have been made, with initial values.
     """
     path = os.fspath(source)
+    options = {"restore_variables": restore_variables, "strict": strict, "source_variables": source_variables, **told}
+    ask = partial(calls, "migrate.restore", (repr(path), "optimizer", "variables"), options)
     in_torch, in_optax = torch_optimizers.is_torch(optimizer), isinstance(optimizer, Optax)
     restored = torch_optimizers.Restored if in_torch else optax_optimizers.Restored if in_optax else None
     given = [] if restored else matching.given(variables)
     state = _read(path, source_variables, given, told)
     with watching(state.opened):
         if restored:
-            return _by_mapping(
-                path, restored(state, optimizer, variables, restore_variables), restore_variables, strict
-            )
+            mapped = restored(state, optimizer, variables, restore_variables)
+            _check_strict(mapped, strict, ask)
+            return _asking(_by_mapping(path, mapped, restore_variables), ask)
         live, note = adapt(optimizer)
         _check_class(state, live)
         pairs = matching.pairs(state, given, not isinstance(variables, Mapping), restore_variables)
         done = _Restoring(state, live, given, pairs, restore_variables)
-        _check_strict(done.differences.reasons, strict)
+        _check_strict(done.differences, strict, ask)
         done.run(progress)
-        return done.report(path, [note] if note else [])
+        return _asking(done.report(path, [note] if note else []), ask)
 
 
 def _read(
@@ -116,19 +120,30 @@ def _read(
         return soundness.checked(state)
 
 
-def _check_strict(reasons: Sequence[str], strict: bool) -> None:
-    if strict and reasons:
-        raise StrictError(f"refused by strict, as restoring is approximate: {'; '.join(reasons)}")
+Done = Differences | torch_optimizers.Restored | optax_optimizers.Restored
+Ask = Callable[[evidence.Questions], tuple[str, tuple[str, ...]]]
+"""Makes the calls that answer what is open."""
+
+
+def _check_strict(done: Done, strict: bool, ask: Ask) -> None:
+    if strict and done.reasons:
+        asked = evidence.questions(done.origins)
+        text = f"refused by strict, as restoring is approximate: {'; '.join(done.reasons)}"
+        raise evidence.asking(StrictError(text), asked, *ask(asked))
+
+
+def _asking(made: Restoration, ask: Ask) -> Restoration:
+    asked = evidence.questions(made.origins)
+    confirm, choices = ask(asked)
+    return replace(made, questions=asked, confirm_command=confirm, choice_commands=choices)
 
 
 def _by_mapping(
     source: str,
     done: torch_optimizers.Restored | optax_optimizers.Restored,
     restore_variables: bool,
-    strict: bool,
 ) -> Restoration:
     """Into another framework."""
-    _check_strict(done.reasons, strict)
     moved = done.run()
     state, names = done.state, [t.stored.name for t in done.targets]
     slots = sum(name in per for per in state.slots.values() for name in names)
@@ -140,11 +155,11 @@ def _by_mapping(
         generation=state.source.generation if state.source else None,
         iterations=state.iterations,
         fidelity=evidence.fidelity(done.origins),
-        reasons=done.reasons,
+        reasons=tuple(map(worded, done.reasons)),
         origins=done.origins,
         matched={f"{slot}/{name}": "name" for slot, per in state.slots.items() for name in names if name in per},
         unmapped=done.unmapped,
-        warnings=tuple(map(line, (*state.warnings, *done.warnings))),
+        warnings=tuple(map(worded, (*state.warnings, *done.warnings))),
         variables=len(names) if restore_variables else 0,
         slots=slots,
         bytes=moved,
@@ -300,12 +315,12 @@ class _Restoring:
             generation=state.source.generation if state.source else None,
             iterations=state.iterations,
             fidelity=evidence.fidelity(differs.origins),
-            reasons=differs.reasons,
+            reasons=tuple(map(worded, differs.reasons)),
             origins=differs.origins,
             matched=matched,
             unmapped=tuple(self._unmapped),
             warnings=tuple(
-                map(line, (*state.warnings, *differs.rule.warnings, *differs.plan.warnings, *notes, *self._notes()))
+                map(worded, (*state.warnings, *differs.rule.warnings, *differs.plan.warnings, *notes, *self._notes()))
             ),
             variables=len(self._pairs) if self._restore_variables else 0,
             slots=self._slots,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optim
-from migrate import algorithms
+from migrate import algorithms, surfaces
 from migrate.bytes import messages
+from migrate.evidence import Questions
 from migrate.rules import comparison, keras_targets
 from migrate.state import OptimizerState
 
@@ -18,6 +19,22 @@ LONGEST = 250
 """Characters of a call; a message is short."""
 SAID_FIRST = 110
 """Characters of a message that are left for what went wrong."""
+
+
+def calls(
+    function: str, places: Sequence[str], arguments: Mapping[str, Any], asked: Questions
+) -> tuple[str, tuple[str, ...]]:
+    """The call that answers every question with one answer, and those with each answer of the others.
+
+    Args:
+      places: positional arguments, as they are written. arguments: those by name, as they were given.
+    """
+    given = {name: value for name, value in arguments.items() if value not in (None, False, "auto", {})}
+
+    def call(more: Mapping[str, Any]) -> str:
+        return surfaces.call(function, *places, **{**given, "overrides": {**(given.get("overrides") or {}), **more}})
+
+    return call(asked.answers) if asked.answers else "", tuple(map(call, asked.choices))
 
 
 def restore_call(source: str, hints: Mapping[str, Any], longest: int = LONGEST) -> str:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from migrate import readers
 from migrate.bytes import files, urls
-from migrate.bytes.messages import LONGEST, line, some
+from migrate.bytes.messages import LONGEST, line, some, worded
 from migrate.bytes.source import open_source, watching
 from migrate.errors import StrictError, TargetExistsError
-from migrate.evidence import Origin, doubts
+from migrate.evidence import NONE, Origin, Questions, asking, doubts
 from migrate.models import rounding
 from migrate.operations import contents as _contents
 from migrate.operations import edge, proven, soundness
 from migrate.operations import inspection as _inspection
-from migrate.operations.advice import instead
+from migrate.operations.advice import calls, instead
 from migrate.operations.hints import Hints, require_known
 from migrate.operations.interpret import interpret
 from migrate.state import OptimizerState, Stored
@@ -56,6 +56,9 @@ class Report:
       slots: how many arrays all slots have together.
       bytes: of slots and variables.
       written: False with `dry_run`.
+      questions: what is open, and the values that answer it.
+      confirm_command: answers all that has one answer: a call, on the command line a command. Empty if nothing has.
+      choice_commands: the same with each answer to a question that has several.
     """
 
     source: str
@@ -74,6 +77,9 @@ class Report:
     slots: int
     bytes: int
     written: bool
+    questions: Questions = NONE
+    confirm_command: str = ""
+    choice_commands: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -165,7 +171,8 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
             state = replace(state, warnings=(*state.warnings, note))
         found = _inspection.inspection(state, urls.shown(path), stats=stats)
         state.check_unchanged()
-        return found
+        confirm, choices = calls("migrate.inspect", (repr(path),), {"stats": stats, **hints}, found.questions)
+        return replace(found, confirm_command=confirm, choice_commands=choices)
 
 
 @edge.speaking()
@@ -201,7 +208,7 @@ def write(
     state: OptimizerState,
     dest: PathLike,
     *,
-    to: str = "slots",
+    to: str | None = None,
     order: str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -211,15 +218,15 @@ def write(
     Args:
       state: what `read` returned.
       dest: the file or folder to be written.
-      to: the target format: `slots`, `keras`, `tf-keras` or `list`.
+      to: the target format: `slots`, `keras`, `tf-keras` or `list`; None for what the ending of `dest` says.
       order: for the target `list`, the generation that shall read it; None for the one that wrote the source.
       overwrite: whether a checkpoint of that format at `dest` may be replaced.
       progress: called with (bytes done, bytes in all), from any thread.
 
     Raises:
-      HyperparameterError: no such target. TargetExistsError: `dest` exists.
+      HyperparameterError: no such target, or `dest` ends as another's file. TargetExistsError: `dest` exists.
     """
-    check_target(to, order)
+    to = target_of(os.fspath(dest), to, order)
     more = {"order": order} if to == "list" else {}
     _write(state, os.fspath(dest), to, overwrite=overwrite, progress=progress, **more)
 
@@ -233,6 +240,29 @@ def _write(state: OptimizerState, dest: str, to: str, *, overwrite: bool, **more
         writer.check_target(dest, overwrite=overwrite)
     with watching(state.opened), uploads.sent_to(dest) as path:
         writer.write(state, path, overwrite=overwrite, **more)
+
+
+ENDINGS = {"keras": ".keras", "tf-keras": ".h5", "list": ".npz"}
+"""How the files of targets end; a slot checkpoint is a folder."""
+
+
+def target_of(dest: str, to: str | None = None, order: str | None = None) -> str:
+    """The target format: `to`, or what the ending of `dest` says.
+
+    Raises:
+      HyperparameterError: there is no such target, or `dest` ends as the file of another; `check_target`'s.
+    """
+    named = next((target for target, ending in ENDINGS.items() if dest.endswith(ending)), "slots")
+    target = named if to is None else to
+    check_target(target, order)
+    if target != named:
+        form = (
+            f"is a {ENDINGS[target]} file"
+            if target in ENDINGS
+            else f"is a folder, which cannot end in {ENDINGS[named]}"
+        )
+        raise HyperparameterError(f"{dest}: a target {target} {form}; give another name, or leave --to out")
+    return target
 
 
 def check_target(to: str, order: str | None = None) -> None:
@@ -264,7 +294,7 @@ def migrate_checkpoint(
     source: PathLike,
     dest: PathLike,
     *,
-    to: str = "slots",
+    to: str | None = None,
     order: str | None = None,
     strict: bool = False,
     dry_run: bool = False,
@@ -289,12 +319,14 @@ def migrate_checkpoint(
       StrictError: `strict`, and the conversion is not exact. TargetExistsError: also where `dest` is the source, holds
         it or lies in it. Otherwise as `read` and `write`.
     """
-    check_target(to, order)
-    require_known(hints)
     path = os.fspath(dest)
+    to = target_of(path, to, order)
+    require_known(hints)
     _check_apart(os.fspath(source), path)
     if files.exists(path) and not overwrite:
         raise TargetExistsError(f"{path} exists; give another name, or --overwrite to replace it")
+    options = {"to": to, "order": order, "strict": strict, "dry_run": dry_run, "overwrite": overwrite, **hints}
+    typed = partial(calls, "migrate.migrate_checkpoint", (repr(os.fspath(source)), repr(path)))
     with edge.reading(os.fspath(source)):
         state = held = read(source, **hints)
 
@@ -304,9 +336,8 @@ def migrate_checkpoint(
             state = soundness.checked(state)
             held = _for_target_or_advice(state, to, order, partial(instead, state, to, os.fspath(source), hints))
             if strict and held.fidelity != "exact":
-                raise StrictError(
-                    f"refused by --strict, as the conversion is {held.fidelity}: {'; '.join(held.reasons)}"
-                )
+                text = f"refused by --strict, as the conversion is {held.fidelity}: {'; '.join(held.kept_reasons)}"
+                raise asking(StrictError(text), held.questions, *typed(options, held.questions))
             return state
 
         if to == "slots" and not dry_run and (state.fidelity == "exact" or not strict):
@@ -318,7 +349,9 @@ def migrate_checkpoint(
                 state.check_unchanged()
             else:
                 write(state, path, to=to, order=order, overwrite=overwrite, progress=progress)
-    return _report(held, urls.shown(os.fspath(source)), urls.shown(path), to, written=not dry_run)
+    made = _report(held, urls.shown(os.fspath(source)), urls.shown(path), to, written=not dry_run)
+    confirm, choices = typed({**options, "overwrite": overwrite or not dry_run}, made.questions)
+    return replace(made, confirm_command=confirm, choice_commands=choices)
 
 
 def _for_target_or_advice(
@@ -383,9 +416,10 @@ def _report(state: OptimizerState, source: str, dest: str, to: str, *, written: 
         origins=state.origins,
         matched=dict(state.matched),
         unmapped=tuple(state.unmapped),
-        warnings=tuple(map(line, state.warnings)),
+        warnings=tuple(map(worded, state.warnings)),
         variables=len(state.variables),
         slots=len(slots),
         bytes=sum(a.size * numpy_dtype(a.dtype).itemsize for a in arrays),
         written=written,
+        questions=state.questions,
     )

@@ -6,8 +6,9 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
-from migrate.bytes.messages import line
+from migrate.bytes.messages import worded
 from migrate.errors import DamagedFileError
 from optim.errors import CheckpointError, DtoptError
 
@@ -32,15 +33,25 @@ DAMAGE = (
 """What h5py, zipfile, protobuf, json and numpy raise on files that nobody wrote as they are."""
 
 
+_within: ContextVar[bool] = ContextVar("within", default=False)
+
+
 @contextmanager
 def speaking() -> Iterator[None]:
-    """Raises our own errors as `line` shows them; the traceback keeps the whole text."""
+    """Raise our own errors as `messages.worded` shows them: the outermost edge does. The cause keeps the whole text."""
+    is_outermost = not _within.get()
+    token = _within.set(True)
     try:
         yield
     except DtoptError as error:
-        if line(str(error)) == str(error):
+        text = worded(error.text)
+        if not is_outermost or text == error.text:
             raise
-        raise type(error)(line(str(error))) from error
+        shown = type(error)(text)
+        shown.questions, shown.commands = error.questions, error.commands
+        raise shown from error
+    finally:
+        _within.reset(token)
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray, widened
-from migrate.bytes.messages import line
-from migrate.evidence import DEFAULT, FILE, Origin
+from migrate.bytes.messages import worded
+from migrate.evidence import DEFAULT, FILE, NONE, Origin, Questions
 from migrate.rules.comparison import same
 from migrate.state import OptimizerState
 
@@ -62,6 +62,7 @@ class Inspection:
       origins: where every value came from that the next step depends on; fidelity and reasons follow from it.
       warnings: what is worth knowing and decides nothing.
       optimizers: paths of all optimizers in the source, where its format can hold several; this is about one.
+      questions, confirm_command, choice_commands: as in `migrate.Report`.
     """
 
     source: str
@@ -82,6 +83,9 @@ class Inspection:
     origins: tuple[Origin, ...] = ()
     warnings: tuple[str, ...] = field(default_factory=tuple)
     optimizers: tuple[str, ...] = ()
+    questions: Questions = NONE
+    confirm_command: str = ""
+    choice_commands: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON. Shapes are lists; statistics that are not finite are left to the writer of the JSON."""
@@ -123,8 +127,9 @@ def inspection(state: OptimizerState, source: str, *, stats: bool) -> Inspection
         fidelity=state.fidelity,
         reasons=state.reasons,
         origins=state.origins,
-        warnings=tuple(map(line, state.warnings)),
+        warnings=tuple(map(worded, state.warnings)),
         optimizers=stored.optimizers if stored else (),
+        questions=state.questions,
     )
 
 

@@ -163,7 +163,9 @@ def _provenance_differences(state: OptimizerState, said: Mapping[str, Any]) -> I
             yield f"the target says that its {key} is {said.get(key)!r}, and of the source it is {value!r}"
     told = said.get("reasons")
     kept = [str(each) for each in told] if isinstance(told, list) else []
-    yield from (f"the target does not say why it is not exact: {each}" for each in state.reasons if each not in kept)
+    yield from (
+        f"the target does not say why it is not exact: {each}" for each in state.kept_reasons if each not in kept
+    )
     if not isinstance(told, list) or (said.get("fidelity") == EXACT) == bool(kept):
         yield f"the target calls itself {said.get('fidelity')!r} for {len(kept)} reasons"
 

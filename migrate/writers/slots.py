@@ -96,7 +96,7 @@ def _metadata_json(state: OptimizerState) -> bytes:
         "written_by": f"dtopt {release.version()}",
         "iterations_from": state.iterations_source,
     }
-    provenance |= {"fidelity": state.fidelity, "reasons": list(state.reasons)}
+    provenance |= {"fidelity": state.fidelity, "reasons": list(state.kept_reasons)}
     if state.source is not None:
         provenance |= {
             "format": state.source.format,

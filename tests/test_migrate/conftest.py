@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from migrate import surfaces
 from migrate.proof import loaded, loading
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
@@ -54,6 +56,14 @@ class Case:
             "variables": [{"name": v["name"], "shape": v["shape"]} for v in self.document["trainable"]],
             "generation": self.generation,
         }
+
+
+@pytest.fixture(autouse=True)
+def as_typed() -> Iterator[None]:
+    """Advice as the command line words it; test_answers.py has what Python is told."""
+    token = surfaces.current.set(surfaces.SHELL)
+    yield
+    surfaces.current.reset(token)
 
 
 @pytest.fixture(scope="session")
