@@ -155,7 +155,7 @@ def _files(folder: str) -> list[str]:
 
 
 def _of_bundle(path: str) -> bool:
-    return path.endswith(".index") or ".data-" in os.path.basename(path) or looks_like_bundle(path)
+    return path.endswith((".index", ".meta")) or ".data-" in os.path.basename(path) or looks_like_bundle(path)
 
 
 def _is_checkpoint(path: str) -> bool:

@@ -73,7 +73,7 @@ def _description(path: str, formats: Sequence[str]) -> str:
 
 
 def _of_file(path: str) -> tuple[str, str] | None:
-    """What a file is that must be unpacked first, with the command, or that holds no state dtopt reads; None if unknown."""
+    """What a file is that must be unpacked first, with the command, or that dtopt does not read; None if unknown."""
     with files.opened(path) as file:
         start = file.read(512)
     given, plain = shlex.quote(path), _SUFFIX.sub("", path)
