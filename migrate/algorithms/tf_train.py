@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -178,17 +178,27 @@ def of_objects(stored: Stored) -> bool:
     return "object graph" in stored.matched.values()
 
 
-def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm: str) -> tuple[int, str] | None:
+class Steps(NamedTuple):
+    """Steps that an optimizer has taken, and where the source stores them. `is_least`: it may have taken more."""
+
+    count: int
+    where: str
+    is_least: bool = False
+
+
+def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm: str) -> Steps | None:
     """Steps taken by AdamOptimizer or AdaMaxOptimizer, whose power of beta comes out bit for bit if we multiply alike.
 
-    After k steps a power is beta**(k + 1), each product rounded. None where no power tells, as after 87,000 steps, when
-    the float32 power of 0.999 has vanished.
+    After k steps a power is beta**(k + 1), each product rounded. None if no power tells. If all powers have vanished
+    (0.999 in float32 after 87,000 steps), the correction stays 1, and the fewest such steps stand for any more.
 
     Raises:
       AmbiguousError: powers of several optimizers. ContradictionError: no number of steps gives a power, or each power
         another, so that a beta is wrong.
     """
-    told: tuple[int, str] | None = None
+    told: Steps | None = None
+    gone: list[tuple[int, str]] = []
+    is_known = True
     for tail, key in POWERS[algorithm == "Adamax" :]:
         names = [n for n in scalars if re.fullmatch(rf"(?:.*/)?{tail}(?:_\d+)?", n)]
         if len({np.asarray(scalars[n].load()).tobytes() for n in names}) > 1:
@@ -199,6 +209,7 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm
         name = names[0] if names else None
         beta = config.get(key)
         if name is None or not isinstance(beta, (int, float)) or not 0.0 <= beta <= 1.0:
+            is_known = False
             continue
         stored = np.asarray(scalars[name].load()).reshape(-1)[0]
         if not 0.0 <= stored <= 1.0:
@@ -210,17 +221,22 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm
         if factor in (0, 1):  # whose powers tell no steps
             if stored != factor:
                 raise _denied(name, key, beta, stored)
+            is_known = is_known and factor == 0
             continue
         power, taken = factor, 0
         least = np.finfo(stored.dtype).tiny  # below it a product can be its own factor, and was flushed to 0 or not
         while power > stored and power >= least:
             power, taken = power * factor, taken + 1
         if not stored >= least or power < least:
+            gone.append((taken, name))
             continue
-        if power != stored or (told is not None and told[0] != taken):
-            others = f" (those of {told[1].partition(',')[0]} are {told[0]})" if told else ""
+        if power != stored or (told is not None and told.count != taken):
+            others = f" (those of {told.where.partition(',')[0]} are {told.count})" if told else ""
             raise _denied(name, key, beta, stored, others)
-        told = told or (taken, f"{name}, which is {key} to the power of steps + 1")
+        told = told or Steps(taken, f"{name}, which is {key} to the power of steps + 1")
+    if told is None and gone and is_known:
+        fewest, name = max(gone)
+        return Steps(fewest, f"{name}, which has vanished: from step {fewest} on the moments are not corrected", True)
     return told
 
 

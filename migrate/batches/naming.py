@@ -13,6 +13,7 @@ from migrate.bytes import files, hdf5
 from migrate.bytes.checkpoint_paths import looks_like_bundle, without_index
 from migrate.bytes.messages import some
 from migrate.errors import AmbiguousError, TargetExistsError, UnknownFormatError
+from migrate.readers import unknown
 from optim.errors import DtoptError
 
 SUFFIXES = (".weights.h5", ".h5", ".hdf5", ".keras", ".npz", ".npy", ".pkl", ".pickle", ".index")
@@ -83,7 +84,7 @@ def expand(source: str, *, every: bool = False, targets: str = "") -> list[str]:
         held = _held(source)
         if not held:
             raise UnknownFormatError(
-                readers.of_orbax(source)
+                unknown.of_orbax(source)
                 or f"{source} is no checkpoint, and none lies in it (--all searches the folders in it, too)"
             ) from None
         if len(held) == 1 and (others := _outside(held[0], _tree(source, targets))):
@@ -117,7 +118,7 @@ def _tree(folder: str, targets: str) -> list[str]:
         found += [here] if _is_one(here) else sorted([*_prefixes(here), *_without_index(here), *_files(here)])
     if not found:
         raise UnknownFormatError(
-            readers.of_orbax(folder) or f"{folder} is no checkpoint, and none lies in it or in a folder in it"
+            unknown.of_orbax(folder) or f"{folder} is no checkpoint, and none lies in it or in a folder in it"
         )
     return found
 
@@ -154,7 +155,7 @@ def _files(folder: str) -> list[str]:
 
 
 def _of_bundle(path: str) -> bool:
-    return path.endswith(".index") or ".data-" in os.path.basename(path) or looks_like_bundle(path)
+    return path.endswith((".index", ".meta")) or ".data-" in os.path.basename(path) or looks_like_bundle(path)
 
 
 def _is_checkpoint(path: str) -> bool:

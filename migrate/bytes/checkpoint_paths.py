@@ -10,6 +10,8 @@ from migrate.bytes import files, sstable, urls
 from migrate.errors import AmbiguousError, UnknownFormatError
 
 _POINTER = re.compile(r'^model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
+POINTER = "checkpoint"
+"""The file in which TensorFlow names the newest state of a folder."""
 CHIEF = "chief"
 """Where `BackupAndRestore` of Keras keeps the one checkpoint of its folder."""
 _SHARD = re.compile(r"\.data-\d{5}-of-\d{5}$")
@@ -20,8 +22,8 @@ def find_prefix(path: str) -> str | None:
     """The prefix `P` with a file `P.index`, or None where `path` is no TensorFlow checkpoint.
 
     Args:
-      path: a prefix, its `.index` or one of its data files, or a folder: then the state that its file
-        `checkpoint` names, or else the only one there.
+      path: a prefix, its `.index`, `.meta` or one of its data files; a folder, or the file `checkpoint` in it: then
+        the state that this file names, or else the only one there.
 
     Raises:
       AmbiguousError: a folder with several states and no file `checkpoint`.
@@ -30,9 +32,11 @@ def find_prefix(path: str) -> str | None:
         return None
     if files.is_folder(path):
         return _of_folder(path)
-    for prefix in (path, path.removesuffix(".index"), _SHARD.sub("", path)):
+    for prefix in (path, path.removesuffix(".index"), _PART.sub("", path)):
         if files.is_file(prefix + ".index"):
             return prefix
+    if os.path.basename(path) == POINTER and files.is_file(path):
+        return _of_folder(os.path.dirname(path) or os.curdir)
     return None
 
 
@@ -76,7 +80,7 @@ def looks_like_bundle(prefix: str) -> bool:
 
 def _of_folder(folder: str) -> str | None:
     try:
-        with files.opened(os.path.join(folder, "checkpoint")) as file:
+        with files.opened(os.path.join(folder, POINTER)) as file:
             found = _POINTER.search(file.read(1 << 20).decode())
     except (OSError, UnicodeDecodeError):
         found = None
@@ -90,12 +94,12 @@ def _of_folder(folder: str) -> str | None:
                 return prefix
         if urls.is_url(named):
             raise UnknownFormatError(
-                f"{os.path.join(folder, 'checkpoint')} names {named}, which is not in this folder; migrate that"
+                f"{os.path.join(folder, POINTER)} names {named}, which is not in this folder; migrate that"
             )
     states = sorted(n.removesuffix(".index") for n in files.names(folder) if n.endswith(".index"))
     if found and states:
         raise AmbiguousError(
-            f"{os.path.join(folder, 'checkpoint')} names {named}, which is not there; name the one that is meant:"
+            f"{os.path.join(folder, POINTER)} names {named}, which is not there; name the one that is meant:"
             f" {', '.join(os.path.join(folder, name) for name in states[:10])}"
         )
     if len(states) > 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -129,26 +129,14 @@ class _NumpyOnly(pickle.Unpickler):
         raise UnsupportedError("it refers to objects outside itself")
 
 
-def loads(data: bytes, where: str) -> list[np.ndarray]:
-    """The flat list of arrays in a pickle of numpy arrays, numbers, lists and tuples; or in a mapping that holds it
-    beside words and numbers alone, as the `extra_data.pickle` of transformers does beside the epoch.
+def loads(data: bytes, where: str) -> Any:
+    """What a pickle holds: numpy arrays, words and numbers, in lists and in mappings of words. Tuples become lists.
 
     Raises:
       UnsupportedError: it calls anything but numpy's constructors, or holds something else.
       DamagedFileError: it is truncated or no pickle.
     """
-    found = _loaded(data, where)
-    try:
-        if isinstance(found, dict):
-            held = [each for each in found.values() if not isinstance(each, str | int | float | None)]
-            found = held[0] if len(held) == 1 else None
-        if isinstance(found, _Array):
-            found = found.value
-        if not isinstance(found, (list, tuple)):
-            raise UnsupportedError("it is no list of arrays")
-        return [_as_array(item) for item in found]
-    except UnsupportedError as error:
-        raise UnsupportedError(f"{where} is a pickle that is refused: {error}") from None
+    return _plain(_loaded(data, where), where, lambda array: array)
 
 
 def loads_config(data: bytes, where: str) -> dict[str, Any]:
@@ -156,14 +144,10 @@ def loads_config(data: bytes, where: str) -> dict[str, Any]:
 
     Raises: as `loads`.
     """
-    found = _loaded(data, where)
-    try:
-        if not isinstance(found, dict):
-            raise UnsupportedError("it is no mapping, as get_config() gives it")
-        return {_as_word(key): _as_json(value) for key, value in found.items()}
-    except (UnsupportedError, RecursionError) as error:
-        reason = str(error) if isinstance(error, UnsupportedError) else "it holds itself"
-        raise UnsupportedError(f"{where} is a pickle that is refused: {reason}") from None
+    found = _plain(_loaded(data, where), where, _as_number)
+    if not isinstance(found, dict):
+        raise UnsupportedError(f"{where} is a pickle that is refused: it is no mapping, as get_config() gives it")
+    return found
 
 
 def is_pickle(data: bytes) -> bool:
@@ -223,31 +207,46 @@ def _instructions(data: bytes) -> Iterator[tuple[str, Any]]:
     raise pickle.UnpicklingError("it ends before its last instruction")
 
 
+def _plain(found: Any, where: str, of_array: Callable[[np.ndarray], Any]) -> Any:
+    """What was unpickled, without the stand-ins. A list that is held twice is looked at once."""
+    open_ = object()
+    seen: dict[int, Any] = {}
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, _Array):
+            value = value.value
+        if isinstance(value, np.ndarray):
+            return of_array(value)
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if not isinstance(value, (dict, list, tuple)):
+            raise UnsupportedError(
+                f"it holds {type(value).__name__}; only arrays, strings, numbers, lists and dicts are allowed"
+            )
+        if id(value) not in seen:
+            seen[id(value)] = open_
+            if isinstance(value, dict):
+                seen[id(value)] = {_as_word(key): convert(each) for key, each in value.items()}
+            else:
+                seen[id(value)] = [convert(each) for each in value]
+        if seen[id(value)] is open_:
+            raise UnsupportedError("it holds itself")
+        return seen[id(value)]
+
+    try:
+        return convert(found)
+    except (UnsupportedError, RecursionError) as error:
+        reason = str(error) if isinstance(error, UnsupportedError) else "its lists are nested too deep"
+        raise UnsupportedError(f"{where} is a pickle that is refused: {reason}") from None
+
+
 def _as_word(key: Any) -> str:
     if not isinstance(key, str):
         raise UnsupportedError(f"it has {type(key).__name__} for a name")
     return key
 
 
-def _as_json(value: Any) -> Any:
-    """A value in JSON's types. A str of Python 2 is text here, and no bytes of an array."""
-    if isinstance(value, _Array):
-        value = value.value
-    if isinstance(value, np.ndarray) and value.shape == ():
-        value = value.item()
-    if isinstance(value, dict):
-        return {_as_word(key): _as_json(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_as_json(each) for each in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise UnsupportedError(f"it holds {type(value).__name__}; only words, numbers, lists and mappings are read")
-
-
-def _as_array(item: Any) -> np.ndarray:
-    value = item.value if isinstance(item, _Array) else item
-    if isinstance(value, bool) or not isinstance(value, (np.ndarray, int, float)):
-        raise UnsupportedError(
-            f"it holds {type(value).__name__} among the arrays; only numpy arrays and numbers are read"
-        )
-    return np.asarray(value)
+def _as_number(array: np.ndarray) -> Any:
+    if array.shape != ():
+        raise UnsupportedError("it holds an array; only strings, numbers, lists and dicts are allowed")
+    return array.item()

@@ -12,12 +12,14 @@ from collections.abc import Iterable, Iterator
 
 import google_crc32c
 
-from migrate.bytes import files
+from migrate.bytes import files, snappy
 from migrate.errors import DamagedFileError
 from optim.errors import CheckpointError
 
 MAGIC = 0xDB4775248B80FB57
 FOOTER_SIZE = 48
+PLAIN, SNAPPY = 0, 1
+"""Types of a block: as it is, or compressed."""
 _TRAILER_SIZE = 5
 _BLOCK_SIZE = 256 * 1024
 _RESTART_INTERVAL = 16
@@ -70,7 +72,7 @@ def read_table(path: str) -> dict[bytes, bytes]:
 
     Raises:
       DamagedFileError: truncated, flipped or contradictory bytes.
-      CheckpointError: compressed blocks, which TensorFlow does not write.
+      CheckpointError: blocks that are compressed, but not with Snappy.
     """
     with files.opened(path) as file:
         data = file.read()
@@ -110,9 +112,12 @@ def _block(data: bytes, offset: int, size: int, path: str) -> bytes:
     (stored,) = struct.unpack_from("<I", data, end + 1)
     if mask_crc(google_crc32c.value(data[offset : end + 1])) != stored:
         raise DamagedFileError(f"{path} is damaged: wrong checksum of the block at byte {offset}; copy it again")
-    if data[end] != 0:
+    if data[end] == SNAPPY:
+        return snappy.decompress(data[offset:end], path)
+    if data[end] != PLAIN:
         raise CheckpointError(
-            f"{path} has a compressed block (type {data[end]}); TensorFlow writes none. Save it again with TensorFlow"
+            f"{path} has a block compressed in a way that is not known here (type {data[end]}); load the checkpoint in"
+            " TensorFlow and save it again"
         )
     return data[offset:end]
 

@@ -18,7 +18,7 @@ def places(
     """(path as in `canonical.Leaf`, group, layer's own name) of every layer, models too, as `model.layers` has them.
 
     Args:
-      twice: whether layers with weights are counted twice, as where tf.keras 2.12 and 2.13 save
+      twice: whether layers with weights are counted twice, as where tf.keras 2.12 and 2.13 (2.14 counts them once) save
         `_layer_checkpoint_dependencies`, in which each of them stands under two keys (`engine/functional.py`).
     """
     used: dict[str, int] = {}

@@ -10,6 +10,7 @@ from migrate.models import keras1
 from migrate.models.canonical import Layer, Leaf, layer_name, leaves
 from migrate.models.layers import ADVICE, KINDS
 from migrate.models.places import places
+from migrate.readers.keras.tree import WINDOWS_SEPARATOR
 from migrate.state import Stored, StoredModel
 from optim.errors import MismatchError, UnsupportedError
 
@@ -22,7 +23,7 @@ SHAPE_KEPT = (
 )
 """Layers whose output has the shape of their input."""
 DEPENDENCIES = "_layer_checkpoint_dependencies"
-"""What tf.keras 2.12 and 2.13 call the group of a model's layers."""
+"""What tf.keras 2.12 to 2.14 call the group of a model's layers."""
 DEPTHWISE = "depthwise_kernel"
 """What Keras 3 calls `kernel` where a layer has no other."""
 PARTS = ("query", "key", "value", "attention_output")
@@ -118,10 +119,12 @@ def _check(found: Mapping[Place, str], every: Sequence[Leaf]) -> None:
 
 
 def _by_place(stored: Stored, document: Layer, every: Sequence[Leaf]) -> dict[Place, str]:
-    """In a `.keras` file, by group and number."""
-    stored_at = {v.array.stored_as: v.name for v in stored.variables if v.array is not None}
-    there = {_normal(place): name for place, name in stored_at.items()}
-    twice = any(DEPENDENCIES in place for place in stored_at)
+    """In a `.keras` file, by group and number. Only the counters of groups show whether layers were counted twice."""
+    there = {_normal(v.array.stored_as): v.name for v in stored.variables if v.array is not None}
+    return max((_at_places(there, document, every, twice) for twice in (False, True)), key=len)
+
+
+def _at_places(there: Mapping[str, str], document: Layer, every: Sequence[Leaf], twice: bool) -> dict[Place, str]:
     groups = {path: group for path, group, _ in places(document, twice=twice)}
     found = {}
     for leaf in every:
@@ -133,8 +136,8 @@ def _by_place(stored: Stored, document: Layer, every: Sequence[Leaf]) -> dict[Pl
 
 
 def _normal(place: str) -> str:
-    """Without the underscores of private attributes, and with tf.keras 2.12's list of layers called as later."""
-    plain = place.strip("/").replace(DEPENDENCIES, "layers")
+    """Without the underscores of private attributes, and with the list of layers called as in tf.keras 2.15."""
+    plain = place.replace(WINDOWS_SEPARATOR, "/").strip("/").replace(DEPENDENCIES, "layers")
     return "/".join(part.lstrip("_") for part in plain.split("/"))
 
 

@@ -13,6 +13,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy as np
 from migrate.bytes import files, safe_pickle
 from migrate.bytes.arrays import LazyArray, native
 from migrate.errors import DamagedFileError
+from migrate.readers import pickled
 from migrate.state import Stored
 from optim.errors import UnsupportedError
 
@@ -59,20 +61,44 @@ def read(path: str, generation: str | None = None) -> Stored:
     with files.opened(path) as file:
         start = file.read(8)
     if start.startswith(b"PK\x03\x04"):
-        weights, kind = _from_npz(path), "numpy.savez"
+        held, kind = _from_npz(path), "numpy.savez"
     elif start.startswith(NPY_MAGIC):
-        weights, kind = _from_npy(path), "numpy.save"
+        held, kind = _from_npy(path), "numpy.save"
     else:
         with files.opened(path) as file:
-            weights, kind = _held(safe_pickle.loads(file.read(), path)), "pickle"
+            held, kind = _Held.of(pickled.contents(safe_pickle.loads(file.read(), path), path)), "pickle"
+    evidence = [f"a list of {len(held.weights)} arrays as {kind} writes it"]
+    evidence += ["the optimizer's config is next to it"] if held.config is not None else []
     return Stored(
         NAME,
         generation,
-        (f"a list of {len(weights)} arrays as {kind} writes it",),
-        None,
+        tuple(evidence),
+        held.config,
         (),
-        weights=tuple((array.stored_as, array) for array in weights),
+        weights=tuple((array.stored_as, array) for array in held.weights),
+        unmapped={array.stored_as: array for array in held.others},
     )
+
+
+@dataclass(frozen=True)
+class _Held:
+    """The arrays of the optimizer, and what is next to them: see `pickled.Contents`."""
+
+    weights: list[LazyArray]
+    others: Sequence[LazyArray] = ()
+    config: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, contents: pickled.Contents) -> _Held:
+        """Of arrays that are in memory already."""
+        weights, others = (
+            [_lazy(name, a.shape, a.dtype, lambda a=a: a) for name, a in arrays]
+            for arrays in (contents.weights, contents.others)
+        )
+        config = contents.config
+        if config is not None:  # get_config() does not name the class
+            config = dict(config) if "class_name" in config else {"class_name": "", "config": dict(config)}
+        return cls(weights, others, config)
 
 
 def _zip_names(path: str) -> list[str]:
@@ -83,31 +109,28 @@ def _zip_names(path: str) -> list[str]:
         raise DamagedFileError(f"{path} is a damaged zip archive ({error}); copy it again") from error
 
 
-def _held(arrays: Sequence[np.ndarray]) -> list[LazyArray]:
-    """Arrays that are in memory already."""
-    return [_lazy(f"weights[{i}]", a.shape, a.dtype, lambda a=a: a) for i, a in enumerate(arrays)]
-
-
 def _lazy(stored_as: str, shape: tuple[int, ...], dtype: np.dtype, load: Any) -> LazyArray:
     if dtype.kind not in "biufc":
         raise UnsupportedError(f"{stored_as} has dtype {dtype}, which no optimizer state has")
     return LazyArray(tuple(int(n) for n in shape), dtype.newbyteorder("=").name, lambda: native(load()), stored_as)
 
 
-def _from_npz(path: str) -> list[LazyArray]:
-    """Members arr_0, arr_1, ... by number; a file with other names in the order in which it was written."""
+def _from_npz(path: str) -> _Held:
+    """Members arr_0, arr_1, ... by number; other names are kept, in the order in which they were written."""
     names = [name for name in _zip_names(path) if name.endswith(".npy")]
     numbers = [re.fullmatch(r"\D*(\d+)\.npy", name) for name in names]
-    if all(numbers):
+    is_numbered = all(numbers)
+    if is_numbered:
         names = [name for _, name in sorted((int(m.group(1)), n) for m, n in zip(numbers, names, strict=True) if m)]
     arrays: list[LazyArray] = []
     with files.zipped(path) as archive:
         headers = [_member_header(path, archive, name) for name in names]
     for index, (name, (shape, _, dtype)) in enumerate(zip(names, headers, strict=True)):
         if dtype.hasobject and len(names) == 1:
-            return _held(_object_array(_unpacked(path, name), f"{path}:{name}"))
-        arrays.append(_lazy(f"weights[{index}]", shape, dtype, lambda name=name: _load_member(path, name)))
-    return arrays
+            return _Held.of(_object_array(_unpacked(path, name), f"{path}:{name}"))
+        called = f"weights[{index}]" if is_numbered else name.removesuffix(".npy")
+        arrays.append(_lazy(called, shape, dtype, lambda name=name: _load_member(path, name)))
+    return _Held(arrays)
 
 
 def _member_header(path: str, archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -157,7 +180,7 @@ def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
     return np.lib.format.read_array_header_2_0(file)
 
 
-def _from_npy(path: str) -> list[LazyArray]:
+def _from_npy(path: str) -> _Held:
     with files.opened(path) as file:
         data = file.read()
     try:
@@ -168,16 +191,16 @@ def _from_npy(path: str) -> list[LazyArray]:
         raise UnsupportedError(
             f"{path} is one array of numbers; a get_weights() list is an array of objects, one per weight"
         )
-    return _held(_object_array(data, path))
+    return _Held.of(_object_array(data, path))
 
 
-def _object_array(data: bytes, where: str) -> list[np.ndarray]:
-    """An object array: behind the header it is a pickle, which `safe_pickle` reads."""
+def _object_array(data: bytes, where: str) -> pickled.Contents:
+    """An array of objects, or one object: after the header it is a pickle, which `safe_pickle` reads."""
     file = io.BytesIO(data)
     shape, _, _ = _header(file)
-    if len(shape) != 1:
+    if len(shape) > 1:
         raise UnsupportedError(f"{where} has shape {shape}; a get_weights() list has one dimension")
-    arrays = safe_pickle.loads(file.read(), where)
-    if len(arrays) != shape[0]:
-        raise DamagedFileError(f"{where} declares {shape[0]} weights and holds {len(arrays)}; the file is damaged")
-    return arrays
+    objects = safe_pickle.loads(file.read(), where)
+    if not isinstance(objects, list) or len(objects) != (shape[0] if shape else 1):
+        raise DamagedFileError(f"{where} declares shape {shape} and holds something else; the file is damaged")
+    return pickled.contents(objects if shape else objects[0], where)

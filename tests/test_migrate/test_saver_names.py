@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import migrate
+import optim
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
 from migrate.graphs import saver
 from migrate.readers import tf1_saver
@@ -98,6 +100,40 @@ def test_adam_counts_its_steps_by_its_powers(tmp_path: Path) -> None:
     assert "beta2_power" in state.iterations_source
     assert state.slots["m"]["w"].stored_as == "w/Adam"
     assert state.slots["v"]["w"].stored_as == "w/Adam_1"
+
+
+def _after_underflow(**tensors: np.ndarray) -> dict[str, np.ndarray]:
+    """What Adam stores some 90,000 steps on, when TensorFlow has flushed both powers to 0."""
+    powers = dict.fromkeys(("beta1_power", "beta2_power"), np.zeros((), np.float32))
+    return {name: _float(3) for name in ("w", "w/Adam", "w/Adam_1")} | powers | tensors
+
+
+ADAM = {"class_name": "AdamOptimizer", "config": {"learning_rate": 0.01}}
+
+
+@pytest.mark.parametrize("tensors", [{}, {"global_step": np.array(7)}], ids=["alone", "global_step set back"])
+def test_powers_that_have_vanished_need_no_number_of_steps(tmp_path: Path, tensors: dict[str, np.ndarray]) -> None:
+    prefix, target = written(tmp_path / "made", _after_underflow(**tensors)), tmp_path / "slots"
+    report = migrate.migrate_checkpoint(prefix, target, optimizer_config=ADAM)
+    assert not [o for o in report.origins if o.subject == "iterations" and not o.certain]
+    variable, gradient = tf.Variable(np.zeros(3, np.float32), name="w"), np.array([0.5, -1.0, 2.0])
+    optim.load_checkpoint(str(target), {"w": variable}).apply_gradients([(tf.constant(gradient, tf.float32), variable)])
+    value, m, v = (tensor.astype(np.float64) for tensor in (_float(3),) * 3)
+    m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+    np.testing.assert_allclose(variable.numpy(), value - 0.01 * m / (np.sqrt(v) + 1e-8), rtol=2e-7)
+
+
+def test_a_global_step_after_the_powers_vanished_counts_the_steps(tmp_path: Path) -> None:
+    prefix = written(tmp_path / "made", _after_underflow(global_step=np.array(200_000)))
+    assert migrate.read(prefix, optimizer_config=ADAM).iterations == 200_000
+
+
+def test_a_schedule_needs_the_number_of_steps_all_the_same(tmp_path: Path) -> None:
+    prefix = written(tmp_path / "made", _after_underflow())
+    settings = {"initial_learning_rate": 0.1, "decay_steps": 10, "decay_rate": 0.5}
+    rate = {"class_name": "ExponentialDecay", "config": settings}
+    state = migrate.read(prefix, optimizer_config=ADAM, overrides={"learning_rate": rate})
+    assert [o for o in state.origins if o.subject == "iterations" and not o.certain]
 
 
 def _two_adams(slots_of_second: str) -> dict[str, np.ndarray]:

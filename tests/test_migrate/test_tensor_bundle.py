@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from migrate.bytes import protos, sstable
+from migrate.bytes import protos, snappy, sstable
 from migrate.bytes.bundle import BundleReader, numpy_dtype, shard_name
 from migrate.bytes.bundle_writer import BundleWriter
 from migrate.errors import DamagedFileError
@@ -49,6 +49,53 @@ def test_what_is_written_is_read(
         assert reader["t/" + key].shape == array.shape
         assert _same(reader.load("t/" + key), array)
     assert reader.load_bytes("text") == text
+
+
+def test_compressed_blocks_are_read_as_tensorflow_reads_them() -> None:
+    """The variables of saved_model_half_plus_two_cpu in the test data of TensorFlow Serving."""
+    import tensorflow as tf
+
+    prefix = str(Path(__file__).parents[1] / "fixtures" / "serving_compressed" / "variables")
+    theirs, ours = tf.train.load_checkpoint(prefix), BundleReader(prefix)
+    assert set(ours) == set(theirs.get_variable_to_shape_map())
+    for name in ours:
+        assert _same(ours.load(name), np.asarray(theirs.get_tensor(name)))
+
+
+@pytest.mark.parametrize(
+    ("packed", "plain"),
+    [
+        (b"\x00", b""),
+        (b"\x03\x08abc", b"abc"),
+        (b"\x3d\xf0\x3c" + bytes(61), bytes(61)),  # a literal's length in one more byte
+        (b"\x08\x04ab\x09\x02", b"abababab"[:2] + b"ababab"),  # a copy that reads what it writes: 6 from 2 before
+        (b"\x06\x08abc\x0a\x03\x00", b"abcabc"),  # an offset of two bytes
+        (b"\x06\x08abc\x0b\x03\x00\x00\x00", b"abcabc"),  # of four
+    ],
+)
+def test_snappy_elements(packed: bytes, plain: bytes) -> None:
+    """Each written by hand after google/snappy's format_description.txt."""
+    assert snappy.decompress(packed, "it") == plain
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        b"",
+        b"\xff",
+        b"\x03\x08ab",
+        b"\x02\x08abc",
+        b"\x04\x08abc",
+        b"\x06\x08abc\x0a\x00\x00",
+        b"\x06\x08abc\x0a\x04\x00",
+        b"\x06\x08abc\x0a\x03",
+        b"\xff\xff\xff\xff\x0f\x08abc",
+    ],
+    ids=lambda packed: packed.hex() or "empty",
+)
+def test_damaged_snappy_blocks_are_refused(packed: bytes) -> None:
+    with pytest.raises(DamagedFileError, match="copy the file again"):
+        snappy.decompress(packed, "it")
 
 
 def test_tensorflow_reads_what_is_written(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ OTHERWISE = {
     "keras3.2.1": {"keras": ("masked-residual", "masked-softmax"), "tf-keras": ("masked-residual",)},
     "keras3.10.0": dict.fromkeys(SUFFIX, ("weight-by-name",)),
     "tf2.13.1": dict.fromkeys(SUFFIX, ()),
+    "tf2.14.1": dict.fromkeys(SUFFIX, ()),
+    "tf2.14.1windows": dict.fromkeys(SUFFIX, ()),
     "tf2.12.1": dict.fromkeys(SUFFIX, ("plain-softmax",)),
     "keras3.9.2": {"keras": (), "tf-keras": ("masked-multiply",)},
     "keras3.13.2": {

@@ -146,21 +146,72 @@ def test_an_object_array_that_wants_to_run_something(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "held",
     [
-        {"a": np.ones(2)},
-        {"epoch": 1, "optimizer": [np.ones(2)], "model": [np.ones(2)]},
-        {"epoch": 1, "optimizer": [np.ones(2)], "best": {"loss": 0.5}},
         [{"a": 1}],
         ["text"],
         [None],
         [True],
-        [[np.ones(2)]],
+        {"model": [np.ones(2)]},
+        {},
+        {"epoch": 3},
+        {"a": [np.ones(2)], "b": [np.ones(2)]},
+        ([np.ones(2)], [np.ones(2)]),
+        {"optimizer": [np.ones(2)], "other_optimizer": [np.ones(2)]},
         [np.array(["a"])],
         [np.zeros(2, "f4,f4")],
+        {1: np.ones(2)},
     ],
 )
-def test_other_contents_are_refused(held: Any) -> None:
+def test_other_contents_are_refused(held: Any, tmp_path: Path) -> None:
+    (tmp_path / "w.pkl").write_bytes(pickle.dumps(held))
     with pytest.raises(DtoptError):
-        safe_pickle.loads(pickle.dumps(held), "here")
+        weight_list.read(str(tmp_path / "w.pkl"))
+
+
+MODEL = [np.ones((3, 2), np.float32), np.ones(2, np.float32)]
+CONFIG = {"name": "Adam", "learning_rate": 0.5}
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        (MODEL, WEIGHTS),
+        [WEIGHTS, MODEL],
+        {"weights": MODEL, "optimizer_weights": WEIGHTS},
+        {"epoch": 1, "optimizer": WEIGHTS, "model": MODEL, "best": {"loss": 0.5}},
+        {"optimizer": {"weights": WEIGHTS, "config": CONFIG}, "model": MODEL},
+        {"weights": WEIGHTS, "config": CONFIG},
+        (WEIGHTS, {"class_name": "Adam", "config": CONFIG}),
+    ],
+    ids=lambda held: str(list(held)) if isinstance(held, dict) else f"{len(held)} items",
+)
+def test_the_optimizers_list_among_other_things(held: Any, tmp_path: Path) -> None:
+    (tmp_path / "w.pkl").write_bytes(pickle.dumps(held))
+    _same(tmp_path / "w.pkl")
+    stored = weight_list.read(str(tmp_path / "w.pkl"))
+    if stored.optimizer_config is not None:
+        assert stored.optimizer_config["config"] == CONFIG
+    objects = np.empty((), object)
+    objects[()] = held
+    np.save(tmp_path / "w.npy", objects, allow_pickle=True)
+    _same(tmp_path / "w.npy")
+
+
+def test_names_in_a_mapping_are_kept(tmp_path: Path) -> None:
+    named = {f"Adam/dense_{i}/kernel/m:0": weight for i, weight in enumerate(WEIGHTS)}
+    (tmp_path / "w.pkl").write_bytes(pickle.dumps(named))
+    stored = weight_list.read(str(tmp_path / "w.pkl"))
+    assert stored.weights is not None
+    assert [name for name, _ in stored.weights] == list(named)
+    _same(tmp_path / "w.pkl")
+
+
+def test_a_pickle_whose_lists_hold_each_other_ends_soon(tmp_path: Path) -> None:
+    held: list[Any] = [np.ones(1)]
+    for _ in range(60):
+        held = [held, held]
+    (tmp_path / "w.pkl").write_bytes(pickle.dumps(held))
+    with pytest.raises(UnsupportedError, match="without a list of arrays"):
+        weight_list.read(str(tmp_path / "w.pkl"))
 
 
 def test_a_forged_array_of_objects_from_raw_memory_is_refused() -> None:

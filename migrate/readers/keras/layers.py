@@ -20,7 +20,7 @@ from migrate.readers.keras.tree import Node, by_class
 from migrate.state import Layers, LayerVariable, StoredVariable, Twins
 
 LISTS = ("layers", "_layer_checkpoint_dependencies")
-"""Where a model's layers lie; tf.keras 2.12 and 2.13 wrote the second."""
+"""Groups of a model's layers; tf.keras 2.12 to 2.14 wrote the second."""
 CONV = {2: ("kernel", "bias"), 1: ("kernel",)}
 CELL = {3: ("kernel", "recurrent_kernel", "bias"), 2: ("kernel", "recurrent_kernel")}
 NORM: dict[int, tuple[str, ...]] = {2: ("gamma", "beta")}

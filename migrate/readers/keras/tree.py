@@ -2,7 +2,8 @@
 
 Upstream: `saving/saving_lib.py::H5IOStore` of tf_keras 2.12 - 2.21 and Keras 3.0 - 3.15. Every object that owns
 variables is a group with a member `vars`, whose datasets are called `0`, `1`, ... in the order of its variables;
-objects that it owns lie beside `vars`, under the attribute's name or, in lists such as `layers`, under their class.
+objects that it owns are next to `vars`, under the attribute's name or, in lists such as `layers`, under their class.
+tf.keras joined these names with the system's separator: on Windows a group is called `layers\\dense`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.errors import DamagedFileError
 
 VARS = "vars"
+WINDOWS_SEPARATOR = "\\"
 MAX_DEPTH = 64
 MAX_GROUPS = 1_000_000
 
@@ -56,16 +58,30 @@ def _fill(node: Node, group: h5py.Group, where: hdf5.Source, seen: set[object], 
     seen.add(address)
     for key in group:
         child = hdf5.member(group, key, str(where))
-        path = f"{node.path}/{key}" if node.path else key
         if not isinstance(child, h5py.Group):
-            raise DamagedFileError(f"{where}: {path!r} is no group; this is not a file of Keras's saving library")
+            raise DamagedFileError(
+                f"{where}: {_child(node, key).path!r} is no group; this is not a file of Keras's saving library"
+            )
         if key == VARS:
             node.name = hdf5.text_attribute(child, "name")
             names = _ordered(list(child))
             node.own = dict(zip(names, hdf5.lazy_datasets(child, names, where), strict=True))
         else:
-            node.children[key] = Node(path)
-            _fill(node.children[key], child, where, seen, depth + 1)
+            _fill(_below(node, key, str(where)), child, where, seen, depth + 1)
+
+
+def _below(node: Node, key: str, where: str) -> Node:
+    """Return the new node of a group, with those between for the parts of a name from Windows."""
+    *between, last = key.split(WINDOWS_SEPARATOR)
+    for part in between:
+        node = node.children.setdefault(part, _child(node, part))
+    if node.children.get(last, Node("")).own:
+        raise DamagedFileError(f"{where}: two groups are called {node.children[last].path!r}; such files are refused")
+    return node.children.setdefault(last, _child(node, last))
+
+
+def _child(node: Node, key: str) -> Node:
+    return Node(f"{node.path}/{key}" if node.path else key)
 
 
 def _ordered(names: list[str]) -> list[str]:

@@ -1,0 +1,113 @@
+"""What people pickle of a training run: `optimizer.get_weights()`, alone or with other things.
+
+A list of arrays; a mapping of names to arrays; or a list or mapping in which one of these is the optimizer's, next to
+the model's weights, the optimizer's config, an epoch and the like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from migrate.bytes.messages import some
+from optim.errors import UnsupportedError
+
+ADVICE = "Load the file where it was written, and pickle optimizer.get_weights() alone, a list of arrays"
+Arrays = tuple[tuple[str, np.ndarray], ...]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a pickle holds.
+
+    Attributes:
+      weights: of the optimizer, in order, with names that are its own if the pickle is a mapping.
+      config: what `optimizer.get_config()` or `keras.optimizers.serialize` gave, if it is there.
+      others: arrays that are not the optimizer's.
+    """
+
+    weights: Arrays
+    config: Mapping[str, Any] | None = None
+    others: Arrays = ()
+
+
+def contents(value: Any, where: str) -> Contents:
+    """Find the optimizer's arrays in what a pickle holds.
+
+    Args:
+      value: as `safe_pickle.loads` returns it. where: the file, for messages.
+
+    Raises:
+      UnsupportedError: it holds none, or several lists, and nothing shows which of them is the optimizer's.
+    """
+    direct = _arrays(value, "weights")
+    if direct is not None:
+        return Contents(direct)
+    parts = _parts(value)
+    named = [key for key in parts if "optim" in key.lower()]
+    if len(named) == 1 and _arrays(parts[named[0]], "") is None and not _is_config(parts[named[0]]):
+        return contents(parts[named[0]], where)  # {"optimizer": {"weights": [...], "config": {...}}, "model": ...}
+    held = {key: arrays for key, part in parts.items() if (arrays := _arrays(part, key)) is not None}
+    configs = [part for part in parts.values() if _is_config(part)]
+    chosen = _chosen(held)
+    if chosen is None:
+        raise UnsupportedError(f"{where} is a pickle that is refused: {_problem(value, held)}. {ADVICE}")
+    others = tuple(each for key, arrays in held.items() if key != chosen for each in arrays)
+    return Contents(held[chosen], configs[0] if len(configs) == 1 else None, others)
+
+
+def _problem(value: Any, held: Mapping[str, Arrays]) -> str:
+    if held:
+        return f"nothing shows that the optimizer's arrays are in {some(sorted(held))}, or in which of them"
+    return f"it holds a {type(value).__name__} without a list of arrays"
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {f"item {i}": part for i, part in enumerate(value)} if isinstance(value, list) else {}
+
+
+def _arrays(value: Any, name: str) -> Arrays | None:
+    """The arrays of a list that holds nothing else, or of a mapping that holds nothing else but words."""
+    if isinstance(value, Mapping):
+        items = [(key, each) for key, each in value.items() if not isinstance(each, str | bool | None)]
+        has_array = any(isinstance(each, np.ndarray) and each.shape for _, each in items)
+    elif isinstance(value, list):
+        items = [(f"{name}[{i}]", each) for i, each in enumerate(value)]
+        has_array = True
+    else:
+        return None
+    if not has_array or not all(_is_number(each) for _, each in items):
+        return None
+    return tuple((key, np.asarray(each)) for key, each in items)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, int, float)) and not isinstance(value, bool)
+
+
+def _is_config(value: Any) -> bool:
+    """Whether it is a mapping such as `get_config()` gives, with or without the class around it."""
+    return isinstance(value, Mapping) and bool({"class_name", "learning_rate", "lr"} & value.keys())
+
+
+def _chosen(held: Mapping[str, Arrays]) -> str | None:
+    """The key of the optimizer's arrays: called so, or the only ones, or the only ones with a step counter."""
+    for found in (
+        [key for key in held if "optim" in key.lower()],
+        [key for key in held if "model" not in key.lower()],
+        [key for key in held if _counts(held[key])],
+    ):
+        if len(found) == 1:
+            return found[0]
+    return None
+
+
+def _counts(arrays: Sequence[tuple[str, np.ndarray]]) -> bool:
+    """Whether a list begins or ends with a number, which no layer has among its weights there."""
+    ends = [arrays[0][1], arrays[-1][1]] if arrays else []
+    return any(array.shape == () for array in ends)

@@ -1,0 +1,161 @@
+"""What to say of a source that no reader knows: what it is, and what to type next."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shlex
+import zipfile
+from collections.abc import Sequence
+
+from migrate.bytes import checkpoint_paths, files, urls
+from migrate.bytes.messages import some
+from migrate.errors import UnknownFormatError
+
+ORBAX = {"_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt", "ocdbt.process_0"}
+"""Names in folders of Orbax (`orbax-checkpoint` 0.5 to 0.12)."""
+FEW = 8
+"""Folders of a folder that are looked into: behind a URL, each costs requests."""
+
+COMPRESSED = {
+    b"\x1f\x8b": "gunzip -k",
+    b"BZh": "bunzip2 -k",
+    b"\xfd7zXZ": "unxz -k",
+    b"\x28\xb5\x2f\xfd": "unzstd",
+}
+"""How a compressed file begins, and what unpacks it."""
+_SUFFIX = re.compile(r"\.(?:zip|gz|bz2|xz|zst)$")
+
+
+def error(path: str, formats: Sequence[str]) -> UnknownFormatError:
+    """Say what a source is, and what to give or type instead.
+
+    Args:
+      formats: what the readers read.
+    """
+    packed = _of_file(path) if files.is_file(path) and files.size(path) else None
+    text, command = packed or (_description(path, formats), "")
+    found = UnknownFormatError(text)
+    found.commands = (command,) if command else ()
+    return found
+
+
+def _description(path: str, formats: Sequence[str]) -> str:
+    if prefix := _without_index(path):
+        return (
+            f"{prefix}.index is not there, without which nothing tells what is in the other files of that TensorFlow"
+            " checkpoint; copy it from where it was written"
+        )
+    if not path:
+        return "the source is empty; name a file, a folder or the prefix of a TensorFlow checkpoint"
+    if not files.exists(path) and not files.exists(path + ".index"):
+        return (
+            f"{path} does not exist, nor does {path}.index; give a file, a folder or the prefix of a TensorFlow"
+            " checkpoint"
+        )
+    if files.is_file(path) and files.size(path) == 0:
+        return f"{path} is empty; copy it again from where it was written"
+    if (by_orbax := of_orbax(path)) is not None:
+        return by_orbax
+    if _is_unzipped(path):
+        return (
+            f"{path} is a folder as save(zipped=False) of Keras 3 writes it; make it a file with python -m zipfile -c"
+            f" model.keras {shlex.quote(path.rstrip('/'))}/*, and give model.keras"
+        )
+    below = _below(path)
+    if below:
+        return (
+            f"{path} is no checkpoint itself; below it lie {some(below, 3)}: name one of them, or take all with"
+            f" dtopt migrate batch {shlex.quote(path)} --all --into FOLDER"
+        )
+    return f"{path} is of no known format; looked for: {'; '.join(formats)}"
+
+
+def _of_file(path: str) -> tuple[str, str] | None:
+    """What a file is that must be unpacked first, with the command, or that dtopt does not read; None if unknown."""
+    with files.opened(path) as file:
+        start = file.read(512)
+    given, plain = shlex.quote(path), _SUFFIX.sub("", path)
+    if start.startswith(b"\x1f\x8b") and path.endswith((".tar.gz", ".tgz")):
+        return f"{path} is a tar archive compressed with gzip. Unpack it, and give what it holds", f"tar xzf {given}"
+    for magic, tool in COMPRESSED.items():
+        if start.startswith(magic):
+            return f"{path} is compressed. Unpack it, and give {plain}", f"{tool} {given}"
+    if start[257:262] == b"ustar":
+        return f"{path} is a tar archive. Unpack it, and give what it holds", f"tar xf {given}"
+    if start.startswith(b"PK\x03\x04"):
+        return _of_zip(path, plain)
+    if start.lstrip().startswith(b"{") and b'"class_name"' in start:
+        return f"{path} is the config of a model, as model.to_json() gives it. It holds no optimizer state", ""
+    return None
+
+
+def _of_zip(path: str, plain: str) -> tuple[str, str]:
+    try:
+        with files.zipped(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, OSError):
+        return f"{path} is a damaged zip archive; copy it again", ""
+    if any(name.endswith("data.pkl") for name in names):
+        return f"{path} is a file of PyTorch (torch.save), which dtopt does not read", ""
+    held = [os.path.dirname(name) for name in names if os.path.basename(name) == SAVED_MODEL]
+    held += [name.removesuffix(".index") for name in names if name.endswith(ENDS)]
+    if not held:
+        return f"{path} is a zip archive without a checkpoint: it holds {some(sorted(names), 3)}", ""
+    inside = os.path.join(plain, held[0]).rstrip("/")
+    command = f"python -m zipfile -e {shlex.quote(path)} {shlex.quote(plain)}"
+    return f"{path} is a zip archive. Unpack it, and give {inside}", command
+
+
+def _without_index(path: str) -> str:
+    """The checkpoint that a path is, or is of, and of which only other parts are there; empty if it is none."""
+    folder, name = os.path.split(path)
+    if urls.is_url(path) or not files.is_folder(folder or os.curdir):
+        return ""
+    lone = checkpoint_paths.without_index(files.names(folder or os.curdir))
+    return next(
+        (os.path.join(folder, p) for p in lone if name == p or name.startswith((f"{p}.data-", f"{p}.meta"))), ""
+    )
+
+
+def _below(path: str) -> list[str]:
+    """What is called as checkpoints are in a folder and the first of the folders in it."""
+    if urls.is_url(path) or not files.is_folder(path):
+        return []
+    found: list[str] = []
+    for here in itertools.islice(files.walk(path, stop=_is_saved_model), FOLDERS):
+        ends = [] if _is_saved_model(here) else [n for n in sorted(files.names(here)) if n.endswith(ENDS)]
+        found += [here] if _is_saved_model(here) else [os.path.join(here, n.removesuffix(".index")) for n in ends]
+    return found
+
+
+def _is_unzipped(path: str) -> bool:
+    """Whether a folder on this machine has the members of a `.keras` file."""
+    from migrate.readers.keras_zip import CONFIG, METADATA, WEIGHTS
+
+    return not urls.is_url(path) and files.is_folder(path) and {METADATA, CONFIG, WEIGHTS} <= set(files.names(path))
+
+
+def _is_saved_model(folder: str) -> bool:
+    return files.is_file(os.path.join(folder, SAVED_MODEL))
+
+
+ENDS = (".index", ".h5", ".hdf5", ".keras")
+SAVED_MODEL = "saved_model.pb"
+FOLDERS = 200
+"""That are looked into for a message."""
+
+
+def of_orbax(path: str) -> str | None:
+    """That a folder, or one of the steps in it, is of Orbax, and what to do; None where it is not."""
+    if not files.is_folder(path):
+        return None
+    names = files.names(path)
+    steps = [os.path.join(path, name) for name in sorted(names)[:FEW]]
+    if not ORBAX & set(names) and not any(files.is_folder(step) and ORBAX & set(files.names(step)) for step in steps):
+        return None
+    return (
+        f"{path} is a checkpoint of Orbax (JAX), or holds some, which are not read here; load it with Orbax, and hand"
+        " its values to migrate.restore or save them as a list"
+    )
