@@ -74,8 +74,10 @@ def answers_to(error: BaseException) -> tuple[str, tuple[str, ...]]:
     """What to type next after an error."""
     from optim.errors import DtoptError
 
-    if not isinstance(error, DtoptError) or error.questions is None:
+    if not isinstance(error, DtoptError):
         return "", ()
+    if error.questions is None:
+        return "", error.commands
     from migrate.evidence import asked_by
 
     return answering(typed.words, asked_by(error))

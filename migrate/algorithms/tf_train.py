@@ -181,7 +181,7 @@ def of_objects(stored: Stored) -> bool:
 class Steps(NamedTuple):
     """Steps that an optimizer has taken, and where the source stores them. `is_least`: it may have taken more."""
 
-    count: int
+    taken: int
     where: str
     is_least: bool = False
 
@@ -230,8 +230,8 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm
         if not stored >= least or power < least:
             gone.append((taken, name))
             continue
-        if power != stored or (told is not None and told.count != taken):
-            others = f" (those of {told.where.partition(',')[0]} are {told.count})" if told else ""
+        if power != stored or (told is not None and told.taken != taken):
+            others = f" (those of {told.where.partition(',')[0]} are {told.taken})" if told else ""
             raise _denied(name, key, beta, stored, others)
         told = told or Steps(taken, f"{name}, which is {key} to the power of steps + 1")
     if told is None and gone and is_known:

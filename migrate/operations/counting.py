@@ -136,14 +136,14 @@ def _counted(stored: Stored, found: SlotTable, made: Configuration) -> _Count | 
     if powers is not None and not (powers.is_least and GLOBAL_STEP in found.scalars):
         unknown = powers.is_least and _decays(made.config)
         doubt = f"iterations: {powers.where}, and the learning rate depends on the number of steps" if unknown else ""
-        return _Count(powers.count, powers.where, doubt)
+        return _Count(powers.taken, powers.where, doubt)
     if GLOBAL_STEP not in found.scalars:
         return None
     count, where = _count(found.scalars.pop(GLOBAL_STEP))
     doubt, races = "", ""
-    if powers is not None and count < powers.count:  # it was set back, or counts something else
+    if powers is not None and count < powers.taken:  # it was set back, or counts something else
         doubt = f"iterations: {powers.where}, and global_step is {count}" if _decays(made.config) else ""
-        return _Count(powers.count, powers.where, doubt)
+        return _Count(powers.taken, powers.where, doubt)
     if made.config.get(addons.CORRECTED) is False and _decays(made.config):
         races = "BERT's train_op reads it in each step before or after it raises it by one"
     if made.algorithm.uses_count and not tf_train.has_powers(found.scalars):

@@ -79,6 +79,18 @@ def test_a_zipped_saved_model(inside: str, tmp_path: Path) -> None:
     assert (tmp_path / "sm" / inside / "saved_model.pb").exists()
 
 
+def test_the_command_line_prints_the_command_on_a_line_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from dtopt_cli import app
+
+    (tmp_path / "model.h5.gz").write_bytes(gzip.compress(H5.read_bytes()))
+    monkeypatch.setattr(sys, "argv", ["dtopt", "migrate", "inspect", str(tmp_path / "model.h5.gz")])
+    with pytest.raises(SystemExit):
+        app.main()
+    assert capsys.readouterr().err.splitlines()[-1] == f"gunzip -k {tmp_path / 'model.h5.gz'}"
+
+
 def test_other_files_are_named(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
         archive.writestr("model/data.pkl", b"")
