@@ -56,6 +56,7 @@ class Options(TypedDict, total=False):
     lookahead: Lookahead | Mapping[str, Any] | None
     slot_placement: placement.Placement
     gradient_accumulation_steps: int | None
+    count_calls: bool
     loss_scale: float | str | None
     loss_scale_growth_steps: int | None
     master_copies: bool
@@ -75,7 +76,8 @@ class Settings:
         """Args: `options`: keyword arguments that options own; `shared`: the others of `Optimizer`."""
         given = {**_complete(options, algorithm.owner), **shared}
         self._state = state
-        self.rate = Rate(given["learning_rate"], given["lr"], given["decay"], algorithm, state)
+        self.accumulation = Accumulation(given["gradient_accumulation_steps"], given["count_calls"], state)
+        self.rate = Rate(given["learning_rate"], given["lr"], given["decay"], algorithm, state, self.accumulation)
         self.multipliers = RateMultipliers(given["learning_rate_multipliers"], state.tracked)
         self.clipping = Clipping(_combined(GradientsClipOption, "gradients_clip_option", given))
         self.averages = Averages(_combined(EMAOption, "ema_option", given), given["stochastic_average"], state)
@@ -84,7 +86,6 @@ class Settings:
         self.lazy_rows = LazyRows(given["lazy_rows"])
         self.repeated_rows = RepeatedRows(given["repeated_rows"])
         self.placement = SlotPlacement(given["slot_placement"])
-        self.accumulation = Accumulation(given["gradient_accumulation_steps"], state)
         self.loss_scale = LossScale(given["loss_scale"], given["loss_scale_growth_steps"], state)
         self.masters = MasterCopies(given["master_copies"], state)
         self.execution = ExecutorChoice(given["executor"], given["jit_compile"])
