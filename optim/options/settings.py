@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypedDict
 
@@ -21,7 +21,7 @@ from optim.options.lazy_rows import LazyRows
 from optim.options.lookahead import Lookahead, SlowWeights
 from optim.options.loss_scale import LossScale
 from optim.options.master_copies import MasterCopies
-from optim.options.option_objects import EMAOption, GradientsClipOption, combine
+from optim.options.option_objects import EMAOption, GradientsClipOption, combine, given_in
 from optim.options.part import Option, Part
 from optim.options.rate import Rate
 from optim.options.rate_multipliers import RateMultipliers
@@ -72,8 +72,20 @@ class Settings:
       HyperparameterError: out of range or contradictory; it names the argument.
     """
 
-    def __init__(self, options: Mapping[str, Any], shared: Mapping[str, Any], algorithm: Algorithm, state: State):
-        """Args: `options`: keyword arguments that options own; `shared`: the others of `Optimizer`."""
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        shared: Mapping[str, Any],
+        algorithm: Algorithm,
+        state: State,
+        asked: Iterable[str],
+    ):
+        """Make the parts.
+
+        Args:
+          options: keyword arguments that options own. shared: the others of `Optimizer`.
+          asked: names of the arguments that the caller gave.
+        """
         given = {**_complete(options, algorithm.owner), **shared}
         self._state = state
         self.accumulation = Accumulation(given["gradient_accumulation_steps"], given["count_calls"], state)
@@ -91,6 +103,9 @@ class Settings:
         self.execution = ExecutorChoice(given["executor"], given["jit_compile"])
         self._owners = {name: part for part in self for name in part.options}
         self._algorithm = algorithm
+        objects = (given_in(given[name]) for name in ("gradients_clip_option", "ema_option"))
+        self.given = set(asked).union(*objects)
+        """Options that the caller chose; the others have the defaults of `optim`."""
         self._check()
 
     def __iter__(self) -> Iterator[Part]:
@@ -112,14 +127,23 @@ class Settings:
 
     def change(self, name: str, value: Any) -> None:
         """Let an option say something else from the next step on, or raise."""
-        part, before = self._owners[name], self.get(name)
-        part.change(name, value)
+        part = self._owners[name]
+        self._change(part.change, name, value)
+        self.given.add(name)
+
+    def replace_default(self, name: str, value: Any) -> None:
+        """Give an option that the caller did not choose another default, before the first step, or raise."""
+        self._change(self._owners[name].replace_default, name, value)
+
+    def _change(self, change: Callable[[str, Any], None], name: str, value: Any) -> None:
+        before = self.get(name)
+        change(name, value)
         try:
             self._check()
         except (HyperparameterError, UnsupportedError):
-            part.change(name, before)
+            change(name, before)
             raise
-        part.changed()
+        self._owners[name].changed()
 
     def algorithm(self) -> Algorithm:
         """That of the optimizer, with what options make of its rule."""
