@@ -85,6 +85,11 @@ def _roots_of_rows(algorithm: str, values: Values) -> bool:
     return _squares(algorithm) and (bool(values.get("centered")) or values.get("epsilon") == 0)
 
 
+def _rows_that_can_be_said(keras: str, algorithm: str, values: Values) -> dict[str, Any]:
+    rows = repeated_rows(keras, algorithm, values)
+    return {} if SQUARE in rows and _roots_of_rows(algorithm, values) else {"repeated_rows": rows}
+
+
 def _has_both_limits(values: Values) -> bool:
     norms = any((values.get(limit) or 0) > 0 for limit in ("clipnorm", "global_clipnorm"))
     return norms and (values.get("clipvalue") or 0) > 0
@@ -125,9 +130,8 @@ DIFFERENCES = (
         (KERAS_3, TF_KERAS, OPTIMIZER_V2),
         "If a batch names a row of a table several times, Keras clips each of its gradients, and Keras 3 on TensorFlow"
         " also squares each. `optim` clips and squares their sum.",
-        lambda algorithm, values: not _roots_of_rows(algorithm, values),
-        lambda keras, algorithm, values: {"repeated_rows": repeated_rows(keras, algorithm, values)},
-        'repeated_rows=["clip", "square"]',
+        keywords=_rows_that_can_be_said,
+        arguments='repeated_rows=["clip", "square"]',
     ),
     Difference(
         "repeated rows with `centered=True` or `epsilon=0`",
