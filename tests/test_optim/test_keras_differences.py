@@ -154,7 +154,7 @@ def test_calls_are_counted_on_a_mesh(mesh_2x2: Any) -> None:
 def test_calls_are_counted_in_replicas() -> None:
     """As by Keras 3's own optimizer in no strategy, where it cannot accumulate."""
     ends = []
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
     makers = (lambda **given: adopted(KERAS_3, optim.Adam(**given))), keras.optimizers.Adam
     for make, scope in zip(makers, (strategy.scope, nullcontext), strict=True):
         with scope():
