@@ -37,14 +37,6 @@ class Keras3Adapter(Adapter):
             self._engine.iterations = value
 
     @property
-    def learning_rate(self) -> Any:
-        return _readable(self.inner.learning_rate)
-
-    @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
-        self.inner.learning_rate = value
-
-    @property
     def _trainable_variables(self) -> list[Any]:
         """What `SwapEMAWeights` pairs with the averages."""
         return [t.variable for t in self._engine._state.tracked]

@@ -94,3 +94,79 @@ def test_load_model_resumes_a_schedule_of_keras_bit_for_bit(name: str, module: A
     assert type(again.optimizer.inner._learning_rate) is type(schedule)
     for one, two in zip(fit(model).get_weights(), fit(again).get_weights(), strict=True):
         np.testing.assert_array_equal(one, two)
+
+
+class Plain(optim.Optimizer):
+    """A step as people write it."""
+
+    def update_step(self, gradient: Any, variable: Any) -> None:
+        variable.assign_sub(tf.cast(self.learning_rate, variable.dtype) * gradient)
+
+
+FACES = {
+    "optim": lambda rate: optim.SGD(rate),
+    "own": lambda rate: Plain(learning_rate=rate),
+    "keras3": lambda rate: optim.for_keras(optim.SGD(rate), keras),
+    "tf_keras": lambda rate: optim.for_keras(optim.SGD(rate), tf_keras),
+    "legacy": lambda rate: optim.legacy.v2.SGD(rate),
+}
+RATES = {
+    "constant": lambda: 0.1,
+    "schedule": lambda: optim.schedules.PiecewiseConstantDecay([9], [0.1, 0.2]),
+    "variable": lambda: tf.Variable(0.1),
+}
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("face", FACES)
+def test_a_rate_is_float32_to_programs_and_float64_to_steps(face: str, rate: str) -> None:
+    """A step of a float64 variable is 0.1 to the last bit, but where the caller's own variable is float32."""
+    optimizer, variable = FACES[face](RATES[rate]()), tf.Variable([1.0], dtype=tf.float64)
+    if (face, rate) != ("legacy", "schedule"):  # which gives the schedule
+        twice = optimizer.learning_rate * tf.constant(2.0)
+        assert (twice.dtype, float(twice)) == (tf.float32, np.float32(0.2))
+    optimizer.apply_gradients([(tf.ones(1, tf.float64), variable)])
+    assert variable.numpy()[0] == 1 - (float(np.float32(0.1)) if rate == "variable" else 0.1)
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_constant_rate_is_a_variable(face: str) -> None:
+    optimizer, variable = FACES[face](0.01), tf.Variable([1.0])
+    rate = optimizer.learning_rate
+    assert isinstance(rate, tf.Variable)
+    assert (rate.dtype, rate.numpy(), float(rate), f"{rate:.2f}") == (
+        tf.float32,
+        np.float32(0.01),
+        rate.numpy(),
+        "0.01",
+    )
+    exact = lambda: optimizer.get_config()["learning_rate"]  # noqa: E731
+    tf_keras.backend.set_value(rate, tf_keras.backend.get_value(rate))  # what it shows
+    optimizer.learning_rate = optimizer.learning_rate
+    assert exact() == 0.01
+    rate.assign(0.02)
+    assert exact() == 0.02
+    rate.assign_sub(0.01)
+    rate.assign(np.float32(0.3))
+    assert exact() == float(np.float32(0.3))
+
+    @tf.function
+    def step() -> Any:
+        optimizer.learning_rate.assign(optimizer.learning_rate * 0.5)
+        optimizer.apply_gradients([(tf.ones(1), variable)])
+        return optimizer.learning_rate * tf.constant(2.0)
+
+    assert float(step()) == np.float32(0.3)
+    np.testing.assert_allclose(variable.numpy(), [0.85], rtol=1e-6)
+    shared = optim.SGD(optimizer.learning_rate)
+    optimizer.learning_rate = 0.7
+    assert shared.get_config()["learning_rate"] == 0.7
+
+
+def test_a_rate_on_a_mesh_is_a_variable(mesh_2: Any) -> None:
+    optimizer = optim.SGD(0.01, mesh=mesh_2)
+    optimizer.learning_rate.assign(np.float32(0.01))
+    assert optimizer.get_config()["learning_rate"] == 0.01
+    optimizer.learning_rate.assign(optimizer.learning_rate * 3.0)
+    np.testing.assert_allclose(optimizer.get_config()["learning_rate"], 0.03, rtol=1e-7)
+    assert (optimizer.learning_rate * 2.0).dtype == tf.float32
