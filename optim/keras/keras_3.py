@@ -22,6 +22,7 @@ class Keras3Adapter(Adapter):
     """`Adapter` for Keras 3 on the TensorFlow backend."""
 
     _generation = KERAS_3
+    _lists_the_rate = True
     _how_to_keep_it = "; compile(..., auto_scale_loss=False) keeps it"
 
     def _keras_arguments(self) -> dict[str, Any]:

@@ -12,6 +12,8 @@ import tensorflow as tf
 import tf_keras
 
 import optim
+from optim.errors import HyperparameterError
+from optim.keras import listing, saved
 from tests.breadth import covering
 from tests.test_optim.test_schedules import ARGUMENTS
 
@@ -170,3 +172,83 @@ def test_a_rate_on_a_mesh_is_a_variable(mesh_2: Any) -> None:
     optimizer.learning_rate.assign(optimizer.learning_rate * 3.0)
     np.testing.assert_allclose(optimizer.get_config()["learning_rate"], 0.03, rtol=1e-7)
     assert (optimizer.learning_rate * 2.0).dtype == tf.float32
+
+
+LISTED = {
+    "SGD": {"momentum": 0.9},
+    "RMSprop": {"momentum": 0.9, "centered": True},
+    "Adam": {"amsgrad": True, "use_ema": True},
+    **{name: {} for name in ("Adagrad", "Adadelta", "Adamax", "Nadam", "Ftrl", "Lion", "Lamb", "Muon")},
+}
+PARTLY = {"Nadam": ["u_product"]}
+"""What of ours is in the list, and has no name in Keras's."""
+
+
+@pytest.mark.parametrize("name", LISTED)
+@BOTH
+def test_variables_are_listed_and_called_as_in_keras(module: Any, name: str) -> None:
+    if not hasattr(module.optimizers, name):
+        pytest.skip("not in this Keras")
+    model = compiled(module, "sgd")
+    theirs, ours = getattr(module.optimizers, name)(**LISTED[name]), getattr(optim, name)(**LISTED[name])
+    theirs.build(model.trainable_variables)
+    ours = optim.for_keras(ours, module)
+    ours.build(model.trainable_variables)
+    # Paths of Keras 3 begin with the name of the optimizer; those of tf_keras have none, where ours begin with it.
+    called = lambda v: v.path.partition("/")[2] if module is keras else v.name.split(":")[0].removeprefix(f"{name}/")  # noqa: E731
+    lists = [[called(v) for v in optimizer.variables] for optimizer in (theirs, ours)]
+    assert len(lists[0]) > 1
+    count = len(lists[0]) - (module is keras and name in PARTLY)
+    assert lists[1] == lists[0][:count] + PARTLY.get(name, [])
+    for attribute in [key for key in vars(theirs) if key in listing.ATTRIBUTES and vars(theirs)[key]]:
+        assert [tuple(v.shape) for v in getattr(ours, attribute)] == [
+            tuple(v.shape) for v in getattr(theirs, attribute)
+        ]
+    ours.set_weights([np.full(v.shape, number) for number, v in enumerate(ours.variables)])
+    assert [float(np.ravel(v.numpy())[0]) for v in ours.variables] == list(range(len(lists[1])))
+
+
+def test_an_attribute_that_keras_has_not_is_none_of_ours() -> None:
+    optimizer = optim.for_keras(optim.SGD(0.1), keras)
+    for attribute in ("_velocities", "_nonsense"):
+        with pytest.raises(AttributeError, match=attribute):
+            getattr(optimizer, attribute)
+
+
+@pytest.mark.parametrize("rate", [0.01, "schedule"])
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
+def test_lists_of_earlier_files_are_read_in_their_order(rate: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """They went slot by slot; where all variables have one shape, no shape tells. Only .h5 of tf_keras has lists."""
+    given = rate if rate == 0.01 else tf_keras.optimizers.schedules.CosineDecay(0.1, 9)
+    layers = [tf_keras.layers.Dense(4, use_bias=False) for _ in range(3)]
+    model = tf_keras.Sequential([tf_keras.layers.Input((4,)), *layers])
+    model.compile(optim.for_keras(optim.Adam(given), tf_keras), "mse")
+    step = lambda model: model.fit(X, X, 4, 1, shuffle=False, verbose=0)  # noqa: E731
+    step(model)
+    model.save(tmp_path / "new.h5")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(listing, "variables", lambda engine, with_rate: engine._state.all_variables())
+        earlier.setattr(saved, "BY_VARIABLE", None)
+        model.save(tmp_path / "earlier.h5")
+    loaded = [tf_keras.models.load_model(tmp_path / f"{name}.h5") for name in ("new", "earlier")]
+    for each in (model, *loaded):
+        step(each)
+    for again in loaded:
+        for one, two in zip(again.get_weights(), model.get_weights(), strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+def test_a_loss_scale_under_the_name_of_keras() -> None:
+    for ours in (optim.SGD(0.1, loss_scale_factor=8.0), optim.SGD(0.1, loss_scale=8.0, loss_scale_factor=8.0)):
+        assert (ours.loss_scale, ours.loss_scale_factor, ours.get_config()["loss_scale"]) == (8.0, 8.0, 8.0)
+        ours.loss_scale_factor = 4.0
+        assert ours.loss_scale == 4.0
+        assert optim.for_keras(ours, keras).loss_scale_factor == 4.0
+    with pytest.raises(HyperparameterError, match=r"loss_scale_factor=2\.0 contradicts loss_scale=4\.0"):
+        optim.SGD(0.1, loss_scale=4.0, loss_scale_factor=2.0)
+    ends = []
+    for made in (keras.optimizers.SGD(0.1, loss_scale_factor=8.0), optim.SGD(0.1, loss_scale_factor=8.0)):
+        variable = keras.Variable([1.0])
+        made.apply_gradients([(tf.constant([8.0]), variable)])
+        ends.append(float(variable.numpy()[0]))
+    assert ends[0] == ends[1] == pytest.approx(0.9)
