@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 
-class Float32View(tf.Variable, tf.__internal__.types.Tensor):  # type: ignore[misc]
+class Float32View(tf.Variable, tf.__internal__.types.Tensor):
     """All that a variable has, of `exact`; what is read is float32.
 
     To assign the very float32 that is read changes nothing, so that `exact` keeps its digits.
@@ -24,7 +24,7 @@ class Float32View(tf.Variable, tf.__internal__.types.Tensor):  # type: ignore[mi
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "exact":
-            vars(self)[name] = value
+            self.__dict__[name] = value
         else:
             setattr(self.exact, name, value)
 

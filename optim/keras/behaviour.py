@@ -103,7 +103,7 @@ def _algorithm(optimizer: Optimizer) -> str:
 
 def _values(optimizer: Optimizer) -> Mapping[str, Any]:
     """Arguments by name; a schedule is a mapping, as in a config."""
-    rate = {} if schedules.is_schedule(optimizer._learning_rate) else None
+    rate: Mapping[str, Any] | None = {} if schedules.is_schedule(optimizer._learning_rate) else None
     own = {**optimizer._hyper.values, **getattr(optimizer, "_choices", {})}
     options = {name: optimizer._settings.get(name) for name in OPTIONS if name not in OTHER_NAMES}
     return {**own, **options, "learning_rate": rate}

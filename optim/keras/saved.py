@@ -98,7 +98,7 @@ class Saved:
                 " keras.saving.register_keras_serializable, or load the model with compile=False"
             )
         rate = arguments.get("learning_rate")
-        if isinstance(rate, Mapping) and rate.get("module") is not None:
+        if isinstance(rate, Mapping) and "registered_name" in rate:  # Keras's own form
             deserialize = cls._keras.optimizers.schedules.deserialize
             arguments["learning_rate"] = deserialize(dict(rate), custom_objects=custom_objects)
         made = cls._around(found.from_config(arguments))

@@ -56,7 +56,7 @@ class Warm:
 
 WARM = {
     module: module.saving.register_keras_serializable("faces")(
-        type("Warm", (Warm, module.optimizers.schedules.LearningRateSchedule), {})
+        type("Warm", (Warm, module.optimizers.schedules.LearningRateSchedule), {"__module__": "__main__"})
     )
     for module in MODULES
 }
