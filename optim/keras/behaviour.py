@@ -17,7 +17,7 @@ import tensorflow as tf
 import optim
 from optim import keras_differences, schedules, slot_layout
 from optim.errors import HyperparameterError, UnsupportedError
-from optim.keras_differences import KERAS_3, NO_GRADIENT, ROWS, Difference
+from optim.keras_differences import CLASSES, KERAS_3, NO_GRADIENT, ROWS, Difference
 from optim.optimizer import Optimizer
 from optim.options.settings import OPTIONS
 
@@ -42,7 +42,7 @@ class Behaviour:
         """What `for_keras` has to say, each a message of its own."""
         self._is_new = int(optimizer._state.counter(slot_layout.ITERATIONS).now()) == 0
         algorithm = _algorithm(optimizer)
-        if type(optimizer) is getattr(optim, algorithm or "Optimizer"):
+        if algorithm in CLASSES and type(optimizer) is getattr(optim, algorithm):
             for name, value in _defaults(optimizer, getattr(keras.optimizers, algorithm, None)):
                 self._take(name, value, f"{algorithm} of {self._called} has {name}={value!r} by default.")
         found = [
