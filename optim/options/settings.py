@@ -79,13 +79,13 @@ class Settings:
         shared: Mapping[str, Any],
         algorithm: Algorithm,
         state: State,
-        asked: Iterable[str],
+        asked: Iterable[str] | None,
     ):
         """Make the parts.
 
         Args:
           options: keyword arguments that options own. shared: the others of `Optimizer`.
-          asked: names of the arguments that the caller gave.
+          asked: names of the arguments that the caller gave; None: those that have a value.
         """
         given = {**_complete(options, algorithm.owner), **shared}
         self._state = state
@@ -106,6 +106,7 @@ class Settings:
         self._owners = {name: part for part in self for name in part.options}
         self._algorithm = algorithm
         objects = (given_in(given[name]) for name in ("gradients_clip_option", "ema_option"))
+        asked = [n for n, v in (*options.items(), *shared.items()) if v is not None] if asked is None else asked
         self.given = set(asked).union(*objects)
         """Options that the caller chose; the others have the defaults of `optim`."""
         self._check()
@@ -217,6 +218,11 @@ def with_options(own: inspect.Signature, defaults: Mapping[str, Any] | None = No
     kind = inspect.Parameter.KEYWORD_ONLY
     more = [inspect.Parameter(n, kind, default=o.default, annotation=Any) for n, o in OPTIONS.items() if n not in names]
     return own.replace(parameters=[*parameters, *more])
+
+
+def set_scale(parts: Settings, factor: float | None) -> None:
+    """Set `loss_scale` under its other name."""
+    parts.change("loss_scale", factor)
 
 
 class _Attribute:
