@@ -47,7 +47,7 @@ def from_config(cls: type[_T], config: Mapping[str, Any]) -> _T:
             raise
         raise HyperparameterError(f"the config does not fit {cls.__name__}: {error}") from None
     if "mesh" in config:  # one of ours, which says what was in force, an option that is newer than it included
-        made._settings.given.update(OPTIONS)  # type: ignore[attr-defined]
+        made._settings.explicit.update(OPTIONS)  # type: ignore[attr-defined]
     return made
 
 

@@ -77,7 +77,7 @@ class Behaviour:
     def _take(self, name: str, value: Any, sentence: str) -> None:
         """Let an argument that the caller did not choose have a value, or warn of it."""
         optimizer = self._optimizer
-        if not self._is_new or name in optimizer._settings.given or _is_same(_now(optimizer, name), value):
+        if not self._is_new or name in optimizer._settings.explicit or _is_same(_now(optimizer, name), value):
             return
         try:
             if name in OPTIONS:

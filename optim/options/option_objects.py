@@ -125,7 +125,7 @@ def _fields_of(kind: Any, argument: str, option: Any) -> Mapping[str, Any]:
     return option
 
 
-def given_in(option: Any) -> frozenset[str]:
+def explicit_fields(option: Any) -> frozenset[str]:
     """The fields that the caller gave an option object, or a mapping with its fields."""
     if option is None:
         return frozenset()

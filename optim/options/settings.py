@@ -21,7 +21,7 @@ from optim.options.lazy_rows import LazyRows
 from optim.options.lookahead import Lookahead, SlowWeights
 from optim.options.loss_scale import LossScale
 from optim.options.master_copies import MasterCopies
-from optim.options.option_objects import EMAOption, GradientsClipOption, combine, given_in
+from optim.options.option_objects import EMAOption, GradientsClipOption, combine, explicit_fields
 from optim.options.part import Option, Part
 from optim.options.rate import Rate
 from optim.options.rate_multipliers import RateMultipliers
@@ -79,13 +79,13 @@ class Settings:
         shared: Mapping[str, Any],
         algorithm: Algorithm,
         state: State,
-        asked: Iterable[str] | None,
+        explicit: Iterable[str] | None,
     ):
         """Make the parts.
 
         Args:
           options: keyword arguments that options own. shared: the others of `Optimizer`.
-          asked: names of the arguments that the caller gave; None: those that have a value.
+          explicit: names of the arguments that the caller gave; None: those that have a value.
         """
         given = {**_complete(options, algorithm.owner), **shared}
         self._state = state
@@ -105,9 +105,11 @@ class Settings:
         self.execution = ExecutorChoice(given["executor"], given["jit_compile"])
         self._owners = {name: part for part in self for name in part.options}
         self._algorithm = algorithm
-        objects = (given_in(given[name]) for name in ("gradients_clip_option", "ema_option"))
-        asked = [n for n, v in (*options.items(), *shared.items()) if v is not None] if asked is None else asked
-        self.given = set(asked).union(*objects)
+        objects = (explicit_fields(given[name]) for name in ("gradients_clip_option", "ema_option"))
+        explicit = (
+            [n for n, v in (*options.items(), *shared.items()) if v is not None] if explicit is None else explicit
+        )
+        self.explicit = set(explicit).union(*objects)
         """Options that the caller chose; the others have the defaults of `optim`."""
         self._check()
 
@@ -132,7 +134,7 @@ class Settings:
         """Let an option say something else from the next step on, or raise."""
         part = self._owners[name]
         self._change(part.change, name, value)
-        self.given.add(name)
+        self.explicit.add(name)
 
     def replace_default(self, name: str, value: Any) -> None:
         """Give an option that the caller did not choose another default, before the first step, or raise."""
