@@ -95,7 +95,7 @@ class Optimizer(tf.Module):
         self._state = State(self, self._name, mesh)
         made = algorithm.of(self, rule, self._hyper.current, Optimizer)
         own = {"gradients_clip_option": gradients_clip_option, "ema_option": ema_option, "learning_rate": learning_rate}
-        self._settings = settings.Settings(options, own, made, self._state)
+        self._settings = settings.Settings(options, own, made, self._state, self.__dict__.pop("_explicit", None))
         self._algorithm = self._settings.algorithm()
         self._builder = Builder(self._algorithm, self._state, self._settings)
         self._stepper = Stepper(self._algorithm, self._state, self._settings, self.build)
@@ -118,7 +118,7 @@ class Optimizer(tf.Module):
     """The rate's variable, schedule or callable, and how one is made: for subclasses written for Keras 2.9."""
     _build_learning_rate = staticmethod(rate.parse)
     current_loss_scale = property(_of("_settings.loss_scale", LossScale.now))
-    loss_scale_factor = property(_of("_settings.loss_scale", LossScale.constant))
+    loss_scale_factor = property(_of("_settings.loss_scale", LossScale.constant), _of("_settings", settings.set_scale))
     stop_loss_scaling = _of("_settings.loss_scale", LossScale.stop_loss_scaling)
 
     # Variables.

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from migrate.algorithms import repeated_rows
+from migrate.algorithms.clipping import LIMITS
 from migrate.live.base import replaced
 from migrate.live.step_answers import Asks, exceptions, lazy, multiplier, of_variables
 from migrate.models import loss_scale, rounding
@@ -98,7 +100,8 @@ class Ours:
         return []
 
     def repeated(self) -> tuple[str, ...]:
-        return tuple(self._optimizer.repeated_rows)
+        options = self._optimizer._settings
+        return repeated_rows.acting(options.get("repeated_rows"), {k: options.get(k) for k in LIMITS})
 
     def _is_decayed(self, variable: Any) -> bool:
         from optim.state.tracked import unwrap

@@ -9,7 +9,10 @@ from typing import Any
 import tensorflow as tf
 
 from optim.errors import HyperparameterError, UnsupportedError
+from optim.keras import listing
+from optim.keras.behaviour import Behaviour
 from optim.keras.saved import Saved
+from optim.keras_differences import TF_KERAS
 from optim.legacy._base import LegacyOptimizer
 from optim.optimizer import Optimizer
 from optim.step import replicas
@@ -47,7 +50,12 @@ class Adapter(Saved):
         for option in [n for n in vars(self) if hasattr(optimizer, n) and not n.startswith("_")]:
             del self.__dict__[option]  # Keras's own options, all unused: __getattr__ gives those of `inner`
         self.inner = optimizer
+        if isinstance(optimizer, Optimizer):
+            behaviour = vars(self)["_behaviour"] = Behaviour(optimizer, self._keras, self._generation)
+            behaviour.warn(behaviour.unlike, 3)
         self._track()
+
+    _generation = TF_KERAS
 
     def _keras_arguments(self) -> dict[str, Any]:
         return {}
@@ -56,6 +64,9 @@ class Adapter(Saved):
         return f"for_keras({self.inner!r})"
 
     def __getattr__(self, name: str) -> Any:
+        found = listing.by_attribute(self._engine, name) if "inner" in vars(self) else None
+        if found is not None:
+            return found
         if name.startswith("_") or "inner" not in vars(self):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(self.inner, name)
@@ -103,8 +114,9 @@ class Adapter(Saved):
 
     @property
     def variables(self) -> list[tf.Variable]:
+        """The state in the order in which this Keras has it."""
         self._track()  # `inner` may have been built, or restored, by itself
-        return self._engine.variables
+        return self._listed()
 
     def add_variable(
         self, shape: Any, dtype: Any = None, initializer: Any = "zeros", name: str | None = None
@@ -152,6 +164,9 @@ class Adapter(Saved):
         """
         aggregate = experimental_aggregate_gradients and not skip_gradients_aggregation
         pairs = list(grads_and_vars)
+        if "_behaviour" in vars(self):
+            behaviour = vars(self)["_behaviour"]
+            behaviour.warn(behaviour.look_at(gradient for gradient, _ in pairs), 3)
         in_replica = replicas.needed()
         was_built = self.built
         if in_replica and not was_built and "_read_before" in vars(self):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypedDict
 
@@ -22,7 +22,7 @@ from optim.options.lazy_rows import LazyRows
 from optim.options.lookahead import Lookahead, SlowWeights
 from optim.options.loss_scale import LossScale
 from optim.options.master_copies import MasterCopies
-from optim.options.option_objects import EMAOption, GradientsClipOption, combine
+from optim.options.option_objects import EMAOption, GradientsClipOption, combine, explicit_fields
 from optim.options.part import Option, Part
 from optim.options.rate import Rate
 from optim.options.rate_multipliers import RateMultipliers
@@ -57,11 +57,13 @@ class Options(TypedDict, total=False):
     lookahead: Lookahead | Mapping[str, Any] | None
     slot_placement: placement.Placement
     gradient_accumulation_steps: int | None
+    count_calls: bool
     loss_scale: float | str | None
     loss_scale_growth_steps: int | None
     master_copies: bool
     executor: str
     lr: Any
+    loss_scale_factor: float | None
     decay: float
 
 
@@ -72,11 +74,24 @@ class Settings:
       HyperparameterError: out of range or contradictory; it names the argument.
     """
 
-    def __init__(self, options: Mapping[str, Any], shared: Mapping[str, Any], algorithm: Algorithm, state: State):
-        """Args: `options`: keyword arguments that options own; `shared`: the others of `Optimizer`."""
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        shared: Mapping[str, Any],
+        algorithm: Algorithm,
+        state: State,
+        explicit: Iterable[str] | None,
+    ):
+        """Make the parts.
+
+        Args:
+          options: keyword arguments that options own. shared: the others of `Optimizer`.
+          explicit: names of the arguments that the caller gave; None: those that have a value.
+        """
         given = {**_complete(options, algorithm.owner), **shared}
         self._state = state
-        self.rate = Rate(given["learning_rate"], given["lr"], given["decay"], algorithm, state)
+        self.accumulation = Accumulation(given["gradient_accumulation_steps"], given["count_calls"], state)
+        self.rate = Rate(given["learning_rate"], given["lr"], given["decay"], algorithm, state, self.accumulation)
         self.multipliers = RateMultipliers(given["learning_rate_multipliers"], state.tracked)
         self.clipping = Clipping(_combined(GradientsClipOption, "gradients_clip_option", given))
         self.averages = Averages(_combined(EMAOption, "ema_option", given), given["stochastic_average"], state)
@@ -85,12 +100,18 @@ class Settings:
         self.lazy_rows = LazyRows(given["lazy_rows"])
         self.repeated_rows = RepeatedRows(given["repeated_rows"])
         self.placement = SlotPlacement(given["slot_placement"])
-        self.accumulation = Accumulation(given["gradient_accumulation_steps"], state)
-        self.loss_scale = LossScale(given["loss_scale"], given["loss_scale_growth_steps"], state)
+        scale = _one_of_two_names("loss_scale", "loss_scale_factor", given)
+        self.loss_scale = LossScale(scale, given["loss_scale_growth_steps"], state)
         self.masters = MasterCopies(given["master_copies"], state)
         self.execution = ExecutorChoice(given["executor"], given["jit_compile"])
         self._owners = {name: part for part in self for name in part.options}
         self._algorithm = algorithm
+        objects = (explicit_fields(given[name]) for name in ("gradients_clip_option", "ema_option"))
+        explicit = (
+            [n for n, v in (*options.items(), *shared.items()) if v is not None] if explicit is None else explicit
+        )
+        self.explicit = set(explicit).union(*objects)
+        """Options that the caller chose; the others have the defaults of `optim`."""
         self._check()
 
     def __iter__(self) -> Iterator[Part]:
@@ -112,14 +133,23 @@ class Settings:
 
     def change(self, name: str, value: Any) -> None:
         """Let an option say something else from the next step on, or raise."""
-        part, before = self._owners[name], self.get(name)
-        part.change(name, value)
+        part = self._owners[name]
+        self._change(part.change, name, value)
+        self.explicit.add(name)
+
+    def replace_default(self, name: str, value: Any) -> None:
+        """Give an option that the caller did not choose another default, before the first step, or raise."""
+        self._change(self._owners[name].replace_default, name, value)
+
+    def _change(self, change: Callable[[str, Any], None], name: str, value: Any) -> None:
+        before = self.get(name)
+        change(name, value)
         try:
             self._check()
         except (HyperparameterError, UnsupportedError):
-            part.change(name, before)
+            change(name, before)
             raise
-        part.changed()
+        self._owners[name].changed()
 
     def algorithm(self) -> Algorithm:
         """That of the optimizer, with what options make of its rule."""
@@ -176,6 +206,7 @@ PARTS: tuple[type[Part], ...] = (
 OPTIONS: Mapping[str, Option] = {
     **{name: option for part in PARTS for name, option in part.options.items()},
     "lr": Option(None, "old name of `learning_rate`"),
+    "loss_scale_factor": Option(None, "Keras 3's name of a constant `loss_scale`"),
 }
 """Every keyword argument that options own, in the order of the signature."""
 
@@ -189,6 +220,11 @@ def with_options(own: inspect.Signature, defaults: Mapping[str, Any] | None = No
     kind = inspect.Parameter.KEYWORD_ONLY
     more = [inspect.Parameter(n, kind, default=o.default, annotation=Any) for n, o in OPTIONS.items() if n not in names]
     return own.replace(parameters=[*parameters, *more])
+
+
+def set_scale(parts: Settings, factor: float | None) -> None:
+    """Set `loss_scale` under its other name."""
+    parts.change("loss_scale", factor)
 
 
 class _Attribute:
@@ -215,6 +251,14 @@ def add_attributes(cls: type) -> None:
     """Make an attribute of each option, which acts from the next step on where it is set, or raises."""
     for name in (name for part in PARTS for name in part.options):
         setattr(cls, name, _Attribute(name))
+
+
+def _one_of_two_names(name: str, other: str, given: Mapping[str, Any]) -> Any:
+    """An argument that has two names. Raises HyperparameterError: they contradict each other."""
+    one, two = given[name], given[other]
+    if one is not None and two is not None and one != two:
+        raise HyperparameterError(f"{other}={two!r} contradicts {name}={one!r}; give {name} only")
+    return two if one is None else one
 
 
 def _complete(options: Mapping[str, Any], owner: str) -> dict[str, Any]:

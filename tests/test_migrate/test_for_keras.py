@@ -68,6 +68,22 @@ def _altered(path: Path, folder: Path, change: Any) -> Path:
     return folder / "model.keras"
 
 
+@pytest.mark.parametrize(
+    ("registered", "name", "dtype"),
+    [(None, "ExponentialDecay", "float32"), ("own>ExponentialDecay", "own>ExponentialDecay", None)],
+)
+def test_a_schedule_as_keras_saves_it(
+    registered: Any, name: str, dtype: Any, trained: tuple[Any, Path], tmp_path: Path
+) -> None:
+    """Keras computes its own in float32; one that is called so, and is registered, is another."""
+    config = {"initial_learning_rate": 0.01, "decay_steps": 10, "decay_rate": 0.9}
+    home = "keras.optimizers.schedules" if registered is None else None
+    rate = {"module": home, "class_name": "ExponentialDecay", "config": config, "registered_name": registered}
+    path = _altered(trained[1], tmp_path, lambda saved, _: saved.update(learning_rate=rate))
+    found = migrate.read(path).hyperparameters["learning_rate"]
+    assert (found["class_name"], found["config"], found.get("dtype")) == (name, config, dtype)
+
+
 def test_what_denies_the_state_is_refused(trained: tuple[Any, Path], tmp_path: Path) -> None:
     def frozen(_: Any, layers: Any) -> None:
         layers[1]["config"]["trainable"] = False

@@ -43,6 +43,7 @@ ACTING: dict[str, dict[str, Any]] = {
     "gradient_accumulation_steps": {"gradient_accumulation_steps": 3},
     "learning_rate_multipliers": {"learning_rate_multipliers": {"^w$": 0.5}},
     "loss_scale": {"loss_scale": 1e-3, "clipvalue": 0.05},
+    "loss_scale_factor": {"loss_scale_factor": 1e-3, "clipvalue": 0.05},
     "lr": {"lr": 0.3},
     "decay": {"decay": 0.5},
 }
@@ -53,6 +54,7 @@ QUALIFYING: dict[str, tuple[dict[str, Any], Any]] = {
     "ema_overwrite_frequency": ({"use_ema": True}, 2),
     "ema_start": ({"use_ema": True, "ema_overwrite_frequency": 1}, "first_step"),
     "weight_decay_exclude": ({"weight_decay": 0.5}, ["w"]),
+    "count_calls": ({"use_ema": True, "ema_overwrite_frequency": 2, "gradient_accumulation_steps": 2}, True),
     "decoupled_weight_decay": ({"weight_decay": 0.5}, False),
     "learning_rate_in_weight_decay": ({"weight_decay": 0.5}, False),
 }
