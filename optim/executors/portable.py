@@ -124,7 +124,7 @@ def run(work: Work) -> list[tf.Operation]:
 
 
 def _run(work: Work) -> None:
-    gradients = [relayout(g, t.layout) for g, t in zip(work.gradients, work.tracked, strict=True)]
+    gradients = list(work.gradients)
     if work.loss_scale is not None:
         gradients = [scaled(g, 1.0 / work.loss_scale) for g in gradients]
     if work.clip.active:
