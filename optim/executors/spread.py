@@ -1,0 +1,233 @@
+"""Eager steps on meshes of rules that need sums over variables: ops on the part of each device, sums added up here.
+
+DTensor adds up by all-reduces, of each of which TensorFlow keeps a record for ever, some 400 bytes a device
+(`instance_table_` of tensorflow/core/common_runtime/collective_param_resolver_local.cc, which has the step in its key;
+TF 2.21). Here is none, and no function of DTensor's for each variable.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from optim import slot_layout
+from optim.devices import assign, handles_of, read, wait_for_pending
+from optim.executors import native, shard_step
+from optim.executors.plan import Plan, Shard, step_layout
+from optim.executors.work import Work, averaged
+from optim.layouts.placement import is_finer, layout_of, only_dims
+from optim.layouts.sharding import UNSHARDED
+from optim.namespace import XP
+from optim.precision import compute_dtype
+from optim.rule import Rule
+from optim.state.slots import SlotTable
+from optim.state.tracked import Tracked
+
+
+@dataclass(frozen=True)
+class Home:
+    """The devices of a mesh, and for each its coordinate by mesh axis."""
+
+    mesh: dtensor.Mesh
+    devices: Sequence[str]
+    places: Sequence[Mapping[str, int]]
+
+    @classmethod
+    def of(cls, mesh: dtensor.Mesh) -> Home:
+        return cls(mesh, mesh.local_devices(), mesh.local_device_locations())
+
+    def apart_from(self, axes: set[str]) -> list[list[int]]:
+        """The devices, by position, that differ in their places along these axes alone, together."""
+        families: dict[Any, list[int]] = {}
+        for k, place in enumerate(self.places):
+            families.setdefault(tuple(at for axis, at in place.items() if axis not in axes), []).append(k)
+        return list(families.values())
+
+
+class Spread:
+    """An array as the parts of it that devices have, for a rule to compute with.
+
+    `specs`: the mesh axis of each dim, as in `dtensor.Layout.sharding_specs`.
+    """
+
+    def __init__(self, home: Home, parts: Sequence[Any], specs: Sequence[str]):
+        self.home = home
+        self.parts = parts
+        self.specs = tuple(specs)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the whole."""
+        sizes = [1 if spec == UNSHARDED else self.home.mesh.dim_size(spec) for spec in self.specs]
+        return tuple(n * size for n, size in zip(self.parts[0].shape.as_list(), sizes, strict=True))
+
+    @property
+    def dtype(self) -> tf.DType:
+        return self.parts[0].dtype
+
+    def map(self, function: Callable[..., Any], *others: Sequence[Any]) -> Spread:
+        """The same array after `function`, which is given each part, and what `others` have for its device."""
+        parts = []
+        for device, *given in zip(self.home.devices, self.parts, *others, strict=True):
+            with tf.device(device):
+                parts.append(function(*given))
+        return Spread(self.home, parts, self.specs)
+
+
+def _apply(function: Callable[..., Any], *args: Any) -> Any:
+    """A function that treats each element for itself, of arrays some of which are `Spread`."""
+    spread = [arg for arg in args if isinstance(arg, Spread)]
+    if not spread:
+        return function(*args)
+    home, rank = spread[0].home, max(len(arg.specs) for arg in spread)
+    padded = [(*[UNSHARDED] * (rank - len(arg.specs)), *arg.specs) for arg in spread]
+    specs = [next((spec for spec in dim if spec != UNSHARDED), UNSHARDED) for dim in zip(*padded, strict=True)]
+    columns = [arg.parts if isinstance(arg, Spread) else [arg] * len(home.devices) for arg in args]
+    return Spread(home, Spread(home, columns[0], specs).map(function, *columns[1:]).parts, specs)
+
+
+def _method(function: Callable[..., Any], is_reflected: bool = False) -> Callable[..., Any]:
+    if is_reflected:
+        return lambda self, other: _apply(function, other, self)
+    return lambda self, *others: _apply(function, self, *others)
+
+
+for _name in ("add", "sub", "mul", "truediv", "pow"):
+    setattr(Spread, f"__{_name}__", _method(getattr(operator, _name)))
+    setattr(Spread, f"__r{_name}__", _method(getattr(operator, _name), is_reflected=True))
+for _name in ("neg", "abs", "lt", "le", "gt", "ge", "eq", "ne", "and_", "or_", "invert"):
+    setattr(Spread, f"__{_name.rstrip('_')}__", _method(getattr(operator, _name)))
+
+
+class _Namespace:
+    """The `xp` of a rule that is given `Spread`: what there is a kernel for."""
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(XP, name)
+        return lambda *args: _apply(function, *args)
+
+    def reduce_sum(self, x: Spread, axis: Any = None, keepdims: bool = False) -> Spread:
+        rank = len(x.specs)
+        given = range(rank) if axis is None else [axis] if isinstance(axis, int) else axis
+        over = {dim % rank for dim in given}
+        sums = x.map(lambda part: tf.reduce_sum(part, sorted(over), keepdims))
+        specs = [UNSHARDED if d in over else spec for d, spec in enumerate(x.specs) if keepdims or d not in over]
+        parts, axes = list(sums.parts), {x.specs[dim] for dim in over} - {UNSHARDED}
+        for family in x.home.apart_from(axes) if axes else ():
+            total = tf.cast(tf.add_n([tf.cast(parts[k], tf.float64) for k in family]), x.dtype)
+            for k in family:
+                parts[k] = total
+        return Spread(x.home, parts, specs)
+
+    def reduce_mean(self, x: Spread, axis: Any = None, keepdims: bool = False) -> Spread:
+        total = self.reduce_sum(x, axis, keepdims)
+        count = math.prod(x.shape) / math.prod(total.shape)
+        return total.map(lambda part: part / tf.cast(count, part.dtype))
+
+    def expand_dims(self, x: Spread, axis: int) -> Spread:
+        at = axis % (len(x.specs) + 1)
+        parts = x.map(lambda part: tf.expand_dims(part, at)).parts
+        return Spread(x.home, parts, (*x.specs[:at], UNSHARDED, *x.specs[at:]))
+
+
+SPREAD_XP = _Namespace()
+
+
+def plan_for(work: Work, i: int) -> Plan | None:
+    """The shards of variable number `i` if this can step them now: eagerly, on a mesh of one client."""
+    rule, tracked = work.rule, work.tracked[i]
+    if not tf.executing_eagerly() or rule is None or rule.elementwise or tracked.layout is None or work.is_apart(i):
+        return None
+
+    def make() -> Plan | None:
+        return Plan(rule, [tracked], work.slots) if _is_possible(rule, tracked, work.slots) else None
+
+    found: Plan | None = work.slots.kept((Plan, id(rule), tracked.index), make)
+    return found
+
+
+def _is_possible(rule: Rule, tracked: Tracked, slots: SlotTable) -> bool:
+    """Whether a rule calls only what is here, and each device has all that belongs to what it updates."""
+    place, own = step_layout(rule, tracked, slots), tracked.layout
+    if place is None or own is None or not is_finer(place, own) or dtensor.num_clients() > 1:
+        return False
+    if native.program_of(rule, tracked, slots) is None:
+        return False
+    if place != own and slots.find(slot_layout.MASTER, tracked) is not None:
+        return False
+    shape, whole = tracked.variable.shape.as_list(), tuple(range(own.rank))
+    dims = {slot.name: rule.slot_dims(slot, shape, tracked.names) for slot in rule.slots}
+    found = slots.of(tracked, [*dims, slot_layout.AVERAGE, slot_layout.MASTER])
+    return all(layout_of(slot) == only_dims(place, dims.get(name, whole) or ()) for name, slot in found.items())
+
+
+def update(work: Work, i: int, gradient: Any, plan: Plan) -> None:
+    """Update variable number `i`, its slots and its average, given its gradient in its layout."""
+    assert work.rule is not None
+    wait_for_pending()
+    tracked = work.tracked[i]
+    place = step_layout(work.rule, tracked, work.slots)
+    assert place is not None
+    home, shards = Home.of(place.mesh), plan.shards(tracked)
+    dtype = shards[0].dtype
+    wide = compute_dtype(dtype)
+
+    def spread(parts: Sequence[Any], specs: Sequence[str] = place.sharding_specs) -> Spread:
+        return Spread(home, parts, specs).map(lambda part: tf.cast(part, wide))
+
+    def scalars(values: Mapping[str, float]) -> dict[str, Any]:
+        sent = [plan.scalars[s.variable.device].tensors(values, work.rate_factors[i], wide) for s in shards]
+        return {name: Spread(home, [each[name] for each in sent], ()) for name in values}
+
+    value = spread([_own_part(shard, read(shard.variable, dtype)) for shard in shards])
+    if work.decay_factors[i] is not None:
+        (factor,) = scalars({"factor of weight decay": work.decay_factors[i]}).values()
+        value = _apply(operator.mul, value, factor)
+    parts = [_own_part(shard, part) for shard, part in zip(shards, dtensor.unpack(gradient), strict=True)]
+    slots = work.slots.of(tracked, [slot.name for slot in work.rule.slots])
+    handles = {name: handles_of(slot) for name, slot in slots.items()}
+    old = {
+        name: spread([read(handle, slot.dtype) for handle in handles[name]], slot.layout.sharding_specs)
+        for name, slot in slots.items()
+    }
+    change, new = work.rule.update(SPREAD_XP, value, spread(parts), old, scalars(work.scalars(i)))
+    value = _apply(operator.add, value, change).map(lambda part: tf.cast(part, dtype))
+    new = {name: _filled(new[name], old[name], slots[name].dtype) for name in new}
+    for name, slot in new.items():
+        slot.map(lambda part, handle: assign(handle, part), handles[name])
+    _write(work, shards, value)
+
+
+def _own_part(shard: Shard, part: Any) -> Any:
+    """What a device updates of its shard."""
+    return part if shard.box is None else tf.strided_slice(part, shard.box.begin, shard.box.end)
+
+
+def _filled(value: Any, like: Spread, dtype: tf.DType) -> Spread:
+    """A rule's new slot in its dtype, of the slot's shape: a rule may return one number for all."""
+    given = value.parts if isinstance(value, Spread) else [value] * len(like.parts)
+    return like.map(lambda part, new: tf.broadcast_to(tf.cast(new, dtype), part.shape), given)
+
+
+def _write(work: Work, shards: Sequence[Shard], value: Spread) -> None:
+    """Update the average; write a variable's new value, and its rounding, to all devices that have it."""
+    if work.has_averages:
+        handles = [shard.slots[slot_layout.AVERAGE] for shard in shards]
+        new = value.map(lambda x, handle: averaged(read(handle, x.dtype), x, work.ema_momentum), handles)
+        new.map(lambda part, handle: assign(handle, part), handles)
+        value = new if work.overwrite else value
+    for shard, part, device in zip(shards, value.parts, value.home.devices, strict=True):
+        with tf.device(device):
+            if shard.box is None:
+                assign(shard.variable, part)
+    for shard, part in zip(shards, value.parts, strict=True):
+        for other in (shard, *shard.partners) if shard.box is not None else ():
+            with tf.device(other.variable.device):
+                shard_step.write_box(other, shard.box, part)
+    shard_step.round_masters(list(enumerate(shards)))
