@@ -21,10 +21,10 @@ from optim.devices import assign, handles_of, read, wait_for_pending
 from optim.executors import native, shard_step
 from optim.executors.plan import Plan, Shard, step_layout
 from optim.executors.work import Work, averaged
-from optim.layouts.placement import is_finer, layout_of, only_dims
+from optim.layouts.placement import is_finer, layout_of, only_dims, relayout
 from optim.layouts.sharding import UNSHARDED
 from optim.namespace import XP
-from optim.precision import compute_dtype
+from optim.precision import compute_dtype, constant
 from optim.rule import Rule
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
@@ -113,9 +113,7 @@ class _Namespace:
         return lambda *args: _apply(function, *args)
 
     def reduce_sum(self, x: Spread, axis: Any = None, keepdims: bool = False) -> Spread:
-        rank = len(x.specs)
-        given = range(rank) if axis is None else [axis] if isinstance(axis, int) else axis
-        over = {dim % rank for dim in given}
+        over = _dims(x, axis)
         sums = x.map(lambda part: tf.reduce_sum(part, sorted(over), keepdims))
         specs = [UNSHARDED if d in over else spec for d, spec in enumerate(x.specs) if keepdims or d not in over]
         parts, axes = list(sums.parts), {x.specs[dim] for dim in over} - {UNSHARDED}
@@ -127,13 +125,19 @@ class _Namespace:
 
     def reduce_mean(self, x: Spread, axis: Any = None, keepdims: bool = False) -> Spread:
         total = self.reduce_sum(x, axis, keepdims)
-        count = math.prod(x.shape) / math.prod(total.shape)
-        return total.map(lambda part: part / tf.cast(count, part.dtype))
+        count = math.prod(x.shape[dim] for dim in _dims(x, axis))
+        return total.map(lambda part: part / constant(count, part.dtype))
 
     def expand_dims(self, x: Spread, axis: int) -> Spread:
         at = axis % (len(x.specs) + 1)
         parts = x.map(lambda part: tf.expand_dims(part, at)).parts
         return Spread(x.home, parts, (*x.specs[:at], UNSHARDED, *x.specs[at:]))
+
+
+def _dims(x: Spread, axis: Any) -> set[int]:
+    """Those that an argument `axis` names."""
+    rank = len(x.specs)
+    return set(range(rank)) if axis is None else {d % rank for d in ([axis] if isinstance(axis, int) else axis)}
 
 
 SPREAD_XP = _Namespace()
@@ -168,7 +172,7 @@ def _is_possible(rule: Rule, tracked: Tracked, slots: SlotTable) -> bool:
 
 
 def update(work: Work, i: int, gradient: Any, plan: Plan) -> None:
-    """Update variable number `i`, its slots and its average, given its gradient in its layout."""
+    """Update variable number `i`, its slots and its average."""
     assert work.rule is not None
     wait_for_pending()
     tracked = work.tracked[i]
@@ -189,7 +193,8 @@ def update(work: Work, i: int, gradient: Any, plan: Plan) -> None:
     if work.decay_factors[i] is not None:
         (factor,) = scalars({"factor of weight decay": work.decay_factors[i]}).values()
         value = _apply(operator.mul, value, factor)
-    parts = [_own_part(shard, part) for shard, part in zip(shards, dtensor.unpack(gradient), strict=True)]
+    given = dtensor.unpack(relayout(gradient, tracked.layout))
+    parts = [_own_part(shard, part) for shard, part in zip(shards, given, strict=True)]
     slots = work.slots.of(tracked, [slot.name for slot in work.rule.slots])
     handles = {name: handles_of(slot) for name, slot in slots.items()}
     old = {
