@@ -142,9 +142,9 @@ def _run(work: Work) -> None:
 
 def update(work: Work, i: int, gradient: Any) -> None:
     """Update variable number `i` by the rule, its slots and its average."""
-    plan = spread.plan_for(work, i)
-    if plan is not None:
-        spread.update(work, i, gradient, plan)
+    own = spread.update_for(work, i)
+    if own is not None:
+        spread.update(work, i, gradient, own)
     else:
         on_mesh.call(work, i, gradient, _update)
 

@@ -7,6 +7,7 @@ TF 2.21). Here is none, and no function of DTensor's for each variable.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +18,14 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim import slot_layout
-from optim.devices import assign, handles_of, read, wait_for_pending
-from optim.executors import native, shard_step
+from optim.devices import wait_for_pending
+from optim.executors import native, on_mesh, shard_step
 from optim.executors.plan import Plan, Shard, step_layout
 from optim.executors.work import Work, averaged
-from optim.layouts.placement import is_finer, layout_of, only_dims, relayout
+from optim.layouts.placement import is_finer, layout_of, local_shape, only_dims, relayout
 from optim.layouts.sharding import UNSHARDED
 from optim.namespace import XP
-from optim.precision import compute_dtype, constant
+from optim.precision import cast_scalar, cast_scalars, compute_dtype, constant
 from optim.rule import Rule
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
@@ -143,16 +144,18 @@ def _dims(x: Spread, axis: Any) -> set[int]:
 SPREAD_XP = _Namespace()
 
 
-def plan_for(work: Work, i: int) -> Plan | None:
-    """The shards of variable number `i` if this can step them now: eagerly, on a mesh of one client."""
+def update_for(work: Work, i: int) -> on_mesh.Update | None:
+    """What `update` takes to step variable number `i`, if it can now: eagerly, on a mesh of one client."""
     rule, tracked = work.rule, work.tracked[i]
     if not tf.executing_eagerly() or rule is None or rule.elementwise or tracked.layout is None or work.is_apart(i):
         return None
 
-    def make() -> Plan | None:
-        return Plan(rule, [tracked], work.slots) if _is_possible(rule, tracked, work.slots) else None
+    def make() -> on_mesh.Update | None:
+        if not _is_possible(rule, tracked, work.slots):
+            return None
+        return functools.partial(_update, Plan(rule, [tracked], work.slots))
 
-    found: Plan | None = work.slots.kept((Plan, id(rule), tracked.index), make)
+    found: on_mesh.Update | None = work.slots.kept((_update, id(rule), tracked.index), make)
     return found
 
 
@@ -171,13 +174,20 @@ def _is_possible(rule: Rule, tracked: Tracked, slots: SlotTable) -> bool:
     return all(layout_of(slot) == only_dims(place, dims.get(name, whole) or ()) for name, slot in found.items())
 
 
-def update(work: Work, i: int, gradient: Any, plan: Plan) -> None:
-    """Update variable number `i`, its slots and its average."""
-    assert work.rule is not None
+def update(work: Work, i: int, gradient: Any, own: on_mesh.Update) -> None:
+    """Update variable number `i`, its slots and its average, in one function of all devices."""
     wait_for_pending()
+    parts = dtensor.unpack(relayout(gradient, work.tracked[i].layout))
+    step, numbers = on_mesh.traced(work, i, gradient.dtype, own)
+    step(tf.constant(numbers), parts)
+
+
+def _update(plan: Plan, work: Work, i: int, gradient: Sequence[Any]) -> None:
+    assert work.rule is not None
     tracked = work.tracked[i]
     place = step_layout(work.rule, tracked, work.slots)
     assert place is not None
+    assert tracked.layout is not None
     home, shards = Home.of(place.mesh), plan.shards(tracked)
     dtype = shards[0].dtype
     wide = compute_dtype(dtype)
@@ -185,28 +195,34 @@ def update(work: Work, i: int, gradient: Any, plan: Plan) -> None:
     def spread(parts: Sequence[Any], specs: Sequence[str] = place.sharding_specs) -> Spread:
         return Spread(home, parts, specs).map(lambda part: tf.cast(part, wide))
 
-    def scalars(values: Mapping[str, float]) -> dict[str, Any]:
-        sent = [plan.scalars[s.variable.device].tensors(values, work.rate_factors[i], wide) for s in shards]
-        return {name: Spread(home, [each[name] for each in sent], ()) for name in values}
-
-    value = spread([_own_part(shard, read(shard.variable, dtype)) for shard in shards])
-    if work.decay_factors[i] is not None:
-        (factor,) = scalars({"factor of weight decay": work.decay_factors[i]}).values()
-        value = _apply(operator.mul, value, factor)
-    given = dtensor.unpack(relayout(gradient, tracked.layout))
-    parts = [_own_part(shard, part) for shard, part in zip(shards, given, strict=True)]
+    shape = local_shape(tracked.variable.shape.as_list(), tracked.layout)
+    value = spread([_own_part(shard, _read(shard.variable, dtype, shape)) for shard in shards])
+    decay = work.decay_factors[i]
+    if decay is not None:
+        value = _apply(operator.mul, value, cast_scalar(decay, wide))
     slots = work.slots.of(tracked, [slot.name for slot in work.rule.slots])
-    handles = {name: handles_of(slot) for name, slot in slots.items()}
-    old = {
-        name: spread([read(handle, slot.dtype) for handle in handles[name]], slot.layout.sharding_specs)
-        for name, slot in slots.items()
-    }
-    change, new = work.rule.update(SPREAD_XP, value, spread(parts), old, scalars(work.scalars(i)))
+    handles = {name: [shard.slots[name] for shard in shards] for name in slots}
+    old = {}
+    for name, slot in slots.items():
+        shape = local_shape(slot.shape.as_list(), slot.layout)
+        parts = [_read(handle, slot.dtype, shape) for handle in handles[name]]
+        old[name] = spread(parts, slot.layout.sharding_specs)
+    own = spread([_own_part(shard, part) for shard, part in zip(shards, gradient, strict=True)])
+    change, new = work.rule.update(SPREAD_XP, value, own, old, cast_scalars(work.scalars(i), wide))
     value = _apply(operator.add, value, change).map(lambda part: tf.cast(part, dtype))
-    new = {name: _filled(new[name], old[name], slots[name].dtype) for name in new}
-    for name, slot in new.items():
-        slot.map(lambda part, handle: assign(handle, part), handles[name])
+    for name in new:
+        _filled(new[name], old[name], slots[name].dtype).map(_assign, handles[name])
     _write(work, shards, value)
+
+
+def _read(handle: Any, dtype: tf.DType, shape: Sequence[int]) -> Any:
+    with tf.device(handle.device):
+        return tf.ensure_shape(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype), shape)
+
+
+def _assign(value: Any, handle: Any) -> None:
+    with tf.device(handle.device):
+        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
 def _own_part(shard: Shard, part: Any) -> Any:
@@ -224,15 +240,14 @@ def _write(work: Work, shards: Sequence[Shard], value: Spread) -> None:
     """Update the average; write a variable's new value, and its rounding, to all devices that have it."""
     if work.has_averages:
         handles = [shard.slots[slot_layout.AVERAGE] for shard in shards]
-        new = value.map(lambda x, handle: averaged(read(handle, x.dtype), x, work.ema_momentum), handles)
-        new.map(lambda part, handle: assign(handle, part), handles)
+        new = value.map(lambda x, handle: averaged(_read(handle, x.dtype, x.shape), x, work.ema_momentum), handles)
+        new.map(_assign, handles)
         value = new if work.overwrite else value
-    for shard, part, device in zip(shards, value.parts, value.home.devices, strict=True):
-        with tf.device(device):
-            if shard.box is None:
-                assign(shard.variable, part)
     for shard, part in zip(shards, value.parts, strict=True):
+        if shard.box is None:
+            _assign(part, shard.variable)
+        if shard.rounding is not None:
+            _assign(tf.cast(part, shard.tracked.variable.dtype), shard.rounding)
         for other in (shard, *shard.partners) if shard.box is not None else ():
             with tf.device(other.variable.device):
                 shard_step.write_box(other, shard.box, part)
-    shard_step.round_masters(list(enumerate(shards)))
