@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,11 +43,11 @@ class Home:
     def of(cls, mesh: dtensor.Mesh) -> Home:
         return cls(mesh, mesh.local_devices(), mesh.local_device_locations())
 
-    def apart_from(self, axes: set[str]) -> list[list[int]]:
-        """The devices, by position, that differ in their places along these axes alone, together."""
+    def alike(self, devices: Iterable[int], axes: set[str]) -> list[list[int]]:
+        """Devices, by position, those together that have the same place along these axes."""
         families: dict[Any, list[int]] = {}
-        for k, place in enumerate(self.places):
-            families.setdefault(tuple(at for axis, at in place.items() if axis not in axes), []).append(k)
+        for k in devices:
+            families.setdefault(tuple(at for axis, at in self.places[k].items() if axis in axes), []).append(k)
         return list(families.values())
 
 
@@ -118,8 +118,9 @@ class _Namespace:
         sums = x.map(lambda part: tf.reduce_sum(part, sorted(over), keepdims))
         specs = [UNSHARDED if d in over else spec for d, spec in enumerate(x.specs) if keepdims or d not in over]
         parts, axes = list(sums.parts), {x.specs[dim] for dim in over} - {UNSHARDED}
-        for family in x.home.apart_from(axes) if axes else ():
-            total = tf.cast(tf.add_n([tf.cast(parts[k], tf.float64) for k in family]), x.dtype)
+        for family in x.home.alike(range(len(parts)), set(specs)):  # one sum for all, or replicas would drift apart
+            firsts = [replicas[0] for replicas in x.home.alike(family, axes)]
+            total = tf.cast(tf.add_n([tf.cast(parts[k], tf.float64) for k in firsts]), x.dtype)
             for k in family:
                 parts[k] = total
         return Spread(x.home, parts, specs)
