@@ -1,5 +1,5 @@
 """What a rule declares about its arguments: numbers that may change from step to step, choices that are fixed, and the
-checks of both. Nothing here imports TensorFlow.
+checks and types of both. Nothing here imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -9,9 +9,33 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any
+from typing import Any, Protocol
 
 from optim.errors import HyperparameterError
+
+
+class Scalar(Protocol):
+    """What type checkers take for a scalar tensor, a variable or a number of NumPy."""
+
+    @property
+    def dtype(self) -> Any: ...
+
+    @property
+    def shape(self) -> Any: ...
+
+
+class Schedule(Protocol):
+    """What they take for a learning-rate schedule of `optim`, of Keras or of tf_keras."""
+
+    def __call__(self, step: Any, /) -> Any: ...
+
+    def get_config(self) -> Any: ...
+
+
+Number = float | Scalar | Callable[[], Any]
+"""Type of a hyperparameter."""
+LearningRate = Number | Schedule
+"""Type of a learning rate."""
 
 
 @dataclass(frozen=True)

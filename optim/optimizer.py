@@ -1,8 +1,7 @@
 """`Optimizer`: the API that Keras 2.9 documented for DTensor optimizers, on any layout or none.
 
-The class is a face: it makes the parts and passes on to them. An algorithm is in `optim/rules`, an option in
-`optim/options`, the order of a step in `optim/step`, the ways to run it in `optim/executors`, what is kept in
-`optim/state`.
+The class is a face: it makes the parts and passes on to them. Algorithms are in `optim/rules`, options in
+`optim/options`, the order of a step in `optim/step`, the ways to run it in `optim/executors`, state in `optim/state`.
 """
 
 from __future__ import annotations
@@ -17,11 +16,13 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim import algorithm, configs
+from optim.arguments import LearningRate
 from optim.hyperparameters import Values
 from optim.options import rate, settings
 from optim.options.averages import Averages
 from optim.options.loss_scale import LossScale
 from optim.options.master_copies import MasterCopies
+from optim.options.option_objects import EMAOption, GradientsClipOption
 from optim.options.rate import Rate
 from optim.options.weight_decay import WeightDecay
 from optim.rule import Rule, hyperparameters
@@ -60,10 +61,8 @@ class Optimizer(tf.Module):
     Args:
       name: prefix of the names of slot variables.
       gradients_clip_option, ema_option: `GradientsClipOption`, `EMAOption`, or mappings with their fields.
-      mesh: the DTensor mesh that all variables are on. With None it is found from the variables, which may then also
-        be plain ones, or on several meshes.
-      learning_rate: float >= 0, scalar tensor, a `LearningRateSchedule` of Keras 3, tf_keras or `optim.schedules`, or
-        a zero-argument callable.
+      mesh: the DTensor mesh of all variables. None finds it from them; they may then be on several meshes, or on none.
+      learning_rate: number >= 0, scalar tensor, schedule of Keras 3, tf_keras or `optim.schedules`, or callable.
       rule: the algorithm, with its hyperparameters at their defaults; None where a subclass has its own `update_step`.
         No config holds a rule: to save or copy such an optimizer, make a class of it with `RuleOptimizer`.
 {settings.documentation()}
@@ -80,11 +79,11 @@ class Optimizer(tf.Module):
     def __init__(
         self,
         name: str | None = None,
-        gradients_clip_option: Any = None,
-        ema_option: Any = None,
+        gradients_clip_option: GradientsClipOption | Mapping[str, Any] | None = None,
+        ema_option: EMAOption | Mapping[str, Any] | None = None,
         mesh: dtensor.Mesh | None = None,
         *,
-        learning_rate: Any = None,
+        learning_rate: LearningRate | None = None,
         rule: Rule | None = None,
         **options: Unpack[settings.Options],
     ):
@@ -189,7 +188,7 @@ class Optimizer(tf.Module):
         """
         self._stepper.apply(grads_and_vars, experimental_aggregate_gradients and not skip_gradients_aggregation)
 
-    @tf.autograph.experimental.do_not_convert
+    @not_converted
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """`apply_gradients` as Keras 3 has it: without `trainable_variables`, gradients are in build order."""
         variables = self._state.tracked.in_build_order(grads) if trainable_variables is None else trainable_variables
@@ -245,6 +244,7 @@ class Optimizer(tf.Module):
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
 
 settings.add_attributes(Optimizer)

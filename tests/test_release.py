@@ -95,7 +95,7 @@ def test_what_is_in_the_archives(sources: Path, tmp_path: Path) -> None:
     tops = {name.split("/")[0] for name in names}
     packages = {"optim", "migrate", "bench", "dtopt_cli"}
     assert packages == {top for top in tops if not top.endswith(".dist-info")}
-    assert {f"{package}/py.typed" for package in packages} <= set(names)
+    assert {"optim/__init__.pyi", *(f"{package}/py.typed" for package in packages)} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     python = {str(f.relative_to(ROOT)) for package in packages for f in (ROOT / package).rglob("*.py")}
     assert python == {name for name in names if name.endswith(".py")}

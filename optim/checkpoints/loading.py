@@ -14,6 +14,7 @@ from tensorflow.experimental import dtensor
 
 import optim
 from optim import schedules, slot_layout
+from optim.arguments import LearningRate
 from optim.checkpoints import assigning
 from optim.checkpoints.assigning import Value
 from optim.checkpoints.saving import Variables, named_variables
@@ -128,7 +129,7 @@ def load_checkpoint(
     slot_placement: placement.Placement | None = None,
     master_copies: bool | None = None,
     loss_scale: float | str | None = None,
-    learning_rate: Any = None,
+    learning_rate: LearningRate | None = None,
     custom_objects: Mapping[str, type[Optimizer]] | None = None,
 ) -> Optimizer:
     """The optimizer of a slot-variable checkpoint, with its state, on the given variables wherever they are.

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
+from optim.devices import wait_for_pending
+from optim.layouts.boxes import primary_parts
 from optim.layouts.folding import unfolded
 from optim.layouts.placement import to_host
 from optim.precision import compute_dtype, constant
@@ -17,13 +21,29 @@ def square_sum(gradient: Any) -> Any:
 
     Squares of numbers above 1e19 do not fit into float32: if their sum is not finite, they are added up in float64.
     """
-    usual = unfolded(_squares, gradient)
     if tf.executing_eagerly():  # brought off their meshes, of which there may be several
-        value = to_host(usual)
-        return constant(value if math.isfinite(value) else to_host(unfolded(_wide_squares, gradient)), tf.float64)
+        value = sum_of_parts(_squares, gradient)
+        return constant(value if math.isfinite(value) else sum_of_parts(_wide_squares, gradient), tf.float64)
+    usual = _squares(gradient)
     if gradient.dtype == tf.float64:
         return usual
     return tf.cond(tf.math.is_finite(usual), lambda: usual, lambda: _wide_squares(gradient))
+
+
+def sum_of_parts(function: Callable[[Any], Any], tensor: Any) -> float:
+    """What a function that gives one number, which adds up over parts, makes of an eager tensor on any mesh or none.
+
+    Of one client, without a sum by DTensor: `optim/executors/spread.py` says why.
+    """
+    if not dtensor.is_dtensor(tensor) or dtensor.num_clients() > 1:
+        return float(to_host(unfolded(function, tensor)))
+    wait_for_pending()
+    total = 0.0
+    for part, counts in zip(dtensor.unpack(tensor), primary_parts(dtensor.fetch_layout(tensor)), strict=True):
+        if counts:
+            with tf.device(part.device):
+                total += float(function(part))
+    return total
 
 
 def _squares(gradient: Any) -> Any:

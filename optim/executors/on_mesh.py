@@ -31,17 +31,22 @@ def call(work: Work, i: int, gradient: Any, update: Update) -> None:
     if not tf.executing_eagerly() or layout is None or work.is_apart(i):
         update(work, i, gradient)
         return
+    step, numbers = traced(work, i, gradient.dtype, update)
+    step(from_host(numbers, dtensor.Layout.replicated(layout.mesh, 1)), gradient)
+
+
+def traced(work: Work, i: int, dtype: tf.DType, update: Update) -> tuple[Callable[[Any, Any], None], np.ndarray]:
+    """`update` as a function of the numbers that change and the gradient, which the slots keep; and these numbers."""
     coefficients = work.scalars(i) if work.coefficients else {}
     given = {**coefficients, MOMENTUM: work.ema_momentum, DECAY: work.decay_factors[i]}
     fixed = {name: value for name, value in given.items() if is_one_of_few(value)}
     changing = {name: value for name, value in given.items() if name not in fixed}
     key = (
         *(update, id(work.rule), work.tracked[i].index, work.rate_factors[i], work.lazy[i], work.has_averages),
-        *(work.overwrite, gradient.dtype, tuple(fixed.items())),
+        *(work.overwrite, dtype, tuple(fixed.items())),
     )
     step = work.slots.traced(key, _step(replace(work.only([i]), gradients=()), fixed, tuple(changing), update))
-    numbers = np.array(list(changing.values()), np.float64)
-    step(from_host(numbers, dtensor.Layout.replicated(layout.mesh, 1)), gradient)
+    return step, np.array(list(changing.values()), np.float64)
 
 
 def _step(work: Work, fixed: Mapping[str, Any], changing: Sequence[str], update: Update) -> Callable[[Any, Any], None]:

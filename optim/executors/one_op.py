@@ -29,7 +29,7 @@ from optim.executors.norms import square_sum
 from optim.executors.plan import why_not_in_shards
 from optim.executors.rows import has_whole_rows
 from optim.executors.work import Work
-from optim.layouts.placement import layout_of, relayout
+from optim.layouts.placement import layout_of
 from optim.native import library, spmd
 from optim.native.generate import Program
 from optim.options.clipping import clip
@@ -116,11 +116,7 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
     mine = [i for i in range(len(work.tracked)) if takes(work, i)] if is_possible(work) else []
     if not mine:
         return work, []
-    placed = [
-        g if isinstance(g, RowGradient) else relayout(g, t.layout)
-        for g, t in zip(work.gradients, work.tracked, strict=True)
-    ]
-    gradients = PendingGradients(placed, _adding_up(work))
+    gradients = PendingGradients(work.gradients, _adding_up(work))
     if work.loss_scale is not None:
         gradients = gradients.scale([1.0 / work.loss_scale] * len(work.gradients))
     clipped = clip(gradients, work.clip)
@@ -133,7 +129,9 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
         key = (program, at_hand(goal).device, goal.dtype, goal is tracked.variable, work.rate_factors[i])
         groups.setdefault(key, []).append(i)
     done: list[tf.Operation] = []
-    with_rows = {key: any(isinstance(placed[i], RowGradient) for i in members) for key, members in groups.items()}
+    with_rows = {
+        key: any(isinstance(work.gradients[i], RowGradient) for i in members) for key, members in groups.items()
+    }
     for key in sorted(groups, key=with_rows.__getitem__, reverse=True):  # these may fail: before anything else changes
         with tf.control_dependencies(done):
             op = _update(work, groups[key], clipped, key[0])

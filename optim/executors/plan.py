@@ -12,7 +12,7 @@ from tensorflow.experimental import dtensor
 from optim import slot_layout
 from optim.devices import handles_of
 from optim.executors.work import Group
-from optim.layouts.boxes import Box, box_of, partners, region_of
+from optim.layouts.boxes import Box, box_of, partners, primary_parts, region_of
 from optim.layouts.placement import is_finer, layout_of
 from optim.precision import constant
 from optim.rule import Rule
@@ -80,6 +80,10 @@ class Plan:
         self.compiled: dict[tuple[Any, ...], Any] = {}
         self._selection: tuple[Sequence[Tracked], Selection] | None = None
 
+    def shards(self, tracked: Tracked) -> Sequence[Shard]:
+        """Those of a variable, by local device."""
+        return self._shards[tracked.index]
+
     def is_by_rows(self, tracked: Tracked) -> bool:
         """Whether all that devices update of a variable are some columns of some rows."""
         return all(shard.region is not None for shard in self._shards[tracked.index])
@@ -109,7 +113,7 @@ class Selection:
 
 def _shards(rule: Rule | None, item: Tracked, slots: SlotTable) -> list[Shard]:
     slot_handles = {n: handles_of(v) for n in slots.names if (v := slots.find(n, item)) is not None}
-    primary = _primary_parts(item.layout)
+    primary = primary_parts(item.layout)
     boxes, families = _boxes(rule, item, slots)
     places: Any = [{}] if item.layout is None else item.layout.mesh.local_device_locations()
     regions = [region_of(item.shape or (), item.layout, box, place) for box, place in zip(boxes, places, strict=True)]
@@ -167,11 +171,3 @@ def _boxes(rule: Rule | None, item: Tracked, slots: SlotTable) -> tuple[list[Box
         return [None] * len(places), [[]] * len(places)
     boxes = [box_of(shape, layout, placed, place) for place in places]
     return boxes, partners(layout, placed) if boxes[0] is not None else [[]] * len(places)
-
-
-def _primary_parts(layout: dtensor.Layout | None) -> list[bool]:
-    if layout is None:
-        return [True]
-    mesh = layout.mesh
-    unused = [axis for axis in mesh.dim_names if axis not in layout.sharding_specs]
-    return [all(place[axis] == 0 for axis in unused) for place in mesh.local_device_locations()]

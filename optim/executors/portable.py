@@ -14,11 +14,11 @@ from tensorflow.experimental import dtensor
 
 from optim import slot_layout
 from optim.each import Each, summed
-from optim.executors import on_mesh, one_op
-from optim.executors.norms import square_sum
+from optim.executors import on_mesh, one_op, spread
+from optim.executors.norms import square_sum, sum_of_parts
 from optim.executors.work import Work, averaged, scaled, updated
 from optim.layouts.folding import unfolded
-from optim.layouts.placement import layout_of, relayout, to_host
+from optim.layouts.placement import layout_of, relayout
 from optim.options.clipping import clip
 from optim.options.master_copies import target, write
 from optim.options.option_objects import GradientsClipOption
@@ -95,11 +95,11 @@ def is_finite(work: Work) -> Any:
         finite = tf.reduce_all(tf.math.is_finite(one_op.squared_norms(work.gradients)))
         return bool(finite) if tf.executing_eagerly() else finite
     here, gathered = one_op.by_window(work.gradients)
-    tensors = map(one_op.numbers_of, here)
-    bad = [unfolded(_count_bad, g) for g in tensors]
+    tensors = list(map(one_op.numbers_of, here))
+    if tf.executing_eagerly():
+        return not any(sum_of_parts(_count_bad, g) for g in tensors)
+    bad = [_count_bad(g) for g in tensors]
     bad += [tf.cast(is_bad, tf.float32) for _, is_bad in window_sums(gathered)]  # NaN
-    if tf.executing_eagerly():  # brought off their meshes, of which there may be several
-        return not any(to_host(count) for count in bad)
     return tf.equal(tf.add_n(bad), 0.0)
 
 
@@ -124,7 +124,7 @@ def run(work: Work) -> list[tf.Operation]:
 
 
 def _run(work: Work) -> None:
-    gradients = [relayout(g, t.layout) for g, t in zip(work.gradients, work.tracked, strict=True)]
+    gradients = list(work.gradients)
     if work.loss_scale is not None:
         gradients = [scaled(g, 1.0 / work.loss_scale) for g in gradients]
     if work.clip.active:
@@ -142,7 +142,11 @@ def _run(work: Work) -> None:
 
 def update(work: Work, i: int, gradient: Any) -> None:
     """Update variable number `i` by the rule, its slots and its average."""
-    on_mesh.call(work, i, gradient, _update)
+    own = spread.update_for(work, i)
+    if own is not None:
+        spread.update(work, i, gradient, own)
+    else:
+        on_mesh.call(work, i, gradient, _update)
 
 
 def _update(work: Work, i: int, gradient: Any) -> None:

@@ -81,3 +81,12 @@ def partners(layout: dtensor.Layout, slot_layout: dtensor.Layout) -> list[list[i
     for position, key in enumerate(keys):
         families.setdefault(key, []).append(position)
     return [[other for other in families[key] if other != position] for position, key in enumerate(keys)]
+
+
+def primary_parts(layout: dtensor.Layout | None) -> list[bool]:
+    """For each local device, whether its part counts in sums: exactly one of the replicas of each part does."""
+    if layout is None:
+        return [True]
+    mesh = layout.mesh
+    unused = [axis for axis in mesh.dim_names if axis not in layout.sharding_specs]
+    return [all(place[axis] == 0 for axis in unused) for place in mesh.local_device_locations()]

@@ -7,15 +7,21 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from optim.legacy import v1 as v1
+    from optim.legacy import v2 as v2
 
 __all__ = ["v1", "v2"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return import_module(f"optim.legacy.{name}")
-    raise AttributeError(f"module 'optim.legacy' has no attribute {name!r}")
+if not TYPE_CHECKING:  # for type checkers any name would be one
+
+    def __getattr__(name: str) -> Any:
+        if name in __all__:
+            return import_module(f"optim.legacy.{name}")
+        raise AttributeError(f"module 'optim.legacy' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypedDict
 import tensorflow as tf
 
 from optim import schedules
+from optim.arguments import LearningRate
 from optim.errors import HyperparameterError, NoGradientsError
 from optim.executors import portable
 from optim.legacy import _extension, _gradients, _hypers
@@ -34,7 +35,7 @@ class Keywords(TypedDict, total=False):
     clipvalue: float | None
     global_clipnorm: float | None
     clip_order: str
-    lr: Any
+    lr: LearningRate
     decay: float
     gradient_aggregator: Transformer | None
     gradient_transformers: Sequence[Transformer] | None

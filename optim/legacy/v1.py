@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 import numpy as np
 import tensorflow as tf
 
+from optim.arguments import LearningRate, Number
 from optim.executors import portable
 from optim.layouts import placement
 from optim.legacy import _gradients
@@ -164,8 +165,8 @@ class SGD(Optimizer):
 
     def __init__(
         self,
-        lr: Any = 0.01,
-        momentum: Any = 0.0,
+        lr: LearningRate = 0.01,
+        momentum: Number = 0.0,
         decay: float = 0.0,
         nesterov: bool = False,
         **kwargs: Unpack[Keywords],
@@ -187,7 +188,12 @@ class RMSprop(Optimizer):
     _config_keys = ("rho", "decay", "epsilon")
 
     def __init__(
-        self, lr: Any = 0.001, rho: Any = 0.9, epsilon: Any = None, decay: float = 0.0, **kwargs: Unpack[Keywords]
+        self,
+        lr: LearningRate = 0.001,
+        rho: Number = 0.9,
+        epsilon: Number | None = None,
+        decay: float = 0.0,
+        **kwargs: Unpack[Keywords],
     ):
         made = rmsprop.RMSprop(lr, rho, epsilon=none_is_default(epsilon), epsilon_inside=False)
         super().__init__(made, decay, kwargs)
@@ -205,7 +211,13 @@ class Adagrad(Optimizer):
     _lists_iterations = False
     _config_keys = ("decay", "epsilon")
 
-    def __init__(self, lr: Any = 0.01, epsilon: Any = None, decay: float = 0.0, **kwargs: Unpack[Keywords]):
+    def __init__(
+        self,
+        lr: LearningRate = 0.01,
+        epsilon: Number | None = None,
+        decay: float = 0.0,
+        **kwargs: Unpack[Keywords],
+    ):
         super().__init__(adagrad.Adagrad(lr, 0.0, none_is_default(epsilon), epsilon_inside=False), decay, kwargs)
 
 
@@ -224,7 +236,12 @@ class Adadelta(Optimizer):
     _config_keys = ("rho", "decay", "epsilon")
 
     def __init__(
-        self, lr: Any = 1.0, rho: Any = 0.95, epsilon: Any = None, decay: float = 0.0, **kwargs: Unpack[Keywords]
+        self,
+        lr: LearningRate = 1.0,
+        rho: Number = 0.95,
+        epsilon: Number | None = None,
+        decay: float = 0.0,
+        **kwargs: Unpack[Keywords],
     ):
         super().__init__(adadelta.Adadelta(lr, rho, none_is_default(epsilon)), decay, kwargs)
 
@@ -246,10 +263,10 @@ class Adam(Optimizer):
 
     def __init__(
         self,
-        lr: Any = 0.001,
-        beta_1: Any = 0.9,
-        beta_2: Any = 0.999,
-        epsilon: Any = None,
+        lr: LearningRate = 0.001,
+        beta_1: Number = 0.9,
+        beta_2: Number = 0.999,
+        epsilon: Number | None = None,
         decay: float = 0.0,
         amsgrad: bool = False,
         **kwargs: Unpack[Keywords],
@@ -287,10 +304,10 @@ class Adamax(Optimizer):
 
     def __init__(
         self,
-        lr: Any = 0.002,
-        beta_1: Any = 0.9,
-        beta_2: Any = 0.999,
-        epsilon: Any = None,
+        lr: LearningRate = 0.002,
+        beta_1: Number = 0.9,
+        beta_2: Number = 0.999,
+        epsilon: Number | None = None,
         decay: float = 0.0,
         **kwargs: Unpack[Keywords],
     ):
@@ -318,11 +335,11 @@ class Nadam(Optimizer):
 
     def __init__(
         self,
-        lr: Any = 0.002,
-        beta_1: Any = 0.9,
-        beta_2: Any = 0.999,
-        epsilon: Any = None,
-        schedule_decay: Any = 0.004,
+        lr: LearningRate = 0.002,
+        beta_1: Number = 0.9,
+        beta_2: Number = 0.999,
+        epsilon: Number | None = None,
+        schedule_decay: Number | None = 0.004,
         **kwargs: Unpack[Keywords],
     ):
         made = nadam.Nadam(lr, beta_1, beta_2, none_is_default(epsilon), schedule_decay=schedule_decay)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from optim.arguments import LearningRate, Number
 from optim.errors import HyperparameterError, MismatchError
 from optim.legacy._attributes import Delegated, Fixed, Momentum, none_is_default, zero_is_default
 from optim.legacy._built_in import BuiltIn
@@ -50,8 +51,8 @@ class SGD(BuiltIn):
 
     def __init__(
         self,
-        learning_rate: Any = 0.01,
-        momentum: Any = 0.0,
+        learning_rate: LearningRate = 0.01,
+        momentum: Number = 0.0,
         nesterov: bool = False,
         name: str = "SGD",
         **kwargs: Unpack[Keywords],
@@ -87,10 +88,10 @@ class RMSprop(BuiltIn):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        rho: Any = 0.9,
-        momentum: Any = 0.0,
-        epsilon: Any = 1e-7,
+        learning_rate: LearningRate = 0.001,
+        rho: Number = 0.9,
+        momentum: Number = 0.0,
+        epsilon: Number | None = 1e-7,
         centered: bool = False,
         name: str = "RMSprop",
         **kwargs: Unpack[Keywords],
@@ -118,9 +119,9 @@ class Adagrad(BuiltIn):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: LearningRate = 0.001,
         initial_accumulator_value: float = 0.1,
-        epsilon: Any = 1e-7,
+        epsilon: Number | None = 1e-7,
         name: str = "Adagrad",
         **kwargs: Unpack[Keywords],
     ):
@@ -145,9 +146,9 @@ class Adadelta(BuiltIn):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        rho: Any = 0.95,
-        epsilon: Any = 1e-7,
+        learning_rate: LearningRate = 0.001,
+        rho: Number = 0.95,
+        epsilon: Number | None = 1e-7,
         name: str = "Adadelta",
         **kwargs: Unpack[Keywords],
     ):
@@ -172,10 +173,10 @@ class Adam(BuiltIn):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        beta_1: Any = 0.9,
-        beta_2: Any = 0.999,
-        epsilon: Any = 1e-7,
+        learning_rate: LearningRate = 0.001,
+        beta_1: Number = 0.9,
+        beta_2: Number = 0.999,
+        epsilon: Number | None = 1e-7,
         amsgrad: bool = False,
         name: str = "Adam",
         **kwargs: Unpack[Keywords],
@@ -218,10 +219,10 @@ class Adamax(BuiltIn):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        beta_1: Any = 0.9,
-        beta_2: Any = 0.999,
-        epsilon: Any = 1e-7,
+        learning_rate: LearningRate = 0.001,
+        beta_1: Number = 0.9,
+        beta_2: Number = 0.999,
+        epsilon: Number | None = 1e-7,
         name: str = "Adamax",
         **kwargs: Unpack[Keywords],
     ):
@@ -254,19 +255,19 @@ class Nadam(BuiltIn):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        beta_1: Any = 0.9,
-        beta_2: Any = 0.999,
-        epsilon: Any = 1e-7,
+        learning_rate: LearningRate = 0.001,
+        beta_1: Number = 0.9,
+        beta_2: Number = 0.999,
+        epsilon: Number | None = 1e-7,
         name: str = "Nadam",
         *,
-        schedule_decay: Any = None,
+        schedule_decay: Number | None = None,
         **kwargs: Unpack[Keywords],
     ):
         decay = kwargs.pop("decay", None)
         if None not in (decay, schedule_decay) and decay != schedule_decay:
             raise HyperparameterError(f"decay={decay!r} contradicts schedule_decay={schedule_decay!r}; give one")
-        chosen = next((value for value in (schedule_decay, decay) if value is not None), 0.004)
+        chosen: Any = next((value for value in (schedule_decay, decay) if value is not None), 0.004)
         own = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": zero_is_default(epsilon)}
         super().__init__(nadam.Nadam, name, learning_rate, {**kwargs, "decay": chosen}, **own)
 
@@ -314,14 +315,14 @@ class Ftrl(BuiltIn):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        learning_rate_power: Any = -0.5,
+        learning_rate: LearningRate = 0.001,
+        learning_rate_power: Number = -0.5,
         initial_accumulator_value: float = 0.1,
-        l1_regularization_strength: Any = 0.0,
-        l2_regularization_strength: Any = 0.0,
+        l1_regularization_strength: Number = 0.0,
+        l2_regularization_strength: Number = 0.0,
         name: str = "Ftrl",
-        l2_shrinkage_regularization_strength: Any = 0.0,
-        beta: Any = 0.0,
+        l2_shrinkage_regularization_strength: Number = 0.0,
+        beta: Number = 0.0,
         **kwargs: Unpack[Keywords],
     ):
         super().__init__(

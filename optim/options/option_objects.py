@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from optim.arguments import CLIP_ORDERS, count
 from optim.errors import HyperparameterError
 from optim.hyperparameters import to_number
 from optim.options import exclusive
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 EMA_STARTS = ("initial", "first_step")
 
@@ -34,7 +37,7 @@ class _Given:
 
     _given: frozenset[str]
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
         names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
         object.__setattr__(self, "_given", frozenset({*names[: len(args)], *kwargs}))

@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 import tensorflow as tf
 
 from optim.algorithm import Algorithm
+from optim.arguments import LearningRate
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.layouts import placement
 from optim.options import exclusive
@@ -62,7 +63,7 @@ class Options(TypedDict, total=False):
     loss_scale_growth_steps: int | None
     master_copies: bool
     executor: str
-    lr: Any
+    lr: LearningRate | None
     loss_scale_factor: float | None
     decay: float
 

@@ -18,7 +18,7 @@ class SlotTable:
         self._slots: dict[str, dict[int, tf.Variable]] = {}
         self._count = 0
         self._names_of: dict[int, tuple[str, ...]] = {}
-        self._traced: dict[Any, Any] = {}
+        self._kept: dict[Any, Any] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -32,7 +32,7 @@ class SlotTable:
         self._count += tracked.index not in of_variables
         of_variables[tracked.index] = value
         self._names_of.pop(tracked.index, None)
-        self._traced.clear()
+        self._kept.clear()
 
     def names_of(self, tracked: Tracked) -> tuple[str, ...]:
         """The slots that a variable has."""
@@ -58,11 +58,15 @@ class SlotTable:
         found = {name: self.find(name, tracked) for name in names}
         return {name: variable for name, variable in found.items() if variable is not None}
 
+    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What `make` makes, once for a key, until there are further slots."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
+
     def traced(self, key: Any, function: Callable[..., Any]) -> Any:
         """`function`, in which these variables are constants, as a `tf.function`; once for a key."""
-        if key not in self._traced:
-            self._traced[key] = tf.function(function, autograph=False)
-        return self._traced[key]
+        return self.kept(key, lambda: tf.function(function, autograph=False))
 
     def items(self) -> Iterator[tuple[str, int, tf.Variable]]:
         """(slot, index of the model variable, slot variable), slot by slot."""

@@ -141,7 +141,10 @@ def checked_when_run(gradients: Sequence[Any], tracked: Sequence[Tracked]) -> tu
 
 
 def conform(gradient: Any, tracked: Tracked, keeps_float32: bool = False) -> Any:
-    """A dense gradient of the variable's shape and dtype, on its mesh (eagerly: in its layout).
+    """A dense gradient of the variable's shape, dtype and layout.
+
+    In a function that pins the layout: where slots are sharded further, DTensor would otherwise compute the gradient in
+    the layout of the slots, and cannot compile every product of the program in it.
 
     `IndexedSlices` are made dense; repeated indices add up, in float32 at least. Floating dtypes are cast to the
     variable's; with `keeps_float32`, where it is added up or used in float32, a float32 gradient of a float16 or
@@ -168,7 +171,7 @@ def conform(gradient: Any, tracked: Tracked, keeps_float32: bool = False) -> Any
                 f"the gradient of {tracked} is {gradient.dtype.name}, the variable {dtype.name}; cast it"
             )
         gradient = tf.cast(gradient, dtype)  # as Keras 3 does
-    return _on_mesh(gradient, tracked) if tf.executing_eagerly() else gradient
+    return _on_mesh(gradient, tracked) if tf.executing_eagerly() else placement.relayout(gradient, tracked.layout)
 
 
 def densify(gradient: tf.IndexedSlices, tracked: Tracked) -> tf.Tensor:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 from tensorflow.python.autograph.impl.api import autograph_artifact
@@ -44,8 +44,13 @@ from optim.step.preparation import Preparation
 from optim.step.tape import compute
 from optim.step.traces import Traces
 
-not_converted = autograph_artifact
-"""Autograph leaves such a function as it is. `do_not_convert` would wrap it, which eager steps would feel."""
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def not_converted(function: _Function) -> _Function:
+    """Let autograph leave a function as it is. `do_not_convert` would wrap it, which eager steps would feel."""
+    left: _Function = autograph_artifact(function)
+    return left
 
 
 class Stepper:
