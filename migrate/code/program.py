@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import libcst as cst
@@ -16,6 +17,7 @@ from migrate.code.files import Program
 from migrate.code.findings import UNREADABLE, Finding
 from migrate.code.releases import KERAS, TENSORFLOW, Release
 from migrate.code.tree import Edit, Tree
+from migrate.code.usage import Usage
 from migrate.errors import DamagedFileError
 
 SETS_RATE = re.compile(
@@ -37,7 +39,7 @@ class Question:
     answers: list[tuple[Release, Outcome]]
 
 
-@dataclass
+@dataclass(eq=False)
 class Reading:
     """A program and, as its places are looked at, what was found and what is to be edited."""
 
@@ -54,6 +56,10 @@ class Reading:
     imports: set[str] = field(default_factory=set)
     replaced: set[str] = field(default_factory=set)
     """Names whose imports may have become idle."""
+    uses: dict[str, str] = field(default_factory=dict)
+    """How the optimizers that a name is bound to are used, once it was found out."""
+    compiles: dict[tuple[Scope, str], tuple[int, set[cst.CSTNode | None]]] = field(default_factory=dict)
+    """Of a bound name: how many models are compiled with it, and in which loops these models may change."""
     _places: dict[cst.CSTNode, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -63,12 +69,22 @@ class Reading:
     def module(self) -> cst.Module:
         return self.tree.module
 
-    @property
+    @cached_property
+    def usage(self) -> Usage:
+        """What the program does with its names."""
+        return Usage(self.tree)
+
+    @cached_property
+    def has_framework(self) -> bool:
+        """Whether the program imports Keras or TensorFlow."""
+        return bool(names.IMPORTS.search(self.program.code))
+
+    @cached_property
     def is_eager(self) -> bool:
         """Whether the program takes gradients of what has run, and not of a graph."""
         return bool(EAGER.search(self.program.code))
 
-    @property
+    @cached_property
     def is_graph(self) -> bool:
         """Whether it is made of graphs only."""
         return not self.is_eager and bool(GRAPH.search(self.program.code))
@@ -91,7 +107,7 @@ class Reading:
         own = looked_up or not self.names.of(call.func)
         value = call.args[0].value if looked_up and call.args else facts.compiled(call) if own else None
         text = value.evaluated_value if isinstance(value, cst.SimpleString) else None
-        if not isinstance(text, str) or not (looked_up or names.IMPORTS.search(self.program.code)):
+        if not isinstance(text, str) or not (looked_up or self.has_framework):
             return ""
         return names.of_string(text, self.program.code)
 
