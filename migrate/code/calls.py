@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -203,19 +204,19 @@ def replacement(
                 continue
             value = target.arguments[new]
             changed = value.text != _text(call.args[index].value)
-            node = cst.parse_expression(value.text) if changed else argument.value
+            node = expression(value.text) if changed else argument.value
             positional = argument.keyword is None and new == "learning_rate" and not kept
             kept.append(_argument(argument, None if positional else new, node))
             written.add(new)
         for new, value in target.arguments.items():
             if new not in written:
                 kept.append(_added(new, value.text, kept))
-        result = updated.with_changes(func=cst.parse_expression(callee), args=_closed(kept, updated.args))
+        result = updated.with_changes(func=expression(callee), args=_closed(kept, updated.args))
         if wrapped is None:
             return result
         more = [cst.Arg(cst.parse_expression(text)) for text in wrapped]
         return cst.Call(
-            cst.parse_expression(FOR_KERAS.get(callee.split(".")[0], "optim.for_keras")), [cst.Arg(result), *more]
+            expression(FOR_KERAS.get(callee.split(".")[0], "optim.for_keras")), [cst.Arg(result), *more]
         )
 
     return edit
@@ -224,6 +225,17 @@ def replacement(
 FOR_KERAS: dict[str, str] = {"dtopt_optim": "dtopt_optim.for_keras"}
 _EMPTY = cst.Module([])
 _NO_SPACES = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+
+
+def expression(text: str) -> cst.BaseExpression:
+    """An expression from its text; dotted names are built, which is much faster than parsing them."""
+    parts = text.split(".")
+    if not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
+        return cst.parse_expression(text)
+    node: cst.BaseExpression = cst.Name(parts[0])
+    for part in parts[1:]:
+        node = cst.Attribute(node, cst.Name(part))
+    return node
 
 
 def _text(node: cst.CSTNode) -> str:
@@ -238,7 +250,7 @@ def _argument(old: cst.Arg, name: str | None, value: cst.BaseExpression) -> cst.
 
 
 def _added(name: str, text: str, before: Sequence[cst.Arg]) -> cst.Arg:
-    return cst.Arg(cst.parse_expression(text), cst.Name(name), equal=_NO_SPACES)
+    return cst.Arg(expression(text), cst.Name(name), equal=_NO_SPACES)
 
 
 def _closed(new: list[cst.Arg], old: Sequence[cst.Arg]) -> list[cst.Arg]:
