@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
@@ -55,8 +55,10 @@ class Outcome:
 
 def signature(name: str, old: Old | None, release: Release) -> Signature | None:
     """The constructor of a class, `name` canonical, in a release."""
+    module, _, cls = name.rpartition(".")
+    if module == signatures.ADDONS:
+        return next(iter(signatures.of_addons(cls, release.version)), None)
     if old is None:
-        module, _, cls = name.rpartition(".")
         return signatures.of(module, cls, None, "keras2" if module == addons.KERAS_CONTRIB else "optimizer_v2")
     generation = old.generation or release.generation
     module, version = old.module, release.version
@@ -91,17 +93,19 @@ def bind(arguments: Sequence[cst.Arg], known: Signature) -> Bound:
     return bound
 
 
-def outcome(name: str, call: cst.Call, release: Release, place: Place, module: cst.Module) -> Outcome:
-    """What becomes of a call if the program was written for this release."""
+def outcome(
+    name: str, call: cst.Call, release: Release, known: Signature | None, place: Place, module: cst.Module
+) -> Outcome:
+    """What becomes of a call if the program was written for this release, where its class has the constructor `known`."""
     old = names.old_class(name)
-    result = Outcome(name, release)
+    result = Outcome(name, replace(release, addons=known.since) if known is not None else release)
     try:
-        known = signature(name, old, release)
         if known is None:
             raise DoesNotFitError(f"{release} has no {name}")
         result.bound = bind(call.args, known)
         given = {key: facts.literal(call.args[index].value, module) for key, index in result.bound.items()}
         _required(known, given)
+        given = {**_old_defaults(name, known), **given}
         result.made = made(name, old, given, release, place)
     except DtoptError as error:
         result.error = error
@@ -112,8 +116,33 @@ def outcomes(
     name: str, call: cst.Call, by_package: Mapping[str, Sequence[Release]], place: Place, module: cst.Module
 ) -> list[Outcome]:
     """What becomes of a call under each release that fits it; those that refuse it count only if all do."""
-    every = [outcome(name, call, release, place, module) for release in releases_of(name, by_package)]
+    fitting = releases_of(name, by_package)
+    if name.startswith(f"{signatures.ADDONS}."):
+        fitting = [r for r in fitting if signatures.has_addons(r.version)] or fitting
+    every = [outcome(name, call, r, known, place, module) for r in fitting for known in _constructors(name, r)]
+    if all(isinstance(o.error, DoesNotFitError) for o in every) and name.startswith(f"{signatures.ADDONS}."):
+        # Addons only warns of a TensorFlow that it does not know
+        more = signatures.of_addons(name.rpartition(".")[2], None)
+        every += [outcome(name, call, fitting[-1], known, place, module) for known in more]
     return [o for o in every if not isinstance(o.error, DoesNotFitError)] or every
+
+
+def _constructors(name: str, release: Release) -> Sequence[Signature | None]:
+    """The constructors that a class may have next to a release."""
+    module, _, cls = name.rpartition(".")
+    if module == signatures.ADDONS:
+        return signatures.of_addons(cls, release.version)
+    return [signature(name, names.old_class(name), release)]
+
+
+def _old_defaults(name: str, known: Signature) -> dict[str, Value]:
+    """The defaults of a class of Addons that are no longer those of its last release."""
+    module, _, cls = name.rpartition(".")
+    if module != signatures.ADDONS:
+        return {}
+    last = signatures.of_addons(cls, None)[0]
+    changed = {k: v for k, v in known.parameters if k in last.names and v != last.default(k)}
+    return {key: Value.of(value) for key, value in changed.items() if value is not signatures.NOTHING}
 
 
 def _required(known: Signature, given: Mapping[str, Value]) -> None:
@@ -215,9 +244,7 @@ def replacement(
         if wrapped is None:
             return result
         more = [cst.Arg(cst.parse_expression(text)) for text in wrapped]
-        return cst.Call(
-            expression(FOR_KERAS.get(callee.split(".")[0], "optim.for_keras")), [cst.Arg(result), *more]
-        )
+        return cst.Call(expression(FOR_KERAS.get(callee.split(".")[0], "optim.for_keras")), [cst.Arg(result), *more])
 
     return edit
 
