@@ -96,7 +96,7 @@ def bind(arguments: Sequence[cst.Arg], known: Signature) -> Bound:
 def outcome(
     name: str, call: cst.Call, release: Release, known: Signature | None, place: Place, module: cst.Module
 ) -> Outcome:
-    """What becomes of a call if the program was written for this release, where its class has the constructor `known`."""
+    """What becomes of a call if the program is for this release. `known`: the constructor that its class has there."""
     old = names.old_class(name)
     result = Outcome(name, replace(release, addons=known.since) if known is not None else release)
     try:

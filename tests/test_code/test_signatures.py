@@ -34,7 +34,8 @@ def test_the_learning_rate_has_its_name_from_the_right_release_on(
 def test_defaults_change_within_a_minor_release() -> None:
     """Keras 2.1.3 made epsilon None and gave Adam amsgrad."""
     before, after = (signatures.of("keras.optimizers", "Adam", v) for v in ("2.1.2", "2.1.3"))
-    assert before is not None and after is not None
+    assert before is not None
+    assert after is not None
     assert (before.default("epsilon"), after.default("epsilon")) == (1e-8, None)
     assert (before.takes("amsgrad"), after.takes("amsgrad")) == (False, True)
 
