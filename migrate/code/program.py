@@ -10,11 +10,11 @@ from typing import Any
 
 import libcst as cst
 
-from migrate.code import calls, facts, names, releases, scopes
+from migrate.code import calls, facts, files, names, nesting, releases, scopes
 from migrate.code.calls import Outcome, Place
 from migrate.code.facts import Facts, Scope
 from migrate.code.files import Program
-from migrate.code.findings import UNREADABLE, Finding
+from migrate.code.findings import UNREADABLE, UNSURE, Finding
 from migrate.code.releases import KERAS, TENSORFLOW, Release
 from migrate.code.tree import Edit, Tree
 from migrate.code.usage import Usage
@@ -161,10 +161,10 @@ def _one_line(text: str) -> str:
 def read(program: Program, target: str, said: tuple[Release, ...] | None) -> Reading:
     """A program, ready to be looked at. Raises DamagedFileError where it is no Python 3."""
     code = program.code
-    try:
-        tree = cst.parse_module(code)
-    except (cst.ParserSyntaxError, RecursionError) as error:
-        raise DamagedFileError(_why(program, error)) from error
+    error = nesting.syntax_error(code)
+    if error is not None:
+        raise DamagedFileError(_why(str(program.path), code, error))
+    tree = cst.parse_module(code)
     whole = Tree(tree)
     found = scopes.read(tree)
     known = names.Names(found)
@@ -176,14 +176,29 @@ def read(program: Program, target: str, said: tuple[Release, ...] | None) -> Rea
     return Reading(program, whole, known, facts.collect(whole, found, known), target, by_package, place)
 
 
-def _why(program: Program, error: Exception) -> str:
-    line = getattr(error, "raw_line", None)
-    cell, number = program.place(line) if line else (None, None)
-    at = f"{program.path}:" + (f"cell {cell}:" if cell else "") + (f"{number}" if number else "")
-    if PYTHON2.search(program.code):
+def _why(where: str, code: str, error: SyntaxError) -> str:
+    at = f"{where}:{error.lineno or 1}"
+    if PYTHON2.search(code):
         return f"{at} is Python 2: run 2to3 (python -m lib2to3 -w, up to Python 3.12) over it first"
-    return f"{at} is not Python that can be read ({getattr(error, 'message', error)})"
+    return f"{at} is not Python that can be read ({error.msg})"
 
 
 def unreadable(program_path: object, error: Exception) -> Finding:
-    return Finding(str(program_path), 1, 1, UNREADABLE, "", "", str(error))
+    """The finding for a whole file; a message that begins with FILE:LINE says the line."""
+    found = re.match(rf"{re.escape(str(program_path))}:(\d+) ", str(error))
+    return Finding(str(program_path), int(found[1]) if found else 1, 1, UNREADABLE, "", "", str(error))
+
+
+def beside_cells(program: Program) -> list[Finding]:
+    """A finding for each cell of a notebook that is not read, unless it was never Python and has nothing of optimizers."""
+    found = []
+    for cell in program.notebook.aside if program.notebook else ():
+        if cell.line:
+            where = f"{program.path}:cell {cell.cell}"
+            message = _why(where, cell.text, SyntaxError(cell.reason, (None, cell.line, 1, None)))
+            found.append(Finding(str(program.path), cell.line, 1, UNREADABLE, "", "", message, cell.cell))
+        elif files.may_have_places(cell.text):
+            message = f"{cell.reason}: make it a file of its own, and migrate that"
+            first = cell.text.strip().partition("\n")[0]
+            found.append(Finding(str(program.path), 1, 1, UNSURE, first, "", message, cell.cell))
+    return found

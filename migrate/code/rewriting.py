@@ -60,14 +60,16 @@ def _with_imports(module: cst.Module, lines: list[str]) -> cst.Module:
     new = [line for line in lines if line not in present]
     if not new:
         return module
-    at = 0
+    at, is_after_import = 0, False
     for index, statement in enumerate(module.body):
         small = statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
         is_docstring = index == 0 and len(small) == 1 and isinstance(small[0], cst.Expr)
         if is_docstring or (small and all(isinstance(s, (cst.Import, cst.ImportFrom)) for s in small)):
-            at = index + 1
+            at, is_after_import = index + 1, True
         elif not (isinstance(statement, cst.SimpleStatementLine) and _is_held(statement)):
             break
+        elif not is_after_import:
+            at = index + 1  # IPython's own first lines, as %%time, stay the first
     made = [cst.parse_statement(line, config=module.config_for_parsing) for line in new]
     return module.with_changes(body=[*module.body[:at], *made, *module.body[at:]])
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from migrate.code import files, findings, program, releases, rewriting, targets
+from migrate.code import files, findings, nesting, program, releases, rewriting, targets
 from migrate.code.findings import Finding
 from migrate.code.program import Question
 from migrate.errors import AmbiguousError, DamagedFileError
-from optim.errors import DtoptError
+from optim.errors import DtoptError, UnsupportedError
 
 SHOWN_QUESTIONS = 5
 
@@ -81,20 +81,29 @@ def migrate_code(
     targets.check(to)
     said = releases.given(source) if source else None
     found = files.find(paths)
+    return nesting.on_large_stack(lambda: _migrated(found, to, said, write))
+
+
+def _migrated(found: Sequence[Path], to: str, said: tuple[releases.Release, ...] | None, write: bool) -> CodeReport:
     everything: list[Finding] = []
     questions: list[Question] = []
     new: list[tuple[files.Program, str]] = []
     for path in found:
         try:
             one = files.read(path)
+            aside = program.beside_cells(one)
             if not files.may_have_places(one.code):
+                everything += [finding for finding in aside if finding.verdict != findings.UNREADABLE]
                 continue
             reading = read_places(one, to, said)
             code = rewriting.rewritten(reading)
         except DamagedFileError as error:
             everything.append(program.unreadable(path, error))
             continue
-        everything += reading.findings()
+        except Exception as error:  # one file must not hide what was found in the others
+            everything.append(program.unreadable(path, UnsupportedError(f"{path}: dtopt fails on it: {error!r}")))
+            continue
+        everything += sorted([*reading.findings(), *aside], key=lambda f: (f.cell or 0, f.line, f.column))
         questions += reading.questions()
         if code != one.code:
             new.append((one, code))
