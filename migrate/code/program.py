@@ -79,6 +79,11 @@ class Reading:
         """Whether the program imports Keras or TensorFlow."""
         return bool(names.IMPORTS.search(self.program.code))
 
+    def has_beside(self, module: str) -> bool:
+        """Whether a module is a file or folder next to the program, or in a folder above it."""
+        folders = list(self.program.path.resolve().parents)[:4]
+        return any((folder / f"{module}.py").is_file() or (folder / module).is_dir() for folder in folders)
+
     @cached_property
     def is_eager(self) -> bool:
         """Whether the program takes gradients of what has run, and not of a graph."""
@@ -167,9 +172,9 @@ def read(program: Program, target: str, said: tuple[Release, ...] | None) -> Rea
     tree = cst.parse_module(code)
     whole = Tree(tree)
     found = scopes.read(tree)
-    known = names.Names(found)
     magics = program.notebook.magics if program.notebook else ""
     pins = releases.pins_of(program.path, magics)
+    known = names.Names(found, releases.kerases(pins, said))
     fitting = {p: releases.candidates(p, code + magics, pins, said) for p in (KERAS, TENSORFLOW)}
     by_package = calls.narrowed(whole.all(cst.Call), known, fitting)
     place = Place(target, bool(SETS_RATE.search(code)), bool(EMBEDDINGS.search(code)))

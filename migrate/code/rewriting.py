@@ -5,7 +5,8 @@ from __future__ import annotations
 import libcst as cst
 
 from migrate.code import names
-from migrate.code.places import attributes, callbacks, classes, constructors, steps, strings, weights, wrappers
+from migrate.code.places import attributes, callbacks, classes, constructors, elsewhere, hypers, schedules, steps
+from migrate.code.places import strings, weights, wrappers
 from migrate.code.program import Reading
 from migrate.code.tree import Tree
 
@@ -18,11 +19,14 @@ def look(reading: Reading) -> None:
         elif isinstance(node, cst.Attribute):
             attributes.look_at_attribute(reading, node)
             weights.look_at_weights(reading, node)
+            hypers.look_at_attribute(reading, node)
             classes.look(reading, node)
+            elsewhere.look_at_module(reading, node)
         elif isinstance(node, cst.Subscript):
             callbacks.look_at_subscript(reading, node)
         elif isinstance(node, cst.Name):
             classes.look(reading, node)
+            elsewhere.look_at_module(reading, node)
     for call in reading.tree.all(cst.Call):
         if wrappers.is_wrapper(reading, call.func):
             wrappers.look(reading, call)  # once it is known what becomes of the optimizer in it
@@ -37,6 +41,9 @@ def _look_at_call(reading: Reading, node: cst.Call) -> None:
     weights.look(reading, node)
     steps.look(reading, node)
     callbacks.look_at_call(reading, node)
+    hypers.look_at_call(reading, node)
+    schedules.look(reading, node)
+    elsewhere.look_at_call(reading, node)
 
 
 def rewritten(reading: Reading) -> str:

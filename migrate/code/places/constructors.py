@@ -22,6 +22,10 @@ GRAPH_LOOP = (
 )
 
 
+UNSEEN = (
+    "where it takes its steps is not seen here: for gradients of a tf.GradientTape and apply_gradients, without"
+    " global_step, make it {call}; a graph goes on as it is with tf.compat.v1"
+)
 SHARED = (
     "several models are compiled with this one, which takes only variables that it was built with now: once they are"
     " compiled, call {name}.build(a.trainable_variables + b.trainable_variables); old Keras kept slots for each model,"
@@ -63,7 +67,8 @@ def _write(reading: Reading, node: cst.Call, name: str, answer: Outcome) -> None
     _place_schedule(reading, made, callee)
     proposal = f"{callee}({', '.join(f'{k}={v.text}' for k, v in made.arguments.items())})"
     if name.startswith(("tensorflow.train.", "tensorflow.contrib.")) and use in ("graph", "unknown"):
-        reading.add(node, BY_HAND, GRAPH_LOOP.format(target=made.module, call=proposal))
+        seen = use == "graph" or reading.is_graph
+        reading.add(node, BY_HAND, (GRAPH_LOOP if seen else UNSEEN).format(target=made.module, call=proposal))
         return
     if use == "wrapped" and reading.target == targets.OPTIM and not wrappers.takes(reading, node):
         reading.add(node, BY_HAND, f"its wrapper takes no optimizer of optim: unwrap it, and make it {proposal}")
