@@ -1,4 +1,4 @@
-"""Parsers recurse. This bounds how deep an expression may be nested, and runs what recurses on a stack that is enough."""
+"""Parsers recurse: bound how deep an expression may be nested, and run what recurses on a large stack."""
 
 from __future__ import annotations
 

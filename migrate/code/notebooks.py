@@ -44,7 +44,7 @@ class Aside:
 
 @dataclass(frozen=True)
 class Notebook:
-    """`text`: the JSON. `held`: the lines that are no Python. `code`: the module. `aside`: the cells that are not in it.
+    """`text`: the JSON. `held`: the lines that are no Python. `code`: the module. `aside`: the cells outside of it.
 
     `sources`: for each cell in the module, where the strings of its source are in `text`.
     """
@@ -176,7 +176,7 @@ def _split(code: str, held: tuple[str, ...]) -> list[tuple[int, str]]:
 
 
 def _cells(text: str) -> Iterator[tuple[dict[str, Any], Sequence[Span]]]:
-    """Every cell, and where the strings of its source are. Raises ValueError and the like: it is not as it should be."""
+    """Every cell, and where the strings of its source are. Raises ValueError and the like if it is no notebook."""
     json.loads(text)
     cells = next(start for key, start, _ in _members(text, _skip(text, 0)) if key == "cells")
     for start, _ in _items(text, cells, "["):

@@ -116,6 +116,14 @@ class Reading:
             return ""
         return names.of_string(text, self.program.code)
 
+    def callee(self, node: cst.BaseExpression) -> frozenset[str]:
+        """All that a called name may be of the frameworks, canonical, also through `SWA = tfa.optimizers.SWA`."""
+        found = self.names.of(node)
+        if not found and isinstance(node, cst.Name):
+            value = self.facts.only_value(node, self.scope(node))
+            found = self.names.of(value) if isinstance(value, (cst.Name, cst.Attribute)) else found
+        return found if any(map(names.FRAMEWORK.match, found)) else frozenset()
+
     def add(self, node: cst.CSTNode, verdict: str, message: str = "", new: str = "", old: str | None = None) -> None:
         """A finding at a node."""
         text = old if old is not None else self.text(node)
@@ -195,7 +203,7 @@ def unreadable(program_path: object, error: Exception) -> Finding:
 
 
 def beside_cells(program: Program) -> list[Finding]:
-    """A finding for each cell of a notebook that is not read, unless it was never Python and has nothing of optimizers."""
+    """A finding for each cell that is not read, unless it was never Python and has nothing of optimizers."""
     found = []
     for cell in program.notebook.aside if program.notebook else ():
         if cell.line:

@@ -5,8 +5,19 @@ from __future__ import annotations
 import libcst as cst
 
 from migrate.code import names
-from migrate.code.places import attributes, callbacks, classes, constructors, elsewhere, hypers, schedules, steps
-from migrate.code.places import strings, weights, wrappers
+from migrate.code.places import (
+    attributes,
+    callbacks,
+    classes,
+    constructors,
+    elsewhere,
+    hypers,
+    schedules,
+    steps,
+    strings,
+    weights,
+    wrappers,
+)
 from migrate.code.program import Reading
 from migrate.code.tree import Tree
 

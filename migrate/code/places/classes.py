@@ -38,6 +38,8 @@ def look(reading: Reading, node: cst.Name | cst.Attribute) -> None:
         reading.add(node, BY_HAND, _of_instance(reading, around, found))
     elif isinstance(around, cst.Call) and PARTIAL in reading.names.of(around.func) and around.args[0] is parent:
         _partial(reading, node, around)
+    elif all(map(names.WRAPPERS.search, found)) and _assignment(reading, node) is parent:
+        return  # found where it is called
     elif not _under_a_name(reading, node):
         reading.add(node, BY_HAND, HANDED_ON)
 

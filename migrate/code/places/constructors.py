@@ -9,7 +9,7 @@ from migrate.code.calls import Outcome
 from migrate.code.facts import Scope
 from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME, UNSURE
 from migrate.code.meanings import Value
-from migrate.code.places import wrappers
+from migrate.code.places import elsewhere, wrappers
 from migrate.code.program import Reading
 from migrate.code.releases import Release
 from migrate.code.scopes import dotted
@@ -163,7 +163,7 @@ def _use(reading: Reading, node: cst.Call) -> str:
             if isinstance(call.func, cst.Attribute) and call.func.attr.value == "compile":
                 return "compiled"
             found = reading.names.of(call.func)
-            if wrappers.is_wrapper(reading, call.func) or (found and all(map(names.is_foreign, found))):
+            if _is_around(reading, call) or (found and all(map(names.is_foreign, found))):
                 return "wrapped"
         return "unknown"
     if isinstance(parent, cst.Attribute):
@@ -171,6 +171,11 @@ def _use(reading: Reading, node: cst.Call) -> str:
     if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
         return _use_of_name(reading, names.dotted(parent.targets[0].target))
     return "unknown"
+
+
+def _is_around(reading: Reading, call: cst.Call) -> bool:
+    """Whether a call makes an optimizer around another one, of a package that may not be known."""
+    return wrappers.is_wrapper(reading, call.func) or bool(elsewhere.unknown_class(reading, call.func))
 
 
 def _use_of_name(reading: Reading, text: str) -> str:
@@ -184,7 +189,7 @@ def _use_of_name(reading: Reading, text: str) -> str:
 
 def _found_use(reading: Reading, text: str) -> str:
     given = reading.usage.arguments.get(text, [])
-    if any(wrappers.is_wrapper(reading, call.func) for call in given):
+    if any(_is_around(reading, call) for call in given):
         return "wrapped"
     if any(map(is_compile, given)):
         return "compiled"

@@ -61,26 +61,30 @@ def _by_keyword(reading: Reading, node: cst.Call, is_framework: bool) -> None:
 
 def _of_another_package(reading: Reading, node: cst.Call) -> None:
     """A class that is called like an optimizer and comes from a package that is not known."""
-    value = reading.facts.only_value(node.func, reading.scope(node)) if isinstance(node.func, cst.Name) else None
-    place = (
-        value if isinstance(value, (cst.Name, cst.Attribute)) and not reading.names.sources(node.func) else node.func
-    )
-    for source in reading.names.sources(place):
-        last = source.rpartition(".")[2]
-        if names.FRAMEWORK.match(source) or OTHER_FRAMEWORKS.match(source) or not LOOKS_LIKE_ONE.match(last):
-            continue
-        if source.startswith(".") or reading.has_beside(source.partition(".")[0]) or not _is_for_keras(reading, source):
-            return  # the program's own, which gets its finding where it is defined
-        plain = last.removesuffix("Optimizer")
-        near = COUNTERPARTS.get(plain, plain if plain.lower() in names.STRINGS else "")
-        rule = f"optim has {near} to compare its rule with" if near else "write its rule as an optim.Rule"
-        question = "" if ADD_ONS.match(source) else "is it an optimizer of Keras? then: "
-        reading.add(node, BY_HAND if not question else UNSURE, f"{question}{source} is not known here: {rule}")
+    source = unknown_class(reading, node.func)
+    if not source:
         return
+    plain = source.rpartition(".")[2].removesuffix("Optimizer")
+    near = COUNTERPARTS.get(plain, plain if plain.lower() in names.STRINGS else "")
+    rule = f"optim has {near} to compare its rule with" if near else "write its rule as an optim.Rule"
+    question = "" if ADD_ONS.match(source) else "is it an optimizer of Keras? then: "
+    reading.add(node, UNSURE if question else BY_HAND, f"{question}{source} is not known here: {rule}")
 
 
-def _is_for_keras(reading: Reading, source: str) -> bool:
-    return bool(ADD_ONS.match(source)) or reading.has_framework
+def unknown_class(reading: Reading, function: cst.BaseExpression) -> str:
+    """The full name of a class of another package that is called like an optimizer, empty if it is none.
+
+    The program's own classes get their finding where they are defined.
+    """
+    if reading.callee(function):
+        return ""
+    value = reading.facts.only_value(function, reading.scope(function)) if isinstance(function, cst.Name) else None
+    for source in (reading.names.sources(value) if value is not None else []) or reading.names.sources(function):
+        is_own = source.startswith(".") or reading.has_beside(source.partition(".")[0])
+        is_other = names.FRAMEWORK.match(source) or OTHER_FRAMEWORKS.match(source)
+        if LOOKS_LIKE_ONE.match(source.rpartition(".")[2]) and not is_own and not is_other:
+            return source if ADD_ONS.match(source) or reading.has_framework else ""
+    return ""
 
 
 def _factory(reading: Reading, node: cst.Call) -> cst.Call | None:
