@@ -151,7 +151,7 @@ class Names:
         )
 
     def _homes(self, name: str) -> tuple[str, ...]:
-        """What an import binds; another package's `keras` is the Keras that it found: `from bert4keras.backend import keras`."""
+        """What an import binds. In `from bert4keras.backend import keras` it is the Keras that this package chose."""
         if FRAMEWORK.match(name) or not (own := HANDED_ON.search(name)):
             return (name,)
         if own[1] in ("tf", "tensorflow"):

@@ -90,7 +90,7 @@ class Notebook:
         raw = [self.text[first:end] for first, end in spans]
         old, new = [json.loads(item) for item in raw], source.splitlines(keepends=True)
         between = self.text[spans[0][1] : spans[1][0]] if len(spans) > 1 else f",{self._space_before(start)}"
-        parts = []
+        parts: list[str] = []
         for tag, first, last, new_first, new_last in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
             parts += raw[first:last] if tag == "equal" else map(self._string, new[new_first:new_last])
         return between.join(parts)
@@ -150,7 +150,7 @@ def _as_python(code: str, count: int) -> tuple[list[str], list[str]] | SyntaxErr
     if nesting.syntax_error(code) is None:
         return code.split("\n"), []
     held: list[str] = []
-    lines = []
+    lines: list[str] = []
     for line in code.split("\n"):
         continued = bool(held) and held[-1].endswith("\\") and lines[-1].endswith(HELD.format(count + len(held) - 1))
         if _MAGIC.match(line) or continued:

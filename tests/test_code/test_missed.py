@@ -164,7 +164,8 @@ def test_the_default_of_compile_is_rmsprop(tmp_path: Path) -> None:
 
 
 def test_a_class_with_decoupled_decay_is_named(tmp_path: Path) -> None:
-    code = "f = tfa.optimizers.extend_with_decoupled_weight_decay(tf.keras.optimizers.Adam)\np = f(weight_decay=1e-3, lr=x)\n"
+    code = "f = tfa.optimizers.extend_with_decoupled_weight_decay(tf.keras.optimizers.Adam)\n"
+    code += "p = f(weight_decay=1e-3, lr=x)\n"
     new, found = run(tmp_path, code, TF)
     assert new == code.splitlines()
     assert "optim.AdamW(learning_rate=x, weight_decay=1e-3, learning_rate_in_weight_decay=False)" in found[-1][1]
@@ -210,7 +211,9 @@ def test_one_model_that_is_compiled_twice_is_not_several(tmp_path: Path, code: s
 
 @pytest.mark.parametrize("kinds", ["keras.optimizers.Optimizer", "(str, keras.optimizers.Optimizer)"])
 def test_a_question_of_class_is_no_class_that_is_handed_on(tmp_path: Path, kinds: str) -> None:
-    _, ((verdict, message),) = run(tmp_path, f"print(isinstance(o, {kinds}))\n", KERAS)
+    code = f"print(isinstance(o, {kinds}))\n"
+    assert run(tmp_path, code, KERAS)[1] == [(SAME, "")]
+    _, ((verdict, message),) = run(tmp_path, code, KERAS, "tf-keras")
     assert verdict == BY_HAND
     assert message.startswith("ask for the target's Optimizer")
 
@@ -220,3 +223,29 @@ def test_an_optimizer_that_is_handed_to_a_library_is_no_step_of_a_graph(tmp_path
     assert "not seen here" in found[0][1]
     _, found = run(tmp_path, "p = tf.compat.v1.train.AdamOptimizer(1e-3)\np.minimize(loss)\n", TF)
     assert found[0][1].startswith("a step of a graph")
+
+
+EXECUTED = [
+    # with momentum 0.9 the second step would be 0.95
+    (KERAS, "o = keras.optimizers.SGD(lr=0.5, momentum=0.9)\nK.set_value(o.momentum, 0.0)\n", 0.0),
+    (TF, "o = tf.keras.optimizers.SGD(0.5, momentum=0.9)\no._set_hyper('momentum', 0.0)\n", 0.0),
+    (TF, "o = tf.keras.optimizers.SGD(0.5)\no._set_hyper('learning_rate', 0.25)\n", 0.5),
+    # half a cosine of 2 steps: 0.5, then 0.25
+    (TF, "o = tf.keras.optimizers.SGD(tf.keras.experimental.CosineDecay(0.5, 2))\n", 0.25),
+]
+
+
+@pytest.mark.parametrize(("source", "code", "value"), EXECUTED)
+def test_what_is_written_runs(tmp_path: Path, source: str, code: str, value: float) -> None:
+    """Two steps with a gradient of 1, from 1."""
+    import tensorflow as tf
+
+    run(tmp_path, code, source)
+    program = (tmp_path / "program.py").read_text()
+    program = program.replace("import tensorflow_addons as tfa\n", "").replace(", tf.keras)", ")")
+    found: dict[str, object] = {}
+    exec(compile(f"import keras\n{program}", "program", "exec"), found)  # noqa: S102
+    variable, optimizer = tf.Variable([1.0]), found["o"]
+    for _ in range(2):
+        optimizer.apply_gradients([(tf.constant([1.0]), variable)])  # type: ignore[attr-defined]
+    assert variable.numpy().tolist() == pytest.approx([value], abs=1e-6)

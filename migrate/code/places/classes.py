@@ -9,13 +9,15 @@ import libcst as cst
 
 from migrate.code import calls, names, targets
 from migrate.code.calls import Outcome
-from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN
+from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME
 from migrate.code.places import constructors
 from migrate.code.program import Reading
 from migrate.code.targets import Target
 
 SUBCLASS = "a subclass: write its rule as optim.Rule, or build and update_step of optim.Optimizer"
 HANDED_ON = "the class is handed on, so that its arguments are elsewhere: call the target's there"
+KEPT_BASES = {"keras.optimizers.Optimizer", "tensorflow.keras.optimizers.Optimizer"}
+"""The base class has this name in Keras 3, too, and what `optim.for_keras` makes is one."""
 PARTIAL = "functools.partial"
 
 
@@ -35,7 +37,8 @@ def look(reading: Reading, node: cst.Name | cst.Attribute) -> None:
     if isinstance(around, cst.ClassDef):
         reading.add(node, BY_HAND, SUBCLASS, old=f"class {around.name.value}({reading.text(node)})")
     elif isinstance(around, cst.Call) and names.dotted(around.func) in ("isinstance", "issubclass"):
-        reading.add(node, BY_HAND, _of_instance(reading, around, found))
+        is_kept = reading.target != targets.TF_KERAS and set(reading.names.sources(node)) <= KEPT_BASES
+        reading.add(node, *((SAME,) if is_kept else (BY_HAND, _of_instance(reading, around, found))))
     elif isinstance(around, cst.Call) and PARTIAL in reading.names.of(around.func) and around.args[0] is parent:
         _partial(reading, node, around)
     elif all(map(names.WRAPPERS.search, found)) and _assignment(reading, node) is parent:

@@ -19,7 +19,11 @@ ADD_ONS = re.compile(
     r"|lookahead|radam|swa|gradient_accumulator|tf2?_?(?:adamw|radam|lion|optimizers?))\b"
 )
 """Packages of optimizers for Keras."""
-OTHER_FRAMEWORKS = re.compile(r"^(?:torch|pytorch\w*|jax|flax|optax|mxnet|gluon|paddle|chainer|sklearn|scipy)\b")
+OTHER_FRAMEWORKS = re.compile(
+    r"^(?:torch|pytorch\w*|jax|flax|optax|mxnet|gluon|paddle|chainer|sklearn|scipy|skopt|bayes_opt|optuna|hyperopt"
+    r"|keras_?tuner|ray|nevergrad|ortools|onnxruntime|tvm|optim)\b"
+)
+"""Packages whose optimizers are for something else, and `optim` itself."""
 LOOKS_LIKE_ONE = re.compile(
     r"^(?:[A-Z]\w*)?(?:Adam|AdamW|SGD|SGDW|RMSprop|Adagrad|Adadelta|Nadam|Adamax|Ftrl|LAMB|Lamb|LARS|Lion|NovoGrad|Yogi"
     r"|AdaBelief|AdaBound|RAdam|Lookahead|SWA|Muon|Adafactor)(?:W|V\d|Optimizer)?$|^[A-Z]\w*Optimizer(?:V\d)?$"
@@ -111,7 +115,7 @@ def _extended(reading: Reading, node: cst.Call, made_by: cst.Call) -> None:
 
 
 def look_at_module(reading: Reading, node: cst.Name | cst.Attribute) -> None:
-    """A module of optimizers that is more than looked into: `getattr(keras.optimizers, name)`, `opts = keras.optimizers`."""
+    """A module of optimizers that is handed on: `getattr(keras.optimizers, name)`, `opts = keras.optimizers`."""
     found = reading.names.of(node)
     if not found or not found <= names.MODULES.keys():
         return

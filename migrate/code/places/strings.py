@@ -170,7 +170,7 @@ def _constant(text: str) -> Callable[[cst.CSTNode], cst.CSTNode]:
 
 
 def _config(reading: Reading, node: cst.BaseExpression, config: cst.BaseExpression, name: str) -> None:
-    """`deserialize({"class_name": "SGD", "config": {"lr": 0.1}})` as the call that it stands for, in place of `node`."""
+    """`deserialize({"class_name": "SGD", "config": {"lr": 0.1}})` as the call that it means, in place of `node`."""
     members = _members(config)
     cls = _name_of(members["class_name"]) if members and "class_name" in members else None
     inner = members.get("config") if members else None
