@@ -146,9 +146,9 @@ class Names:
             return frozenset()
         name = node.args[1].value
         text = name.evaluated_value if isinstance(name, cst.SimpleString) else None
-        return (
-            frozenset(one_name(f"{module}.{text}") for module in self.of(node.args[0].value)) if text else frozenset()
-        )
+        if not isinstance(text, str):
+            return frozenset()
+        return frozenset(one_name(f"{module}.{text}") for module in self.of(node.args[0].value))
 
     def _homes(self, name: str) -> tuple[str, ...]:
         """What an import binds. In `from bert4keras.backend import keras` it is the Keras that this package chose."""

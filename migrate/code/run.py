@@ -16,6 +16,8 @@ from migrate.errors import AmbiguousError, DamagedFileError
 from optim.errors import DtoptError, UnsupportedError
 
 SHOWN_QUESTIONS = 5
+WINDOW = 200
+"""Lines that are compared at once for a diff."""
 
 
 class WhichReleaseError(AmbiguousError):
@@ -126,10 +128,52 @@ def read_places(one: files.Program, target: str, said: tuple[releases.Release, .
 
 def _diff(one: files.Program, code: str) -> str:
     before, after = one.code.splitlines(), code.splitlines()
-    lines = difflib.unified_diff(
-        before, after, f"a/{str(one.path).lstrip('/')}", f"b/{str(one.path).lstrip('/')}", lineterm=""
-    )
+    name = str(one.path).lstrip("/")
+    lines = [f"--- a/{name}", f"+++ b/{name}"]
+    for group in _Lines(before, after).get_grouped_opcodes(3):
+        (_, first, _, new_first, _), (_, _, last, _, new_last) = group[0], group[-1]
+        lines.append(f"@@ -{_range(first, last)} +{_range(new_first, new_last)} @@")
+        for tag, start, end, new_start, new_end in group:
+            if tag == "equal":
+                lines += [f" {line}" for line in before[start:end]]
+            else:
+                lines += [f"-{line}" for line in before[start:end]]
+                lines += [f"+{line}" for line in after[new_start:new_end]]
     return "\n".join(lines)
+
+
+def _range(start: int, end: int) -> str:
+    """Lines of a file as unified diffs have them: from 1, of an empty range the line before it."""
+    count = end - start
+    return f"{start + 1 if count else start}" + ("" if count == 1 else f",{count}")
+
+
+class _Lines(difflib.SequenceMatcher[str]):
+    """Compares window by window, since the time of the whole grows with the square of the changes."""
+
+    def __init__(self, before: list[str], after: list[str]):
+        super().__init__(None, before, after, False)
+        self._before, self._after = before, after
+
+    def get_matching_blocks(self) -> list[difflib.Match]:
+        found: list[difflib.Match] = []
+        start, new_start, width = 0, 0, WINDOW
+        while start < len(self._before) and new_start < len(self._after):
+            a, b = self._before[start : start + width], self._after[new_start : new_start + width]
+            blocks = [block for block in difflib.SequenceMatcher(None, a, b, False).get_matching_blocks() if block.size]
+            at_end = start + width >= len(self._before) and new_start + width >= len(self._after)
+            if not blocks and not at_end:
+                width *= 2
+                continue
+            for x, y, size in blocks:
+                last = found[-1] if found else difflib.Match(0, 0, 0)
+                is_next = found and (last.a + last.size, last.b + last.size) == (x + start, y + new_start)
+                whole = difflib.Match(last.a, last.b, last.size + size)
+                found[-1:] = [whole] if is_next else [*found[-1:], difflib.Match(x + start, y + new_start, size)]
+            if at_end:
+                break
+            start, new_start, width = found[-1].a + found[-1].size, found[-1].b + found[-1].size, WINDOW
+        return [*found, difflib.Match(len(self._before), len(self._after), 0)]
 
 
 def _asked(questions: Sequence[Question]) -> str:

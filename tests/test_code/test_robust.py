@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from pathlib import Path
 
 import pytest
 
-from migrate.code import nesting, run
+from migrate.code import files, nesting, run
 from migrate.code.findings import REWRITTEN, UNREADABLE
 from migrate.code.run import migrate_code
 
@@ -135,3 +136,13 @@ def test_what_dtopt_fails_on_hides_no_other(tmp_path: Path, monkeypatch: pytest.
         (tmp_path / name).write_text("import keras\no = keras.optimizers.SGD(lr=0.1)\n")
     report = migrate_code([tmp_path], source="keras==2.2.4")
     assert [f.verdict for f in report.findings] == [UNREADABLE, REWRITTEN]
+
+
+@pytest.mark.parametrize("changed", [[0], [3], [150, 199, 200, 201], list(range(0, 1000, 2)), list(range(300, 700))])
+def test_a_diff_is_that_of_difflib(changed: list[int]) -> None:
+    """It is made window by window; where a line is replaced by another, there is one way to say it."""
+    before = [f"line {number}" for number in range(1000)]
+    after = [f"new {number}" if number in changed else line for number, line in enumerate(before)]
+    text = run._diff(files.Program(Path("f.py"), "\n".join(before) + "\n"), "\n".join(after) + "\n")
+    whole = difflib.unified_diff(before, after, "a/f.py", "b/f.py", lineterm="")
+    assert text == "\n".join(whole)
