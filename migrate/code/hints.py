@@ -13,7 +13,7 @@ from typing import Any
 import libcst as cst
 
 from migrate.bytes import hint_files
-from migrate.code import calls, facts, files, meanings, names, program, releases
+from migrate.code import calls, facts, files, meanings, names, nesting, program, releases
 from migrate.code.changes import changed, others
 from migrate.code.changes.flow import Flow
 from migrate.code.releases import Release
@@ -77,7 +77,8 @@ def from_code(source: str, said: str | None = None) -> CodeHint:
     """
     path, wanted = (source, "") if Path(source).exists() else _CHOSEN.match(source).groups("")  # type: ignore[union-attr]
     _check_size(path)
-    found = hints_in(Path(path), releases.given(said) if said else None)
+    given = releases.given(said) if said else None
+    found = nesting.on_large_stack(lambda: hints_in(Path(path), given))
     if wanted:
         found = [hint for hint in found if hint.name == wanted or hint.where == f"{Path(path)}:{wanted}"]
     good = [hint for hint in found if isinstance(hint, CodeHint)]

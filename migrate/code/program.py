@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import libcst as cst
 
-from migrate.code import calls, facts, names, releases, scopes
+from migrate.code import calls, facts, files, names, nesting, releases, scopes
 from migrate.code.calls import Outcome, Place
 from migrate.code.facts import Facts, Scope
 from migrate.code.files import Program
-from migrate.code.findings import UNREADABLE, Finding
+from migrate.code.findings import UNREADABLE, UNSURE, Finding
 from migrate.code.releases import KERAS, TENSORFLOW, Release
 from migrate.code.tree import Edit, Tree
+from migrate.code.usage import Usage
 from migrate.errors import DamagedFileError
 
 SETS_RATE = re.compile(
@@ -37,7 +39,7 @@ class Question:
     answers: list[tuple[Release, Outcome]]
 
 
-@dataclass
+@dataclass(eq=False)
 class Reading:
     """A program and, as its places are looked at, what was found and what is to be edited."""
 
@@ -54,6 +56,10 @@ class Reading:
     imports: set[str] = field(default_factory=set)
     replaced: set[str] = field(default_factory=set)
     """Names whose imports may have become idle."""
+    uses: dict[str, str] = field(default_factory=dict)
+    """How the optimizers that a name is bound to are used, once it was found out."""
+    compiles: dict[str, dict[Scope, tuple[set[object], set[cst.CSTNode | None]]]] = field(default_factory=dict)
+    """By name and the scope that binds it: what is compiled with it, and the loops in which that changes."""
     _places: dict[cst.CSTNode, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -63,12 +69,27 @@ class Reading:
     def module(self) -> cst.Module:
         return self.tree.module
 
-    @property
+    @cached_property
+    def usage(self) -> Usage:
+        """What the program does with its names."""
+        return Usage(self.tree)
+
+    @cached_property
+    def has_framework(self) -> bool:
+        """Whether the program imports Keras or TensorFlow."""
+        return bool(names.IMPORTS.search(self.program.code))
+
+    def has_beside(self, module: str) -> bool:
+        """Whether a module is a file or folder next to the program, or in a folder above it."""
+        folders = list(self.program.path.resolve().parents)[:4]
+        return any((folder / f"{module}.py").is_file() or (folder / module).is_dir() for folder in folders)
+
+    @cached_property
     def is_eager(self) -> bool:
         """Whether the program takes gradients of what has run, and not of a graph."""
         return bool(EAGER.search(self.program.code))
 
-    @property
+    @cached_property
     def is_graph(self) -> bool:
         """Whether it is made of graphs only."""
         return not self.is_eager and bool(GRAPH.search(self.program.code))
@@ -91,9 +112,17 @@ class Reading:
         own = looked_up or not self.names.of(call.func)
         value = call.args[0].value if looked_up and call.args else facts.compiled(call) if own else None
         text = value.evaluated_value if isinstance(value, cst.SimpleString) else None
-        if not isinstance(text, str) or not (looked_up or names.IMPORTS.search(self.program.code)):
+        if not isinstance(text, str) or not (looked_up or self.has_framework):
             return ""
         return names.of_string(text, self.program.code)
+
+    def callee(self, node: cst.BaseExpression) -> frozenset[str]:
+        """All that a called name may be of the frameworks, canonical, also through `SWA = tfa.optimizers.SWA`."""
+        found = self.names.of(node)
+        if not found and isinstance(node, cst.Name):
+            value = self.facts.only_value(node, self.scope(node))
+            found = self.names.of(value) if isinstance(value, (cst.Name, cst.Attribute)) else found
+        return found if any(map(names.FRAMEWORK.match, found)) else frozenset()
 
     def add(self, node: cst.CSTNode, verdict: str, message: str = "", new: str = "", old: str | None = None) -> None:
         """A finding at a node."""
@@ -145,29 +174,44 @@ def _one_line(text: str) -> str:
 def read(program: Program, target: str, said: tuple[Release, ...] | None) -> Reading:
     """A program, ready to be looked at. Raises DamagedFileError where it is no Python 3."""
     code = program.code
-    try:
-        tree = cst.parse_module(code)
-    except (cst.ParserSyntaxError, RecursionError) as error:
-        raise DamagedFileError(_why(program, error)) from error
+    error = nesting.syntax_error(code)
+    if error is not None:
+        raise DamagedFileError(_why(str(program.path), code, error))
+    tree = cst.parse_module(code)
     whole = Tree(tree)
     found = scopes.read(tree)
-    known = names.Names(found)
     magics = program.notebook.magics if program.notebook else ""
     pins = releases.pins_of(program.path, magics)
+    known = names.Names(found, releases.kerases(pins, said))
     fitting = {p: releases.candidates(p, code + magics, pins, said) for p in (KERAS, TENSORFLOW)}
     by_package = calls.narrowed(whole.all(cst.Call), known, fitting)
     place = Place(target, bool(SETS_RATE.search(code)), bool(EMBEDDINGS.search(code)))
     return Reading(program, whole, known, facts.collect(whole, found, known), target, by_package, place)
 
 
-def _why(program: Program, error: Exception) -> str:
-    line = getattr(error, "raw_line", None)
-    cell, number = program.place(line) if line else (None, None)
-    at = f"{program.path}:" + (f"cell {cell}:" if cell else "") + (f"{number}" if number else "")
-    if PYTHON2.search(program.code):
+def _why(where: str, code: str, error: SyntaxError) -> str:
+    at = f"{where}:{error.lineno or 1}"
+    if PYTHON2.search(code):
         return f"{at} is Python 2: run 2to3 (python -m lib2to3 -w, up to Python 3.12) over it first"
-    return f"{at} is not Python that can be read ({getattr(error, 'message', error)})"
+    return f"{at} is not Python that can be read ({error.msg})"
 
 
 def unreadable(program_path: object, error: Exception) -> Finding:
-    return Finding(str(program_path), 1, 1, UNREADABLE, "", "", str(error))
+    """The finding for a whole file; a message that begins with FILE:LINE says the line."""
+    found = re.match(rf"{re.escape(str(program_path))}:(\d+) ", str(error))
+    return Finding(str(program_path), int(found[1]) if found else 1, 1, UNREADABLE, "", "", str(error))
+
+
+def beside_cells(program: Program) -> list[Finding]:
+    """A finding for each cell that is not read, unless it was never Python and has nothing of optimizers."""
+    found = []
+    for cell in program.notebook.aside if program.notebook else ():
+        if cell.line:
+            where = f"{program.path}:cell {cell.cell}"
+            message = _why(where, cell.text, SyntaxError(cell.reason, (None, cell.line, 1, None)))
+            found.append(Finding(str(program.path), cell.line, 1, UNREADABLE, "", "", message, cell.cell))
+        elif files.may_have_places(cell.text):
+            message = f"{cell.reason}: make it a file of its own, and migrate that"
+            first = cell.text.strip().partition("\n")[0]
+            found.append(Finding(str(program.path), 1, 1, UNSURE, first, "", message, cell.cell))
+    return found

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from migrate.code import files, findings, program, releases, rewriting, targets
+from migrate.code import files, findings, nesting, program, releases, rewriting, targets
 from migrate.code.findings import Finding
 from migrate.code.program import Question
 from migrate.errors import AmbiguousError, DamagedFileError
-from optim.errors import DtoptError
+from optim.errors import DtoptError, UnsupportedError
 
 SHOWN_QUESTIONS = 5
+WINDOW = 200
+"""Lines that are compared at once for a diff."""
 
 
 class WhichReleaseError(AmbiguousError):
@@ -81,20 +83,29 @@ def migrate_code(
     targets.check(to)
     said = releases.given(source) if source else None
     found = files.find(paths)
+    return nesting.on_large_stack(lambda: _migrated(found, to, said, write))
+
+
+def _migrated(found: Sequence[Path], to: str, said: tuple[releases.Release, ...] | None, write: bool) -> CodeReport:
     everything: list[Finding] = []
     questions: list[Question] = []
     new: list[tuple[files.Program, str]] = []
     for path in found:
         try:
             one = files.read(path)
+            aside = program.beside_cells(one)
             if not files.may_have_places(one.code):
+                everything += [finding for finding in aside if finding.verdict != findings.UNREADABLE]
                 continue
             reading = read_places(one, to, said)
             code = rewriting.rewritten(reading)
         except DamagedFileError as error:
             everything.append(program.unreadable(path, error))
             continue
-        everything += reading.findings()
+        except Exception as error:  # one file must not hide what was found in the others
+            everything.append(program.unreadable(path, UnsupportedError(f"{path}: dtopt fails on it: {error!r}")))
+            continue
+        everything += sorted([*reading.findings(), *aside], key=lambda f: (f.cell or 0, f.line, f.column))
         questions += reading.questions()
         if code != one.code:
             new.append((one, code))
@@ -117,10 +128,52 @@ def read_places(one: files.Program, target: str, said: tuple[releases.Release, .
 
 def _diff(one: files.Program, code: str) -> str:
     before, after = one.code.splitlines(), code.splitlines()
-    lines = difflib.unified_diff(
-        before, after, f"a/{str(one.path).lstrip('/')}", f"b/{str(one.path).lstrip('/')}", lineterm=""
-    )
+    name = str(one.path).lstrip("/")
+    lines = [f"--- a/{name}", f"+++ b/{name}"]
+    for group in _Lines(before, after).get_grouped_opcodes(3):
+        (_, first, _, new_first, _), (_, _, last, _, new_last) = group[0], group[-1]
+        lines.append(f"@@ -{_range(first, last)} +{_range(new_first, new_last)} @@")
+        for tag, start, end, new_start, new_end in group:
+            if tag == "equal":
+                lines += [f" {line}" for line in before[start:end]]
+            else:
+                lines += [f"-{line}" for line in before[start:end]]
+                lines += [f"+{line}" for line in after[new_start:new_end]]
     return "\n".join(lines)
+
+
+def _range(start: int, end: int) -> str:
+    """Lines of a file as unified diffs have them: from 1, of an empty range the line before it."""
+    count = end - start
+    return f"{start + 1 if count else start}" + ("" if count == 1 else f",{count}")
+
+
+class _Lines(difflib.SequenceMatcher[str]):
+    """Compares window by window, since the time of the whole grows with the square of the changes."""
+
+    def __init__(self, before: list[str], after: list[str]):
+        super().__init__(None, before, after, False)
+        self._before, self._after = before, after
+
+    def get_matching_blocks(self) -> list[difflib.Match]:
+        found: list[difflib.Match] = []
+        start, new_start, width = 0, 0, WINDOW
+        while start < len(self._before) and new_start < len(self._after):
+            a, b = self._before[start : start + width], self._after[new_start : new_start + width]
+            blocks = [block for block in difflib.SequenceMatcher(None, a, b, False).get_matching_blocks() if block.size]
+            at_end = start + width >= len(self._before) and new_start + width >= len(self._after)
+            if not blocks and not at_end:
+                width *= 2
+                continue
+            for x, y, size in blocks:
+                last = found[-1] if found else difflib.Match(0, 0, 0)
+                is_next = found and (last.a + last.size, last.b + last.size) == (x + start, y + new_start)
+                whole = difflib.Match(last.a, last.b, last.size + size)
+                found[-1:] = [whole] if is_next else [*found[-1:], difflib.Match(x + start, y + new_start, size)]
+            if at_end:
+                break
+            start, new_start, width = found[-1].a + found[-1].size, found[-1].b + found[-1].size, WINDOW
+        return [*found, difflib.Match(len(self._before), len(self._after), 0)]
 
 
 def _asked(questions: Sequence[Question]) -> str:

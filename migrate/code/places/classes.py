@@ -9,20 +9,22 @@ import libcst as cst
 
 from migrate.code import calls, names, targets
 from migrate.code.calls import Outcome
-from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN
+from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME
 from migrate.code.places import constructors
 from migrate.code.program import Reading
 from migrate.code.targets import Target
 
 SUBCLASS = "a subclass: write its rule as optim.Rule, or build and update_step of optim.Optimizer"
 HANDED_ON = "the class is handed on, so that its arguments are elsewhere: call the target's there"
+KEPT_BASES = {"keras.optimizers.Optimizer", "tensorflow.keras.optimizers.Optimizer"}
+"""The base class has this name in Keras 3, too, and what `optim.for_keras` makes is one."""
 PARTIAL = "functools.partial"
 
 
 def look(reading: Reading, node: cst.Name | cst.Attribute) -> None:
     """A class that is used without being called there."""
     found = reading.names.of(node)
-    if not found or not all(names.old_class(n) or names.is_foreign(n) or names.BASES.match(n) for n in found):
+    if not found or not all(map(_is_class, found)):
         return
     if node in reading.edits or (reading.target == targets.TF_KERAS and all(n.startswith("tf_keras.") for n in found)):
         return
@@ -31,15 +33,33 @@ def look(reading: Reading, node: cst.Name | cst.Attribute) -> None:
         return
     if isinstance(parent, cst.Call) and parent.func is node:
         return
-    around = reading.parent(parent) if isinstance(parent, cst.Arg) else None
+    around = _call_around(reading, parent)
     if isinstance(around, cst.ClassDef):
         reading.add(node, BY_HAND, SUBCLASS, old=f"class {around.name.value}({reading.text(node)})")
     elif isinstance(around, cst.Call) and names.dotted(around.func) in ("isinstance", "issubclass"):
-        reading.add(node, BY_HAND, _of_instance(reading, around, found))
+        is_kept = reading.target != targets.TF_KERAS and set(reading.names.sources(node)) <= KEPT_BASES
+        reading.add(node, *((SAME,) if is_kept else (BY_HAND, _of_instance(reading, around, found))))
     elif isinstance(around, cst.Call) and PARTIAL in reading.names.of(around.func) and around.args[0] is parent:
         _partial(reading, node, around)
+    elif all(map(names.WRAPPERS.search, found)) and _assignment(reading, node) is parent:
+        return  # found where it is called
     elif not _under_a_name(reading, node):
         reading.add(node, BY_HAND, HANDED_ON)
+
+
+def _is_class(name: str) -> bool:
+    is_wrapper = bool(names.FRAMEWORK.match(name) and names.WRAPPERS.search(name))
+    return bool(names.old_class(name) or names.is_foreign(name) or names.BASES.match(name) or is_wrapper)
+
+
+def _call_around(reading: Reading, parent: cst.CSTNode | None) -> cst.CSTNode | None:
+    """The call or class whose argument a name is, itself or in a tuple: `isinstance(o, (str, Optimizer))`."""
+    if isinstance(parent, cst.Element) and isinstance(reading.parent(parent), cst.Tuple):
+        above = reading.parent(reading.parent(parent) or parent)
+        around = reading.parent(above) if isinstance(above, cst.Arg) else None
+        is_question = isinstance(around, cst.Call) and names.dotted(around.func) in ("isinstance", "issubclass")
+        return around if is_question else None
+    return reading.parent(parent) if isinstance(parent, cst.Arg) else None
 
 
 def _of_instance(reading: Reading, call: cst.Call, found: frozenset[str]) -> str:
@@ -61,8 +81,8 @@ def _under_a_name(reading: Reading, node: cst.CSTNode) -> bool:
     scope = reading.facts.bound(name, reading.scope(statement)) if name else None
     values = reading.facts.values.get((scope, name), []) if scope is not None else []
     classes = [part for value in values for part in _classes_in(value)]
-    sites = [call for call in reading.tree.all(cst.Call) if _called(call.func) == name]
-    uses = sum(n.value == name and not _is_attribute(reading, n) for n in reading.tree.all(cst.Name))
+    sites = reading.usage.calls.get(name, []) if name else []
+    uses = reading.usage.plain[name]
     known = [(part, reading.names.of(part)) for part in classes if part is not None]
     if None in classes or uses != len(values) + len(sites) or not sites or not all(len(f) == 1 for _, f in known):
         return False
@@ -81,17 +101,6 @@ def _classes_in(value: cst.BaseExpression | None) -> Sequence[cst.BaseExpression
     if isinstance(value, cst.Dict):
         return [element.value if isinstance(element, cst.DictElement) else None for element in value.elements]
     return [value]
-
-
-def _called(function: cst.BaseExpression) -> str:
-    return names.dotted(function.value if isinstance(function, cst.Subscript) else function)
-
-
-def _is_attribute(reading: Reading, node: cst.Name) -> bool:
-    parent = reading.parent(node)
-    return (isinstance(parent, cst.Attribute) and parent.attr is node) or (
-        isinstance(parent, cst.Arg) and (parent.keyword is node)
-    )
 
 
 def _rewrite(reading: Reading, classes: Sequence[tuple[cst.CSTNode, str]], sites: Sequence[cst.Call]) -> bool:
@@ -193,6 +202,6 @@ def _called_without_arguments(reading: Reading, value: cst.CSTNode) -> bool:
     if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
         return False
     name = names.dotted(statement.targets[0].target)
-    sites = [call for call in reading.tree.all(cst.Call) if names.dotted(call.func) == name and not call.args]
-    uses = sum(n.value == name and not _is_attribute(reading, n) for n in reading.tree.all(cst.Name))
+    sites = [call for call in reading.usage.calls.get(name, []) if not call.args]
+    uses = reading.usage.plain[name]
     return bool(sites) and "." not in name and uses == len(sites) + 1

@@ -6,11 +6,14 @@ import libcst as cst
 
 from migrate.code import calls, names, targets
 from migrate.code.calls import Outcome
+from migrate.code.facts import Scope
 from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME, UNSURE
 from migrate.code.meanings import Value
-from migrate.code.places import wrappers
+from migrate.code.places import elsewhere, wrappers
 from migrate.code.program import Reading
 from migrate.code.releases import Release
+from migrate.code.scopes import dotted
+from migrate.code.usage import is_compile
 
 ADDONS = ("tensorflow_addons", "transformers", "official")
 GRAPH_LOOP = (
@@ -19,6 +22,10 @@ GRAPH_LOOP = (
 )
 
 
+UNSEEN = (
+    "where it takes its steps is not seen here: for gradients of a tf.GradientTape and apply_gradients, without"
+    " global_step, make it {call}; a graph goes on as it is with tf.compat.v1"
+)
 SHARED = (
     "several models are compiled with this one, which takes only variables that it was built with now: once they are"
     " compiled, call {name}.build(a.trainable_variables + b.trainable_variables); old Keras kept slots for each model,"
@@ -60,7 +67,8 @@ def _write(reading: Reading, node: cst.Call, name: str, answer: Outcome) -> None
     _place_schedule(reading, made, callee)
     proposal = f"{callee}({', '.join(f'{k}={v.text}' for k, v in made.arguments.items())})"
     if name.startswith(("tensorflow.train.", "tensorflow.contrib.")) and use in ("graph", "unknown"):
-        reading.add(node, BY_HAND, GRAPH_LOOP.format(target=made.module, call=proposal))
+        seen = use == "graph" or reading.is_graph
+        reading.add(node, BY_HAND, (GRAPH_LOOP if seen else UNSEEN).format(target=made.module, call=proposal))
         return
     if use == "wrapped" and reading.target == targets.OPTIM and not wrappers.takes(reading, node):
         reading.add(node, BY_HAND, f"its wrapper takes no optimizer of optim: unwrap it, and make it {proposal}")
@@ -155,7 +163,7 @@ def _use(reading: Reading, node: cst.Call) -> str:
             if isinstance(call.func, cst.Attribute) and call.func.attr.value == "compile":
                 return "compiled"
             found = reading.names.of(call.func)
-            if wrappers.is_wrapper(reading, call.func) or (found and all(map(names.is_foreign, found))):
+            if _is_around(reading, call) or (found and all(map(names.is_foreign, found))):
                 return "wrapped"
         return "unknown"
     if isinstance(parent, cst.Attribute):
@@ -165,24 +173,44 @@ def _use(reading: Reading, node: cst.Call) -> str:
     return "unknown"
 
 
+def _is_around(reading: Reading, call: cst.Call) -> bool:
+    """Whether a call makes an optimizer around another one, of a package that may not be known."""
+    return wrappers.is_wrapper(reading, call.func) or bool(elsewhere.unknown_class(reading, call.func))
+
+
 def _use_of_name(reading: Reading, text: str) -> str:
     """By all uses of the name in the file: a compile, or nothing but eager steps."""
     if not text:
         return "unknown"
-    uses = Uses(reading, text)
-    if uses.wrapped:
+    if text not in reading.uses:
+        reading.uses[text] = _found_use(reading, text)
+    return reading.uses[text]
+
+
+def _found_use(reading: Reading, text: str) -> str:
+    given = reading.usage.arguments.get(text, [])
+    if any(_is_around(reading, call) for call in given):
         return "wrapped"
-    if uses.compiled:
+    if any(map(is_compile, given)):
         return "compiled"
-    if uses.methods and uses.methods <= {"apply_gradients"} and not uses.escapes and reading.is_eager:
+    made = reading.usage.methods.get(text, [])
+    methods = {cst.ensure_type(call.func, cst.Attribute).attr.value for call in made}
+    has_escaped = bool(given) or text in reading.usage.returned
+    if methods and methods <= {"apply_gradients"} and not has_escaped and reading.is_eager:
         return "eager"
-    if "minimize" in uses.methods and uses.closures and not uses.escapes:
+    if "minimize" in methods and not has_escaped and all(map(_is_eager_minimize, made)):
         return "eager"
-    return "graph" if uses.methods & {"minimize", "compute_gradients"} else "unknown"
+    return "graph" if methods & {"minimize", "compute_gradients"} else "unknown"
+
+
+def _is_eager_minimize(call: cst.Call) -> bool:
+    """Whether a call of a method is no `minimize`, or one of a closure."""
+    first = call.args[0].value if call.args else None
+    return cst.ensure_type(call.func, cst.Attribute).attr.value != "minimize" or isinstance(first, cst.Lambda)
 
 
 def _is_shared(reading: Reading, node: cst.Call) -> bool:
-    """Whether several models, or one time and again, are compiled with what the call makes."""
+    """Whether several models are compiled with what the call makes."""
     statement = reading.parent(node)
     if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
         return False
@@ -190,16 +218,36 @@ def _is_shared(reading: Reading, node: cst.Call) -> bool:
     home = reading.facts.bound(name, reading.scope(statement))
     if home is None:
         return False
-    sites = [
-        call
-        for call in reading.tree.all(cst.Call)
-        if isinstance(call.func, cst.Attribute)
-        and call.func.attr.value == "compile"
-        and any(names.dotted(argument.value) == name for argument in call.args)
-        and reading.facts.bound(name, reading.scope(call)) == home
-    ]
-    values = len(reading.facts.values[home, name])
-    return len(sites) > values or any(_loop(reading, s) not in (None, _loop(reading, node)) for s in sites)
+    if name not in reading.compiles:
+        reading.compiles[name] = _compiles(reading, name)
+    models, loops = reading.compiles[name].get(home, (set(), set()))
+    return len(models) > len(reading.facts.values[home, name]) or bool(loops - {None, _loop(reading, node)})
+
+
+def _compiles(reading: Reading, name: str) -> dict[Scope, tuple[set[object], set[cst.CSTNode | None]]]:
+    """By the scope that binds a name: the models that are compiled with it, and the loops in which they change."""
+    found: dict[Scope, tuple[set[object], set[cst.CSTNode | None]]] = {}
+    for call in reading.usage.compiled_with(name):
+        home = reading.facts.bound(name, reading.scope(call))
+        if home is None:
+            continue
+        models, loops = found.setdefault(home, (set(), set()))
+        models.add(dotted(_compiled_model(call)) or call)
+        if _model_changes(reading, call):
+            loops.add(_loop(reading, call))
+    return found
+
+
+def _compiled_model(call: cst.Call) -> cst.BaseExpression:
+    return cst.ensure_type(call.func, cst.Attribute).value
+
+
+def _model_changes(reading: Reading, call: cst.Call) -> bool:
+    """Whether each round of the loop around a `.compile` may have another model."""
+    loop, model = _loop(reading, call), dotted(_compiled_model(call))
+    if loop is None or not model:
+        return loop is not None
+    return model in reading.usage.bound_in(loop)
 
 
 def _loop(reading: Reading, node: cst.CSTNode) -> cst.CSTNode | None:
@@ -208,34 +256,6 @@ def _loop(reading: Reading, node: cst.CSTNode) -> cst.CSTNode | None:
     while at is not None and not isinstance(at, (cst.For, cst.While)):
         at = reading.parent(at)
     return at
-
-
-class Uses:
-    """What a file does with one name."""
-
-    def __init__(self, reading: Reading, text: str):
-        self._reading, self._text = reading, text
-        self.methods: set[str] = set()
-        self.compiled = self.wrapped = self.escapes = False
-        self.closures = True
-        for call in reading.tree.all(cst.Call):
-            self._look_at_call(call)
-        self.escapes |= any(
-            line.value is not None and names.dotted(line.value) == text for line in reading.tree.all(cst.Return)
-        )
-
-    def _look_at_call(self, node: cst.Call) -> None:
-        if isinstance(node.func, cst.Attribute) and names.dotted(node.func.value) == self._text:
-            self.methods.add(node.func.attr.value)
-            if node.func.attr.value == "minimize":
-                first = node.args[0].value if node.args else None
-                self.closures &= isinstance(first, cst.Lambda)
-        for argument in node.args:
-            if names.dotted(argument.value) == self._text:
-                is_compile = isinstance(node.func, cst.Attribute) and node.func.attr.value == "compile"
-                self.compiled |= is_compile
-                self.wrapped |= wrappers.is_wrapper(self._reading, node.func)
-                self.escapes |= not is_compile
 
 
 def _looks_like_a_class(reading: Reading, node: cst.CSTNode) -> bool:

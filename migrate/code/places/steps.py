@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from migrate.code import names, targets
+from migrate.code import targets
 from migrate.code.findings import BY_HAND, REWRITTEN, SAME, UNSURE
 from migrate.code.program import Reading
 
@@ -13,6 +13,7 @@ ADVICE = {
     "get_updates": f"graphs of updates are gone: {TAPE}",
     "get_gradients": f"graphs of gradients are gone: {TAPE}",
     "compute_gradients": TAPE,
+    "_compute_gradients": TAPE,
     "minimize": TAPE,
 }
 
@@ -26,7 +27,7 @@ def look(reading: Reading, node: cst.Call) -> None:
         return
     if not reading.is_optimizer(base):
         likely = "opt" in reading.text(base).rsplit(".", 1)[-1].lower()
-        if likely and names.IMPORTS.search(reading.program.code) and not reading.names.of(node.func):
+        if likely and reading.has_framework and not reading.names.of(node.func):
             reading.add(
                 node, UNSURE, f"is {reading.text(base)} an optimizer? then: {ADVICE.get(method, 'check its arguments')}"
             )
