@@ -78,8 +78,11 @@ def _imported_keras() -> ModuleType:
 
 
 def _check_backend(keras: ModuleType) -> ModuleType:
-    if not hasattr(getattr(keras, "optimizers", None), "Optimizer"):
+    """The package itself, `keras` or `tf_keras`: `tf.keras` is a view of either, without all of its modules."""
+    theirs = getattr(getattr(keras, "optimizers", None), "Optimizer", None)
+    if theirs is None:
         raise UnsupportedError(f"keras must be the module keras, tf_keras or tf.keras, got {keras!r}")
+    keras = import_module(theirs.__module__.partition(".")[0])
     if keras.backend.backend() != "tensorflow":
         raise UnsupportedError(
             f"Keras runs on {keras.backend.backend()}; set KERAS_BACKEND=tensorflow before it is imported"
