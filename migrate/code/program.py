@@ -9,7 +9,7 @@ from typing import Any
 
 import libcst as cst
 
-from migrate.code import calls, facts, names, releases, scopes
+from migrate.code import calls, facts, names, releases, schedules, scopes
 from migrate.code.calls import Outcome, Place
 from migrate.code.facts import Facts, Scope
 from migrate.code.files import Program
@@ -102,7 +102,8 @@ class Reading:
 
     def outcomes(self, name: str, call: cst.Call, place: Place | None = None) -> list[Outcome]:
         """What becomes of a call of a class, `name` canonical, under each release that fits."""
-        return calls.outcomes(name, call, self.releases, place or self.place, self.module)
+        place = replace(place or self.place, schedule=schedules.of(call, self.tree, self.facts))
+        return calls.outcomes(name, call, self.releases, place, self.module)
 
     def one(self, node: cst.CSTNode, answers: Sequence[Outcome]) -> Outcome | None:
         """The answer that all releases give, with the most to say of it; None where they differ, which is asked."""

@@ -91,13 +91,13 @@ def _write(reading: Reading, node: cst.Call, name: str, answer: Outcome) -> None
 
 
 def _place_schedule(reading: Reading, made: targets.Target, callee: str) -> None:
-    """A schedule is called through the same module as the class, where that is a name in the program."""
-    rate = made.arguments.get("learning_rate")
-    base = callee.rpartition(".")[0]
-    if rate is None or f"{made.module}.schedules" not in rate.text or reading.target == targets.OPTIM:
+    """A schedule made of `decay` is called through the same module as the class, where that is a name in the program."""
+    if not made.makes_schedule:
         return
+    base = callee.rpartition(".")[0]
     if base.endswith(".optimizers"):
-        made.arguments["learning_rate"] = Value(rate.text.replace(made.module, base, 1))
+        rate = made.arguments["learning_rate"].text
+        made.arguments["learning_rate"] = Value(base + rate.removeprefix(made.module))
     else:
         reading.imports.add(f"import {made.module.split('.')[0]}")
 
