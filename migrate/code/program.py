@@ -82,6 +82,10 @@ class Reading:
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         return self.tree.parent(node)
 
+    def has(self, node: cst.CSTNode) -> bool:
+        """Whether a node is one of the program as it was read."""
+        return self.tree.parent(node) is not None
+
     def is_optimizer(self, node: cst.BaseExpression) -> bool:
         return self.facts.kind(node, self.scope(node)) == facts.OPTIMIZER
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from migrate.code import files, findings, program, releases, rewriting, targets
+from migrate.code import files, findings, imports, program, releases, rewriting, targets
 from migrate.code.findings import Finding
 from migrate.code.program import Question
 from migrate.errors import AmbiguousError, DamagedFileError
@@ -87,7 +87,7 @@ def migrate_code(
     for path in found:
         try:
             one = files.read(path)
-            if not files.may_have_places(one.code):
+            if not files.may_have_places(one.code) and not (to == targets.TF_KERAS and imports.of_keras(one.code)):
                 continue
             reading = read_places(one, to, said)
             code = rewriting.rewritten(reading)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from migrate.code import calls, names, targets
@@ -19,11 +21,16 @@ GRAPH_LOOP = (
 )
 
 
+NO_TF_OPTIMIZER = "there is no TFOptimizer now: give compile an optimizer of the target instead of one of tf.train"
 SHARED = (
     "several models are compiled with this one, which takes only variables that it was built with now: once they are"
     " compiled, call {name}.build(a.trainable_variables + b.trainable_variables); old Keras kept slots for each model,"
     " which is the same where no variable is trained by two"
 )
+
+
+PUBLIC = re.compile(r"^(?:tensorflow\.(?:compat\.v2\.)?)?(?:keras\.)?optimizers\.[A-Za-z]+$")
+"""Full names of classes that are where Keras 3 has them, in lower case too."""
 
 
 def look(reading: Reading, node: cst.Call) -> None:
@@ -33,7 +40,9 @@ def look(reading: Reading, node: cst.Call) -> None:
     found = reading.names.of(node.func)
     classes = {n for n in found if names.old_class(n) or names.is_foreign(n)}
     if not classes:
-        if reading.names.partly(node.func) and _looks_like_a_class(reading, node.func):
+        if found and all(name.endswith(".optimizers.TFOptimizer") for name in found):
+            reading.add(node, BY_HAND, NO_TF_OPTIMIZER)
+        elif reading.names.partly(node.func) and _looks_like_a_class(reading, node.func):
             reading.add(node, UNSURE, "the name is imported on one path and something else on another")
         return
     if len(classes) < len(found):
@@ -116,13 +125,17 @@ def new_callee(reading: Reading, node: cst.Call, made: targets.Target, name: str
     if reading.target == targets.OPTIM:
         return f"{reading.optim}.{made.name}"
     text = names.dotted(node.func)
-    same_module = name.rpartition(".")[0] in ("keras.optimizers", "tensorflow.keras.optimizers")
-    if reading.target == targets.KERAS and same_module and text.split(".")[-1] == made.name:
-        return text
-    if reading.target == targets.KERAS and same_module and "." in text:
-        return f"{text.rpartition('.')[0]}.{made.name}"
+    sources = reading.names.sources(node.func)
+    if reading.target == targets.KERAS and all(map(PUBLIC.match, sources)):
+        if all(source.endswith(f".{made.name}") for source in sources):
+            return text
+        return f"{text.rpartition('.')[0]}.{made.name}" if "." in text else _whole(made)
     if reading.target == targets.KERAS and name.startswith("tensorflow") and text.startswith("tf."):
         return f"tf.keras.optimizers.{made.name}"
+    return _whole(made)
+
+
+def _whole(made: targets.Target) -> str:
     return f"{made.module}.{made.name}"
 
 
