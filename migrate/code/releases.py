@@ -83,6 +83,9 @@ STAND_IN: dict[str, Release | None] = {
 }
 """The release that a generation's name alone stands for; None: all of that generation."""
 
+MARK = "# dtopt: the optimizers of this file are those of Keras 3"
+"""In a file whose new calls mean something else in the old release, so that a later run reads them as what they are."""
+
 PIN_FILES = ("requirements*.txt", "setup.py", "setup.cfg", "pyproject.toml", "environment*.y*ml", "Pipfile")
 _PIN = re.compile(
     r"(?<![\w.-])(?P<name>keras|tensorflow(?:[-_](?:gpu|cpu|macos))?|tf[-_]keras)(?:\[[\w,]*\])?\s*=?\s*[\"']?\s*"
@@ -169,6 +172,14 @@ class Pins:
         return fitting or tuple(known)
 
 
+def marked(code: str) -> str:
+    """A program with MARK before its first statement."""
+    lines = code.splitlines(keepends=True)
+    at = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")), len(lines))
+    end = "\r\n" if lines[0].endswith("\r\n") else "\n"
+    return "".join([*lines[:at], MARK + end, *lines[at:]])
+
+
 def _without_comments(text: str) -> str:
     return "\n".join(line.split("#", 1)[0] for line in text.splitlines())
 
@@ -206,6 +217,8 @@ def candidates(package: str, code: str, pins: Pins, said: tuple[Release, ...] | 
         package; a TensorFlow release says nothing about standalone Keras before 3, and the other way round.
     """
     known = STANDALONE if package == KERAS else WITH_TENSORFLOW
+    if MARK in code:
+        return (known[-1],)
     if said:
         own = tuple(r for r in said if r.package == package)
         if own:

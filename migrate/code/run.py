@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ def migrate_code(
             if not files.may_have_places(one.code) and not (to == targets.TF_KERAS and imports.of_keras(one.code)):
                 continue
             reading = read_places(one, to, said)
-            code = rewriting.rewritten(reading)
+            code = _settled(one, rewriting.rewritten(reading), to, said)
         except DamagedFileError as error:
             everything.append(program.unreadable(path, error))
             continue
@@ -106,6 +106,14 @@ def migrate_code(
             files.write(one, code)
         changes.append(Change(one.path, _diff(one, code), write))
     return CodeReport(to, tuple(everything), tuple(changes), len(found))
+
+
+def _settled(one: files.Program, code: str, to: str, said: tuple[releases.Release, ...] | None) -> str:
+    """The new program, which a second run must not change: Keras 3 has its classes where old releases had theirs."""
+    if to != targets.KERAS or code == one.code:
+        return code
+    again = rewriting.rewritten(read_places(replace(one, code=code), to, said))
+    return code if again == code else releases.marked(code)
 
 
 def read_places(one: files.Program, target: str, said: tuple[releases.Release, ...] | None) -> program.Reading:
