@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,8 +14,8 @@ from migrate.code import calls, facts, names, releases, schedules, scopes
 from migrate.code.calls import Outcome, Place
 from migrate.code.facts import Facts, Scope
 from migrate.code.files import Program
-from migrate.code.findings import UNREADABLE, Finding
-from migrate.code.releases import KERAS, TENSORFLOW, Release
+from migrate.code.findings import UNREADABLE, UNSURE, Finding
+from migrate.code.releases import KERAS, TENSORFLOW, Given, Release
 from migrate.code.tree import Edit, Tree
 from migrate.errors import DamagedFileError
 
@@ -29,15 +30,6 @@ PYTHON2 = re.compile(r"^\s*print\s+[^(=\s]|^\s*except\s+\w+\s*,\s*\w+\s*:|\bxran
 
 
 @dataclass
-class Question:
-    """One place that different releases answer differently."""
-
-    where: str
-    old: str
-    answers: list[tuple[Release, Outcome]]
-
-
-@dataclass
 class Reading:
     """A program and, as its places are looked at, what was found and what is to be edited."""
 
@@ -49,7 +41,10 @@ class Reading:
     releases: Mapping[str, Sequence[Release]]
     place: Place
     said: list[tuple[cst.CSTNode, Finding]] = field(default_factory=list)
-    asked: list[tuple[cst.CSTNode, Question]] = field(default_factory=list)
+    asked: list[tuple[Release, ...]] = field(default_factory=list)
+    """For each place that releases which all fit read differently: those releases."""
+    contradictions: tuple[str, ...] = ()
+    """Where `--from` and the pins exclude each other."""
     edits: dict[cst.CSTNode, Edit] = field(default_factory=dict)
     imports: set[str] = field(default_factory=set)
     replaced: set[str] = field(default_factory=set)
@@ -110,10 +105,13 @@ class Reading:
         return calls.outcomes(name, call, self.releases, place, self.module)
 
     def one(self, node: cst.CSTNode, answers: Sequence[Outcome]) -> Outcome | None:
-        """The answer that all releases give, with the most to say of it; None where they differ, which is asked."""
-        different = {answer.text: answer for answer in answers}
+        """The answer that all releases give, with the most to say of it; None where they differ, which is `unsure`."""
+        different: dict[str, list[Outcome]] = {}
+        for answer in answers:
+            different.setdefault(answer.text, []).append(answer)
         if len(different) > 1:
-            self.asked.append((node, Question("", self.text(node), [(a.release, a) for a in different.values()])))
+            self.asked.append(tuple(answer.release for answer in answers))
+            self.add(node, UNSURE, f"releases that all fit differ: {'; '.join(map(_variant, different.values()))}")
             return None
         return max(answers, key=lambda answer: len(answer.made.reasons) if answer.made else 0)
 
@@ -121,12 +119,6 @@ class Reading:
         """All that was said, from the top."""
         found = [replace(finding, **self._place(node)) for node, finding in self.said]
         return sorted(found, key=lambda f: (f.cell or 0, f.line, f.column))
-
-    def questions(self) -> list[Question]:
-        """All that was asked, from the top."""
-        found = [(self._place(node), question) for node, question in self.asked]
-        found.sort(key=lambda pair: (pair[0]["cell"] or 0, pair[0]["line"]))
-        return [replace(question, where=self._where(**place)) for place, question in found]
 
     def where(self, node: cst.CSTNode) -> str:
         """FILE:LINE of a node."""
@@ -143,11 +135,20 @@ class Reading:
         return {"cell": cell, "line": line, "column": column}
 
 
+def _variant(same: Sequence[Outcome]) -> str:
+    """Releases, and what a call becomes if it was written for one of them."""
+    versions = ", ".join(dict.fromkeys(answer.release.version for answer in same))
+    made = same[0].made
+    arguments = ", ".join(f"{k}={v.text}" for k, v in made.arguments.items()) if made else ""
+    text = f"{made.module}.{made.name}({arguments})" if made else str(same[0].error)
+    return f"{same[0].release.package}=={versions}: {text}"
+
+
 def _one_line(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()
 
 
-def read(program: Program, target: str, said: tuple[Release, ...] | None) -> Reading:
+def read(program: Program, target: str, said: Given | None) -> Reading:
     """A program, ready to be looked at. Raises DamagedFileError where it is no Python 3."""
     code = program.code
     try:
@@ -156,22 +157,50 @@ def read(program: Program, target: str, said: tuple[Release, ...] | None) -> Rea
         raise DamagedFileError(_why(program, error)) from error
     whole = Tree(tree)
     found = scopes.read(tree)
+    old = next(_of_python_2(whole, found), None)
+    if old is not None:
+        line, _ = whole.places({old})[old]
+        raise DamagedFileError(_python_2(program, line))
     known = names.Names(found)
     magics = program.notebook.magics if program.notebook else ""
     pins = releases.pins_of(program.path, magics)
     fitting = {p: releases.candidates(p, code + magics, pins, said) for p in (KERAS, TENSORFLOW)}
     by_package = calls.narrowed(whole.all(cst.Call), known, fitting)
     place = Place(target, bool(SETS_RATE.search(code)), bool(EMBEDDINGS.search(code)))
-    return Reading(program, whole, known, facts.collect(whole, found, known), target, by_package, place)
+    texts = (releases.contradiction(package, pins, said) for package in fitting)
+    reading = Reading(program, whole, known, facts.collect(whole, found, known), target, by_package, place)
+    return replace(reading, contradictions=tuple(filter(None, texts)))
+
+
+def _of_python_2(tree: Tree, found: scopes.Scopes) -> Iterator[cst.CSTNode]:
+    """What only Python 2 takes, and LibCST does not refuse: `<>`, and `except X, name:` of a name that is no class.
+
+    Python 3.14 has `except X, Y:` again, of two classes.
+    """
+    yield from (node for node in tree.all(cst.NotEqual) if node.value == "<>")
+    for handler in tree.all(cst.ExceptHandler):
+        caught = handler.type
+        if isinstance(caught, cst.Tuple) and not caught.lpar and len(caught.elements) == 2:
+            name = names.dotted(caught.elements[1].value).split(".")[0]
+            if not found.of[handler].find(name) and not hasattr(builtins, name):
+                yield handler
 
 
 def _why(program: Program, error: Exception) -> str:
     line = getattr(error, "raw_line", None)
-    cell, number = program.place(line) if line else (None, None)
-    at = f"{program.path}:" + (f"cell {cell}:" if cell else "") + (f"{number}" if number else "")
     if PYTHON2.search(program.code):
-        return f"{at} is Python 2: run 2to3 (python -m lib2to3 -w, up to Python 3.12) over it first"
-    return f"{at} is not Python that can be read ({getattr(error, 'message', error)})"
+        return _python_2(program, line)
+    return f"{_at(program, line)} is not Python that can be read ({getattr(error, 'message', error)})"
+
+
+def _python_2(program: Program, line: int | None) -> str:
+    at = _at(program, line)
+    return f"{at} is Python 2: run 2to3 (python -m lib2to3 -w, up to Python 3.12) over it first"
+
+
+def _at(program: Program, line: int | None) -> str:
+    cell, number = program.place(line) if line else (None, None)
+    return f"{program.path}:" + (f"cell {cell}:" if cell else "") + (f"{number}" if number else "")
 
 
 def unreadable(program_path: object, error: Exception) -> Finding:
