@@ -76,6 +76,7 @@ class Facts:
     rules: set[Scope] = field(default_factory=set)
     """Classes of the program that are optimizers themselves."""
     parameters: set[tuple[Scope, str]] = field(default_factory=set)
+    _known: dict[tuple[Scope, str, int], frozenset[str | None]] = field(default_factory=dict)
 
     def kind(self, node: cst.BaseExpression, scope: Scope, depth: int = 0) -> str | None:
         """OPTIMIZER, MODEL, STRING, CLASS, or None where that is not certain."""
@@ -107,11 +108,9 @@ class Facts:
         if bound is not None:
             if (bound, text) in self.compiled:
                 return MODEL
-            kinds = {
-                None if value is None else self.kind(value, bound, depth + 1) for value in self.values[bound, text]
-            }
+            kinds = self._kinds(bound, text, depth)
             if len(kinds) == 1 and None not in kinds:
-                return kinds.pop()
+                return next(iter(kinds))
             if kinds and kinds != {None}:
                 return None
         if text and any((level, text) in self.compiled for level in _levels(scope)):
@@ -122,6 +121,14 @@ class Facts:
             if text == "self.model" and any(level in self.callbacks for level in _levels(scope)):
                 return MODEL
         return None
+
+    def _kinds(self, bound: Scope, text: str, depth: int) -> frozenset[str | None]:
+        """The kinds of all values of a name. They are looked up once, since a name may have thousands."""
+        key = (bound, text, depth)
+        if key not in self._known:
+            values = self.values[bound, text]
+            self._known[key] = frozenset(None if v is None else self.kind(v, bound, depth + 1) for v in values)
+        return self._known[key]
 
     def in_rule(self, scope: Scope) -> bool:
         """Whether a place is in a class that is an optimizer, which is rewritten as a whole or not at all."""

@@ -6,6 +6,7 @@ import builtins
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import libcst as cst
@@ -17,6 +18,7 @@ from migrate.code.files import Program
 from migrate.code.findings import UNREADABLE, UNSURE, Finding
 from migrate.code.releases import KERAS, TENSORFLOW, Given, Release
 from migrate.code.tree import Edit, Tree
+from migrate.code.usage import Usage
 from migrate.errors import DamagedFileError
 
 SETS_RATE = re.compile(
@@ -29,7 +31,7 @@ EMBEDDINGS = re.compile(r"\bEmbedding\s*\(|embedding_lookup|tf\.gather\(")
 PYTHON2 = re.compile(r"^\s*print\s+[^(=\s]|^\s*except\s+\w+\s*,\s*\w+\s*:|\bxrange\b|^\s*exec\s+[\"']", re.MULTILINE)
 
 
-@dataclass
+@dataclass(eq=False)
 class Reading:
     """A program and, as its places are looked at, what was found and what is to be edited."""
 
@@ -49,6 +51,10 @@ class Reading:
     imports: set[str] = field(default_factory=set)
     replaced: set[str] = field(default_factory=set)
     """Names whose imports may have become idle."""
+    uses: dict[str, str] = field(default_factory=dict)
+    """How the optimizers that a name is bound to are used, once it was found out."""
+    compiles: dict[tuple[Scope, str], tuple[int, set[cst.CSTNode | None]]] = field(default_factory=dict)
+    """Of a bound name: how many models are compiled with it, and in which loops these models may change."""
     _places: dict[cst.CSTNode, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -58,12 +64,22 @@ class Reading:
     def module(self) -> cst.Module:
         return self.tree.module
 
-    @property
+    @cached_property
+    def usage(self) -> Usage:
+        """What the program does with its names."""
+        return Usage(self.tree)
+
+    @cached_property
+    def has_framework(self) -> bool:
+        """Whether the program imports Keras or TensorFlow."""
+        return bool(names.IMPORTS.search(self.program.code))
+
+    @cached_property
     def is_eager(self) -> bool:
         """Whether the program takes gradients of what has run, and not of a graph."""
         return bool(EAGER.search(self.program.code))
 
-    @property
+    @cached_property
     def is_graph(self) -> bool:
         """Whether it is made of graphs only."""
         return not self.is_eager and bool(GRAPH.search(self.program.code))
@@ -90,7 +106,7 @@ class Reading:
         own = looked_up or not self.names.of(call.func)
         value = call.args[0].value if looked_up and call.args else facts.compiled(call) if own else None
         text = value.evaluated_value if isinstance(value, cst.SimpleString) else None
-        if not isinstance(text, str) or not (looked_up or names.IMPORTS.search(self.program.code)):
+        if not isinstance(text, str) or not (looked_up or self.has_framework):
             return ""
         return names.of_string(text, self.program.code)
 
@@ -168,8 +184,9 @@ def read(program: Program, target: str, said: Given | None) -> Reading:
     by_package = calls.narrowed(whole.all(cst.Call), known, fitting)
     place = Place(target, bool(SETS_RATE.search(code)), bool(EMBEDDINGS.search(code)))
     texts = (releases.contradiction(package, pins, said) for package in fitting)
-    reading = Reading(program, whole, known, facts.collect(whole, found, known), target, by_package, place)
-    return replace(reading, contradictions=tuple(filter(None, texts)))
+    found_facts = facts.collect(whole, found, known)
+    contradictions = tuple(filter(None, texts))
+    return Reading(program, whole, known, found_facts, target, by_package, place, contradictions=contradictions)
 
 
 def _of_python_2(tree: Tree, found: scopes.Scopes) -> Iterator[cst.CSTNode]:

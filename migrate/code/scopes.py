@@ -24,7 +24,7 @@ class Scope:
     kind: str
     path: Path = ()
     outer: Scope | None = None
-    bound: dict[str, list[Bound]] = field(default_factory=dict)
+    bound: dict[str, dict[Bound, None]] = field(default_factory=dict)
     elsewhere: set[str] = field(default_factory=set)
     """Names that are declared global or nonlocal."""
 
@@ -32,14 +32,14 @@ class Scope:
         home: Scope = self
         while name in home.elsewhere and home.outer is not None:
             home = home.outer
-        home.bound.setdefault(name, []).append(value)
+        home.bound.setdefault(name, {})[value] = None
 
     def find(self, name: str) -> list[Bound]:
         """All that a name may be here, empty where nothing binds it."""
         at: Scope | None = self
         while at is not None:
             if name in at.bound and (at is self or at.kind != CLASS) and name not in at.elsewhere:
-                return at.bound[name]
+                return list(at.bound[name])
             at = at.outer
         return []
 
@@ -97,9 +97,9 @@ def _bindings(node: cst.CSTNode, found: Scopes) -> Iterator[tuple[str, Bound]]:
     if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
         names = iter([node.name.value])
     elif isinstance(node, (cst.Param, cst.AsName)):
-        names = _targets(node.name)
+        names = _plain(node.name)
     elif isinstance(node, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.CompFor, cst.NamedExpr)):
-        names = _targets(node.target)
+        names = _plain(node.target)
     elif isinstance(node, (cst.MatchAs, cst.MatchStar)) and node.name is not None:
         names = iter([node.name.value])
     for name in names:
@@ -107,12 +107,17 @@ def _bindings(node: cst.CSTNode, found: Scopes) -> Iterator[tuple[str, Bound]]:
         yield name, None
 
 
-def _targets(target: cst.CSTNode | None) -> Iterator[str]:
-    if isinstance(target, cst.Name):
-        yield target.value
-    elif isinstance(target, (cst.Tuple, cst.List)):
+def _plain(target: cst.CSTNode | None) -> Iterator[str]:
+    return (name for name in targets(target) if "." not in name)
+
+
+def targets(target: cst.CSTNode | None) -> Iterator[str]:
+    """The dotted names that an assignment to this target binds."""
+    if isinstance(target, (cst.Tuple, cst.List)):
         for element in target.elements:
-            yield from _targets(element.value)
+            yield from targets(element.value)
+    elif isinstance(target, (cst.Name, cst.Attribute)) and dotted(target):
+        yield dotted(target)
 
 
 def _imported(node: cst.Import | cst.ImportFrom, found: Scopes) -> Iterator[tuple[str, Bound]]:

@@ -146,7 +146,7 @@ def look_at_attribute(reading: Reading, node: cst.Attribute) -> None:
         return
     if not reading.is_optimizer(node.value):
         of_model = isinstance(node.value, cst.Attribute) and node.value.attr.value == "optimizer"
-        if of_model and name in ("lr", "decay") and names.IMPORTS.search(reading.program.code):
+        if of_model and name in ("lr", "decay") and reading.has_framework:
             reading.add(node, UNSURE, f"is {reading.text(node.value)} a Keras optimizer? then: ….{RATE}")
         return
     if name == "iterations":

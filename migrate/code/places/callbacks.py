@@ -7,6 +7,7 @@ Sources: `keras/callbacks.py` 2.2.4 and 2.3.1, `tensorflow/python/keras/callback
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import libcst as cst
 
@@ -50,12 +51,9 @@ def _logged(reading: Reading, node: cst.BaseExpression, logs: cst.BaseExpression
     if not isinstance(key, cst.SimpleString) or key.evaluated_value != OLD_KEY or reading.target == targets.TF_KERAS:
         return
     name = names.dotted(logs).rsplit(".", 1)[-1]
-    if name not in ("logs", "history") or not names.IMPORTS.search(reading.program.code) or _writes_it(reading):
+    if name not in ("logs", "history") or not reading.has_framework or _writes_it(reading):
         return
-    if not any(
-        found and all(map(SETS_RATE.match, found))
-        for found in (reading.names.of(call.func) for call in reading.tree.all(cst.Call))
-    ):
+    if not _has_callback(reading):
         reading.add(node, UNSURE, f"if Keras's callbacks wrote it: its key is {NEW_KEY!r} now")
         return
     new = key.value.replace(OLD_KEY, NEW_KEY)
@@ -63,6 +61,14 @@ def _logged(reading: Reading, node: cst.BaseExpression, logs: cst.BaseExpression
     reading.add(node, REWRITTEN, "", reading.text(node).replace(key.value, new))
 
 
+@lru_cache(maxsize=1)
+def _has_callback(reading: Reading) -> bool:
+    """Whether the program makes a callback that logs the learning rate."""
+    made = (reading.names.of(call.func) for call in reading.tree.all(cst.Call))
+    return any(found and all(map(SETS_RATE.match, found)) for found in made)
+
+
+@lru_cache(maxsize=1)
 def _writes_it(reading: Reading) -> bool:
     """Whether the program writes that key itself."""
     return bool(re.search(r"logs\[[\"']lr[\"']\]\s*=[^=]|logs\.setdefault\([\"']lr[\"']", reading.program.code))

@@ -61,8 +61,8 @@ def _under_a_name(reading: Reading, node: cst.CSTNode) -> bool:
     scope = reading.facts.bound(name, reading.scope(statement)) if name else None
     values = reading.facts.values.get((scope, name), []) if scope is not None else []
     classes = [part for value in values for part in _classes_in(value)]
-    sites = [call for call in reading.tree.all(cst.Call) if _called(call.func) == name]
-    uses = sum(n.value == name and not _is_attribute(reading, n) for n in reading.tree.all(cst.Name))
+    sites = reading.usage.calls.get(name, []) if name else []
+    uses = reading.usage.plain[name]
     known = [(part, reading.names.of(part)) for part in classes if part is not None]
     if None in classes or uses != len(values) + len(sites) or not sites or not all(len(f) == 1 for _, f in known):
         return False
@@ -81,17 +81,6 @@ def _classes_in(value: cst.BaseExpression | None) -> Sequence[cst.BaseExpression
     if isinstance(value, cst.Dict):
         return [element.value if isinstance(element, cst.DictElement) else None for element in value.elements]
     return [value]
-
-
-def _called(function: cst.BaseExpression) -> str:
-    return names.dotted(function.value if isinstance(function, cst.Subscript) else function)
-
-
-def _is_attribute(reading: Reading, node: cst.Name) -> bool:
-    parent = reading.parent(node)
-    return (isinstance(parent, cst.Attribute) and parent.attr is node) or (
-        isinstance(parent, cst.Arg) and (parent.keyword is node)
-    )
 
 
 def _rewrite(reading: Reading, classes: Sequence[tuple[cst.CSTNode, str]], sites: Sequence[cst.Call]) -> bool:
@@ -193,6 +182,6 @@ def _called_without_arguments(reading: Reading, value: cst.CSTNode) -> bool:
     if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
         return False
     name = names.dotted(statement.targets[0].target)
-    sites = [call for call in reading.tree.all(cst.Call) if names.dotted(call.func) == name and not call.args]
-    uses = sum(n.value == name and not _is_attribute(reading, n) for n in reading.tree.all(cst.Name))
+    sites = [call for call in reading.usage.calls.get(name, []) if not call.args]
+    uses = reading.usage.plain[name]
     return bool(sites) and "." not in name and uses == len(sites) + 1

@@ -10,9 +10,11 @@ from migrate.code import calls, names, targets
 from migrate.code.calls import Outcome
 from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME, UNSURE
 from migrate.code.meanings import Value
-from migrate.code.places import wrappers
+from migrate.code.places import sharing, wrappers
 from migrate.code.program import Reading
 from migrate.code.releases import Release
+from migrate.code.scopes import dotted
+from migrate.code.usage import is_compile
 
 ADDONS = ("tensorflow_addons", "transformers", "official")
 GRAPH_LOOP = (
@@ -26,6 +28,10 @@ SHARED = (
     "several models are compiled with this one, which takes only variables that it was built with now: once they are"
     " compiled, call {name}.build(a.trainable_variables + b.trainable_variables); old Keras kept slots for each model,"
     " which is the same where no variable is trained by two"
+)
+STEPPED = (
+    "it steps the variables of several models, and takes only variables that it was built with now: call"
+    " {name}.build([{variables}]) before its first step"
 )
 
 
@@ -86,9 +92,8 @@ def _write(reading: Reading, node: cst.Call, name: str, answer: Outcome) -> None
         wrapped = keras_argument(reading, node.func)
     edit = calls.replacement(node, made, answer.bound, callee, wrapped)
     new = reading.text(edit(node))
-    if use == "compiled" and _is_shared(reading, node) and "legacy" not in made.module:
-        name = names.dotted(cst.ensure_type(reading.parent(node), cst.Assign).targets[0].target)
-        made.reasons.append(SHARED.format(name=name))
+    if "legacy" not in made.module:
+        made.reasons += _sharing(reading, node, use)
     message = "; ".join([*made.reasons, *made.notes])
     if new == reading.text(node):
         reading.add(node, DIFFERS if made.reasons else SAME, message)
@@ -182,20 +187,47 @@ def _use_of_name(reading: Reading, text: str) -> str:
     """By all uses of the name in the file: a compile, or nothing but eager steps."""
     if not text:
         return "unknown"
-    uses = Uses(reading, text)
-    if uses.wrapped:
+    if text not in reading.uses:
+        reading.uses[text] = _found_use(reading, text)
+    return reading.uses[text]
+
+
+def _found_use(reading: Reading, text: str) -> str:
+    given = reading.usage.arguments.get(text, [])
+    if any(wrappers.is_wrapper(reading, call.func) for call in given):
         return "wrapped"
-    if uses.compiled:
+    if any(map(is_compile, given)):
         return "compiled"
-    if uses.methods and uses.methods <= {"apply_gradients"} and not uses.escapes and reading.is_eager:
+    made = reading.usage.methods.get(text, [])
+    methods = {cst.ensure_type(call.func, cst.Attribute).attr.value for call in made}
+    has_escaped = bool(given) or text in reading.usage.returned
+    if methods and methods <= {"apply_gradients"} and not has_escaped and reading.is_eager:
         return "eager"
-    if "minimize" in uses.methods and uses.closures and not uses.escapes:
+    if "minimize" in methods and not has_escaped and all(map(_is_eager_minimize, made)):
         return "eager"
-    return "graph" if uses.methods & {"minimize", "compute_gradients"} else "unknown"
+    return "graph" if methods & {"minimize", "compute_gradients"} else "unknown"
+
+
+def _is_eager_minimize(call: cst.Call) -> bool:
+    """Whether a call of a method is no `minimize`, or one of a closure."""
+    first = call.args[0].value if call.args else None
+    return cst.ensure_type(call.func, cst.Attribute).attr.value != "minimize" or isinstance(first, cst.Lambda)
+
+
+def _sharing(reading: Reading, node: cst.Call, use: str) -> list[str]:
+    """What to do where the new optimizer trains several models."""
+    statement = reading.parent(node)
+    if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+        return []
+    name = names.dotted(statement.targets[0].target)
+    if use == "compiled" and _is_shared(reading, node):
+        return [SHARED.format(name=name)]
+    variables = sharing.stepped(reading, name, statement) if name else []
+    return [STEPPED.format(name=name, variables=", ".join(f"*{each}" for each in variables))] if variables else []
 
 
 def _is_shared(reading: Reading, node: cst.Call) -> bool:
-    """Whether several models, or one time and again, are compiled with what the call makes."""
+    """Whether several models are compiled with what the call makes."""
     statement = reading.parent(node)
     if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
         return False
@@ -203,16 +235,25 @@ def _is_shared(reading: Reading, node: cst.Call) -> bool:
     home = reading.facts.bound(name, reading.scope(statement))
     if home is None:
         return False
-    sites = [
-        call
-        for call in reading.tree.all(cst.Call)
-        if isinstance(call.func, cst.Attribute)
-        and call.func.attr.value == "compile"
-        and any(names.dotted(argument.value) == name for argument in call.args)
-        and reading.facts.bound(name, reading.scope(call)) == home
-    ]
-    values = len(reading.facts.values[home, name])
-    return len(sites) > values or any(_loop(reading, s) not in (None, _loop(reading, node)) for s in sites)
+    if (home, name) not in reading.compiles:
+        sites = [c for c in reading.usage.compiled_with(name) if reading.facts.bound(name, reading.scope(c)) == home]
+        models = {dotted(_compiled_model(call)) or call for call in sites}
+        loops = {_loop(reading, call) for call in sites if _model_changes(reading, call)}
+        reading.compiles[home, name] = len(models), loops
+    count, loops = reading.compiles[home, name]
+    return count > len(reading.facts.values[home, name]) or bool(loops - {None, _loop(reading, node)})
+
+
+def _compiled_model(call: cst.Call) -> cst.BaseExpression:
+    return cst.ensure_type(call.func, cst.Attribute).value
+
+
+def _model_changes(reading: Reading, call: cst.Call) -> bool:
+    """Whether each round of the loop around a `.compile` may have another model."""
+    loop, model = _loop(reading, call), dotted(_compiled_model(call))
+    if loop is None or not model:
+        return loop is not None
+    return model in reading.usage.bound_in(loop)
 
 
 def _loop(reading: Reading, node: cst.CSTNode) -> cst.CSTNode | None:
@@ -221,34 +262,6 @@ def _loop(reading: Reading, node: cst.CSTNode) -> cst.CSTNode | None:
     while at is not None and not isinstance(at, (cst.For, cst.While)):
         at = reading.parent(at)
     return at
-
-
-class Uses:
-    """What a file does with one name."""
-
-    def __init__(self, reading: Reading, text: str):
-        self._reading, self._text = reading, text
-        self.methods: set[str] = set()
-        self.compiled = self.wrapped = self.escapes = False
-        self.closures = True
-        for call in reading.tree.all(cst.Call):
-            self._look_at_call(call)
-        self.escapes |= any(
-            line.value is not None and names.dotted(line.value) == text for line in reading.tree.all(cst.Return)
-        )
-
-    def _look_at_call(self, node: cst.Call) -> None:
-        if isinstance(node.func, cst.Attribute) and names.dotted(node.func.value) == self._text:
-            self.methods.add(node.func.attr.value)
-            if node.func.attr.value == "minimize":
-                first = node.args[0].value if node.args else None
-                self.closures &= isinstance(first, cst.Lambda)
-        for argument in node.args:
-            if names.dotted(argument.value) == self._text:
-                is_compile = isinstance(node.func, cst.Attribute) and node.func.attr.value == "compile"
-                self.compiled |= is_compile
-                self.wrapped |= wrappers.is_wrapper(self._reading, node.func)
-                self.escapes |= not is_compile
 
 
 def _looks_like_a_class(reading: Reading, node: cst.CSTNode) -> bool:

@@ -24,7 +24,7 @@ def look_at_compile(reading: Reading, node: cst.Call) -> None:
         return
     base = cst.ensure_type(node.func, cst.Attribute).value
     is_model = reading.facts.kind(base, reading.scope(node)) == facts.MODEL
-    certain = is_model or (facts.is_keras_compile(node) and _imports_framework(reading))
+    certain = is_model or (facts.is_keras_compile(node) and reading.has_framework)
     if _name_of(value) is not None and _name_of(value) in names.STRINGS:
         by_name(reading, value, _name_of(value) or "", certain)
     elif isinstance(value, (cst.Name, cst.Attribute)) and certain:
@@ -157,6 +157,3 @@ def _name_of(node: cst.BaseExpression | None) -> str | None:
         return node.evaluated_value.lower()
     return None
 
-
-def _imports_framework(reading: Reading) -> bool:
-    return bool(names.IMPORTS.search(reading.program.code))

@@ -147,11 +147,7 @@ def _variables(reading: Reading, base: cst.BaseExpression) -> str:
         return f"{reading.text(base.value)}.trainable_variables"
     name = names.dotted(base)
     models = {
-        names.dotted(call.func.value)
-        for call in reading.tree.all(cst.Call)
-        if isinstance(call.func, cst.Attribute)
-        and call.func.attr.value == "compile"
-        and any(names.dotted(argument.value) == name for argument in call.args)
+        names.dotted(cst.ensure_type(call.func, cst.Attribute).value) for call in reading.usage.compiled_with(name)
     }
     only = next(iter(models)) if name and len(models) == 1 else ""
     return f"{only}.trainable_variables" if only else ""
@@ -199,8 +195,7 @@ def _reading_statement(reading: Reading, name: cst.Name, value: cst.BaseExpressi
     """The statement that read a list into a name, itself or with its `with`, if nothing else uses the name."""
     assignment = reading.parent(value) if value is not None else None
     line = reading.parent(assignment) if isinstance(assignment, cst.Assign) else None
-    count = sum(other.value == name.value for other in reading.tree.all(cst.Name))
-    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1 or count != 2:
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1 or reading.usage.names[name.value] != 2:
         return None
     return _alone_in_with(reading, line) or line
 
