@@ -78,10 +78,11 @@ class Meaning:
 
 @dataclass
 class _Config:
-    """The arguments by Keras's names; `names`: those names -> the program's."""
+    """The arguments by Keras's names; `names`: those names -> the program's. `ignored`: what had no effect."""
 
     values: dict[str, Value] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
 
 
 def of(old: Old, given: Mapping[str, Value], release: Release) -> Meaning:
@@ -105,6 +106,7 @@ def of(old: Old, given: Mapping[str, Value], release: Release) -> Meaning:
         _same_both_ways(config, "momentum", (0.0, FIRST_STAND_IN), algorithm, generation, old, release)
     values, reasons, notes, lazy = _evaluated(config, algorithm, generation, old, release)
     origin = {key: config.names[_source_key(key, config.names)] for key in values if _source_key(key, config.names)}
+    notes += [f"{name}={given[name].text} had no effect there, and is left out" for name in config.ignored]
     return Meaning(algorithm.name, values, origin, tuple(reasons), tuple(notes), lazy)
 
 
@@ -112,6 +114,9 @@ def _config(old: Old, given: Mapping[str, Value], generation: str) -> _Config:
     config = _Config()
     for name, value in given.items():
         key = name
+        if _is_ignored(name, old.algorithm, generation):
+            config.ignored.append(name)
+            continue
         if old.is_tf_train:
             _, renamed = tf_train.keras_style(old.name, {name: None})
             if not renamed:
@@ -121,14 +126,17 @@ def _config(old: Old, given: Mapping[str, Value], generation: str) -> _Config:
             key = "learning_rate"
         elif name == "schedule_decay" and generation == "optimizer_v2":
             key = "decay"  # OptimizerV2's Nadam keeps it under that name
-        elif name == "decay" and old.algorithm == "Nadam" and generation == "optimizer_v2":
-            continue  # its constructor overwrites it by schedule_decay
-        if (name, old.algorithm) == ("amsgrad", "SGD") or (name, generation) == ("decay", "experimental"):
-            continue  # taken by TF 2.9 to 2.11, and without effect
         if key in config.values:
             raise UnsupportedError(f"{config.names[key]} and {name} are both given, which are one argument")
         config.values[key], config.names[key] = value, name
     return config
+
+
+def _is_ignored(name: str, algorithm: str, generation: str) -> bool:
+    """Whether a class takes an argument without effect: OptimizerV2's Nadam overwrites `decay` by schedule_decay, its
+    Ftrl keeps its own rate (run on TF 2.4 and 2.13)."""
+    of_v2 = generation == "optimizer_v2" and (name, algorithm) in (("decay", "Nadam"), ("lr", "Ftrl"))
+    return of_v2 or (name, algorithm) == ("amsgrad", "SGD") or (name, generation) == ("decay", "experimental")
 
 
 def _source_key(key: str, names: Mapping[str, str]) -> str:
