@@ -28,7 +28,7 @@ SETS_RATE = re.compile(
 EAGER = re.compile(r"GradientTape|enable_eager_execution|implicit_gradients|gradients_function")
 GRAPH = re.compile(r"\bcompute_gradients\b|\btf\.gradients\(|\bSession\(")
 EMBEDDINGS = re.compile(r"\bEmbedding\s*\(|embedding_lookup|tf\.gather\(")
-PYTHON2 = re.compile(r"^\s*print\s+[^(=\s]|^\s*except\s+\w+\s*,\s*\w+\s*:|\bxrange\b|^\s*exec\s+[\"']", re.MULTILINE)
+PYTHON2 = re.compile(r"^\s*print\s+[^(=\s]|^\s*except\s+\w+\s*,\s*\w+\s*:|\bxrange\b|^\s*exec\s+[\"']|\w\s*<>\s*\w", re.MULTILINE)
 
 
 @dataclass(eq=False)
@@ -190,11 +190,10 @@ def read(program: Program, target: str, said: Given | None) -> Reading:
 
 
 def _of_python_2(tree: Tree, found: scopes.Scopes) -> Iterator[cst.CSTNode]:
-    """What only Python 2 takes, and LibCST does not refuse: `<>`, and `except X, name:` of a name that is no class.
+    """What only Python 2 takes, and LibCST does not refuse: `except X, name:`, where that is the name of no class.
 
     Python 3.14 has `except X, Y:` again, of two classes.
     """
-    yield from (node for node in tree.all(cst.NotEqual) if node.value == "<>")
     for handler in tree.all(cst.ExceptHandler):
         caught = handler.type
         if isinstance(caught, cst.Tuple) and not caught.lpar and len(caught.elements) == 2:

@@ -81,12 +81,16 @@ def spelled(module: str, call: str) -> str:
 
 
 def findings(tmp_path: Path, document: dict[str, Any], to: str) -> list[tuple[Finding, list[Any], str]]:
-    """Finding of the constructor, numbers of the old release, and the old call, for each form."""
+    """Finding of the constructor, numbers of the old release, and the old call, for each form; a second run must change
+    nothing."""
     rows = [(spelled(m, c), numbers) for m, calls in document["steps"].items() for c, numbers in calls.items()]
     lines = [f"model.compile(optimizer={call}, loss='mse')" for call, _ in rows]
     path = tmp_path / "forms.py"
     path.write_text(IMPORTS + "\n".join(lines) + "\n")
-    report = migrate_code([path], to=to, source=document["release"])
+    report = migrate_code([path], to=to, source=document["release"], write=True)
+    new = path.read_text()
+    migrate_code([path], to=to, source=document["release"], write=True)
+    assert path.read_text() == new, "a second run changes something"
     first = IMPORTS.count("\n") + 1
     by_line = {finding.line: finding for finding in report.findings}
     return [(by_line[first + i], numbers, call) for i, (call, numbers) in enumerate(rows)]
