@@ -44,8 +44,8 @@ def code(
 ) -> None:
     """Rewrite old optimizers in programs: the same rule in the target, and a finding for each place.
 
-    Exit code 0: all is rewritten or the same; 1: something differs or is left to you; 2: releases that all fit differ in
-    some places, and nothing is written; 3: a file cannot be read.
+    Exit code 0: all is rewritten or the same; 1: something differs or is left to you; 2: the release decides about some
+    places and is not known, so that nothing is written; 3: a file cannot be read.
     """
     if as_json and sarif:
         raise typer.BadParameter("give one of --json and --sarif: each prints one document")

@@ -1,20 +1,18 @@
-"""How a target's steps differ from the old release's where no argument of the call shows it, and what makes them the same.
+"""How a target's steps differ from the old release's where no argument of a call shows it, and what makes them equal.
 
-Sources: `migrate.algorithms.repeated_rows`; Keras 3.15 `optimizers/base_optimizer.py` (a schedule is given the number of
-calls, averages move at each call); `optimizer_v2.py` of TF 2.4 (`_decayed_lr` casts the step to the variables' dtype).
+Sources: `migrate.algorithms.repeated_rows`; Keras 3.15 `optimizers/base_optimizer.py` (a schedule is given the number
+of calls); `optimizer_v2.py` of TF 2.4 (`_decayed_lr` casts the step to the variables' dtype).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from migrate import algorithms
 from migrate.algorithms import repeated_rows
-from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
-from migrate.code.meanings import Meaning, Value
+from migrate.code.meanings import Meaning
 from migrate.code.schedules import Schedule
 
 GENERATIONS = {
@@ -88,23 +86,28 @@ def _integer_steps(source: Source, module: str) -> Iterator[str]:
 def _rows(source: Source, module: str) -> Iterator[str]:
     """Rows of tables: those without a gradient, and those that a batch has several times."""
     meaning, generation = source.meaning, GENERATIONS[module]
-    if meaning.lazy and generation != source.generation:
-        exact = ": exact with optim's lazy_rows=[pattern of their names]"
-        yield f"rows of embeddings without a gradient stayed as they were there, and move now{exact}"
     algorithm = _algorithm(meaning)
     if algorithm is None:
         return
     values = {key: value.literal if value.known else 1.0 for key, value in meaning.arguments.items()}
+    keeps = generation is not None and algorithm.lazy(values, generation) is not None
+    if meaning.lazy and not keeps:
+        yield (
+            "rows of embeddings without a gradient stayed as they were there, and move now: exact with optim's"
+            " lazy_rows=[pattern of their names]"
+        )
+    elif keeps and not meaning.lazy:
+        yield "rows of embeddings without a gradient moved there, and stay as they are now: exact with optim"
     before = repeated_rows.done(source.generation, algorithm, values, source.versions)
-    now = repeated_rows.done(generation, algorithm, _clipped_as(meaning, values, generation), {})
+    now = repeated_rows.done(generation, algorithm, values, {})
     if set(before) != set(now):
-        then, there = (f"{repeated_rows.words(each)} each of its gradients" if each else "takes their sum" for each in (before, now))
+        then, there = (
+            f"{repeated_rows.words(each)} each of its gradients" if each else "takes their sum"
+            for each in (before, now)
+        )
         exact = f"; exact with repeated_rows={list(before)}" if module == "optim" else ""
-        yield f"where a batch has a row of an embedding several times, the old release {then}, and {module} {there}{exact}"
-
-
-def _clipped_as(meaning: Meaning, values: Mapping[str, Any], generation: str | None) -> Mapping[str, Any]:
-    return values if generation else {key: value for key, value in values.items() if key not in LIMITS}
+        where = "where a batch has a row of an embedding several times"
+        yield f"{where}, the old release {then}, and {module} {there}{exact}"
 
 
 def _algorithm(meaning: Meaning) -> Algorithm | None:

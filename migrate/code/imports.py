@@ -78,7 +78,9 @@ def without_gone(reading: Reading, module: cst.Module) -> cst.Module:
             edits[line] = partial(_without, idle)
     for _, alias, source in gone:
         if bound_name(alias) in used and reading.has(alias):
-            reading.add(alias, BY_HAND, f"current releases have no {source}: use what takes its place in keras.optimizers")
+            reading.add(
+                alias, BY_HAND, f"current releases have no {source}: use what takes its place in keras.optimizers"
+            )
     return tree.edited(edits) if edits else module
 
 
@@ -136,5 +138,3 @@ def _in_import(tree: Tree, node: cst.CSTNode) -> bool:
 
 def bound_name(alias: cst.ImportAlias) -> str:
     return names.dotted(alias.asname.name) if alias.asname else names.dotted(alias.name).split(".")[0]
-
-

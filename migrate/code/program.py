@@ -28,7 +28,9 @@ SETS_RATE = re.compile(
 EAGER = re.compile(r"GradientTape|enable_eager_execution|implicit_gradients|gradients_function")
 GRAPH = re.compile(r"\bcompute_gradients\b|\btf\.gradients\(|\bSession\(")
 EMBEDDINGS = re.compile(r"\bEmbedding\s*\(|embedding_lookup|tf\.gather\(")
-PYTHON2 = re.compile(r"^\s*print\s+[^(=\s]|^\s*except\s+\w+\s*,\s*\w+\s*:|\bxrange\b|^\s*exec\s+[\"']|\w\s*<>\s*\w", re.MULTILINE)
+PYTHON2 = re.compile(
+    r"^\s*print\s+[^(=\s]|^\s*except\s+\w+\s*,\s*\w+\s*:|\bxrange\b|^\s*exec\s+[\"']|\w\s*<>\s*\w", re.MULTILINE
+)
 
 
 @dataclass(eq=False)

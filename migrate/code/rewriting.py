@@ -5,7 +5,17 @@ from __future__ import annotations
 import libcst as cst
 
 from migrate.code import imports, names, targets
-from migrate.code.places import attributes, callbacks, classes, constructors, schedules, steps, strings, weights, wrappers
+from migrate.code.places import (
+    attributes,
+    callbacks,
+    classes,
+    constructors,
+    schedules,
+    steps,
+    strings,
+    weights,
+    wrappers,
+)
 from migrate.code.program import Reading
 from migrate.code.tree import Tree
 

@@ -14,6 +14,7 @@ from migrate.code.findings import Finding
 from migrate.errors import DamagedFileError
 from optim.errors import DtoptError
 
+
 @dataclass(frozen=True)
 class Change:
     """One file: `diff` as `diff -u` prints it, empty where nothing changes."""
@@ -27,8 +28,8 @@ class Change:
 class CodeReport:
     """What became of all programs. `target` is one of optim, keras, tf-keras.
 
-    `asked`: one of the releases that fit, and that read some places differently, for each such place; nothing is written
-    then. `contradictions`: what `source` and pins contradict each other in.
+    `asked`: for each place that releases which all fit read differently, one of these; nothing is written then.
+    `contradictions`: what `source` and pins contradict each other in.
     """
 
     target: str

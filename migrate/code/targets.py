@@ -155,7 +155,9 @@ def _keras(meaning: Meaning, module: str, generation: str, rate_is_set: bool) ->
 
 def _moves_epsilon(values: Mapping[str, Value], *, inside: bool) -> bool:
     """Whether epsilon stood on the other side of the root."""
-    return _matters("epsilon_inside", values) and "epsilon_inside" in values and values["epsilon_inside"].literal != inside
+    return (
+        _matters("epsilon_inside", values) and "epsilon_inside" in values and values["epsilon_inside"].literal != inside
+    )
 
 
 def _moved_epsilon(values: Mapping[str, Value]) -> Value:

@@ -1,4 +1,4 @@
-"""Runs programs one after the other in this process, and prints the numbers of each as JSON: {name: numbers or error}."""
+"""Runs programs one after the other in this process, and prints as JSON {path: its numbers, or its error}."""
 
 from __future__ import annotations
 

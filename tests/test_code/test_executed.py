@@ -31,7 +31,7 @@ OPEN = {
 """Where a target cannot do the same, and what the command says of it; everything else is rewritten or the same."""
 QUICK = {"keras_calls", "keras_strings", "tf_loop", "tf_private"}
 ROUNDED = 1e-5
-"""What rounding in float32 makes of a dozen steps, absolute: weights are about 1, and the largest error seen was 4e-6."""
+"""What rounding in float32 makes of a dozen steps, absolute: weights are about 1; the largest error was 4e-6."""
 
 
 def release(name: str) -> str:

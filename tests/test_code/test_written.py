@@ -84,7 +84,9 @@ STEPPED = (
 )
 
 
-@pytest.mark.parametrize(("to", "verdicts"), [("optim", [DIFFERS] * 3), ("keras", [DIFFERS] * 3), ("tf-keras", [REWRITTEN, SAME, SAME])])
+@pytest.mark.parametrize(
+    ("to", "verdicts"), [("optim", [DIFFERS] * 3), ("keras", [DIFFERS] * 3), ("tf-keras", [REWRITTEN, SAME, SAME])]
+)
 def test_one_optimizer_that_steps_two_models_differs(tmp_path: Path, to: str, verdicts: list[str]) -> None:
     _, report = rewrite(tmp_path, TF + STEPPED, to)
     assert [finding.verdict for finding in report.findings] == verdicts

@@ -105,7 +105,7 @@ def _write(reading: Reading, node: cst.Call, name: str, answer: Outcome) -> None
 
 
 def _place_schedule(reading: Reading, made: targets.Target, callee: str) -> None:
-    """A schedule made of `decay` is called through the same module as the class, where that is a name in the program."""
+    """A schedule made of `decay` is called through the same module as the class, if that is a name in the program."""
     if not made.makes_schedule:
         return
     base = callee.rpartition(".")[0]

@@ -156,4 +156,3 @@ def _name_of(node: cst.BaseExpression | None) -> str | None:
     if isinstance(node, cst.SimpleString) and isinstance(node.evaluated_value, str):
         return node.evaluated_value.lower()
     return None
-
