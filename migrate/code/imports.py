@@ -14,6 +14,7 @@ from migrate.code.program import Reading
 from migrate.code.scopes import module_of, within
 from migrate.code.tree import Edit, Tree
 
+Line = cst.Import | cst.ImportFrom
 _OLD_NAMES = "|".join(sorted(names.STRINGS))
 GONE = re.compile(
     r"^(?:tensorflow\.|tf_)?keras\.(?:optimizer_v[12]\b|optimizers\.(?:optimizer_v[12]|learning_rate_schedule|TFOptimizer"
@@ -36,23 +37,25 @@ def of_keras(code: str) -> bool:
 
 def to_tf_keras(reading: Reading) -> None:
     """`import keras` as `import tf_keras as keras`: a model takes only optimizers of its own Keras."""
-    lines = [*reading.tree.all(cst.Import), *reading.tree.all(cst.ImportFrom)]
-    edits = {line: edit for line in lines if (edit := _of_tf_keras(line)) is not None}
-    if edits:
-        first = next(iter(edits))
-        reading.edits.update(edits)
-        new = reading.text(cst.ensure_type(edits[first](first), cst.BaseSmallStatement))
-        reading.add(first, REWRITTEN, "every import of Keras: a model takes only optimizers of its own Keras", new)
+    changed = [(line, new) for line in _lines(reading.tree) if (new := _of_tf_keras(line)) is not line]
+    for line, new in changed:
+        reading.edits[line] = partial(_constant, new)
+    for line, new in changed[:1]:
+        message = "every import of Keras: a model takes only optimizers of its own Keras"
+        reading.add(line, REWRITTEN, message, reading.text(new))
 
 
-def _of_tf_keras(line: cst.Import | cst.ImportFrom) -> Edit | None:
+def _constant(new: Line, updated: cst.CSTNode) -> Line:
+    return new
+
+
+def _of_tf_keras(line: Line) -> Line:
     if isinstance(line, cst.Import):
-        changed = [_alias_of_tf_keras(alias) for alias in line.names]
-        return (lambda updated: line.with_changes(names=changed)) if changed != list(line.names) else None
+        aliases = [_alias_of_tf_keras(alias) for alias in line.names]
+        return line.with_changes(names=aliases) if aliases != list(line.names) else line
     if line.relative or line.module is None or names.dotted(line.module).split(".")[0] != "keras":
-        return None
-    module = cst.parse_expression("tf_" + names.dotted(line.module))
-    return lambda updated: cst.ensure_type(updated, cst.ImportFrom).with_changes(module=module)
+        return line
+    return line.with_changes(module=cst.parse_expression("tf_" + names.dotted(line.module)))
 
 
 def _alias_of_tf_keras(alias: cst.ImportAlias) -> cst.ImportAlias:
@@ -66,10 +69,10 @@ def _alias_of_tf_keras(alias: cst.ImportAlias) -> cst.ImportAlias:
 
 def without_gone(reading: Reading, module: cst.Module) -> cst.Module:
     """The new module without imports that fail now and that nothing uses; those that something uses are reported."""
+    if not any(True for _ in _gone(reading.tree)):
+        return module
     tree = Tree(module)
     gone = list(_gone(tree))
-    if not gone:
-        return module
     used = used_names(tree)
     edits: dict[cst.CSTNode, Edit] = {}
     for line in {line for line, *_ in gone}:
@@ -84,9 +87,13 @@ def without_gone(reading: Reading, module: cst.Module) -> cst.Module:
     return tree.edited(edits) if edits else module
 
 
-def _gone(tree: Tree) -> Iterator[tuple[cst.Import | cst.ImportFrom, cst.ImportAlias, str]]:
+def _lines(tree: Tree) -> list[Line]:
+    return [*tree.all(cst.Import), *tree.all(cst.ImportFrom)]
+
+
+def _gone(tree: Tree) -> Iterator[tuple[Line, cst.ImportAlias, str]]:
     """Line, alias and full name of each import that fails now, and is not tried."""
-    for line in (*tree.all(cst.Import), *tree.all(cst.ImportFrom)):
+    for line in _lines(tree):
         if isinstance(line.names, cst.ImportStar) or _is_tried(tree, line):
             continue
         for alias in line.names:

@@ -6,6 +6,7 @@ import re
 
 import libcst as cst
 
+from migrate.code import names
 from migrate.code.program import Reading
 
 STEPS = {"apply_gradients": 0, "minimize": 1}
@@ -38,5 +39,6 @@ def _variables(call: cst.Call) -> cst.BaseExpression | None:
     given = next(iter([*named, *plain[STEPS[method] :]]), None)
     if method == "minimize":
         return given
-    is_zip = isinstance(given, cst.Call) and isinstance(given.func, cst.Name) and given.func.value == "zip"
-    return given.args[1].value if is_zip and len(given.args) == 2 else None
+    if isinstance(given, cst.Call) and names.dotted(given.func) == "zip" and len(given.args) == 2:
+        return given.args[1].value
+    return None
