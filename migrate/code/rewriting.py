@@ -72,6 +72,7 @@ def _with_imports(module: cst.Module, lines: list[str]) -> cst.Module:
         if isinstance(small, cst.Import)
     }
     present |= {name for line in present for name in _split(line)}
+    present |= {f"import {name}" for name in _bound_from(module)}
     new = [line for line in lines if line not in present]
     if not new:
         return module
@@ -89,6 +90,13 @@ def _with_imports(module: cst.Module, lines: list[str]) -> cst.Module:
 
 def _is_held(statement: cst.SimpleStatementLine) -> bool:
     return len(statement.body) == 1 and isinstance(statement.body[0], cst.Pass)
+
+
+def _bound_from(module: cst.Module) -> set[str]:
+    """Names that the module's own `from ... import` lines bind, such as `keras` of `from tensorflow import keras`."""
+    small = (s for line in module.body if isinstance(line, cst.SimpleStatementLine) for s in line.body)
+    froms = (s.names for s in small if isinstance(s, cst.ImportFrom))
+    return {imports.bound_name(a) for aliases in froms if not isinstance(aliases, cst.ImportStar) for a in aliases}
 
 
 def _split(line: str) -> list[str]:

@@ -93,6 +93,18 @@ def test_rewritten_programs_print_what_the_old_release_printed(tmp_path: Path) -
     check(tmp_path, "optim", [name for name in NAMES if name in QUICK])
 
 
+@pytest.mark.parametrize("to", TARGETS)
+def test_a_second_run_changes_no_program(tmp_path: Path, to: str) -> None:
+    rewritten(tmp_path, to, NAMES)
+    for program in sorted((PROGRAMS.parent / "stories").glob("*/train.py")):
+        path = shutil.copy(program, tmp_path / f"{program.parent.name}.py")
+        source = {"keras22": "keras==2.2.4", "tf115": "tensorflow==1.15.5"}[program.parent.name]
+        migrate_code([path], to=to, source=source, write=True)
+        new = Path(path).read_text()
+        migrate_code([path], to=to, source=source, write=True)
+        assert Path(path).read_text() == new
+
+
 @pytest.mark.breadth
 @pytest.mark.parametrize("to", TARGETS)
 def test_every_rewritten_program_prints_what_the_old_release_printed(tmp_path: Path, to: str) -> None:

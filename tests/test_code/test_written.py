@@ -201,3 +201,12 @@ def test_an_argument_that_the_old_class_ignored_is_left_out(tmp_path: Path) -> N
     new, report = rewrite(tmp_path, f"{TF}o = tf.keras.optimizers.Ftrl(lr=0.1)\n", "keras")
     assert new.splitlines()[-1] == "o = tf.keras.optimizers.Ftrl()"
     assert "lr=0.1 had no effect there" in report.findings[0].message
+
+
+def test_keras_of_tensorflow_keeps_its_name(tmp_path: Path) -> None:
+    """`import keras` after `from tensorflow import keras` would give the program another module under that name."""
+    code = (
+        "from tensorflow import keras\nfrom tensorflow.python.keras.optimizer_v2.adam import Adam\no = Adam(lr=0.1)\n"
+    )
+    new, _ = rewrite(tmp_path, code, "keras")
+    assert new == "from tensorflow import keras\no = keras.optimizers.Adam(learning_rate=0.1)\n"
