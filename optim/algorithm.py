@@ -60,9 +60,13 @@ class Algorithm:
 
 def of(optimizer: Any, rule: Rule | None, hyper: Callable[[], dict[str, Any]], base: type) -> Algorithm:
     """The algorithm of an optimizer that is being made; `base` is `Optimizer`."""
-    step = optimizer.update_step
-    has_own = rule is None or not step.__module__.startswith("optim.")
+    has_own = rule is None or has_own_step(type(optimizer))
     loose = None
     if rule is not None and type(optimizer).__init__ is base.__init__:  # type: ignore[misc]
         loose = type(rule)
-    return Algorithm(type(optimizer), rule, step if has_own else None, hyper, loose)
+    return Algorithm(type(optimizer), rule, optimizer.update_step if has_own else None, hyper, loose)
+
+
+def has_own_step(cls: type) -> bool:
+    """Whether a class of optimizers overrides `update_step`."""
+    return not cls.update_step.__module__.startswith("optim.")  # type: ignore[attr-defined,no-any-return]

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from optim import keras_configs
+from optim import algorithm, keras_configs
 from optim.errors import HyperparameterError
 from optim.hyperparameters import Values
 from optim.layouts import meshes
@@ -28,24 +28,27 @@ def from_config(cls: type[_T], config: Mapping[str, Any]) -> _T:
     A subclass whose constructor takes fewer arguments than `Optimizer` gets those that it takes; the others must
     then be at their defaults.
     """
-    arguments = keras_configs.arguments(config, tuple(base.__name__ for base in cls.__mro__))
+    names = tuple(base.__name__ for base in cls.__mro__)
+    arguments = keras_configs.arguments(config, names, algorithm.has_own_step(cls))
     if isinstance(arguments.get("mesh"), Mapping):
         arguments["mesh"] = meshes.from_config(arguments["mesh"])
     defaults = {name: option.default for name, option in OPTIONS.items()}
     defaults |= {"mesh": None, "learning_rate": None, "name": cls.__name__}
     accepted = inspect.signature(cls.__init__).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
-        try:
-            return cls(**arguments)
-        except TypeError as error:
-            if "unexpected keyword" not in str(error):
-                raise
-            raise HyperparameterError(f"the config does not fit {cls.__name__}: {error}") from None
-    for key in [k for k in arguments if k not in accepted]:
-        if key not in defaults or not _same(arguments[key], defaults[key]):
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+    for key in [] if takes_all else [k for k in arguments if k not in accepted]:
+        if key in config and (key not in defaults or not _same(arguments[key], defaults[key])):
             raise HyperparameterError(f"{cls.__name__} takes no {key!r}, but its config says {arguments[key]!r}")
         del arguments[key]
-    return cls(**arguments)
+    try:
+        made = cls(**arguments)
+    except TypeError as error:
+        if "unexpected keyword" not in str(error):
+            raise
+        raise HyperparameterError(f"the config does not fit {cls.__name__}: {error}") from None
+    if "mesh" in config:  # one of ours, which says what was in force, an option that is newer than it included
+        made._settings.given.update(OPTIONS)  # type: ignore[attr-defined]
+    return made
 
 
 def _same(value: Any, default: Any) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from optim.errors import HyperparameterError
+from optim import keras_differences
 
 OLD = {
     "RMSprop": {"rho", "epsilon", "decay"},
@@ -27,66 +27,52 @@ BACKEND_EPSILON = 1e-7
 """What Keras takes for an epsilon of None, unless `set_epsilon` changed that."""
 
 
-def arguments(config: Mapping[str, Any], classes: tuple[str, ...]) -> dict[str, Any]:
+def arguments(config: Mapping[str, Any], classes: tuple[str, ...], has_own_step: bool = False) -> dict[str, Any]:
     """Keyword arguments of ours out of `config`, which is not changed.
 
     Args:
       config: one that Keras wrote, or ours, or a part of either.
-      classes: names of the optimizer's class and of its bases.
-
-    Raises:
-      HyperparameterError: Keras gives a key another meaning, which none of ours has.
+      classes: names of the optimizer's class and of its bases. has_own_step: whether it overrides `update_step`.
     """
     given = dict(config)
     legacy = given.pop("is_legacy_optimizer", None)
-    if "mesh" not in given:
-        if "epsilon" in given and given["epsilon"] is None:
-            given["epsilon"] = BACKEND_EPSILON
-        old = next((name for name in classes if name in OLD), None)
-        if "loss_scale_factor" in given:
-            given = _of_keras_3(given)
-            if "Muon" in classes and "rms_rate" not in given:
-                given = _of_early_muon(given)
-            if "ScheduleFreeAdamW" in classes:
-                given.setdefault("weight_decay_in_step", False)  # it decays weights as all of Keras's do
-        elif old is not None and "weight_decay" not in given and OLD[old] <= set(given):
-            given = _older(old, given)
-        if legacy is False:
-            given.pop("jit_compile", None)  # not asked for: tf_keras writes True wherever it finds a GPU
-        if legacy is False or "loss_scale_factor" in given:
-            given = {name: value for name, value in given.items() if not _is_off(name, value)}
+    if "mesh" in given:
+        return given
+    if "epsilon" in given and given["epsilon"] is None:
+        given["epsilon"] = BACKEND_EPSILON
+    old = next((name for name in classes if name in OLD), None)
+    keras = _writer(given, legacy)
+    if keras != keras_differences.KERAS_3 and old and "weight_decay" not in given and OLD[old] <= set(given):
+        given = _older(old, given)
+    if keras == keras_differences.TF_KERAS:
+        given.pop("jit_compile", None)  # not asked for: tf_keras writes True wherever it finds a GPU
+    if keras in (keras_differences.KERAS_3, keras_differences.TF_KERAS):
+        given = {name: value for name, value in given.items() if not _is_off(name, value)}
+    return given if keras is None else _reproducing(keras, () if has_own_step else classes, given)
+
+
+def _writer(given: Mapping[str, Any], legacy: bool | None) -> str | None:
+    """Which Keras wrote a config; None if it is none of those that `keras_differences` knows."""
+    if "loss_scale_factor" in given:
+        return keras_differences.KERAS_3
+    if legacy is False:
+        return keras_differences.TF_KERAS
+    return keras_differences.OPTIMIZER_V2 if "name" in given and "decay" in given else None
+
+
+def _reproducing(keras: str, classes: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
+    """With the arguments that make `optim` step as that Keras does; other keys of the config win."""
+    name = next((name for name in classes if name in keras_differences.CLASSES), "")
+    release = (3, 12) if name == "Muon" and "rms_rate" not in given else ()
     factor = given.pop("loss_scale_factor", None)
-    return given if factor is None else {**given, "loss_scale": factor}
+    more = keras_differences.reproducing(keras, name, given, release=release)
+    more = {key: value for key, value in more.items() if key not in given or key in keras_differences.LIMITS}
+    return {**given, **more} if factor is None else {**given, **more, "loss_scale": factor}
 
 
 def _is_off(name: str, value: Any) -> bool:
     """Whether Keras from 2.11 on takes an option's number for none at all."""
     return name in ("clipnorm", "clipvalue", "global_clipnorm", "ema_overwrite_frequency") and not (value or 0) > 0
-
-
-def _of_keras_3(given: dict[str, Any]) -> dict[str, Any]:
-    """Its averages start after the first step; and what goes by calls in the midst of accumulation is refused."""
-    if given.get("use_ema"):
-        given["ema_start"] = "first_step"
-    if (given.get("gradient_accumulation_steps") or 1) > 1:
-        steps = f"gradient_accumulation_steps={given['gradient_accumulation_steps']}"
-        if given.get("use_ema"):
-            raise HyperparameterError(
-                f"use_ema: with {steps} Keras 3 moves its averages at every call, optim at every real step; leave"
-                " use_ema out of the config, or make the optimizer with ema_momentum to the power of the calls"
-            )
-        if isinstance(given.get("learning_rate"), Mapping):
-            raise HyperparameterError(
-                f"learning_rate: with {steps} Keras 3 gives its schedule the number of calls, optim that of real steps;"
-                " put a schedule of real steps into config['learning_rate']"
-            )
-    return given
-
-
-def _of_early_muon(given: dict[str, Any]) -> dict[str, Any]:
-    """The rule of Keras 3.10 to 3.12, whose configs have no `rms_rate` (`optimizers/muon.py`); see `rules/muon.py`."""
-    both = {"adam_weight_decay": given["weight_decay"]} if "weight_decay" in given else {}
-    return {**given, **both, "rms_rate": None, "aspect_scale": True, "stacks": True}
 
 
 def _older(name: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -95,7 +95,8 @@ class Optimizer(tf.Module):
         self._state = State(self, self._name, mesh)
         made = algorithm.of(self, rule, self._hyper.current, Optimizer)
         own = {"gradients_clip_option": gradients_clip_option, "ema_option": ema_option, "learning_rate": learning_rate}
-        self._settings = settings.Settings(options, own, made, self._state)
+        asked = self.__dict__.pop("_asked", {n for n, value in (own | options).items() if value is not None})
+        self._settings = settings.Settings(options, own, made, self._state, asked)
         self._algorithm = self._settings.algorithm()
         self._builder = Builder(self._algorithm, self._state, self._settings)
         self._stepper = Stepper(self._algorithm, self._state, self._settings, self.build)

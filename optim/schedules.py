@@ -2,7 +2,9 @@
 schedule is called, and by NumPy alone in `at`.
 
 They exist so that an optimizer's config can be read back without Keras: any stock schedule of Keras 3, tf_keras or
-tf.keras is described by `{"class_name", "config"}`, and `from_config` gives the class of that name from here.
+tf.keras is described by `{"class_name", "config"}`, and `from_config` gives the class of that name from here. Keras
+computes in float32: `"dtype": "float32"` says so of one of Keras's own, and the class from here then does as well, op
+by op, so that training resumes with the same bits.
 Formulas: `keras/src/optimizers/schedules/learning_rate_schedule.py`, Keras 3. `Formula` is none of theirs: it is what
 the graph of a TensorFlow 1 program computes.
 """
@@ -70,20 +72,47 @@ class LearningRateSchedule(abc.ABC):
 class Stock(LearningRateSchedule):
     """One of Keras's. Its formula is written once, on an array namespace, as those of rules are."""
 
+    _dtype = "float64"
+    """In which dtype it is computed; `from_config` sets that of Keras."""
+    _counts_whole = False
+    """Whether steps are compared as they are, and only the result has `_dtype`."""
+
     @abc.abstractmethod
     def formula(self, xp: Any, step: Any) -> Any:
-        """The rate after `step` steps, which are in float64; `xp` is `numpy` or that of TensorFlow."""
+        """The rate after `step` steps, in the dtype of `step`; `xp` is `numpy` or that of TensorFlow."""
 
     def __call__(self, step: Any) -> tf.Tensor:
         import tensorflow as tf
 
         from optim.namespace import XP
 
-        return self.formula(XP, tf.cast(step, tf.float64))
+        rate = self.formula(XP, tf.cast(step, "float64" if self._counts_whole else self._dtype))
+        return tf.cast(rate, self._dtype)
 
     def at(self, step: int) -> float:
+        dtype = np.float32 if self._dtype == "float32" else np.float64
         with np.errstate(all="ignore"):  # both sides of a choice are computed
-            return float(self.formula(np, np.float64(step)))
+            return float(dtype(self.formula(np, np.float64(step) if self._counts_whole else dtype(step))))
+
+    def get_config(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+    def _is_in_ops_of_keras(self, xp: Any) -> bool:
+        return xp is not np and self._dtype != "float64"
+
+    def _either(self, xp: Any, condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        """One of two scalars. Keras has branches, which TensorFlow optimizes apart: other bits than without."""
+        if self._is_in_ops_of_keras(xp):
+            return xp.cond(condition, yes, no)
+        return xp.where(condition, yes(), no())
+
+    def _outside(self, xp: Any, number: float) -> Any:
+        """A number that Keras gives its branches from outside, and so is no constant in them."""
+        return xp.constant(number, self._dtype) if self._is_in_ops_of_keras(xp) else number
+
+    def _rounded(self, number: float) -> float:
+        """A constant, or what two of them give, in the dtype of the formula."""
+        return float(np.float32(number)) if self._dtype == "float32" else number
 
 
 class ExponentialDecay(Stock):
@@ -137,6 +166,8 @@ class InverseTimeDecay(Stock):
 class PiecewiseConstantDecay(Stock):
     """values[k] while step <= boundaries[k], and the last value after the last boundary."""
 
+    _counts_whole = True
+
     def __init__(self, boundaries: Sequence[float], values: Sequence[float], name: str = "PiecewiseConstant"):
         if len(boundaries) != len(values) - 1:
             raise HyperparameterError(
@@ -175,13 +206,14 @@ class PolynomialDecay(Stock):
         self.name = name
 
     def formula(self, xp: Any, step: Any) -> Any:
-        steps = xp.zeros_like(step) + self.decay_steps
+        steps: Any = self.decay_steps
         if self.cycle:
-            steps = steps * xp.maximum(xp.ceil(step / self.decay_steps), 1.0)
+            steps = xp.maximum(xp.ceil(step / steps), 1.0) * steps
         else:
             step = xp.minimum(step, steps)
-        left = xp.power(1.0 - step / steps, xp.zeros_like(step) + self.power)
-        return (self.initial_learning_rate - self.end_learning_rate) * left + self.end_learning_rate
+        left = xp.power(1.0 - step / steps, self.power)
+        height = self._rounded(self._rounded(self.initial_learning_rate) - self._rounded(self.end_learning_rate))
+        return height * left + self.end_learning_rate
 
 
 class CosineDecay(Stock):
@@ -203,18 +235,23 @@ class CosineDecay(Stock):
         self.warmup_target = None if warmup_target is None else _finite("warmup_target", warmup_target)
         self.warmup_steps = _finite("warmup_steps", warmup_steps)
 
-    def _decayed(self, xp: Any, step: Any, top: float) -> Any:
-        fraction = xp.minimum(step, self.decay_steps) / self.decay_steps
-        cosine = 0.5 * (1.0 + xp.cos(math.pi * fraction))
+    def _decayed(self, xp: Any, step: Any, steps: Any, top: Any) -> Any:
+        cosine = 0.5 * (1.0 + xp.cos(math.pi * (step / steps)))
         return top * ((1.0 - self.alpha) * cosine + self.alpha)
 
     def formula(self, xp: Any, step: Any) -> Any:
         if self.warmup_target is None:
-            return self._decayed(xp, step, self.initial_learning_rate)
-        steps = max(self.warmup_steps, 1e-300)
-        rise = (self.warmup_target - self.initial_learning_rate) * step / steps + self.initial_learning_rate
-        fall = self._decayed(xp, xp.maximum(step - self.warmup_steps, 0.0), self.warmup_target)
-        return xp.where(step < self.warmup_steps, rise, fall)
+            step = xp.minimum(step, self.decay_steps)
+            return self._decayed(xp, step, self.decay_steps, self.initial_learning_rate)
+        numbers = (self.decay_steps, max(self.warmup_steps, 1e-30), self.warmup_target, self.initial_learning_rate)
+        steps, warm_up, target, initial = (self._outside(xp, number) for number in numbers)
+        step = xp.minimum(step, self._rounded(self._rounded(self.decay_steps) + self._rounded(self.warmup_steps)))
+        return self._either(
+            xp,
+            step < self.warmup_steps,
+            lambda: (target - initial) * (step / warm_up) + initial,
+            lambda: self._decayed(xp, step - self.warmup_steps, steps, target),
+        )
 
 
 class CosineDecayRestarts(Stock):
@@ -248,7 +285,8 @@ class CosineDecayRestarts(Stock):
             fraction = (fraction - before) / ratio**restarts
         top = (xp.zeros_like(step) + self.m_mul) ** restarts
         cosine = 0.5 * top * (1.0 + xp.cos(math.pi * fraction))
-        return self.initial_learning_rate * ((1.0 - self.alpha) * cosine + self.alpha)
+        alpha = self._rounded(self.alpha)
+        return self.initial_learning_rate * (self._rounded(1.0 - alpha) * cosine + alpha)
 
 
 STOCK: dict[str, type[Stock]] = {
@@ -363,7 +401,8 @@ def _in_numpy(op: str, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
 
 KNOWN: dict[str, type[LearningRateSchedule]] = {**STOCK, Formula.__name__: Formula}
 """And what is none of Keras's."""
-HOMES = ("keras", "tf_keras", "tensorflow", "builtins", "optim")
+KERAS = ("keras", "tf_keras", "tensorflow")
+HOMES = (*KERAS, "builtins", "optim")
 """Packages whose schedule of a stock one's name is that one, in Keras's `{"module", "class_name", ...}`."""
 
 
@@ -373,24 +412,49 @@ def is_schedule(value: Any) -> bool:
 
 
 def to_config(schedule: Any) -> dict[str, Any]:
-    """`{"class_name", "config"}` of any schedule; its `get_config` must give JSON values."""
-    return {"class_name": type(schedule).__name__, "config": dict(schedule.get_config())}
+    """`{"class_name", "config"}` of any schedule; its `get_config` must give JSON values.
+
+    `"dtype"` is added to a stock one that is not computed in float64. The class name of one that is called as a stock
+    one is, and is none, begins with its module and `>`.
+    """
+    cls = type(schedule)
+    document = {"class_name": cls.__name__, "config": dict(schedule.get_config())}
+    if cls.__name__ not in KNOWN:
+        return document
+    if not _is_from(cls, HOMES):
+        return {**document, "class_name": f"{cls.__module__}>{cls.__name__}"}
+    dtype = schedule(0).dtype if not isinstance(schedule, LearningRateSchedule) else getattr(schedule, "_dtype", None)
+    name = getattr(dtype, "name", dtype)
+    return document if name in ("float64", None) else {**document, "dtype": name}
+
+
+def _is_from(cls: type, homes: tuple[str, ...]) -> bool:
+    return cls.__module__.partition(".")[0] in homes
+
+
+def is_known(document: Mapping[str, Any]) -> bool:
+    """Whether `from_config` has the class that a document names."""
+    name, home = str(document.get("class_name")), str(document.get("module") or "keras").partition(".")[0]
+    return name in KNOWN and home in HOMES and document.get("registered_name") in (None, name)
 
 
 def from_config(document: Mapping[str, Any]) -> LearningRateSchedule:
-    """The schedule of `KNOWN` that `{"class_name", "config"}` describes.
+    """The schedule of `KNOWN` that `{"class_name", "config"}` describes, as `to_config` or Keras writes it.
 
     Raises:
       HyperparameterError: a class that is not a stock one; give the live object instead.
     """
     name = str(document.get("class_name"))
-    home = str(document.get("module") or "keras").split(".")[0]
-    if name not in KNOWN or home not in HOMES or document.get("registered_name") not in (None, name):
+    if not is_known(document):
         raise HyperparameterError(
             f"learning_rate is the schedule {name!r}, which is not one of Keras's ({', '.join(STOCK)});"
             " put the live schedule object into config['learning_rate']"
         )
     try:
-        return KNOWN[name].from_config(document["config"])
+        made = KNOWN[name].from_config(document["config"])
     except (KeyError, TypeError) as error:
         raise HyperparameterError(f"the config of schedule {name} does not fit it: {error}") from error
+    dtype = document.get("dtype", "float32" if str(document.get("module")).partition(".")[0] in KERAS else "float64")
+    if isinstance(made, Stock) and dtype != "float64":
+        made._dtype = str(dtype)
+    return made

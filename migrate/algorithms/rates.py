@@ -80,6 +80,18 @@ def _name(value: Mapping[str, Any]) -> str:
     return str(name or "")
 
 
+def named(document: Any, plain: Any) -> Any:
+    """A rate of a config of `optim.for_keras`, in which a schedule may be as Keras saves it.
+
+    Args:
+      document: as stored. plain: the same without `module` and `registered_name`.
+    """
+    if not isinstance(document, Mapping) or not document.get("module"):
+        return plain
+    made = {**plain, "class_name": _name(document)}
+    return {**made, "dtype": "float32"} if made["class_name"] in SCHEDULES else made  # as Keras computes it
+
+
 def is_own(rate: Any) -> bool:
     """Whether a rate, as `read` gives it, is a schedule that neither Keras nor `optim` has."""
     return isinstance(rate, Mapping) and rate.get("class_name") not in (*SCHEDULES, FORMULA)

@@ -18,12 +18,13 @@ from migrate.bytes.messages import some
 from migrate.evidence import RELEASE, SET, Origin, confirming
 from migrate.generations import BACKEND, version_tuple
 from migrate.state import OptimizerState
+from optim import keras_differences
 from optim.errors import HyperparameterError
+from optim.keras_differences import CLIP, LINEAR, SQUARE
 
 REPEATED, ABSENT = "repeated_rows", "absent"
 """An argument of `optim`, and an override: no batch has a row of a table several times."""
 CONFIRMED = confirming(REPEATED, ABSENT)
-CLIP, SQUARE = "clip", "square"
 DONE = {CLIP: "clips", SQUARE: "squares"}
 SUMS = ("keras1", "tf1")
 """Generations that add up the gradients of such a row first, as `optim` does; of tf.train the graph tells."""
@@ -31,8 +32,6 @@ SUMS_FOR_NORMS = ("keras2", "keras2.3")
 """As those, but for `clipvalue` on TensorFlow 1.14 and later (run on 1.15)."""
 SLICED = {"clipnorm": (1, 13), "clipvalue": (1, 14)}
 """From which TensorFlow on a limit acts on each (`clip_ops.py`); before, it makes an array of them."""
-LINEAR = ("SGD", "Lion")
-"""Algorithms that use no power of a gradient alone."""
 OWN_WAY = ("Adadelta", "Adamax")
 """Those of 2.9 that neither square each nor their sum alone: Adadelta's second slot, and the maximum of Adamax."""
 
@@ -49,11 +48,16 @@ def done(
         return ()
     if generation == "keras3" and versions.get(BACKEND) not in (None, "tensorflow"):
         return ()  # it has no slices there
-    gathers = generation == "keras3" and values.get("gradient_accumulation_steps")
-    limits = _acting_on_each(generation, versions)
-    clips = any(values.get(key) for key in limits) and not gathers  # gathered in an array, which has sums
-    squares = _squares(generation, algorithm, values, versions) and not gathers
+    if generation == keras_differences.KERAS_3:
+        return acting(keras_differences.repeated_rows(generation, algorithm.name, values), values)
+    clips = any(values.get(key) for key in _acting_on_each(generation, versions))
+    squares = _squares(generation, algorithm, versions)
     return (*((CLIP,) if clips else ()), *((SQUARE,) if squares else ()))
+
+
+def acting(doing: Iterable[str], values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Those of the words of `repeated_rows` that do something: nothing is clipped without a limit."""
+    return tuple(word for word in doing if word != CLIP or any(values.get(limit) for limit in LIMITS))
 
 
 def _acting_on_each(generation: str, versions: Mapping[str, str]) -> list[str]:
@@ -80,12 +84,11 @@ def _tensorflow(generation: str, versions: Mapping[str, str]) -> tuple[tuple[int
     return ((1, 13), False) if keras >= (2, 2, 4) else ((1, 12), True)
 
 
-def _squares(generation: str, algorithm: Algorithm, values: Mapping[str, Any], versions: Mapping[str, str]) -> bool:
-    if algorithm.name in LINEAR:
+def _squares(generation: str, algorithm: Algorithm, versions: Mapping[str, str]) -> bool:
+    if algorithm.name in LINEAR or generation != "experimental":
         return False
-    if generation == "experimental":  # its Ftrl computes with arrays; from 2.10 on rows are summed after clipping
-        return algorithm.name != "Ftrl" and not str(versions.get("tensorflow")).startswith("2.10")
-    return generation == "keras3" and not values.get("global_clipnorm")  # which scales, and so makes an array
+    # Its Ftrl computes with arrays; from 2.10 on rows are summed after clipping.
+    return algorithm.name != "Ftrl" and not str(versions.get("tensorflow")).startswith("2.10")
 
 
 def _is_said(generation: str, algorithm: Algorithm, values: Mapping[str, Any], doing: Collection[str]) -> bool:
@@ -167,7 +170,7 @@ def of_source(state: OptimizerState, algorithm: Algorithm) -> tuple[str, ...]:
     """What the source does with each of them, whether or not `optim` can do it."""
     said = state.hyperparameters.get(REPEATED)
     if said is not None or state.source is None:
-        return tuple(said or ())
+        return acting(said or (), state.hyperparameters)
     return done(state.source.generation, algorithm, state.hyperparameters, state.source.versions)
 
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from migrate.algorithms import repeated_rows
+from migrate.algorithms.clipping import LIMITS
 from migrate.live.base import replaced
 from migrate.models import rounding
 from migrate.rules import comparison
@@ -84,7 +86,8 @@ class Ours:
         return []
 
     def repeated(self) -> tuple[str, ...]:
-        return tuple(self._optimizer.repeated_rows)
+        options = self._optimizer._settings
+        return repeated_rows.acting(options.get("repeated_rows"), {k: options.get(k) for k in LIMITS})
 
     def decayed(self, variable: Any) -> bool:
         from optim.state.tracked import unwrap

@@ -194,7 +194,7 @@ def _rate(folder: str, metadata: Metadata, given: Any) -> dict[str, Any]:
     saved = metadata.config.get("learning_rate")
     if given is not None:
         return {"learning_rate": given}
-    if isinstance(saved, Mapping) and saved.get("class_name") not in schedules.KNOWN:
+    if isinstance(saved, Mapping) and not schedules.is_known(saved):
         name = str(saved.get("class_name")).rpartition(">")[2]
         raise CheckpointError(
             f"the optimizer in {folder} had the learning rate {name}({saved.get('config')}), a schedule of your own:"

@@ -152,9 +152,17 @@ def _update(work: Work, i: int, gradient: Any) -> None:
     write(work.slots, work.tracked[i], value)
 
 
+def move_averages(work: Work) -> None:
+    """Move the averages towards what the variables are now, and overwrite these if it is time; nothing else."""
+    for i, tracked in enumerate(work.tracked):
+        average = work.slots.find(slot_layout.AVERAGE, tracked)
+        if average is not None:
+            on_mesh.call(work, i, average.read_value(), _average_user_step)
+
+
 def _average_user_step(work: Work, i: int, gradient: Any) -> None:
     tracked = work.tracked[i]
-    write(work.slots, tracked, _average(work, i, tracked.variable.read_value()))
+    write(work.slots, tracked, _average(work, i, target(work.slots, tracked).read_value()))
 
 
 def rule_value(work: Work, i: int, gradient: Any) -> Any:

@@ -9,7 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from optim.errors import HyperparameterError, UnsupportedError
+from optim.keras.behaviour import Behaviour
 from optim.keras.saved import Saved
+from optim.keras_differences import TF_KERAS
 from optim.legacy._base import LegacyOptimizer
 from optim.optimizer import Optimizer
 from optim.step import replicas
@@ -47,7 +49,12 @@ class Adapter(Saved):
         for option in [n for n in vars(self) if hasattr(optimizer, n) and not n.startswith("_")]:
             del self.__dict__[option]  # Keras's own options, all unused: __getattr__ gives those of `inner`
         self.inner = optimizer
+        if isinstance(optimizer, Optimizer):
+            behaviour = vars(self)["_behaviour"] = Behaviour(optimizer, self._keras, self._generation)
+            behaviour.warn(behaviour.unlike, 3)
         self._track()
+
+    _generation = TF_KERAS
 
     def _keras_arguments(self) -> dict[str, Any]:
         return {}
@@ -152,6 +159,9 @@ class Adapter(Saved):
         """
         aggregate = experimental_aggregate_gradients and not skip_gradients_aggregation
         pairs = list(grads_and_vars)
+        if "_behaviour" in vars(self):
+            behaviour = vars(self)["_behaviour"]
+            behaviour.warn(behaviour.look_at(gradient for gradient, _ in pairs), 3)
         in_replica = replicas.needed()
         was_built = self.built
         if in_replica and not was_built and "_read_before" in vars(self):

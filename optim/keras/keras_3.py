@@ -14,12 +14,14 @@ from optim import slot_layout
 from optim.errors import MismatchError, UnsupportedError
 from optim.keras.adapter import Adapter, takes_gradient
 from optim.keras.scaling import base_of
+from optim.keras_differences import KERAS_3
 from optim.legacy._base import LegacyOptimizer
 
 
 class Keras3Adapter(Adapter):
     """`Adapter` for Keras 3 on the TensorFlow backend."""
 
+    _generation = KERAS_3
     _how_to_keep_it = "; compile(..., auto_scale_loss=False) keeps it"
 
     def _keras_arguments(self) -> dict[str, Any]:

@@ -77,8 +77,12 @@ class Saved:
         return stored[key] if key in stored else super()._lookup_dependency(key, *args, **kwargs)  # type: ignore[misc]
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration of `inner`, and its class as `algorithm`."""
-        return {**self.inner.get_config(), "algorithm": _name_of(type(self.inner), self._keras)}
+        """The configuration of `inner`, and its class as `algorithm`. A schedule of this Keras is as Keras saves it."""
+        config = {**self.inner.get_config(), "algorithm": _name_of(type(self.inner), self._keras)}
+        theirs, rate = self._keras.optimizers.schedules, self._engine._learning_rate
+        if isinstance(rate, theirs.LearningRateSchedule):
+            config["learning_rate"] = theirs.serialize(rate)
+        return config
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
@@ -90,6 +94,10 @@ class Saved:
                 f"the model was saved with an optimizer of class {name!r}; register that class with"
                 " keras.saving.register_keras_serializable, or load the model with compile=False"
             )
+        rate = arguments.get("learning_rate")
+        if isinstance(rate, Mapping) and rate.get("module") is not None:
+            deserialize = cls._keras.optimizers.schedules.deserialize
+            arguments["learning_rate"] = deserialize(dict(rate), custom_objects=custom_objects)
         return cls._around(found.from_config(arguments))
 
     def save_own_variables(self, store: Any) -> None:

@@ -84,6 +84,7 @@ class RuleOptimizer(Optimizer):
             bound = self._own_signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{type(self).__name__}() {error}") from None
+        self._asked = {name for name, value in bound.arguments.items() if value is not None}
         bound.apply_defaults()
         given = dict(bound.arguments)
         own = arguments(self._rule_class)

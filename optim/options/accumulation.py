@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from optim import slot_layout
-from optim.arguments import count
+from optim.arguments import count, flag
 from optim.devices import wait_for_pending
 from optim.layouts import placement
 from optim.native import library
@@ -51,10 +51,16 @@ class Accumulation(Part):
             "the mean of this many gradients makes one step: clipping, decay, schedules and `iterations` go by"
             " real steps, >= 1",
         ),
+        "count_calls": Option(
+            False,
+            "with `gradient_accumulation_steps`, whether a schedule is given the number of calls, and averages move at"
+            " every call, as in Keras 3; else both go by real steps",
+        ),
     }
 
-    def __init__(self, steps: Any, state: State):
+    def __init__(self, steps: Any, count_calls: Any, state: State):
         self.gradient_accumulation_steps = None if steps is None else count("gradient_accumulation_steps", steps)
+        self.count_calls = flag("count_calls", count_calls)
         self._state = state
         self._marks: dict[int, Counter] = {}
         if self.is_used:
@@ -68,6 +74,27 @@ class Accumulation(Part):
     @property
     def is_used(self) -> bool:
         return self.steps > 1
+
+    @property
+    def goes_by_calls(self) -> bool:
+        return self.is_used and self.count_calls
+
+    def change(self, name: str, value: Any) -> None:
+        if name == "count_calls":
+            self.count_calls = flag(name, value)
+        else:
+            super().change(name, value)
+
+    def count_of_step(self, iterations: Any) -> Any:
+        """What a schedule is given in the step after `iterations` steps: that number, or the calls before it."""
+        return iterations * self.steps + (self.steps - 1) if self.goes_by_calls else iterations
+
+    def count_now(self) -> Any:
+        """What a schedule is given by the next call: an integer eagerly, else a tensor."""
+        keys = (slot_layout.ITERATIONS, *((slot_layout.ACCUMULATED_STEPS,) if self.goes_by_calls else ()))
+        scalars = [self._state.scalars[key] for key in keys]
+        iterations, *gathered = [int(s.numpy()) if tf.executing_eagerly() else s.read_value() for s in scalars]
+        return iterations * self.steps + gathered[0] if gathered else iterations
 
     def add_slots(self, tracked: Tracked, policy: placement.Placement) -> None:
         """Make the sum of a variable's gradients, and its mark."""

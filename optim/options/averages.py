@@ -70,6 +70,12 @@ class Averages(Part):
     def is_used(self) -> bool:
         return self.option.use_ema or self.stochastic_average is not None
 
+    def replace_default(self, name: str, value: Any) -> None:
+        if name == "ema_start":  # there is no state of it
+            self.option = replace(self.option, ema_start=value)
+        else:
+            self.change(name, value)
+
     def change(self, name: str, value: Any) -> None:
         if name in ("use_ema", "ema_start", "stochastic_average"):
             if value != self.get(name):

@@ -125,6 +125,13 @@ def _fields_of(kind: Any, argument: str, option: Any) -> Mapping[str, Any]:
     return option
 
 
+def given_in(option: Any) -> frozenset[str]:
+    """The fields that the caller gave an option object, or a mapping with its fields."""
+    if option is None:
+        return frozenset()
+    return option._given if isinstance(option, _Given) else frozenset(k for k in option if option[k] is not None)
+
+
 def from_mapping(kind: Callable[..., _Object], argument: str, option: Any) -> _Object | None:
     """An option object as it is, or out of a mapping with some of its fields; None for None.
 

@@ -36,6 +36,10 @@ class Part:
         """The keyword arguments again, as JSON values, as they are in force now."""
         return {name: self.get(name) for name in self.options}
 
+    def replace_default(self, name: str, value: Any) -> None:
+        """Take another value for an option that has its default, before the first step; errors as `change`."""
+        self.change(name, value)
+
     def change(self, name: str, value: Any) -> None:
         """Let an option say something else from the next step on.
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 from optim import hyperparameters, schedules, slot_layout
 from optim.algorithm import Algorithm
 from optim.errors import HyperparameterError
+from optim.options.accumulation import Accumulation
 from optim.options.part import Option, Part
 from optim.precision import constant
 from optim.state.state import State
@@ -78,11 +79,14 @@ class Rate(Part):
         ),
     }
 
-    def __init__(self, learning_rate: Any, lr: Any, decay: Any, algorithm: Algorithm, state: State):
+    def __init__(
+        self, learning_rate: Any, lr: Any, decay: Any, algorithm: Algorithm, state: State, accumulation: Accumulation
+    ):
         self.decay = check_decay(decay)
         if self.decay:
             warnings.warn("decay is the old inverse time decay; new code uses a schedule", DeprecationWarning, 5)
         self._state = state
+        self._accumulation = accumulation
         self._owner = algorithm.owner
         self._given: Any = None
         given = from_arguments(algorithm.cls, learning_rate, lr)
@@ -128,15 +132,17 @@ class Rate(Part):
 
         Setting a number assigns the variable; a schedule may be replaced by a schedule or a callable.
         """
-        rate, iterations = self.source, self._state.scalars[slot_layout.ITERATIONS]
+        rate = self.source
         if rate is None:
             raise HyperparameterError(f"{self._owner} was made without a learning_rate")
         if schedules.is_schedule(rate):
-            return rate(tf.constant(iterations.numpy()) if tf.executing_eagerly() else iterations.read_value())
+            count = self._accumulation.count_now()
+            return rate(constant(count, tf.int64) if isinstance(count, int) else count)
         return rate if isinstance(rate, tf.Variable) else rate()
 
     def at(self, iterations: Any) -> Any:
         """The rate of the step after `iterations` steps, as `evaluate` gives it; None if there is none."""
+        iterations = self._accumulation.count_of_step(iterations)
         if isinstance(self._given, float) and isinstance(iterations, int):
             rate = float(self._state.counter(slot_layout.LEARNING_RATE).peek())
             return _decayed(rate, iterations, self.decay)

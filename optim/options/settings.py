@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypedDict
 
@@ -21,7 +21,7 @@ from optim.options.lazy_rows import LazyRows
 from optim.options.lookahead import Lookahead, SlowWeights
 from optim.options.loss_scale import LossScale
 from optim.options.master_copies import MasterCopies
-from optim.options.option_objects import EMAOption, GradientsClipOption, combine
+from optim.options.option_objects import EMAOption, GradientsClipOption, combine, given_in
 from optim.options.part import Option, Part
 from optim.options.rate import Rate
 from optim.options.rate_multipliers import RateMultipliers
@@ -56,6 +56,7 @@ class Options(TypedDict, total=False):
     lookahead: Lookahead | Mapping[str, Any] | None
     slot_placement: placement.Placement
     gradient_accumulation_steps: int | None
+    count_calls: bool
     loss_scale: float | str | None
     loss_scale_growth_steps: int | None
     master_copies: bool
@@ -71,11 +72,24 @@ class Settings:
       HyperparameterError: out of range or contradictory; it names the argument.
     """
 
-    def __init__(self, options: Mapping[str, Any], shared: Mapping[str, Any], algorithm: Algorithm, state: State):
-        """Args: `options`: keyword arguments that options own; `shared`: the others of `Optimizer`."""
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        shared: Mapping[str, Any],
+        algorithm: Algorithm,
+        state: State,
+        asked: Iterable[str],
+    ):
+        """Make the parts.
+
+        Args:
+          options: keyword arguments that options own. shared: the others of `Optimizer`.
+          asked: names of the arguments that the caller gave.
+        """
         given = {**_complete(options, algorithm.owner), **shared}
         self._state = state
-        self.rate = Rate(given["learning_rate"], given["lr"], given["decay"], algorithm, state)
+        self.accumulation = Accumulation(given["gradient_accumulation_steps"], given["count_calls"], state)
+        self.rate = Rate(given["learning_rate"], given["lr"], given["decay"], algorithm, state, self.accumulation)
         self.multipliers = RateMultipliers(given["learning_rate_multipliers"], state.tracked)
         self.clipping = Clipping(_combined(GradientsClipOption, "gradients_clip_option", given))
         self.averages = Averages(_combined(EMAOption, "ema_option", given), given["stochastic_average"], state)
@@ -84,12 +98,14 @@ class Settings:
         self.lazy_rows = LazyRows(given["lazy_rows"])
         self.repeated_rows = RepeatedRows(given["repeated_rows"])
         self.placement = SlotPlacement(given["slot_placement"])
-        self.accumulation = Accumulation(given["gradient_accumulation_steps"], state)
         self.loss_scale = LossScale(given["loss_scale"], given["loss_scale_growth_steps"], state)
         self.masters = MasterCopies(given["master_copies"], state)
         self.execution = ExecutorChoice(given["executor"], given["jit_compile"])
         self._owners = {name: part for part in self for name in part.options}
         self._algorithm = algorithm
+        objects = (given_in(given[name]) for name in ("gradients_clip_option", "ema_option"))
+        self.given = set(asked).union(*objects)
+        """Options that the caller chose; the others have the defaults of `optim`."""
         self._check()
 
     def __iter__(self) -> Iterator[Part]:
@@ -111,14 +127,23 @@ class Settings:
 
     def change(self, name: str, value: Any) -> None:
         """Let an option say something else from the next step on, or raise."""
-        part, before = self._owners[name], self.get(name)
-        part.change(name, value)
+        part = self._owners[name]
+        self._change(part.change, name, value)
+        self.given.add(name)
+
+    def replace_default(self, name: str, value: Any) -> None:
+        """Give an option that the caller did not choose another default, before the first step, or raise."""
+        self._change(self._owners[name].replace_default, name, value)
+
+    def _change(self, change: Callable[[str, Any], None], name: str, value: Any) -> None:
+        before = self.get(name)
+        change(name, value)
         try:
             self._check()
         except (HyperparameterError, UnsupportedError):
-            part.change(name, before)
+            change(name, before)
             raise
-        part.changed()
+        self._owners[name].changed()
 
     def algorithm(self) -> Algorithm:
         """That of the optimizer, with what options make of its rule."""

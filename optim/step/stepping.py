@@ -218,7 +218,7 @@ class Stepper:
             if accumulation.is_used:
                 members = accumulation.gather_eagerly(tracked, gradients, self._conforming.takes_rows)
                 if not members:
-                    self._apply_constraints(_constrained(tracked))
+                    self._end_without_step(tracked, preparation)
                     return
                 tracked = TrackedList(member.tracked for member in members)
                 gradients = accumulation.take_mean(members, self._settings.masters.state_dtype)
@@ -275,7 +275,9 @@ class Stepper:
         complete = accumulation.gather(tracked, gradients)
 
         def gather_only() -> tf.Tensor:
-            self._apply_constraints(_constrained(tracked))
+            iterations = self._state.scalars[slot_layout.ITERATIONS].read_value()
+            preparation = Preparation(self._algorithm, self._state, self._settings, iterations)
+            self._end_without_step(tracked, preparation)
             return tf.constant(False)
 
         def step_with_mean() -> tf.Tensor:
@@ -318,6 +320,15 @@ class Stepper:
         self._settings.loss_scale.update_traced(finite)
 
     # Both.
+
+    def _end_without_step(self, tracked: Sequence[Tracked], preparation: Preparation) -> None:
+        """End a call that only gathered gradients."""
+        if self._settings.accumulation.count_calls and self._settings.averages.option.use_ema:
+            known = TrackedList(self._state.tracked)
+            portable.move_averages(preparation.work(known, [None] * len(known)))
+            if tf.executing_eagerly():
+                local.wait_for_pending()
+        self._apply_constraints(_constrained(tracked))
 
     def update_step(self, gradient: Any, variable: Any) -> None:
         """Update one variable and its slots by the algorithm alone: no clipping, decay, averaging or counting of steps.

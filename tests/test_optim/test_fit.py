@@ -159,7 +159,7 @@ def test_loss_scaling_skips_steps_that_are_not_finite(module: Any) -> None:
 
 def test_averages_are_swapped_in_for_evaluation() -> None:
     """SwapEMAWeights of Keras 3; at the end of `fit` the averages are the weights."""
-    ours = optim.SGD(0.1, use_ema=True, ema_momentum=0.5)
+    ours = optim.SGD(0.1, use_ema=True, ema_momentum=0.5, ema_start="initial")
     made = model(keras)
     made.compile(optim.for_keras(ours, keras), "mse", jit_compile=False)
     start = made.get_weights()

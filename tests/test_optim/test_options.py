@@ -53,6 +53,7 @@ QUALIFYING: dict[str, tuple[dict[str, Any], Any]] = {
     "ema_overwrite_frequency": ({"use_ema": True}, 2),
     "ema_start": ({"use_ema": True, "ema_overwrite_frequency": 1}, "first_step"),
     "weight_decay_exclude": ({"weight_decay": 0.5}, ["w"]),
+    "count_calls": ({"use_ema": True, "ema_overwrite_frequency": 2, "gradient_accumulation_steps": 2}, True),
     "decoupled_weight_decay": ({"weight_decay": 0.5}, False),
     "learning_rate_in_weight_decay": ({"weight_decay": 0.5}, False),
 }

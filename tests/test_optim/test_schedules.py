@@ -66,6 +66,56 @@ def test_the_same_numbers_as_keras(name: str, arguments: dict[str, Any]) -> None
             )
 
 
+KERAS = (keras, tf_keras)
+LONGER = [
+    ("CosineDecay", {"initial_learning_rate": 0.05, "decay_steps": 60}),
+    ("CosineDecay", {"initial_learning_rate": 0.013, "decay_steps": 53, "alpha": 0.03, "warmup_target": 0.17,
+                     "warmup_steps": 7}),
+    ("CosineDecay", {"initial_learning_rate": 0.05, "decay_steps": 41, "warmup_target": 0.1}),
+    ("CosineDecayRestarts", {"initial_learning_rate": 0.05, "first_decay_steps": 17, "t_mul": 1.5, "alpha": 0.07}),
+    ("PolynomialDecay", {"initial_learning_rate": 0.05, "decay_steps": 37}),
+    ("PolynomialDecay", {"initial_learning_rate": 0.05, "decay_steps": 37, "power": 2.0}),
+    ("ExponentialDecay", {"initial_learning_rate": 0.05, "decay_steps": 37, "decay_rate": 0.93}),
+    ("InverseTimeDecay", {"initial_learning_rate": 0.05, "decay_steps": 37, "decay_rate": 0.93}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
+@pytest.mark.parametrize("module", KERAS, ids=["keras3", "tf_keras"])
+def test_the_same_bits_as_keras_once_restored(module: Any, in_function: bool) -> None:
+    """Also where TensorFlow optimizes a function: it divides by what is no constant, and multiplies else."""
+    for name, arguments in [*CASES, *LONGER]:
+        theirs = getattr(module.optimizers.schedules, name)(**arguments)
+        document = json.loads(json.dumps(schedules.to_config(theirs)))
+        ours = schedules.from_config(document)
+        assert schedules.to_config(ours) == document
+        one, two = (tf.function(each) if in_function else each for each in (ours, theirs))
+        steps = [tf.constant(step, tf.int64) for step in (*range(60), 10**8 + 1)]
+        np.testing.assert_array_equal([one(s) for s in steps], [two(s) for s in steps], err_msg=f"{name} {arguments}")
+
+
+@covering(1, name=ARGUMENTS, module=KERAS, in_function=[False, True], on_mesh=[False, True])
+def test_a_restart_is_bit_for_bit(
+    name: str, module: Any, in_function: bool, on_mesh: bool, mesh_2: Any, tmp_path: Any
+) -> None:
+    place = dtensor.Layout(["x"], mesh_2) if on_mesh else None
+    gradients = np.random.default_rng(0).normal(size=(24, 8)).astype(np.float32)
+    ends = []
+    for restarts in (False, True):
+        var = variable(np.ones(8), place, "w")
+        optimizer = optim.AdamW(getattr(module.optimizers.schedules, name)(**ARGUMENTS[name][-1]))
+        for number, gradient in enumerate(gradients):
+            if number == 11 and restarts:
+                optim.save_checkpoint(tmp_path / "c", optimizer, [var])
+                optimizer = optim.load_checkpoint(tmp_path / "c", [var])
+            if number in (0, 11):
+                optimizer.build([var])
+                step = tf.function(optimizer.apply_gradients, autograph=False)
+            (step if in_function else optimizer.apply_gradients)([(put(gradient, place, tf.float32), var)])
+        ends.append(value_of(var))
+    np.testing.assert_array_equal(*ends)
+
+
 @covering(1, name=ARGUMENTS, layout=["mesh", "plain"], mode=["function", "eager"])
 def test_one_training_whoever_wrote_the_schedule(name: str, layout: str, mode: str, mesh_2: Any) -> None:
     arguments = ARGUMENTS[name][-1]
@@ -107,6 +157,16 @@ def test_a_schedule_of_ones_own(devices: list[str]) -> None:
     with pytest.raises(HyperparameterError, match="Halves"):
         optim.SGD.from_config(config)
     assert float(optim.SGD.from_config({**config, "learning_rate": Halves()}).learning_rate) == 1.0
+
+
+def test_a_schedule_of_ones_own_that_is_called_as_one_of_keras(devices: list[str]) -> None:
+    class CosineDecay(keras.optimizers.schedules.CosineDecay):  # type: ignore[misc]
+        def __call__(self, step: Any) -> Any:
+            return 2.0 * super().__call__(step)
+
+    config = optim.SGD(CosineDecay(0.1, 10)).get_config()
+    with pytest.raises(HyperparameterError, match="CosineDecay"):
+        optim.SGD.from_config(config)
 
 
 def test_a_schedule_that_goes_bad_changes_nothing(devices: list[str]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from migrate.algorithms import rates
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
 from migrate.evidence import FILE, Origin
@@ -54,6 +55,7 @@ def read(
       DamagedFileError, ContradictionError: it denies itself.
     """
     settings = _plain(dict(optimizer["config"]))
+    settings["learning_rate"] = rates.named(optimizer["config"].get("learning_rate"), settings.get("learning_rate"))
     algorithm = settings.pop("algorithm", None)
     if not isinstance(algorithm, str) or not algorithm.isidentifier():
         raise UnsupportedError(
