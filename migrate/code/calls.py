@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
@@ -58,8 +59,10 @@ class Outcome:
 
 def signature(name: str, old: Old | None, release: Release) -> Signature | None:
     """The constructor of a class, `name` canonical, in a release."""
+    module, _, cls = name.rpartition(".")
+    if module == signatures.ADDONS:
+        return next(iter(signatures.of_addons(cls, release.version)), None)
     if old is None:
-        module, _, cls = name.rpartition(".")
         return signatures.of(module, cls, None, "keras2" if module == addons.KERAS_CONTRIB else "optimizer_v2")
     generation = old.generation or release.generation
     module, version = old.module, release.version
@@ -94,17 +97,19 @@ def bind(arguments: Sequence[cst.Arg], known: Signature) -> Bound:
     return bound
 
 
-def outcome(name: str, call: cst.Call, release: Release, place: Place, module: cst.Module) -> Outcome:
-    """What becomes of a call if the program was written for this release."""
+def outcome(
+    name: str, call: cst.Call, release: Release, known: Signature | None, place: Place, module: cst.Module
+) -> Outcome:
+    """What becomes of a call if the program is for this release. `known`: the constructor that its class has there."""
     old = names.old_class(name)
-    result = Outcome(name, release)
+    result = Outcome(name, replace(release, addons=known.since) if known is not None else release)
     try:
-        known = signature(name, old, release)
         if known is None:
             raise DoesNotFitError(f"{release} has no {name}")
         result.bound = bind(call.args, known)
         given = {key: facts.literal(call.args[index].value, module) for key, index in result.bound.items()}
         _required(known, given)
+        given = {**_old_defaults(name, known), **given}
         result.made = made(name, old, given, release, place)
     except DtoptError as error:
         result.error = error
@@ -115,8 +120,33 @@ def outcomes(
     name: str, call: cst.Call, by_package: Mapping[str, Sequence[Release]], place: Place, module: cst.Module
 ) -> list[Outcome]:
     """What becomes of a call under each release that fits it; those that refuse it count only if all do."""
-    every = [outcome(name, call, release, place, module) for release in releases_of(name, by_package)]
+    fitting = releases_of(name, by_package)
+    if name.startswith(f"{signatures.ADDONS}."):
+        fitting = [r for r in fitting if signatures.has_addons(r.version)] or fitting
+    every = [outcome(name, call, r, known, place, module) for r in fitting for known in _constructors(name, r)]
+    if all(isinstance(o.error, DoesNotFitError) for o in every) and name.startswith(f"{signatures.ADDONS}."):
+        # Addons only warns of a TensorFlow that it does not know
+        more = signatures.of_addons(name.rpartition(".")[2], None)
+        every += [outcome(name, call, fitting[-1], known, place, module) for known in more]
     return [o for o in every if not isinstance(o.error, DoesNotFitError)] or every
+
+
+def _constructors(name: str, release: Release) -> Sequence[Signature | None]:
+    """The constructors that a class may have next to a release."""
+    module, _, cls = name.rpartition(".")
+    if module == signatures.ADDONS:
+        return signatures.of_addons(cls, release.version)
+    return [signature(name, names.old_class(name), release)]
+
+
+def _old_defaults(name: str, known: Signature) -> dict[str, Value]:
+    """The defaults of a class of Addons that are no longer those of its last release."""
+    module, _, cls = name.rpartition(".")
+    if module != signatures.ADDONS:
+        return {}
+    last = signatures.of_addons(cls, None)[0]
+    changed = {k: v for k, v in known.parameters if k in last.names and v != last.default(k)}
+    return {key: Value.of(value) for key, value in changed.items() if value is not signatures.NOTHING}
 
 
 def _required(known: Signature, given: Mapping[str, Value]) -> None:
@@ -208,20 +238,18 @@ def replacement(
                 continue
             value = target.arguments[new]
             changed = value.text != _text(call.args[index].value)
-            node = cst.parse_expression(value.text) if changed else argument.value
+            node = expression(value.text) if changed else argument.value
             positional = argument.keyword is None and new == "learning_rate" and not kept
             kept.append(_argument(argument, None if positional else new, node))
             written.add(new)
         for new, value in target.arguments.items():
             if new not in written:
                 kept.append(_added(new, value.text, kept))
-        result = updated.with_changes(func=cst.parse_expression(callee), args=_closed(kept, updated.args))
+        result = updated.with_changes(func=expression(callee), args=_closed(kept, updated.args))
         if wrapped is None:
             return result
         more = [cst.Arg(cst.parse_expression(text)) for text in wrapped]
-        return cst.Call(
-            cst.parse_expression(FOR_KERAS.get(callee.split(".")[0], "optim.for_keras")), [cst.Arg(result), *more]
-        )
+        return cst.Call(expression(FOR_KERAS.get(callee.split(".")[0], "optim.for_keras")), [cst.Arg(result), *more])
 
     return edit
 
@@ -229,6 +257,17 @@ def replacement(
 FOR_KERAS: dict[str, str] = {"dtopt_optim": "dtopt_optim.for_keras"}
 _EMPTY = cst.Module([])
 _NO_SPACES = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+
+
+def expression(text: str) -> cst.BaseExpression:
+    """An expression from its text; dotted names are built, which is much faster than parsing them."""
+    parts = text.split(".")
+    if not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
+        return cst.parse_expression(text)
+    node: cst.BaseExpression = cst.Name(parts[0])
+    for part in parts[1:]:
+        node = cst.Attribute(node, cst.Name(part))
+    return node
 
 
 def _text(node: cst.CSTNode) -> str:
@@ -243,7 +282,7 @@ def _argument(old: cst.Arg, name: str | None, value: cst.BaseExpression) -> cst.
 
 
 def _added(name: str, text: str, before: Sequence[cst.Arg]) -> cst.Arg:
-    return cst.Arg(cst.parse_expression(text), cst.Name(name), equal=_NO_SPACES)
+    return cst.Arg(expression(text), cst.Name(name), equal=_NO_SPACES)
 
 
 def _closed(new: list[cst.Arg], old: Sequence[cst.Arg]) -> list[cst.Arg]:

@@ -55,8 +55,8 @@ class Reading:
     """Names whose imports may have become idle."""
     uses: dict[str, str] = field(default_factory=dict)
     """How the optimizers that a name is bound to are used, once it was found out."""
-    compiles: dict[tuple[Scope, str], tuple[int, set[cst.CSTNode | None]]] = field(default_factory=dict)
-    """Of a bound name: how many models are compiled with it, and in which loops these models may change."""
+    compiles: dict[str, dict[Scope, tuple[set[object], set[cst.CSTNode | None]]]] = field(default_factory=dict)
+    """By name and the scope that binds it: what is compiled with it, and the loops in which that changes."""
     _places: dict[cst.CSTNode, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -23,11 +23,15 @@ KERAS, TENSORFLOW, TF_KERAS = "keras", "tensorflow", "tf_keras"
 
 @dataclass(frozen=True)
 class Release:
-    """`package` and `version` as on the package index; `generation` is that of its Keras optimizers."""
+    """`package` and `version` as on the package index; `generation` is that of its Keras optimizers.
+
+    `addons`: the release of TensorFlow Addons next to it, for a class that changed there.
+    """
 
     package: str
     version: str
     generation: str
+    addons: str = ""
 
     @property
     def versions(self) -> dict[str, str]:
@@ -38,7 +42,7 @@ class Release:
         return {"keras": self.version}
 
     def __str__(self) -> str:
-        return f"{self.package}=={self.version}"
+        return f"{self.package}=={self.version}" + (f" with tensorflow_addons=={self.addons}" if self.addons else "")
 
 
 _KERAS_IN = {"1.4": "2.0.8-tf", "1.12": "2.1.6-tf", "1.13": "2.2.4-tf", "1.14": "2.2.4-tf", "1.15": "2.2.4-tf"} | {

@@ -1,6 +1,7 @@
 """The constructors of old optimizer classes, release by release, as `signatures.json` records them.
 
-The table is made by `tests/fixtures/code/record_signatures.py` with the releases installed. It serves to give
+The table is made by `tests/fixtures/code/read_signatures.py` from the sources of every minor release, and by
+`record_signatures.py`, which asks installed releases. It serves to give
 positional arguments their names, and to know which arguments a release had. Defaults are those of
 `migrate.algorithms`, and the tests hold the two against each other; only where an algorithm's default changed within
 a generation does the table decide.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -31,13 +32,40 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
 """What `**kwargs` may hold, by generation; `schedule_decay` is Nadam's."""
 
 
+ADDONS = "tensorflow_addons.optimizers"
+ADDONS_NEXT_TO = (
+    ("0.5.0", "2.0", "2.1"),
+    ("0.7.0", "2.1", "2.3"),
+    ("0.10.0", "2.2", "2.3"),
+    ("0.11.0", "2.2", "2.4"),
+    ("0.12.0", "2.3", "2.5"),
+    ("0.13.0", "2.3", "2.6"),
+    ("0.14.0", "2.4", "2.7"),
+    ("0.15.0", "2.5", "2.8"),
+    ("0.16.1", "2.6", "2.9"),
+    ("0.17.0", "2.7", "2.10"),
+    ("0.18.0", "2.8", "2.11"),
+    ("0.19.0", "2.9", "2.12"),
+    ("0.20.0", "2.10", "2.13"),
+    ("0.21.0", "2.11", "2.14"),
+    ("0.22.0", "2.12", "2.15"),
+    ("0.23.0", "2.13", "2.16"),
+)
+"""Releases of TensorFlow Addons, and those of TensorFlow that each accepts, from the first up to before the second:
+`tensorflow_addons/version.py` and `utils/ensure_tf_install.py` of each, before 0.9 what its wheel requires."""
+
+
 @dataclass(frozen=True)
 class Signature:
-    """Parameters in order, with defaults; `keywords` are those that `**kwargs` takes."""
+    """Parameters in order, with defaults; `keywords` are those that `**kwargs` takes.
+
+    `since`: the first release of TensorFlow Addons with this constructor, if the class has had several.
+    """
 
     parameters: tuple[tuple[str, Any], ...]
     positional: int
     keywords: tuple[str, ...] = ()
+    since: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -76,7 +104,36 @@ def of(module: str, name: str, version: str | None, generation: str | None = Non
     fitting = [row for first, row in rows if version is None or Version(first) <= Version(version)]
     if not fitting and not _before_all_records(module, version):
         return None
-    row = fitting[-1] if fitting else rows[0][1]
+    return _signature(fitting[-1] if fitting else rows[0][1], generation)
+
+
+@lru_cache(maxsize=4096)
+def of_addons(name: str, tensorflow: str | None) -> tuple[Signature, ...]:
+    """The constructors that a class of TensorFlow Addons has in the releases next to a TensorFlow, the last one first.
+
+    All that it ever had if `tensorflow` is None or no release of Addons accepts that version.
+    """
+    rows: Sequence[tuple[str, list[list[Any]]]] = table().get(ADDONS, {}).get(name, ())
+    starts = [Version(first) for first, _ in rows]
+    fitting = [Version(first) for first, low, high in ADDONS_NEXT_TO if _is_between(tensorflow, low, high)]
+    found = []
+    for index, (first, row) in enumerate(rows):
+        end = starts[index + 1] if index + 1 < len(starts) else None
+        if not fitting or any(starts[index] <= version and (end is None or version < end) for version in fitting):
+            found.append(replace(_signature(row, "optimizer_v2"), since=first if len(rows) > 1 else ""))
+    return tuple(reversed(found))
+
+
+def has_addons(tensorflow: str) -> bool:
+    """Whether a release of Addons accepts a TensorFlow."""
+    return any(_is_between(tensorflow, low, high) for _, low, high in ADDONS_NEXT_TO)
+
+
+def _is_between(version: str | None, low: str, high: str) -> bool:
+    return version is not None and Version(low) <= Version(version) < Version(high)
+
+
+def _signature(row: list[list[Any]], generation: str | None) -> Signature:
     names = [parameter[0] for parameter in row]
     positional = names.index("*") if "*" in names else len([n for n in names if n != "**"])
     parameters = tuple((p[0], p[1] if len(p) > 1 else NOTHING) for p in row if p[0] not in ("*", "**"))

@@ -1,4 +1,4 @@
-"""What a program does with each of its names, collected once, so that looking a name up does not read the file again."""
+"""What a program does with each of its names, collected once: looking a name up does not read the file again."""
 
 from __future__ import annotations
 

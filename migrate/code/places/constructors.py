@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.code import calls, names, targets
 from migrate.code.calls import Outcome
+from migrate.code.facts import Scope
 from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME, UNSURE
 from migrate.code.meanings import Value
 from migrate.code.places import sharing, wrappers
@@ -235,13 +236,24 @@ def _is_shared(reading: Reading, node: cst.Call) -> bool:
     home = reading.facts.bound(name, reading.scope(statement))
     if home is None:
         return False
-    if (home, name) not in reading.compiles:
-        sites = [c for c in reading.usage.compiled_with(name) if reading.facts.bound(name, reading.scope(c)) == home]
-        models = {dotted(_compiled_model(call)) or call for call in sites}
-        loops = {_loop(reading, call) for call in sites if _model_changes(reading, call)}
-        reading.compiles[home, name] = len(models), loops
-    count, loops = reading.compiles[home, name]
-    return count > len(reading.facts.values[home, name]) or bool(loops - {None, _loop(reading, node)})
+    if name not in reading.compiles:
+        reading.compiles[name] = _compiles(reading, name)
+    models, loops = reading.compiles[name].get(home, (set(), set()))
+    return len(models) > len(reading.facts.values[home, name]) or bool(loops - {None, _loop(reading, node)})
+
+
+def _compiles(reading: Reading, name: str) -> dict[Scope, tuple[set[object], set[cst.CSTNode | None]]]:
+    """By the scope that binds a name: the models that are compiled with it, and the loops in which they change."""
+    found: dict[Scope, tuple[set[object], set[cst.CSTNode | None]]] = {}
+    for call in reading.usage.compiled_with(name):
+        home = reading.facts.bound(name, reading.scope(call))
+        if home is None:
+            continue
+        models, loops = found.setdefault(home, (set(), set()))
+        models.add(dotted(_compiled_model(call)) or call)
+        if _model_changes(reading, call):
+            loops.add(_loop(reading, call))
+    return found
 
 
 def _compiled_model(call: cst.Call) -> cst.BaseExpression:
